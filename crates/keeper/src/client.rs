@@ -12,17 +12,17 @@ mod liveness;
 
 pub use crate::values::{
     EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding,
-    InputResult, InputState, InterruptWay, Notified, Outputs, SignalResult, StraySignal,
-    TerminalEnds, Unstopped, Upgrade, UpgradeRefusal, UpgradeState, Victim,
+    InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperReport, Notified,
+    Outputs, Recorded, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade, UpgradeRefusal,
+    UpgradeState, Victim,
 };
-use crate::wire::{Answer, ToKeeper, WireRecorded};
+use crate::wire::{Answer, ToKeeper};
 pub use audit::{Fate, KeeperInventory, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
 pub use child::{ChildSpec, fault_of_size};
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
 use kennel_lifecycle::{
-    Containment, Held, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, StartFailure,
-    TerminalSize, Timestamp, recovery::Observation,
+    Containment, Held, RunIdentity, StartFailure, TerminalSize, recovery::Observation,
 };
 pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
@@ -32,7 +32,7 @@ pub use listing::{
     Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
 };
 pub use listing::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX};
-use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
+use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 /// A child that waits at its gate.
@@ -46,81 +46,6 @@ pub struct Prepared {
     pub terminal: Option<TerminalSize>,
     /// Containment of the run, and what it leaves open.
     pub held: Held,
-}
-
-/// A report that the keeper sends unasked. Reports of one run come in the order of the events.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeeperReport {
-    /// Id of the run.
-    pub run: RunId,
-    /// Time of the event, by the wall clock of keeper or shim.
-    pub at: Timestamp,
-    /// Content of the report.
-    pub fact: Fact,
-}
-
-/// An event of the keeper.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeeperEvent {
-    /// About one run.
-    Report(KeeperReport),
-    /// SIGTERM or SIGINT was received: stop all runs by the shutdown ladder, commit, exit with code 0.
-    Shutdown,
-    /// The signal was received again: skip the graces.
-    ShutdownNow,
-    /// Another server is to replace this one: finish pending work, exit with code 75.
-    Leave,
-    /// A signal requested an upgrade, which was refused.
-    NotUpgraded(UpgradeRefusal),
-    /// The keeper received a signal that means nothing to it, and ignored it.
-    Stray(StraySignal),
-    /// The shim of a run that the hello has called late has reconnected: [`Kernel::take_held`] returns the run.
-    /// Reports of its past follow.
-    DoorOpened(RunId),
-    /// The shim of such a run is gone.
-    DoorLeft(RunId),
-    /// The keeper is gone (end of file): drain, commit, exit with code 70.
-    Gone,
-}
-
-/// Description of the keeper and its host; sent once, at the start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeeperHello {
-    /// Epoch of this keeper.
-    pub epoch: KeeperEpoch,
-    /// Version of the keeper, which is that of the binary it was started from.
-    pub version: String,
-    /// Process of this keeper.
-    pub keeper: ProcessIdentity,
-    /// Boot and pid namespace.
-    pub host: kennel_lifecycle::HostIdentity,
-    /// Directory under which runs get their control groups; absent: none can be made, and why.
-    pub cgroup_base: Result<PathBuf, String>,
-    /// Whether pidfs inodes can be recorded.
-    pub pidfs: bool,
-    /// Resources for which runs can have limits.
-    pub powers: kennel_lifecycle::LimitPowers,
-    /// Version of the kernel, as in uname(2).
-    pub kernel: String,
-    /// Capabilities of the host, found by trying them.
-    pub capabilities: Vec<Capability>,
-    /// Runs of an earlier keeper whose shims are alive and have not reconnected yet: an event follows for each.
-    pub late: Vec<RunId>,
-    /// Number of servers that this keeper has had before this one.
-    pub restarts: u32,
-    /// End of the last of them.
-    pub former: Option<FormerServer>,
-    /// The last upgrade for which a server has left, and its result, if this server serves.
-    pub upgrade: Option<Upgrade>,
-}
-
-impl KeeperHello {
-    /// Returns why this host lacks a capability; absent: it has it.
-    #[must_use]
-    pub fn lacks(&self, name: CapabilityName) -> Option<&str> {
-        let found = self.capabilities.iter().find(|c| c.name == name);
-        found.map_or(Some("it was not tried out"), |c| c.missing.as_deref())
-    }
 }
 
 /// Cause of a failed request to the keeper.
@@ -150,17 +75,6 @@ pub enum ClientError {
 
 /// Longest time of the keeper for a request; after it the server takes the keeper for dead.
 pub const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(30);
-
-/// A recorded run, for the keeper to look for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
-    /// Id of the run.
-    pub run: RunId,
-    /// Its recorded identity.
-    pub identity: RunIdentity,
-    /// Its private directory.
-    pub run_dir: PathBuf,
-}
 
 /// Client of the keeper. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -233,17 +147,5 @@ impl KeeperEvents {
     /// Returns the next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
     pub async fn recv(&mut self) -> KeeperEvent {
         self.queue.recv().await.unwrap_or(KeeperEvent::Gone)
-    }
-}
-
-impl TryFrom<&Recorded> for WireRecorded {
-    type Error = ClientError;
-
-    fn try_from(real: &Recorded) -> Result<Self, ClientError> {
-        Ok(Self {
-            run: real.run.as_u128(),
-            identity: real.identity.clone(),
-            run_dir: link::text(&real.run_dir)?,
-        })
     }
 }

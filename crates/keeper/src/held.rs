@@ -3,16 +3,14 @@
 //! So no process stays stopped when the process that stopped it dies: a keeper, a shim or the next start continues
 //! them, and none that had stopped itself.
 
-use crate::{
-    private_file,
-    wire::{self, WireHeld, WireHeldProcess},
-};
+use crate::{private_file, wire};
 use kennel_lifecycle::{CgroupIdentity, Signal};
 use kennel_linux::{
     cgroup,
     identity::{self, Found},
     pidfd::{PidFd, Sent},
 };
+use serde::{Deserialize, Serialize};
 use std::{ffi::CStr, io, path::Path};
 
 const NAME: &CStr = c"held";
@@ -24,7 +22,7 @@ pub(crate) const HELD_MAX: usize = 16_384;
 const HELD_BYTES_MAX: u64 = 32 * HELD_MAX as u64 + 64;
 
 /// Processes that Kennel has stopped, and no others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Held {
     /// The control group was frozen.
     pub(crate) frozen: bool,
@@ -33,7 +31,7 @@ pub(crate) struct Held {
 }
 
 /// One process, identified unambiguously within one boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldProcess {
     pub(crate) pid: i32,
     pub(crate) start_ticks: u64,
@@ -69,15 +67,15 @@ impl HeldProcess {
 
 /// Records the processes before any of them is stopped. INV-16: called before the first of them is stopped.
 pub(crate) fn write(run_dir: &Path, held: &Held) -> io::Result<()> {
-    let bytes = wire::encode(&WireHeld::from(held))?;
+    let bytes = wire::encode(held)?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 
 /// Reads the processes that an earlier keeper has stopped; empty where it has recorded nothing.
 pub(crate) fn read(run_dir: &Path) -> Held {
     let bytes = private_file::read(run_dir, NAME, HELD_BYTES_MAX);
-    let held = bytes.and_then(|bytes| wire::decode::<WireHeld>(&bytes).ok());
-    held.map(Held::from).unwrap_or_default()
+    let held = bytes.and_then(|bytes| wire::decode(&bytes).ok());
+    held.unwrap_or_default()
 }
 
 /// Removes the record: the processes run again.
@@ -97,46 +95,6 @@ pub(crate) fn let_go(run_dir: &Path, group: Option<&CgroupIdentity>) {
         one.let_go();
     }
     remove(run_dir);
-}
-
-impl From<HeldProcess> for WireHeldProcess {
-    fn from(one: HeldProcess) -> Self {
-        Self {
-            pid: one.pid,
-            start_ticks: one.start_ticks,
-            pidfs_handle: one.pidfs_handle,
-        }
-    }
-}
-
-impl From<WireHeldProcess> for HeldProcess {
-    fn from(wire: WireHeldProcess) -> Self {
-        Self {
-            pid: wire.pid,
-            start_ticks: wire.start_ticks,
-            pidfs_handle: wire.pidfs_handle,
-        }
-    }
-}
-
-impl From<&Held> for WireHeld {
-    fn from(held: &Held) -> Self {
-        let processes = held.processes.iter().map(|one| (*one).into());
-        Self {
-            frozen: held.frozen,
-            processes: processes.collect(),
-        }
-    }
-}
-
-impl From<WireHeld> for Held {
-    fn from(wire: WireHeld) -> Self {
-        let processes = wire.processes.into_iter().map(Into::into);
-        Self {
-            frozen: wire.frozen,
-            processes: processes.collect(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,10 +7,7 @@
 use crate::{
     held::HeldProcess,
     private_file,
-    wire::{
-        self,
-        notes::{WireInit, WireLeader},
-    },
+    wire::{self, notes::WireLeader},
 };
 use kennel_lifecycle::recovery::Seen;
 use kennel_linux::{identity::Found, procfs};
@@ -27,24 +24,20 @@ const NOTE_BYTES_MAX: u64 = 128;
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result<()> {
     let start_ticks = procfs::stat(init)?.start_ticks;
     let init = HeldProcess::of(init, start_ticks).ok_or(Errno::ESRCH)?;
-    let bytes = wire::encode(&WireInit {
-        leader,
-        init: init.into(),
-    })?;
+    let bytes = wire::encode(&(leader, init))?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 
 /// Whether the first process of this leader's run is alive; `None` where none is recorded.
 pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Option<Seen> {
     let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
-    let note = wire::decode::<WireInit>(&bytes).ok()?;
-    let init = HeldProcess::from(note.init);
+    let (noted, init) = wire::decode::<(WireLeader, HeldProcess)>(&bytes).ok()?;
     // It exits after all others in its namespace: it need not have been reaped.
     let seen = || match init.find() {
         Found::Same(fd) if fd.has_ended() => Seen::Gone,
         found => found.seen(),
     };
-    (note.leader == leader).then(seen)
+    (noted == leader).then(seen)
 }
 
 #[cfg(test)]

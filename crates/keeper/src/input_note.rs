@@ -3,11 +3,7 @@
 //!
 //! It must outlive processes, not the host: after another boot no keeper resumes the run, so it is not synced.
 
-use crate::{
-    private_file,
-    values::InputState,
-    wire::{self, input::WireInputNote},
-};
+use crate::{private_file, values::InputState, wire};
 use kennel_lifecycle::InputLedger;
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 
@@ -45,10 +41,7 @@ impl Note {
 }
 
 fn encode(attempt: u32, ledger: &InputLedger) -> io::Result<Vec<u8>> {
-    let mut bytes = wire::encode(&WireInputNote {
-        attempt,
-        ledger: ledger.clone(),
-    })?;
+    let mut bytes = wire::encode(&(attempt, ledger))?;
     bytes.resize(BYTES.max(bytes.len()), 0);
     Ok(bytes)
 }
@@ -56,8 +49,7 @@ fn encode(attempt: u32, ledger: &InputLedger) -> io::Result<Vec<u8>> {
 /// Reads the note with the number of its attempt; `None`: no readable note exists.
 pub(crate) fn read_ledger(run_dir: &Path) -> Option<(u32, InputLedger)> {
     let bytes = private_file::read(run_dir, NAME, 2 * BYTES as u64)?;
-    let note = wire::decode::<WireInputNote>(&bytes).ok()?;
-    Some((note.attempt, note.ledger))
+    wire::decode(&bytes).ok()
 }
 
 /// Returns the input state of the last attempt that had an input, as far as it was noted.

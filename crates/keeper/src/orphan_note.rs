@@ -6,10 +6,7 @@
 
 use crate::{
     private_file,
-    wire::{
-        self,
-        notes::{WireLeader, WireNote},
-    },
+    wire::{self, notes::WireLeader},
 };
 use kennel_lifecycle::{StopStep, limits::STEPS_LISTED_MAX};
 use std::{ffi::CStr, io, path::Path};
@@ -22,18 +19,15 @@ const NOTE_BYTES_MAX: u64 = 64 * STEPS_LISTED_MAX as u64 + 64;
 
 /// Records that the run of this leader is being ended, and the steps so far.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
-    let note = WireNote {
-        leader,
-        steps: steps.to_vec(),
-    };
-    private_file::replace(run_dir, NAME, TEMPORARY, &wire::encode(&note)?).map(|_| ())
+    let bytes = wire::encode(&(leader, steps))?;
+    private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 
 /// Reads the rounds of signals of a start that had begun to end the run of this leader; `None`: none had.
 pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<Vec<StopStep>> {
     let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
-    let note = wire::decode::<WireNote>(&bytes).ok()?;
-    (note.leader == leader).then_some(note.steps)
+    let (noted, steps) = wire::decode::<(WireLeader, Vec<StopStep>)>(&bytes).ok()?;
+    (noted == leader).then_some(steps)
 }
 
 #[cfg(test)]

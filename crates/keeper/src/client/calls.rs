@@ -11,7 +11,7 @@ use super::{
 use crate::{
     audit::{self, Installation},
     wire::{
-        self, Answer, ToKeeper, WireExtend, WireHelp, WireListing, WireRecorded, WireResize,
+        self, Answer, PrepareRequest, ToKeeper, WireExtend, WireHelp, WireListing, WireResize,
         audit::{AUDIT_BYTES_MAX, WireVictims},
         input::{WireBytes, WireInputRequest},
     },
@@ -33,13 +33,15 @@ impl Kernel for KeeperClient {
         let files = link::spec_files(spec)?;
         let run_dir = link::text(&spec.run_dir)?;
         let terminal = spec.command.terminal.as_ref().map(|t| t.size);
-        let asked = |seq| ToKeeper::Prepare {
-            seq,
-            run: run.as_u128(),
-            run_dir,
-            policy: Box::new(spec.policy.clone()),
-            input: spec.command.has_open_input().then_some(spec.attempt),
-            terminal,
+        let asked = |seq| {
+            ToKeeper::Prepare(Box::new(PrepareRequest {
+                seq,
+                run,
+                run_dir,
+                policy: spec.policy.clone(),
+                input: spec.command.has_open_input().then_some(spec.attempt),
+                terminal,
+            }))
         };
         let answered = self.link.ask(asked, files).await;
         // A child whose announcement no task awaits must not wait at its gate for ever.
@@ -70,23 +72,19 @@ impl Kernel for KeeperClient {
     }
 
     fn release(&self, run: RunId) {
-        let run = run.as_u128();
         self.link.post(&ToKeeper::Release { run });
     }
 
     fn shut_gate(&self, run: RunId) {
-        let run = run.as_u128();
         self.link.post(&ToKeeper::ShutGate { run });
     }
 
     fn stop(&self, run: RunId, plan: &StopPlan) {
-        let run = run.as_u128();
         let plan = plan.clone();
         self.link.post(&ToKeeper::Stop { run, plan });
     }
 
     fn keep_rest(&self, run: RunId) {
-        let run = run.as_u128();
         self.link.post(&ToKeeper::KeepRest { run });
     }
 
@@ -95,7 +93,7 @@ impl Kernel for KeeperClient {
         run: RunId,
         request_id: Option<&str>,
     ) -> Result<Interrupted, ClientError> {
-        let (run, request) = (run.as_u128(), request_id.map(str::to_owned));
+        let request = request_id.map(str::to_owned);
         let asked = |seq| ToKeeper::Interrupt { seq, run, request };
         let (result, way) = match self.link.ask(asked, Vec::new()).await?.0 {
             Answer::Interrupted(way) => (SignalResult::Done, Some(way)),
@@ -112,7 +110,6 @@ impl Kernel for KeeperClient {
         attempt: u32,
         size: TerminalSize,
     ) -> Result<Resized, ClientError> {
-        let run = run.as_u128();
         let asked = |seq| {
             ToKeeper::Resize(WireResize {
                 seq,
@@ -142,7 +139,7 @@ impl Kernel for KeeperClient {
         time: Duration,
         by: &str,
     ) -> Result<ExtendResult, ClientError> {
-        let (run, limits, by) = (run.as_u128(), limits.to_vec(), by.to_owned());
+        let (limits, by) = (limits.to_vec(), by.to_owned());
         let asked = |seq| {
             ToKeeper::Extend(WireExtend {
                 seq,
@@ -166,7 +163,6 @@ impl Kernel for KeeperClient {
         target: SignalTarget,
         request_id: Option<&str>,
     ) -> Result<Sent, ClientError> {
-        let run = run.as_u128();
         let request = request_id.map(str::to_owned);
         let asked = |seq| ToKeeper::Signal {
             seq,
@@ -191,7 +187,7 @@ impl Kernel for KeeperClient {
         argv: &[String],
         timeout: Duration,
     ) -> Result<HelperEnd, ClientError> {
-        let (run, argv) = (run.as_u128(), argv.to_vec());
+        let argv = argv.to_vec();
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let asked = |seq| {
             ToKeeper::Help(WireHelp {
@@ -210,7 +206,7 @@ impl Kernel for KeeperClient {
     }
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
-        let (run, request) = (run.as_u128(), request_id.to_owned());
+        let request = request_id.to_owned();
         let asked = |seq| ToKeeper::WasSent { seq, run, request };
         match self.link.ask(asked, Vec::new()).await? {
             (Answer::SentBefore, _) => Ok(true),
@@ -232,7 +228,7 @@ impl Kernel for KeeperClient {
         loop {
             let end = data.len().min(at + CHUNK_BYTES);
             let chunk = WireBytes(data[at..end].to_vec());
-            let (run, of, from) = (run.as_u128(), write.clone(), at as u64);
+            let (of, from) = (write.clone(), at as u64);
             let request = WireInputRequest::Write {
                 attempt,
                 write: of,
@@ -269,21 +265,18 @@ impl Kernel for KeeperClient {
         attempt: u32,
         offset: Option<u64>,
     ) -> Result<InputAnswer, ClientError> {
-        let run = run.as_u128();
         let request = WireInputRequest::Close { attempt, offset };
         let asked = |seq| ToKeeper::Input { seq, run, request };
         Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
     }
 
     async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
-        let run = run.as_u128();
         let request = WireInputRequest::State { attempt };
         let asked = |seq| ToKeeper::Input { seq, run, request };
         Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
-        let run = run.as_u128();
         let asked = |seq| ToKeeper::Tree { seq, run };
         let listed: WireListing = match self.link.ask(asked, Vec::new()).await? {
             (Answer::Listed, fds) => listing::read(fds)?,
@@ -310,22 +303,19 @@ impl Kernel for KeeperClient {
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        let run = run.as_u128();
         self.ask_signal(|seq| ToKeeper::Pause { seq, run }).await
     }
 
     async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        let run = run.as_u128();
         self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
     }
 
     fn acknowledge(&self, run: RunId) {
-        let run = run.as_u128();
         self.link.post(&ToKeeper::Acknowledge { run });
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
-        let recorded = WireRecorded::try_from(recorded)?;
+        let recorded = sendable(recorded)?;
         self.observation(|seq| ToKeeper::Observe { seq, recorded }, KEEPER_ANSWER_MAX)
             .await
     }
@@ -335,7 +325,7 @@ impl Kernel for KeeperClient {
         recorded: &Recorded,
         plan: &StopPlan,
     ) -> Result<Observation, ClientError> {
-        let recorded = WireRecorded::try_from(recorded)?;
+        let recorded = sendable(recorded)?;
         let plan_time = plan.kill_after;
         let plan = plan.clone();
         let asked = |seq| ToKeeper::EndOrphan {
@@ -422,4 +412,9 @@ impl Kernel for KeeperClient {
             _ => Err(ClientError::KeeperGone),
         }
     }
+}
+
+/// Copies a recorded run for a message, where its path can be part of one.
+fn sendable(recorded: &Recorded) -> Result<Recorded, ClientError> {
+    link::text(&recorded.run_dir).map(|_| recorded.clone())
 }

@@ -107,13 +107,13 @@ mod tests {
     use crate::{
         values::HeldPause,
         wire::{
-            FromShim, Job, Placement, ToKeeper, ToServer, ToShim,
+            FromShim, Job, Placement, PrepareRequest, ToKeeper, ToServer, ToShim,
             adoption::{WireAdoptable, WireKeepsake, WireMemory},
             handover::WireHeldRun,
         },
     };
     use kennel_lifecycle::{
-        CgroupIdentity, Containment, Gap, Held, HostIdentity, IoLimit, ProcessIdentity,
+        CgroupIdentity, Containment, Gap, Held, HostIdentity, IoLimit, ProcessIdentity, RunId,
         RunIdentity, Sandbox, TerminalSize, limits,
     };
     use kennel_linux::attributes::Attributes;
@@ -160,16 +160,16 @@ mod tests {
             host,
         };
         let messages = [
-            wire::encode(&ToKeeper::Prepare {
+            wire::encode(&ToKeeper::Prepare(Box::new(PrepareRequest {
                 seq: u64::MAX,
-                run: u128::MAX,
+                run: RunId::from_u128(u128::MAX),
                 run_dir: run_dir.clone(),
-                policy: Box::new(policy.clone()),
+                policy: policy.clone(),
                 input: Some(u32::MAX),
                 terminal,
-            }),
+            }))),
             wire::encode(&ToServer::Held(Box::new(WireHeldRun {
-                run: u128::MAX,
+                run: RunId::from_u128(u128::MAX),
                 identity: identity_of_run,
                 held,
                 policy: policy.clone(),
@@ -179,7 +179,7 @@ mod tests {
                 terminal,
             }))),
             wire::encode(&ToShim::Job(Box::new(Job {
-                run: u128::MAX,
+                run: RunId::from_u128(u128::MAX),
                 run_dir: run_dir.clone(),
                 policy: policy.clone(),
                 cgroup: cgroup.clone(),
@@ -198,7 +198,7 @@ mod tests {
                 exit_slot: Some(u32::MAX),
             }))),
             wire::encode(&FromShim::Adoptable(Box::new(WireAdoptable {
-                run: u128::MAX,
+                run: RunId::from_u128(u128::MAX),
                 command: identity(i32::MAX),
                 shim: identity(i32::MAX),
                 init: Some(i32::MAX),

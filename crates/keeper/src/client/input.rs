@@ -2,6 +2,7 @@
 
 use super::{ClientError, InputResult, InputState, link::Link};
 use crate::wire::{Answer, ToKeeper, input::WireInputRequest};
+use kennel_lifecycle::RunId;
 use std::time::Duration;
 
 /// Bytes of one message to the keeper, which has to stay under 64 KiB. It is also how much the keeper buffers of a run
@@ -35,7 +36,7 @@ pub(super) fn input_answer(answer: &Answer) -> InputAnswer {
 /// A request that is withdrawn when no caller waits for its answer any more.
 pub(super) struct Asking<'a> {
     pub(super) link: &'a Link,
-    pub(super) run: u128,
+    pub(super) run: RunId,
     pub(super) seq: Option<u64>,
 }
 

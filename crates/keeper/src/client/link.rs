@@ -2,10 +2,10 @@
 
 use super::{
     ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperEvents, KeeperHello,
-    KeeperReport, liveness::Liveness,
+    liveness::Liveness,
 };
-use crate::wire::{self, Answer, ToKeeper, ToServer, WireHello};
-use kennel_lifecycle::{RunId, StartFailure, StartStage, Timestamp};
+use crate::wire::{self, Answer, ToKeeper, ToServer};
+use kennel_lifecycle::{RunId, StartFailure, StartStage};
 use kennel_linux::spawn::ChildImage;
 use kennel_linux::{
     fdpass::{self, Received},
@@ -17,7 +17,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -80,14 +80,14 @@ impl Link {
             behind: Notify::new(),
             liveness: Liveness::default(),
         });
-        let (ToServer::Hello(hello), listeners) =
+        let (ToServer::Hello { held: runs, hello }, listeners) =
             link.receive().await.ok_or(ClientError::KeeperGone)?
         else {
             return Err(ClientError::KeeperGone);
         };
         link.state().listeners = listeners;
         let mut held = Vec::new();
-        for _ in 0..hello.held {
+        for _ in 0..runs {
             let (ToServer::Held(run), outputs) =
                 link.receive().await.ok_or(ClientError::KeeperGone)?
             else {
@@ -95,7 +95,6 @@ impl Link {
             };
             held.push(run.with_outputs(outputs));
         }
-        let hello = (*hello).try_into()?;
         let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
         let reading = tokio::spawn(Arc::clone(&link).read(events));
         let events = KeeperEvents {
@@ -103,7 +102,7 @@ impl Link {
             reading,
             link: Arc::clone(&link),
         };
-        Ok((link, events, hello, held))
+        Ok((link, events, *hello, held))
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -234,13 +233,7 @@ impl Link {
                         }
                         continue;
                     }
-                    ToServer::Report { run, at_us, fact } => KeeperEvent::Report(KeeperReport {
-                        run: RunId::from_u128(run),
-                        at: Timestamp(at_us),
-                        fact,
-                    }),
-                    ToServer::Shutdown => KeeperEvent::Shutdown,
-                    ToServer::ShutdownNow => KeeperEvent::ShutdownNow,
+                    ToServer::Event(event) => event,
                     // Answered here and nowhere else, so that the answer shows that the keeper's messages are read.
                     ToServer::Ping => {
                         self.post(&ToKeeper::Pong);
@@ -250,17 +243,13 @@ impl Link {
                         self.liveness.answered();
                         continue;
                     }
-                    ToServer::Leave => KeeperEvent::Leave,
-                    ToServer::NotUpgraded(refusal) => KeeperEvent::NotUpgraded(refusal),
-                    ToServer::Stray(stray) => KeeperEvent::Stray(stray),
                     ToServer::Held(run) => {
                         let held = run.with_outputs(fds);
                         let run = held.run;
                         self.state().held.insert(run, held);
                         KeeperEvent::DoorOpened(run)
                     }
-                    ToServer::DoorLeft { run } => KeeperEvent::DoorLeft(RunId::from_u128(run)),
-                    ToServer::Hello(_) => continue,
+                    ToServer::Hello { .. } => continue,
                 };
                 // Never waits: an answer that a run waits for may be behind this event.
                 if events.try_send(event).is_err() {
@@ -308,28 +297,6 @@ async fn wait_for_room(
     match room {
         Some(room) => room.writable().await,
         None => std::future::pending().await,
-    }
-}
-
-impl TryFrom<WireHello> for KeeperHello {
-    type Error = ClientError;
-
-    fn try_from(wire: WireHello) -> Result<Self, ClientError> {
-        Ok(Self {
-            epoch: wire.epoch.parse().map_err(|_| ClientError::KeeperGone)?,
-            keeper: wire.keeper,
-            host: wire.host,
-            cgroup_base: wire.cgroup_base.map(PathBuf::from),
-            pidfs: wire.pidfs,
-            powers: wire.powers,
-            kernel: wire.kernel,
-            capabilities: wire.capabilities,
-            late: wire.late.into_iter().map(RunId::from_u128).collect(),
-            restarts: wire.restarts,
-            version: wire.version,
-            former: wire.former,
-            upgrade: wire.upgrade,
-        })
     }
 }
 

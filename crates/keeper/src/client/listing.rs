@@ -256,9 +256,6 @@ mod tests {
         let stat = procfs::stat(pid).expect("own stat");
         let member = WireMember {
             pid,
-            ppid: stat.ppid,
-            pgid: stat.pgid,
-            sid: stat.sid,
             start_ticks: stat.start_ticks,
             holds: Holds::default(),
         };

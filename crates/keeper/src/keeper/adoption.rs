@@ -109,7 +109,7 @@ impl Knock {
         // The kernel's credentials of the listening process are compared with the answer.
         let is_shim = identity.shim.pid == self.pid
             && identity::of(self.pid, &self.process).ok()? == identity.shim;
-        if RunId::from_u128(said.run) != self.run || !identity.host.is_same_as(host) || !is_shim {
+        if said.run != self.run || !identity.host.is_same_as(host) || !is_shim {
             return None;
         }
         let mut fds = fds.into_iter();
@@ -237,7 +237,7 @@ mod tests {
                 ..Policy::default()
             };
             WireAdoptable {
-                run: run().as_u128(),
+                run: run(),
                 command: self.process().0,
                 shim: identity::own().expect("own identity"),
                 init: None,
@@ -287,7 +287,7 @@ mod tests {
             change(&mut said);
             shim.is_believed(said, &leader())
         };
-        assert!(!lie(|said| said.run += 1), "another run's");
+        assert!(!lie(|said| said.run = RunId::from_u128(8)), "another run's");
         assert!(!lie(|said| said.shim.pid += 1), "not who listens");
         assert!(
             !lie(|said| said.shim.start_ticks += 1),

@@ -34,8 +34,8 @@ use crate::{
     exit_record,
     exit_slots::ExitSlots,
     rundir,
-    values::{Fact, SignalResult},
-    wire::{self, Answer, ToKeeper, ToServer},
+    values::{Fact, KeeperEvent, KeeperReport, SignalResult},
+    wire::{self, Answer, ToKeeper, ToServer, WireHelp, WireResize},
 };
 use ending::Ending;
 use inputs::Watched;
@@ -54,7 +54,6 @@ use nix::{
         timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
 };
-use prepare::PrepareRequest;
 pub(super) use restart::Restarts;
 use shims::{Shim, Until};
 use std::{
@@ -436,6 +435,10 @@ impl Keeper {
         }
     }
 
+    fn send_event(&mut self, event: KeeperEvent) {
+        self.send(&ToServer::Event(event), Vec::new());
+    }
+
     // ---- the server ------------------------------------------------------------------------------------------------
 
     /// Reads so many messages, if there are.
@@ -456,103 +459,88 @@ impl Keeper {
     }
 
     fn obey(&mut self, message: ToKeeper, fds: Vec<OwnedFd>) {
-        let now = clock::boot_ms();
-        let mut with = |id: u128, act: &mut dyn FnMut(&mut Run)| {
-            let id = RunId::from_u128(id);
-            let Some(run) = self.runs.get_mut(&id) else {
-                return false;
-            };
-            act(run);
-            self.touch(id, now);
-            true
-        };
-        let unknown = match message {
-            ToKeeper::Prepare {
-                seq,
-                run,
-                run_dir,
-                policy,
-                input,
-                terminal,
-            } => {
-                let wanted = PrepareRequest {
-                    seq,
-                    run: RunId::from_u128(run),
-                    run_dir,
-                    policy: *policy,
-                    input,
-                    terminal,
-                };
-                return self.prepare(wanted, fds);
-            }
-            ToKeeper::Ready => return self.server_is_ready(),
-            ToKeeper::Release { run } => {
-                with(run, &mut Run::release);
-                None
-            }
-            ToKeeper::ShutGate { run } => {
-                with(run, &mut Run::shut_gate);
-                None
-            }
-            ToKeeper::Stop { run, plan } => {
-                with(run, &mut |r| r.stop(&plan, now));
-                None
-            }
+        match message {
+            ToKeeper::Prepare(request) => self.prepare(*request, fds),
+            ToKeeper::Ready => self.server_is_ready(),
+            ToKeeper::Release { run } => self.with_run(run, |run, _| run.release()),
+            ToKeeper::ShutGate { run } => self.with_run(run, |run, _| run.shut_gate()),
+            ToKeeper::Stop { run, plan } => self.with_run(run, |run, now| run.stop(&plan, now)),
             ToKeeper::Acknowledge { run } => {
                 crash_point!("keeper.acknowledge");
-                with(run, &mut Run::acknowledge);
+                self.with_run(run, |run, _| run.acknowledge());
                 crash_point!("keeper.acknowledged");
-                None
             }
-            ToKeeper::KeepRest { run } => {
-                with(run, &mut Run::keep_rest);
-                None
-            }
+            ToKeeper::KeepRest { run } => self.with_run(run, |run, _| run.keep_rest()),
             ToKeeper::Interrupt { seq, run, request } => {
-                let id = request.as_deref();
-                (!with(run, &mut |r| r.interrupt(seq, id, now))).then_some(seq)
+                self.ask_run(seq, run, |run, now| {
+                    run.interrupt(seq, request.as_deref(), now);
+                });
             }
             ToKeeper::WasSent { seq, run, request } => {
-                let mut tell = |r: &mut Run| r.answer_whether_sent(seq, &request, now);
-                (!with(run, &mut tell)).then_some(seq)
+                self.ask_run(seq, run, |run, now| {
+                    run.answer_whether_sent(seq, &request, now);
+                });
             }
-            ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
-            ToKeeper::Help(help) => return self.help(help),
+            ToKeeper::Pause { seq, run } => self.ask_run(seq, run, |run, now| run.pause(seq, now)),
+            ToKeeper::Resume { seq, run } => self.ask_run(seq, run, |run, _| run.resume(seq)),
+            ToKeeper::Help(WireHelp {
+                seq,
+                run,
+                argv,
+                timeout_ms,
+            }) => self.ask_run(seq, run, |run, _| run.help(seq, argv, timeout_ms)),
             ToKeeper::Extend(extend) => {
-                (!with(extend.run, &mut |r| r.extend(&extend, now))).then_some(extend.seq)
+                self.ask_run(extend.seq, extend.run, |run, now| run.extend(&extend, now));
             }
-            ToKeeper::Resume { seq, run } => (!with(run, &mut |r| r.resume(seq))).then_some(seq),
             ToKeeper::Signal {
                 seq,
                 run,
                 signal,
                 target,
                 request,
-            } => {
-                let id = request.as_deref();
-                let mut send = |r: &mut Run| r.signal(seq, signal, target, id, now);
-                (!with(run, &mut send)).then_some(seq)
+            } => self.ask_run(seq, run, |run, now| {
+                run.signal(seq, signal, target, request.as_deref(), now);
+            }),
+            ToKeeper::Tree { seq, run } => self.ask_run(seq, run, |run, _| run.list(seq)),
+            ToKeeper::Input { seq, run, request } => {
+                self.ask_run(seq, run, |run, _| run.ask_input(seq, request));
             }
-            ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
-            ToKeeper::Input { seq, run, request } => return self.ask_input(seq, run, request),
-            ToKeeper::Resize(resize) => return self.resize_terminal(resize),
-            ToKeeper::Inventory { seq } => return self.send_inventory(seq),
-            ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan, fds),
-            ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),
+            ToKeeper::Resize(WireResize {
+                seq,
+                run,
+                attempt,
+                size,
+            }) => self.ask_run(seq, run, |run, _| run.resize(seq, attempt, size)),
+            ToKeeper::Inventory { seq } => self.send_inventory(seq),
+            ToKeeper::Reap { seq, plan } => self.begin_reaping(seq, &plan, fds),
+            ToKeeper::Observe { seq, recorded } => self.observe(seq, recorded),
             ToKeeper::EndOrphan {
                 seq,
                 recorded,
                 plan,
-            } => return self.end_orphan(seq, recorded.into(), &plan, now),
-            ToKeeper::KeeperSeen { seq, keeper, host } => {
-                return self.look_for_keeper(seq, &keeper, &host);
-            }
-            ToKeeper::Upgrade { seq, request } => return self.begin_upgrade(Some(seq), request),
-            ToKeeper::Pong => return self.server.answered(),
-            ToKeeper::Ping => return self.send(&ToServer::Pong, Vec::new()),
-        };
-        if let Some(seq) = unknown {
+            } => self.end_orphan(seq, recorded, &plan, clock::boot_ms()),
+            ToKeeper::KeeperSeen { seq, keeper, host } => self.look_for_keeper(seq, &keeper, &host),
+            ToKeeper::Upgrade { seq, request } => self.begin_upgrade(Some(seq), request),
+            ToKeeper::Pong => self.server.answered(),
+            ToKeeper::Ping => self.send(&ToServer::Pong, Vec::new()),
+        }
+    }
+
+    /// Lets a run act on a request, and answers where there is no such run.
+    fn ask_run(&mut self, seq: u64, id: RunId, act: impl FnOnce(&mut Run, u64)) {
+        if self.runs.contains_key(&id) {
+            self.with_run(id, act);
+        } else {
             self.answer(seq, Answer::Signal(SignalResult::UnknownRun));
+        }
+    }
+
+    /// Lets a run act at this time, if it is there.
+    fn with_run(&mut self, id: RunId, act: impl FnOnce(&mut Run, u64)) {
+        let now = clock::boot_ms();
+        if let Some(run) = self.runs.get_mut(&id) {
+            act(run, now);
+            self.touch(id, now);
         }
     }
 
@@ -562,9 +550,5 @@ impl Keeper {
 }
 
 fn report(run: RunId, at: Timestamp, fact: Fact) -> ToServer {
-    ToServer::Report {
-        run: run.as_u128(),
-        at_us: at.0,
-        fact,
-    }
+    ToServer::Event(KeeperEvent::Report(KeeperReport { run, at, fact }))
 }

@@ -32,7 +32,7 @@ pub use data_dir::node_id;
 pub use group_record::remove_groups;
 pub use service_manager::ServiceManager;
 
-use crate::{exit_slots::ExitSlots, notify_place, wire::WireHello};
+use crate::{exit_slots::ExitSlots, notify_place, values::KeeperHello};
 use doors::Doors;
 use groups::Groups;
 use kennel_lifecycle::LimitPowers;
@@ -215,8 +215,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let capabilities = capabilities(&groups, &doors, &powers, memory_reserve.as_ref())?;
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
-    let hello = WireHello {
-        epoch: epoch.to_string(),
+    let hello = KeeperHello {
+        epoch,
         powers,
         pidfs: own.pidfs_handle.is_some(),
         keeper: own,
@@ -224,11 +224,11 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         cgroup_base: groups
             .base()
             .as_ref()
-            .map(|base| base.display().to_string())
+            // Messages have no other paths.
+            .map(|base| base.display().to_string().into())
             .map_err(Clone::clone),
         kernel: kernel.release().to_string_lossy().into_owned(),
         capabilities,
-        held: 0,
         late: Vec::new(),
         restarts: 0,
         version: VERSION.to_owned(),

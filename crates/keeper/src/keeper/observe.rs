@@ -3,7 +3,7 @@
 use crate::{
     client::Recorded,
     exit_record, held, init_note, orphan_note,
-    wire::{PIDS_MAX, WireRecorded, notes::WireLeader},
+    wire::{PIDS_MAX, notes::WireLeader},
 };
 use kennel_lifecycle::{
     HostIdentity, ProcessIdentity, RunId, Stuck,
@@ -16,10 +16,7 @@ use kennel_linux::{
     pidfd::PidFd,
     procfs,
 };
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, path::Path};
 
 /// Time for which one scan of /proc serves the observations that follow.
 const SCAN_FRESH_MS: u64 = 250;
@@ -183,14 +180,4 @@ pub(super) fn is_marked_member(recorded: &Recorded, pid: i32) -> bool {
         stat.sid == recorded.identity.command.sid
             && stat.start_ticks >= recorded.identity.command.start_ticks
     }) && marker::of(pid) == Some(recorded.run)
-}
-
-impl From<WireRecorded> for Recorded {
-    fn from(wire: WireRecorded) -> Self {
-        Self {
-            run: RunId::from_u128(wire.run),
-            identity: wire.identity,
-            run_dir: PathBuf::from(wire.run_dir),
-        }
-    }
 }

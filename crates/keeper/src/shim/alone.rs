@@ -275,7 +275,7 @@ impl Work {
             ..WireMemory::default()
         };
         let adoptable = WireAdoptable {
-            run: self.tree.run.as_u128(),
+            run: self.tree.run,
             command,
             shim,
             init: self.tree.init.as_ref().map(|init| init.pid),
@@ -301,8 +301,8 @@ impl Work {
         }
         words.extend(after.iter().map(killed));
         if self.childless && self.record.tree.is_some() {
-            let (at_us, elsewhere) = (clock::wall().0, waiting.elsewhere.clone());
-            words.push(FromShim::Empty { at_us, elsewhere });
+            let elsewhere = waiting.elsewhere.clone();
+            words.push(FromShim::Empty { elsewhere });
         }
         Some(words)
     }

@@ -21,8 +21,8 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, Placement},
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, Policy, ProcessIdentity, RunId, SecretValue, Signal, SignalSender,
-    StartFailure, StartStage, TreeVerdict,
+    Exit, LeaderExit, Policy, ProcessIdentity, SecretValue, Signal, SignalSender, StartFailure,
+    StartStage, TreeVerdict,
     ladder::{Action, Ladder},
     recovery::ExitRecord,
 };
@@ -184,7 +184,7 @@ impl Work {
         helpers::forget_unneeded(&mut child, &policy);
         let (init, of_tree) = init.unzip();
         let run_dir = PathBuf::from(job.run_dir);
-        let run = RunId::from_u128(job.run);
+        let run = job.run;
         let slot = exits.zip(job.exit_slot);
         let slot = slot.map(|(file, number)| ExitSlot::new(file, number));
         Ok(Self {

@@ -31,11 +31,11 @@ pub struct HeldRun {
 mod tests {
     use super::*;
     use crate::{
-        client::{Fact, KeeperClient, KeeperEvent, Kernel},
-        wire::{self, ToKeeper, ToServer, WireHello, handover::WireHeldRun},
+        client::{Fact, KeeperClient, KeeperEvent, KeeperHello, KeeperReport, Kernel},
+        wire::{self, ToKeeper, ToServer, handover::WireHeldRun},
     };
     use kennel_lifecycle::{
-        Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, ProcessIdentity,
+        Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, ProcessIdentity, Timestamp,
     };
     use kennel_linux::fdpass::{self, Received};
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,7 +44,7 @@ mod tests {
     async fn server_gets_whole_handover_before_first_event() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         let (out, err) = nix::unistd::pipe().expect("a pipe");
-        say(&keeper, &ToServer::Hello(Box::new(hello(2))), &[]);
+        say(&keeper, &hello(2), &[]);
         say(
             &keeper,
             &ToServer::Held(Box::new(run(1))),
@@ -52,12 +52,12 @@ mod tests {
         );
         // As where the second descriptor exceeded the limit.
         say(&keeper, &ToServer::Held(Box::new(run(2))), &[out.as_fd()]);
-        let message = ToServer::Report {
-            run: 2,
-            at_us: 5,
+        let report = KeeperEvent::Report(KeeperReport {
+            run: RunId::from_u128(2),
+            at: Timestamp(5),
             fact: Fact::Executed,
-        };
-        say(&keeper, &message, &[]);
+        });
+        say(&keeper, &ToServer::Event(report), &[]);
         let connected = KeeperClient::connect(server).await.expect("a keeper");
         let (client, mut events, hello, held) = connected;
         assert_eq!(hello.restarts, 3);
@@ -80,14 +80,14 @@ mod tests {
         assert_eq!(events.recv().await, KeeperEvent::DoorOpened(late));
         let held = client.take_held(late).expect("it is there");
         assert!(held.outputs.is_some() && client.take_held(late).is_none());
-        say(&keeper, &ToServer::DoorLeft { run: 9 }, &[]);
+        say(&keeper, &ToServer::Event(KeeperEvent::DoorLeft(late)), &[]);
         assert_eq!(events.recv().await, KeeperEvent::DoorLeft(late));
     }
 
     #[tokio::test]
     async fn server_that_reads_messages_answers_a_ping() {
         let (keeper, server) = fdpass::pair().expect("a pair");
-        say(&keeper, &ToServer::Hello(Box::new(hello(0))), &[]);
+        say(&keeper, &hello(0), &[]);
         let _connected = KeeperClient::connect(server).await.expect("a keeper");
         say(&keeper, &ToServer::Ping, &[]);
         let answer = loop {
@@ -130,9 +130,9 @@ mod tests {
         }
     }
 
-    fn hello(held: u32) -> WireHello {
-        WireHello {
-            epoch: KeeperEpoch::from_u128(1).to_string(),
+    fn hello(held: u32) -> ToServer {
+        let hello = KeeperHello {
+            epoch: KeeperEpoch::from_u128(1),
             keeper: process(),
             host: host(),
             cgroup_base: Err("none".into()),
@@ -145,18 +145,19 @@ mod tests {
             },
             kernel: "k".into(),
             capabilities: Vec::new(),
-            held,
-            late: vec![9],
+            late: vec![RunId::from_u128(9)],
             restarts: 3,
             version: "0".into(),
             former: None,
             upgrade: None,
-        }
+        };
+        let hello = Box::new(hello);
+        ToServer::Hello { held, hello }
     }
 
     fn run(number: u128) -> WireHeldRun {
         WireHeldRun {
-            run: number,
+            run: RunId::from_u128(number),
             identity: RunIdentity {
                 command: process(),
                 shim: process(),

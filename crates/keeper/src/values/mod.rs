@@ -1,5 +1,6 @@
 //! The values that keeper, shims and server exchange, each with one form for all three.
 
+mod announced;
 mod extended;
 mod former;
 mod handover;
@@ -8,11 +9,13 @@ mod input;
 mod interrupt;
 mod notified;
 mod outputs;
+mod recorded;
 mod report;
 mod stray;
 mod upgrade;
 mod victim;
 
+pub use announced::{KeeperEvent, KeeperHello, KeeperReport};
 pub use extended::{ExtendResult, Extended};
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
@@ -21,6 +24,7 @@ pub use input::{InputResult, InputState};
 pub use interrupt::InterruptWay;
 pub use notified::Notified;
 pub use outputs::{Outputs, TerminalEnds};
+pub use recorded::Recorded;
 pub use report::{Fact, SignalResult, Unstopped};
 pub use stray::StraySignal;
 pub use upgrade::{Upgrade, UpgradeRefusal, UpgradeState};

@@ -1,7 +1,7 @@
 //! State that a shim stores of a run for the next keeper, and its message to that.
 
 use crate::values::Extended;
-use kennel_lifecycle::{CgroupIdentity, Held, HostIdentity, Policy, ProcessIdentity};
+use kennel_lifecycle::{CgroupIdentity, Held, HostIdentity, Policy, ProcessIdentity, RunId};
 use serde::{Deserialize, Serialize};
 
 /// Facts that a shim cannot know by itself: passed to it with the job.
@@ -42,7 +42,7 @@ pub(crate) struct WireNotices {
 /// A run without a keeper, for the next one. Its events follow, as they would have been reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireAdoptable {
-    pub(crate) run: u128,
+    pub(crate) run: RunId,
     pub(crate) command: ProcessIdentity,
     pub(crate) shim: ProcessIdentity,
     /// The first process of its private pid namespace.

@@ -1,28 +1,29 @@
 //! Golden bytes of messages: a change of them is a change of version.
 
 use super::{
-    Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, ToKeeper, ToServer, ToShim, VERSION,
-    WireExtend, WireHeldProcess, WireHello, WireHelp, WireListing, WireMember, WireResize,
+    Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, PrepareRequest, ToKeeper, ToServer,
+    ToShim, VERSION, WireExtend, WireHelp, WireListing, WireMember, WireResize,
     adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
     decode, encode,
     handover::WireHeldRun,
-    input::{WireBytes, WireInputNote, WireInputRequest},
-    notes::{WireInit, WireLeader, WireNote},
+    input::{WireBytes, WireInputRequest},
+    notes::WireLeader,
 };
 use crate::client::{
     EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputResult,
-    InputState, InterruptWay, MembershipEvidence, NoPty, Notified, RoundTarget, SignalOutcome,
-    SignalTarget, SignalledProcess, SignalledProcesses, StraySignal, Upgrade, UpgradeRefusal,
-    UpgradeState,
+    InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperReport, MembershipEvidence, NoPty,
+    Notified, RoundTarget, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
+    StraySignal, Upgrade, UpgradeRefusal, UpgradeState,
 };
+use crate::held::HeldProcess;
 use kennel_lifecycle::{
     Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputClosed,
-    InputLedger, InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers,
-    LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity,
-    Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits,
-    SecretDelivery, SecretValue, Signal, SignalScope, SignalSender, StartFailure, StartStage,
-    StatusText, StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason, StopStep, Stuck,
-    StuckProcess, TerminalSize, Timestamp, TreeVerdict, Usage,
+    InputLedger, InputRefusal, InputWrite, KeeperEpoch, KnownWrite, LeaderExit, Leftover,
+    Leftovers, LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy,
+    ProcessIdentity, Proof, Recovery, Resource, RestartPolicy, Rlimit, RunId, RunIdentity, RunKind,
+    RunLimits, SecretDelivery, SecretValue, Signal, SignalScope, SignalSender, StartFailure,
+    StartStage, StatusText, StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason,
+    StopStep, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict, Usage,
     ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
@@ -50,6 +51,22 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golde
             assert_eq!(decode::<T>(&again).ok(), read, "{wrong:02x?}");
         }
     });
+}
+
+fn run(number: u128) -> RunId {
+    RunId::from_u128(number)
+}
+
+fn event(event: KeeperEvent) -> ToServer {
+    ToServer::Event(event)
+}
+
+fn reported(at_us: i64, fact: Fact) -> ToServer {
+    event(KeeperEvent::Report(KeeperReport {
+        run: run(5),
+        at: Timestamp(at_us),
+        fact,
+    }))
 }
 
 fn plan() -> StopPlan {
@@ -112,17 +129,17 @@ fn process(pid: i32) -> ProcessIdentity {
 #[test]
 fn requests_have_these_bytes() {
     check(&ToKeeper::Ready, "00");
-    let prepare = ToKeeper::Prepare {
+    let prepare = ToKeeper::Prepare(Box::new(PrepareRequest {
         seq: 1,
-        run: 0x0123_4567,
+        run: run(0x0123_4567),
         run_dir: "/r".into(),
-        policy: Box::new(policy()),
+        policy: policy(),
         input: Some(3),
         terminal: Some(TerminalSize {
             rows: 40,
             cols: 120,
         }),
-    };
+    }));
     check(&prepare, &format!("0101e78a8d09022f72{POLICY}0103012878"));
     let files = Rlimit {
         resource: Resource::OpenFiles,
@@ -140,27 +157,27 @@ fn requests_have_these_bytes() {
         &limits,
         "010601ffffffffffffffffff01010901d8040000000102000000",
     );
-    check(&ToKeeper::Release { run: 5 }, "0205");
-    check(&ToKeeper::ShutGate { run: 5 }, "0305");
+    check(&ToKeeper::Release { run: run(5) }, "0205");
+    check(&ToKeeper::ShutGate { run: run(5) }, "0305");
     let stop = ToKeeper::Stop {
-        run: 5,
+        run: run(5),
         plan: plan(),
     };
     check(&stop, "040501001e00000500");
     let interrupt = |request| ToKeeper::Interrupt {
         seq: 2,
-        run: 5,
+        run: run(5),
         request,
     };
     check(&interrupt(None), "05020500");
     check(&interrupt(Some("a".into())), "050205010161");
-    check(&ToKeeper::Acknowledge { run: 5 }, "0805");
-    check(&ToKeeper::KeepRest { run: 5 }, "0e05");
+    check(&ToKeeper::Acknowledge { run: run(5) }, "0805");
+    check(&ToKeeper::KeepRest { run: run(5) }, "0e05");
     check(&LeaderExit::Stop, "00");
     check(&LeaderExit::Keep, "02");
     let signal = |request| ToKeeper::Signal {
         seq: 2,
-        run: 5,
+        run: run(5),
         signal: Signal::from_number(10).expect("SIGUSR1"),
         target: SignalTarget::Leader,
         request,
@@ -169,11 +186,17 @@ fn requests_have_these_bytes() {
     check(&signal(Some("a".into())), "0c02051402010161");
     let asked = ToKeeper::WasSent {
         seq: 2,
-        run: 5,
+        run: run(5),
         request: "a".into(),
     };
     check(&asked, "1202050161");
-    check(&ToKeeper::Tree { seq: 2, run: 5 }, "0d0205");
+    check(
+        &ToKeeper::Tree {
+            seq: 2,
+            run: run(5),
+        },
+        "0d0205",
+    );
     check(&ToKeeper::Inventory { seq: 2 }, "0f02");
     let reap = ToKeeper::Reap {
         seq: 2,
@@ -186,7 +209,7 @@ fn requests_have_these_bytes() {
 fn words_about_an_input_have_these_bytes() {
     let request = |request| ToKeeper::Input {
         seq: 2,
-        run: 5,
+        run: run(5),
         request,
     };
     let write = WireInputRequest::Write {
@@ -233,20 +256,17 @@ fn words_about_an_input_have_these_bytes() {
         "01020e03ac0201010101020203ac02",
     );
     check(&answer(InputResult::Displaced), "01020e03ac02010101010203");
-    let note = WireInputNote {
-        attempt: 3,
-        ledger: InputLedger {
-            accepted: 300,
-            in_doubt: 1,
-            closed: None,
-            writes: vec![KnownWrite {
-                id: "w".into(),
-                start: 1,
-                len: 2,
-            }],
-        },
+    let ledger = InputLedger {
+        accepted: 300,
+        in_doubt: 1,
+        closed: None,
+        writes: vec![KnownWrite {
+            id: "w".into(),
+            start: 1,
+            len: 2,
+        }],
     };
-    check(&note, "03ac0201000101770102");
+    check(&(3_u32, ledger), "03ac0201000101770102");
 }
 
 fn upgrade() -> Upgrade {
@@ -277,9 +297,9 @@ fn words_of_an_upgrade_have_these_bytes() {
         speaks: Some(300),
     };
     check(&answer(Err(unfit)), "01020d01020162017701ac02");
-    check(&ToServer::Leave, "07");
-    let refused = ToServer::NotUpgraded(UpgradeRefusal::ShuttingDown);
-    check(&refused, "0801");
+    check(&event(KeeperEvent::Leave), "0203");
+    let refused = KeeperEvent::NotUpgraded(UpgradeRefusal::ShuttingDown);
+    check(&event(refused), "020401");
 }
 
 #[test]
@@ -287,7 +307,7 @@ fn questions_to_the_keeper_have_these_bytes() {
     check(&ToKeeper::Ping, "16");
     let help = ToKeeper::Help(WireHelp {
         seq: 2,
-        run: 5,
+        run: run(5),
         argv: vec!["a".into()],
         timeout_ms: 300,
     });
@@ -304,24 +324,24 @@ fn questions_to_the_keeper_have_these_bytes() {
         end: HelperEnd::TimedOut,
     };
     check(&helped, "0a0201");
-    check(&ToServer::Pong, "0b");
+    check(&ToServer::Pong, "05");
 }
 
 #[test]
 fn stray_signal_has_these_bytes() {
-    let stray = ToServer::Stray(StraySignal {
+    let stray = KeeperEvent::Stray(StraySignal {
         number: 10,
         pid: 300,
         uid: 7,
         count: 1,
     });
-    check(&stray, "0a14d8040701");
+    check(&event(stray), "020514d8040701");
 }
 
 #[test]
 fn the_hello_has_these_bytes() {
-    let hello = WireHello {
-        epoch: "E".into(),
+    let hello = KeeperHello {
+        epoch: KeeperEpoch::from_u128(5),
         version: "V".into(),
         keeper: process(100),
         host: HostIdentity {
@@ -339,8 +359,7 @@ fn the_hello_has_these_bytes() {
         },
         kernel: "k".into(),
         capabilities: Vec::new(),
-        held: 300,
-        late: vec![1],
+        late: vec![run(1)],
         restarts: 2,
         former: Some(FormerServer {
             version: "V".into(),
@@ -354,9 +373,13 @@ fn the_hello_has_these_bytes() {
         }),
         upgrade: Some(upgrade()),
     };
+    let hello = ToServer::Hello {
+        held: 300,
+        hello: Box::new(hello),
+    };
     check(
-        &ToServer::Hello(Box::new(hello)),
-        "0001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
+        &hello,
+        "00ac02050156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00010102010156d804010112000101010172d80401310132020177",
     );
 }
 
@@ -373,17 +396,12 @@ fn targets_of_a_round_have_these_bytes() {
         result: SignalOutcome::Gone,
     };
     check(
-        &ToServer::Report {
-            run: 5,
-            at_us: 1,
-            fact: Fact::RoundTargets(vec![target]),
-        },
-        "02050206010e090301000001",
+        &reported(1, Fact::RoundTargets(vec![target])),
+        "0200050206010e090301000001",
     );
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a list")]
 fn answers_and_reports_have_these_bytes() {
     let identity = RunIdentity {
         command: process(200),
@@ -417,18 +435,10 @@ fn answers_and_reports_have_these_bytes() {
         errno: Some(2),
         path: Some("/x".into()),
     });
-    let report = ToServer::Report {
-        run: 5,
-        at_us: 1000,
-        fact: failed,
-    };
-    check(&report, "0205d00f0209010401022f78");
-    let ended = ToServer::Report {
-        run: 5,
-        at_us: -1,
-        fact: Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
-    };
-    check(&ended, "0205010a0001");
+    let failed = reported(1000, failed);
+    check(&failed, "020005d00f0209010401022f78");
+    let ended = reported(-1, Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)));
+    check(&ended, "020005010a0001");
     let left = Leftovers {
         processes: vec![Leftover {
             pid: 7,
@@ -437,23 +447,18 @@ fn answers_and_reports_have_these_bytes() {
         }],
         unlisted: 2,
     };
-    let exceeded = ToServer::Report {
-        run: 5,
-        at_us: 1000,
-        fact: Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxRuntime)),
-    };
-    check(&exceeded, "0205d00f0b0300");
+    let exceeded = reported(
+        1000,
+        Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxRuntime)),
+    );
+    check(&exceeded, "020005d00f0b0300");
     check(&TreeVerdict::Kept(left.clone()), "04010eac0202736802");
-    let fact = |fact| ToServer::Report {
-        run: 5,
-        at_us: 1,
-        fact,
-    };
+    let fact = |fact| reported(1, fact);
     check(
         &fact(Fact::StopStep(step())),
-        "02050205d00f120101ac0201020102",
+        "0200050205d00f120101ac0201020102",
     );
-    check(&fact(Fact::LeftBehind(left)), "02050207010eac0202736802");
+    check(&fact(Fact::LeftBehind(left)), "0200050207010eac0202736802");
     let stuck = Stuck {
         processes: vec![StuckProcess {
             pid: 7,
@@ -463,28 +468,32 @@ fn answers_and_reports_have_these_bytes() {
         }],
         unlisted: 2,
     };
-    check(&fact(Fact::TreeStuck(stuck)), "02050208010eac020144017702");
+    check(
+        &fact(Fact::TreeStuck(stuck)),
+        "0200050208010eac020144017702",
+    );
     let kills = MemoryKills {
         kills: 2,
         memory_max: Some(300),
     };
-    check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
+    check(&fact(Fact::MemoryKills(kills)), "02000502090201ac02");
     let usage = Usage {
         cpu_user_us: Some(300),
         pids_peak: Some(2),
         ..Usage::default()
     };
     let used = fact(Fact::Usage(Box::new(usage)));
-    check(&used, "0205021101ac02000000000102000000");
-    check(&fact(Fact::Stops(StopReason::Orphaned)), "0205020b04");
-    check(&fact(Fact::Stops(StopReason::ShimLost)), "0205020b05");
+    check(&used, "020005021101ac02000000000102000000");
+    check(&fact(Fact::Stops(StopReason::Orphaned)), "020005020b04");
+    check(&fact(Fact::Stops(StopReason::ShimLost)), "020005020b05");
     let done = StopInput {
         at: Timestamp(1000),
         bytes: Some(3),
         written: 2,
     };
-    check(&fact(Fact::StopInput(done)), "0205020dd00f010302");
-    check(&ToServer::ShutdownNow, "04");
+    check(&fact(Fact::StopInput(done)), "020005020dd00f010302");
+    check(&event(KeeperEvent::ShutdownNow), "0202");
+    check(&event(KeeperEvent::DoorLeft(run(5))), "020705");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "010106");
     check(&answer(Answer::Listed), "010107");
@@ -496,51 +505,43 @@ fn answers_and_reports_have_these_bytes() {
 
 #[test]
 fn stop_commands_have_these_bytes() {
-    let fact = |fact| ToServer::Report {
-        run: 5,
-        at_us: 1,
-        fact,
-    };
+    let fact = |fact| reported(1, fact);
     let done = StopCommand {
         at: Timestamp(1000),
         name: "x".into(),
         end: StopCommandEnd::NotStarted(Some(2)),
     };
-    check(&fact(Fact::StopCommand(done)), "0205020ed00f0178020104");
+    check(&fact(Fact::StopCommand(done)), "020005020ed00f0178020104");
 }
 
 #[test]
 fn notices_have_these_bytes() {
-    let notified = |said| ToServer::Report {
-        run: 5,
-        at_us: 1,
-        fact: Fact::Notified(said),
-    };
-    check(&notified(Notified::Ready), "0205020f00");
+    let notified = |said| reported(1, Fact::Notified(said));
+    check(&notified(Notified::Ready), "020005020f00");
     let status = StatusText {
         text: "x".into(),
         stopping: true,
     };
-    check(&notified(Notified::Status(status)), "0205020f01017801");
+    check(&notified(Notified::Status(status)), "020005020f01017801");
     check(
         &notified(Notified::Activity(Activity::Idle)),
-        "0205020f0202",
+        "020005020f0202",
     );
     let refused = Notified::Refused {
         pid: 7,
         uid: 300,
         ended: true,
     };
-    check(&notified(refused), "0205020f030eac0201");
+    check(&notified(refused), "020005020f030eac0201");
     let extends = Notified::Extends(Duration::from_secs(3));
-    check(&notified(extends), "0205020f040300");
+    check(&notified(extends), "020005020f040300");
 }
 
 #[test]
 fn extensions_have_these_bytes() {
     let extend = WireExtend {
         seq: 1,
-        run: 5,
+        run: run(5),
         limits: vec![Deadline::MaxRuntime, Deadline::StartTimeout],
         time: Duration::from_secs(3),
         by: "x".into(),
@@ -565,16 +566,15 @@ fn extensions_have_these_bytes() {
         "0101150203",
     );
     check(&answer(ExtendResult::Gone), "01011503");
-    let extended = ToServer::Report {
-        run: 5,
-        at_us: 1,
-        fact: Fact::Extended {
+    let extended = reported(
+        1,
+        Fact::Extended {
             limit: Deadline::MaxRuntime,
             total: Duration::from_secs(3),
             by: "x".into(),
         },
-    };
-    check(&extended, "020502100003000178");
+    );
+    check(&extended, "02000502100003000178");
 }
 
 #[test]
@@ -585,7 +585,7 @@ fn words_about_a_terminal_have_these_bytes() {
     };
     let resize = ToKeeper::Resize(WireResize {
         seq: 1,
-        run: 5,
+        run: run(5),
         attempt: 2,
         size,
     });
@@ -609,7 +609,7 @@ fn words_about_a_terminal_have_these_bytes() {
 #[test]
 fn handed_over_state_has_these_bytes() {
     let run = WireHeldRun {
-        run: 5,
+        run: run(5),
         identity: RunIdentity {
             command: process(200),
             shim: process(100),
@@ -636,10 +636,10 @@ fn handed_over_state_has_these_bytes() {
     check(
         &ToServer::Held(Box::new(run)),
         &format!(
-            "0505900390039003ac02014dc801c801c801ac02014d0001620401070000{POLICY}010301012878"
+            "0305900390039003ac02014dc801c801c801ac02014d0001620401070000{POLICY}010301012878"
         ),
     );
-    check(&ToServer::Ping, "06");
+    check(&ToServer::Ping, "04");
     check(&ToKeeper::Pong, "11");
 }
 
@@ -678,6 +678,8 @@ fn words_of_and_to_shims_have_these_bytes() {
     check(&FromShim::NotReleased, "02");
     check(&FromShim::Executed, "03");
     check(&FromShim::Free, "09");
+    let empty = FromShim::Empty { elsewhere: vec![7] };
+    check(&empty, "06010e");
     let exited = FromShim::Exited {
         at_us: 3,
         exit: Exit::Signal {
@@ -689,7 +691,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     check(&exited, "050601120001");
     check(&FromShim::Killed(step()), "07d00f120101ac0201020102");
     let adoptable = WireAdoptable {
-        run: 1,
+        run: run(1),
         command: process(300),
         shim: process(2),
         init: Some(3),
@@ -748,17 +750,13 @@ fn files_have_these_bytes() {
         pid: 7,
         start_ticks: 300,
     };
-    let note = WireNote {
-        leader,
-        steps: vec![step()],
-    };
-    check(&note, "0eac0201d00f120101ac0201020102");
-    let init = WireHeldProcess {
+    check(&(leader, vec![step()]), "0eac0201d00f120101ac0201020102");
+    let init = HeldProcess {
         pid: 8,
         start_ticks: 300,
         pidfs_handle: Some(5),
     };
-    check(&WireInit { leader, init }, "0eac0210ac020105");
+    check(&(leader, init), "0eac0210ac020105");
     let process = |pid, result| SignalledProcess {
         pid,
         start_ticks: 300,
@@ -776,9 +774,6 @@ fn files_have_these_bytes() {
     check(&signalled, "0302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
-        ppid: 2,
-        pgid: 3,
-        sid: 4,
         start_ticks: 300,
         holds: Holds {
             cgroup: true,
@@ -790,7 +785,7 @@ fn files_have_these_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check(&listing, "0102040608ac0201000100");
+    check(&listing, "0102ac0201000100");
 }
 
 #[test]
@@ -807,9 +802,6 @@ fn the_longest_lists_fit_into_their_file() {
     };
     let member = WireMember {
         pid: i32::MIN,
-        ppid: i32::MIN,
-        pgid: i32::MIN,
-        sid: i32::MIN,
         start_ticks: u64::MAX,
         holds: Holds {
             cgroup: true,

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 /// [`HeldRun`] without its outputs, which travel beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHeldRun {
-    pub(crate) run: u128,
+    pub(crate) run: RunId,
     pub(crate) identity: RunIdentity,
     pub(crate) held: Held,
     pub(crate) policy: Policy,
@@ -24,7 +24,7 @@ impl WireHeldRun {
     pub(crate) fn with_outputs(self, fds: Vec<OwnedFd>) -> HeldRun {
         let terminal = self.terminal;
         HeldRun {
-            run: RunId::from_u128(self.run),
+            run: self.run,
             identity: self.identity,
             held: self.held,
             policy: self.policy,

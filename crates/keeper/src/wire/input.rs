@@ -1,6 +1,6 @@
 //! A run's standard input.
 
-use kennel_lifecycle::{InputLedger, InputWrite};
+use kennel_lifecycle::InputWrite;
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error, Visitor},
@@ -27,13 +27,6 @@ pub(crate) enum WireInputRequest {
     State {
         attempt: u32,
     },
-}
-
-/// State of an attempt's input, stored as a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireInputNote {
-    pub(crate) attempt: u32,
-    pub(crate) ledger: InputLedger,
 }
 
 /// Bytes that are copied as a whole, and not one by one as those of a vector.

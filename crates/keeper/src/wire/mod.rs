@@ -12,17 +12,16 @@ pub(crate) mod input;
 pub(crate) mod notes;
 
 use crate::values::{
-    ExtendResult, Fact, FormerServer, HelperEnd, InputResult, InputState, InterruptWay,
-    SignalResult, StraySignal, Upgrade, UpgradeRefusal,
+    ExtendResult, HelperEnd, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello,
+    Recorded, SignalResult, Upgrade, UpgradeRefusal,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy,
-    ProcessIdentity, RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
+    CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, Policy, ProcessIdentity, RunId,
+    RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
 use kennel_linux::{
-    capability::Capability,
     targets::{Holds, SignalTarget},
     terminal::NoPty,
 };
@@ -30,7 +29,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{io, time::Duration};
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 12;
+pub(crate) const VERSION: u8 = 13;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes in a signal result or a tree listing; the others are counted.
@@ -45,50 +44,41 @@ pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 pub(crate) enum ToKeeper {
     Ready,
     /// With the child as a sealed file, and the input as another where there is one.
-    Prepare {
-        seq: u64,
-        run: u128,
-        run_dir: String,
-        policy: Box<Policy>,
-        /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
-        input: Option<u32>,
-        /// Size of the terminal, where the streams are on one.
-        terminal: Option<TerminalSize>,
-    },
+    Prepare(Box<PrepareRequest>),
     Release {
-        run: u128,
+        run: RunId,
     },
     ShutGate {
-        run: u128,
+        run: RunId,
     },
     Stop {
-        run: u128,
+        run: RunId,
         plan: StopPlan,
     },
     /// Under this request id no second one is sent.
     Interrupt {
         seq: u64,
-        run: u128,
+        run: RunId,
         request: Option<String>,
     },
     Pause {
         seq: u64,
-        run: u128,
+        run: RunId,
     },
     Resume {
         seq: u64,
-        run: u128,
+        run: RunId,
     },
     Acknowledge {
-        run: u128,
+        run: RunId,
     },
     Observe {
         seq: u64,
-        recorded: WireRecorded,
+        recorded: Recorded,
     },
     EndOrphan {
         seq: u64,
-        recorded: WireRecorded,
+        recorded: Recorded,
         plan: StopPlan,
     },
     KeeperSeen {
@@ -98,17 +88,17 @@ pub(crate) enum ToKeeper {
     },
     Signal {
         seq: u64,
-        run: u128,
+        run: RunId,
         signal: Signal,
         target: SignalTarget,
         request: Option<String>,
     },
     Tree {
         seq: u64,
-        run: u128,
+        run: RunId,
     },
     KeepRest {
-        run: u128,
+        run: RunId,
     },
     Inventory {
         seq: u64,
@@ -123,7 +113,7 @@ pub(crate) enum ToKeeper {
     /// Asks whether a signal was sent under this request id.
     WasSent {
         seq: u64,
-        run: u128,
+        run: RunId,
         request: String,
     },
     /// Requests a server of the installed binary.
@@ -134,7 +124,7 @@ pub(crate) enum ToKeeper {
     /// A request to standard input.
     Input {
         seq: u64,
-        run: u128,
+        run: RunId,
         request: input::WireInputRequest,
     },
     /// Sets the size of an attempt's terminal.
@@ -147,11 +137,24 @@ pub(crate) enum ToKeeper {
     Extend(WireExtend),
 }
 
+/// A child that the server wants made.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PrepareRequest {
+    pub(crate) seq: u64,
+    pub(crate) run: RunId,
+    pub(crate) run_dir: String,
+    pub(crate) policy: Policy,
+    /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
+    pub(crate) input: Option<u32>,
+    /// Size of the terminal, where the streams are on one.
+    pub(crate) terminal: Option<TerminalSize>,
+}
+
 /// A request to extend limits of time: at least this long from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireExtend {
     pub(crate) seq: u64,
-    pub(crate) run: u128,
+    pub(crate) run: RunId,
     pub(crate) limits: Vec<Deadline>,
     pub(crate) time: Duration,
     /// Principal that requests it.
@@ -162,7 +165,7 @@ pub(crate) struct WireExtend {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHelp {
     pub(crate) seq: u64,
-    pub(crate) run: u128,
+    pub(crate) run: RunId,
     pub(crate) argv: Vec<String>,
     pub(crate) timeout_ms: u64,
 }
@@ -171,7 +174,7 @@ pub(crate) struct WireHelp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireResize {
     pub(crate) seq: u64,
-    pub(crate) run: u128,
+    pub(crate) run: RunId,
     pub(crate) attempt: u32,
     pub(crate) size: TerminalSize,
 }
@@ -179,60 +182,19 @@ pub(crate) struct WireResize {
 /// Keeper to server.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToServer {
-    /// With the listening sockets.
-    Hello(Box<WireHello>),
+    /// With the listening sockets. So many runs are handed over right after it.
+    Hello { held: u32, hello: Box<KeeperHello> },
     /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of its relay.
-    Answer {
-        seq: u64,
-        answer: Answer,
-    },
-    Report {
-        run: u128,
-        at_us: i64,
-        fact: Fact,
-    },
-    Shutdown,
-    ShutdownNow,
+    Answer { seq: u64, answer: Answer },
+    /// Any but [`KeeperEvent::DoorOpened`], which the client makes of `Held`, and [`KeeperEvent::Gone`].
+    Event(KeeperEvent),
     /// With the read ends of both outputs, or the descriptors of a terminal. The number in the hello follows it at
     /// once; later ones are of the unreachable runs that it lists.
     Held(Box<handover::WireHeldRun>),
     /// Asks whether the server still takes messages.
     Ping,
-    /// The server is to be replaced: it finishes its work, and exits.
-    Leave,
-    /// A signal requested an upgrade, which is not done.
-    NotUpgraded(UpgradeRefusal),
-    /// No shim waits for a keeper any more at the reconnect socket of an unreachable run.
-    DoorLeft {
-        run: u128,
-    },
-    /// A signal without a meaning for the keeper has come.
-    Stray(StraySignal),
     /// The answer to a `Ping`.
     Pong,
-}
-
-/// Description of the keeper and its host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireHello {
-    pub(crate) epoch: String,
-    /// Version of the keeper's own binary.
-    pub(crate) version: String,
-    pub(crate) keeper: ProcessIdentity,
-    pub(crate) host: HostIdentity,
-    pub(crate) cgroup_base: Result<String, String>,
-    pub(crate) pidfs: bool,
-    pub(crate) powers: LimitPowers,
-    pub(crate) kernel: String,
-    pub(crate) capabilities: Vec<Capability>,
-    /// Number of runs that are handed over right after this.
-    pub(crate) held: u32,
-    /// Runs whose reconnect sockets have not answered yet.
-    pub(crate) late: Vec<u128>,
-    pub(crate) restarts: u32,
-    pub(crate) former: Option<FormerServer>,
-    /// The last upgrade for which a server has left.
-    pub(crate) upgrade: Option<Upgrade>,
 }
 
 /// Answer to a request with a `seq`.
@@ -296,34 +258,8 @@ pub(crate) struct WireListing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireMember {
     pub(crate) pid: i32,
-    pub(crate) ppid: i32,
-    pub(crate) pgid: i32,
-    pub(crate) sid: i32,
     pub(crate) start_ticks: u64,
     pub(crate) holds: Holds,
-}
-
-/// Processes that a pause has stopped, stored as a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireHeld {
-    pub(crate) frozen: bool,
-    pub(crate) processes: Vec<WireHeldProcess>,
-}
-
-/// One such process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireHeldProcess {
-    pub(crate) pid: i32,
-    pub(crate) start_ticks: u64,
-    pub(crate) pidfs_handle: Option<u64>,
-}
-
-/// A run as an earlier keeper recorded it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireRecorded {
-    pub(crate) run: u128,
-    pub(crate) identity: RunIdentity,
-    pub(crate) run_dir: String,
 }
 
 /// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be
@@ -364,7 +300,7 @@ pub(crate) enum ToShim {
 /// Job of a shim.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    pub(crate) run: u128,
+    pub(crate) run: RunId,
     pub(crate) run_dir: String,
     pub(crate) policy: Policy,
     pub(crate) cgroup: Option<CgroupIdentity>,
@@ -415,7 +351,6 @@ pub(crate) enum FromShim {
     },
     /// The shim has no child left; it exits after this, or is [`Self::Free`].
     Empty {
-        at_us: i64,
         /// Living processes whose exits a shim does not get, where nothing else would show them.
         elsewhere: Vec<i32>,
     },

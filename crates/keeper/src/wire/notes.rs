@@ -1,7 +1,6 @@
 //! Files of keepers and shims in the directory of a run, for the next ones.
 
-use super::WireHeldProcess;
-use kennel_lifecycle::{ProcessIdentity, StopStep, recovery::ExitRecord};
+use kennel_lifecycle::{ProcessIdentity, recovery::ExitRecord};
 use serde::{Deserialize, Serialize};
 
 /// A shim's record as a file.
@@ -25,18 +24,4 @@ impl From<&ProcessIdentity> for WireLeader {
             start_ticks: real.start_ticks,
         }
     }
-}
-
-/// Actions of a start to end the run of this leader, as a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireNote {
-    pub(crate) leader: WireLeader,
-    pub(crate) steps: Vec<StopStep>,
-}
-
-/// The first process of the private pid namespace of this leader, as a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireInit {
-    pub(crate) leader: WireLeader,
-    pub(crate) init: WireHeldProcess,
 }

@@ -6,6 +6,7 @@ use crate::{
         adoption::{Adoptable, Knock},
         run::Run,
     },
+    values::KeeperEvent,
     wire::ToServer,
 };
 use kennel_lifecycle::RunId;
@@ -63,7 +64,7 @@ impl Keeper {
         let run = self.runs.get(&id).and_then(Run::held);
         let (word, outputs) = match run {
             Some((held, outputs)) => (ToServer::Held(Box::new(held)), outputs),
-            None => (ToServer::DoorLeft { run: id.as_u128() }, Vec::new()),
+            None => (ToServer::Event(KeeperEvent::DoorLeft(id)), Vec::new()),
         };
         self.send(&word, outputs);
     }

@@ -1,7 +1,7 @@
 //! Shutdown of the service: on request, or because its server has exited and none replaces it.
 
 use super::Keeper;
-use crate::wire::ToServer;
+use crate::values::KeeperEvent;
 use kennel_lifecycle::{
     Exit, RunId,
     ladder::StopPlan,
@@ -66,12 +66,12 @@ impl Keeper {
 
     pub(super) fn send_shutdown(&mut self, now: u64) {
         let word = if self.ending.again {
-            ToServer::ShutdownNow
+            KeeperEvent::ShutdownNow
         } else {
             self.server.kill_at = Some(now + self.server_patience());
-            ToServer::Shutdown
+            KeeperEvent::Shutdown
         };
-        self.send(&word, Vec::new());
+        self.send_event(word);
     }
 
     pub(super) fn server_is_ready(&mut self) {

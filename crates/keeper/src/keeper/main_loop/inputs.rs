@@ -2,11 +2,7 @@
 //! runs report.
 
 use super::Keeper;
-use crate::{
-    keeper::run::{Run, RunInput},
-    values::SignalResult,
-    wire::{Answer, WireHelp, WireResize, input::WireInputRequest},
-};
+use crate::keeper::run::{Run, RunInput};
 use kennel_lifecycle::RunId;
 use kennel_linux::{clock, crash_point};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
@@ -67,36 +63,6 @@ impl Watched {
 }
 
 impl Keeper {
-    /// Handles a server's request about the standard input of a run.
-    pub(super) fn ask_input(&mut self, seq: u64, run: u128, request: WireInputRequest) {
-        let id = RunId::from_u128(run);
-        match self.runs.get_mut(&id) {
-            Some(run) => run.ask_input(seq, request),
-            None => self.answer(seq, Answer::Signal(SignalResult::UnknownRun)),
-        }
-        self.touch(id, clock::boot_ms());
-    }
-
-    /// Runs a helper command for a server.
-    pub(super) fn help(&mut self, request: WireHelp) {
-        let id = RunId::from_u128(request.run);
-        match self.runs.get_mut(&id) {
-            Some(run) => run.help(request.seq, request.argv, request.timeout_ms),
-            None => self.answer(request.seq, Answer::Signal(SignalResult::UnknownRun)),
-        }
-        self.touch(id, clock::boot_ms());
-    }
-
-    /// Handles a server's request about the terminal of a run.
-    pub(super) fn resize_terminal(&mut self, request: WireResize) {
-        let id = RunId::from_u128(request.run);
-        match self.runs.get_mut(&id) {
-            Some(run) => run.resize(request.seq, request.attempt, request.size),
-            None => self.answer(request.seq, Answer::Signal(SignalResult::UnknownRun)),
-        }
-        self.touch(id, clock::boot_ms());
-    }
-
     /// Handles an input that has free space, or that no process reads any more.
     pub(super) fn room_in_input(&mut self, token: u64) {
         let Some(id) = self.inputs.run_of(token) else {

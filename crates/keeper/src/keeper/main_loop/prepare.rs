@@ -7,9 +7,9 @@ use crate::{
         run::{Outputs, Parts, Run, RunInput, RunNotices},
     },
     notify_place::NotifyPlace,
-    wire::{self, Answer, Job, ToShim, adoption::WireKeepsake},
+    wire::{self, Answer, Job, PrepareRequest, ToShim, adoption::WireKeepsake},
 };
-use kennel_lifecycle::{Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize};
+use kennel_lifecycle::{Held, Policy, Recovery, StartFailure, StartStage, TerminalSize};
 use kennel_linux::{
     attributes::Attributes,
     cgroup_limits, clock, crash_point, fdpass,
@@ -34,18 +34,6 @@ struct Streams {
     stderr: OwnedFd,
     outputs: Outputs,
     input: Option<RunInput>,
-}
-
-/// A child that the server wants made.
-pub(super) struct PrepareRequest {
-    pub(super) seq: u64,
-    pub(super) run: RunId,
-    pub(super) run_dir: String,
-    pub(super) policy: Policy,
-    /// The attempt for which standard input is a pipe, or a terminal.
-    pub(super) input: Option<u32>,
-    /// Size of the terminal, where the streams are on one.
-    pub(super) terminal: Option<TerminalSize>,
 }
 
 /// Reason why no child was made.
@@ -239,7 +227,7 @@ impl Keeper {
         let input = streams.input.as_ref().and_then(RunInput::for_shim);
         let notify = notices.and_then(RunNotices::for_shim);
         let job = ToShim::Job(Box::new(Job {
-            run: wish.run.as_u128(),
+            run: wish.run,
             run_dir: wish.run_dir.clone(),
             policy: wish.policy.clone(),
             cgroup: group.map(|group| group.identity.clone()),

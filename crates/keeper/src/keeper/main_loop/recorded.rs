@@ -1,20 +1,17 @@
 //! Requests about recorded keepers and runs: which of their processes are alive.
 
 use super::Keeper;
-use crate::{
-    client::Recorded,
-    keeper::observe,
-    wire::{Answer, WireRecorded},
-};
+use crate::{client::Recorded, keeper::observe, wire::Answer};
 use kennel_lifecycle::{HostIdentity, ProcessIdentity};
+use kennel_linux::clock;
 
 /// A pid that no process has.
 const NO_PROCESS: i32 = i32::MAX;
 
 impl Keeper {
-    pub(super) fn observe(&mut self, seq: u64, recorded: WireRecorded, now: u64) {
-        let recorded = self.without_other_shim(recorded.into());
-        let seen = observe::observe(&recorded, &self.host, &mut self.markers, now);
+    pub(super) fn observe(&mut self, seq: u64, recorded: Recorded) {
+        let recorded = self.without_other_shim(recorded);
+        let seen = observe::observe(&recorded, &self.host, &mut self.markers, clock::boot_ms());
         self.answer(seq, Answer::Observed(seen));
     }
 

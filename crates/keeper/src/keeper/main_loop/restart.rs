@@ -6,8 +6,8 @@
 use super::{Keeper, SERVER, ending::millis, orphan_clock::OrphanClock, report};
 use crate::{
     keeper::{run::Run, server::Server, serving::Serving as ServingLock},
-    values::FormerServer,
-    wire::{ToServer, WireHello},
+    values::{FormerServer, KeeperHello},
+    wire::ToServer,
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::crash_point;
@@ -27,7 +27,7 @@ pub(in crate::keeper) struct Restarts {
     argv: Vec<OsString>,
     /// Held by each server too.
     serving_lock: ServingLock,
-    hello: WireHello,
+    hello: KeeperHello,
     /// Time for which runs continue without a server.
     orphan_ttl: Duration,
     /// Number of servers before this one.
@@ -58,7 +58,7 @@ impl Restarts {
     pub(in crate::keeper) fn new(
         argv: Vec<OsString>,
         serving_lock: ServingLock,
-        hello: WireHello,
+        hello: KeeperHello,
         orphan_ttl: Duration,
     ) -> Self {
         Self {
@@ -254,18 +254,16 @@ impl Keeper {
         let held = runs.iter().filter_map(|run| run.held());
         let held = held.map(|(held, outputs)| (ToServer::Held(Box::new(held)), outputs));
         let held: Vec<_> = held.collect();
-        let hello = ToServer::Hello(Box::new(WireHello {
+        let hello = ToServer::Hello {
             held: u32::try_from(held.len()).unwrap_or(u32::MAX),
-            late: self
-                .late
-                .values()
-                .map(|knock| knock.run.as_u128())
-                .collect(),
-            restarts: self.restarts.count,
-            former: self.restarts.former.clone(),
-            upgrade: self.upgrades.for_next_server(),
-            ..self.restarts.hello.clone()
-        }));
+            hello: Box::new(KeeperHello {
+                late: self.late.values().map(|knock| knock.run).collect(),
+                restarts: self.restarts.count,
+                former: self.restarts.former.clone(),
+                upgrade: self.upgrades.for_next_server(),
+                ..self.restarts.hello.clone()
+            }),
+        };
         let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));
         let mut messages = vec![(hello, sockets.collect())];
         messages.extend(held);

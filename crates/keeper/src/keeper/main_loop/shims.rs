@@ -3,7 +3,8 @@
 use super::Keeper;
 use crate::{
     keeper::{pool::Warm, run::Run},
-    wire::{self, FromShim, ToServer},
+    values::KeeperEvent,
+    wire::{self, FromShim},
 };
 use kennel_lifecycle::{Exit, RunId};
 use kennel_linux::{
@@ -179,7 +180,7 @@ impl Keeper {
         let number = info.ssi_signo.cast_signed();
         let sender = (info.ssi_pid.cast_signed(), info.ssi_uid);
         if let Some(stray) = self.stray.count(number, sender, clock::boot_ms()) {
-            self.send(&ToServer::Stray(stray), Vec::new());
+            self.send_event(KeeperEvent::Stray(stray));
         }
     }
 

@@ -9,8 +9,8 @@ use crate::{
         binary::Binary,
         check::{Check, Unfit},
     },
-    values::{Upgrade, UpgradeRefusal, UpgradeState},
-    wire::{Answer, ToServer},
+    values::{KeeperEvent, Upgrade, UpgradeRefusal, UpgradeState},
+    wire::Answer,
 };
 use kennel_lifecycle::Exit;
 use kennel_linux::{clock, crash_point};
@@ -176,7 +176,7 @@ impl Keeper {
     fn refuse_upgrade(&mut self, asked: &Asked, refusal: UpgradeRefusal) {
         match asked.seq {
             Some(seq) => self.answer(seq, Answer::Upgrade(Err(refusal))),
-            None => self.send(&ToServer::NotUpgraded(refusal), Vec::new()),
+            None => self.send_event(KeeperEvent::NotUpgraded(refusal)),
         }
     }
 
@@ -207,7 +207,7 @@ impl Keeper {
             self.answer(seq, Answer::Upgrade(Ok(upgrade)));
         }
         self.server.kill_at = Some(clock::boot_ms() + millis(LEAVE_MAX));
-        self.send(&ToServer::Leave, Vec::new());
+        self.send_event(KeeperEvent::Leave);
         crash_point!("keeper.leave_sent");
     }
 

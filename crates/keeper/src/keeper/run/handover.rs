@@ -82,7 +82,7 @@ impl Run {
             Stage::Preparing { .. } | Stage::AtGate | Stage::NotReleased
         );
         let held = WireHeldRun {
-            run: self.id.as_u128(),
+            run: self.id,
             identity: identity.clone(),
             held: self.held.clone(),
             policy: self.policy.clone(),

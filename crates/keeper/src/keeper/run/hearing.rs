@@ -71,7 +71,7 @@ impl Run {
             FromShim::Exited { at_us, exit, rest } => {
                 self.leader_ended(Timestamp(at_us), exit, rest, now);
             }
-            FromShim::Empty { elsewhere, .. } => {
+            FromShim::Empty { elsewhere } => {
                 self.heard.childless = true;
                 self.heard.elsewhere = elsewhere;
             }

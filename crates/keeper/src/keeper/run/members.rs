@@ -64,9 +64,6 @@ impl Run {
             tree.map_or_else(Default::default, |t| t.list(MEMBERS_LISTED_MAX));
         let members = members.into_iter().map(|(pid, stat, holds)| WireMember {
             pid,
-            ppid: stat.ppid,
-            pgid: stat.pgid,
-            sid: stat.sid,
             start_ticks: stat.start_ticks,
             holds,
         });

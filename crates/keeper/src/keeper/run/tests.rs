@@ -115,7 +115,7 @@ fn limited(dir: &std::path::Path, child: &Living) -> Run {
 fn extend(run: &mut Run, limit: Deadline, seconds: u64, now: u64) -> ExtendResult {
     let request = WireExtend {
         seq: 7,
-        run: run.id.as_u128(),
+        run: run.id,
         limits: vec![limit],
         time: std::time::Duration::from_secs(seconds),
         by: "x".to_owned(),
@@ -288,7 +288,6 @@ fn has_signalled(run: &Run) -> bool {
 
 fn childless() -> FromShim {
     FromShim::Empty {
-        at_us: 0,
         elsewhere: Vec::new(),
     }
 }
@@ -601,7 +600,6 @@ fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
     receive(
         &mut run,
         FromShim::Empty {
-            at_us: 0,
             elsewhere: Vec::new(),
         },
     );

@@ -45,8 +45,7 @@ impl Work {
             self.record.tree = Some(evidence.verdict());
             self.write_record();
             self.remember_empty(&elsewhere);
-            let at_us = clock::wall().0;
-            self.words.push(FromShim::Empty { at_us, elsewhere });
+            self.words.push(FromShim::Empty { elsewhere });
         }
         self.look_at = None;
         if keeper_lives {

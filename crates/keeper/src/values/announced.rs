@@ -1,0 +1,82 @@
+//! Messages that the keeper sends unasked: its hello, and its events.
+
+use super::{Fact, FormerServer, StraySignal, Upgrade, UpgradeRefusal};
+use kennel_lifecycle::{HostIdentity, KeeperEpoch, LimitPowers, ProcessIdentity, RunId, Timestamp};
+use kennel_linux::capability::{Capability, CapabilityName};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A report that the keeper sends unasked. Reports of one run come in the order of the events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperReport {
+    /// Id of the run.
+    pub run: RunId,
+    /// Time of the event, by the wall clock of keeper or shim.
+    pub at: Timestamp,
+    /// Content of the report.
+    pub fact: Fact,
+}
+
+/// An event of the keeper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeeperEvent {
+    /// About one run.
+    Report(KeeperReport),
+    /// SIGTERM or SIGINT was received: stop all runs by the shutdown ladder, commit, exit with code 0.
+    Shutdown,
+    /// The signal was received again: skip the graces.
+    ShutdownNow,
+    /// Another server is to replace this one: finish pending work, exit with code 75.
+    Leave,
+    /// A signal requested an upgrade, which was refused.
+    NotUpgraded(UpgradeRefusal),
+    /// The keeper received a signal that means nothing to it, and ignored it.
+    Stray(StraySignal),
+    /// The shim of a run that the hello has called late has reconnected:
+    /// [`take_held`](crate::client::Kernel::take_held) returns the run. Reports of its past follow.
+    DoorOpened(RunId),
+    /// The shim of such a run is gone.
+    DoorLeft(RunId),
+    /// The keeper is gone (end of file): drain, commit, exit with code 70.
+    Gone,
+}
+
+/// Description of the keeper and its host; sent once, at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperHello {
+    /// Epoch of this keeper.
+    pub epoch: KeeperEpoch,
+    /// Version of the keeper, which is that of the binary it was started from.
+    pub version: String,
+    /// Process of this keeper.
+    pub keeper: ProcessIdentity,
+    /// Boot and pid namespace.
+    pub host: HostIdentity,
+    /// Directory under which runs get their control groups; absent: none can be made, and why.
+    pub cgroup_base: Result<PathBuf, String>,
+    /// Whether pidfs inodes can be recorded.
+    pub pidfs: bool,
+    /// Resources for which runs can have limits.
+    pub powers: LimitPowers,
+    /// Version of the kernel, as in uname(2).
+    pub kernel: String,
+    /// Capabilities of the host, found by trying them.
+    pub capabilities: Vec<Capability>,
+    /// Runs of an earlier keeper whose shims are alive and have not reconnected yet: an event follows for each.
+    pub late: Vec<RunId>,
+    /// Number of servers that this keeper has had before this one.
+    pub restarts: u32,
+    /// End of the last of them.
+    pub former: Option<FormerServer>,
+    /// The last upgrade for which a server has left, and its result, if this server serves.
+    pub upgrade: Option<Upgrade>,
+}
+
+impl KeeperHello {
+    /// Returns why this host lacks a capability; absent: it has it.
+    #[must_use]
+    pub fn lacks(&self, name: CapabilityName) -> Option<&str> {
+        let found = self.capabilities.iter().find(|c| c.name == name);
+        found.map_or(Some("it was not tried out"), |c| c.missing.as_deref())
+    }
+}

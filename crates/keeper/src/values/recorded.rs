@@ -1,0 +1,16 @@
+//! A run as an earlier keeper has recorded it.
+
+use kennel_lifecycle::{RunId, RunIdentity};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// A recorded run, for the keeper to look for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// Id of the run.
+    pub run: RunId,
+    /// Its recorded identity.
+    pub identity: RunIdentity,
+    /// Its private directory.
+    pub run_dir: PathBuf,
+}
