@@ -194,8 +194,14 @@ pub fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
         .flatten()
 }
 
-/// Walks up once. An error: a parent has exited meanwhile and passed its children on, so that the chain has to be read
-/// anew.
+/// Whether the ancestors of `pid` were all seen, and `ancestor` is neither among them nor `pid` itself.
+pub(crate) fn is_beside(pid: i32, ancestor: i32) -> bool {
+    let seen = (0..LOOKS_MAX).find_map(|_| climb(pid, &[ancestor]).ok());
+    seen.is_some_and(|found| found.is_none())
+}
+
+/// Walks up once. An error: the process or a parent has exited meanwhile and passed its children on, so that the chain
+/// has to be read anew; or there are too many.
 fn climb(pid: i32, ancestors: &[i32]) -> io::Result<Option<i32>> {
     let mut at = pid;
     for _ in 0..procfs::ANCESTORS_MAX {
@@ -205,17 +211,10 @@ fn climb(pid: i32, ancestors: &[i32]) -> io::Result<Option<i32>> {
         match procfs::stat(at) {
             Ok(stat) if stat.ppid > 0 => at = stat.ppid,
             Ok(_) => return Ok(None),
-            Err(_) if at == pid => return Ok(None),
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
-}
-
-/// Whether `pid` is in the cgroup v2 directory `base` or below it.
-#[must_use]
-pub fn in_cgroup(pid: i32, base: &Path) -> bool {
-    crate::cgroup::path_of(pid).is_some_and(|path| path.starts_with(base))
+    Err(Errno::ELOOP.into())
 }
 
 #[cfg(test)]

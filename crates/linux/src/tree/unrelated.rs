@@ -6,14 +6,11 @@
 
 use super::{Root, Tree};
 use crate::{
-    cgroup,
+    cgroup, peer,
     procfs::{self, Stat},
 };
 use kennel_lifecycle::CgroupIdentity;
 use std::collections::{HashMap, HashSet};
-
-/// Number of attempts to walk up the parents of a process, where a walk met one that had just exited.
-const WALKS_MAX: usize = 8;
 
 /// Processes in a control group.
 #[derive(Debug, Default)]
@@ -43,17 +40,6 @@ enum Owner {
     Unclear,
     /// An unrelated process, with its start time.
     Other(u64),
-}
-
-/// Result of a walk up the parents of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Descent {
-    /// The walk led to the ancestor.
-    Below,
-    /// The walk led past the ancestor, to a process without a parent.
-    Beside,
-    /// A process on the way had exited.
-    Unknown,
 }
 
 impl Tree {
@@ -153,10 +139,10 @@ impl Tree {
         let own = std::process::id().cast_signed();
         let here = || procfs::namespace_depth(pid) == procfs::namespace_depth(own);
         match self.root {
-            Root::Shim(shim) => descent(pid, shim) == Descent::Beside && here(),
+            Root::Shim(shim) => peer::is_beside(pid, shim) && here(),
             // The orphans of a shim that was no child of this process are others' children.
             Root::Lost if self.foreign.is_some() => false,
-            Root::Lost => descent(pid, own) == Descent::Beside && here(),
+            Root::Lost => peer::is_beside(pid, own) && here(),
             // The shim had no child left.
             Root::Nowhere => here(),
         }
@@ -193,29 +179,4 @@ fn below(shim: i32, stats: &HashMap<i32, Stat>) -> HashSet<i32> {
         below.extend(way);
     }
     below
-}
-
-fn descent(pid: i32, ancestor: i32) -> Descent {
-    for _ in 0..WALKS_MAX {
-        match walk(pid, ancestor) {
-            Descent::Unknown => {}
-            known => return known,
-        }
-    }
-    Descent::Unknown
-}
-
-fn walk(pid: i32, ancestor: i32) -> Descent {
-    let mut at = pid;
-    for _ in 0..procfs::ANCESTORS_MAX {
-        if at == ancestor {
-            return Descent::Below;
-        }
-        match procfs::stat(at) {
-            Ok(stat) if stat.ppid > 0 => at = stat.ppid,
-            Ok(_) => return Descent::Beside,
-            Err(_) => return Descent::Unknown,
-        }
-    }
-    Descent::Unknown
 }
