@@ -1,7 +1,8 @@
 //! Reports of one run that are repeated to the next server, until one has acknowledged the run.
 
 use crate::values::{Fact, Notified};
-use kennel_lifecycle::{Deadline, Signal, Timestamp, limits::STEPS_LISTED_MAX};
+use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_LISTED_MAX};
+use std::mem::discriminant;
 
 /// Reports in the order in which they were sent. Of each kind that can come any number of times their number is
 /// bounded.
@@ -13,26 +14,20 @@ pub(super) struct Kept {
 impl Kept {
     /// Adds a report, which replaces one that it makes superfluous.
     pub(super) fn keep(&mut self, at: Timestamp, fact: &Fact) {
-        match fact {
+        // The number of earlier reports of its kind that stay.
+        let stay = match fact {
             // A signal was answered; only the fact that a SIGKILL was sent explains an end that comes later.
-            Fact::SignalSent { signal, .. } if *signal == Signal::KILL => {
-                self.forget(is_sent);
-            }
+            Fact::SignalSent { signal, .. } if *signal == Signal::KILL => 0,
             // The state of the pause is handed over with the run.
             Fact::SignalSent { .. } | Fact::PauseExpired => return,
-            Fact::TreeStuck(_) => self.forget(is_stuck),
-            Fact::RoundTargets(_) if self.count(is_targets) > STEPS_LISTED_MAX => {
-                self.forget(is_targets);
+            Fact::TreeStuck(_)
+            | Fact::Extended { .. }
+            | Fact::Notified(Notified::Status(_) | Notified::Activity(_) | Notified::Extends(_)) => {
+                0
             }
-            Fact::StopStep(_) if self.count(is_step) > STEPS_LISTED_MAX => self.forget(is_step),
-            Fact::Notified(Notified::Status(_)) => self.forget(is_status),
-            Fact::Notified(Notified::Activity(_)) => self.forget(is_activity),
-            Fact::Notified(Notified::Extends(_)) => self.forget(is_later_end),
-            Fact::Extended { limit, .. } => self.forget(is_extension_of(*limit)),
-            Fact::StopStep(_)
-            | Fact::StopInput(_)
+            Fact::RoundTargets(_) | Fact::StopStep(_) => STEPS_LISTED_MAX,
+            Fact::StopInput(_)
             | Fact::StopCommand(_)
-            | Fact::RoundTargets(_)
             | Fact::NotReleased
             | Fact::Executed
             | Fact::ExecFailed(_)
@@ -42,7 +37,13 @@ impl Kept {
             | Fact::Usage(_)
             | Fact::TreeEnded(_)
             | Fact::Notified(Notified::Ready | Notified::Refused { .. })
-            | Fact::Stops(_) => {}
+            | Fact::Stops(_) => usize::MAX,
+        };
+        let is_of_kind = |(_, earlier): &(Timestamp, Fact)| is_same_kind(earlier, fact);
+        if self.facts.iter().filter(|kept| is_of_kind(kept)).count() > stay
+            && let Some(newest) = self.facts.iter().rposition(is_of_kind)
+        {
+            self.facts.remove(newest);
         }
         self.facts.push((at, fact.clone()));
     }
@@ -50,49 +51,14 @@ impl Kept {
     pub(super) fn iter(&self) -> impl Iterator<Item = &(Timestamp, Fact)> {
         self.facts.iter()
     }
+}
 
-    fn count(&self, kind: fn(&Fact) -> bool) -> usize {
-        self.facts.iter().filter(|(_, fact)| kind(fact)).count()
+fn is_same_kind(one: &Fact, other: &Fact) -> bool {
+    match (one, other) {
+        (Fact::Notified(one), Fact::Notified(other)) => discriminant(one) == discriminant(other),
+        (Fact::Extended { limit: one, .. }, Fact::Extended { limit: other, .. }) => one == other,
+        _ => discriminant(one) == discriminant(other),
     }
-
-    /// Removes the newest report of this kind.
-    fn forget(&mut self, kind: impl Fn(&Fact) -> bool) {
-        if let Some(newest) = self.facts.iter().rposition(|(_, fact)| kind(fact)) {
-            self.facts.remove(newest);
-        }
-    }
-}
-
-fn is_sent(fact: &Fact) -> bool {
-    matches!(fact, Fact::SignalSent { .. })
-}
-
-fn is_stuck(fact: &Fact) -> bool {
-    matches!(fact, Fact::TreeStuck(_))
-}
-
-fn is_status(fact: &Fact) -> bool {
-    matches!(fact, Fact::Notified(Notified::Status(_)))
-}
-
-fn is_activity(fact: &Fact) -> bool {
-    matches!(fact, Fact::Notified(Notified::Activity(_)))
-}
-
-fn is_later_end(fact: &Fact) -> bool {
-    matches!(fact, Fact::Notified(Notified::Extends(_)))
-}
-
-fn is_extension_of(limit: Deadline) -> impl Fn(&Fact) -> bool {
-    move |fact| matches!(fact, Fact::Extended { limit: of, .. } if *of == limit)
-}
-
-fn is_step(fact: &Fact) -> bool {
-    matches!(fact, Fact::StopStep(_))
-}
-
-fn is_targets(fact: &Fact) -> bool {
-    matches!(fact, Fact::RoundTargets(_))
 }
 
 #[cfg(test)]
