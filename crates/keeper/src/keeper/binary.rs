@@ -20,7 +20,7 @@ pub(super) struct Binary {
     /// Absent: the one that this process runs.
     file: Option<OwnedFd>,
     /// Path at which it was found.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Version that it has reported.
     pub(super) version: String,
 }

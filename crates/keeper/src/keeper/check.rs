@@ -6,6 +6,7 @@
 use super::binary::Binary;
 use crate::{
     preflight::{self, ANSWER_BYTES_MAX, Spoken},
+    values::UpgradeRefusal,
     wire,
 };
 use kennel_lifecycle::Exit;
@@ -34,14 +35,6 @@ pub(super) struct Check {
     /// Time at which it is killed.
     pub(super) by: u64,
     late: bool,
-}
-
-/// Reason why no server is started from it.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unfit {
-    pub(super) why: String,
-    /// Protocol that it speaks, where it has reported that.
-    pub(super) speaks: Option<u32>,
 }
 
 impl Check {
@@ -84,28 +77,34 @@ impl Check {
     }
 
     /// Evaluates a binary that has exited and is not reaped yet: the binary, or why it is unfit.
-    pub(super) fn end(self, exit: Exit) -> Result<Binary, Unfit> {
+    pub(super) fn end(self, exit: Exit) -> Result<Binary, UpgradeRefusal> {
         self.kill();
         let said = self.output();
         let spoken = preflight::read(&said);
+        let binary = self.binary.path.display().to_string();
+        let unfit = |why, speaks| UpgradeRefusal::Unfit {
+            binary,
+            why,
+            speaks,
+        };
         if self.late {
             let why = format!(
                 "it did not say within {} s what it speaks",
                 CHECK_MAX_MS / 1000
             );
-            return Err(Unfit { why, speaks: None });
+            return Err(unfit(why, None));
         }
         match (exit, spoken) {
             (Exit::Code(0), Some(Spoken { wire, version })) if wire == u32::from(wire::VERSION) => {
                 Ok(self.binary.of_version(version))
             }
-            (Exit::Code(0), Some(Spoken { wire, version })) => Err(Unfit {
-                why: format!(
+            (Exit::Code(0), Some(Spoken { wire, version })) => {
+                let why = format!(
                     "it is kennel {version} and speaks protocol {wire}, this keeper speaks {}",
                     wire::VERSION
-                ),
-                speaks: Some(wire),
-            }),
+                );
+                Err(unfit(why, Some(wire)))
+            }
             (exit, _) => {
                 let how = match exit {
                     Exit::Code(0) => "it did not say what it speaks".to_owned(),
@@ -117,7 +116,7 @@ impl Check {
                     Some(line) => format!("{how}: {line}"),
                     None => how,
                 };
-                Err(Unfit { why, speaks: None })
+                Err(unfit(why, None))
             }
         }
     }

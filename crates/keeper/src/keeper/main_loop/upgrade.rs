@@ -5,10 +5,7 @@
 
 use super::{Keeper, ending::millis};
 use crate::{
-    keeper::{
-        binary::Binary,
-        check::{Check, Unfit},
-    },
+    keeper::{binary::Binary, check::Check},
     values::{KeeperEvent, Upgrade, UpgradeRefusal, UpgradeState},
     wire::Answer,
 };
@@ -136,15 +133,6 @@ impl Upgrades {
             speaks: None,
         })
     }
-
-    fn unfit(&self, unfit: Unfit) -> UpgradeRefusal {
-        let path = self.path.as_ref().map(|path| path.display().to_string());
-        UpgradeRefusal::Unfit {
-            binary: path.unwrap_or_default(),
-            why: unfit.why,
-            speaks: unfit.speaks,
-        }
-    }
 }
 
 impl Keeper {
@@ -188,10 +176,7 @@ impl Keeper {
         };
         let next = match check.end(exit) {
             Ok(next) => next,
-            Err(unfit) => {
-                let refusal = self.upgrades.unfit(unfit);
-                return self.refuse_upgrade(&asked, refusal);
-            }
+            Err(refusal) => return self.refuse_upgrade(&asked, refusal),
         };
         crash_point!("keeper.upgrade_checked");
         let upgrade = Upgrade {
