@@ -8,7 +8,8 @@ use kennel_lifecycle::{CgroupIdentity, Signal};
 use kennel_linux::{
     cgroup,
     identity::{self, Found},
-    pidfd::{PidFd, Sent},
+    pidfd::PidFd,
+    targets::SignalOutcome,
 };
 use serde::{Deserialize, Serialize};
 use std::{ffi::CStr, io, path::Path};
@@ -56,11 +57,11 @@ impl HeldProcess {
     }
 
     /// Continues the process, wherever it has moved meanwhile.
-    pub(crate) fn let_go(&self) -> Sent {
+    pub(crate) fn let_go(&self) -> SignalOutcome {
         match self.find() {
             Found::Same(fd) => fd.signal(Signal::CONT),
-            Found::Gone => Sent::Gone,
-            Found::Unknown => Sent::Failed(libc::EIO),
+            Found::Gone => SignalOutcome::Gone,
+            Found::Unknown => SignalOutcome::Failed(libc::EIO),
         }
     }
 }
@@ -131,20 +132,20 @@ mod tests {
             .expect("it is there")
             .start_ticks;
         let held = HeldProcess::of(pid, start_ticks).expect("it is there");
-        assert_eq!(held.let_go(), Sent::Done);
+        assert_eq!(held.let_go(), SignalOutcome::Delivered);
         assert_eq!(HeldProcess::of(pid, start_ticks + 1), None);
         let by_start = HeldProcess {
             pidfs_handle: None,
             ..held
         };
-        assert_eq!(by_start.let_go(), Sent::Done);
+        assert_eq!(by_start.let_go(), SignalOutcome::Delivered);
         let another = HeldProcess {
             start_ticks: start_ticks + 1,
             ..by_start
         };
-        assert_eq!(another.let_go(), Sent::Gone);
+        assert_eq!(another.let_go(), SignalOutcome::Gone);
         child.kill().expect("it can be killed");
         child.wait().expect("it can be reaped");
-        assert_eq!(held.let_go(), Sent::Gone);
+        assert_eq!(held.let_go(), SignalOutcome::Gone);
     }
 }

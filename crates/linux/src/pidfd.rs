@@ -1,6 +1,6 @@
 //! A process as a descriptor: it cannot refer to another process later.
 
-use crate::reap;
+use crate::{reap, targets::SignalOutcome};
 use kennel_lifecycle::{Exit, Signal};
 use nix::{
     errno::Errno,
@@ -39,17 +39,6 @@ struct Info {
     exit_code: i32,
 }
 
-/// Result of a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
-    /// The signal was sent.
-    Done,
-    /// The process is gone.
-    Gone,
-    /// The call failed.
-    Failed(i32),
-}
-
 /// Owns a pidfd.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
@@ -78,17 +67,17 @@ impl PidFd {
     }
 
     /// Sends a signal to this process.
-    pub fn signal(&self, signal: Signal) -> Sent {
+    pub fn signal(&self, signal: Signal) -> SignalOutcome {
         self.send(signal.number(), 0)
     }
 
     /// Sends a signal to the process group that this process leads or led: it stays addressable while a member lives,
     /// and returns `Gone` after that, never an unrelated process. `Failed(EINVAL)` before Linux 6.9.
-    pub fn signal_group(&self, signal: Signal) -> Sent {
+    pub fn signal_group(&self, signal: Signal) -> SignalOutcome {
         self.send(signal.number(), SIGNAL_PROCESS_GROUP)
     }
 
-    fn send(&self, number: i32, flags: u32) -> Sent {
+    fn send(&self, number: i32, flags: u32) -> SignalOutcome {
         let no_info = ptr::null::<libc::siginfo_t>();
         let fd = self.0.as_raw_fd();
         // SAFETY: `fd` is owned by self, so it stays open for the call; a null siginfo is allowed
@@ -96,9 +85,9 @@ impl PidFd {
         let sent =
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, no_info, flags) };
         match Errno::result(sent) {
-            Ok(_) => Sent::Done,
-            Err(Errno::ESRCH) => Sent::Gone,
-            Err(errno) => Sent::Failed(errno as i32),
+            Ok(_) => SignalOutcome::Delivered,
+            Err(Errno::ESRCH) => SignalOutcome::Gone,
+            Err(errno) => SignalOutcome::Failed(errno as i32),
         }
     }
 
@@ -117,12 +106,12 @@ impl PidFd {
 
     /// Whether its number cannot be another's: the process is alive, or a zombie.
     pub fn is_unreaped(&self) -> bool {
-        self.send(0, 0) != Sent::Gone
+        self.send(0, 0) != SignalOutcome::Gone
     }
 
     /// Whether the kernel addresses process groups by descriptor. Sends no signal.
     pub fn addresses_groups(&self) -> bool {
-        self.send(0, SIGNAL_PROCESS_GROUP) != Sent::Failed(libc::EINVAL)
+        self.send(0, SIGNAL_PROCESS_GROUP) != SignalOutcome::Failed(libc::EINVAL)
     }
 
     /// Returns the exit of the process, if any parent reaped it after this descriptor was opened (Linux 6.15).
@@ -230,7 +219,7 @@ mod tests {
         };
         let again = PidFd::open_handle(handle).expect("the call works");
         assert!(again.is_some_and(|p| !p.has_ended()));
-        assert_eq!(fd.signal(Signal::KILL), Sent::Done);
+        assert_eq!(fd.signal(Signal::KILL), SignalOutcome::Delivered);
         child.wait().expect("it can be reaped");
         assert!(!fd.is_unreaped());
         assert!(
@@ -238,7 +227,7 @@ mod tests {
                 .expect("the call works")
                 .is_none()
         );
-        assert_eq!(fd.signal(Signal::KILL), Sent::Gone);
+        assert_eq!(fd.signal(Signal::KILL), SignalOutcome::Gone);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Processes of a tree that SIGKILL does not end, and the reasons, as far as the kernel shows them.
 
 use crate::{
-    pidfd::Sent,
     procfs::{self, Stat},
+    targets::SignalOutcome,
     tree::Tree,
 };
 use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_LISTED_MAX};
@@ -37,7 +37,7 @@ fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
 }
 
 /// Judges a process after SIGKILL was `sent` and `before` was read: returns why it is still there, where it is.
-pub fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
+pub fn judge(pid: i32, before: &Stat, sent: SignalOutcome) -> Option<StuckProcess> {
     let after = procfs::stat(pid).ok()?;
     if after.start_ticks != before.start_ticks {
         return None;
@@ -51,13 +51,13 @@ pub fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
     })
 }
 
-fn why(pid: i32, after: &Stat, sent: Sent) -> Option<String> {
+fn why(pid: i32, after: &Stat, sent: SignalOutcome) -> Option<String> {
     Some(match sent {
-        Sent::Failed(errno) => refused(pid, Signal::KILL, errno),
-        Sent::Done | Sent::Gone if after.is_dead() => held_when_dead(pid)?,
-        Sent::Done | Sent::Gone if after.state == b'D' => out_of_reach(pid),
-        Sent::Done => "SIGKILL was delivered, and it has not ended yet".to_owned(),
-        Sent::Gone => return None,
+        SignalOutcome::Failed(errno) => refused(pid, Signal::KILL, errno),
+        SignalOutcome::Delivered | SignalOutcome::Gone if after.is_dead() => held_when_dead(pid)?,
+        SignalOutcome::Delivered | SignalOutcome::Gone if after.state == b'D' => out_of_reach(pid),
+        SignalOutcome::Delivered => "SIGKILL was delivered, and it has not ended yet".to_owned(),
+        SignalOutcome::Gone => return None,
     })
 }
 
@@ -103,14 +103,14 @@ mod tests {
             ..procfs::stat(me).expect("own process")
         };
         let reason = |state, sent| why(me, &in_state(state), sent);
-        let waits = reason(b'D', Sent::Done).expect("it is there");
+        let waits = reason(b'D', SignalOutcome::Delivered).expect("it is there");
         assert!(waits.contains("no signal reaches it"), "{waits}");
-        let refused = reason(b'S', Sent::Failed(libc::EPERM)).expect("it is there");
+        let refused = reason(b'S', SignalOutcome::Failed(libc::EPERM)).expect("it is there");
         let uid = nix::unistd::getuid();
         assert!(refused.contains("refused"), "{refused}");
         assert!(refused.ends_with(&format!("uid {uid}")), "{refused}");
-        let slow = reason(b'R', Sent::Done).expect("it is there");
+        let slow = reason(b'R', SignalOutcome::Delivered).expect("it is there");
         assert!(slow.contains("has not ended yet"), "{slow}");
-        assert_eq!(reason(b'S', Sent::Gone), None);
+        assert_eq!(reason(b'S', SignalOutcome::Gone), None);
     }
 }

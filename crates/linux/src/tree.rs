@@ -6,7 +6,7 @@ mod unrelated;
 
 use crate::{
     cgroup, marker,
-    pidfd::{PidFd, Sent},
+    pidfd::PidFd,
     procfs::{self, Stat},
     targets::{
         Holds, MembershipEvidence, SignalOutcome, SignalTarget, SignalledProcess,
@@ -178,7 +178,7 @@ impl Tree {
                 signalled.push(SignalledProcess {
                     pid,
                     start_ticks: stat.start_ticks,
-                    result: self.signal_member(pid, &stat, signal).into(),
+                    result: self.signal_member(pid, &stat, signal),
                 });
             }
         };
@@ -197,14 +197,14 @@ impl Tree {
             return None;
         }
         let result = if self.leader.has_ended() {
-            Sent::Gone
+            SignalOutcome::Gone
         } else {
             self.leader.signal(signal)
         };
         Some(SignalledProcess {
             pid: self.leader_pid,
             start_ticks: stat.start_ticks,
-            result: result.into(),
+            result,
         })
     }
 
@@ -290,7 +290,7 @@ impl Tree {
         let mut members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
         match self.leader.signal_group(signal) {
-            Sent::Done => {
+            SignalOutcome::Delivered => {
                 let group = members.extract_if(|_, stat| stat.pgid == self.leader_pid);
                 for (pid, stat) in group.collect::<Vec<_>>() {
                     // The call succeeds where one process of the group was reached; the others are checked one by one.
@@ -302,7 +302,7 @@ impl Tree {
                 }
             }
             // No process of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
-            Sent::Gone | Sent::Failed(_) => {}
+            SignalOutcome::Gone | SignalOutcome::Failed(_) => {}
         }
         for (pid, stat) in self.in_order(members) {
             self.signal_target(&mut round, pid, &stat, signal);
@@ -311,7 +311,7 @@ impl Tree {
             self.signal_target(&mut round, pid, &stat, signal);
         }
         for process in self.unrelated() {
-            round.list(process, MembershipEvidence::Unrelated, Sent::Gone);
+            round.list(process, MembershipEvidence::Unrelated, SignalOutcome::Gone);
         }
         vec![round]
     }
@@ -376,9 +376,13 @@ impl Tree {
         let named: Vec<(i32, u64)> = named.collect();
         cgroup::kill(group).ok()?;
         let mut killed = SignalRound::new(SignalScope::ControlGroup);
-        killed.count_all(Sent::Done, inside.len());
+        killed.count_all(SignalOutcome::Delivered, inside.len());
         for process in named {
-            killed.list(process, MembershipEvidence::Cgroup, Sent::Done);
+            killed.list(
+                process,
+                MembershipEvidence::Cgroup,
+                SignalOutcome::Delivered,
+            );
         }
         let mut others = SignalRound::new(SignalScope::Tree);
         let outside = match self.root {
@@ -409,10 +413,10 @@ impl Tree {
     }
 
     /// Sends a signal to the leader's group alone.
-    pub fn signal_group(&self, signal: Signal) -> Sent {
+    pub fn signal_group(&self, signal: Signal) -> SignalOutcome {
         match self.leader.signal_group(signal) {
             // Before Linux 6.9 a group has no safe address: its members are signalled one by one.
-            Sent::Failed(libc::EINVAL) => {
+            SignalOutcome::Failed(libc::EINVAL) => {
                 let mut round = SignalRound::new(SignalScope::Tree);
                 for (pid, stat) in self.members() {
                     if stat.pgid == self.leader_pid {
@@ -420,11 +424,11 @@ impl Tree {
                     }
                 }
                 match round {
-                    SignalRound { delivered: 1.., .. } => Sent::Done,
+                    SignalRound { delivered: 1.., .. } => SignalOutcome::Delivered,
                     SignalRound {
                         errno: Some(errno), ..
-                    } => Sent::Failed(errno),
-                    SignalRound { .. } => Sent::Gone,
+                    } => SignalOutcome::Failed(errno),
+                    SignalRound { .. } => SignalOutcome::Gone,
                 }
             }
             sent => sent,
@@ -448,7 +452,7 @@ impl Tree {
     }
 
     /// Sends a signal to one member, if the number still refers to that member.
-    pub fn signal_member(&self, pid: i32, before: &Stat, signal: Signal) -> Sent {
+    pub fn signal_member(&self, pid: i32, before: &Stat, signal: Signal) -> SignalOutcome {
         self.signal_held(pid, before, signal).0
     }
 
@@ -463,7 +467,7 @@ impl Tree {
 
     /// Sends a signal likewise, and returns the evidence found after its descriptor was opened. INV-4: the descriptor
     /// is opened first, the identity checked after it.
-    fn signal_held(&self, pid: i32, before: &Stat, signal: Signal) -> (Sent, Holds) {
+    fn signal_held(&self, pid: i32, before: &Stat, signal: Signal) -> (SignalOutcome, Holds) {
         let fd = match PidFd::open(pid) {
             Ok(fd) => fd,
             Err(error) => return (open_failure(&error), Holds::default()),
@@ -475,11 +479,11 @@ impl Tree {
                 let sent = if holds.any() {
                     fd.signal(signal)
                 } else {
-                    Sent::Gone
+                    SignalOutcome::Gone
                 };
                 (sent, holds)
             }
-            _ => (Sent::Gone, Holds::default()),
+            _ => (SignalOutcome::Gone, Holds::default()),
         }
     }
 
@@ -510,33 +514,23 @@ impl Tree {
     }
 }
 
-impl From<Sent> for SignalOutcome {
-    fn from(sent: Sent) -> Self {
-        match sent {
-            Sent::Done => Self::Delivered,
-            Sent::Gone => Self::Gone,
-            Sent::Failed(errno) => Self::Failed(errno),
-        }
-    }
-}
-
 /// Whether this process may signal the one with this number. It sends nothing.
-fn may_signal(pid: i32) -> Sent {
+fn may_signal(pid: i32) -> SignalOutcome {
     if nix::unistd::geteuid().is_root() {
-        return Sent::Done;
+        return SignalOutcome::Delivered;
     }
     match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) {
-        Err(Errno::EPERM) => Sent::Failed(libc::EPERM),
+        Err(Errno::EPERM) => SignalOutcome::Failed(libc::EPERM),
         // It was there a moment ago, when the signal was sent.
-        Ok(()) | Err(_) => Sent::Done,
+        Ok(()) | Err(_) => SignalOutcome::Delivered,
     }
 }
 
-fn open_failure(error: &std::io::Error) -> Sent {
+fn open_failure(error: &std::io::Error) -> SignalOutcome {
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ESRCH | Errno::EINVAL) => Sent::Gone,
-        Some(errno) => Sent::Failed(errno as i32),
-        None => Sent::Failed(libc::EIO),
+        Some(Errno::ESRCH | Errno::EINVAL) => SignalOutcome::Gone,
+        Some(errno) => SignalOutcome::Failed(errno as i32),
+        None => SignalOutcome::Failed(libc::EIO),
     }
 }
 

@@ -16,8 +16,10 @@ use kennel_linux::{
     cgroup, clock,
     identity::{self, Found},
     peer,
-    pidfd::{PidFd, Sent},
-    procfs, stuck, tasks,
+    pidfd::PidFd,
+    procfs, stuck,
+    targets::SignalOutcome,
+    tasks,
     tree::SignalRound,
 };
 use std::collections::{HashMap, HashSet};
@@ -313,7 +315,7 @@ impl Orphan {
             let at = clock::wall();
             if cgroup::kill(&group).is_ok() {
                 let mut round = SignalRound::new(SignalScope::ControlGroup);
-                round.count_all(Sent::Done, inside);
+                round.count_all(SignalOutcome::Delivered, inside);
                 self.note(at, Signal::KILL, &round);
             }
         }

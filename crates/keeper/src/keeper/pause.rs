@@ -8,9 +8,10 @@ use crate::{
 use kennel_lifecycle::Signal;
 use kennel_linux::{
     cgroup, crash_point,
-    pidfd::Sent,
     procfs::{self, Stat},
-    stuck, tasks,
+    stuck,
+    targets::SignalOutcome,
+    tasks,
     tree::Tree,
 };
 use std::{collections::HashSet, io, path::Path};
@@ -298,9 +299,9 @@ impl Held {
             // Beyond what can be recorded no process is stopped, and the pause is incomplete.
             let met = if self.has(pid, stat.start_ticks) {
                 match tree.signal_member(pid, &stat, Signal::STOP) {
-                    Sent::Gone => continue,
-                    Sent::Done => Met::Asked,
-                    Sent::Failed(errno) => Met::Refused(errno),
+                    SignalOutcome::Gone => continue,
+                    SignalOutcome::Delivered => Met::Asked,
+                    SignalOutcome::Failed(errno) => Met::Refused(errno),
                 }
             } else {
                 Met::OneTooMany
@@ -350,7 +351,7 @@ impl Held {
             failed = error.raw_os_error();
         }
         for one in &self.processes {
-            if let Sent::Failed(errno) = one.let_go() {
+            if let SignalOutcome::Failed(errno) = one.let_go() {
                 failed.get_or_insert(errno);
             }
         }

@@ -6,11 +6,7 @@ use kennel_lifecycle::{
     CgroupIdentity, ProcessIdentity, Signal,
     ladder::{Action, Ladder, StopPlan},
 };
-use kennel_linux::{
-    cgroup, marker, peer,
-    pidfd::{PidFd, Sent},
-    procfs,
-};
+use kennel_linux::{cgroup, marker, peer, pidfd::PidFd, procfs, targets::SignalOutcome};
 use std::path::PathBuf;
 
 /// Wait after SIGKILL.
@@ -142,7 +138,7 @@ impl Hunted {
             return;
         }
         match fd.signal(signal) {
-            Sent::Done => {
+            SignalOutcome::Delivered => {
                 self.last = Some(signal);
                 // A stopped or frozen process can only receive a catchable signal when it runs.
                 if signal != Signal::KILL {
@@ -150,8 +146,8 @@ impl Hunted {
                 }
                 self.fd = Some(fd);
             }
-            Sent::Gone => self.fate = Some(self.last.map_or(Fate::Gone, Fate::Ended)),
-            Sent::Failed(errno) => self.fate = Some(Fate::Failed(errno)),
+            SignalOutcome::Gone => self.fate = Some(self.last.map_or(Fate::Gone, Fate::Ended)),
+            SignalOutcome::Failed(errno) => self.fate = Some(Fate::Failed(errno)),
         }
     }
 

@@ -1,9 +1,6 @@
 //! One round of a signal to one target, with its results.
 
-use crate::{
-    pidfd::Sent,
-    targets::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX},
-};
+use crate::targets::{MembershipEvidence, RoundTarget, SignalOutcome, TARGETS_LISTED_MAX};
 use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
 
 /// One round of a signal to one target, with its results.
@@ -41,7 +38,7 @@ impl SignalRound {
         &mut self,
         (pid, start_ticks): (i32, u64),
         evidence: MembershipEvidence,
-        sent: Sent,
+        sent: SignalOutcome,
     ) {
         self.count(sent);
         self.list((pid, start_ticks), evidence, sent);
@@ -51,30 +48,30 @@ impl SignalRound {
         &mut self,
         (pid, start_ticks): (i32, u64),
         evidence: MembershipEvidence,
-        sent: Sent,
+        sent: SignalOutcome,
     ) {
         if self.targets.len() < TARGETS_LISTED_MAX {
             self.targets.push(RoundTarget {
                 pid,
                 start_ticks,
                 evidence,
-                result: sent.into(),
+                result: sent,
             });
         }
     }
 
     /// Counts one signal by its result.
-    pub fn count(&mut self, sent: Sent) {
+    pub fn count(&mut self, sent: SignalOutcome) {
         self.count_all(sent, 1);
     }
 
     /// Counts one result for so many processes.
-    pub fn count_all(&mut self, sent: Sent, processes: usize) {
+    pub fn count_all(&mut self, sent: SignalOutcome, processes: usize) {
         let processes = u32::try_from(processes).unwrap_or(u32::MAX);
         let of = match sent {
-            Sent::Done => &mut self.delivered,
-            Sent::Gone => &mut self.gone,
-            Sent::Failed(errno) => {
+            SignalOutcome::Delivered => &mut self.delivered,
+            SignalOutcome::Gone => &mut self.gone,
+            SignalOutcome::Failed(errno) => {
                 self.errno.get_or_insert(errno);
                 &mut self.refused
             }

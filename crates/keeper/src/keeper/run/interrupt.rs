@@ -9,7 +9,6 @@ use crate::{
 use kennel_lifecycle::Signal;
 use kennel_linux::{
     clock,
-    pidfd::Sent,
     terminal::{Terminal, TypedInterrupt},
     tree::Tree,
 };
@@ -32,9 +31,9 @@ impl Run {
             Some(Outputs::Pipes(..)) | None => group(tree),
         };
         let errno = match sent {
-            Sent::Done => None,
-            Sent::Gone => Some(libc::ESRCH),
-            Sent::Failed(errno) => Some(errno),
+            SignalOutcome::Delivered => None,
+            SignalOutcome::Gone => Some(libc::ESRCH),
+            SignalOutcome::Failed(errno) => Some(errno),
         };
         // A key that the command reads is no signal.
         if way != InterruptWay::Typed {
@@ -49,25 +48,27 @@ impl Run {
             self.requests.remember(request_id, now);
         }
         let answer = match sent {
-            Sent::Done => Answer::Interrupted(way),
-            Sent::Gone => Answer::Signal(SignalResult::Gone),
-            Sent::Failed(errno) => Answer::Signal(SignalResult::Failed(errno)),
+            SignalOutcome::Delivered => Answer::Interrupted(way),
+            SignalOutcome::Gone => Answer::Signal(SignalResult::Gone),
+            SignalOutcome::Failed(errno) => Answer::Signal(SignalResult::Failed(errno)),
         };
         self.answer(seq, answer);
     }
 }
 
-fn group(tree: &Tree) -> (Sent, InterruptWay) {
+fn group(tree: &Tree) -> (SignalOutcome, InterruptWay) {
     (tree.signal_group(Signal::INT), InterruptWay::Group)
 }
 
 /// Types the key, where the terminal makes a signal of it and has space for it, or the command reads its keys itself;
 /// else sends the signal, to the processes that the key would reach.
-fn on_terminal(terminal: &Terminal, tree: &Tree) -> (Sent, InterruptWay) {
+fn on_terminal(terminal: &Terminal, tree: &Tree) -> (SignalOutcome, InterruptWay) {
     match terminal.type_interrupt() {
-        TypedInterrupt::ForTerminal => return (Sent::Done, InterruptWay::Key),
-        TypedInterrupt::ForCommand => return (Sent::Done, InterruptWay::Typed),
-        TypedInterrupt::NoRoom(errno) => return (Sent::Failed(errno), InterruptWay::Typed),
+        TypedInterrupt::ForTerminal => return (SignalOutcome::Delivered, InterruptWay::Key),
+        TypedInterrupt::ForCommand => return (SignalOutcome::Delivered, InterruptWay::Typed),
+        TypedInterrupt::NoRoom(errno) => {
+            return (SignalOutcome::Failed(errno), InterruptWay::Typed);
+        }
         TypedInterrupt::NoKey => {}
     }
     // The leader may have given its terminal up.
@@ -80,9 +81,11 @@ fn on_terminal(terminal: &Terminal, tree: &Tree) -> (Sent, InterruptWay) {
         SignalOutcome::Delivered | SignalOutcome::Gone => None,
     });
     let sent = match failed {
-        _ if results().any(|result| *result == SignalOutcome::Delivered) => Sent::Done,
-        Some(errno) => Sent::Failed(errno),
-        None => Sent::Gone,
+        _ if results().any(|result| *result == SignalOutcome::Delivered) => {
+            SignalOutcome::Delivered
+        }
+        Some(errno) => SignalOutcome::Failed(errno),
+        None => SignalOutcome::Gone,
     };
     (sent, InterruptWay::Foreground)
 }

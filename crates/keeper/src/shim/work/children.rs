@@ -1,7 +1,7 @@
 //! The children of a shim, as it ends them itself.
 
 use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
-use kennel_linux::{pidfd::Sent, procfs, tree::SignalRound};
+use kennel_linux::{procfs, targets::SignalOutcome, tree::SignalRound};
 use nix::errno::Errno;
 
 /// Most rounds of signals in the exit record.
@@ -18,7 +18,10 @@ pub(super) fn kill_children(count: bool, init: Option<i32>) -> SignalRound {
         let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
         // A process that was dead before was not reached by this.
         if living {
-            round.count(sent.map_or_else(|errno| Sent::Failed(errno as i32), |_| Sent::Done));
+            round.count(sent.map_or_else(
+                |errno| SignalOutcome::Failed(errno as i32),
+                |_| SignalOutcome::Delivered,
+            ));
         }
     }
     round
