@@ -20,12 +20,9 @@ use kennel_linux::{crash_point, own_file};
 use nix::{fcntl::posix_fallocate, sys::stat::fstat};
 use std::{
     collections::HashMap,
-    fs::{self, DirBuilder, File, TryLockError},
+    fs::{self, File, TryLockError},
     io,
-    os::{
-        fd::AsFd,
-        unix::fs::{DirBuilderExt, FileExt},
-    },
+    os::{fd::AsFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -169,11 +166,12 @@ impl ExitSlots {
     /// Makes the file of this keeper. Without it, exits are still recorded.
     pub(crate) fn open(data_dir: &Path, name: String) -> Self {
         let files = ExitFiles::of(data_dir);
-        let file = make(&files.dir, &name).ok().map(Rc::new);
+        // The lock lasts for as long as this process or a shim has the file.
+        let file = own_file::create_locked(&files.dir, &name).ok();
         Self {
             files,
             name,
-            file,
+            file: file.map(Rc::new),
             free: Vec::new(),
             made: 0,
             taken: HashMap::new(),
@@ -253,16 +251,6 @@ impl ExitSlots {
             let _ = fs::remove_file(self.files.dir.join(&self.name));
         }
     }
-}
-
-/// Makes and locks a file. The lock lasts for as long as this process or a shim has the file.
-fn make(dir: &Path, name: &str) -> io::Result<File> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let mut fresh = own_file::options();
-    let path = dir.join(name);
-    let file = fresh.read(true).write(true).create_new(true).open(path)?;
-    file.try_lock()?;
-    Ok(file)
 }
 
 fn open(path: &Path) -> io::Result<File> {

@@ -2,16 +2,19 @@
 //! directory that every user can pass.
 
 use kennel_lifecycle::{NodeId, Policy, RunId, RunUser};
-use kennel_linux::notify_socket::{self, NotifySocket};
+use kennel_linux::{
+    notify_socket::{self, NotifySocket},
+    own_file,
+};
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, open, openat},
+    fcntl::openat,
     sys::stat::{Mode, fchmod, fstat, mkdirat},
     unistd::geteuid,
 };
 use std::{
     fs, io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -132,13 +135,12 @@ fn sweep_below(shared: &Path, node: NodeId, lives: impl Fn(RunId) -> bool) {
 /// Opens a directory that others can pass, and makes it where it is missing. Another user's is refused: that user could
 /// put a socket in the place of a run's.
 fn open_passable(parent: &Path, name: &str) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let parent = open(parent, flags, Mode::empty())?;
+    let parent = own_file::open_dir(parent)?;
     match mkdirat(&parent, name, PASSABLE) {
         Ok(()) | Err(Errno::EEXIST) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let dir = openat(parent.as_fd(), name, flags, Mode::empty())?;
+    let dir = openat(&parent, name, own_file::DIR_FLAGS, Mode::empty())?;
     let found = fstat(&dir)?;
     let mode = Mode::from_bits_truncate(found.st_mode);
     if found.st_uid != geteuid().as_raw() || mode.intersects(Mode::S_IWGRP | Mode::S_IWOTH) {

@@ -3,6 +3,7 @@
 //! Commands of the same uid can reach the directory: what they put there must neither stop a shim or a keeper nor
 //! redirect it elsewhere.
 
+use kennel_linux::own_file::{self, open_dir};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat, renameat},
@@ -13,7 +14,7 @@ use std::{
     ffi::CStr,
     fs::File,
     io::{self, Read},
-    os::{fd::OwnedFd, unix::fs::FileExt},
+    os::unix::fs::FileExt,
     path::Path,
 };
 
@@ -24,7 +25,7 @@ pub(crate) fn replace(
     temporary: &CStr,
     bytes: &[u8],
 ) -> io::Result<File> {
-    let dir = open(run_dir)?;
+    let dir = open_dir(run_dir)?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let fresh = || openat(&dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR);
     let file = match fresh() {
@@ -46,7 +47,7 @@ pub(crate) fn replace(
 
 /// Reads the first `bytes_max` bytes; `None` where there is no such file, or no readable one.
 pub(crate) fn read(run_dir: &Path, name: &CStr, bytes_max: u64) -> Option<Vec<u8>> {
-    let dir = open(run_dir).ok()?;
+    let dir = open_dir(run_dir).ok()?;
     // Without O_NONBLOCK a fifo would hold the reader for ever.
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = File::from(openat(&dir, name, flags, Mode::empty()).ok()?);
@@ -64,7 +65,7 @@ pub(crate) fn append(run_dir: &Path, name: &CStr) -> io::Result<File> {
     // Without O_NONBLOCK a fifo would hold the writer for ever.
     let flags = flags | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-    let file = File::from(openat(open(run_dir)?, name, flags, mode)?);
+    let file = File::from(openat(open_dir(run_dir)?, name, flags, mode)?);
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -74,7 +75,7 @@ pub(crate) fn append(run_dir: &Path, name: &CStr) -> io::Result<File> {
 /// Opens the file; `None` where there is none, or another kind of file is in its place.
 pub(crate) fn open_to_read(run_dir: &Path, name: &CStr) -> io::Result<Option<File>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = match openat(open(run_dir)?, name, flags, Mode::empty()) {
+    let file = match openat(open_dir(run_dir)?, name, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::ENOENT | Errno::ELOOP) => return Ok(None),
         Err(errno) => return Err(errno.into()),
@@ -84,13 +85,5 @@ pub(crate) fn open_to_read(run_dir: &Path, name: &CStr) -> io::Result<Option<Fil
 
 /// Removes the file, if it exists.
 pub(crate) fn remove(run_dir: &Path, name: &CStr) -> io::Result<()> {
-    match unlinkat(open(run_dir)?, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn open(run_dir: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    Ok(nix::fcntl::open(run_dir, flags, Mode::empty())?)
+    own_file::remove_in(open_dir(run_dir)?, name)
 }

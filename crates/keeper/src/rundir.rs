@@ -2,10 +2,11 @@
 
 use crate::{notify_place, private_file};
 use kennel_lifecycle::RunId;
+use kennel_linux::own_file;
 use nix::{
     dir::Dir,
     errno::Errno,
-    fcntl::{AtFlags, OFlag},
+    fcntl::AtFlags,
     sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat},
     unistd::{UnlinkatFlags, unlinkat},
 };
@@ -14,7 +15,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::DirBuilderExt},
+        unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
 };
@@ -81,11 +82,8 @@ pub(crate) fn create_with(
     give: impl FnOnce(&OwnedFd, &CStr) -> bool,
 ) -> io::Result<PathBuf> {
     let dir = path(data_dir, run);
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&dir)?;
-    let opened = open_dir_at(&dir)?;
+    own_file::make_dir(&dir)?;
+    let opened = own_file::open_dir(&dir)?;
     if give(&opened, TMP) {
         return Ok(dir);
     }
@@ -108,22 +106,22 @@ pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
 pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
     // Left by a keeper that died.
     notify_place::remove_left(&path(data_dir, run))?;
-    match open_dir_at(&path(data_dir, run)) {
-        Ok(dir) => remove_entry(&dir, TMP, &fstat(&dir)?, 0),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
+    remove_at(&path(data_dir, run), TMP)
 }
 
 /// Removes `runs/<id>` and all in it, in the same way.
 pub fn remove(data_dir: &Path, run: RunId) -> io::Result<()> {
-    let runs = match open_dir_at(&data_dir.join("runs")) {
-        Ok(runs) => runs,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
     let name = CString::new(run.to_string()).expect("a run id has no NUL");
-    remove_entry(&runs, &name, &fstat(&runs)?, 0)
+    remove_at(&data_dir.join("runs"), &name)
+}
+
+/// Removes what a directory has under this name, where there is such a directory, in the same way.
+fn remove_at(dir: &Path, name: &CStr) -> io::Result<()> {
+    match own_file::open_dir(dir) {
+        Ok(dir) => remove_below(&dir, name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes what `dir` has under this name, in the same way.
@@ -150,10 +148,7 @@ const ASIDE: &str = "removed";
 pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
     let runs = data_dir.join("runs");
     let aside = runs.join(ASIDE);
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&aside)?;
+    own_file::make_dir(&aside)?;
     match fs::rename(path(data_dir, run), aside.join(run.to_string())) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         moved => moved,
@@ -162,23 +157,9 @@ pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
 
 /// Removes all directories that were moved away, by whichever process, as [`remove`] does.
 pub fn remove_set_aside(data_dir: &Path) -> io::Result<()> {
-    let runs = match open_dir_at(&data_dir.join("runs")) {
-        Ok(runs) => runs,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
     let name = CString::new(ASIDE).expect("it has no NUL");
-    remove_entry(&runs, &name, &fstat(&runs)?, 0)
+    remove_at(&data_dir.join("runs"), &name)
 }
-
-fn open_dir_at(path: &Path) -> io::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    Ok(nix::fcntl::open(path.as_c_str(), DIR_FLAGS, Mode::empty())?)
-}
-
-const DIR_FLAGS: OFlag = OFlag::O_DIRECTORY
-    .union(OFlag::O_NOFOLLOW)
-    .union(OFlag::O_CLOEXEC);
 
 fn remove_entry(parent: &impl AsFd, name: &CStr, root: &FileStat, depth: usize) -> io::Result<()> {
     let found = match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -197,7 +178,7 @@ fn remove_entry(parent: &impl AsFd, name: &CStr, root: &FileStat, depth: usize) 
         return Err(Errno::ELOOP.into());
     }
     let mut failed = None;
-    match Dir::openat(parent, name, DIR_FLAGS, Mode::empty()) {
+    match Dir::openat(parent, name, own_file::DIR_FLAGS, Mode::empty()) {
         Ok(mut dir) => {
             let names: Vec<CString> = dir
                 .iter()

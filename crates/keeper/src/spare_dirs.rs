@@ -10,7 +10,10 @@
 
 use crate::rundir;
 use kennel_lifecycle::RunId;
-use kennel_linux::plain_dir::{self, Look};
+use kennel_linux::{
+    own_file::DIR_FLAGS,
+    plain_dir::{self, Look},
+};
 use nix::{
     NixPath,
     dir::Dir,
@@ -31,10 +34,6 @@ const SPARES_MAX: usize = 32;
 const DIR: &str = "spare";
 /// A directory that is created and removed, for the comparison.
 const FRESH: &str = "fresh";
-
-const DIR_FLAGS: OFlag = OFlag::O_DIRECTORY
-    .union(OFlag::O_NOFOLLOW)
-    .union(OFlag::O_CLOEXEC);
 
 /// The pool of one server.
 #[derive(Debug)]

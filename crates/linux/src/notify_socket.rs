@@ -1,14 +1,17 @@
 //! The notify socket of a run: its processes send datagrams, each with its sender as the kernel reports it.
 
-use crate::fdpass::{self, Datagram};
+use crate::{
+    fdpass::{self, Datagram},
+    own_file::{open_dir, remove_in},
+};
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, open},
+    fcntl::AtFlags,
     sys::{
         socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, sockopt},
         stat::{Mode, fchmod},
     },
-    unistd::{Uid, UnlinkatFlags, fchownat, unlinkat},
+    unistd::{Uid, fchownat},
 };
 use std::{
     io,
@@ -82,18 +85,6 @@ pub fn remove(dir: &Path, name: &str) -> io::Result<()> {
         Ok(dir) => remove_in(&dir, name),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-    }
-}
-
-fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    Ok(open(dir, flags, Mode::empty())?)
-}
-
-fn remove_in(dir: &impl AsFd, name: &str) -> io::Result<()> {
-    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
     }
 }
 

@@ -1,11 +1,27 @@
-//! Files of this service in its data directory: for its own user alone, and never through a symbolic link.
+//! Files and directories of this service in its data directory: for its own user alone, and never through a symbolic
+//! link.
 
+use nix::{
+    NixPath,
+    errno::Errno,
+    fcntl::{OFlag, open},
+    sys::stat::Mode,
+    unistd::{UnlinkatFlags, unlinkat},
+};
 use std::{
-    fs::{File, OpenOptions},
+    fs::{DirBuilder, File, OpenOptions},
     io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::{DirBuilderExt, OpenOptionsExt},
+    },
     path::Path,
 };
+
+/// Flags for opening a directory. A symbolic link is refused.
+pub const DIR_FLAGS: OFlag = OFlag::O_DIRECTORY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC);
 
 /// Returns the options for opening each of them: a new file is 0600; a link is refused (`ELOOP`); a fifo does not
 /// block.
@@ -32,4 +48,33 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut file = options().read(true).open(path).and_then(regular)?;
     file.read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Makes a file that did not exist, in a directory that may not exist, and locks it for as long as a process has it
+/// open.
+pub fn create_locked(dir: &Path, name: &str) -> io::Result<File> {
+    make_dir(dir)?;
+    let mut fresh = options();
+    fresh.read(true).write(true).create_new(true);
+    let file = fresh.open(dir.join(name))?;
+    file.try_lock()?;
+    Ok(file)
+}
+
+/// Makes a directory, 0700, and those above it, where they are missing.
+pub fn make_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Opens a directory.
+pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, DIR_FLAGS, Mode::empty())?)
+}
+
+/// Removes a file from a directory; a missing one is no error.
+pub fn remove_in(dir: impl AsFd, name: &(impl NixPath + ?Sized)) -> io::Result<()> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }

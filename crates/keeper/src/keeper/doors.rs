@@ -3,24 +3,22 @@
 
 use crate::keeper::adoption::Knock;
 use kennel_lifecycle::RunId;
-use kennel_linux::capability::{Capability, CapabilityName};
+use kennel_linux::{
+    capability::{Capability, CapabilityName},
+    own_file::{self, remove_in},
+};
 use nix::{
     dir::Dir,
     errno::Errno,
-    fcntl::{AtFlags, OFlag},
+    fcntl::AtFlags,
     sys::{
         socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, connect, socket},
         stat::{Mode, SFlag, fchmod, fstatat},
     },
-    unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
-    fs::DirBuilder,
     io,
-    os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
-        unix::fs::DirBuilderExt,
-    },
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
 };
 
@@ -41,10 +39,11 @@ impl Doors {
             return Self(Err(why.into()));
         }
         let path = data_dir.join(NAME);
-        let opened = open(&path).and_then(|dir| {
-            remove(&dir, TRIAL)?;
+        let opened = own_file::make_dir(&path).and_then(|()| {
+            let dir = own_file::open_dir(&path)?;
+            remove_in(&dir, TRIAL)?;
             make(&dir, TRIAL)?;
-            remove(&dir, TRIAL)?;
+            remove_in(&dir, TRIAL)?;
             Ok(dir)
         });
         Self(
@@ -76,14 +75,14 @@ impl Doors {
     pub(super) fn remove(&self, run: RunId) {
         if let Ok(dir) = &self.0 {
             // If it stays, the next keeper finds and removes it.
-            let _ = remove(dir, &run.to_string());
+            let _ = remove_in(dir, run.to_string().as_str());
         }
     }
 
     /// Lists the runs that have a socket.
     pub(super) fn all(&self) -> Vec<RunId> {
         let Ok(dir) = &self.0 else { return Vec::new() };
-        let Ok(mut dir) = Dir::openat(dir, ".", FLAGS, Mode::empty()) else {
+        let Ok(mut dir) = Dir::openat(dir, ".", own_file::DIR_FLAGS, Mode::empty()) else {
             return Vec::new();
         };
         let names = dir.iter().flatten();
@@ -103,21 +102,12 @@ impl Doors {
         match connect(socket.as_raw_fd(), &address(dir, &name).ok()?) {
             Ok(()) => Knock::new(run, socket).ok(),
             Err(Errno::ECONNREFUSED) => {
-                let _ = remove(dir, &name);
+                let _ = remove_in(dir, name.as_str());
                 None
             }
             Err(_) => None,
         }
     }
-}
-
-const FLAGS: OFlag = OFlag::O_DIRECTORY
-    .union(OFlag::O_NOFOLLOW)
-    .union(OFlag::O_CLOEXEC);
-
-fn open(path: &Path) -> io::Result<OwnedFd> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    Ok(nix::fcntl::open(path, FLAGS, Mode::empty())?)
 }
 
 fn new_socket() -> nix::Result<OwnedFd> {
@@ -136,13 +126,6 @@ fn make(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &address(dir, name)?)?;
     Ok(socket)
-}
-
-fn remove(dir: &OwnedFd, name: &str) -> io::Result<()> {
-    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
 }
 
 #[cfg(test)]

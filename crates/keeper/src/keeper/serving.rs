@@ -7,12 +7,9 @@ use super::KeeperError;
 use kennel_lifecycle::KeeperEpoch;
 use kennel_linux::own_file;
 use std::{
-    fs::{self, DirBuilder, File, TryLockError},
+    fs::{self, File, TryLockError},
     io,
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::fs::DirBuilderExt,
-    },
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -34,7 +31,7 @@ impl Serving {
     pub(super) fn take(data_dir: &Path, epoch: KeeperEpoch) -> Result<Self, KeeperError> {
         let dir = data_dir.join("servers");
         let name = epoch.to_string();
-        let taken = lock(&dir, &name);
+        let taken = own_file::create_locked(&dir, &name);
         let file = taken.map_err(|source| KeeperError::DataDir {
             path: dir.join(&name),
             source,
@@ -68,14 +65,6 @@ impl Serving {
         let others = files.filter(|file| file.file_name() != self.name.as_str());
         others.fold(false, |found, file| found | !is_free(&file.path()))
     }
-}
-
-fn lock(dir: &Path, name: &str) -> io::Result<File> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let mut fresh = own_file::options();
-    let file = fresh.write(true).create_new(true).open(dir.join(name))?;
-    file.try_lock()?;
-    Ok(file)
 }
 
 fn is_free(path: &Path) -> bool {
