@@ -62,9 +62,11 @@ impl Attachment {
     pub async fn next(&mut self) -> Result<Option<Reported>, Failure> {
         loop {
             let Some(link) = &mut self.link else {
+                // A cancelled call has counted its failed attempt; this one waits for the rest of the pause.
+                self.resumes.wait().await;
                 match self.connect().await {
                     Ok(link) => self.link = Some(link),
-                    Err(failure) => self.resumes.rest(failure).await?,
+                    Err(failure) => self.resumes.count(failure)?,
                 }
                 continue;
             };
@@ -80,7 +82,7 @@ impl Attachment {
                 Ok(None) => return Ok(None),
                 Err(status) => {
                     self.link = None;
-                    self.resumes.rest(status.into()).await?;
+                    self.resumes.count(status.into())?;
                 }
             }
         }
@@ -184,5 +186,54 @@ impl Attachment {
         if let Some(id) = settled {
             self.on_the_way.retain(|input| input.write_id != *id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, RESUMES_MAX};
+    use hyper_util::rt::TokioIo;
+    use std::{
+        io,
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+        },
+        time::Duration,
+    };
+    use tokio::{io::DuplexStream, time::timeout};
+    use tonic::transport::Endpoint;
+
+    /// Returns a connection to a server that is not there, and the number of attempts to reach it.
+    fn to_lost_server() -> (Connection, Arc<AtomicU32>) {
+        let dials = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&dials);
+        let connector = tower::service_fn(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Err::<TokioIo<DuplexStream>, _>(io::Error::other("lost")))
+        });
+        let endpoint = Endpoint::from_static("http://kennel");
+        let connection = Connection {
+            channel: endpoint.connect_with_connector_lazy(connector),
+            address: Address::Unix("/lost".into()),
+            token: None,
+            node: None,
+        };
+        (connection, dials)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelled_calls_use_up_no_attempt() {
+        let (connection, dials) = to_lost_server();
+        let mut attachment = Attachment::new(&connection, pb::AttachOpen::default());
+        // As if each key or signal cancelled the call: many in one pause between two attempts.
+        for _ in 0..3 * RESUMES_MAX {
+            let cancelled = timeout(Duration::from_millis(1), attachment.next()).await;
+            assert!(cancelled.is_err(), "{cancelled:?}");
+        }
+        assert_eq!(dials.load(Ordering::Relaxed), 1);
+        attachment.next().await.expect_err("no server");
+        assert_eq!(dials.load(Ordering::Relaxed), 1 + RESUMES_MAX);
     }
 }

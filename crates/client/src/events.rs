@@ -214,6 +214,8 @@ impl EventReader {
                     ..StreamEventsRequest::default()
                 };
                 self.repeats.begin_anew();
+                // A cancelled call may have left a pause before this attempt.
+                self.resumes.wait().await;
                 let response = self.connection.processes().stream_events(request).await?;
                 self.stream.insert(response.into_inner())
             }

@@ -1,7 +1,12 @@
 //! Retries of calls whose server was lost: their number and delays.
 
 use crate::Failure;
-use std::{future::Future, pin::pin, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    time::Duration,
+};
+use tokio::time::{Sleep, sleep};
 use tonic::{Code, Response, Status};
 
 /// Lost connections in a row, without any progress in between, after which a client gives up.
@@ -9,33 +14,60 @@ pub const RESUMES_MAX: u32 = 10;
 const DELAY_FIRST: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// Number of losses in a row.
+/// Number of losses in a row, and the pause before the next attempt.
 #[derive(Debug, Default)]
-pub(crate) struct Resumes(u32);
+pub(crate) struct Resumes {
+    losses: u32,
+    due: Option<Pin<Box<Sleep>>>,
+}
 
 impl Resumes {
     /// Resets the count after progress.
     pub(crate) fn begin_anew(&mut self) {
-        self.0 = 0;
+        *self = Self::default();
     }
 
     /// Waits before the next attempt, or gives up with the failure.
     pub(crate) async fn rest(&mut self, failure: Failure) -> Result<(), Failure> {
-        let may_pass = failure.connection_lost || failure.code == Code::Unavailable;
-        if !may_pass || !self.pause(RESUMES_MAX, failure.retry_after).await {
-            return Err(failure);
-        }
+        self.count(failure)?;
+        self.wait().await;
         Ok(())
     }
 
     /// Waits before the next attempt, for this long or longer each time. `false`: the maximum is reached.
     pub(crate) async fn pause(&mut self, most: u32, pause: Option<Duration>) -> bool {
-        if self.0 >= most {
+        let may_try = self.set_due(most, pause);
+        if may_try {
+            self.wait().await;
+        }
+        may_try
+    }
+
+    /// Counts a failed attempt, or gives up with its failure. [`Self::wait`] ends when the next attempt is due.
+    pub(crate) fn count(&mut self, failure: Failure) -> Result<(), Failure> {
+        let may_pass = failure.connection_lost || failure.code == Code::Unavailable;
+        if !may_pass || !self.set_due(RESUMES_MAX, failure.retry_after) {
+            return Err(failure);
+        }
+        Ok(())
+    }
+
+    /// Waits until the next attempt is due. Cancel-safe: the next call waits for the remaining time.
+    pub(crate) async fn wait(&mut self) {
+        if let Some(due) = &mut self.due {
+            due.await;
+            self.due = None;
+        }
+    }
+
+    /// Sets the time of the next attempt: after this pause, or one that is longer each time.
+    fn set_due(&mut self, most: u32, pause: Option<Duration>) -> bool {
+        if self.losses >= most {
             return false;
         }
-        let delay = DELAY_FIRST * 2_u32.pow(self.0);
-        self.0 += 1;
-        tokio::time::sleep(pause.unwrap_or(delay).min(DELAY_MAX)).await;
+        let delay = DELAY_FIRST * 2_u32.pow(self.losses);
+        self.losses += 1;
+        self.due = Some(Box::pin(sleep(pause.unwrap_or(delay).min(DELAY_MAX))));
         true
     }
 }
