@@ -3,7 +3,11 @@
 //!
 //! Packages and the documentation site are its callers. It is no command of the command line, so help does not list it.
 
-use crate::{args, failure::Failure, settings};
+use crate::{
+    args,
+    failure::Failure,
+    settings::{self, bracketed},
+};
 use clap::{Arg, Command};
 use std::{
     fmt::Write as _,
@@ -242,19 +246,6 @@ fn values(arg: &Arg) -> String {
     }
 }
 
-/// Takes `[KEY: VALUE]` out of a help text.
-fn bracketed(help: &str, key: &str) -> (String, Option<String>) {
-    let begin = format!("[{key}: ");
-    let Some((before, rest)) = help.split_once(&begin) else {
-        return (help.to_owned(), None);
-    };
-    let Some((value, after)) = rest.split_once(']') else {
-        return (help.to_owned(), None);
-    };
-    let text = format!("{} {}", before.trim_end(), after.trim_start());
-    (text.trim().to_owned(), Some(value.to_owned()))
-}
-
 /// Formats a text for a table cell, one line, in which only text between backticks is markup.
 fn markdown(text: &str) -> String {
     let mut inside = false;
@@ -318,16 +309,6 @@ mod tests {
             assert!(man.contains(".SH SYNOPSIS"), "{name}");
         }
         assert!(!page.contains("\n## kennel server\n"));
-    }
-
-    #[test]
-    fn brackets_give_variable_and_default() {
-        let help = "Socket [env: A_B] [default: x for root, else\ny]";
-        let (help, default) = bracketed(help, "default");
-        let (help, variable) = bracketed(&help, "env");
-        assert_eq!(help, "Socket");
-        assert_eq!(variable.as_deref(), Some("A_B"));
-        assert_eq!(default.as_deref(), Some("x for root, else\ny"));
     }
 
     /// Returns code in the pages that begins with `kennel`: between backticks, and lines for the shell.

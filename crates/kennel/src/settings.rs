@@ -114,7 +114,10 @@ impl Settings {
         let of_file = self.all.iter().find_map(|setting| {
             let rest = failure.message().strip_prefix(&variable(&setting.key))?;
             match &setting.origin {
-                Origin::File(file) => Some(format!("{}: {}{rest}", file.display(), setting.key)),
+                // The name of another variable may begin with the whole name of this one.
+                Origin::File(file) if rest.starts_with(':') => {
+                    Some(format!("{}: {}{rest}", file.display(), setting.key))
+                }
                 _ => None,
             }
         });
@@ -146,10 +149,41 @@ pub(crate) fn variable(key: &str) -> String {
 
 /// Returns the names of all settings.
 fn keys() -> Vec<String> {
+    flags().iter().map(key).collect()
+}
+
+/// Returns the flag of each setting.
+fn flags() -> Vec<Arg> {
     let command = Cli::command();
     let serve = command.find_subcommand("serve");
     let flags = serve.into_iter().flat_map(clap::Command::get_arguments);
-    flags.filter(|flag| is_setting(flag)).map(key).collect()
+    flags.filter(|flag| is_setting(flag)).cloned().collect()
+}
+
+/// Returns the default of each setting whose help has it as a value.
+pub(crate) fn defaults() -> BTreeMap<String, String> {
+    let flags = flags();
+    let defaults = flags.iter().filter_map(|flag| {
+        let (_, default) = bracketed(&flag.get_help()?.to_string(), "default");
+        // Of several words it is a description.
+        let is_value =
+            |default: &String| !default.contains(' ') && !matches!(&**default, "none" | "nothing");
+        Some((key(flag), default.filter(is_value)?))
+    });
+    defaults.collect()
+}
+
+/// Takes `[KEY: VALUE]` out of a help text.
+pub(crate) fn bracketed(help: &str, key: &str) -> (String, Option<String>) {
+    let begin = format!("[{key}: ");
+    let Some((before, rest)) = help.split_once(&begin) else {
+        return (help.to_owned(), None);
+    };
+    let Some((value, after)) = rest.split_once(']') else {
+        return (help.to_owned(), None);
+    };
+    let text = format!("{} {}", before.trim_end(), after.trim_start());
+    (text.trim().to_owned(), Some(value.to_owned()))
 }
 
 pub(crate) fn is_setting(flag: &Arg) -> bool {
@@ -385,6 +419,55 @@ mod tests {
             let wrong = settings(&[], &[], file).expect_err(file);
             assert!(wrong.contains(named) && !wrong.contains("hush"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn value_of_file_is_blamed_by_name() {
+        let file = "log = \"info\"\nlog_format = \"xml\"\n";
+        let read = settings(&[], &[], file).expect("well formed");
+        let blamed = |message: &str| {
+            let blamed = read.blame(Failure::new(message)).message().to_owned();
+            blamed.rsplit_once('/').map(|(_, name)| name.to_owned())
+        };
+        for (message, expected) in [
+            ("KENNEL_LOG: bad", "kennel.toml: log: bad"),
+            ("KENNEL_LOG_FORMAT: bad", "kennel.toml: log_format: bad"),
+        ] {
+            assert_eq!(blamed(message).as_deref(), Some(expected));
+        }
+        assert_eq!(blamed("KENNEL_STORE: bad"), None, "it is not of the file");
+    }
+
+    #[test]
+    fn defaults_in_the_help_are_values() {
+        let defaults = defaults();
+        for (key, default) in [
+            ("node_lease", "45s"),
+            ("forbid_api_access", "false"),
+            ("retain_bytes", "all"),
+        ] {
+            assert_eq!(defaults.get(key).map(String::as_str), Some(default));
+        }
+        for key in ["listen", "node_name", "restrict_runs", "secret_dir"] {
+            assert_eq!(defaults.get(key), None, "it is described");
+        }
+        let flag =
+            |(key, default): (&String, &String)| format!("--{}={default}", key.replace('_', "-"));
+        let words = ["kennel".to_owned(), "serve".to_owned()].into_iter();
+        let words = words.chain(defaults.iter().map(flag));
+        Cli::command()
+            .try_get_matches_from(words)
+            .expect("each is a value of its flag");
+    }
+
+    #[test]
+    fn brackets_give_variable_and_default() {
+        let help = "Socket [env: A_B] [default: x for root, else\ny]";
+        let (help, default) = bracketed(help, "default");
+        let (help, variable) = bracketed(&help, "env");
+        assert_eq!(help, "Socket");
+        assert_eq!(variable.as_deref(), Some("A_B"));
+        assert_eq!(default.as_deref(), Some("x for root, else\ny"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{
     config::{ServeConfig, Surroundings},
     failure::Failure,
     serve,
-    settings::{Origin, Setting},
+    settings::{self, Origin, Setting},
 };
 use clap::ArgMatches;
 use serde_json::json;
@@ -60,16 +60,19 @@ fn usable(
     let has_file = all
         .iter()
         .any(|s| s.key == "store_file" && s.value.is_some());
+    let defaults = settings::defaults();
     for setting in &mut all {
         if setting.key == "store" && setting.value.is_some() {
             setting.value = Some(usable.config.store.to_string());
         } else if setting.origin == Origin::Default {
-            setting.value = default(&setting.key, &usable.config, has_file);
+            let of_config = default(&setting.key, &usable.config, has_file);
+            setting.value = of_config.or_else(|| defaults.get(&setting.key).cloned());
         }
     }
     Ok(all)
 }
 
+/// Returns a default that depends on the surroundings, or that the help leaves out.
 fn default(key: &str, config: &ServeConfig, has_store_file: bool) -> Option<String> {
     let text = match key {
         "listen" => {
@@ -78,15 +81,7 @@ fn default(key: &str, config: &ServeConfig, has_store_file: bool) -> Option<Stri
         }
         "data_dir" => config.data_dir.display().to_string(),
         "store" if !has_store_file => config.store.to_string(),
-        "cgroup" => "auto".to_owned(),
-        "default_grace" => "5s".to_owned(),
-        "orphan_ttl" => "30s".to_owned(),
-        "retain_runs" => "100".to_owned(),
-        "retain_at_least" => "60s".to_owned(),
-        "retain_at_most" | "retain_bytes" => "all".to_owned(),
         "metrics_public" => "false".to_owned(),
-        "log" => "info".to_owned(),
-        "log_format" => "text".to_owned(),
         _ => return None,
     };
     Some(text)
