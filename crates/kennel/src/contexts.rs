@@ -111,11 +111,13 @@ pub(crate) fn check_name(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replaces a file by one of 0600, or creates it.
+/// Replaces a file by one of 0600, or creates it: whole, or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(format!(".{}", std::process::id()));
     let fresh = PathBuf::from(fresh);
+    // An interrupted process with the same pid may have left one, of any mode and as any kind of link.
+    let _ = fs::remove_file(&fresh);
     let written = own_file::options()
         .write(true)
         .create_new(true)
@@ -180,6 +182,22 @@ mod tests {
             refused.contains("caa") && refused.contains("line 3"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn leftover_temporary_file_does_no_harm() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, other) = (dir.path().join("f"), dir.path().join("other"));
+        let fresh = dir.path().join(format!("f.{}", std::process::id()));
+        fs::write(&other, "untouched").expect("written");
+        std::os::unix::fs::symlink(&other, &fresh).expect("linked");
+        replace(&path, b"whole").expect("replaced");
+        fs::hard_link(&other, &fresh).expect("linked");
+        replace(&path, b"new").expect("replaced");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "new");
+        let left = fs::read_to_string(&other).expect("it is there");
+        assert_eq!(left, "untouched");
+        assert!(!fresh.exists());
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The secret of this installation, with which specs are digested and tokens of runs are made: 32 random bytes, made
 //! once, in the data directory.
 
+use crate::contexts::replace;
 use kennel_linux::own_file;
 use std::{
-    fs::{self, File},
-    io::{self, Read as _, Write as _},
+    fs::File,
+    io::{self, Read as _},
     path::Path,
 };
 
@@ -38,22 +39,7 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
     let mut key = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
     // Whole or not at all: a key truncated by a crash would lock this installation out.
-    let temporary = data_dir.join(format!("{FILE}.{}", std::process::id()));
-    let written = own_file::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&temporary)
-        .and_then(|mut file| {
-            file.write_all(&key)?;
-            file.sync_all()
-        });
-    let renamed = written.and_then(|()| fs::rename(&temporary, path));
-    if renamed.is_err() {
-        // The error above is the one reported.
-        let _ = fs::remove_file(&temporary);
-    }
-    renamed?;
+    replace(path, &key)?;
     File::open(data_dir)?.sync_all()?;
     Ok(key)
 }
@@ -61,7 +47,7 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::{fs, os::unix::fs::PermissionsExt as _};
 
     #[test]
     fn key_is_created_once_for_its_owner_only() -> io::Result<()> {
