@@ -38,7 +38,8 @@ pub(crate) async fn wait(
     let answered = each(&link, &args.runs, async |run_id| {
         let waited = timeout(patience, reach(&link, &run_id, args.condition)).await;
         let Ok(reached) = waited else {
-            let message = format!("run {run_id}: {patience:?} have passed, and it has not ended");
+            let missing = missing(args.condition);
+            let message = format!("run {run_id}: {patience:?} have passed, and {missing}");
             return Err(Failure::new(message).code(TIMED_OUT));
         };
         let run = reached.map_err(code)?;
@@ -55,6 +56,19 @@ pub(crate) async fn wait(
         }
     });
     answered.await.map_err(code)
+}
+
+/// Says that the condition does not hold.
+fn missing(condition: ConditionArg) -> &'static str {
+    match condition {
+        ConditionArg::Started => "it has not started",
+        ConditionArg::Paused => "it is not paused",
+        ConditionArg::LeaderExited => "its command has not exited",
+        ConditionArg::StreamsClosed => "its output has not ended",
+        ConditionArg::TreeEmpty => "not all its processes have exited",
+        ConditionArg::Ended => "it has not ended",
+        ConditionArg::Ready => "it is not ready",
+    }
 }
 
 /// Waits for the condition, and returns the run.
