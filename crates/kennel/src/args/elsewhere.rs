@@ -1,7 +1,11 @@
 //! Habits of other tools: commands and flags that Kennel does not have are answered by name, with the replacement.
 
-use super::habits::{COMMANDS, FLAGS, Habit, OF_COMMANDS, RUN_FLAGS, WORD};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Words of other tools, each with its replacement, in sections.
+const HABITS: &str = include_str!("habits.txt");
+/// Placeholder there for any word that is no flag.
+const WORD: &str = "WORD";
 
 /// Answers a word of another tool, and removes tips that lead to something else. `command` is the word typed as the
 /// command.
@@ -19,9 +23,11 @@ pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<
         _ => return None,
     };
     let found = match kind {
-        ContextKind::InvalidSubcommand => instead(COMMANDS, &word),
-        _ if ["run", "spawn", "add"].contains(&command) => instead(RUN_FLAGS, &word),
-        _ => of_command(command, &word).or_else(|| instead(FLAGS, &word)),
+        ContextKind::InvalidSubcommand => instead(|section| section == "commands", &word),
+        _ if ["run", "spawn", "add"].contains(&command) => {
+            instead(|section| section == "run", &word)
+        }
+        _ => of_command(command, &word).or_else(|| instead(|section| section == "flags", &word)),
     };
     if let Some(hint) = found {
         return Some(match kind {
@@ -77,17 +83,27 @@ fn of_runs(error: &clap::Error, command: &str) -> Option<String> {
     })
 }
 
-fn instead(table: &[Habit], word: &str) -> Option<&'static str> {
-    let known = table.iter().find(|(words, _)| words.contains(&word));
-    known.map(|(_, hint)| *hint)
+/// Returns the replacement of a word in these sections.
+fn instead(is_searched: impl Fn(&str) -> bool, word: &str) -> Option<&'static str> {
+    let mut section = "";
+    HABITS.lines().find_map(|line| {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+            return None;
+        }
+        let (words, hint) = line.split_once(": ")?;
+        let is_it = is_searched(section) && words.split(' ').any(|known| known == word);
+        is_it.then_some(hint)
+    })
 }
 
 fn of_command(command: &str, word: &str) -> Option<&'static str> {
     let word = if word.starts_with('-') { word } else { WORD };
-    let mut own = OF_COMMANDS
-        .iter()
-        .filter(|(commands, _)| commands.contains(&command));
-    own.find_map(|(_, habit)| instead(std::slice::from_ref(habit), word))
+    let is_of = |section: &str| {
+        let commands = section.strip_prefix("of ");
+        commands.is_some_and(|commands| commands.split(' ').any(|known| known == command))
+    };
+    instead(is_of, word)
 }
 
 /// Retains suggestions within the distance of a typing error: one in three letters, at most two.
@@ -103,5 +119,33 @@ fn keep_near(error: &mut clap::Error, kind: ContextKind, word: &str) {
         .collect();
     if !near.is_empty() {
         error.insert(kind, ContextValue::Strings(near));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_habit_is_well_formed_and_unique() {
+        let mut seen = BTreeSet::new();
+        let mut section = "";
+        let is_entry = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        for line in HABITS.lines().filter(is_entry) {
+            if let Some(name) = line.strip_prefix('[') {
+                section = name.strip_suffix(']').expect("a section");
+                let is_known = ["commands", "run", "flags"].contains(&section);
+                assert!(is_known || section.starts_with("of "), "{line}");
+                continue;
+            }
+            let (words, hint) = line.split_once(": ").expect("words and a hint");
+            assert!(!section.is_empty() && !hint.is_empty(), "{line}");
+            for word in words.split(' ') {
+                assert!(!word.is_empty() && seen.insert((section, word)), "{line}");
+            }
+        }
+        assert_eq!(of_command("top", "ID"), of_command("stats", "WORD"));
+        assert!(of_command("top", "ID").is_some());
     }
 }

@@ -8,7 +8,6 @@
 mod control;
 mod elsewhere;
 mod form;
-mod habits;
 mod help;
 mod host;
 mod network;
