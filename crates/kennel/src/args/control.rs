@@ -2,7 +2,7 @@
 
 use super::{EnvArg, RunRef, RunRefs, SecretArg};
 use crate::{complete, detach_keys::DetachKeys, values};
-use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args, builder::NonEmptyStringValueParser};
 use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::{Signal, TerminalSize};
 use std::{path::PathBuf, time::Duration};
@@ -121,15 +121,17 @@ impl AbortArgs {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum AbortWaitArg {
-    /// The request is recorded
-    None,
-    /// The command exited
-    LeaderExited,
-    /// All processes exited
-    #[default]
-    TreeEmpty,
+of_contract! {
+    #[derive(Default)]
+    pub(crate) enum AbortWaitArg = AbortWait {
+        /// The request is recorded
+        None,
+        /// The command exited
+        LeaderExited,
+        /// All processes exited
+        #[default]
+        TreeEmpty,
+    }
 }
 
 #[derive(Debug, Args)]
@@ -176,17 +178,19 @@ pub(crate) struct KillArgs {
     pub(crate) runs: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SignalTargetArg {
-    /// All processes of the run
-    Tree,
-    /// The command's process group
-    Group,
-    /// The foreground process group of the command's terminal
-    TerminalForeground,
-    /// The command itself
-    #[default]
-    Leader,
+of_contract! {
+    #[derive(Default)]
+    pub(crate) enum SignalTargetArg = SignalTarget {
+        /// All processes of the run
+        Tree,
+        /// The command's process group
+        Group,
+        /// The foreground process group of the command's terminal
+        TerminalForeground,
+        /// The command itself
+        #[default]
+        Leader,
+    }
 }
 
 #[derive(Debug, Args)]
@@ -207,23 +211,25 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Option<Duration>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ConditionArg {
-    /// The command is running
-    Started,
-    /// All processes are stopped
-    Paused,
-    /// The command exited
-    LeaderExited,
-    /// All output has been read
-    StreamsClosed,
-    /// All processes exited
-    TreeEmpty,
-    /// The run is over and recorded
-    #[default]
-    #[value(aliases = ["condition=complete", "condition=ended", "exit", "delete"])]
-    Ended,
-    /// The run is ready
-    #[value(alias = "condition=ready")]
-    Ready,
+of_contract! {
+    #[derive(Default)]
+    pub(crate) enum ConditionArg = WaitCondition {
+        /// The command is running
+        Started,
+        /// All processes are stopped
+        Paused,
+        /// The command exited
+        LeaderExited,
+        /// All output has been read
+        StreamsClosed,
+        /// All processes exited
+        TreeEmpty,
+        /// The run is over and recorded
+        #[default]
+        #[value(aliases = ["condition=complete", "condition=ended", "exit", "delete"])]
+        Ended,
+        /// The run is ready
+        #[value(alias = "condition=ready")]
+        Ready,
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::LabelArgs;
 use crate::{complete, values};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCompleter;
 use std::time::Duration;
@@ -78,16 +78,17 @@ pub(crate) struct ReapArgs {
     pub(crate) grace: Option<Duration>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EvidenceArg {
-    /// In a control group of an ended run
-    LeakedCgroup,
-    /// Below the shim of an ended run
-    ShimChild,
-    /// In the recorded process group or session of an ended run
-    RecordedGroup,
-    /// With a run's marker in its environment: no proof, any process can copy it
-    Marker,
-    /// Detached by --on-leader-exit keep
-    Kept,
+of_contract! {
+    pub(crate) enum EvidenceArg = LeakEvidence {
+        /// In a control group of an ended run
+        LeakedCgroup,
+        /// Below the shim of an ended run
+        ShimChild,
+        /// In the recorded process group or session of an ended run
+        RecordedGroup,
+        /// With a run's marker in its environment: no proof, any process can copy it
+        Marker,
+        /// Detached by --on-leader-exit keep
+        Kept,
+    }
 }

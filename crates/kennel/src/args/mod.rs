@@ -5,6 +5,8 @@
     reason = "these comments are printed as help, where backticks would show"
 )]
 
+#[macro_use]
+mod contract;
 mod control;
 mod elsewhere;
 mod form;
@@ -19,27 +21,23 @@ mod serve;
 mod target;
 
 pub(crate) use control::{
-    AbortArgs, AbortWaitArg, AttachArgs, ConditionArg, ExtendArgs, KillArgs, ResizeArgs,
-    RestartRunArgs, SignalArgs, SignalTargetArg, WaitArgs, WriteArgs,
+    AbortArgs, AttachArgs, ConditionArg, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs,
+    SignalArgs, WaitArgs, WriteArgs,
 };
 pub(crate) use elsewhere::explain;
 pub(crate) use form::Format;
-pub(crate) use host::{
-    CompletionsArgs, DoctorArgs, DrainArgs, EvidenceArg, ReapArgs, StatusArgs, WhichNode,
-};
+pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, ReapArgs, StatusArgs, WhichNode};
 pub(crate) use network::{
     CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
 };
-pub(crate) use output::{ActivityArg, AnnotateArgs, OutputStreamArg, WaitOutputArgs};
+pub(crate) use output::{AnnotateArgs, WaitOutputArgs};
 pub(crate) use read::{
     AsConsumer, AuditArgs, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg,
-    StateArg, StreamArg, TopArgs, WhichRuns, WhyArgs,
+    StateArg, TopArgs, WhichRuns, WhyArgs,
 };
 pub(crate) use run::{
-    ApiAccessArg, ContainmentArg, DiskFullArg, EnvArg, EnvModeArg, IsolationArg, KindArg,
-    LeaderExitArg, LimitArgs, OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg,
-    PidNamespaceArg, PrivilegeArgs, ReadyArgs, RecoveryArg, RestartArg, RestartArgs, RunArgs,
-    SeccompArg, SpecArgs, TerminalArgs,
+    DiskFullArg, EnvArg, EnvModeArg, LimitArgs, OutputFullArg, ParentArgs, PrivilegeArgs,
+    ReadyArgs, RestartArg, RestartArgs, RunArgs, SpecArgs, TerminalArgs,
 };
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
 pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};

@@ -2,7 +2,7 @@
 
 use super::RunRef;
 use crate::values;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -43,12 +43,13 @@ pub(crate) struct WaitOutputArgs {
     pub(crate) timeout: Option<Duration>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputStreamArg {
-    /// Standard output, and everything that a terminal shows
-    Stdout,
-    /// Standard error
-    Stderr,
+of_contract! {
+    pub(crate) enum OutputStreamArg = OutputStream {
+        /// Standard output, and everything that a terminal shows
+        Stdout,
+        /// Standard error
+        Stderr,
+    }
 }
 
 #[derive(Debug, Args)]
@@ -66,9 +67,10 @@ pub(crate) struct AnnotateArgs {
     pub(crate) activity: Option<ActivityArg>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ActivityArg {
-    Working,
-    AwaitingInput,
-    Idle,
+of_contract! {
+    pub(crate) enum ActivityArg = Activity {
+        Working,
+        AwaitingInput,
+        Idle,
+    }
 }

@@ -242,12 +242,13 @@ pub(crate) struct ConsumerRef {
     pub(crate) run: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StreamArg {
-    /// Standard output
-    Stdout,
-    /// Standard error
-    Stderr,
+of_contract! {
+    pub(crate) enum StreamArg = OutputStream {
+        /// Standard output
+        Stdout,
+        /// Standard error
+        Stderr,
+    }
 }
 
 #[derive(Debug, Args)]

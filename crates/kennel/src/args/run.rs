@@ -7,30 +7,29 @@ use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use kennel_lifecycle::Signal;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ContainmentArg {
-    /// A shim
-    Subreaper,
-    /// A control group and a shim
-    Cgroup,
-    /// A private pid namespace; needs --pid-namespace private
-    PrivatePidns,
-}
+of_contract! {
+    pub(crate) enum ContainmentArg = Containment {
+        /// A shim
+        Subreaper,
+        /// A control group and a shim
+        Cgroup,
+        /// A private pid namespace; needs --pid-namespace private
+        PrivatePidns,
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PidNamespaceArg {
-    /// The service's own
-    Shared,
-    /// A new one: the command sees only its own processes, and none outlives the run; needs root
-    Private,
-}
+    pub(crate) enum PidNamespaceArg = PidNamespace {
+        /// The service's own
+        Shared,
+        /// A new one: the command sees only its own processes, and none outlives the run; needs root
+        Private,
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RecoveryArg {
-    /// End the run by its stop policy
-    Terminate,
-    /// Keep the run; the next service on the same data directory adopts it
-    Adopt,
+    pub(crate) enum RecoveryArg = RecoveryPolicy {
+        /// End the run by its stop policy
+        Terminate,
+        /// Keep the run; the next service on the same data directory adopts it
+        Adopt,
+    }
 }
 
 /// The environment that a command begins with. KENNEL_* is the server's own and never passes.
@@ -73,26 +72,26 @@ impl std::str::FromStr for EnvArg {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputFullArg {
-    /// Remove the oldest output
-    Rotate,
-    /// Keep the first half, and the newest of the rest
-    HeadTail,
-    /// Stop the run
-    Abort,
-    /// Block the command until consumers acknowledge the oldest output
-    Block,
-}
+of_contract! {
+    pub(crate) enum OutputFullArg = OutputOverflow {
+        /// Remove the oldest output
+        Rotate,
+        /// Keep the first half, and the newest of the rest
+        HeadTail,
+        /// Stop the run
+        Abort,
+        /// Block the command until consumers acknowledge the oldest output
+        Block,
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DiskFullArg {
-    /// Hold output back; the command blocks when its pipe is full
-    Block,
-    /// Drop output; the command continues
-    Drop,
-    /// Stop the run
-    Abort,
+    pub(crate) enum DiskFullArg = DiskFullAction {
+        /// Hold output back; the command blocks when its pipe is full
+        Block,
+        /// Drop output; the command continues
+        Drop,
+        /// Stop the run
+        Abort,
+    }
 }
 
 #[derive(Debug, Args)]
@@ -343,20 +342,20 @@ pub(crate) struct ParentArgs {
     pub(crate) api_access: Option<ApiAccessArg>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ApiAccessArg {
-    /// Reads, input and stops of the run and of those below it
-    OwnRun,
-    /// Spawn too: children of the run
-    Children,
-}
+of_contract! {
+    pub(crate) enum ApiAccessArg = ApiAccess {
+        /// Reads, input and stops of the run and of those below it
+        OwnRun,
+        /// Spawn too: children of the run
+        Children,
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ParentEndArg {
-    /// Stop the run by its stop policy
-    End,
-    /// Keep the run
-    Keep,
+    pub(crate) enum ParentEndArg = OnParentEnd {
+        /// Stop the run by its stop policy
+        End,
+        /// Keep the run
+        Keep,
+    }
 }
 
 /// User and privileges of the command.
@@ -392,18 +391,18 @@ pub(crate) struct PrivilegeArgs {
     pub(crate) min_isolation: Option<IsolationArg>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum SeccompArg {
-    /// All calls but those that endanger the host
-    Baseline,
-}
+of_contract! {
+    pub(crate) enum SeccompArg = SeccompProfile {
+        /// All calls but those that endanger the host
+        Baseline,
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum IsolationArg {
-    /// Files, and processes that could be traced
-    Files,
-    /// These, and signals and abstract sockets
-    Processes,
+    pub(crate) enum IsolationArg = Isolation {
+        /// Files, and processes that could be traced
+        Files,
+        /// These, and signals and abstract sockets
+        Processes,
+    }
 }
 
 /// Resource limits of the run.
@@ -493,34 +492,35 @@ pub(crate) enum RestartArg {
     Keepalive,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnMaxPauseArg {
-    /// Resume the run
-    Resume,
-    /// Stop the run
-    Abort,
-}
+of_contract! {
+    pub(crate) enum OnMaxPauseArg = OnMaxPause {
+        /// Resume the run
+        Resume,
+        /// Stop the run
+        Abort,
+    }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LeaderExitArg {
-    /// Stop them
-    #[default]
-    Stop,
-    /// Wait for them: the run ends with the last
-    Drain,
-    /// Detach them: the run ends without them
-    Keep,
-}
+    #[derive(Default)]
+    pub(crate) enum LeaderExitArg = LeaderExitAction {
+        /// Stop them
+        #[default]
+        Stop,
+        /// Wait for them: the run ends with the last
+        Drain,
+        /// Detach them: the run ends without them
+        Keep,
+    }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KindArg {
-    /// One turn of an agent
-    #[default]
-    Heartbeat,
-    /// A background job
-    Job,
-    /// A long-lived service
-    Service,
-    /// An interactive terminal
-    Terminal,
+    #[derive(Default)]
+    pub(crate) enum KindArg = RunKind {
+        /// One turn of an agent
+        #[default]
+        Heartbeat,
+        /// A background job
+        Job,
+        /// A long-lived service
+        Service,
+        /// An interactive terminal
+        Terminal,
+    }
 }

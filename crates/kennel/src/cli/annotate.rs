@@ -1,10 +1,7 @@
 //! `kennel annotate`: sets and removes annotations of a run.
 
 use super::link::{Link, print_exact, refused, run_of};
-use crate::{
-    args::{ActivityArg, AnnotateArgs},
-    failure::Failure,
-};
+use crate::{args::AnnotateArgs, failure::Failure};
 use kennel_client as client;
 use kennel_proto::{json, pb};
 use std::fmt::Write as _;
@@ -25,11 +22,7 @@ pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Fail
         }
     }
     if let Some(activity) = args.activity {
-        request.set_activity(match activity {
-            ActivityArg::Working => pb::Activity::Working,
-            ActivityArg::AwaitingInput => pb::Activity::AwaitingInput,
-            ActivityArg::Idle => pb::Activity::Idle,
-        });
+        request.set_activity(activity.into());
     }
     request.run_id = link.run_id(&args.run.run).await?;
     let processes = link.connection.processes();

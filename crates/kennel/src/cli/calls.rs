@@ -6,7 +6,7 @@ use super::{
     progress, render, run_env, secrets, spec, status, words,
 };
 use crate::{
-    args::{AbortArgs, AbortWaitArg, Format, ResizeArgs, RestartRunArgs, RunRefs},
+    args::{AbortArgs, Format, ResizeArgs, RestartRunArgs, RunRefs},
     config::Surroundings,
     failure::Failure,
     version,
@@ -60,11 +60,7 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
         .map(TryInto::try_into)
         .transpose()
         .map_err(too_long)?;
-    let wait = match args.wait {
-        AbortWaitArg::None => pb::AbortWait::None,
-        AbortWaitArg::LeaderExited => pb::AbortWait::LeaderExited,
-        AbortWaitArg::TreeEmpty => pb::AbortWait::TreeEmpty,
-    };
+    let wait = pb::AbortWait::from(args.wait);
     let if_unknown = if args.fence {
         pb::AbortUnknown::Fence
     } else {

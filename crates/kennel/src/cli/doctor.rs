@@ -5,7 +5,7 @@ use super::{
     words,
 };
 use crate::{
-    args::{EvidenceArg, Format, ReapArgs},
+    args::{Format, ReapArgs},
     failure::Failure,
     values,
 };
@@ -291,7 +291,7 @@ pub(crate) async fn reap(link: &Link, args: ReapArgs) -> Result<u8, Failure> {
         evidence: args
             .evidence
             .into_iter()
-            .map(|e| evidence(e).into())
+            .map(|evidence| pb::LeakEvidence::from(evidence).into())
             .collect(),
         processes: args.processes,
         grace: span(args.grace)?,
@@ -305,16 +305,6 @@ pub(crate) async fn reap(link: &Link, args: ReapArgs) -> Result<u8, Failure> {
     };
     let all = answer.processes.iter().all(over) && answer.left_over == 0;
     Ok(if all { 0 } else { LEFT })
-}
-
-fn evidence(named: EvidenceArg) -> pb::LeakEvidence {
-    match named {
-        EvidenceArg::LeakedCgroup => pb::LeakEvidence::LeakedCgroup,
-        EvidenceArg::ShimChild => pb::LeakEvidence::ShimChild,
-        EvidenceArg::RecordedGroup => pb::LeakEvidence::RecordedGroup,
-        EvidenceArg::Marker => pb::LeakEvidence::Marker,
-        EvidenceArg::Kept => pb::LeakEvidence::Kept,
-    }
 }
 
 fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {

@@ -7,7 +7,7 @@ use super::{
     words,
 };
 use crate::{
-    args::{LogsArgs, StreamArg},
+    args::LogsArgs,
     failure::{Failure, note},
     values::Tail,
 };
@@ -96,12 +96,8 @@ struct Wanted {
 
 impl Wanted {
     fn of(args: &LogsArgs) -> Self {
-        let stream = args.stream.map(|stream| match stream {
-            StreamArg::Stdout => OutputStream::Stdout,
-            StreamArg::Stderr => OutputStream::Stderr,
-        });
         Self {
-            stream,
+            stream: args.stream.map(Into::into),
             since: args.since,
             until: args.until,
         }

@@ -7,7 +7,7 @@ use super::{
     list, render, words,
 };
 use crate::{
-    args::{AbortArgs, KillArgs, RunRefs, SignalArgs, SignalTargetArg},
+    args::{AbortArgs, KillArgs, RunRefs, SignalArgs},
     failure::Failure,
     values,
 };
@@ -26,12 +26,7 @@ const CHILDREN_MAX: usize = 1000;
 const DEPTH_SHOWN_MAX: usize = 32;
 
 pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure> {
-    let target = match args.to {
-        SignalTargetArg::Tree => pb::SignalTarget::Tree,
-        SignalTargetArg::Group => pb::SignalTarget::Group,
-        SignalTargetArg::TerminalForeground => pb::SignalTarget::TerminalForeground,
-        SignalTargetArg::Leader => pb::SignalTarget::Leader,
-    };
+    let target = args.to.into();
     let (signal, runs) = args
         .split()
         .map_err(|wrong| Failure::new(wrong).code(crate::USAGE))?;

@@ -3,10 +3,8 @@
 use super::{command, ready, run_env, run_input, secrets};
 use crate::{
     args::{
-        ApiAccessArg, ContainmentArg, DiskFullArg, EnvModeArg, IsolationArg, KindArg,
-        LeaderExitArg, LimitArgs, OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg,
-        PidNamespaceArg, PrivilegeArgs, RecoveryArg, RestartArg, RestartArgs, SeccompArg, SpecArgs,
-        TerminalArgs,
+        DiskFullArg, EnvModeArg, LimitArgs, OutputFullArg, ParentArgs, PrivilegeArgs, RestartArg,
+        RestartArgs, SpecArgs, TerminalArgs,
     },
     config::Surroundings,
     failure::{Failure, note},
@@ -79,7 +77,7 @@ fn request(
             kind: if args.terminal.tty {
                 pb::RunKind::Terminal
             } else {
-                kind(args.kind)
+                args.kind.into()
             }
             .into(),
             command: Some(pb::run_spec::Command::Argv(command::argv(args.argv))),
@@ -101,34 +99,24 @@ fn request(
             limits: limits(args.limits)?,
             pause: span(args.max_pause, "max pause")?.map(|time| pb::PausePolicy {
                 max_pause: Some(time),
-                on_max_pause: on_max_pause(args.on_max_pause).into(),
+                on_max_pause: value::<pb::OnMaxPause>(args.on_max_pause),
             }),
             on_leader_exit: Some(pb::LeaderExitPolicy {
-                action: leader_exit(args.on_leader_exit).into(),
+                action: pb::LeaderExitAction::from(args.on_leader_exit).into(),
                 drain_timeout: span(args.drain_timeout, "drain timeout")?,
             }),
-            min_containment: least(args.min_containment).into(),
-            pid_namespace: pid_namespace(args.pid_namespace).into(),
-            recovery: recovery(args.recovery).into(),
+            min_containment: value::<pb::Containment>(args.min_containment),
+            pid_namespace: value::<pb::PidNamespace>(args.pid_namespace),
+            recovery: value::<pb::RecoveryPolicy>(args.recovery),
             restart: restart(&args.restart)?,
             output: kept_output(args.output_max, args.output_full, args.disk_full),
             readiness: ready::readiness(&args.ready)?,
             output_rules: ready::rules(&args.ready)?,
             liveness: ready::liveness(&args.ready)?,
             success_exit_codes: args.success_exit_codes.into_iter().map(u32::from).collect(),
-            min_isolation: match args.privileges.min_isolation {
-                None => pb::Isolation::Unspecified,
-                Some(IsolationArg::Files) => pb::Isolation::Files,
-                Some(IsolationArg::Processes) => pb::Isolation::Processes,
-            }
-            .into(),
+            min_isolation: value::<pb::Isolation>(args.privileges.min_isolation),
             privileges: privileges(args.privileges),
-            api_access: match args.parent.api_access {
-                None => pb::ApiAccess::Unspecified,
-                Some(ApiAccessArg::OwnRun) => pb::ApiAccess::OwnRun,
-                Some(ApiAccessArg::Children) => pb::ApiAccess::Children,
-            }
-            .into(),
+            api_access: value::<pb::ApiAccess>(args.parent.api_access),
             parent: parent(args.parent),
             stdio: stdio(args.stdin, args.terminal),
             secrets: Vec::new(),
@@ -197,11 +185,7 @@ fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
             readable_paths: args.sandbox_read,
             writable_paths: args.sandbox_write,
         }),
-        seccomp_profile: match args.seccomp {
-            None => pb::SeccompProfile::Unspecified,
-            Some(SeccompArg::Baseline) => pb::SeccompProfile::Baseline,
-        }
-        .into(),
+        seccomp_profile: value::<pb::SeccompProfile>(args.seccomp),
     };
     (privileges != pb::Privileges::default()).then_some(privileges)
 }
@@ -209,12 +193,7 @@ fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
 fn parent(args: ParentArgs) -> Option<pb::Parent> {
     Some(pb::Parent {
         run_id: args.parent?,
-        on_end: match args.on_parent_end {
-            None => pb::OnParentEnd::Unspecified,
-            Some(ParentEndArg::End) => pb::OnParentEnd::End,
-            Some(ParentEndArg::Keep) => pb::OnParentEnd::Keep,
-        }
-        .into(),
+        on_end: value::<pb::OnParentEnd>(args.on_parent_end),
     })
 }
 
@@ -294,23 +273,10 @@ fn kept_output(
     on_full: Option<OutputFullArg>,
     on_disk_full: Option<DiskFullArg>,
 ) -> Option<pb::OutputPolicy> {
-    let on_full = match on_full {
-        None => pb::OutputOverflow::Unspecified,
-        Some(OutputFullArg::Rotate) => pb::OutputOverflow::Rotate,
-        Some(OutputFullArg::HeadTail) => pb::OutputOverflow::HeadTail,
-        Some(OutputFullArg::Abort) => pb::OutputOverflow::Abort,
-        Some(OutputFullArg::Block) => pb::OutputOverflow::Block,
-    };
-    let on_disk_full = match on_disk_full {
-        None => pb::DiskFullAction::Unspecified,
-        Some(DiskFullArg::Block) => pb::DiskFullAction::Block,
-        Some(DiskFullArg::Drop) => pb::DiskFullAction::Drop,
-        Some(DiskFullArg::Abort) => pb::DiskFullAction::Abort,
-    };
     let policy = pb::OutputPolicy {
         max_bytes: max,
-        on_full: on_full.into(),
-        on_disk_full: on_disk_full.into(),
+        on_full: value::<pb::OutputOverflow>(on_full),
+        on_disk_full: value::<pb::DiskFullAction>(on_disk_full),
     };
     (policy != pb::OutputPolicy::default()).then_some(policy)
 }
@@ -340,54 +306,9 @@ fn restart(args: &RestartArgs) -> Result<Option<pb::RestartPolicy>, Failure> {
     }))
 }
 
-fn leader_exit(action: LeaderExitArg) -> pb::LeaderExitAction {
-    match action {
-        LeaderExitArg::Stop => pb::LeaderExitAction::Stop,
-        LeaderExitArg::Drain => pb::LeaderExitAction::Drain,
-        LeaderExitArg::Keep => pb::LeaderExitAction::Keep,
-    }
-}
-
-fn on_max_pause(action: Option<OnMaxPauseArg>) -> pb::OnMaxPause {
-    match action {
-        None => pb::OnMaxPause::Unspecified,
-        Some(OnMaxPauseArg::Resume) => pb::OnMaxPause::Resume,
-        Some(OnMaxPauseArg::Abort) => pb::OnMaxPause::Abort,
-    }
-}
-
-fn least(containment: Option<ContainmentArg>) -> pb::Containment {
-    match containment {
-        None => pb::Containment::Unspecified,
-        Some(ContainmentArg::Subreaper) => pb::Containment::Subreaper,
-        Some(ContainmentArg::Cgroup) => pb::Containment::Cgroup,
-        Some(ContainmentArg::PrivatePidns) => pb::Containment::PrivatePidns,
-    }
-}
-
-fn pid_namespace(which: Option<PidNamespaceArg>) -> pb::PidNamespace {
-    match which {
-        None => pb::PidNamespace::Unspecified,
-        Some(PidNamespaceArg::Shared) => pb::PidNamespace::Shared,
-        Some(PidNamespaceArg::Private) => pb::PidNamespace::Private,
-    }
-}
-
-fn recovery(what: Option<RecoveryArg>) -> pb::RecoveryPolicy {
-    match what {
-        None => pb::RecoveryPolicy::Unspecified,
-        Some(RecoveryArg::Terminate) => pb::RecoveryPolicy::Terminate,
-        Some(RecoveryArg::Adopt) => pb::RecoveryPolicy::Adopt,
-    }
-}
-
-fn kind(kind: KindArg) -> pb::RunKind {
-    match kind {
-        KindArg::Heartbeat => pb::RunKind::Heartbeat,
-        KindArg::Job => pb::RunKind::Job,
-        KindArg::Service => pb::RunKind::Service,
-        KindArg::Terminal => pb::RunKind::Terminal,
-    }
+/// Returns the value of the contract; without its flag the unspecified one.
+fn value<C: Default + Into<i32>>(flag: Option<impl Into<C>>) -> i32 {
+    flag.map_or_else(C::default, Into::into).into()
 }
 
 /// Reads this file, up to the size that a spec permits.

@@ -73,18 +73,9 @@ fn missing(condition: ConditionArg) -> &'static str {
 
 /// Waits for the condition, and returns the run.
 async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb::Run, Failure> {
-    let condition = match condition {
-        ConditionArg::Started => pb::WaitCondition::Started,
-        ConditionArg::Paused => pb::WaitCondition::Paused,
-        ConditionArg::LeaderExited => pb::WaitCondition::LeaderExited,
-        ConditionArg::StreamsClosed => pb::WaitCondition::StreamsClosed,
-        ConditionArg::TreeEmpty => pb::WaitCondition::TreeEmpty,
-        ConditionArg::Ended => pb::WaitCondition::Ended,
-        ConditionArg::Ready => pb::WaitCondition::Ready,
-    };
     let request = pb::WaitRunRequest {
         run_id: run_id.to_owned(),
-        condition: condition.into(),
+        condition: pb::WaitCondition::from(condition).into(),
     };
     let processes = link.connection.processes();
     let answered = client::outlast(|| {

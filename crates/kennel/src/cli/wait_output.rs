@@ -1,10 +1,7 @@
 //! `kennel wait-output`: waits for a matching line of output, across restarts of the server.
 
 use super::link::{Link, print_exact, refused};
-use crate::{
-    args::{OutputStreamArg, WaitOutputArgs},
-    failure::Failure,
-};
+use crate::{args::WaitOutputArgs, failure::Failure};
 use kennel_client as client;
 use kennel_proto::{
     json,
@@ -59,16 +56,14 @@ fn request(run_id: String, args: WaitOutputArgs) -> pb::WaitForOutputRequest {
         None if args.fixed => Pattern::Literal(text),
         None => Pattern::Regex(text),
     };
-    let stream = args.stream.map(|stream| match stream {
-        OutputStreamArg::Stdout => pb::OutputStream::Stdout.into(),
-        OutputStreamArg::Stderr => pb::OutputStream::Stderr.into(),
-    });
     pb::WaitForOutputRequest {
         run_id,
         pattern: Some(pb::LinePattern {
             pattern: Some(pattern),
         }),
-        streams: stream.into_iter().collect(),
+        streams: (args.stream.into_iter())
+            .map(|stream| pb::OutputStream::from(stream).into())
+            .collect(),
         after_seq: args.after,
         line_bytes_max: args.line_bytes,
     }
