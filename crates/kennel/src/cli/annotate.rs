@@ -27,10 +27,7 @@ pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Fail
     request.run_id = link.run_id(&args.run.run).await?;
     let processes = link.connection.processes();
     // A change that is made already is not made again.
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.annotate_run(request).await }
-    });
+    let answered = repeated!(client::outlast, processes.annotate_run(request));
     let run = run_of(answered.await.map_err(refused)?.run)?;
     print_exact(&link.shown_of(&run, || json::to_string(&run), || pairs(&run)))
 }

@@ -30,11 +30,7 @@ pub(crate) async fn spawned(
     request: &pb::SpawnRequest,
 ) -> Result<pb::SpawnResponse, client::Failure> {
     let processes = connection.processes();
-    client::over_loss(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.spawn(request).await }
-    })
-    .await
+    repeated!(client::over_loss, processes.spawn(request)).await
 }
 
 pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
@@ -76,10 +72,7 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
         };
         let processes = link.connection.processes();
         // The stop continues without a server, and the same request id is the same stop for the next one.
-        let answered = client::outlast(|| {
-            let (mut processes, request) = (processes.clone(), request.clone());
-            async move { processes.abort(request).await }
-        });
+        let answered = repeated!(client::outlast, processes.abort(request));
         let answer = answered.await.map_err(|failed| match refused(failed) {
             queued if queued.is("ABORT_QUEUED") => queued.code(QUEUED),
             failure => failure,
@@ -156,10 +149,7 @@ async fn restart_one(
     }
     // One restart, whichever server answers.
     restart.expected_attempt = seen.current_attempt.map(|attempt| attempt.number);
-    let answered = client::outlast(|| {
-        let (mut processes, restart) = (processes.clone(), restart.clone());
-        async move { processes.restart(restart).await }
-    });
+    let answered = repeated!(client::outlast, processes.restart(restart));
     stands(link, answered.await.map_err(refused)?.run)
 }
 
@@ -170,10 +160,7 @@ pub(crate) async fn interrupt(link: &Link, runs: RunRefs) -> Result<u8, Failure>
             request_id: new_request_id(),
         };
         let processes = link.connection.processes();
-        let answered = client::over_loss(|| {
-            let (mut processes, request) = (processes.clone(), request.clone());
-            async move { processes.interrupt(soon(request)).await }
-        });
+        let answered = repeated!(client::over_loss, processes.interrupt(soon(request)));
         let response = answered.await.map_err(refused)?;
         let method = response.method();
         let run = run_of(response.run)?;
@@ -194,10 +181,7 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
         expected_attempt: args.attempt,
     };
     let processes = link.connection.processes();
-    let answered = client::over_loss(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.resize_terminal(soon(request)).await }
-    });
+    let answered = repeated!(client::over_loss, processes.resize_terminal(soon(request)));
     let response = answered.await.map_err(refused)?;
     let run = run_of(response.run)?;
     let size = run.terminal_size.map(words::terminal_size);

@@ -23,10 +23,7 @@ pub(crate) async fn extend(link: &Link, args: ExtendArgs) -> Result<(), Failure>
     };
     let processes = link.connection.processes();
     // A repeat extends by no more than the time that has passed since.
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.extend_timeouts(request).await }
-    });
+    let answered = repeated!(client::outlast, processes.extend_timeouts(request));
     let run = run_of(answered.await.map_err(refused)?.run)?;
     print_exact(&link.shown_of(&run, || json::to_string(&run), || limits(&run)))
 }

@@ -79,10 +79,7 @@ async fn send(
             target: target.into(),
         };
         let processes = link.connection.processes();
-        let answered = client::over_loss(|| {
-            let (mut processes, request) = (processes.clone(), request.clone());
-            async move { processes.signal(soon(request)).await }
-        });
+        let answered = repeated!(client::over_loss, processes.signal(soon(request)));
         let response = answered.await.map_err(refused)?;
         let run = run_of(response.run.clone())?;
         let shown = link.shown_of(

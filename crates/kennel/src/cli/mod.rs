@@ -1,5 +1,21 @@
 //! The commands that call a server. They use the Rust client alone, print, and never touch store or processes.
 
+/// Makes a call repeatedly, as the named function of the client decides: each time from clones of stub and request.
+macro_rules! repeated {
+    ($repeat:path, $stub:ident.$call:ident(soon($request:ident))) => {
+        $repeat(|| {
+            let (mut stub, request) = ($stub.clone(), $request.clone());
+            async move { stub.$call(soon(request)).await }
+        })
+    };
+    ($repeat:path, $stub:ident.$call:ident($request:ident)) => {
+        $repeat(|| {
+            let (mut stub, request) = ($stub.clone(), $request.clone());
+            async move { stub.$call(request).await }
+        })
+    };
+}
+
 mod annotate;
 mod attach;
 mod audit;

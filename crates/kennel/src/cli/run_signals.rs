@@ -181,10 +181,7 @@ pub(super) async fn end(connection: &Connection, run_id: &str, now: bool) {
         if_unknown: pb::AbortUnknown::Fence.into(),
     };
     let processes = connection.processes();
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.abort(request).await }
-    });
+    let answered = repeated!(client::outlast, processes.abort(request));
     match timeout(ANSWER_MAX, answered).await {
         Ok(Ok(_)) => {}
         // The run continues, and so does this process: the signal may be sent again.
@@ -234,10 +231,7 @@ async fn pause(connection: &Connection, run_id: &str) -> Result<(), client::Fail
         run_id: run_id.to_owned(),
     };
     let processes = connection.processes();
-    let answered = client::over_loss(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.pause(request).await }
-    });
+    let answered = repeated!(client::over_loss, processes.pause(request));
     answered.await.map(drop)
 }
 
@@ -246,10 +240,7 @@ async fn resume(connection: &Connection, run_id: &str) -> Result<(), client::Fai
         run_id: run_id.to_owned(),
     };
     let processes = connection.processes();
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.resume(request).await }
-    });
+    let answered = repeated!(client::outlast, processes.resume(request));
     answered.await.map(drop)
 }
 

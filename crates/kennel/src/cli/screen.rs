@@ -9,10 +9,7 @@ pub(crate) async fn screen(link: &Link, args: RunRef) -> Result<(), Failure> {
     let run_id = link.run_id(&args.run).await?;
     let request = pb::ReadScreenRequest { run_id };
     let processes = link.connection.processes();
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.read_screen(request).await }
-    });
+    let answered = repeated!(client::outlast, processes.read_screen(request));
     let response = answered.await.map_err(refused)?;
     let screen = response.screen.unwrap_or_default();
     link.print(|| json::to_string(&screen), || text(&screen))

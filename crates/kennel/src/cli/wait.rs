@@ -78,10 +78,7 @@ async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb:
         condition: pb::WaitCondition::from(condition).into(),
     };
     let processes = link.connection.processes();
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.wait_run(request).await }
-    });
+    let answered = repeated!(client::outlast, processes.wait_run(request));
     let response = answered.await.map_err(refused)?;
     let run = run_of(response.run)?;
     if response.reached {

@@ -20,10 +20,7 @@ pub(crate) async fn wait_output(link: &Link, args: WaitOutputArgs) -> Result<u8,
     let patience = args.timeout.unwrap_or(Duration::MAX);
     let request = request(run_id.clone(), args);
     let processes = link.connection.processes();
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.wait_for_output(request).await }
-    });
+    let answered = repeated!(client::outlast, processes.wait_for_output(request));
     let Ok(answered) = timeout(patience, answered).await else {
         let message = format!("run {run_id}: {patience:?} have passed, and no line matches");
         return Err(Failure::new(message).code(TIMED_OUT));

@@ -139,10 +139,7 @@ impl<'a> Writer<'a> {
         let request = pb::GetInputStatusRequest {
             run_id: self.run_id.to_owned(),
         };
-        let answered = client::outlast(|| {
-            let (mut processes, request) = (processes.clone(), request.clone());
-            async move { processes.get_input_status(request).await }
-        });
+        let answered = repeated!(client::outlast, processes.get_input_status(request));
         let response = answered.await.map_err(refused)?;
         response.input.ok_or_else(empty_answer)
     }
@@ -170,10 +167,7 @@ impl<'a> Writer<'a> {
             expected_attempt: Some(self.attempt),
         };
         let processes = self.connection.processes();
-        let answered = client::outlast(|| {
-            let (mut processes, request) = (processes.clone(), request.clone());
-            async move { processes.write_input(request).await }
-        });
+        let answered = repeated!(client::outlast, processes.write_input(request));
         let response = answered.await.map_err(refused)?;
         self.offset += bytes;
         response.input.ok_or_else(empty_answer)
@@ -186,10 +180,7 @@ impl<'a> Writer<'a> {
             expected_attempt: Some(self.attempt),
         };
         let processes = self.connection.processes();
-        let answered = client::outlast(|| {
-            let (mut processes, request) = (processes.clone(), request.clone());
-            async move { processes.close_input(request).await }
-        });
+        let answered = repeated!(client::outlast, processes.close_input(request));
         let response = answered.await.map_err(refused)?;
         response.input.ok_or_else(empty_answer)
     }

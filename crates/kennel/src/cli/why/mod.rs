@@ -59,10 +59,7 @@ async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Records, Failure
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
     };
-    let got = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.get_run(request).await }
-    });
+    let got = repeated!(client::outlast, processes.get_run(request));
     let run = run_of(got.await.map_err(refused)?.run)?;
     let mut known = Records {
         events: Vec::new(),
