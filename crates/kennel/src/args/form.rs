@@ -1,10 +1,10 @@
 //! The output format: one option for all commands.
 
 use crate::template::{self, Template};
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{str::FromStr, sync::Arc};
 
 /// The form of what is printed.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Format {
     /// For people.
     #[default]
@@ -35,19 +35,6 @@ impl Format {
             Self::Yaml => format!("---\n{}", template::yaml(&value())),
             Self::Template(template) => template.render(&value()) + "\n",
         }
-    }
-}
-
-impl fmt::Debug for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Wide => "wide",
-            Self::Name => "name",
-            Self::Json => "json",
-            Self::Yaml => "yaml",
-            Self::Template(_) => "template",
-        })
     }
 }
 

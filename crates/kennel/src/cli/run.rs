@@ -17,7 +17,7 @@ use kennel_proto::{
     pb::{self, event::Payload, lifecycle::Station},
 };
 use std::io::{self, IsTerminal as _};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Exit code of timeout(1) for a command that took too long.
 const TIMED_OUT: u8 = 124;
@@ -77,7 +77,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
     }
     let input = (reads_pipe || on_terminal).then(|| {
         let (connection, run_id) = (link.connection.clone(), run_id.clone());
-        AbortOnDrop(tokio::spawn(run_input::forward(
+        AbortOnDropHandle::new(tokio::spawn(run_input::forward(
             connection,
             run_id,
             on_terminal,
@@ -121,15 +121,6 @@ pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Resu
     let result = Box::pin(run(&link, request)).await;
     service.end().await;
     result
-}
-
-/// A task that is not awaited.
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// End of a run, as far as events show it.

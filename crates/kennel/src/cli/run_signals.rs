@@ -10,16 +10,16 @@ use std::{future::pending, time::Duration};
 use tokio::{
     signal::unix::{self, SignalKind},
     sync::watch,
-    task::JoinHandle,
     time::timeout,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 /// Longest wait for the answer to a request: the caller wants its terminal back.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Forwards this process's signals to the run for as long as this value lives.
 pub(super) struct Forwarder {
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
     stopped_by: watch::Receiver<Option<u8>>,
 }
 
@@ -44,18 +44,15 @@ impl Forwarder {
         let (note, stopped_by) = watch::channel(None);
         let (connection, run_id) = (connection.clone(), run_id.to_owned());
         let task = tokio::spawn(forward(connection, run_id, signals, note));
-        Ok(Self { task, stopped_by })
+        Ok(Self {
+            _task: AbortOnDropHandle::new(task),
+            stopped_by,
+        })
     }
 
     /// Returns the first signal that requested an end.
     pub(super) fn stopped_by(&self) -> Option<u8> {
         *self.stopped_by.borrow()
-    }
-}
-
-impl Drop for Forwarder {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -20,6 +20,12 @@ pub(super) struct Moment {
     pub(super) from: &'static str,
 }
 
+impl Moment {
+    fn new(at: Time, what: String, from: &'static str) -> Self {
+        Self { at, what, from }
+    }
+}
+
 /// Returns all known events, in order.
 pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment> {
     let mut moments = Vec::new();
@@ -35,11 +41,7 @@ pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment>
         }
         if let Some(what) = event_words(payload) {
             let what = terminal_text::one_line(&what);
-            moments.push(Moment {
-                at: *at,
-                what,
-                from: "journal",
-            });
+            moments.push(Moment::new(*at, what, "journal"));
         }
     }
     if known.events.is_empty() {
@@ -53,11 +55,7 @@ pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment>
         if is_unannounced_start(record, &known.node, known.run.create_time) {
             what.push_str("; the service before it had not been stopped: its keeper was killed, or its host died");
         }
-        moments.push(Moment {
-            at,
-            what,
-            from: "audit",
-        });
+        moments.push(Moment::new(at, what, "audit"));
     }
     if known.run.end_reason.is_some()
         && let Some(at) = known.run.end_time
@@ -68,11 +66,7 @@ pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment>
             "all was known and written: {}, {reason}",
             words::state(known.run.state())
         );
-        moments.push(Moment {
-            at,
-            what,
-            from: "run",
-        });
+        moments.push(Moment::new(at, what, "run"));
     }
     // Simultaneous events stay in the order in which they were recorded.
     moments.sort_by_key(|moment| (moment.at.seconds, moment.at.nanos));
@@ -107,14 +101,14 @@ fn created(known: &Records, moments: &mut Vec<Moment>, unknown: &mut Vec<String>
         "" => String::new(),
         former => format!(", as {former} again"),
     };
-    moments.push(Moment {
+    moments.push(Moment::new(
         at,
-        what: format!(
+        format!(
             "{} requested {command}{again}",
             terminal_text::one_line(&by)
         ),
-        from: "run",
-    });
+        "run",
+    ));
 }
 
 /// Adds an earlier attempt, whose journal may be gone.
@@ -128,11 +122,7 @@ fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
         reason.unwrap_or_else(|| "why is not known".into()),
         exit.unwrap_or_else(|| "it never ran".into())
     );
-    moments.push(Moment {
-        at,
-        what: terminal_text::one_line(&what),
-        from: "run",
-    });
+    moments.push(Moment::new(at, terminal_text::one_line(&what), "run"));
 }
 
 /// Adds the milestones of the run itself, where there is no journal.
@@ -147,20 +137,12 @@ fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
     ];
     for (at, what) in reported {
         let Some(at) = at else { continue };
-        moments.push(Moment {
-            at,
-            what,
-            from: "run",
-        });
+        moments.push(Moment::new(at, what, "run"));
     }
     for step in attempt.certificate.iter().flat_map(|c| &c.steps) {
         let Some(at) = step.time else { continue };
         let what = terminal_text::one_line(&words::stop_step(step));
-        moments.push(Moment {
-            at,
-            what,
-            from: "run",
-        });
+        moments.push(Moment::new(at, what, "run"));
     }
 }
 
@@ -176,11 +158,7 @@ fn actions(run: &pb::Run, moments: &mut Vec<Moment>) {
     let commands = commands.map(|command| (command.time, words::stop_command(command)));
     for (at, what) in inputs.chain(commands) {
         let Some(at) = at else { continue };
-        moments.push(Moment {
-            at,
-            what: format!("stop step: {what}"),
-            from: "run",
-        });
+        moments.push(Moment::new(at, format!("stop step: {what}"), "run"));
     }
 }
 
