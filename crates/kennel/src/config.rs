@@ -3,7 +3,7 @@
 //! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty text
 //! counts as not set.
 
-use crate::{failure::Failure, http::HttpAddress, listen};
+use crate::{args::ServeFlags, failure::Failure, http::HttpAddress, listen};
 use kennel_keeper::keeper::ListenAddress;
 use kennel_store::StoreUrl;
 use std::{
@@ -173,19 +173,6 @@ pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<
             .hint("name the server with --server unix:PATH or KENNEL_SERVER")),
         },
     }
-}
-
-/// Flags of `kennel serve`, before the environment and the defaults fill the gaps.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ServeFlags {
-    pub(crate) listen: Vec<String>,
-    pub(crate) advertise: Option<String>,
-    pub(crate) node_name: Option<String>,
-    pub(crate) health_listen: Option<String>,
-    pub(crate) access: Option<PathBuf>,
-    pub(crate) store: Option<String>,
-    pub(crate) store_file: Option<PathBuf>,
-    pub(crate) data_dir: Option<PathBuf>,
 }
 
 /// Addresses and paths of a server.

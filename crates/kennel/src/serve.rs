@@ -2,7 +2,7 @@
 
 use crate::{
     args::{CgroupUse, ClientArgs, ServeArgs},
-    config::{ServeConfig, ServeFlags, Surroundings},
+    config::{ServeConfig, Surroundings},
     failure::{Failure, chain, note},
     server,
     settings::Settings,
@@ -128,7 +128,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.forbid_api_access(here)?;
     flags.default_grace(here)?;
     telemetry::filter(flags.log(here))?;
-    let config = resolve(flags, here)?;
+    let config = ServeConfig::resolve(&flags.base, here)?;
     flags.secrets(here, &config.data_dir)?;
     server::access(&config)?;
     Ok(Usable {
@@ -137,20 +137,6 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
         orphan_ttl: flags.orphan_ttl(here)?,
         memory_reserve: flags.memory_reserve(here)?,
     })
-}
-
-pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeConfig, Failure> {
-    let flags = ServeFlags {
-        listen: flags.listen.clone(),
-        advertise: flags.advertise.clone(),
-        node_name: flags.node_name.clone(),
-        health_listen: flags.health_listen.clone(),
-        access: flags.access.clone(),
-        store: flags.store.clone(),
-        store_file: flags.store_file.clone(),
-        data_dir: flags.data_dir.clone(),
-    };
-    ServeConfig::resolve(&flags, here)
 }
 
 /// Returns the service manager, as `sd_notify(3)` and `sd_watchdog_enabled(3)` find it. A watchdog of another process

@@ -7,7 +7,7 @@ use crate::{
     config::{ServeConfig, Surroundings},
     failure::{Failure, chain},
     health, http, secret,
-    serve::{self, LOST},
+    serve::LOST,
     telemetry::{self, AuditExport, Exports, LogFormat},
 };
 use kennel_edge::{Access, EdgeConfig, GrpcHealth, ServeError, digest::DigestKey};
@@ -64,7 +64,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     })?;
     kennel_linux::ignore_stray_signals()
         .map_err(|cause| failed("cannot ignore stray signals", &cause))?;
-    let config = serve::resolve(flags, here)?;
+    let config = ServeConfig::resolve(&flags.base, here)?;
     let retention = flags.retention.resolve(here)?;
     let log_format = flags.log_format(here)?;
     let log = telemetry::start_log(log_format, flags.log(here))?;

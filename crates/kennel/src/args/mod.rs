@@ -40,7 +40,7 @@ pub(crate) use run::{
     ReadyArgs, RestartArg, RestartArgs, RunArgs, SpecArgs, TerminalArgs,
 };
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
-pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};
+pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs, ServeFlags};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};
 
 use crate::settings;

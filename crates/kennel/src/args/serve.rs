@@ -23,36 +23,8 @@ pub(crate) struct ServeArgs {
     /// lists them [default: /etc/kennel/kennel.toml for root, else $XDG_CONFIG_HOME/kennel/kennel.toml; where it is there]
     #[arg(long, value_name = "FILE", overrides_with = "config")]
     config: Option<OsString>,
-    /// Where to listen: unix:PATH[?mode=0660&group=NAME] or tcp:ADDRESS:PORT; repeatable [default:
-    /// /run/kennel/kennel.sock for root, else $XDG_RUNTIME_DIR/kennel/kennel.sock]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen: Vec<String>,
-    /// Address at which other nodes of the database reach this server, such as tcp://node7.example:7443 [default: the first
-    /// TCP address that is not 0.0.0.0 or [::], else the first address]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) advertise: Option<String>,
-    /// Display name of this node [default: the host's name]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) node_name: Option<String>,
-    /// Time after which a node that does not report is shown as unreachable, and may be forgotten; 3s to 10m [default: 45s]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
-    pub(crate) node_lease: Option<Duration>,
-    /// Serve /livez, /readyz and /startupz over HTTP at ADDRESS:PORT or unix:PATH, without authentication
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) health_listen: Option<String>,
-    /// File of principals, tokens and certificates; read again when it changes
-    #[arg(long, value_name = "FILE")]
-    pub(crate) access: Option<PathBuf>,
-    /// Database, as sqlite:PATH or postgres://... [default: kennel.db in the data directory]
-    #[arg(long, value_name = "URL")]
-    pub(crate) store: Option<String>,
-    /// File that holds the database's URL
-    #[arg(long, value_name = "FILE", conflicts_with = "store")]
-    pub(crate) store_file: Option<PathBuf>,
-    /// Directory for journals and the default database [default: /var/lib/kennel for root, else
-    /// $XDG_STATE_HOME/kennel]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) base: ServeFlags,
     /// Use control groups for runs [default: auto]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) cgroup: Option<CgroupUse>,
@@ -95,6 +67,41 @@ pub(crate) struct ServeArgs {
     /// Command to run as the first run: when it ends, all runs and the service end, with its exit code
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Flags for addresses and paths, before the environment and the defaults fill the gaps.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ServeFlags {
+    /// Where to listen: unix:PATH[?mode=0660&group=NAME] or tcp:ADDRESS:PORT; repeatable [default:
+    /// /run/kennel/kennel.sock for root, else $XDG_RUNTIME_DIR/kennel/kennel.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Vec<String>,
+    /// Address at which other nodes of the database reach this server, such as tcp://node7.example:7443 [default: the first
+    /// TCP address that is not 0.0.0.0 or [::], else the first address]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) advertise: Option<String>,
+    /// Display name of this node [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+    /// Time after which a node that does not report is shown as unreachable, and may be forgotten; 3s to 10m [default: 45s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) node_lease: Option<Duration>,
+    /// Serve /livez, /readyz and /startupz over HTTP at ADDRESS:PORT or unix:PATH, without authentication
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) health_listen: Option<String>,
+    /// File of principals, tokens and certificates; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access: Option<PathBuf>,
+    /// Database, as sqlite:PATH or postgres://... [default: kennel.db in the data directory]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// File that holds the database's URL
+    #[arg(long, value_name = "FILE", conflicts_with = "store")]
+    pub(crate) store_file: Option<PathBuf>,
+    /// Directory for journals and the default database [default: /var/lib/kennel for root, else
+    /// $XDG_STATE_HOME/kennel]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -232,7 +239,7 @@ impl ServeArgs {
     }
 
     pub(crate) fn node_lease(&self, here: &Surroundings) -> Result<Duration, Failure> {
-        let given = here.setting(self.node_lease, "KENNEL_NODE_LEASE", values::duration)?;
+        let given = here.setting(self.base.node_lease, "KENNEL_NODE_LEASE", values::duration)?;
         let lease = given.unwrap_or(NODE_LEASE_DEFAULT);
         if lease < NODE_LEASE_MIN || lease > NODE_LEASE_MAX {
             return Err(
