@@ -1,53 +1,19 @@
 //! From a stop, or the leader's own exit, to the written outcome.
 
-use super::{Machine, Turn, stay};
-use crate::{
-    Command, Effect, Entry, Input, Outcome, Phase, Refusal, Report, RunIdentity, StopOrder,
-    StopReason, StopStage, Timestamp,
-};
+use super::Machine;
+use crate::{Effect, Entry, Outcome, Phase, StopOrder, StopReason, StopStage};
 use std::time::Duration;
 
 impl Machine {
-    pub(super) fn stopping(
-        &mut self,
-        now: Timestamp,
-        proc: Box<RunIdentity>,
-        order: StopOrder,
-        deadline: Timestamp,
-        stage: StopStage,
-        input: Input,
-    ) -> Turn {
-        match input {
-            Input::Command(Command::Stop(again)) => {
-                let deadline = self
-                    .shorten(now, Some(deadline), &again)
-                    .unwrap_or(deadline);
-                stay(Phase::Stopping {
-                    proc,
-                    order,
-                    deadline,
-                    stage,
-                })
-            }
-            Input::Command(Command::Admit) => (
-                Phase::Stopping {
-                    proc,
-                    order,
-                    deadline,
-                    stage,
-                },
-                Err(Refusal::AlreadyAdmitted),
-            ),
-            Input::Command(_) => (
-                Phase::Stopping {
-                    proc,
-                    order,
-                    deadline,
-                    stage,
-                },
-                Err(Refusal::Stopping),
-            ),
-            Input::Report(Report::StopRecorded) => {
+    /// Carries out a recorded stop.
+    pub(super) fn stop_recorded(&mut self, phase: Phase) -> Phase {
+        match phase {
+            Phase::Stopping {
+                proc,
+                order,
+                deadline,
+                stage,
+            } => {
                 if stage == StopStage::Recording {
                     let order = order.clone();
                     self.append(Entry::Stopping { order, deadline });
@@ -55,87 +21,23 @@ impl Machine {
                 if let Some((_, plan)) = self.recorded_stop() {
                     self.effects.push(Effect::StopTree(plan));
                 }
-                let stage = StopStage::Ordered;
-                stay(Phase::Stopping {
-                    proc,
-                    order,
-                    deadline,
-                    stage,
-                })
-            }
-            Input::Report(report) => stay(self.on_report(
-                now,
                 Phase::Stopping {
                     proc,
                     order,
                     deadline,
-                    stage,
-                },
-                report,
-            )),
-        }
-    }
-
-    pub(super) fn draining(
-        &mut self,
-        now: Timestamp,
-        proc: Box<RunIdentity>,
-        stop: Option<StopOrder>,
-        deadline: Option<Timestamp>,
-        input: Input,
-    ) -> Turn {
-        match input {
-            // Where the rest is being stopped already, a stop can only shorten that.
-            Input::Command(Command::Stop(order)) => {
-                let deadline = self.shorten(now, deadline, &order).or(deadline);
-                stay(Phase::Draining {
-                    proc,
-                    stop,
-                    deadline,
-                })
+                    stage: StopStage::Ordered,
+                }
             }
-            // The rest lives, and gets the signal.
-            Input::Command(Command::Interrupt) if self.rest_continues(stop.as_ref()) => {
-                self.effects.push(Effect::Interrupt);
-                stay(Phase::Draining {
-                    proc,
-                    stop,
-                    deadline,
-                })
-            }
-            Input::Command(Command::Admit) => (
-                Phase::Draining {
-                    proc,
-                    stop,
-                    deadline,
-                },
-                Err(Refusal::AlreadyAdmitted),
-            ),
-            Input::Command(_) => (
-                Phase::Draining {
-                    proc,
-                    stop,
-                    deadline,
-                },
-                Err(Refusal::Stopping),
-            ),
-            Input::Report(Report::StopRecorded) => {
-                let stop = self.stop_rest(stop, deadline);
-                stay(Phase::Draining {
-                    proc,
-                    stop,
-                    deadline,
-                })
-            }
-            Input::Report(report) => stay(self.on_report(
-                now,
-                Phase::Draining {
-                    proc,
-                    stop,
-                    deadline,
-                },
-                report,
-            )),
+            Phase::Draining {
+                proc,
+                stop,
+                deadline,
+            } => Phase::Draining {
+                proc,
+                stop: self.stop_rest(stop, deadline),
+                deadline,
+            },
+            other => other,
         }
     }
 
@@ -143,12 +45,11 @@ impl Machine {
     /// reason that began the end stays; a stop in progress can only have become shorter.
     pub(super) fn keeper_stops(
         &mut self,
-        now: Timestamp,
         phase: Phase,
         reason: StopReason,
         grace: Duration,
     ) -> Phase {
-        let due = now.plus(grace);
+        let due = self.now.plus(grace);
         let order = StopOrder { reason, grace };
         match phase {
             Phase::Released { proc }
@@ -209,32 +110,11 @@ impl Machine {
         }
     }
 
-    pub(super) fn closing(&mut self, outcome: Outcome, input: &Input) -> Turn {
-        match input {
-            // The run is ending, as requested.
-            Input::Command(Command::Stop(_)) => stay(Phase::Closing(outcome)),
-            Input::Command(Command::Admit) => {
-                (Phase::Closing(outcome), Err(Refusal::AlreadyAdmitted))
-            }
-            Input::Command(_) => (Phase::Closing(outcome), Err(Refusal::Stopping)),
-            Input::Report(Report::OutcomeRecorded) => {
-                if !self.record.has_end(self.next) {
-                    self.append(Entry::end(&outcome, self.next));
-                }
-                self.effects.push(Effect::Acknowledge);
-                stay(Phase::Closed(outcome))
-            }
-            Input::Report(_) => stay(Phase::Closing(outcome)),
+    pub(super) fn outcome_recorded(&mut self, outcome: Outcome) -> Phase {
+        if !self.record.has_end(self.next) {
+            self.append(Entry::end(&outcome, self.next));
         }
-    }
-
-    pub(super) fn closed(outcome: Outcome, input: &Input) -> Turn {
-        match input {
-            Input::Command(Command::Stop(_)) | Input::Report(_) => stay(Phase::Closed(outcome)),
-            Input::Command(Command::Admit) => {
-                (Phase::Closed(outcome), Err(Refusal::AlreadyAdmitted))
-            }
-            Input::Command(_) => (Phase::Closed(outcome), Err(Refusal::Ended)),
-        }
+        self.effects.push(Effect::Acknowledge);
+        Phase::Closed(outcome)
     }
 }

@@ -1,10 +1,11 @@
 //! One attempt to run one command, as a machine: a phase and an input give a phase and effects.
 //!
 //! Commands are answered: obeyed, or refused without any change. Reports are tolerated: one that comes late or twice
-//! changes nothing (INV-15). One function per phase, in `start`, `life` and `end`; handling that all living phases
-//! share is in [`Machine::heard`].
+//! changes nothing (INV-15). Commands are in `command`, reports of one phase in `start`, `life` and `end`; handling that
+//! all living phases share is in [`Machine::on_report`].
 
 mod adopted;
+mod command;
 mod end;
 mod life;
 mod memory;
@@ -12,8 +13,8 @@ mod rest;
 mod start;
 
 use crate::{
-    AttemptRecord, Command, Effect, EndReason, Ends, Entry, Exit, Input, LeaderExit, Leaving,
-    NeverRan, NextAttempt, Outcome, Phase, Refusal, Report, Row, RunIdentity, StartFailure,
+    AttemptRecord, Effect, EndReason, Ends, Entry, Exit, Input, LeaderExit, Leaving, NeverRan,
+    NextAttempt, Outcome, Phase, Refusal, Report, ResumeReason, Row, RunIdentity, StartFailure,
     StartStage, StopCertificate, StopOrder, StopReason, StopStage, Stuck, Times, Timestamp,
     TreeVerdict, ladder::StopPlan, phase::Exec,
 };
@@ -44,8 +45,6 @@ pub struct Machine {
     unrecorded: Option<(StopOrder, StopPlan)>,
     effects: Vec<Effect>,
 }
-
-type Turn = (Phase, Result<(), Refusal>);
 
 impl Default for Machine {
     fn default() -> Self {
@@ -148,40 +147,55 @@ impl Machine {
     /// A command that does not apply now is refused with the reason, and nothing has changed (INV-15).
     pub fn step(&mut self, now: Timestamp, input: Input) -> Result<(), Refusal> {
         self.now = now;
-        if let Input::Report(report) = &input {
-            self.note(report);
+        match input {
+            Input::Command(command) => {
+                if let Some(refusal) = self.refusal(&command) {
+                    return Err(refusal);
+                }
+                let phase = std::mem::replace(&mut self.phase, Phase::Accepted);
+                self.phase = self.obey(phase, command);
+            }
+            Input::Report(report) => {
+                self.note(&report);
+                let phase = std::mem::replace(&mut self.phase, Phase::Accepted);
+                self.phase = self.handle_report(phase, report);
+            }
         }
-        let phase = std::mem::replace(&mut self.phase, Phase::Accepted);
-        let (phase, answer) = match phase {
-            Phase::Accepted => self.accepted(input),
-            Phase::Preparing { stop } => self.preparing(stop, input),
-            Phase::Gated { proc, stop } => self.gated(proc, stop, input),
-            Phase::Leaving(leaving) => self.leaving(leaving, input),
-            Phase::Released { proc } => self.released(now, proc, input),
-            Phase::Running { proc } => self.running(now, proc, input),
-            Phase::Pausing { proc, stage } => self.pausing(now, proc, stage, input),
-            Phase::Paused { proc } => self.paused(now, proc, input),
-            Phase::Resuming { proc } => self.resuming(now, proc, input),
-            Phase::Stopping {
-                proc,
-                order,
-                deadline,
-                stage,
-            } => self.stopping(now, proc, order, deadline, stage, input),
-            Phase::Draining {
-                proc,
-                stop,
-                deadline,
-            } => self.draining(now, proc, stop, deadline, input),
-            Phase::Closing(outcome) => self.closing(outcome, &input),
-            Phase::Closed(outcome) => Self::closed(outcome, &input),
-            Phase::Forgotten(why) => match input {
-                Input::Command(_) => (Phase::Forgotten(why), Err(Refusal::Ended)),
-                Input::Report(_) => stay(Phase::Forgotten(why)),
-            },
-        };
-        self.phase = phase;
-        answer
+        Ok(())
+    }
+
+    /// Handles a report: by its phase, or as [`Self::on_report`].
+    fn handle_report(&mut self, phase: Phase, report: Report) -> Phase {
+        match (phase, report) {
+            (Phase::Preparing { stop }, report) => self.preparing(stop, report),
+            (Phase::Gated { proc, stop }, report) => self.gated(proc, stop, report),
+            (Phase::Leaving(leaving), report) => self.leaving(leaving, report),
+            (Phase::Pausing { proc, stage }, report) => self.pausing(proc, stage, report),
+            (Phase::Paused { proc }, Report::PauseExpired) => {
+                self.resumed(proc, ResumeReason::MaxPause)
+            }
+            (Phase::Resuming { proc }, Report::Thawed) => self.resumed(proc, ResumeReason::Asked),
+            (phase @ (Phase::Stopping { .. } | Phase::Draining { .. }), Report::StopRecorded) => {
+                self.stop_recorded(phase)
+            }
+            (Phase::Closing(outcome), Report::OutcomeRecorded) => self.outcome_recorded(outcome),
+            (
+                phase @ (Phase::Accepted
+                | Phase::Closing(_)
+                | Phase::Closed(_)
+                | Phase::Forgotten(_)),
+                _,
+            ) => phase,
+            (
+                phase @ (Phase::Released { .. }
+                | Phase::Running { .. }
+                | Phase::Paused { .. }
+                | Phase::Resuming { .. }
+                | Phase::Stopping { .. }
+                | Phase::Draining { .. }),
+                report,
+            ) => self.on_report(phase, report),
+        }
     }
 
     /// Notes contents of the certificate, and evidence of a kill for want of memory. Nothing follows the verdict on the
@@ -211,7 +225,7 @@ impl Machine {
     }
 
     /// Handles a report as every phase after the gate does: exec's result and the three ends.
-    fn on_report(&mut self, now: Timestamp, phase: Phase, report: Report) -> Phase {
+    fn on_report(&mut self, phase: Phase, report: Report) -> Phase {
         match report {
             Report::Executed => {
                 if self.exec == Exec::Awaited {
@@ -283,7 +297,7 @@ impl Machine {
             | Report::Withdrawn
             | Report::NotWithdrawn => {}
             Report::KeeperStops { reason, grace } => {
-                return self.keeper_stops(now, phase, reason, grace);
+                return self.keeper_stops(phase, reason, grace);
             }
         }
         self.advance(phase)
@@ -345,37 +359,6 @@ impl Machine {
             streams: Some(streams),
             certificate,
         })
-    }
-
-    fn begin_stop(&mut self, now: Timestamp, proc: Box<RunIdentity>, order: StopOrder) -> Phase {
-        let plan = plan(&order);
-        let deadline = now.plus(plan.kill_after);
-        self.unrecorded = Some((order.clone(), plan));
-        self.record_stop(&order, deadline);
-        Phase::Stopping {
-            proc,
-            order,
-            deadline,
-            stage: StopStage::Recording,
-        }
-    }
-
-    /// Applies a further order: it counts only if there is a tree and it brings SIGKILL forward. Returns the new
-    /// deadline.
-    fn shorten(
-        &mut self,
-        now: Timestamp,
-        deadline: Option<Timestamp>,
-        order: &StopOrder,
-    ) -> Option<Timestamp> {
-        let plan = plan(order);
-        let sooner = now.plus(plan.kill_after);
-        if self.ends.tree.is_some() || deadline.is_some_and(|deadline| deadline <= sooner) {
-            return None;
-        }
-        self.unrecorded = Some((order.clone(), plan));
-        self.record_stop(order, sooner);
-        Some(sooner)
     }
 
     // INV-3: no signal is an effect before this order was recorded.
@@ -460,21 +443,6 @@ fn recorded(proc: &RunIdentity) -> Entry {
     Entry::Recorded {
         identity: Box::new(proc.clone()),
         output_offsets: [0; 2],
-    }
-}
-
-fn stay(phase: Phase) -> Turn {
-    (phase, Ok(()))
-}
-
-/// Stores a stop before the command runs; it wins at the next safe point, and the earlier order stands.
-fn latch(stop: Option<StopOrder>, command: Command) -> (Option<StopOrder>, Result<(), Refusal>) {
-    match command {
-        Command::Stop(order) => (stop.or(Some(order)), Ok(())),
-        Command::Admit => (stop, Err(Refusal::AlreadyAdmitted)),
-        Command::Interrupt | Command::Pause | Command::Resume => {
-            (stop, Err(Refusal::NotRunningYet))
-        }
     }
 }
 

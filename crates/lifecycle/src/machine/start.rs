@@ -1,44 +1,22 @@
 //! From acceptance to the open gate, and the ways that lead back before it.
 
-use super::{Machine, Turn, failed_at, latch, recorded, stay, with_tree};
+use super::{Machine, failed_at, recorded, with_tree};
 use crate::{
-    Command, Effect, Input, Leaving, NeverRan, Phase, Refusal, Report, Row, RunIdentity,
-    StartStage, StopOrder, Timestamp, TreeVerdict,
+    Effect, Leaving, NeverRan, Phase, Report, Row, RunIdentity, StartStage, StopOrder, TreeVerdict,
 };
 
 impl Machine {
-    pub(super) fn accepted(&mut self, input: Input) -> Turn {
-        match input {
-            Input::Command(Command::Admit) => {
-                self.effects.push(Effect::Prepare);
-                stay(Phase::Preparing { stop: None })
-            }
-            // Nothing exists, but the stop has to outlive this server: a late retry of the spawn must meet it.
-            Input::Command(Command::Stop(order)) => {
-                stay(self.close_never_ran(NeverRan::Stopped(order), TreeVerdict::NeverRan))
-            }
-            Input::Command(Command::Interrupt | Command::Pause | Command::Resume) => {
-                (Phase::Accepted, Err(Refusal::NotRunningYet))
-            }
-            Input::Report(_) => stay(Phase::Accepted),
-        }
-    }
-
-    pub(super) fn preparing(&mut self, stop: Option<StopOrder>, input: Input) -> Turn {
-        match input {
-            Input::Command(command) => {
-                let (stop, answer) = latch(stop, command);
-                (Phase::Preparing { stop }, answer)
-            }
-            Input::Report(Report::Prepared(proc)) => stay(match stop {
+    pub(super) fn preparing(&mut self, stop: Option<StopOrder>, report: Report) -> Phase {
+        match report {
+            Report::Prepared(proc) => match stop {
                 // INV-2: the stop came before the gate.
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
                     self.effects.push(Effect::Record(proc.clone()));
                     Phase::Gated { proc, stop: None }
                 }
-            }),
-            Input::Report(Report::PrepareFailed(failure)) => stay(match stop {
+            },
+            Report::PrepareFailed(failure) => match stop {
                 Some(order) => {
                     self.close_never_ran(NeverRan::Stopped(order), TreeVerdict::NeverRan)
                 }
@@ -49,13 +27,13 @@ impl Machine {
                     self.effects.push(Effect::Forget);
                     Phase::Forgotten(NeverRan::Failed(failure))
                 }
-            }),
+            },
             // A stop refers to the run under the key, which is not this one.
-            Input::Report(Report::KeyTaken) => {
+            Report::KeyTaken => {
                 self.effects.push(Effect::Forget);
-                stay(Phase::Forgotten(NeverRan::Superseded))
+                Phase::Forgotten(NeverRan::Superseded)
             }
-            Input::Report(_) => stay(Phase::Preparing { stop }),
+            _ => Phase::Preparing { stop },
         }
     }
 
@@ -63,17 +41,10 @@ impl Machine {
         &mut self,
         proc: Box<RunIdentity>,
         stop: Option<StopOrder>,
-        input: Input,
-    ) -> Turn {
-        let report = match input {
-            Input::Command(command) => {
-                let (stop, answer) = latch(stop, command);
-                return (Phase::Gated { proc, stop }, answer);
-            }
-            Input::Report(report) => report,
-        };
+        report: Report,
+    ) -> Phase {
         let why = |failed| stop.clone().map_or(failed, NeverRan::Stopped);
-        stay(match report {
+        match report {
             Report::Recorded => match stop {
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
@@ -129,62 +100,64 @@ impl Machine {
             | Report::OutcomeRecorded
             | Report::Withdrawn
             | Report::NotWithdrawn => Phase::Gated { proc, stop },
-        })
+        }
     }
 
-    pub(super) fn leaving(&mut self, mut leaving: Leaving, input: Input) -> Turn {
-        match input {
-            Input::Command(Command::Stop(order)) => match (&leaving.why, leaving.row) {
-                // The row under the key is another run's; this run is as good as gone.
-                (NeverRan::Superseded, _) => return (Phase::Leaving(leaving), Err(Refusal::Ended)),
-                (NeverRan::Stopped(_), _) | (NeverRan::Failed(_), Row::Owed) => {}
-                // The stop has to outlive this server: a late retry of the spawn must meet it.
-                (NeverRan::Failed(_), Row::Absent | Row::Void) => {
-                    leaving.why = NeverRan::Stopped(order);
-                    leaving.row = Row::Owed;
-                }
-                (NeverRan::Failed(_), Row::InFlight | Row::Withdrawing) => {
-                    leaving.why = NeverRan::Stopped(order);
-                }
-            },
-            Input::Command(Command::Admit) => {
-                return (Phase::Leaving(leaving), Err(Refusal::AlreadyAdmitted));
+    /// Stops a run whose child exits without having run.
+    pub(super) fn stop_leaving(&mut self, mut leaving: Leaving, order: StopOrder) -> Phase {
+        if let NeverRan::Failed(_) = leaving.why
+            && leaving.row != Row::Owed
+        {
+            leaving.why = NeverRan::Stopped(order);
+            // The stop has to outlive this server: a late retry of the spawn must meet it.
+            if let Row::Absent | Row::Void = leaving.row {
+                leaving.row = Row::Owed;
             }
-            Input::Command(_) => return (Phase::Leaving(leaving), Err(Refusal::Stopping)),
-            Input::Report(Report::TreeEnded(tree)) => {
+        }
+        self.settle(leaving)
+    }
+
+    pub(super) fn leaving(&mut self, mut leaving: Leaving, report: Report) -> Phase {
+        match report {
+            Report::TreeEnded(tree) => {
                 leaving.tree.get_or_insert(tree);
             }
-            Input::Report(Report::Recorded | Report::RecordUnknown) => {
+            Report::Recorded | Report::RecordUnknown => {
                 if leaving.row == Row::InFlight {
                     leaving.row = Row::Owed;
                 }
             }
-            Input::Report(Report::RecordFailed) => {
+            Report::RecordFailed => {
                 if leaving.row == Row::InFlight {
                     let stopped = matches!(leaving.why, NeverRan::Stopped(_));
                     leaving.row = self.unrecorded_row(stopped);
                 }
             }
-            Input::Report(Report::KeyTaken) => {
+            Report::KeyTaken => {
                 if leaving.row == Row::InFlight {
                     leaving.row = Row::Absent;
                     leaving.why = NeverRan::Superseded;
                 }
             }
-            Input::Report(Report::Withdrawn) => {
+            Report::Withdrawn => {
                 if leaving.row == Row::Withdrawing {
                     let stopped = matches!(leaving.why, NeverRan::Stopped(_));
                     leaving.row = self.unrecorded_row(stopped);
                 }
             }
-            Input::Report(Report::NotWithdrawn) => {
+            Report::NotWithdrawn => {
                 if leaving.row == Row::Withdrawing {
                     leaving.row = Row::Owed;
                 }
             }
-            Input::Report(_) => {}
+            _ => {}
         }
-        stay(match (leaving.row, leaving.tree.take()) {
+        self.settle(leaving)
+    }
+
+    /// Closes or forgets the run once its row and the end of its tree allow it.
+    fn settle(&mut self, mut leaving: Leaving) -> Phase {
+        match (leaving.row, leaving.tree.take()) {
             (Row::Owed, Some(tree)) => self.close_never_ran(leaving.why, tree),
             (Row::Absent, Some(_)) => {
                 self.effects.extend([Effect::Acknowledge, Effect::Forget]);
@@ -196,24 +169,6 @@ impl Machine {
                 with_tree(Phase::Leaving(leaving), tree)
             }
             (_, tree) => Phase::Leaving(Leaving { tree, ..leaving }),
-        })
-    }
-
-    pub(super) fn released(
-        &mut self,
-        now: Timestamp,
-        proc: Box<RunIdentity>,
-        input: Input,
-    ) -> Turn {
-        match input {
-            Input::Command(Command::Stop(order)) => stay(self.begin_stop(now, proc, order)),
-            Input::Command(Command::Admit) => {
-                (Phase::Released { proc }, Err(Refusal::AlreadyAdmitted))
-            }
-            Input::Command(Command::Interrupt | Command::Pause | Command::Resume) => {
-                (Phase::Released { proc }, Err(Refusal::NotRunningYet))
-            }
-            Input::Report(report) => stay(self.on_report(now, Phase::Released { proc }, report)),
         }
     }
 }

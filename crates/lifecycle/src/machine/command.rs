@@ -1,0 +1,148 @@
+//! Commands: one table of refusals, one of the phases that follow.
+
+use super::{Machine, plan};
+use crate::{
+    Command, Effect, NeverRan, Phase, Refusal, RowState, StopOrder, StopStage, Timestamp,
+    TreeVerdict, phase::PauseStage,
+};
+
+impl Machine {
+    /// Returns why this command does not apply now.
+    pub(super) fn refusal(&self, command: &Command) -> Option<Refusal> {
+        let refusal = match (&self.phase, command) {
+            (Phase::Forgotten(_), _) => Refusal::Ended,
+            (Phase::Accepted, Command::Admit) => return None,
+            (_, Command::Admit) => Refusal::AlreadyAdmitted,
+            // The row under the key is another run's; this run is as good as gone.
+            (Phase::Leaving(leaving), Command::Stop(_)) if leaving.why == NeverRan::Superseded => {
+                Refusal::Ended
+            }
+            (_, Command::Stop(_)) => return None,
+            (
+                Phase::Accepted
+                | Phase::Preparing { .. }
+                | Phase::Gated { .. }
+                | Phase::Released { .. },
+                _,
+            ) => Refusal::NotRunningYet,
+            (Phase::Running { .. }, Command::Interrupt | Command::Pause) => return None,
+            (Phase::Running { .. }, Command::Resume) => Refusal::NotPaused,
+            (Phase::Paused { .. } | Phase::Resuming { .. }, Command::Resume) => return None,
+            (Phase::Pausing { .. } | Phase::Paused { .. } | Phase::Resuming { .. }, _) => {
+                Refusal::Paused
+            }
+            // The rest lives, and gets the signal.
+            (Phase::Draining { stop, .. }, Command::Interrupt)
+                if self.rest_continues(stop.as_ref()) =>
+            {
+                return None;
+            }
+            (
+                Phase::Leaving(_)
+                | Phase::Stopping { .. }
+                | Phase::Draining { .. }
+                | Phase::Closing(_),
+                _,
+            ) => Refusal::Stopping,
+            (Phase::Closed(_), _) => Refusal::Ended,
+        };
+        Some(refusal)
+    }
+
+    /// Obeys a command that is not refused.
+    pub(super) fn obey(&mut self, phase: Phase, command: Command) -> Phase {
+        match (phase, command) {
+            (Phase::Accepted, Command::Admit) => {
+                self.effects.push(Effect::Prepare);
+                Phase::Preparing { stop: None }
+            }
+            // Nothing exists, but the stop has to outlive this server: a late retry of the spawn must meet it.
+            (Phase::Accepted, Command::Stop(order)) => {
+                self.close_never_ran(NeverRan::Stopped(order), TreeVerdict::NeverRan)
+            }
+            // It wins at the next safe point, and the earlier order stands.
+            (Phase::Preparing { stop }, Command::Stop(order)) => Phase::Preparing {
+                stop: stop.or(Some(order)),
+            },
+            (Phase::Gated { proc, stop }, Command::Stop(order)) => Phase::Gated {
+                proc,
+                stop: stop.or(Some(order)),
+            },
+            (Phase::Leaving(leaving), Command::Stop(order)) => self.stop_leaving(leaving, order),
+            (
+                Phase::Released { proc }
+                | Phase::Running { proc }
+                | Phase::Pausing { proc, .. }
+                | Phase::Paused { proc }
+                | Phase::Resuming { proc },
+                Command::Stop(order),
+            ) => {
+                let plan = plan(&order);
+                let deadline = self.now.plus(plan.kill_after);
+                self.unrecorded = Some((order.clone(), plan));
+                self.record_stop(&order, deadline);
+                Phase::Stopping {
+                    proc,
+                    order,
+                    deadline,
+                    stage: StopStage::Recording,
+                }
+            }
+            (phase @ (Phase::Running { .. } | Phase::Draining { .. }), Command::Interrupt) => {
+                self.effects.push(Effect::Interrupt);
+                phase
+            }
+            (Phase::Running { proc }, Command::Pause) => {
+                self.effects.push(Effect::RecordState(RowState::Pausing));
+                let stage = PauseStage::Recording;
+                Phase::Pausing { proc, stage }
+            }
+            (Phase::Paused { proc }, Command::Resume) => {
+                self.effects.push(Effect::Thaw);
+                Phase::Resuming { proc }
+            }
+            (
+                Phase::Stopping {
+                    proc,
+                    order,
+                    deadline,
+                    stage,
+                },
+                Command::Stop(again),
+            ) => Phase::Stopping {
+                proc,
+                order,
+                deadline: self.shorten(Some(deadline), &again).unwrap_or(deadline),
+                stage,
+            },
+            // Where the rest is being stopped already, a stop can only shorten that.
+            (
+                Phase::Draining {
+                    proc,
+                    stop,
+                    deadline,
+                },
+                Command::Stop(order),
+            ) => Phase::Draining {
+                proc,
+                stop,
+                deadline: self.shorten(deadline, &order).or(deadline),
+            },
+            // It is being carried out, or was; any other command is refused.
+            (other, _) => other,
+        }
+    }
+
+    /// Applies a further order: it counts only if there is a tree and it brings SIGKILL forward. Returns the new
+    /// deadline.
+    fn shorten(&mut self, deadline: Option<Timestamp>, order: &StopOrder) -> Option<Timestamp> {
+        let plan = plan(order);
+        let sooner = self.now.plus(plan.kill_after);
+        if self.ends.tree.is_some() || deadline.is_some_and(|deadline| deadline <= sooner) {
+            return None;
+        }
+        self.unrecorded = Some((order.clone(), plan));
+        self.record_stop(order, sooner);
+        Some(sooner)
+    }
+}
