@@ -19,36 +19,10 @@ pub struct RunId(Ulid);
 pub struct InvalidRunId;
 
 impl RunId {
-    /// Makes an id of this 128-bit value: 48 bits of milliseconds since 1970, 80 random bits.
-    #[must_use]
-    pub fn from_u128(value: u128) -> Self {
-        Self(Ulid::from(value))
-    }
-
-    /// Returns the 128-bit value.
-    #[must_use]
-    pub fn as_u128(self) -> u128 {
-        self.0.into()
-    }
-
     /// Returns the creation time of the id, in milliseconds since 1970, by its creator's clock.
     #[must_use]
     pub fn timestamp_ms(self) -> u64 {
         self.0.timestamp_ms()
-    }
-}
-
-impl FromStr for RunId {
-    type Err = InvalidRunId;
-
-    fn from_str(text: &str) -> Result<Self, InvalidRunId> {
-        parse(text).map(Self)
-    }
-}
-
-impl fmt::Display for RunId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -100,10 +74,11 @@ pub struct NodeId(Ulid);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeeperEpoch(Ulid);
 
-macro_rules! ulid_text {
+/// Value and text of a name. It serializes as text in human-readable formats, as 128 bits elsewhere.
+macro_rules! ulid {
     ($name:ident) => {
         impl $name {
-            /// Makes a name of this 128-bit value.
+            /// Makes an id of this 128-bit value: 48 bits of milliseconds since 1970, 80 random bits.
             #[must_use]
             pub fn from_u128(value: u128) -> Self {
                 Self(Ulid::from(value))
@@ -129,15 +104,7 @@ macro_rules! ulid_text {
                 self.0.fmt(f)
             }
         }
-    };
-}
 
-ulid_text!(NodeId);
-ulid_text!(KeeperEpoch);
-
-/// Serializes as text in human-readable formats, as 128 bits elsewhere.
-macro_rules! ulid_serde {
-    ($name:ident) => {
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 if serializer.is_human_readable() {
@@ -161,9 +128,9 @@ macro_rules! ulid_serde {
     };
 }
 
-ulid_serde!(RunId);
-ulid_serde!(NodeId);
-ulid_serde!(KeeperEpoch);
+ulid!(RunId);
+ulid!(NodeId);
+ulid!(KeeperEpoch);
 
 /// Stricter than [`Ulid::from_string`]: no lower case and no look-alikes, so that one id has one text.
 fn parse(text: &str) -> Result<Ulid, InvalidRunId> {
