@@ -7,6 +7,7 @@ use crate::{
     RunLimits, Signal, StateProbe, Violation,
     ladder::{Action, StopPlan},
     limits, rules,
+    spec::count_at_most,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -244,9 +245,9 @@ impl Policy {
 
     fn check_success(&self, found: &mut Vec<Violation>) {
         const FIELD: &str = "spec.success_exit_codes";
-        if self.success_exit_codes.len() > limits::SUCCESS_EXIT_CODES_MAX {
-            found.push(Violation::new(FIELD, "must have at most 16 entries"));
-        }
+        let count = self.success_exit_codes.len();
+        let most = limits::SUCCESS_EXIT_CODES_MAX;
+        count_at_most(FIELD, count, most, "entries", found);
         if self.success_exit_codes.contains(&0) {
             found.push(Violation::new(
                 FIELD,
@@ -275,12 +276,16 @@ impl Policy {
 }
 
 fn check_timeout(field: &str, time: Option<Duration>, found: &mut Vec<Violation>) {
-    let what = match time {
-        Some(Duration::ZERO) => "must be more than zero; leave it out for no limit",
-        Some(time) if time > limits::TIMEOUT_MAX => "must be at most 10 years (87,600 hours)",
-        _ => return,
-    };
-    found.push(Violation::new(field, what));
+    found.extend(fault_of_timeout(time).map(|why| Violation::new(field, why)));
+}
+
+/// Returns why a run cannot have this limit.
+pub(crate) fn fault_of_timeout(time: Option<Duration>) -> Option<&'static str> {
+    match time {
+        Some(Duration::ZERO) => Some("must be more than zero; leave it out for no limit"),
+        Some(time) if time > limits::TIMEOUT_MAX => Some("must be at most 10 years (87,600 hours)"),
+        _ => None,
+    }
 }
 
 named! {
@@ -355,9 +360,8 @@ impl StopPolicy {
     }
 
     fn check_steps(&self, found: &mut Vec<Violation>) {
-        if self.steps.len() > limits::STOP_ACTIONS_MAX {
-            found.push(Violation::new(STOP_STEPS, "must have at most 16 entries"));
-        }
+        let (count, most) = (self.steps.len(), limits::STOP_ACTIONS_MAX);
+        count_at_most(STOP_STEPS, count, most, "entries", found);
         for (at, step) in self.steps.iter().enumerate() {
             let why = match &step.action {
                 Action::Signal(Signal::KILL | Signal::STOP) => {

@@ -1,6 +1,6 @@
 //! User, privileges and sandbox of a command.
 
-use crate::{CapabilitySet, Violation, limits, names::named};
+use crate::{CapabilitySet, Violation, limits, names::named, spec::count_at_most};
 use serde::{Deserialize, Serialize};
 
 /// The user of a command, and whether executing a program may give it more privileges.
@@ -97,16 +97,14 @@ impl Privileges {
             sandbox.check(found);
         }
         let Some(user) = &self.user else { return };
-        let mut wrong = |field: &str, why: &str| found.push(Violation::new(field, why));
-        let most = limits::GROUPS_MAX;
-        if user.groups.len() > most {
-            let why = format!("must have at most {most} entries");
-            wrong("spec.privileges.user.supplementary_group_ids", &why);
-        }
+        let field = "spec.privileges.user.supplementary_group_ids";
+        let (count, most) = (user.groups.len(), limits::GROUPS_MAX);
+        count_at_most(field, count, most, "entries", found);
         // The kernel takes this number for no id.
         let is_none = |id: &u32| *id == u32::MAX;
         if [user.uid, user.gid].iter().chain(&user.groups).any(is_none) {
-            wrong("spec.privileges.user", "4294967295 is no user and no group");
+            let why = "4294967295 is no user and no group";
+            found.push(Violation::new("spec.privileges.user", why));
         }
     }
 }
@@ -118,11 +116,8 @@ impl Sandbox {
             ("writable_paths", &self.writable_paths),
         ] {
             let field = format!("spec.privileges.sandbox.{field}");
-            let most = limits::SANDBOX_PATHS_MAX;
-            if paths.len() > most {
-                let why = format!("must have at most {most} entries");
-                found.push(Violation::new(field.as_str(), &why));
-            }
+            let (count, most) = (paths.len(), limits::SANDBOX_PATHS_MAX);
+            count_at_most(field.as_str(), count, most, "entries", found);
             let is_usable = |path: &String| path.starts_with('/') && !path.contains('\0');
             if !paths.iter().all(is_usable) {
                 found.push(Violation::new(field.as_str(), "must be absolute paths"));

@@ -1,7 +1,7 @@
 //! Readiness, liveness, and rules on lines of output. Given with the spec, never changed.
 
 use crate::names::named;
-use crate::{LinePattern, Violation, labels, limits};
+use crate::{LinePattern, Violation, labels, limits, policy, spec::count_at_most};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -137,17 +137,8 @@ impl Readiness {
             found.push(Violation::new(format!("spec.readiness.{field}"), why));
         };
         check_times(self.interval, self.timeout, &mut wrong);
-        match self.start_timeout {
-            Some(Duration::ZERO) => {
-                wrong(
-                    "start_timeout",
-                    "must be more than zero; leave it out for no limit",
-                );
-            }
-            Some(time) if time > limits::TIMEOUT_MAX => {
-                wrong("start_timeout", "must be at most 10 years (87,600 hours)");
-            }
-            _ => {}
+        if let Some(why) = policy::fault_of_timeout(self.start_timeout) {
+            wrong("start_timeout", why);
         }
         match &self.probe {
             ReadyProbe::Rule => {
@@ -271,10 +262,8 @@ pub(crate) fn all(readiness: Option<&Readiness>, rules: &[OutputRule]) -> Vec<Ou
 }
 
 pub(crate) fn check(rules: &[OutputRule], found: &mut Vec<Violation>) {
-    if rules.len() > limits::OUTPUT_RULES_MAX {
-        let why = format!("must have at most {} entries", limits::OUTPUT_RULES_MAX);
-        found.push(Violation::new("spec.output_rules", why));
-    }
+    let (count, most) = (rules.len(), limits::OUTPUT_RULES_MAX);
+    count_at_most("spec.output_rules", count, most, "entries", found);
     let mut names = BTreeSet::new();
     for (at, rule) in rules.iter().enumerate() {
         let field = format!("spec.output_rules[{at}]");

@@ -2,7 +2,7 @@
 //! [`SecretValue`], which no form of a spec shows or stores.
 
 use crate::names::named;
-use crate::{RunSpec, Violation, limits};
+use crate::{RunSpec, Violation, limits, spec::count_at_most};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
 use std::fmt;
 use zeroize::Zeroizing;
@@ -136,9 +136,8 @@ impl RunSpec {
     }
 
     pub(crate) fn check_secrets(&self, found: &mut Vec<Violation>) {
-        if self.secrets.len() > limits::SECRETS_MAX {
-            let why = format!("must have at most {} entries", limits::SECRETS_MAX);
-            found.push(Violation::new("spec.secrets", why));
+        let (count, most) = (self.secrets.len(), limits::SECRETS_MAX);
+        if !count_at_most("spec.secrets", count, most, "entries", found) {
             return;
         }
         for (at, secret) in self.secrets.iter().enumerate() {

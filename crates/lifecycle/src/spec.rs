@@ -167,6 +167,28 @@ impl Violation {
     }
 }
 
+/// Checks a number of entries, or of another unit; returns whether it fits.
+pub(crate) fn count_at_most(
+    field: impl Into<String>,
+    count: usize,
+    most: usize,
+    unit: &str,
+    found: &mut Vec<Violation>,
+) -> bool {
+    if count > most {
+        let why = format!("must have at most {most} {unit}");
+        found.push(Violation::new(field, why));
+    }
+    count <= most
+}
+
+fn bytes_at_most(field: impl Into<String>, bytes: usize, most: usize, found: &mut Vec<Violation>) {
+    if bytes > most {
+        let why = format!("must be at most {most} bytes");
+        found.push(Violation::new(field, why));
+    }
+}
+
 impl RunSpec {
     /// Returns this spec without its secrets.
     #[must_use]
@@ -230,12 +252,8 @@ impl RunSpec {
     }
 
     fn check_labels(&self, found: &mut Vec<Violation>) {
-        if self.labels.len() > limits::LABELS_MAX {
-            found.push(Violation::new(
-                "spec.labels",
-                format!("must have at most {} entries", limits::LABELS_MAX),
-            ));
-        }
+        let count = self.labels.len();
+        count_at_most("spec.labels", count, limits::LABELS_MAX, "entries", found);
         for (key, value) in &self.labels {
             let field = || {
                 format!(
@@ -266,12 +284,8 @@ impl CommandSpec {
         let Some(input) = &self.initial_input else {
             return;
         };
-        if input.len() > limits::INITIAL_INPUT_BYTES_MAX {
-            found.push(Violation::new(
-                "spec.initial_input",
-                format!("must be at most {} bytes", limits::INITIAL_INPUT_BYTES_MAX),
-            ));
-        }
+        let most = limits::INITIAL_INPUT_BYTES_MAX;
+        bytes_at_most("spec.initial_input", input.len(), most, found);
         if self.input == InputMode::Open {
             found.push(Violation::new(
                 "spec.initial_input",
@@ -287,12 +301,8 @@ impl CommandSpec {
         if self.argv.first().is_some_and(|name| name.is_empty()) {
             found.push(Violation::new("spec.argv.args[0]", "must not be empty"));
         }
-        if self.argv.len() > limits::ARGV_LEN_MAX {
-            found.push(Violation::new(
-                "spec.argv.args",
-                format!("must have at most {} elements", limits::ARGV_LEN_MAX),
-            ));
-        }
+        let (count, most) = (self.argv.len(), limits::ARGV_LEN_MAX);
+        count_at_most("spec.argv.args", count, most, "elements", found);
         for (i, arg) in self.argv.iter().enumerate() {
             check_c_string(format!("spec.argv.args[{i}]"), arg, found);
         }
@@ -307,20 +317,12 @@ impl CommandSpec {
         if cwd.contains(&0) {
             found.push(Violation::new("spec.cwd", "must not contain a NUL byte"));
         }
-        if cwd.len() > limits::CWD_BYTES_MAX {
-            found.push(Violation::new(
-                "spec.cwd",
-                format!("must be at most {} bytes", limits::CWD_BYTES_MAX),
-            ));
-        }
+        bytes_at_most("spec.cwd", cwd.len(), limits::CWD_BYTES_MAX, found);
     }
 
     fn check_env(&self, found: &mut Vec<Violation>) {
-        if self.env.len() > limits::ENV_ENTRIES_MAX {
-            found.push(Violation::new(
-                "spec.env.vars",
-                format!("must have at most {} entries", limits::ENV_ENTRIES_MAX),
-            ));
+        let (count, most) = (self.env.len(), limits::ENV_ENTRIES_MAX);
+        if !count_at_most("spec.env.vars", count, most, "entries", found) {
             return;
         }
         for (name, value) in &self.env {
@@ -343,12 +345,8 @@ impl CommandSpec {
             if name.contains('\0') || value.contains('\0') {
                 found.push(Violation::new(field.clone(), "must not contain a NUL byte"));
             }
-            if name.len() + value.len() + 1 > limits::ARG_BYTES_MAX {
-                found.push(Violation::new(
-                    field,
-                    format!("must be at most {} bytes", limits::ARG_BYTES_MAX),
-                ));
-            }
+            let bytes = name.len() + value.len() + 1;
+            bytes_at_most(field, bytes, limits::ARG_BYTES_MAX, found);
         }
     }
 
@@ -371,12 +369,7 @@ fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {
     if text.as_encoded_bytes().contains(&0) {
         found.push(Violation::new(field.clone(), "must not contain a NUL byte"));
     }
-    if text.len() > limits::ARG_BYTES_MAX {
-        found.push(Violation::new(
-            field,
-            format!("must be at most {} bytes", limits::ARG_BYTES_MAX),
-        ));
-    }
+    bytes_at_most(field, text.len(), limits::ARG_BYTES_MAX, found);
 }
 
 /// Composes the environment of a command: the variables that the mode takes from the server's, then the caller's own,
