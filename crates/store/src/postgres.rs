@@ -8,7 +8,7 @@ mod statements;
 
 use self::failure::failure;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
-use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, Statements, WITHDRAW};
+use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
@@ -16,7 +16,7 @@ use crate::{
     node::StopWrite,
     open::{self},
     reader::{self, STATEMENT_TIMEOUT},
-    record::Record,
+    record::{Record, Statements},
     select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -59,7 +59,7 @@ pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenE
         leases: Some(Writer::start(Box::new(PostgresCommitter {
             link: Arc::clone(&link),
             conn: None,
-            sql: Arc::new(Statements::new()),
+            sql: Arc::new(statements::build()),
             in_doubt: false,
         }))),
         reader: Readers::new(link),
@@ -114,38 +114,16 @@ struct Sorted<'a> {
     begins: Vec<&'a Record>,
     mends: Vec<&'a Record>,
     withdrawals: Vec<(RunId, NodeId, i64)>,
-    stops: Stops,
-    states: States,
+    /// Run, generation, deadline, detail.
+    stops: Vec<(String, i64, i64, &'a str)>,
+    /// Run, generation, state, start.
+    states: Vec<(String, i64, &'static str, Option<i64>)>,
     facets: Vec<(RunId, i64, &'a str)>,
-    removals: Removals,
+    /// Run, node, generation, time, detail.
+    removals: Vec<(String, String, i64, i64, &'a str)>,
     consumers: Vec<(&'a ConsumerWrite, i64)>,
     leases: Vec<PgQuery<'a>>,
     left_stops: Vec<PgQuery<'a>>,
-}
-
-#[derive(Default)]
-struct Stops {
-    runs: Vec<String>,
-    generations: Vec<i64>,
-    deadlines: Vec<i64>,
-    details: Vec<String>,
-}
-
-#[derive(Default)]
-struct States {
-    runs: Vec<String>,
-    generations: Vec<i64>,
-    words: Vec<&'static str>,
-    started: Vec<Option<i64>>,
-}
-
-#[derive(Default)]
-struct Removals {
-    runs: Vec<String>,
-    nodes: Vec<String>,
-    generations: Vec<i64>,
-    times: Vec<i64>,
-    details: Vec<String>,
 }
 
 impl<'a> Sorted<'a> {
@@ -164,22 +142,18 @@ impl<'a> Sorted<'a> {
                     generation,
                     detail,
                     deadline,
-                } => {
-                    sorted.stops.runs.push(run.to_string());
-                    sorted.stops.generations.push(*generation);
-                    sorted.stops.deadlines.push(deadline.0);
-                    sorted.stops.details.push(detail.clone());
-                }
+                } => sorted
+                    .stops
+                    .push((run.to_string(), *generation, deadline.0, detail)),
                 Write::State {
                     run,
                     generation,
                     state,
                     started,
                 } => {
-                    sorted.states.runs.push(run.to_string());
-                    sorted.states.generations.push(*generation);
-                    sorted.states.words.push(state.name());
-                    sorted.states.started.push(started.map(|t| t.0));
+                    let started = started.map(|t| t.0);
+                    let row = (run.to_string(), *generation, state.name(), started);
+                    sorted.states.push(row);
                 }
                 Write::Facets {
                     run,
@@ -193,11 +167,8 @@ impl<'a> Sorted<'a> {
                     at,
                     detail,
                 } => {
-                    sorted.removals.runs.push(run.to_string());
-                    sorted.removals.nodes.push(node.to_string());
-                    sorted.removals.generations.push(*generation);
-                    sorted.removals.times.push(at.0);
-                    sorted.removals.details.push(detail.clone());
+                    let (run, node) = (run.to_string(), node.to_string());
+                    sorted.removals.push((run, node, *generation, at.0, detail));
                 }
                 Write::Consumer { write, generation } => {
                     sorted.consumers.push((write, *generation));
@@ -225,42 +196,36 @@ impl<'a> Sorted<'a> {
         sorted
     }
 
-    fn statements(&self) -> usize {
-        usize::from(!self.inserts.is_empty())
-            + usize::from(!self.closes.is_empty())
-            + usize::from(!self.rests.is_empty())
-            + usize::from(!self.begins.is_empty())
-            + usize::from(!self.mends.is_empty())
-            + 2 * self.withdrawals.len()
-            + usize::from(!self.stops.runs.is_empty())
-            + usize::from(!self.states.runs.is_empty())
-            + self.facets.len()
-            + usize::from(!self.removals.runs.is_empty())
-            + self.consumers.len()
-            + self.leases.len()
-            + self.left_stops.len()
-    }
-
-    /// Runs the statements; returns the runs that were written.
-    async fn execute(
-        self,
-        conn: &mut PgConnection,
-        session: Session,
-        sql: &Statements,
-    ) -> Result<HashSet<String>, sqlx::Error> {
-        let mut written = HashSet::new();
-        let mut queries = Vec::with_capacity(8);
+    /// Returns the statements in their order.
+    fn queries(self, sql: &Statements) -> Vec<PgQuery<'a>> {
+        let mut queries = self.leases;
+        for (write, generation) in self.consumers {
+            let text = match write {
+                ConsumerWrite::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
+                ConsumerWrite::Delete(..) => AssertSqlSafe(consumer::DELETE_POSTGRES.into()),
+                ConsumerWrite::Expire(..) => AssertSqlSafe(consumer::EXPIRE_POSTGRES.into()),
+            };
+            queries.push(consumer::bind!(sqlx::query(text), write, generation));
+        }
+        if !self.removals.is_empty() {
+            let (runs, nodes, generations, times, details) =
+                self.removals
+                    .into_iter()
+                    .collect::<(Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>)>();
+            let removal = sqlx::query(REMOVAL).bind(runs).bind(nodes);
+            queries.push(removal.bind(generations).bind(times).bind(details));
+        }
         let whole = [
-            (&self.inserts, &sql.insert),
-            (&self.closes, &sql.close),
-            (&self.mends, &sql.mend),
-            (&self.rests, &sql.rest),
-            (&self.begins, &sql.begin),
+            (self.inserts, &sql.insert),
+            (self.closes, &sql.close),
+            (self.mends, &sql.mend),
+            (self.rests, &sql.rest),
+            (self.begins, &sql.begin),
         ];
         for (records, sql) in whole {
             if !records.is_empty() {
                 let query = sqlx::query(AssertSqlSafe(sql.clone()));
-                queries.push(Record::bind_postgres(records, query));
+                queries.push(Record::bind_postgres(&records, query));
             }
         }
         for (run, node, generation) in self.withdrawals {
@@ -269,78 +234,41 @@ impl<'a> Sorted<'a> {
                 queries.push(run.bind(node.to_string()).bind(generation));
             }
         }
-        if !self.stops.runs.is_empty() {
-            let Stops {
-                runs,
-                generations,
-                deadlines,
-                details,
-            } = self.stops;
-            queries.push(
-                sqlx::query(STOP)
-                    .bind(runs)
-                    .bind(generations)
-                    .bind(deadlines)
-                    .bind(details),
-            );
+        if !self.stops.is_empty() {
+            let (runs, generations, deadlines, details): (Vec<_>, Vec<_>, Vec<_>, Vec<_>) =
+                self.stops.into_iter().collect();
+            let stop = sqlx::query(STOP).bind(runs).bind(generations);
+            queries.push(stop.bind(deadlines).bind(details));
         }
-        if !self.states.runs.is_empty() {
-            let States {
-                runs,
-                generations,
-                words,
-                started,
-            } = self.states;
-            queries.push(
-                sqlx::query(STATE)
-                    .bind(runs)
-                    .bind(generations)
-                    .bind(words)
-                    .bind(started),
-            );
+        if !self.states.is_empty() {
+            let (runs, generations, words, started): (Vec<_>, Vec<_>, Vec<_>, Vec<_>) =
+                self.states.into_iter().collect();
+            let state = sqlx::query(STATE).bind(runs).bind(generations);
+            queries.push(state.bind(words).bind(started));
         }
         for (run, generation, text) in self.facets {
             let facets = sqlx::query(FACETS).bind(run.to_string());
             queries.push(facets.bind(generation).bind(text));
         }
-        if !self.removals.runs.is_empty() {
-            let Removals {
-                runs,
-                nodes,
-                generations,
-                times,
-                details,
-            } = self.removals;
-            // It locks the node, so it comes before statements that do not.
-            let removal = sqlx::query(REMOVAL)
-                .bind(runs)
-                .bind(nodes)
-                .bind(generations)
-                .bind(times)
-                .bind(details);
-            queries.insert(0, removal);
-        }
-        // So do these.
-        for (write, generation) in self.consumers {
-            let text = match write {
-                ConsumerWrite::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
-                ConsumerWrite::Delete(..) => AssertSqlSafe(consumer::DELETE_POSTGRES.into()),
-                ConsumerWrite::Expire(..) => AssertSqlSafe(consumer::EXPIRE_POSTGRES.into()),
-            };
-            let query = consumer::bind!(sqlx::query(text), write, generation);
-            queries.insert(0, query);
-        }
-        // And these.
-        queries.splice(0..0, self.leases);
         queries.extend(self.left_stops);
-        for query in queries {
-            let query = query.persistent(session == Session::Own);
-            for row in query.fetch_all(&mut *conn).await? {
-                written.insert(sqlx::Row::try_get(&row, 0)?);
-            }
-        }
-        Ok(written)
+        queries
     }
+}
+
+/// Runs the statements; returns the runs that were written.
+async fn execute(
+    queries: Vec<PgQuery<'_>>,
+    conn: &mut PgConnection,
+    session: Session,
+) -> Result<HashSet<String>, sqlx::Error> {
+    let mut written = HashSet::new();
+    for query in queries {
+        let query = query.persistent(session == Session::Own);
+        for row in query.fetch_all(&mut *conn).await? {
+            written.insert(sqlx::Row::try_get(&row, 0)?);
+        }
+    }
+    Ok(written)
 }
 
 type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
@@ -370,7 +298,7 @@ impl PostgresCommitter {
         Self {
             link,
             conn: Some(conn),
-            sql: Arc::new(Statements::new()),
+            sql: Arc::new(statements::build()),
             in_doubt: false,
         }
     }
@@ -416,16 +344,15 @@ impl PostgresCommitter {
             return Ok(vec![answer]);
         }
         self.link.lives.check()?;
-        let sorted = Sorted::new(batch);
-        let sql = self.sql.clone();
-        let written = if session == Session::Own && sorted.statements() == 1 {
+        let queries = Sorted::new(batch).queries(&self.sql);
+        let written = if session == Session::Own && queries.len() == 1 {
             // One statement is its own transaction: two round trips less.
             self.in_doubt = true;
-            sorted.execute(conn, session, &sql).await?
+            execute(queries, conn, session).await?
         } else {
             let mut tx = link::begin(conn, session).await?;
             self.link.look_where(&mut tx, session).await?;
-            let written = sorted.execute(&mut tx, session, &sql).await?;
+            let written = execute(queries, &mut tx, session).await?;
             self.in_doubt = true;
             tx.commit().await?;
             written

@@ -16,7 +16,7 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 macro_rules! record {
     ($($column:ident: $type:ty,)+) => {
         /// One row, flat. Numbers that are unsigned in the kernel are stored by their bits.
-        #[derive(Clone, Debug)]
+        #[derive(Clone, Debug, Default)]
         pub(crate) struct Record { $(pub(crate) $column: $type,)+ }
 
         /// The columns with their types.
@@ -116,6 +116,16 @@ record! {
     output_removed_detail: Option<String>,
     facets: String,
     entries: Option<String>,
+}
+
+/// Statements that write whole rows, and those of consumers.
+pub(crate) struct Statements {
+    pub(crate) insert: Arc<str>,
+    pub(crate) close: Arc<str>,
+    pub(crate) rest: Arc<str>,
+    pub(crate) begin: Arc<str>,
+    pub(crate) mend: Arc<str>,
+    pub(crate) put_consumer: Arc<str>,
 }
 
 /// A column by name and Postgres type.
@@ -284,33 +294,7 @@ impl Record {
             keeper_epoch: new.keeper_epoch.to_string(),
             state: state(StoredState::Starting),
             desired: Desired::Run.name().to_owned(),
-            process_pid: None,
-            process_group_id: None,
-            session_id: None,
-            start_ticks: None,
-            pidfs_handle: None,
-            boot_id: None,
-            pidns_inode: None,
-            pidns_init_start_ticks: None,
-            cgroup_path: None,
-            cgroup_inode: None,
-            containment_detail: None,
-            shim_pid: None,
-            shim_process_group_id: None,
-            shim_session_id: None,
-            shim_start_ticks: None,
-            shim_pidfs_handle: None,
             grace_period_ms: millis_up(new.spec.policy.grace()),
-            stop_deadline: None,
-            stop_detail: None,
-            end_reason: None,
-            end_detail: None,
-            exit_kind: None,
-            exit_value: None,
-            tree_verdict: None,
-            tree_detail: None,
-            certificate_detail: None,
-            streams_end: None,
             traceparent: new.traceparent.clone(),
             restarted_from: new.restarted_from.map(|run| run.to_string()),
             parent_run_id: new.spec.parent.map(|parent| parent.run.to_string()),
@@ -319,18 +303,9 @@ impl Record {
             spec_digest_version: i64::from(new.spec_digest_version),
             labels: json::write(&new.spec.labels),
             created_us: new.created.0,
-            started_us: None,
-            leader_exited_us: None,
-            streams_closed_us: None,
-            tree_empty_us: None,
-            ended_us: None,
-            restarts: 0,
-            next_restart_us: None,
             attempts_detail: json::write::<[PastAttempt]>(&[]),
-            output_removed_us: None,
-            output_removed_detail: None,
             facets: json::write(&Facets::default()),
-            entries: None,
+            ..Self::default()
         }
     }
 

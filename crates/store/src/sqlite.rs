@@ -12,7 +12,7 @@ use crate::{
     reader::{self, STATEMENT_TIMEOUT},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
-        column_list, mending_set,
+        Statements, column_list, mending_set,
     },
     select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
@@ -128,16 +128,6 @@ struct SqliteCommitter {
     /// The file; no later server would find writes to another file, or to one without a name.
     file: OpenedFile,
     sql: Statements,
-}
-
-/// Statements that write whole rows.
-struct Statements {
-    insert: Arc<str>,
-    close: Arc<str>,
-    rest: Arc<str>,
-    begin: Arc<str>,
-    mend: Arc<str>,
-    put_consumer: Arc<str>,
 }
 
 impl SqliteCommitter {

@@ -4,20 +4,9 @@ use crate::{
     consumer,
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE,
-        column_list, mending_set,
+        Statements, column_list, mending_set,
     },
 };
-use std::sync::Arc;
-
-/// Statements that write whole rows, and those of consumers.
-pub(super) struct Statements {
-    pub(super) insert: Arc<str>,
-    pub(super) close: Arc<str>,
-    pub(super) rest: Arc<str>,
-    pub(super) begin: Arc<str>,
-    pub(super) mend: Arc<str>,
-    pub(super) put_consumer: Arc<str>,
-}
 
 /// The nodes of these runs whose present generation is among these, as `present`. FOR KEY SHARE, as an INSERT: a new
 /// generation waits for the transaction, or it for the new generation, and a lease never does.
@@ -79,62 +68,61 @@ pub(super) const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2:
     WHERE runs.run_id = w.run_id AND runs.node = w.node AND runs.node IN (SELECT node FROM present) \
     AND runs.end_reason IS NOT NULL AND runs.output_removed_us IS NULL RETURNING runs.run_id";
 
-impl Statements {
-    pub(super) fn new() -> Self {
-        let names = column_list("");
-        let values: Vec<String> = COLUMNS
-            .iter()
-            .map(|c| match c.name {
-                "labels" => "w.labels::jsonb".to_owned(),
-                name => format!("w.{name}"),
-            })
-            .collect();
-        let arrays: Vec<String> = COLUMNS
-            .iter()
-            .enumerate()
-            .map(|(i, c)| format!("${}::{}[]", i + 1, c.sql_type))
-            .collect();
-        // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
-        // before it. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE, wait for this commit, and
-        // this statement for the commit of a new generation. A lease is renewed meanwhile.
-        let insert = format!(
-            "INSERT INTO runs ({names}) SELECT {} FROM unnest({}) AS w ({names}) \
-             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
-             ON CONFLICT (run_id) DO ",
-            values.join(", "),
-            arrays.join(", "),
-        );
-        let array = |name| {
-            let at = COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
-            &arrays[at]
-        };
-        let over = |set: &str, which: &str| {
-            let rows = arrays.join(", ");
-            format!(
-                "WITH present AS (SELECT n.node, n.generation FROM nodes n WHERE (n.node, n.generation) IN \
-                 (SELECT * FROM unnest({}, {})) FOR KEY SHARE OF n) \
-                 UPDATE runs SET {set} FROM unnest({rows}) AS w ({names}) \
-                 JOIN present ON present.node = w.node AND present.generation = w.generation \
-                 WHERE {which} RETURNING runs.run_id",
-                array("node"),
-                array("generation"),
-            )
-            .into()
-        };
-        let upsert = |set: &str| {
-            format!(
-                "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
-                 AND runs.node = excluded.node RETURNING run_id"
-            )
-            .into()
-        };
-        Self {
-            rest: over(RESTING_SET, RESTING_WHERE),
-            begin: over(BEGINNING_SET, BEGINNING_WHERE),
-            put_consumer: consumer::put_postgres().into(),
-            insert: format!("{insert} NOTHING RETURNING run_id").into(),
-            close: upsert(CLOSING_SET),
-            mend: upsert(&mending_set()),
-        }
+/// Returns the statements with their lists of columns.
+pub(super) fn build() -> Statements {
+    let names = column_list("");
+    let values: Vec<String> = COLUMNS
+        .iter()
+        .map(|c| match c.name {
+            "labels" => "w.labels::jsonb".to_owned(),
+            name => format!("w.{name}"),
+        })
+        .collect();
+    let arrays: Vec<String> = COLUMNS
+        .iter()
+        .enumerate()
+        .map(|(i, c)| format!("${}::{}[]", i + 1, c.sql_type))
+        .collect();
+    // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
+    // before it. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE, wait for this commit, and
+    // this statement for the commit of a new generation. A lease is renewed meanwhile.
+    let insert = format!(
+        "INSERT INTO runs ({names}) SELECT {} FROM unnest({}) AS w ({names}) \
+         JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
+         ON CONFLICT (run_id) DO ",
+        values.join(", "),
+        arrays.join(", "),
+    );
+    let array = |name| {
+        let at = COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
+        &arrays[at]
+    };
+    let over = |set: &str, which: &str| {
+        let rows = arrays.join(", ");
+        format!(
+            "WITH present AS (SELECT n.node, n.generation FROM nodes n WHERE (n.node, n.generation) IN \
+             (SELECT * FROM unnest({}, {})) FOR KEY SHARE OF n) \
+             UPDATE runs SET {set} FROM unnest({rows}) AS w ({names}) \
+             JOIN present ON present.node = w.node AND present.generation = w.generation \
+             WHERE {which} RETURNING runs.run_id",
+            array("node"),
+            array("generation"),
+        )
+        .into()
+    };
+    let upsert = |set: &str| {
+        format!(
+            "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
+             AND runs.node = excluded.node RETURNING run_id"
+        )
+        .into()
+    };
+    Statements {
+        rest: over(RESTING_SET, RESTING_WHERE),
+        begin: over(BEGINNING_SET, BEGINNING_WHERE),
+        put_consumer: consumer::put_postgres().into(),
+        insert: format!("{insert} NOTHING RETURNING run_id").into(),
+        close: upsert(CLOSING_SET),
+        mend: upsert(&mending_set()),
     }
 }
