@@ -27,7 +27,7 @@ pub(super) const FRAGMENT_MIN: usize = FRAGMENT_OVERHEAD + 1;
 
 /// One frame. Everything but the payload can be read without knowing the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct FrameOf<P> {
     /// The caller's number, below [`ESSENTIAL`], and flags.
     pub kind: u16,
     /// The run.
@@ -43,7 +43,42 @@ pub struct Frame<'a> {
     /// Length of standard output and of standard error at that time.
     pub lens: [u64; 2],
     /// The entry, opaque here.
-    pub payload: &'a [u8],
+    pub payload: P,
+}
+
+/// A frame with a borrowed payload.
+pub type Frame<'a> = FrameOf<&'a [u8]>;
+
+/// A frame with its payload.
+pub type OwnedFrame = FrameOf<Vec<u8>>;
+
+impl<P> FrameOf<P> {
+    fn with<Q>(&self, payload: Q) -> FrameOf<Q> {
+        FrameOf {
+            kind: self.kind,
+            run: self.run,
+            incarnation: self.incarnation,
+            seq: self.seq,
+            attempt: self.attempt,
+            at: self.at,
+            lens: self.lens,
+            payload,
+        }
+    }
+}
+
+impl OwnedFrame {
+    /// Returns the frame.
+    #[must_use]
+    pub fn frame(&self) -> Frame<'_> {
+        self.with(&self.payload)
+    }
+}
+
+impl From<Frame<'_>> for OwnedFrame {
+    fn from(frame: Frame<'_>) -> Self {
+        frame.with(frame.payload.to_vec())
+    }
 }
 
 impl<'a> Frame<'a> {

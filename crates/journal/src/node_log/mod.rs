@@ -34,12 +34,12 @@ mod trim;
 pub use continuity::{Continuity, TaintedRun};
 pub use disk::{Disk, HostDisk, move_aside};
 pub use format::{BLOCK_BYTES, LAYOUT, LogPosition, Origin, PayloadFormat, SegmentId};
-pub use frame::{CRITICAL, ESSENTIAL, Frame, PAYLOAD_BYTES_MAX, SNAPSHOT};
+pub use frame::{CRITICAL, ESSENTIAL, Frame, FrameOf, OwnedFrame, PAYLOAD_BYTES_MAX, SNAPSHOT};
 pub use replay::{ReplayError, Replayed, ReplayedFrame, ReplayedSegment};
 pub use scan::{Expected, LogDamage};
 pub use segment::{Appended, LogSizes, RESERVE_BYTES};
 pub use sync::{Durability, SyncError, Synced};
-pub use trim::{OwnedFrame, Retain, Trimmed};
+pub use trim::{Retain, Trimmed};
 
 use crate::errors::{damaged, failed};
 use scan::Scan;

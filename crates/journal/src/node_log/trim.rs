@@ -3,13 +3,12 @@
 use super::{
     NodeLog, disk,
     format::{LogPosition, SegmentId},
-    frame::{FRAME_OVERHEAD, Frame, SNAPSHOT},
+    frame::{FRAME_OVERHEAD, OwnedFrame, SNAPSHOT},
     inventory::{ClosedSegment, Key, Share},
     lock,
     scan::Scan,
 };
 use crate::errors::{failed, remove};
-use kennel_lifecycle::Timestamp;
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -28,27 +27,6 @@ pub trait Retain {
     fn snapshot(&mut self, run: u128, incarnation: u64) -> Option<OwnedFrame>;
 }
 
-/// A frame with its payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnedFrame {
-    /// The caller's number and flags.
-    pub kind: u16,
-    /// The run.
-    pub run: u128,
-    /// The incarnation of the run.
-    pub incarnation: u64,
-    /// Seq among the frames of the incarnation.
-    pub seq: u64,
-    /// Attempt of the run.
-    pub attempt: u32,
-    /// Time of the event.
-    pub at: Timestamp,
-    /// Length of standard output and of standard error at that time.
-    pub lens: [u64; 2],
-    /// The entry.
-    pub payload: Vec<u8>,
-}
-
 /// Result of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed {
@@ -56,38 +34,6 @@ pub struct Trimmed {
     pub segments: usize,
     /// Frames that were appended in place of theirs.
     pub copied: usize,
-}
-
-impl OwnedFrame {
-    /// Returns the frame.
-    #[must_use]
-    pub fn frame(&self) -> Frame<'_> {
-        Frame {
-            kind: self.kind,
-            run: self.run,
-            incarnation: self.incarnation,
-            seq: self.seq,
-            attempt: self.attempt,
-            at: self.at,
-            lens: self.lens,
-            payload: &self.payload,
-        }
-    }
-}
-
-impl From<Frame<'_>> for OwnedFrame {
-    fn from(frame: Frame<'_>) -> Self {
-        Self {
-            kind: frame.kind,
-            run: frame.run,
-            incarnation: frame.incarnation,
-            seq: frame.seq,
-            attempt: frame.attempt,
-            at: frame.at,
-            lens: frame.lens,
-            payload: frame.payload.to_vec(),
-        }
-    }
 }
 
 /// Needed frames of one segment.
