@@ -74,6 +74,19 @@ impl Boot {
     /// The boot is not known.
     pub const UNKNOWN: Self = Self(0);
 
+    /// Returns the boot of this id, which need not be a UUID.
+    #[must_use]
+    pub fn of_id(boot_id: &str) -> Self {
+        let digits = boot_id.replace('-', "");
+        let hashed = || {
+            let bytes = boot_id.bytes();
+            bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+                (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+            })
+        };
+        Self(u128::from_str_radix(&digits, 16).unwrap_or_else(|_| hashed()))
+    }
+
     /// Returns a boot other than this one.
     pub(crate) fn other(self) -> Self {
         Self(!self.0)

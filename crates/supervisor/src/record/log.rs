@@ -57,7 +57,7 @@ impl Place {
                 format: PayloadFormat { number, hash },
                 epoch,
                 server: server.into(),
-                boot: boot(boot_id),
+                boot: Boot::of_id(boot_id),
             },
         }
     }
@@ -65,18 +65,6 @@ impl Place {
     pub(super) fn behind_mark(&self) -> PathBuf {
         self.dir.join(BEHIND)
     }
-}
-
-/// Maps the name of a boot to a number, also a name that is no UUID.
-fn boot(boot_id: &str) -> Boot {
-    let digits = boot_id.replace('-', "");
-    let hashed = || {
-        let bytes = boot_id.bytes();
-        bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
-            (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-        })
-    };
-    Boot(u128::from_str_radix(&digits, 16).unwrap_or_else(|_| hashed()))
 }
 
 impl Record {

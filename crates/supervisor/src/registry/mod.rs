@@ -267,8 +267,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// The boot of the host.
     pub(crate) fn boot(&self) -> Boot {
-        let boot_id = self.hello.host.boot_id.replace('-', "");
-        u128::from_str_radix(&boot_id, 16).map_or(Boot::UNKNOWN, Boot)
+        Boot::of_id(&self.hello.host.boot_id)
     }
 
     pub(crate) fn new(
