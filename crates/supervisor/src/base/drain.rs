@@ -1,10 +1,12 @@
 //! Drain of this node: the request and its state.
 
 use kennel_lifecycle::{RunId, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Treatment of the existing runs in a drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DrainAction {
     /// Runs continue to their own end, or to the drain's deadline.
     Finish,
@@ -35,8 +37,8 @@ pub struct DrainCall {
     pub request_id: Option<String>,
 }
 
-/// A drain in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A drain in force. Its JSON form is on disk: fields may be added, none renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
     /// Treatment of the existing runs.
     pub action: DrainAction,
@@ -45,8 +47,10 @@ pub struct Drain {
     /// Request id of the drain, if it had one.
     pub request_id: Option<String>,
     /// Start of the drain.
+    #[serde(rename = "since_us")]
     pub since: Timestamp,
     /// Time at which remaining runs are ended; absent: never, or they have been.
+    #[serde(rename = "deadline_us")]
     pub deadline: Option<Timestamp>,
 }
 

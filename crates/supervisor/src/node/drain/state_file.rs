@@ -2,8 +2,8 @@
 //!
 //! A new keeper starts without a drain: the file of an earlier keeper is removed.
 
-use super::{Drain, DrainAction};
-use kennel_lifecycle::{KeeperEpoch, Timestamp};
+use super::Drain;
+use kennel_lifecycle::KeeperEpoch;
 use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -15,36 +15,19 @@ use std::{
 const FILE: &str = "drain";
 const TEMPORARY: &str = "drain.new";
 
-/// Its JSON form is on disk: fields may be added, none renamed.
+/// The contents of the file.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     keeper_epoch: String,
-    action: Action,
-    by: String,
-    request_id: Option<String>,
-    since_us: i64,
-    deadline_us: Option<i64>,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Action {
-    Finish,
-    Abort,
+    #[serde(flatten)]
+    drain: Drain,
 }
 
 /// Writes the drain; once this returns, it survives a crash of the host.
 pub(super) fn keep(data_dir: &Path, epoch: KeeperEpoch, drain: &Drain) -> io::Result<()> {
     let kept = Kept {
         keeper_epoch: epoch.to_string(),
-        action: match drain.action {
-            DrainAction::Finish => Action::Finish,
-            DrainAction::Abort => Action::Abort,
-        },
-        by: drain.by.clone(),
-        request_id: drain.request_id.clone(),
-        since_us: drain.since.0,
-        deadline_us: drain.deadline.map(|at| at.0),
+        drain: drain.clone(),
     };
     let bytes = serde_json::to_vec(&kept).map_err(io::Error::other)?;
     let fresh = data_dir.join(TEMPORARY);
@@ -78,16 +61,7 @@ pub(super) fn find(data_dir: &Path, epoch: KeeperEpoch) -> io::Result<Option<Dra
         forget(data_dir)?;
         return Ok(None);
     }
-    Ok(Some(Drain {
-        action: match kept.action {
-            Action::Finish => DrainAction::Finish,
-            Action::Abort => DrainAction::Abort,
-        },
-        by: kept.by,
-        request_id: kept.request_id,
-        since: Timestamp(kept.since_us),
-        deadline: kept.deadline_us.map(Timestamp),
-    }))
+    Ok(Some(kept.drain))
 }
 
 fn sync(dir: &Path) -> io::Result<()> {
@@ -97,6 +71,8 @@ fn sync(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::drain::DrainAction;
+    use kennel_lifecycle::Timestamp;
 
     #[test]
     fn drain_is_found_under_its_own_keeper_only() {
@@ -111,6 +87,10 @@ mod tests {
             since: Timestamp(1),
             deadline: Some(Timestamp(2)),
         };
+        keep(dir.path(), own, &drain).expect("it is written");
+        let text = fs::read_to_string(dir.path().join(FILE)).expect("it is there");
+        let agreed = r#"{"keeper_epoch":"00000000000000000000000001","action":"finish","by":"uid:7","request_id":"r","since_us":1,"deadline_us":2}"#;
+        assert_eq!(text, agreed, "a later version reads it");
         let later = Drain {
             action: DrainAction::Abort,
             deadline: None,
