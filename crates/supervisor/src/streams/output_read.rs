@@ -118,10 +118,11 @@ impl Supervisor {
         let (view, events) = self.events(run, Position::LiveOnly).await?;
         self.refuse_elsewhere(&view).await?;
         let is_final = view.outcome.is_some();
-        let Some(kind) = KINDS.get(usize::from(call.stream) - 1) else {
+        let lens = events.head_lens();
+        let stream = usize::from(call.stream).checked_sub(1);
+        let Some((kind, end)) = stream.and_then(|at| Some((KINDS.get(at)?, *lens.get(at)?))) else {
             return Err(CallError::Internal(format!("stream {}", call.stream)));
         };
-        let end = events.head_lens()[usize::from(call.stream) - 1];
         if let OutputRange::From { offset, .. } = call.range
             && offset > end
         {

@@ -140,6 +140,16 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
         assert!(ask(from(6)).await.unwrap().parts.is_empty());
         let ahead = ask(from(7)).await;
         assert!(matches!(ahead, Err(CallError::OffsetAhead { .. })));
+        for stream in [0, 3] {
+            let unknown = OutputCall {
+                run,
+                stream,
+                range: from(0),
+                plain: false,
+            };
+            let refused = stage.supervisor.read_output(unknown).await;
+            assert!(matches!(refused, Err(CallError::Internal(_))));
+        }
 
         // The key is not free again.
         let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
