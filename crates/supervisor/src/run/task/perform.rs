@@ -22,9 +22,7 @@ use kennel_keeper::{
     client::{ChildSpec, ClientError, Prepared, SignalResult},
     rundir,
 };
-use kennel_lifecycle::{
-    ApiAccess, Effect, Entry, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
-};
+use kennel_lifecycle::{ApiAccess, Effect, Entry, Outcome, Phase, Report, RunId, StreamsEnd};
 use kennel_linux::crash_point;
 use kennel_store::{RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
@@ -179,11 +177,8 @@ impl RunTask {
             if let Err(error) = Cleanup::All.carry_out(&self.shared, self.run) {
                 tracing::warn!(run_id = %self.run, %error, "cannot remove the remains of the run's directory");
             }
-            return self.report(Report::PrepareFailed(StartFailure {
-                stage: StartStage::Prepare,
-                errno: cause::errno(&error),
-                path: Some(rundir::path(data_dir, self.run).display().to_string()),
-            }));
+            let failure = start_failure(&error, &rundir::path(data_dir, self.run));
+            return self.report(Report::PrepareFailed(failure));
         }
         crash_point!("spawn.room_made");
         // A first attempt is prepared once.

@@ -1,7 +1,7 @@
 //! Effects of rules and probes in the run's task: the one place that decides whether a run is ready and live, what it
 //! does, and when a limit of its start or its result is reached.
 
-use super::RunTask;
+use super::{RunTask, silence::ADOPTED_LEAST};
 use crate::{
     base::{clock, matcher::MatchGroup},
     run::rules::{
@@ -14,11 +14,8 @@ use kennel_lifecycle::{
     RuleAction, RuleMatch, StopReason, StreamsEnd, Timestamp, labels, limits,
 };
 use kennel_linux::crash_point;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
-
-/// Least time for a server that adopts a run to read the bytes waiting in its pipes before the run counts as not ready.
-const ADOPTED_LEAST: Duration = Duration::from_secs(1);
 
 /// The engine and the probe of a run.
 #[derive(Debug, Default)]
@@ -217,19 +214,7 @@ impl RunTask {
         let runs = is_present && self.machine.record().leader.is_none();
         match &rule.action {
             RuleAction::Ready => is_present && self.become_ready(attempt, &rule.name),
-            RuleAction::Activity(activity) => {
-                let (activity, by) = (*activity, rule.name.clone());
-                let is_news =
-                    is_present && self.facets.shown().activity_of(attempt) != Some(activity);
-                if is_news {
-                    self.note(&Entry::ActivityChanged {
-                        attempt,
-                        activity,
-                        by,
-                    });
-                }
-                is_news
-            }
+            RuleAction::Activity(activity) => is_present && self.does(*activity, &rule.name),
             RuleAction::Annotate => self.annotate_by_rule(rule, groups),
             RuleAction::Event => {
                 let events = self.facets.shown().matched.events;

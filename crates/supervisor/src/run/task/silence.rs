@@ -6,8 +6,9 @@ use kennel_lifecycle::{Deadline, Phase, StopReason, Timestamp};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Least time for a server that adopts a run to read the bytes waiting in its pipes before the run counts as inactive.
-const ADOPTED_LEAST: Duration = Duration::from_secs(1);
+/// Least time for a server that adopts a run to read the bytes waiting in its pipes before the run counts as inactive,
+/// or as not ready.
+pub(super) const ADOPTED_LEAST: Duration = Duration::from_secs(1);
 
 /// Start of the time without output and input.
 #[derive(Clone, Copy, Debug, Default)]
