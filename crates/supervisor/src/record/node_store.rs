@@ -6,9 +6,7 @@ use crate::{
     record::NodeRecord,
     telemetry::{Telemetry, emit_fence},
 };
-use kennel_lifecycle::{
-    Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
-};
+use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RunId, Timestamp};
 use kennel_store::{
     Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, LeftStop,
     ListFilter, ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredNode,
@@ -238,43 +236,18 @@ impl NodeStore {
         }
     }
 
-    pub(crate) async fn record_stop(
-        &self,
-        run: RunId,
-        order: &StopOrder,
-        deadline: Timestamp,
-    ) -> Result<(), StoreError> {
-        let store = &self.store;
-        let work = async |generation| store.record_stop(run, generation, order, deadline).await;
-        self.write("record_stop", run, work).await?;
-        let order = order.clone();
-        self.record.took(run, Change::Stop { order, deadline });
-        Ok(())
-    }
-
-    pub(crate) async fn record_state(
-        &self,
-        run: RunId,
-        state: RowState,
-        started: Option<Timestamp>,
-    ) -> Result<(), StoreError> {
-        let store = &self.store;
-        let work = async |generation| store.record_state(run, generation, state, started).await;
-        self.write("record_state", run, work).await?;
-        self.record.took(run, Change::State { state, started });
-        Ok(())
-    }
-
-    pub(crate) async fn record_facets(
-        &self,
-        run: RunId,
-        facets: &Facets,
-    ) -> Result<(), StoreError> {
-        let store = &self.store;
-        let work = async |generation| store.record_facets(run, generation, facets).await;
-        self.write("record_facets", run, work).await?;
-        self.record
-            .took(run, Change::Facets(Box::new(facets.clone())));
+    /// Writes a change that the node log can keep until the store accepts it.
+    pub(crate) async fn change(&self, run: RunId, change: &Change) -> Result<(), StoreError> {
+        let what = match change {
+            Change::Closed(new, closure) => return self.close(new, closure).await,
+            Change::Stop { .. } => "record_stop",
+            Change::State { .. } => "record_state",
+            Change::Facets(_) => "record_facets",
+            other => other.name(),
+        };
+        let work = async |generation| change.write(run, &*self.store, generation).await;
+        self.write(what, run, work).await?;
+        self.record.took(run, change.clone());
         Ok(())
     }
 

@@ -83,11 +83,10 @@ pub(crate) async fn perform(
         }
         Write::Facets(facets) => {
             crash_point!("facets.record");
-            let change = Change::Facets(facets.clone());
-            let write = || store.record_facets(run, &facets);
-            let written = keep(&shared, run, "the facets", change, write).await;
+            let revision = facets.revision;
+            let written = keep(&shared, run, "the facets", &Change::Facets(facets)).await;
             crash_point!("facets.recorded");
-            tell(Done::Facets(written.then_some(facets.revision))).await;
+            tell(Done::Facets(written.then_some(revision))).await;
         }
         Write::Withdraw => {
             tell(Done::Report(if withdraw(&shared, run).await {
@@ -99,10 +98,9 @@ pub(crate) async fn perform(
         }
         Write::Close(new, closure) => {
             crash_point!("exit.close");
-            let write = || store.close(&new, &closure);
             let done = if closure.outcome.exit.is_some() {
-                let change = Change::Closed(new.clone(), closure.clone());
-                ended(keep(&shared, run, "the outcome", change, write).await)
+                let change = Change::Closed(new, closure);
+                ended(keep(&shared, run, "the outcome", &change).await)
             } else {
                 close_what_never_ran(store, &new, &closure).await
             };
@@ -262,8 +260,7 @@ async fn record_state(
     started: Option<Timestamp>,
 ) -> bool {
     let change = Change::State { state, started };
-    let write = || shared.store.record_state(run, state, started);
-    let recorded = match at_once(shared, run, &change, write).await {
+    let recorded = match at_once(shared, run, &change).await {
         Ok(recorded) => recorded,
         Err(error) => {
             tracing::warn!(run_id = %run, state = state.api_name(), %error, "the state is not recorded");
@@ -289,10 +286,7 @@ pub(crate) async fn stop(
         order: order.clone(),
         deadline,
     };
-    keep(shared, run, "the stop", change, || {
-        shared.store.record_stop(run, order, deadline)
-    })
-    .await
+    keep(shared, run, "the stop", &change).await
 }
 
 /// Waits until pending writes of the run are delivered: they precede direct writes to the store.
@@ -302,15 +296,11 @@ pub(crate) async fn until_delivered(shared: &Shared, run: RunId) {
 
 /// Makes a change durable: in the store, or where that does not take it, in the node log. `false`: the row is not this
 /// server's to write.
-async fn keep<F, Fut>(shared: &Shared, run: RunId, what: &str, change: Change, mut write: F) -> bool
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<(), StoreError>>,
-{
+async fn keep(shared: &Shared, run: RunId, what: &str, change: &Change) -> bool {
     let mut pause = RETRY_FIRST;
     let mut logged = false;
     loop {
-        let error = match at_once(shared, run, &change, &mut write).await {
+        let error = match at_once(shared, run, change).await {
             Ok(kept) => return kept,
             Err(error) => error,
         };
@@ -322,18 +312,9 @@ where
 }
 
 /// Tries the store once, unless writes are pending for it already; then the node log.
-async fn at_once<F, Fut>(
-    shared: &Shared,
-    run: RunId,
-    change: &Change,
-    mut write: F,
-) -> Result<bool, io::Error>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<(), StoreError>>,
-{
+async fn at_once(shared: &Shared, run: RunId, change: &Change) -> Result<bool, io::Error> {
     if shared.store.generation().is_some() && !shared.record.has_pending() {
-        match tokio::time::timeout(STORE_SLOW, write()).await {
+        match tokio::time::timeout(STORE_SLOW, shared.store.change(run, change)).await {
             Ok(Ok(())) => return Ok(true),
             Ok(Err(
                 error @ (StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)),
