@@ -11,7 +11,9 @@ impl Machine {
     pub(super) fn refusal(&self, command: &Command) -> Option<Refusal> {
         let refusal = match (&self.phase, command) {
             (Phase::Forgotten(_), _) => Refusal::Ended,
-            (Phase::Accepted, Command::Admit) => return None,
+            (Phase::Accepted, Command::Admit)
+            | (Phase::Running { .. }, Command::Interrupt | Command::Pause)
+            | (Phase::Paused { .. } | Phase::Resuming { .. }, Command::Resume) => return None,
             (_, Command::Admit) => Refusal::AlreadyAdmitted,
             // The row under the key is another run's; this run is as good as gone.
             (Phase::Leaving(leaving), Command::Stop(_)) if leaving.why == NeverRan::Superseded => {
@@ -25,9 +27,7 @@ impl Machine {
                 | Phase::Released { .. },
                 _,
             ) => Refusal::NotRunningYet,
-            (Phase::Running { .. }, Command::Interrupt | Command::Pause) => return None,
             (Phase::Running { .. }, Command::Resume) => Refusal::NotPaused,
-            (Phase::Paused { .. } | Phase::Resuming { .. }, Command::Resume) => return None,
             (Phase::Pausing { .. } | Phase::Paused { .. } | Phase::Resuming { .. }, _) => {
                 Refusal::Paused
             }

@@ -118,37 +118,19 @@ impl Machine {
     }
 
     pub(super) fn leaving(&mut self, mut leaving: Leaving, report: Report) -> Phase {
-        match report {
-            Report::TreeEnded(tree) => {
+        match (report, leaving.row) {
+            (Report::TreeEnded(tree), _) => {
                 leaving.tree.get_or_insert(tree);
             }
-            Report::Recorded | Report::RecordUnknown => {
-                if leaving.row == Row::InFlight {
-                    leaving.row = Row::Owed;
-                }
+            (Report::Recorded | Report::RecordUnknown, Row::InFlight)
+            | (Report::NotWithdrawn, Row::Withdrawing) => leaving.row = Row::Owed,
+            (Report::RecordFailed, Row::InFlight) | (Report::Withdrawn, Row::Withdrawing) => {
+                let stopped = matches!(leaving.why, NeverRan::Stopped(_));
+                leaving.row = self.unrecorded_row(stopped);
             }
-            Report::RecordFailed => {
-                if leaving.row == Row::InFlight {
-                    let stopped = matches!(leaving.why, NeverRan::Stopped(_));
-                    leaving.row = self.unrecorded_row(stopped);
-                }
-            }
-            Report::KeyTaken => {
-                if leaving.row == Row::InFlight {
-                    leaving.row = Row::Absent;
-                    leaving.why = NeverRan::Superseded;
-                }
-            }
-            Report::Withdrawn => {
-                if leaving.row == Row::Withdrawing {
-                    let stopped = matches!(leaving.why, NeverRan::Stopped(_));
-                    leaving.row = self.unrecorded_row(stopped);
-                }
-            }
-            Report::NotWithdrawn => {
-                if leaving.row == Row::Withdrawing {
-                    leaving.row = Row::Owed;
-                }
+            (Report::KeyTaken, Row::InFlight) => {
+                leaving.row = Row::Absent;
+                leaving.why = NeverRan::Superseded;
             }
             _ => {}
         }
