@@ -33,19 +33,23 @@ const GAUGES: [Gauge; 16] = [
         "{process}",
         "Processes of runs that SIGKILL does not end",
         |shared| {
-            sum(shared, |live| {
+            Some(sum(shared, |live| {
                 live.view
                     .stuck
                     .as_ref()
                     .map_or(0, |stuck| stuck.processes.len())
-            })
+            }))
         },
     ),
     (
         "kennel.pty.count",
         "{terminal}",
         "Terminals of live runs",
-        |shared| sum(shared, |live| usize::from(live.view.terminal.is_some())),
+        |shared| {
+            Some(sum(shared, |live| {
+                usize::from(live.view.terminal.is_some())
+            }))
+        },
     ),
     (
         "kennel.store.backlog",
@@ -203,10 +207,10 @@ fn room(shared: &Shared) -> Option<Room> {
     kennel_linux::room_of(&shared.config.data_dir).ok()
 }
 
-fn sum(shared: &Shared, of: impl Fn(&Live) -> usize) -> Option<u64> {
+fn sum(shared: &Shared, of: impl Fn(&Live) -> usize) -> u64 {
     let live = shared.all();
     let amounts = live
         .iter()
         .map(|(_, handle)| of(&handle.live.borrow()) as u64);
-    Some(amounts.sum())
+    amounts.sum()
 }
