@@ -140,16 +140,6 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
         assert!(ask(from(6)).await.unwrap().parts.is_empty());
         let ahead = ask(from(7)).await;
         assert!(matches!(ahead, Err(CallError::OffsetAhead { .. })));
-        for stream in [0, 3] {
-            let unknown = OutputCall {
-                run,
-                stream,
-                range: from(0),
-                plain: false,
-            };
-            let refused = stage.supervisor.read_output(unknown).await;
-            assert!(matches!(refused, Err(CallError::Internal(_))));
-        }
 
         // The key is not free again.
         let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
@@ -159,6 +149,27 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(self::removal(stage, run).await, removal);
+    });
+}
+
+#[test]
+fn output_of_unknown_stream_is_an_error() {
+    let lives = lives(KEEP_NONE);
+    lives.live_long(async |stage| {
+        let run = ran(stage, run_id(), "uid:0").await;
+        for stream in [0, 3] {
+            let unknown = OutputCall {
+                run,
+                stream,
+                range: OutputRange::From {
+                    offset: 0,
+                    bytes_max: 100,
+                },
+                plain: false,
+            };
+            let refused = stage.supervisor.read_output(unknown).await;
+            assert!(matches!(refused, Err(CallError::Internal(_))));
+        }
     });
 }
 
