@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     fs,
-    io::{self, Write as _},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
@@ -81,7 +80,7 @@ impl Contexts {
             .recursive(true)
             .mode(0o700)
             .create(dir)
-            .and_then(|()| replace(&path, text.as_bytes()))
+            .and_then(|()| own_file::replace(&path, text.as_bytes()))
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
     }
 
@@ -109,29 +108,6 @@ pub(crate) fn check_name(name: &str) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-/// Replaces a file by one of 0600, or creates it: whole, or not at all.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(format!(".{}", std::process::id()));
-    let fresh = PathBuf::from(fresh);
-    // An interrupted process with the same pid may have left one, of any mode and as any kind of link.
-    let _ = fs::remove_file(&fresh);
-    let written = own_file::options()
-        .write(true)
-        .create_new(true)
-        .open(&fresh)
-        .and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_all()
-        });
-    let renamed = written.and_then(|()| fs::rename(&fresh, path));
-    if renamed.is_err() {
-        // The error above is the one to report.
-        let _ = fs::remove_file(&fresh);
-    }
-    renamed
 }
 
 #[cfg(test)]
@@ -182,22 +158,6 @@ mod tests {
             refused.contains("caa") && refused.contains("line 3"),
             "{refused}"
         );
-    }
-
-    #[test]
-    fn leftover_temporary_file_does_no_harm() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (path, other) = (dir.path().join("f"), dir.path().join("other"));
-        let fresh = dir.path().join(format!("f.{}", std::process::id()));
-        fs::write(&other, "untouched").expect("written");
-        std::os::unix::fs::symlink(&other, &fresh).expect("linked");
-        replace(&path, b"whole").expect("replaced");
-        fs::hard_link(&other, &fresh).expect("linked");
-        replace(&path, b"new").expect("replaced");
-        assert_eq!(fs::read_to_string(&path).expect("it is there"), "new");
-        let left = fs::read_to_string(&other).expect("it is there");
-        assert_eq!(left, "untouched");
-        assert!(!fresh.exists());
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The secret of this installation, with which specs are digested and tokens of runs are made: 32 random bytes, made
 //! once, in the data directory.
 
-use crate::contexts::replace;
 use kennel_linux::own_file;
 use std::{
     fs::File,
@@ -39,7 +38,7 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
     let mut key = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
     // Whole or not at all: a key truncated by a crash would lock this installation out.
-    replace(path, &key)?;
+    own_file::replace(path, &key)?;
     File::open(data_dir)?.sync_all()?;
     Ok(key)
 }

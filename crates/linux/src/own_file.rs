@@ -9,13 +9,13 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
-    fs::{DirBuilder, File, OpenOptions},
-    io::{self, Read},
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt, OpenOptionsExt},
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Flags for opening a directory. A symbolic link is refused.
@@ -61,6 +61,29 @@ pub fn create_locked(dir: &Path, name: &str) -> io::Result<File> {
     Ok(file)
 }
 
+/// Replaces a file by one of 0600, or creates it: whole, or not at all.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(format!(".{}", std::process::id()));
+    let fresh = PathBuf::from(fresh);
+    // An interrupted process with the same pid may have left one, of any mode and as any kind of link.
+    let _ = fs::remove_file(&fresh);
+    let written = options()
+        .write(true)
+        .create_new(true)
+        .open(&fresh)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        });
+    let renamed = written.and_then(|()| fs::rename(&fresh, path));
+    if renamed.is_err() {
+        // The error above is the one to report.
+        let _ = fs::remove_file(&fresh);
+    }
+    renamed
+}
+
 /// Makes a directory, 0700, and those above it, where they are missing.
 pub fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -76,5 +99,27 @@ pub fn remove_in(dir: impl AsFd, name: &(impl NixPath + ?Sized)) -> io::Result<(
     match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn leftover_temporary_file_does_no_harm() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, other) = (dir.path().join("f"), dir.path().join("other"));
+        let fresh = dir.path().join(format!("f.{}", std::process::id()));
+        fs::write(&other, "untouched").expect("written");
+        symlink(&other, &fresh).expect("linked");
+        replace(&path, b"whole").expect("replaced");
+        fs::hard_link(&other, &fresh).expect("linked");
+        replace(&path, b"new").expect("replaced");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "new");
+        let left = fs::read_to_string(&other).expect("it is there");
+        assert_eq!(left, "untouched");
+        assert!(!fresh.exists());
     }
 }

@@ -1,6 +1,6 @@
 //! The directory of an authority: files of 0600, none replaced unasked, one command at a time.
 
-use crate::{contexts::replace, failure::Failure};
+use crate::failure::Failure;
 use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -103,7 +103,7 @@ impl Directory {
         };
         for (name, text) in files {
             let path = self.path(name);
-            replace(&path, text.as_bytes()).map_err(|cause| {
+            own_file::replace(&path, text.as_bytes()).map_err(|cause| {
                 Failure::new(format!("cannot write {}: {cause}", path.display()))
             })?;
             made.files.push(path);
