@@ -419,6 +419,11 @@ async fn wait_gives_up_after_its_timeout() {
     let (code, said) = bench.refusal(&["wait", "--timeout", "200ms", &run]).await;
     assert_eq!(code, Some(124), "{said}");
     assert!(said.contains(&run), "{said}");
+    assert!(said.contains("it has not ended"), "{said}");
+    let wait = ["wait", "--for", "paused", "--timeout", "200ms", &run];
+    let (code, said) = bench.refusal(&wait).await;
+    assert_eq!(code, Some(124), "{said}");
+    assert!(said.contains("it is not paused"), "{said}");
     assert!(bench.answer(&["ps", "-q"]).await.contains(&run));
 }
 

@@ -196,7 +196,7 @@ impl<'a> Sorted<'a> {
         sorted
     }
 
-    /// Returns the statements in their order.
+    /// Returns the statements in their order: those that lock a node come before those that do not.
     fn queries(self, sql: &Statements) -> Vec<PgQuery<'a>> {
         let mut queries = self.leases;
         for (write, generation) in self.consumers {
