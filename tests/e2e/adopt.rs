@@ -10,7 +10,6 @@ use kennel_tests::{
     must, naughty,
     procfs::{self, Proc},
     sh,
-    wait::eventually_async,
 };
 use nix::sys::signal::Signal;
 use std::{fs, io::Write as _, path::Path, time::Duration};
@@ -493,14 +492,7 @@ async fn runs_are_adopted_without_the_store() {
     let ended = must("abort", client.abort(&runs[0].run_id).await);
     assert_eq!(ended.reason(), "aborted");
     put_back();
-    eventually_async("the node is taken over", PATIENCE, || {
-        let mut client = client.clone();
-        async move {
-            let info = client.server_info().await?;
-            (info.generation > 0).then_some(())
-        }
-    })
-    .await;
+    client.has_node_after(0).await;
     // With a keeper of a later start, they are in the store as reported.
     kennel.terminate(PATIENCE).await;
     kennel.restart().await;

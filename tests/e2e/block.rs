@@ -324,11 +324,7 @@ async fn a_terminal_waits_too_and_over_an_upgrade() {
     let before = client.server_info().await.expect("it serves").generation;
     kennel.install(&programs::kennel());
     kennel.signal(Signal::SIGHUP);
-    eventually_async("the next server serves", PATIENCE, async || {
-        let info = kennel.client().await.server_info().await?;
-        (info.generation > before).then_some(())
-    })
-    .await;
+    client.has_node_after(before).await;
     let size = on_disk(&kennel.run_dir(id));
     assert!(size <= MIB as u64 + SEGMENT, "{size}");
     let mut heard = Heard::default();

@@ -453,6 +453,8 @@ async fn rules_probes_and_limits_act_once() {
 
     client = kennel.client().await;
     act(&client, &at_upgrade).await;
+    // It starts without a store that does not answer within two seconds.
+    client.has_node_after(0).await;
     runs.extend(at_deaths);
     runs.extend(at_upgrade);
     assert_acted_once(&mut client, &runs).await;

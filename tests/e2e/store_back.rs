@@ -3,8 +3,8 @@
 
 use kennel_proto::pb::{self, AbortWait, RestartMode, RunKind, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint,
-    eventually_async, must, new_run_id, procfs::Proc, sh, within,
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, must,
+    new_run_id, procfs::Proc, sh, within,
 };
 use std::{fs, path::Path, time::Duration};
 
@@ -119,11 +119,7 @@ async fn goes_back(server: Server) {
     postgres.fail_over().await;
     let mut client = kennel.client().await;
     // No number is used again.
-    let taken_over = eventually_async("another generation", STORE_PATIENCE, async || {
-        let info = client.clone().server_info().await?;
-        (info.generation > before).then_some(info)
-    });
-    let info = taken_over.await;
+    let info = client.has_node_after(before).await;
     check(&mut client, &scene).await;
     comes_to_say(&postgres, all, "7").await;
     // The node has it, and no row is of a later one.

@@ -1,6 +1,6 @@
 //! A client of the generated contract, directly on tonic: like a foreign program.
 
-use crate::{PATIENCE, must, within};
+use crate::{PATIENCE, eventually_async, must, within};
 use kennel_proto::pb::{
     self, admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
@@ -46,6 +46,15 @@ impl Client {
             .ok()?
             .into_inner()
             .server
+    }
+
+    /// Waits until a server has acquired the node, under a later generation than this one.
+    pub async fn has_node_after(&self, generation: i64) -> pb::ServerInfo {
+        let acquired = eventually_async("the node is acquired", PATIENCE * 2, async || {
+            let info = self.clone().server_info().await?;
+            (info.generation > generation).then_some(info)
+        });
+        acquired.await
     }
 
     /// Spawns under a key of the server's choice.
