@@ -15,12 +15,9 @@ use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     keeper::{self, ListenAddress},
 };
-use kennel_lifecycle::{DefaultGrace, NodeId, Privileges, RetentionLimits};
 use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
-use kennel_supervisor::{
-    EXIT_LEFT, SecretSources, Supervisor, SupervisorConfig, telemetry::Telemetry,
-};
+use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig};
 use std::{
     error::Error,
     fs::{File, TryLockError},
@@ -72,7 +69,10 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let lease = flags.node_lease(here)?;
     let privileges = flags.restrict_runs(here)?;
     let default_grace = flags.default_grace(here)?;
+    let forbids_api_access = flags.forbid_api_access(here)?;
     let secrets = Arc::new(flags.secrets(here, &config.data_dir)?);
+    let open_files = limits::open_files()
+        .map_err(|cause| failed("cannot read this process's limits", &cause))?;
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
     let mut exports = Exports::start(&telling, node, &host_name(), here, &log)?;
@@ -82,21 +82,29 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         .enable_all()
         .build()
         .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
-    let wired = Wired {
-        config: &config,
+    let audit = exports.take_audit();
+    let telemetry = exports.telemetry();
+    let own = |key: DigestKey, quotas: Arc<Access>| SupervisorConfig {
         node,
+        node_name: config.node_name.clone().unwrap_or_else(host_name),
+        address: config.advertise.clone(),
         lease,
+        data_dir: config.data_dir.clone(),
+        server_env: here.env.clone().into_iter().collect(),
+        runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
         privileges,
         default_grace,
-        secrets,
-        forbids_api_access: flags.forbid_api_access(here)?,
         retention,
-        telemetry: exports.telemetry(),
-        audit: exports.take_audit(),
-        here,
-        log: log_format,
+        telemetry,
+        health: Arc::new(GrpcHealth),
+        tokens: Arc::new(key.clone()),
+        sealer: Arc::new(key),
+        secrets,
+        socket: socket_of(&config),
+        quotas,
+        forbids_api_access,
     };
-    let code = runtime.block_on(serve(socket, wired));
+    let code = runtime.block_on(serve(socket, &config, log_format, audit, own));
     let leaves = matches!(code, Ok(EXIT_LEFT));
     exports.finish(leaves);
     if leaves {
@@ -115,24 +123,15 @@ fn worker_threads() -> usize {
     (processors / 2).max(1)
 }
 
-/// Arguments of this process.
-struct Wired<'a> {
-    config: &'a ServeConfig,
-    node: NodeId,
-    lease: Duration,
-    privileges: Privileges,
-    default_grace: DefaultGrace,
-    secrets: Arc<SecretSources>,
-    forbids_api_access: bool,
-    retention: RetentionLimits,
-    telemetry: Telemetry,
-    audit: Option<AuditExport>,
-    here: &'a Surroundings,
+/// Serves until the keeper ends this process. `own`: what the supervisor is given, with the key of this installation and
+/// the rights of principals.
+async fn serve(
+    socket: OwnedFd,
+    config: &ServeConfig,
     log: LogFormat,
-}
-
-async fn serve(socket: OwnedFd, mut wired: Wired<'_>) -> Result<i32, Failure> {
-    let (config, log) = (wired.config, wired.log);
+    audit: Option<AuditExport>,
+    own: impl FnOnce(DigestKey, Arc<Access>) -> SupervisorConfig,
+) -> Result<i32, Failure> {
     let (keeper, events, hello, held) = KeeperClient::connect(socket)
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
@@ -153,13 +152,11 @@ async fn serve(socket: OwnedFd, mut wired: Wired<'_>) -> Result<i32, Failure> {
         .map(DigestKey::new)
         .map_err(|cause| failed("cannot read this installation's key", &cause))?;
     let access = Arc::new(access_of_server(config, &hello)?);
-    let forbids_api_access = wired.forbids_api_access;
-    let audit = wired.audit.take();
-    let own = supervisor_config(wired, key.clone(), Arc::clone(&access))?;
+    let own = own(key.clone(), Arc::clone(&access));
     let edge = EdgeConfig {
         digest_key: key,
         access,
-        forbids_api_access,
+        forbids_api_access: own.forbids_api_access,
     };
     let store = open_store(config, &hello, held.is_empty()).await?;
     let kernel = Arc::new(keeper.clone());
@@ -291,37 +288,8 @@ async fn take_over(data_dir: &Path) -> io::Result<File> {
     }
 }
 
-fn supervisor_config(
-    wired: Wired<'_>,
-    key: DigestKey,
-    quotas: Arc<Access>,
-) -> Result<SupervisorConfig, Failure> {
-    let open_files = limits::open_files()
-        .map_err(|cause| failed("cannot read this process's limits", &cause))?;
-    Ok(SupervisorConfig {
-        node: wired.node,
-        node_name: wired.config.node_name.clone().unwrap_or_else(host_name),
-        address: wired.config.advertise.clone(),
-        lease: wired.lease,
-        data_dir: wired.config.data_dir.clone(),
-        server_env: wired.here.env.clone().into_iter().collect(),
-        runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
-        privileges: wired.privileges,
-        default_grace: wired.default_grace,
-        retention: wired.retention,
-        telemetry: wired.telemetry,
-        health: Arc::new(GrpcHealth),
-        tokens: Arc::new(key.clone()),
-        sealer: Arc::new(key),
-        secrets: wired.secrets,
-        socket: socket(wired.config),
-        quotas,
-        forbids_api_access: wired.forbids_api_access,
-    })
-}
-
 /// The first unix socket that it listens at.
-fn socket(config: &ServeConfig) -> Option<PathBuf> {
+fn socket_of(config: &ServeConfig) -> Option<PathBuf> {
     let path = config.listen.iter().find_map(|address| match address {
         ListenAddress::Unix { path, .. } => Some(path),
         ListenAddress::Tcp(_) => None,
