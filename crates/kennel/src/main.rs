@@ -32,7 +32,7 @@ mod version;
 use args::{Cli, Command};
 use clap::{FromArgMatches as _, error::ErrorKind};
 use config::Surroundings;
-use failure::Failure;
+use failure::{FAILED, Failure};
 use kennel_keeper::zygote;
 use std::{ffi::OsString, process::ExitCode};
 
@@ -48,12 +48,13 @@ fn main() -> ExitCode {
         return kennel_naughty::main(&part);
     }
     if is_preflight(&words) {
-        return preflight();
+        let answer = kennel_keeper::preflight::answer();
+        return reported(cli::print_exact(&answer).map(|()| 0));
     }
     if let [_, word, dir] = &words[..]
         && word == help_pages::WORD
     {
-        return reported(help_pages::write(dir.as_ref()));
+        return reported(help_pages::write(dir.as_ref()).map(|()| 0));
     }
     complete::answer_shell();
     let words = short_numbers(words);
@@ -73,9 +74,11 @@ fn main() -> ExitCode {
         Command::Serve(flags) if !flags.command.is_empty() => {
             init::main(&cli.client, &flags, typed, (&here, &words))
         }
-        Command::Serve(flags) => serve::keeper(&cli.client, &flags, typed, (&here, &words)),
-        Command::Config(command) => reported(cli::config(command, typed, &here)),
-        Command::Server(flags) => server::main(&flags, &here),
+        Command::Serve(flags) => {
+            reported(serve::keeper(&cli.client, &flags, typed, (&here, &words)))
+        }
+        Command::Config(command) => reported(cli::config(command, typed, &here).map(|()| 0)),
+        Command::Server(flags) => reported(server::main(&flags, &here)),
         // Calls no server: it starts its own.
         Command::Doctor(args) if args.prove => {
             let format = cli.client.output.unwrap_or_default();
@@ -85,9 +88,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn reported(done: Result<(), Failure>) -> ExitCode {
+/// Returns the exit code of this process, and reports a failure.
+fn reported(done: Result<i32, Failure>) -> ExitCode {
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(FAILED)),
         Err(failure) => failure.report(),
     }
 }
@@ -106,13 +110,6 @@ fn naughty_part(words: &[OsString]) -> Option<Vec<String>> {
 /// may change.
 fn is_preflight(words: &[OsString]) -> bool {
     matches!(words, [_, word] if word == kennel_keeper::preflight::WORD)
-}
-
-fn preflight() -> ExitCode {
-    match cli::print_exact(&kennel_keeper::preflight::answer()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
 }
 
 /// Expands the short forms of kill(1) and tail(1): `kill -9` and `kill -USR1` are short for `kill -s`, `tail -100` for

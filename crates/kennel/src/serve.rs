@@ -10,7 +10,7 @@ use crate::{
 };
 use clap::ArgMatches;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
-use std::{ffi::OsString, process::ExitCode, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
 /// Exit code after the loss of a component.
 pub(crate) const LOST: u8 = 70;
@@ -24,21 +24,9 @@ const PASSED_SOCKETS_MAX: usize = 64;
 /// Variables that a binary gets when it is checked.
 const PREFLIGHT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 
-/// Becomes the keeper. `words` is the command line, which is passed to the server: it finds the store by itself, and a
-/// password in the environment does not get into argv.
+/// Becomes the keeper, and returns the exit code. `words` is the command line, which is passed to the server: it finds
+/// the store by itself, and a password in the environment does not get into argv.
 pub(crate) fn keeper(
-    client: &ClientArgs,
-    flags: &ServeArgs,
-    typed: &ArgMatches,
-    (here, words): (&Surroundings, &[OsString]),
-) -> ExitCode {
-    match keep(client, flags, typed, (here, words)) {
-        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(crate::failure::FAILED)),
-        Err(failure) => failure.report(),
-    }
-}
-
-fn keep(
     client: &ClientArgs,
     flags: &ServeArgs,
     typed: &ArgMatches,

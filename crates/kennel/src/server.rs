@@ -26,7 +26,6 @@ use std::{
     num::NonZero,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    process::ExitCode,
     sync::Arc,
     time::Duration,
 };
@@ -44,15 +43,8 @@ const FORMER_SERVER_MAX: Duration = Duration::from_secs(15);
 const STORE_TRIAL_MAX: Duration = Duration::from_secs(2);
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(20);
 
-/// Serves until the keeper ends it.
-pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> ExitCode {
-    match start(flags, here) {
-        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(crate::failure::FAILED)),
-        Err(failure) => failure.report(),
-    }
-}
-
-fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
+/// Serves until the keeper ends it, and returns the exit code.
+pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     // The first action: it also makes this process undumpable.
     let socket = kennel_keeper::server_socket().map_err(|_| {
         Failure::new("this is the part of the service that its keeper starts")
