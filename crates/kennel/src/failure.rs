@@ -139,6 +139,11 @@ pub(crate) fn note(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&text));
 }
 
+/// Makes the failure of an operation, with all its causes.
+pub(crate) fn failed(what: &str, cause: &dyn Error) -> Failure {
+    Failure::new(format!("{what}: {}", chain(cause)))
+}
+
 /// Formats an error with its causes, each once: some errors repeat their cause in their own text.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

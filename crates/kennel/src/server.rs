@@ -5,7 +5,7 @@
 use crate::{
     args::ServeArgs,
     config::{ServeConfig, Surroundings},
-    failure::{Failure, chain},
+    failure::{Failure, failed},
     health, http, secret,
     serve::LOST,
     telemetry::{self, AuditExport, Exports, LogFormat},
@@ -19,7 +19,6 @@ use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
 use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig};
 use std::{
-    error::Error,
     fs::{File, TryLockError},
     io,
     net::TcpListener,
@@ -333,10 +332,6 @@ fn addresses(config: &ServeConfig, listeners: &[OwnedFd]) -> String {
             }
         });
     texts.collect::<Vec<_>>().join(", ")
-}
-
-fn failed(what: &str, cause: &dyn Error) -> Failure {
-    Failure::new(format!("{what}: {}", chain(cause)))
 }
 
 /// Prints one line that a person or a script waits for.

@@ -16,7 +16,7 @@ pub(crate) use log::{Collected, LogFormat, filter, start_log};
 
 use crate::{
     config::Surroundings,
-    failure::{Failure, chain},
+    failure::{Failure, failed},
     http::{self, HttpAddress},
 };
 use kennel_lifecycle::NodeId;
@@ -32,7 +32,6 @@ use prometheus::Registry;
 use records::Records;
 use spans::Pipeline;
 use std::{
-    error::Error,
     pin::Pin,
     sync::{Arc, mpsc},
     task::{Context, Poll},
@@ -259,10 +258,6 @@ fn resource(node: NodeId, node_name: &str, here: &Surroundings) -> Resource {
         .with_detector(Box::new(EnvResourceDetector::new()))
         .with_attributes(service.map(|name| KeyValue::new(keys::SERVICE_NAME, name.to_owned())))
         .build()
-}
-
-fn failed(what: &str, cause: &dyn Error) -> Failure {
-    Failure::new(format!("{what}: {}", chain(cause)))
 }
 
 /// A future that is always polled inside of this runtime, by any caller.
