@@ -4,11 +4,12 @@
 //! counts as not set.
 
 use crate::{args::ServeFlags, failure::Failure, http::HttpAddress, listen};
+use kennel_client::Address;
 use kennel_keeper::keeper::ListenAddress;
 use kennel_store::StoreUrl;
 use std::{
     collections::BTreeMap,
-    fmt, fs, io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -116,63 +117,46 @@ impl Surroundings {
     }
 }
 
-/// A unix socket, written `unix:PATH`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    /// Absolute path of the socket.
-    pub(crate) socket: PathBuf,
-}
-
-impl Address {
-    /// Reads `unix:PATH` or `unix://PATH`.
-    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
-        let Some(path) = text.strip_prefix("unix:") else {
-            if text.starts_with("tcp:") || text.starts_with("http:") || text.starts_with("https:") {
-                return Err(Failure::new(format!("{text} is not a unix socket"))
-                    .hint("use a unix socket: unix:/run/kennel/kennel.sock"));
-            }
-            return Err(Failure::new(format!("{text:?} is not an address")).hint(
-                if text.contains('/') {
-                    format!("did you mean unix:{text}")
-                } else {
-                    "write it as unix:PATH".to_owned()
-                },
-            ));
-        };
-        let path = path.strip_prefix("//").unwrap_or(path);
-        if path.is_empty() || path.ends_with('/') {
-            return Err(Failure::new(format!("{text:?} names no socket file")));
+/// Reads `unix:PATH` or `unix://PATH`, and returns the absolute path of the socket.
+pub(crate) fn socket(text: &str) -> Result<PathBuf, Failure> {
+    let Some(path) = text.strip_prefix("unix:") else {
+        if text.starts_with("tcp:") || text.starts_with("http:") || text.starts_with("https:") {
+            return Err(Failure::new(format!("{text} is not a unix socket"))
+                .hint("use a unix socket: unix:/run/kennel/kennel.sock"));
         }
-        let socket = absolute(path)?;
-        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
-            return Err(Failure::new(format!(
-                "the path of the socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: {}",
-                socket.display()
-            )));
-        }
-        Ok(Self { socket })
+        return Err(Failure::new(format!("{text:?} is not an address")).hint(
+            if text.contains('/') {
+                format!("did you mean unix:{text}")
+            } else {
+                "write it as unix:PATH".to_owned()
+            },
+        ));
+    };
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if path.is_empty() || path.ends_with('/') {
+        return Err(Failure::new(format!("{text:?} names no socket file")));
     }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unix:{}", self.socket.display())
+    let socket = absolute(path)?;
+    if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        return Err(Failure::new(format!(
+            "the path of the socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: {}",
+            socket.display()
+        )));
     }
+    Ok(socket)
 }
 
 /// Returns the address of the server for a client: `--server`, `KENNEL_SERVER`, the default socket.
 pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<Address, Failure> {
-    match flag.or_else(|| here.var("KENNEL_SERVER")) {
-        Some(text) => Address::parse(text),
-        None => match here.default_socket() {
-            Ok(socket) => Ok(Address { socket }),
-            // The server's reason is its data directory, which a client cannot set.
-            Err(_) => Err(Failure::new(
-                "there is no default socket: neither XDG_RUNTIME_DIR nor HOME is set",
-            )
-            .hint("name the server with --server unix:PATH or KENNEL_SERVER")),
-        },
-    }
+    let path = match flag.or_else(|| here.var("KENNEL_SERVER")) {
+        Some(text) => socket(text)?,
+        // The server's reason is its data directory, which a client cannot set.
+        None => here.default_socket().map_err(|_| {
+            Failure::new("there is no default socket: neither XDG_RUNTIME_DIR nor HOME is set")
+                .hint("name the server with --server unix:PATH or KENNEL_SERVER")
+        })?,
+    };
+    Ok(Address::Unix(path))
 }
 
 /// Addresses and paths of a server.
@@ -500,13 +484,13 @@ mod tests {
 
     #[test]
     fn addresses_are_unix_sockets_with_an_absolute_path() {
-        let parse = |text: &str| Address::parse(text).map(|a| a.to_string()).ok();
-        assert_eq!(parse("unix:/a/b").as_deref(), Some("unix:/a/b"));
-        assert_eq!(parse("unix:///a/b").as_deref(), Some("unix:/a/b"));
+        let parse = |text: &str| socket(text).ok();
+        assert_eq!(parse("unix:/a/b").as_deref(), Some(Path::new("/a/b")));
+        assert_eq!(parse("unix:///a/b").as_deref(), Some(Path::new("/a/b")));
         let relative = parse("unix:b.sock").unwrap_or_default();
         assert!(
-            relative.starts_with("unix:/") && relative.ends_with("/b.sock"),
-            "{relative}"
+            relative.is_absolute() && relative.ends_with("b.sock"),
+            "{relative:?}"
         );
         for text in ["", "/a/b", "unix:", "unix:/a/", "vsock:3", "localhost:1"] {
             assert_eq!(parse(text), None, "{text:?}");

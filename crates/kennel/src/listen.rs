@@ -1,7 +1,7 @@
 //! Listen addresses of a server, as in `--listen`.
 
 use crate::{
-    config::{Address, Surroundings},
+    config::{self, Surroundings},
     failure::Failure,
 };
 use kennel_keeper::keeper::ListenAddress;
@@ -42,7 +42,7 @@ fn parse(text: &str) -> Result<ListenAddress, Failure> {
         return Ok(ListenAddress::Tcp(address));
     }
     let (path, options) = text.split_once('?').unwrap_or((text, ""));
-    let path = Address::parse(path)?.socket;
+    let path = config::socket(path)?;
     let (mut mode, mut gid) = (0o600, None);
     for option in options.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {

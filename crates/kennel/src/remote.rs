@@ -182,9 +182,8 @@ fn token_of_run(here: &Surroundings) -> Option<PathBuf> {
 }
 
 fn target_of_socket(text: Option<&str>, here: &Surroundings) -> Result<Target, Failure> {
-    let address = config::server_address(text, here)?;
     Ok(Target {
-        address: Address::Unix(address.socket),
+        address: config::server_address(text, here)?,
         node: None,
         credentials: Credentials::default(),
     })
