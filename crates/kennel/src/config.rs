@@ -136,7 +136,7 @@ pub(crate) fn socket(text: &str) -> Result<PathBuf, Failure> {
     if path.is_empty() || path.ends_with('/') {
         return Err(Failure::new(format!("{text:?} names no socket file")));
     }
-    let socket = absolute(path)?;
+    let socket = absolute(Path::new(path))?;
     if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         return Err(Failure::new(format!(
             "the path of the socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: {}",
@@ -178,10 +178,13 @@ pub(crate) struct ServeConfig {
 
 impl ServeConfig {
     pub(crate) fn resolve(flags: &ServeFlags, here: &Surroundings) -> Result<Self, Failure> {
-        let data_dir = match (&flags.data_dir, here.var("KENNEL_DATA_DIR")) {
-            (Some(dir), _) => absolute(dir)?,
-            (None, Some(dir)) => absolute(dir)?,
-            (None, None) => here.default_data_dir()?,
+        let path = |flag: &Option<PathBuf>, name: &str| {
+            let path = flag.as_deref().or(here.var(name).map(Path::new));
+            path.map(absolute).transpose()
+        };
+        let data_dir = match path(&flags.data_dir, "KENNEL_DATA_DIR")? {
+            Some(dir) => dir,
+            None => here.default_data_dir()?,
         };
         let listen = listen::addresses(&flags.listen, here)?;
         let advertise = flags.advertise.as_deref().or(here.var("KENNEL_ADVERTISE"));
@@ -191,13 +194,8 @@ impl ServeConfig {
         let health = flags.health_listen.as_deref();
         let health = health.or(here.var("KENNEL_HEALTH_LISTEN"));
         let health = health.map(HttpAddress::parse).transpose()?;
-        let access = match (&flags.access, here.var("KENNEL_ACCESS")) {
-            (Some(file), _) => Some(absolute(file)?),
-            (None, Some(file)) => Some(absolute(file)?),
-            (None, None) => None,
-        };
-        let is_tcp = |address: &ListenAddress| matches!(address, ListenAddress::Tcp(_));
-        if listen.iter().any(is_tcp) && access.is_none() {
+        let access = path(&flags.access, "KENNEL_ACCESS")?;
+        if listen::has_port(&listen) && access.is_none() {
             return Err(
                 Failure::new("a TCP port needs certificates, and rules for who may call")
                     .hint("name the access file with --access FILE"),
@@ -266,8 +264,7 @@ pub(crate) fn read_default(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-fn absolute(path: impl AsRef<Path>) -> Result<PathBuf, Failure> {
-    let path = path.as_ref();
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|cause| {
         Failure::new(format!(
             "{} cannot be made an absolute path: {cause}",

@@ -8,7 +8,7 @@ use crate::{
     cli,
     config::Surroundings,
     failure::Failure,
-    own_service,
+    listen, own_service,
     serve::{self, LOST},
 };
 use clap::{ArgMatches, Parser as _};
@@ -29,7 +29,7 @@ pub(crate) fn main(
     (here, words): (&Surroundings, &[OsString]),
 ) -> ExitCode {
     let started = serve::usable_by(client, flags, typed, here)
-        .and_then(|(_, usable)| socket(&usable.config.listen))
+        .and_then(|(_, usable)| address(&usable.config.listen))
         .and_then(|address| Ok((start(words)?, address)));
     let (mut keeper, address) = match started {
         Ok(started) => started,
@@ -67,17 +67,14 @@ fn spec(flags: &ServeArgs) -> Result<crate::args::SpecArgs, Failure> {
     }
 }
 
-/// Returns the unix socket of the service.
-fn socket(listen: &[ListenAddress]) -> Result<Address, Failure> {
-    let path = listen.iter().find_map(|address| match address {
-        ListenAddress::Unix { path, .. } => Some(Address::Unix(path.clone())),
-        ListenAddress::Tcp(_) => None,
-    });
-    path.ok_or_else(|| {
+/// Returns the address of the service's unix socket.
+fn address(listen: &[ListenAddress]) -> Result<Address, Failure> {
+    let path = listen::socket(listen).ok_or_else(|| {
         Failure::new("a service with a command needs a unix socket")
             .code(crate::USAGE)
             .hint("add --listen unix:PATH")
-    })
+    })?;
+    Ok(Address::Unix(path.clone()))
 }
 
 fn start(words: &[OsString]) -> Result<Child, Failure> {

@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
 };
 use kennel_keeper::keeper::ListenAddress;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 /// Longest name of a node.
 const NODE_NAME_BYTES_MAX: usize = 128;
@@ -29,6 +29,20 @@ pub(crate) fn addresses(
         return Ok(vec![ListenAddress::private(here.default_socket()?)]);
     }
     texts.into_iter().map(parse).collect()
+}
+
+/// Whether one of them is a port.
+pub(crate) fn has_port(listen: &[ListenAddress]) -> bool {
+    let is_tcp = |address: &ListenAddress| matches!(address, ListenAddress::Tcp(_));
+    listen.iter().any(is_tcp)
+}
+
+/// Returns the first unix socket among them.
+pub(crate) fn socket(listen: &[ListenAddress]) -> Option<&PathBuf> {
+    listen.iter().find_map(|address| match address {
+        ListenAddress::Unix { path, .. } => Some(path),
+        ListenAddress::Tcp(_) => None,
+    })
 }
 
 /// Reads `unix:PATH[?mode=0660&group=NAME]` or `tcp:ADDRESS:PORT`.

@@ -6,7 +6,7 @@ use crate::{
     args::ServeArgs,
     config::{ServeConfig, Surroundings},
     failure::{Failure, failed},
-    health, http, secret,
+    health, http, listen, secret,
     serve::LOST,
     telemetry::{self, AuditExport, Exports, LogFormat},
 };
@@ -24,7 +24,7 @@ use std::{
     net::TcpListener,
     num::NonZero,
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -91,7 +91,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
         tokens: Arc::new(key.clone()),
         sealer: Arc::new(key),
         secrets,
-        socket: socket_of(&config),
+        socket: listen::socket(&config.listen).cloned(),
         quotas,
         forbids_api_access,
     };
@@ -279,21 +279,11 @@ async fn take_over(data_dir: &Path) -> io::Result<File> {
     }
 }
 
-/// The first unix socket that it listens at.
-fn socket_of(config: &ServeConfig) -> Option<PathBuf> {
-    let path = config.listen.iter().find_map(|address| match address {
-        ListenAddress::Unix { path, .. } => Some(path),
-        ListenAddress::Tcp(_) => None,
-    });
-    std::path::absolute(path?).ok()
-}
-
 /// Returns the rights of principals, by the access file.
 pub(crate) fn access(config: &ServeConfig) -> Result<Access, Failure> {
     let access = Access::open(config.access.as_deref(), kennel_linux::effective_uid());
     let access = access.map_err(|cause| failed("cannot use the access file", &cause))?;
-    let is_tcp = |address: &ListenAddress| matches!(address, ListenAddress::Tcp(_));
-    if config.listen.iter().any(is_tcp) && !access.has_certificate() {
+    if listen::has_port(&config.listen) && !access.has_certificate() {
         return Err(
             Failure::new("the access file has no certificate for TCP ports")
                 .hint("give it a section [tls] with certificate and key"),
