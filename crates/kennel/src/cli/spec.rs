@@ -349,55 +349,27 @@ mod tests {
     use crate::args::{Cli, Command};
     use clap::Parser as _;
 
-    fn args(words: &[&str]) -> SpecArgs {
-        let words = ["kennel", "spawn"].iter().chain(words);
-        match Cli::try_parse_from(words)
-            .expect("it is well formed")
-            .command
-        {
+    fn args(line: &str) -> SpecArgs {
+        let words = ["kennel", "spawn"].into_iter();
+        let cli = Cli::try_parse_from(words.chain(line.split_whitespace()));
+        match cli.expect("it is well formed").command {
             Command::Spawn(args) => *args,
             other => panic!("{other:?}"),
         }
     }
 
-    fn spec(words: &[&str]) -> pb::RunSpec {
-        let request = of_spawn(args(words), &Surroundings::default()).map_err(|f| f.to_string());
+    fn spec(line: &str) -> pb::RunSpec {
+        let request = of_spawn(args(line), &Surroundings::default()).map_err(|f| f.to_string());
         request.expect("it is accepted").spec.expect("it is set")
     }
 
     #[test]
     fn every_flag_reaches_the_request() {
-        let spec = spec(&[
-            "--grace",
-            "500ms",
-            "-l",
-            "a=1",
-            "-l",
-            "b=2",
-            "--env",
-            "X=y=z",
-            "--cwd",
-            "/tmp",
-            "--kind",
-            "job",
-            "--on-leader-exit",
-            "drain",
-            "--drain-timeout",
-            "2m",
-            "--max-pause",
-            "3m",
-            "--on-max-pause",
-            "abort",
-            "--min-containment",
-            "cgroup",
-            "--pid-namespace",
-            "private",
-            "--recovery",
-            "adopt",
-            "--",
-            "ls",
-            "-l",
-        ]);
+        let spec = spec(
+            "--grace 500ms -l a=1 -l b=2 --env X=y=z --cwd /tmp --kind job --on-leader-exit drain \
+            --drain-timeout 2m --max-pause 3m --on-max-pause abort --min-containment cgroup \
+            --pid-namespace private --recovery adopt -- ls -l",
+        );
         assert_eq!(spec.kind(), pb::RunKind::Job);
         assert_eq!(spec.min_containment(), pb::Containment::Cgroup);
         assert_eq!(spec.pid_namespace(), pb::PidNamespace::Private);
@@ -424,8 +396,7 @@ mod tests {
     fn every_flag_of_a_restart_reaches_the_request() {
         let words = "--restart on-failure --restart-delay 500ms --restart-max-delay 9s --restart-max 4 \
             --restart-min-uptime 30s -- ls";
-        let words: Vec<&str> = words.split_whitespace().collect();
-        let policy = spec(&words).restart.expect("it is set");
+        let policy = spec(words).restart.expect("it is set");
         assert_eq!(policy.mode(), pb::RestartMode::OnFailure);
         assert_eq!(policy.delay.expect("it is set").nanos, 500_000_000);
         assert_eq!(policy.max_delay.map(|t| t.seconds), Some(9));
@@ -436,17 +407,18 @@ mod tests {
             ("keepalive", pb::RestartPreset::Keepalive),
         ];
         for (word, preset) in presets {
-            let policy = spec(&["--restart", word, "ls"]).restart.expect("it is set");
+            let policy = spec(&format!("--restart {word} ls"))
+                .restart
+                .expect("it is set");
             assert_eq!((policy.preset(), policy.mode), (preset, 0));
         }
-        assert_eq!(spec(&["ls"]).restart, None);
+        assert_eq!(spec("ls").restart, None);
     }
 
     #[test]
     fn a_terminal_reaches_the_request() {
         let words = "--tty --rows 24 --cols 80 --term vt100 -- ls";
-        let words: Vec<&str> = words.split_whitespace().collect();
-        let of = spec(&words);
+        let of = spec(words);
         assert_eq!(of.kind(), pb::RunKind::Terminal);
         let terminal = pb::Terminal {
             rows: Some(24),
@@ -455,15 +427,14 @@ mod tests {
         };
         assert_eq!(of.stdio, Some(pb::run_spec::Stdio::Terminal(terminal)));
         let default = Some(pb::run_spec::Stdio::Terminal(pb::Terminal::default()));
-        assert_eq!(spec(&["-t", "ls"]).stdio, default);
+        assert_eq!(spec("-t ls").stdio, default);
     }
 
     #[test]
     fn every_limit_reaches_the_request() {
         let words = "--limit nofile=10:20 --limit core=0 --nice -5 --oom-score-adj 500 \
             --memory-max 512M --memory-high 256M --swap-max 0 --pids-max 100 --cpus 1.5 --cpu-weight 50 -- ls";
-        let words: Vec<&str> = words.split_whitespace().collect();
-        let limits = spec(&words).limits.expect("it is set");
+        let limits = spec(words).limits.expect("it is set");
         assert_eq!(limits.rlimits.len(), 2);
         assert_eq!(limits.rlimits[0].hard, Some(20));
         assert_eq!((limits.nice, limits.oom_score_adj), (Some(-5), Some(500)));
@@ -475,21 +446,21 @@ mod tests {
         let cpu = limits.cpu.expect("it is set");
         assert_eq!(cpu.quota.expect("it is set").nanos, 150_000_000);
         assert_eq!(cpu.weight, Some(50));
-        assert_eq!(spec(&["ls"]).limits, None);
+        assert_eq!(spec("ls").limits, None);
     }
 
     #[test]
     fn working_directory_is_the_callers_and_absolute() {
         let here = std::env::current_dir().expect("a test has one");
-        assert_eq!(spec(&["ls"]).cwd, here.to_str().map(str::to_owned));
-        let below = spec(&["--cwd", "x", "ls"]).cwd;
+        assert_eq!(spec("ls").cwd, here.to_str().map(str::to_owned));
+        let below = spec("--cwd x ls").cwd;
         assert_eq!(below, here.join("x").to_str().map(str::to_owned));
     }
 
     #[test]
     fn each_request_has_an_id_of_its_own() {
         let id = || {
-            let request = of_spawn(args(&["ls"]), &Surroundings::default());
+            let request = of_spawn(args("ls"), &Surroundings::default());
             request.expect("it is accepted").run_id
         };
         let (one, other) = (id(), id());
@@ -501,15 +472,11 @@ mod tests {
     fn input_is_read_whole_or_refused() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("in");
-        let name = file.to_str().expect("it is UTF-8");
+        let line = format!("--input {} cat", file.display());
         std::fs::write(&file, b"a\0b")?;
-        assert_eq!(
-            spec(&["--input", name, "cat"]).initial_input.as_deref(),
-            Some(&b"a\0b"[..])
-        );
+        assert_eq!(spec(&line).initial_input.as_deref(), Some(&b"a\0b"[..]));
         std::fs::write(&file, vec![0; INITIAL_INPUT_BYTES_MAX + 1])?;
-        let refused = of_spawn(args(&["--input", name, "cat"]), &Surroundings::default())
-            .map_err(|f| f.to_string());
+        let refused = of_spawn(args(&line), &Surroundings::default()).map_err(|f| f.to_string());
         assert!(refused.is_err_and(|f| f.contains("is longer than")));
         Ok(())
     }
