@@ -277,19 +277,21 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 mod tests {
     use super::*;
 
-    fn user(env: &[(&str, &str)]) -> Surroundings {
-        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-        Surroundings {
-            skipped: Vec::new(),
-            root: false,
-            env: env.iter().map(owned).collect(),
+    impl Surroundings {
+        /// Returns those of a user with these variables alone.
+        pub(crate) fn of(env: &[(&str, &str)]) -> Self {
+            let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+            Self {
+                env: env.iter().map(owned).collect(),
+                ..Self::default()
+            }
         }
     }
 
     fn root(env: &[(&str, &str)]) -> Surroundings {
         Surroundings {
             root: true,
-            ..user(env)
+            ..Surroundings::of(env)
         }
     }
 
@@ -317,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_user_has_the_places_of_xdg() {
-        let here = user(&[
+        let here = Surroundings::of(&[
             ("XDG_RUNTIME_DIR", "/run/user/1000"),
             ("XDG_STATE_HOME", "/s"),
             ("HOME", "/home/u"),
@@ -334,7 +336,7 @@ mod tests {
     fn a_user_without_xdg_has_both_under_home() {
         let config = resolved(
             &ServeFlags::default(),
-            &user(&[("HOME", "/home/u"), ("XDG_STATE_HOME", "not/absolute")]),
+            &Surroundings::of(&[("HOME", "/home/u"), ("XDG_STATE_HOME", "not/absolute")]),
         );
         assert_eq!(
             config.listen[0].to_string(),
@@ -345,8 +347,10 @@ mod tests {
 
     #[test]
     fn user_without_home_must_name_a_directory() {
-        assert!(refusal(&ServeFlags::default(), &user(&[])).contains("HOME is not set"));
-        let client = server_address(None, &user(&[])).map_err(|f| f.to_string());
+        assert!(
+            refusal(&ServeFlags::default(), &Surroundings::of(&[])).contains("HOME is not set")
+        );
+        let client = server_address(None, &Surroundings::of(&[])).map_err(|f| f.to_string());
         assert!(
             client.is_err_and(|said| said.contains("--server unix:PATH")),
             "the message names a flag of the client"
@@ -357,8 +361,8 @@ mod tests {
     fn client_and_server_have_the_same_default_socket() {
         for here in [
             root(&[]),
-            user(&[("XDG_RUNTIME_DIR", "/r"), ("HOME", "/h")]),
-            user(&[("HOME", "/h")]),
+            Surroundings::of(&[("XDG_RUNTIME_DIR", "/r"), ("HOME", "/h")]),
+            Surroundings::of(&[("HOME", "/h")]),
         ] {
             let client = server_address(None, &here).map_err(|f| f.to_string());
             let served = resolved(&ServeFlags::default(), &here).listen;

@@ -116,11 +116,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     fn in_dir(dir: &Path) -> Surroundings {
-        let env = [("XDG_CONFIG_HOME".to_owned(), dir.display().to_string())];
-        Surroundings {
-            env: env.into(),
-            ..Surroundings::default()
-        }
+        Surroundings::of(&[("XDG_CONFIG_HOME", dir.to_str().expect("UTF-8"))])
     }
 
     #[test]

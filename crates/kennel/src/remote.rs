@@ -196,15 +196,11 @@ mod tests {
     use clap::Parser as _;
 
     fn here(dir: &tempfile::TempDir, env: &[(&str, &str)]) -> Surroundings {
-        let mut here = Surroundings {
-            root: true,
-            ..Surroundings::default()
-        };
         let home = ("XDG_CONFIG_HOME", dir.path().to_str().expect("UTF-8"));
-        for (name, value) in env.iter().chain([&home]) {
-            here.env.insert((*name).to_owned(), (*value).to_owned());
+        Surroundings {
+            root: true,
+            ..Surroundings::of(&[env, &[home]].concat())
         }
-        here
     }
 
     /// Makes a directory with the contexts `prod`, the current one, and `test`.

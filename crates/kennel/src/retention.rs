@@ -120,7 +120,6 @@ pub(crate) fn removed(removal: &pb::OutputRemoval) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
-    use std::collections::BTreeMap;
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -131,13 +130,8 @@ mod tests {
     fn resolved(words: &[&str], env: &[(&str, &str)]) -> Result<RetentionLimits, String> {
         let words = std::iter::once("kennel").chain(words.iter().copied());
         let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
-        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-        let here = Surroundings {
-            skipped: Vec::new(),
-            root: false,
-            env: env.iter().map(owned).collect::<BTreeMap<_, _>>(),
-        };
-        line.retention.resolve(&here).map_err(|f| f.to_string())
+        let resolved = line.retention.resolve(&Surroundings::of(env));
+        resolved.map_err(|failure| failure.to_string())
     }
 
     #[test]

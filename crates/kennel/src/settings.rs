@@ -343,13 +343,8 @@ mod tests {
         let matches = Cli::command()
             .try_get_matches_from(words)
             .expect("well formed");
-        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let here = Surroundings {
-            env: env.iter().map(owned).collect(),
-            ..Surroundings::default()
-        };
         let (_, typed) = matches.subcommand().expect("serve");
-        Settings::read(typed, &here).map_err(|failure| failure.to_string())
+        Settings::read(typed, &Surroundings::of(env)).map_err(|failure| failure.to_string())
     }
 
     fn of(settings: &Settings, key: &str) -> (Option<String>, String) {

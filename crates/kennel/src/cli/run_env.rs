@@ -95,13 +95,7 @@ mod tests {
     use super::*;
 
     fn here() -> Surroundings {
-        let vars = [("A", "1"), ("B", "2"), ("KENNEL_SERVER", "unix:/s")];
-        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        Surroundings {
-            root: false,
-            env: vars.map(owned).into(),
-            skipped: Vec::new(),
-        }
+        Surroundings::of(&[("A", "1"), ("B", "2"), ("KENNEL_SERVER", "unix:/s")])
     }
 
     fn env(mode: EnvModeArg, typed: &[&str], secret: &[&str]) -> (pb::EnvMode, Vec<String>) {

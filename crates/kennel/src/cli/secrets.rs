@@ -116,12 +116,7 @@ mod tests {
 
     #[test]
     fn sources_are_named_and_values_never() {
-        let here = Surroundings {
-            env: [("A", "1"), ("B", "2"), ("C", "3")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            ..Surroundings::default()
-        };
+        let here = Surroundings::of(&[("A", "1"), ("B", "2"), ("C", "3")]);
         let mut spec = pb::RunSpec::default();
         let all = args(&["A", "X=env:B", "Y=file:db/key"], &["Z=credential:db"]);
         assert_eq!(variables(&all), ["A", "A", "X", "B", "Y", "Z"]);

@@ -201,13 +201,8 @@ mod tests {
             metrics_public: None,
             trace_baggage: None,
         };
-        let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
-        let here = Surroundings {
-            skipped: Vec::new(),
-            root: false,
-            env: env.collect(),
-        };
-        args.resolve(&here).map_err(|failure| failure.to_string())
+        let resolved = args.resolve(&Surroundings::of(env));
+        resolved.map_err(|failure| failure.to_string())
     }
 
     #[test]
