@@ -310,39 +310,30 @@ mod tests {
     }
 
     #[test]
-    fn root_has_the_places_of_the_system() {
-        let config = resolved(&ServeFlags::default(), &root(&[("XDG_STATE_HOME", "/x")]));
-        assert_eq!(config.listen[0].to_string(), "unix:/run/kennel/kennel.sock");
-        assert_eq!(config.data_dir, Path::new("/var/lib/kennel"));
-        assert_eq!(config.store.to_string(), "sqlite:/var/lib/kennel/kennel.db");
-    }
-
-    #[test]
-    fn a_user_has_the_places_of_xdg() {
-        let here = Surroundings::of(&[
+    fn places_are_those_of_the_system_or_user() {
+        let system = [("XDG_STATE_HOME", "/x")];
+        // An empty variable counts as not set.
+        let empty = [("KENNEL_LISTEN", ""), ("KENNEL_STORE", "")];
+        let home = [("HOME", "/home/u"), ("XDG_STATE_HOME", "not/absolute")];
+        let xdg = [
             ("XDG_RUNTIME_DIR", "/run/user/1000"),
             ("XDG_STATE_HOME", "/s"),
             ("HOME", "/home/u"),
-        ]);
-        let config = resolved(&ServeFlags::default(), &here);
-        assert_eq!(
-            config.listen[0].to_string(),
-            "unix:/run/user/1000/kennel/kennel.sock"
-        );
-        assert_eq!(config.data_dir, Path::new("/s/kennel"));
-    }
-
-    #[test]
-    fn a_user_without_xdg_has_both_under_home() {
-        let config = resolved(
-            &ServeFlags::default(),
-            &Surroundings::of(&[("HOME", "/home/u"), ("XDG_STATE_HOME", "not/absolute")]),
-        );
-        assert_eq!(
-            config.listen[0].to_string(),
-            "unix:/home/u/.local/state/kennel/kennel.sock"
-        );
-        assert_eq!(config.data_dir, Path::new("/home/u/.local/state/kennel"));
+        ];
+        let (below, state) = ("/run/user/1000/kennel", "/home/u/.local/state/kennel");
+        for (here, socket_dir, data_dir) in [
+            (root(&system), "/run/kennel", "/var/lib/kennel"),
+            (root(&empty), "/run/kennel", "/var/lib/kennel"),
+            (Surroundings::of(&xdg), below, "/s/kennel"),
+            (Surroundings::of(&home), state, state),
+        ] {
+            let config = resolved(&ServeFlags::default(), &here);
+            let socket = format!("unix:{socket_dir}/kennel.sock");
+            assert_eq!(config.listen[0].to_string(), socket, "{here:?}");
+            assert_eq!(config.data_dir, Path::new(data_dir), "{here:?}");
+            let store = format!("sqlite:{data_dir}/kennel.db");
+            assert_eq!(config.store.to_string(), store, "{here:?}");
+        }
     }
 
     #[test]
@@ -399,14 +390,6 @@ mod tests {
         let address = |flag| server_address(flag, &here).map(|a| a.to_string()).ok();
         assert_eq!(address(None).as_deref(), Some("unix:/e/server"));
         assert_eq!(address(Some("unix:/f")).as_deref(), Some("unix:/f"));
-    }
-
-    #[test]
-    fn an_empty_variable_counts_as_not_set() {
-        let here = root(&[("KENNEL_LISTEN", ""), ("KENNEL_STORE", "")]);
-        let config = resolved(&ServeFlags::default(), &here);
-        assert_eq!(config.listen[0].to_string(), "unix:/run/kennel/kennel.sock");
-        assert_eq!(config.store.to_string(), "sqlite:/var/lib/kennel/kennel.db");
     }
 
     #[test]

@@ -205,25 +205,18 @@ mod tests {
 
     #[test]
     fn signals_and_lines_have_a_short_form() {
-        let expanded = |line| short_numbers(words(line));
-        assert_eq!(expanded("kennel kill -9 R"), words("kennel kill -s 9 R"));
-        assert_eq!(
-            expanded("kennel kill -USR1 R"),
-            words("kennel kill -s USR1 R")
-        );
-        assert_eq!(expanded("kennel kill -s 9 R"), words("kennel kill -s 9 R"));
-        assert_eq!(expanded("kennel run x -9"), words("kennel run x -9"));
-        assert_eq!(
-            expanded("kennel tail -100 R"),
-            words("kennel tail -n 100 R")
-        );
-        assert_eq!(expanded("kennel logs -n 5 R"), words("kennel logs -n 5 R"));
-        assert_eq!(
-            expanded("kennel tail -10f R"),
-            words("kennel tail -n 10 -f R")
-        );
-        for line in ["kennel logs -n -1 R", "kennel logs --tail -1 R"] {
-            assert_eq!(expanded(line), words(line));
+        for (line, expanded) in [
+            ("kennel kill -9 R", "kennel kill -s 9 R"),
+            ("kennel kill -USR1 R", "kennel kill -s USR1 R"),
+            ("kennel kill -s 9 R", "kennel kill -s 9 R"),
+            ("kennel run x -9", "kennel run x -9"),
+            ("kennel tail -100 R", "kennel tail -n 100 R"),
+            ("kennel logs -n 5 R", "kennel logs -n 5 R"),
+            ("kennel tail -10f R", "kennel tail -n 10 -f R"),
+            ("kennel logs -n -1 R", "kennel logs -n -1 R"),
+            ("kennel logs --tail -1 R", "kennel logs --tail -1 R"),
+        ] {
+            assert_eq!(short_numbers(words(line)), words(expanded), "{line}");
         }
     }
 }

@@ -249,21 +249,11 @@ mod tests {
     fn flags_win_over_variables_and_variables_over_contexts() {
         let dir = contexts();
         let none = here(&dir, &[]);
-        let set = here(
-            &dir,
-            &[
-                ("KENNEL_TLS_CA", "/v/ca"),
-                ("KENNEL_TOKEN_FILE", "/v/token"),
-            ],
-        );
-        let elsewhere = here(
-            &dir,
-            &[("KENNEL_SERVER", "tcp://v:1"), ("KENNEL_TLS_CA", "/v/ca")],
-        );
-        let other = here(
-            &dir,
-            &[("KENNEL_CONTEXT", "test"), ("KENNEL_TLS_CA", "/v/ca")],
-        );
+        let ca = ("KENNEL_TLS_CA", "/v/ca");
+        let set = here(&dir, &[ca, ("KENNEL_TOKEN_FILE", "/v/token")]);
+        let elsewhere = here(&dir, &[ca, ("KENNEL_SERVER", "tcp://v:1")]);
+        let other = here(&dir, &[ca, ("KENNEL_CONTEXT", "test")]);
+        let test = "tcp://test:1 /test/ca /test/cert /test/key /test/token";
         for (words, here, expected) in [
             (
                 "",
@@ -282,16 +272,8 @@ mod tests {
                 &other,
                 "tcp://test:1 /v/ca /test/cert /test/key /test/token",
             ),
-            (
-                "--context test",
-                &set,
-                "tcp://test:1 /test/ca /test/cert /test/key /test/token",
-            ),
-            (
-                "--context test",
-                &elsewhere,
-                "tcp://test:1 /test/ca /test/cert /test/key /test/token",
-            ),
+            ("--context test", &set, test),
+            ("--context test", &elsewhere, test),
             (
                 "--context default",
                 &set,

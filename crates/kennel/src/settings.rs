@@ -362,21 +362,16 @@ mod tests {
         let file = "data_dir = \"/f\"\norphan-ttl = 90\nretain_runs = 7\ntrace_baggage = [\"a\", \"b\"]\nmetrics_public = true\n";
         let env = [("KENNEL_DATA_DIR", "/v"), ("KENNEL_ORPHAN_TTL", "1m")];
         let read = settings(&["--data-dir", "/x"], &env, file).expect("well formed");
-        let value = |text: &str| Some(text.to_owned());
-        assert_eq!(
-            of(&read, "data_dir"),
-            (value("/x"), "flag --data-dir".to_owned())
-        );
-        assert_eq!(
-            of(&read, "orphan_ttl"),
-            (value("1m"), "variable KENNEL_ORPHAN_TTL".to_owned())
-        );
-        assert_eq!(of(&read, "retain_runs"), (value("7"), "file".to_owned()));
-        assert_eq!(
-            of(&read, "trace_baggage"),
-            (value("a,b"), "file".to_owned())
-        );
-        assert_eq!(of(&read, "cgroup"), (None, "default".to_owned()));
+        for (key, value, origin) in [
+            ("data_dir", Some("/x"), "flag --data-dir"),
+            ("orphan_ttl", Some("1m"), "variable KENNEL_ORPHAN_TTL"),
+            ("retain_runs", Some("7"), "file"),
+            ("trace_baggage", Some("a,b"), "file"),
+            ("cgroup", None, "default"),
+        ] {
+            let wanted = (value.map(str::to_owned), origin.to_owned());
+            assert_eq!(of(&read, key), wanted, "{key}");
+        }
         assert_eq!(read.here.var("KENNEL_RETAIN_RUNS"), Some("7"));
         assert_eq!(read.here.var("KENNEL_DATA_DIR"), Some("/v"));
         let mut flags = read.as_flags();
