@@ -46,7 +46,7 @@ const LAST_SPANS_LEAVING: Duration = Duration::from_millis(150);
 const LAST_SPANS: Duration = Duration::from_secs(1);
 
 /// All exporters; dropped, they export nothing any more.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Exports {
     telemetry: Telemetry,
     pipeline: Option<Arc<Pipeline>>,
@@ -68,16 +68,7 @@ impl Exports {
         log: &Collected,
     ) -> Result<Self, Failure> {
         if !config.exports() {
-            return Ok(Self {
-                telemetry: Telemetry::default(),
-                pipeline: None,
-                records: None,
-                audit: None,
-                meters: None,
-                registry: None,
-                runtime: None,
-                scraped_at: None,
-            });
+            return Ok(Self::default());
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

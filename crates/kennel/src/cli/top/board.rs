@@ -19,8 +19,9 @@ use std::{
 };
 
 /// Sort key of runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
+    #[default]
     Age,
     State,
     Processes,
@@ -53,8 +54,9 @@ pub(super) enum Action {
 }
 
 /// The present view.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
+    #[default]
     Runs,
     /// The filter is being typed.
     Filter,
@@ -73,6 +75,7 @@ pub(super) enum Place {
     clippy::struct_excessive_bools,
     reason = "each is a switch of its own, turned by hand"
 )]
+#[derive(Default)]
 pub(super) struct Board {
     pub(super) address: String,
     pub(super) colour: bool,
@@ -103,21 +106,8 @@ impl Board {
         Self {
             address,
             colour,
-            info: None,
-            at: None,
-            lost: None,
-            cut: false,
-            unreadable: 0,
-            runs: Vec::new(),
-            sort: Sort::Age,
-            reverse: false,
-            filter: String::new(),
-            ended_too: false,
-            place: Place::Runs,
-            message: String::new(),
-            selected: None,
             room: 1,
-            first: 0,
+            ..Self::default()
         }
     }
 
@@ -229,7 +219,7 @@ impl Board {
         if control && key.code == KeyCode::Char('c') {
             return Some(Action::Quit);
         }
-        match std::mem::replace(&mut self.place, Place::Runs) {
+        match std::mem::take(&mut self.place) {
             Place::Runs => self.key_among_runs(key.code),
             Place::Filter => {
                 self.key_of_filter(key.code);

@@ -19,30 +19,27 @@ pub(super) struct Answer {
 }
 
 pub(super) fn answer(known: &Records) -> Answer {
-    let mut answer = Answer {
-        line: String::new(),
-        unknown: Vec::new(),
-    };
+    use pb::tree_verdict::Verdict;
     let run = &known.run;
-    answer.line = match run.end_reason.as_ref() {
-        Some(reason) => ended(known, reason, &mut answer.unknown),
-        None => stands(run),
+    let Some(reason) = &run.end_reason else {
+        return Answer {
+            line: stands(run),
+            unknown: Vec::new(),
+        };
     };
-    if run.end_reason.is_some()
-        && let Some(verdict) = &run.tree_verdict
+    let mut unknown = Vec::new();
+    let mut line = ended(known, reason, &mut unknown);
+    if let Some(verdict) = &run.tree_verdict
+        && !matches!(
+            verdict.verdict,
+            Some(Verdict::Empty(_) | Verdict::NeverRan(_))
+        )
     {
-        use pb::tree_verdict::Verdict;
-        match &verdict.verdict {
-            Some(Verdict::Empty(_) | Verdict::NeverRan(_)) => {}
-            _ => {
-                let left = words::verdict(verdict);
-                answer.line.push_str(" What is left of it: ");
-                answer.line.push_str(&terminal_text::one_line(&left));
-                answer.line.push('.');
-            }
-        }
+        line.push_str(" What is left of it: ");
+        line.push_str(&terminal_text::one_line(&words::verdict(verdict)));
+        line.push('.');
     }
-    answer
+    Answer { line, unknown }
 }
 
 /// Answers for a run that has not ended.

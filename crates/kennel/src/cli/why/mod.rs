@@ -25,6 +25,7 @@ const AFTER_SECS: i64 = 2;
 const UNREAD_AUDIT: &str = "the audit log";
 
 /// All records.
+#[derive(Default)]
 pub(super) struct Records {
     pub(super) run: pb::Run,
     /// Lifecycle events, signals and warnings, with their times.
@@ -62,12 +63,8 @@ async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Records, Failure
     let got = repeated!(client::outlast, processes.get_run(request));
     let run = run_of(got.await.map_err(refused)?.run)?;
     let mut known = Records {
-        events: Vec::new(),
-        audit: Vec::new(),
-        node: Vec::new(),
-        output: Vec::new(),
-        unread: Vec::new(),
         run,
+        ..Records::default()
     };
     if let Err(failure) = read_journal(link, &mut known, lines).await {
         known.unread.push(format!("its journal: {failure}"));

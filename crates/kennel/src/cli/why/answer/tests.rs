@@ -21,11 +21,7 @@ fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Records {
     };
     Records {
         run,
-        events: Vec::new(),
-        audit: Vec::new(),
-        node: Vec::new(),
-        output: Vec::new(),
-        unread: Vec::new(),
+        ..Records::default()
     }
 }
 
