@@ -138,6 +138,7 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
     let run = &known.run;
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let end = when(attempt.leader_exited_time.or(run.end_time));
+    let took = took(&attempt);
     match &reason.reason {
         Some(Reason::Exited(_)) => by_itself(known, &attempt, &end, unknown),
         Some(Reason::SuccessExit(_)) => format!(
@@ -145,16 +146,14 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
             exit(&attempt)
         ),
         Some(Reason::Aborted(aborted)) => format!(
-            "Ended because {} requested it{}: {}.",
+            "Ended because {} requested it{}: {took}.",
             terminal_text::one_line(&aborted.by),
-            request(&aborted.request_id),
-            took(&attempt)
+            request(&aborted.request_id)
         ),
         Some(Reason::Restarted(restarted)) => format!(
-            "Ended because {} requested another attempt{}, and none could follow: {}.",
+            "Ended because {} requested another attempt{}, and none could follow: {took}.",
             terminal_text::one_line(&restarted.by),
-            request(&restarted.request_id),
-            took(&attempt)
+            request(&restarted.request_id)
         ),
         Some(Reason::StartFailed(_)) => {
             let why = terminal_text::one_line(&words::end_reason(reason));
@@ -165,28 +164,22 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
             terminal_text::one_line(&fenced.by)
         ),
         Some(Reason::ParentEnded(_)) => format!(
-            "Ended because its parent, run {}, has ended: {}.",
-            list::parent_of(run).unwrap_or_default(),
-            took(&attempt)
+            "Ended because its parent, run {}, has ended: {took}.",
+            list::parent_of(run).unwrap_or_default()
         ),
         Some(Reason::ServerShutdown(_)) => {
-            format!(
-                "Ended because the service was shut down: {}.",
-                took(&attempt)
-            )
+            format!("Ended because the service was shut down: {took}.")
         }
         Some(Reason::ServiceLost(_)) => lost(&attempt, unknown),
         Some(Reason::Rebooted(_)) => rebooted(unknown),
         Some(Reason::OrphanTerminated(_)) => format!(
-            "Ended by Kennel, which could not continue it: its service had died, or no server came back in time; {}.",
-            took(&attempt)
+            "Ended by Kennel, which could not continue it: its service had died, or no server came back in time; {took}."
         ),
         Some(Reason::NodeForgotten(forgotten)) => decided(&forgotten.by, unknown),
         Some(Reason::ShimLost(_)) => format!(
-            "Ended by Kennel, which had lost the run's shim, its own process beside the command; {}.",
-            took(&attempt)
+            "Ended by Kennel, which had lost the run's shim, its own process beside the command; {took}."
         ),
-        Some(Reason::DeadlineExceeded(exceeded)) => too_long(run, &attempt, exceeded.which()),
+        Some(Reason::DeadlineExceeded(exceeded)) => too_long(run, &took, exceeded.which()),
         Some(Reason::OomKilled(killed)) => {
             unknown.push(
                 "whether its own limit or the whole host was short of memory, and which of its processes were killed: the kernel does not say"
@@ -201,27 +194,27 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
                 "Ended for lack of memory: the kernel killed {processes} of its control group, its command among them, at {end}; {limit}."
             )
         }
-        Some(Reason::MemoryReserve(short)) => for_the_reserve(&attempt, short),
-        Some(Reason::LimitExceeded(exceeded)) => over_limit(run, &attempt, exceeded.limit()),
+        Some(Reason::MemoryReserve(short)) => format!(
+            "Ended by Kennel as the largest run, because the memory of its node was short: {} of {} bytes used, and {} reserved (serve --memory-reserve); {took}.",
+            short.used_bytes, short.limit_bytes, short.reserve_bytes
+        ),
+        Some(Reason::LimitExceeded(exceeded)) => over_limit(run, &took, exceeded.limit()),
         Some(Reason::NotReady(_)) => {
             let readiness = run.spec.as_ref().and_then(|spec| spec.readiness.as_ref());
             let limit = readiness.and_then(|readiness| readiness.start_timeout);
             let limit = limit.and_then(|limit| limit.try_into().ok());
             let limit = limit_text(run, pb::Deadline::StartTimeout, limit);
-            let took = took(&attempt);
             format!("Ended because it was not ready within its start timeout{limit}; {took}.")
         }
         Some(Reason::NotLive(not_live)) => format!(
-            "Ended because it was not live: {} failed in a row, the last with: {}; {}.",
+            "Ended because it was not live: {} failed in a row, the last with: {}; {took}.",
             values::counted(not_live.failures, "probe", "probes"),
-            terminal_text::one_line(&not_live.error),
-            took(&attempt)
+            terminal_text::one_line(&not_live.error)
         ),
-        Some(Reason::Watchdog(watchdog)) => no_sign(run, &attempt, watchdog.triggered),
+        Some(Reason::Watchdog(watchdog)) => no_sign(run, &took, watchdog.triggered),
         Some(Reason::Result(result)) => format!(
-            "Ended after its result: the output rule {} had seen it, and the run did not end by itself; {}.",
-            result.rule,
-            took(&attempt)
+            "Ended after its result: the output rule {} had seen it, and the run did not end by itself; {took}.",
+            result.rule
         ),
         Some(Reason::RestartsExhausted(exhausted)) => format!(
             "Ended because it had been started again as often as it may: after {} the last attempt {}, at {end}.",
@@ -232,35 +225,22 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
     }
 }
 
-fn for_the_reserve(attempt: &pb::Attempt, short: &pb::end_reason::MemoryReserve) -> String {
-    format!(
-        "Ended by Kennel as the largest run, because the memory of its node was short: {} of {} bytes used, and {} reserved (serve --memory-reserve); {}.",
-        short.used_bytes,
-        short.limit_bytes,
-        short.reserve_bytes,
-        took(attempt)
-    )
-}
-
-fn over_limit(run: &pb::Run, attempt: &pb::Attempt, limit: pb::Limit) -> String {
+fn over_limit(run: &pb::Run, took: &str, limit: pb::Limit) -> String {
     let max = run.spec.as_ref().and_then(|spec| spec.output);
     let max = max.and_then(|output| output.max_bytes);
     match limit {
         pb::Limit::OutputBytes => {
             let max = max.map_or_else(String::new, |max| format!(" ({max} bytes)"));
             format!(
-                "Ended by its limit of output: it had written more than is kept of it{max}; {}.",
-                took(attempt)
+                "Ended by its limit of output: it had written more than is kept of it{max}; {took}."
             )
         }
-        pb::Limit::Disk => format!(
-            "Ended because there was no room for its output on the server's disk; {}.",
-            took(attempt)
-        ),
-        pb::Limit::Unspecified => format!(
-            "Ended by a limit that this version of kennel does not know; {}.",
-            took(attempt)
-        ),
+        pb::Limit::Disk => {
+            format!("Ended because there was no room for its output on the server's disk; {took}.")
+        }
+        pb::Limit::Unspecified => {
+            format!("Ended by a limit that this version of kennel does not know; {took}.")
+        }
     }
 }
 
@@ -275,7 +255,7 @@ fn limit_text(run: &pb::Run, which: pb::Deadline, limit: Option<Duration>) -> St
     }
 }
 
-fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String {
+fn too_long(run: &pb::Run, took: &str, which: pb::Deadline) -> String {
     let spec = run.spec.as_ref();
     let (what, limit) = match which {
         pb::Deadline::MaxRuntime => (
@@ -295,12 +275,10 @@ fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String
         }
     };
     let limit = limit_text(run, which, limit.and_then(|limit| limit.try_into().ok()));
-    let took = took(attempt);
     format!("Ended by its limit of time: {what}{limit}; {took}.")
 }
 
-fn no_sign(run: &pb::Run, attempt: &pb::Attempt, triggered: bool) -> String {
-    let took = took(attempt);
+fn no_sign(run: &pb::Run, took: &str, triggered: bool) -> String {
     if triggered {
         return format!(
             "Ended by its watchdog: its command reported that it does not work (WATCHDOG=trigger); {took}."
