@@ -50,12 +50,7 @@ pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
 const QUEUED: u8 = 3;
 
 pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
-    let too_long = |_| Failure::new("the grace is too long");
-    let grace = args
-        .grace
-        .map(TryInto::try_into)
-        .transpose()
-        .map_err(too_long)?;
+    let grace = spec::span(args.grace, "grace")?;
     let wait = pb::AbortWait::from(args.wait);
     let if_unknown = if args.fence {
         pb::AbortUnknown::Fence
@@ -98,12 +93,7 @@ pub(crate) async fn restart(
 ) -> Result<u8, Failure> {
     let env = run_env::values(args.env, here)?;
     let secrets = secrets::values(args.secret, here)?;
-    let too_long = |_| Failure::new("the grace is too long");
-    let grace = args
-        .grace
-        .map(TryInto::try_into)
-        .transpose()
-        .map_err(too_long)?;
+    let grace = spec::span(args.grace, "grace")?;
     // Read once, for all runs.
     let input = args.input.as_deref().map(spec::input).transpose()?;
     let initial_input = input.map(Into::into);

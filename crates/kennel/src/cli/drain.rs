@@ -3,7 +3,7 @@
 use super::{
     calls::new_request_id,
     link::{Link, refused},
-    progress,
+    progress, spec,
 };
 use crate::{args::DrainArgs, failure::Failure};
 use kennel_client as client;
@@ -57,7 +57,6 @@ async fn until_empty(link: &Link, mut status: pb::DrainStatus) -> Result<(), Fai
 }
 
 fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
-    let deadline = args.deadline.map(TryInto::try_into).transpose();
     let action = if args.abort {
         pb::DrainAction::Abort
     } else {
@@ -65,7 +64,7 @@ fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
     };
     Ok(pb::DrainRequest {
         action: action.into(),
-        deadline: deadline.map_err(|_| Failure::new("the deadline is too long"))?,
+        deadline: spec::span(args.deadline, "deadline")?,
         request_id: new_request_id(),
     })
 }

@@ -19,8 +19,8 @@ use kennel_proto::{
 use std::io::{self, IsTerminal as _};
 use tokio_util::task::AbortOnDropHandle;
 
-/// Exit code of timeout(1) for a command that took too long.
-const TIMED_OUT: u8 = 124;
+/// Exit code of timeout(1) for a command, or a wait, that took too long.
+pub(super) const TIMED_OUT: u8 = 124;
 /// A shell's exit code for a command that SIGKILL ended.
 const KILLED: u8 = 137;
 /// Exit code as of a command that SIGXFSZ has ended.
@@ -215,17 +215,14 @@ pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failu
 
 /// Returns the exit code of a run that has ended.
 pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
+    use pb::end_reason::Reason;
     let reason = run.end_reason.as_ref().and_then(|end| end.reason.as_ref());
     let reason = match reason {
-        Some(pb::end_reason::Reason::DeadlineExceeded(_)) => "deadline_exceeded",
-        Some(pb::end_reason::Reason::OomKilled(_)) => "oom_killed",
-        Some(pb::end_reason::Reason::MemoryReserve(_)) => "memory_reserve",
-        Some(pb::end_reason::Reason::ShimLost(_)) => "shim_lost",
-        Some(pb::end_reason::Reason::LimitExceeded(_)) => "limit_exceeded",
-        Some(pb::end_reason::Reason::NotReady(_)) => "not_ready",
-        Some(pb::end_reason::Reason::NotLive(_)) => "not_live",
-        Some(pb::end_reason::Reason::Watchdog(_)) => "watchdog",
-        Some(pb::end_reason::Reason::Result(_)) => "result",
+        Some(Reason::DeadlineExceeded(_)) => "deadline_exceeded",
+        Some(Reason::OomKilled(_)) => "oom_killed",
+        Some(Reason::MemoryReserve(_)) => "memory_reserve",
+        Some(Reason::ShimLost(_)) => "shim_lost",
+        Some(Reason::LimitExceeded(_)) => "limit_exceeded",
         _ => "",
     };
     let run_id = &run.run_id;

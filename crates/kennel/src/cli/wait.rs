@@ -15,8 +15,6 @@ use kennel_proto::{json, pb};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Exit code of timeout(1).
-const TIMED_OUT: u8 = 124;
 /// Exit code of a wait for a condition that can no longer occur.
 const NOT_REACHED: u8 = 3;
 
@@ -40,7 +38,7 @@ pub(crate) async fn wait(
         let Ok(reached) = waited else {
             let missing = missing(args.condition);
             let message = format!("run {run_id}: {patience:?} have passed, and {missing}");
-            return Err(Failure::new(message).code(TIMED_OUT));
+            return Err(Failure::new(message).code(run::TIMED_OUT));
         };
         let run = reached.map_err(code)?;
         let shown = link.shown_of(&run, || json::to_string(&run), || standing(&run));

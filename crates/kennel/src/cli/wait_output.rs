@@ -1,6 +1,9 @@
 //! `kennel wait-output`: waits for a matching line of output, across restarts of the server.
 
-use super::link::{Link, print_exact, refused};
+use super::{
+    link::{Link, print_exact, refused},
+    run::TIMED_OUT,
+};
 use crate::{args::WaitOutputArgs, failure::Failure};
 use kennel_client as client;
 use kennel_proto::{
@@ -10,8 +13,6 @@ use kennel_proto::{
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Exit code of timeout(1).
-const TIMED_OUT: u8 = 124;
 /// Exit code of a run that has ended without a match.
 const NOT_FOUND: u8 = 3;
 
