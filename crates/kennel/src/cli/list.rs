@@ -1,6 +1,7 @@
 //! `ps`: the runs of a node, as a table or in another format.
 
 use super::{
+    command,
     link::{Link, print_exact, refused, soon},
     nodes, render,
     table::in_colour,
@@ -53,8 +54,8 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
         vec![0; runs.len()]
     };
     let ids = || {
-        let ids: Vec<&str> = runs.iter().map(|run| &*run.run_id).collect();
-        ids.iter().flat_map(|id| [id, "\n"]).collect()
+        let ids = runs.iter().map(|run| format!("{}\n", run.run_id));
+        ids.collect()
     };
     let is_table = matches!(link.format, Format::Text | Format::Wide) && !args.quiet;
     let nodes = if is_table && runs.iter().any(|run| run.other_node.is_some()) {
@@ -226,7 +227,7 @@ fn sort(runs: &mut [pb::Run], by: SortArg) {
         SortArg::State => runs.sort_by_key(|run| run.state),
         SortArg::Kind => runs.sort_by_key(|run| run.kind),
         SortArg::Pid => runs.sort_by_key(pid),
-        SortArg::Command => runs.sort_by_cached_key(render::command_of),
+        SortArg::Command => runs.sort_by_cached_key(command::or_dash),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::{
     calls::{self, new_request_id, standing},
+    command,
     each::each,
     link::{Link, print, refused, run_of, soon},
-    list, render, words,
+    list, words,
 };
 use crate::{
     args::{AbortArgs, KillArgs, RunRefs, SignalArgs},
@@ -148,7 +149,7 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
 fn child_runs(runs: &[pb::Run]) -> String {
     let mut text = String::new();
     for run in runs {
-        let (state, command) = (render::state_word(run), render::command_of(run));
+        let (state, command) = (words::state(run.state()), command::or_dash(run));
         let _ = writeln!(text, "run {} {state} {command}", run.run_id);
     }
     text

@@ -71,10 +71,10 @@ use kennel_client::Connection;
 use std::process::ExitCode;
 
 pub(crate) use calls::spawned;
+pub(crate) use command::or_dash as command_of;
 pub(crate) use link::{Link, print, print_exact, refused, run_of};
 pub(crate) use list::all as list_all;
 pub(crate) use progress::during;
-pub(crate) use render::{command_of, state_word};
 pub(crate) use run::OWN_FAILURE;
 pub(crate) use settings::config;
 

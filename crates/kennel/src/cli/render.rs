@@ -68,10 +68,10 @@ fn row(run: &pb::Run, indent: usize, now: SystemTime, wide: bool) -> Vec<Cell> {
             Cell::from(&run.owner),
             or_dash((!labels.is_empty()).then(|| labels.join(","))),
         ]);
-        row.push(Cell::from(command_of(run)));
+        row.push(Cell::from(command::or_dash(run)));
     } else {
         row.push(Cell::from(table::cut(
-            &command_of(run),
+            &command::or_dash(run),
             COMMAND_COLUMN_WIDTH_MAX,
         )));
     }
@@ -93,19 +93,9 @@ pub(crate) fn ready(run: &pb::Run) -> Option<&'static str> {
     (says_ready && run.end_time.is_none()).then_some(word)
 }
 
-/// Returns the state of a run, as a word.
-pub(crate) fn state_word(run: &pb::Run) -> String {
-    words::state(run.state())
-}
-
 /// Returns the state of a run with what it waits for, in its colour.
 pub(crate) fn state_cell(run: &pb::Run, now: SystemTime) -> Cell {
     Cell::coloured(state(run, now), colour(run.state()))
-}
-
-/// Formats the command of a run, on one line.
-pub(crate) fn command_of(run: &pb::Run) -> String {
-    command::or_dash(run)
 }
 
 fn colour(state: pb::RunState) -> Option<Colour> {

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     args::TopArgs,
     cli::{
+        command,
         link::{Link, print_exact, refused},
         render,
         table::{self, Cell, in_colour},
@@ -72,10 +73,7 @@ fn row(seen: &Seen, at: SystemTime) -> Vec<Cell> {
         Cell::from(percent(usage.cpu_percent)),
         or_dash(usage.memory_bytes.map(bytes)),
         or_dash(usage.output_rate.map(whole).map(bytes)),
-        Cell::from(table::cut(
-            &render::command_of(&seen.run),
-            COMMAND_WIDTH_MAX,
-        )),
+        Cell::from(table::cut(&command::or_dash(&seen.run), COMMAND_WIDTH_MAX)),
     ]
 }
 
@@ -92,7 +90,7 @@ fn document(seen: &Seen, at: SystemTime) -> String {
     let usage = &seen.usage;
     json!({
         "runId": seen.run.run_id,
-        "state": render::state_word(&seen.run),
+        "state": words::state(seen.run.state()),
         "waitsFor": render::waits_for(&seen.run, at),
         "ready": render::ready(&seen.run).map(|word| word == "yes"),
         "activity": words::activity(seen.run.activity()),
