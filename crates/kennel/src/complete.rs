@@ -45,12 +45,8 @@ pub(crate) fn runs(typed: &OsStr) -> Vec<CompletionCandidate> {
         .into_iter()
         .filter(|run| run.run_id.starts_with(&typed));
     let candidate = |(order, run): (usize, kennel_proto::pb::Run)| {
-        let help = format!(
-            "{} {}",
-            cli::words::state(run.state()),
-            cli::command_of(&run)
-        );
-        let help = terminal_text::one_line(&help);
+        let (state, command) = (cli::words::state(run.state()), cli::command_of(&run));
+        let help = terminal_text::one_line(&format!("{state} {command}"));
         let candidate = CompletionCandidate::new(&run.run_id).display_order(Some(order));
         candidate.help(Some(help.into()))
     };

@@ -83,12 +83,11 @@ fn table(consumers: &[pb::Consumer]) -> String {
             "" => "many runs",
             run => run,
         };
-        let acked = consumer.acked_seq;
         vec![
             Cell::from(&consumer.name),
             Cell::from(run),
             Cell::from(words::consumer_state(consumer.state())),
-            Cell::from(acked.map_or("-".to_owned(), |seq| seq.to_string())),
+            Cell::or_dash(consumer.acked_seq),
         ]
     };
     let rows = consumers.iter().map(row).collect();

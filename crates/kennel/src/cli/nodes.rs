@@ -74,10 +74,7 @@ fn table(found: &pb::ListNodesResponse) -> String {
             Cell::from(own),
             Cell::from(&node.node_name),
             Cell::from(state),
-            Cell::from(
-                node.last_heard_time
-                    .map_or("-".to_owned(), |time| time.to_string()),
-            ),
+            Cell::or_dash(node.last_heard_time),
             Cell::from(&node.address),
             Cell::from(&node.node_id),
         ]

@@ -49,24 +49,23 @@ fn row(run: &pb::Run, indent: usize, now: SystemTime, wide: bool) -> Vec<Cell> {
     let age = created.map(|t| values::age(now.duration_since(t).unwrap_or_default()));
     let attempt = run.current_attempt.as_ref();
     let pid = attempt.map(|a| a.pid).filter(|pid| *pid > 0);
-    let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
     let mut row = vec![
         Cell::from(format!("{}{}", "  ".repeat(indent), run.run_id)),
         state_cell(run, now),
         Cell::from(words::kind(run.kind())),
-        or_dash(age),
-        or_dash(pid.map(|pid| pid.to_string())),
+        Cell::or_dash(age),
+        Cell::or_dash(pid),
     ];
     if wide {
         let mut labels: Vec<_> = run.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
         labels.sort();
         row.extend([
-            or_dash(ready(run).map(str::to_owned)),
+            Cell::or_dash(ready(run)),
             Cell::from(words::activity(run.activity())),
-            or_dash(attempt.map(|a| a.number.to_string())),
-            or_dash(attempt.and_then(|a| a.exit.as_ref()).map(words::exit)),
+            Cell::or_dash(attempt.map(|a| a.number)),
+            Cell::or_dash(attempt.and_then(|a| a.exit.as_ref()).map(words::exit)),
             Cell::from(&run.owner),
-            or_dash((!labels.is_empty()).then(|| labels.join(","))),
+            Cell::or_dash((!labels.is_empty()).then(|| labels.join(","))),
         ]);
         row.push(Cell::from(command::or_dash(run)));
     } else {

@@ -39,6 +39,11 @@ impl Cell {
             colour,
         }
     }
+
+    /// Makes the cell of a value, a dash where there is none.
+    pub(crate) fn or_dash(value: Option<impl ToString>) -> Self {
+        Self::from(value.map_or_else(|| "-".to_owned(), |value| value.to_string()))
+    }
 }
 
 impl<T: AsRef<str>> From<T> for Cell {

@@ -62,17 +62,16 @@ fn shown(link: &Link, seen: &[Seen], at: SystemTime) -> String {
 }
 
 fn row(seen: &Seen, at: SystemTime) -> Vec<Cell> {
-    let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
     let usage = &seen.usage;
     vec![
         Cell::from(&seen.run.run_id),
         render::state_cell(&seen.run, at),
-        or_dash(render::ready(&seen.run).map(str::to_owned)),
+        Cell::or_dash(render::ready(&seen.run)),
         Cell::from(words::activity(seen.run.activity())),
-        or_dash(usage.processes.map(|count| count.to_string())),
+        Cell::or_dash(usage.processes),
         Cell::from(percent(usage.cpu_percent)),
-        or_dash(usage.memory_bytes.map(bytes)),
-        or_dash(usage.output_rate.map(whole).map(bytes)),
+        Cell::or_dash(usage.memory_bytes.map(bytes)),
+        Cell::or_dash(usage.output_rate.map(whole).map(bytes)),
         Cell::from(table::cut(&command::or_dash(&seen.run), COMMAND_WIDTH_MAX)),
     ]
 }
