@@ -27,8 +27,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const ROUNDS_MAX: u32 = 500;
 
 pub(crate) struct Service {
-    directory: PathBuf,
-    keeper: Child,
+    /// Dropped before the directory, so that nothing is started there any more.
+    keeper: Keeper,
+    directory: Directory,
     connection: Connection,
     /// Containment of its runs, in the words of the contract.
     pub(crate) containment: &'static str,
@@ -47,20 +48,12 @@ impl Service {
             .map_err(|cause| {
                 Failure::new(format!("cannot make {}: {cause}", directory.display()))
             })?;
-        let guard = Unfinished(&directory);
-        let mut keeper = launch(&directory)?;
-        let connection = match connect(&directory, &mut keeper).await {
-            Ok(connection) => connection,
-            Err(failure) => {
-                let _ = keeper.kill();
-                let _ = keeper.wait();
-                return Err(failure);
-            }
-        };
-        std::mem::forget(guard);
+        let directory = Directory(directory);
+        let mut keeper = Keeper(launch(&directory.0)?);
+        let connection = connect(&directory.0, &mut keeper.0).await?;
         let mut service = Self {
-            directory,
             keeper,
+            directory,
             connection,
             containment: "",
             grouped: false,
@@ -84,117 +77,108 @@ impl Service {
 
     /// Returns its data directory.
     pub(crate) fn data_dir(&self) -> PathBuf {
-        data_dir(&self.directory)
+        data_dir(&self.directory.0)
     }
 
     /// Returns its socket.
     pub(crate) fn socket(&self) -> PathBuf {
-        socket(&self.directory)
+        socket(&self.directory.0)
     }
 
     /// Returns the process id of its keeper.
     pub(crate) fn keeper_pid(&self) -> u32 {
-        self.keeper.id()
+        self.keeper.0.id()
     }
 
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Returns a command of this binary, without Kennel's variables of the surroundings.
-    pub(crate) fn own_binary() -> Result<Command, Failure> {
-        own_binary()
-    }
-
     /// Sends SIGKILL to the server; the keeper starts another one, which adopts the runs.
     pub(crate) async fn kill_server(&mut self) -> Result<(), Failure> {
-        let until = Instant::now() + PATIENCE;
-        let server = loop {
-            match self.server() {
-                Some(server) => break server,
-                None if Instant::now() > until => {
-                    return Err(Failure::new("the service has no server"));
-                }
-                // The keeper has replaced one that did not answer.
-                None => tokio::time::sleep(LOOK_EVERY).await,
-            }
-        };
+        // There is none while the keeper replaces one that did not answer.
+        let server = seen("the service has no server", || self.server()).await?;
         server.signal(Signal::KILL);
-        while server.is_alive() {
-            if Instant::now() > until {
-                return Err(Failure::new("a server that was hit does not end"));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        self.connection = connect(&self.directory, &mut self.keeper).await?;
+        let is_gone = || (!server.is_alive()).then_some(());
+        seen("a server that was hit does not end", is_gone).await?;
+        self.connection = connect(&self.directory.0, &mut self.keeper.0).await?;
         self.look().await
     }
 
     /// Sends SIGKILL to the keeper; shims end their runs, and the next start records that.
     pub(crate) async fn kill_keeper(&mut self) -> Result<(), Failure> {
         let server = self.server();
-        let _ = self.keeper.kill();
-        self.again(server).await
+        let keeper = &mut self.keeper.0;
+        let _ = keeper.kill();
+        let is_gone = || {
+            let is_over = has_ended(keeper) && !server.is_some_and(|server| server.is_alive());
+            is_over.then_some(())
+        };
+        seen("a service that was hit does not end", is_gone).await?;
+        self.keeper = Keeper(launch(&self.directory.0)?);
+        self.connection = connect(&self.directory.0, &mut self.keeper.0).await?;
+        self.look().await
     }
 
     fn server(&self) -> Option<Process> {
-        let keeper = self.keeper.id().cast_signed();
+        let keeper = self.keeper.0.id().cast_signed();
         let mut children = census::children(keeper).into_iter();
         children.find(|process| is_server(process.pid))
     }
 
-    async fn again(&mut self, server: Option<Process>) -> Result<(), Failure> {
-        let until = Instant::now() + PATIENCE;
-        while self.keeper.try_wait().is_ok_and(|status| status.is_none())
-            || server.is_some_and(|server| server.is_alive())
-        {
-            if Instant::now() > until {
-                return Err(Failure::new("a service that was hit does not end"));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        self.keeper = launch(&self.directory)?;
-        self.connection = connect(&self.directory, &mut self.keeper).await?;
-        self.look().await
-    }
-
     /// Shuts it down; remaining processes are ended when it is dropped.
     pub(crate) async fn end(mut self) {
-        end(&mut self.keeper).await;
+        end(&mut self.keeper.0).await;
     }
 }
 
-impl Drop for Service {
+/// A keeper, which is ended when this is dropped.
+struct Keeper(Child);
+
+impl Drop for Keeper {
     fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-        clear(&self.directory);
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
-/// A directory whose service did not start.
-struct Unfinished<'a>(&'a Path);
+/// A directory. When this is dropped, all processes that name it are ended, and it is removed with the control groups
+/// that its keepers have recorded.
+struct Directory(PathBuf);
 
-impl Drop for Unfinished<'_> {
+impl Drop for Directory {
     fn drop(&mut self) {
-        clear(self.0);
+        for _ in 0..ROUNDS_MAX {
+            let left = census::of_directory(&self.0);
+            if left.is_empty() {
+                break;
+            }
+            for process in left {
+                process.signal(Signal::KILL);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        remove_groups(&data_dir(&self.0));
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Ends all processes that name the directory, and removes it and the control groups that its keepers have recorded.
-fn clear(directory: &Path) {
-    for _ in 0..ROUNDS_MAX {
-        let left = census::of_directory(directory);
-        if left.is_empty() {
-            break;
+/// Looks until something is seen. `failure`: what is reported where that takes too long.
+async fn seen<T>(failure: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look() {
+            return Ok(seen);
         }
-        for process in left {
-            process.signal(Signal::KILL);
+        if Instant::now() > until {
+            return Err(Failure::new(failure));
         }
-        thread::sleep(LOOK_EVERY);
+        tokio::time::sleep(LOOK_EVERY).await;
     }
-    remove_groups(&data_dir(directory));
-    let _ = fs::remove_dir_all(directory);
+}
+
+fn has_ended(keeper: &mut Child) -> bool {
+    !keeper.try_wait().is_ok_and(|status| status.is_none())
 }
 
 fn data_dir(directory: &Path) -> PathBuf {
@@ -213,7 +197,8 @@ pub(crate) fn own_program() -> Result<Command, Failure> {
     Ok(Command::new(own))
 }
 
-fn own_binary() -> Result<Command, Failure> {
+/// Returns a command of this binary, without Kennel's variables of the surroundings.
+pub(crate) fn own_binary() -> Result<Command, Failure> {
     let mut command = own_program()?;
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("KENNEL_") {
@@ -298,7 +283,7 @@ pub(crate) async fn end(keeper: &mut Child) {
         process.signal(Signal::TERM);
     }
     let until = Instant::now() + PATIENCE;
-    while keeper.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < until {
+    while !has_ended(keeper) && Instant::now() < until {
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

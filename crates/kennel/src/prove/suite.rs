@@ -1,6 +1,10 @@
 //! The programs in one service, ended in one way, and each judged by a census that calls no server.
 
-use crate::{cli::refused, failure::Failure, own_service::Service};
+use crate::{
+    cli::refused,
+    failure::Failure,
+    own_service::{self, Service},
+};
 use kennel_client::{self as client, EventReader, Start};
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{Footprint, Process};
@@ -341,7 +345,7 @@ struct Holder {
 
 impl Holder {
     fn start() -> Result<Self, String> {
-        let mut command = Service::own_binary().map_err(|failure| failure.to_string())?;
+        let mut command = own_service::own_binary().map_err(|failure| failure.to_string())?;
         let mut child = command
             .args([WORD, HOLD_NAMESPACE])
             .stdin(Stdio::null())
