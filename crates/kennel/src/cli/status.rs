@@ -109,15 +109,7 @@ fn described(info: &pb::ServerInfo, address: &str) -> String {
             view.line("cannot", format!("{name}: {cause}; instead: {instead}"));
         }
     }
-    let live = info.live_runs.iter();
-    let live: Vec<_> = live
-        .map(|c| format!("{} {}", c.count, words::state(c.state())))
-        .collect();
-    let live = if live.is_empty() {
-        "none".to_owned()
-    } else {
-        live.join(", ")
-    };
+    let live = words::live_runs(info, "none");
     let room = info.limits.as_ref().map_or(0, |l| l.runs_max);
     view.line("live runs", format!("{live} (at most {room})"));
     if let Some(kept) = &info.retention {

@@ -115,6 +115,18 @@ pub(crate) fn extended(extended: &pb::lifecycle::Extended) -> String {
     format!("{name} extended{total}{by}")
 }
 
+/// Formats the number of live runs in each state; `none` where there is none.
+pub(crate) fn live_runs(info: &pb::ServerInfo, none: &str) -> String {
+    let counts = info.live_runs.iter();
+    let counts: Vec<String> = counts
+        .map(|live| format!("{} {}", live.count, state(live.state())))
+        .collect();
+    match &counts[..] {
+        [] => none.to_owned(),
+        counts => counts.join(", "),
+    }
+}
+
 /// Formats the size of a terminal, as `resize` takes it.
 pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
     format!("{}x{}", size.rows, size.cols)
@@ -265,6 +277,8 @@ pub(crate) fn exit(exit: &pb::Exit) -> String {
 
 /// Describes the end of the server before this one.
 pub(crate) fn former(former: &pb::FormerServer) -> String {
+    let when = former.end_time;
+    let when = when.map_or_else(String::new, |at| format!(" at {at}"));
     let how = former.exit.as_ref().map(|exit| match &exit.result {
         Some(pb::exit::Result::Code(code)) => format!("exited with code {code}"),
         Some(pb::exit::Result::Signal(signal)) => format!("killed by {}", signal.name),
@@ -274,25 +288,16 @@ pub(crate) fn former(former: &pb::FormerServer) -> String {
         pb::ServerEndCause::Hung => "hung, and was killed by the keeper".to_owned(),
         pb::ServerEndCause::Late => "did not end in time, and was killed by the keeper".to_owned(),
         pb::ServerEndCause::Upgrade => {
-            let when = former
-                .end_time
-                .map(|at| format!(" at {at}"))
-                .unwrap_or_default();
             return format!("kennel {}, made room for an upgrade{when}", former.version);
         }
         pb::ServerEndCause::ByItself | pb::ServerEndCause::Unspecified => how.unwrap_or_default(),
     };
-    let when = former.end_time.map(|at| format!(" at {at}"));
     let served = if former.served {
         ""
     } else {
         " before it served"
     };
-    format!(
-        "kennel {}, {how}{served}{}",
-        former.version,
-        when.unwrap_or_default()
-    )
+    format!("kennel {}, {how}{served}{when}", former.version)
 }
 
 /// Describes the result of an upgrade.
@@ -395,10 +400,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
 
 /// Formats `the kernel killed it for lack of memory (2 processes; limit 64 MiB)`.
 pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
-    let processes = match killed.kills {
-        1 => "1 process".to_owned(),
-        more => format!("{more} processes"),
-    };
+    let processes = values::counted(killed.kills, "process", "processes");
     let limit = killed.memory_max_bytes;
     let limit = limit.map(|bytes| format!("; memory limit {bytes} bytes"));
     format!(
@@ -425,10 +427,7 @@ pub(crate) fn stop_command(command: &pb::StopCommand) -> String {
         Some(End::Exited(how)) => exit(how),
         Some(End::TimedOut(_)) => "took too long, and was ended".to_owned(),
         Some(End::NotStarted(failed)) => match failed.error_number {
-            Some(errno) => format!(
-                "did not start: {}",
-                std::io::Error::from_raw_os_error(errno)
-            ),
+            Some(number) => format!("did not start: {}", errno(number)),
             None => "did not start".to_owned(),
         },
         Some(End::CutOff(_)) => "ended with the run".to_owned(),

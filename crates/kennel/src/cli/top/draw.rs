@@ -97,15 +97,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         "kennel top  {}  server {} generation {}  {store}{drain}",
         info.node_name, info.version, info.generation
     );
-    let live = info.live_runs.iter();
-    let live: Vec<String> = live
-        .map(|count| format!("{} {}", count.count, words::state(count.state())))
-        .collect();
-    let live = if live.is_empty() {
-        "no live runs".to_owned()
-    } else {
-        live.join(", ")
-    };
+    let live = words::live_runs(info, "no live runs");
     let (processes, cpu, memory) = board.totals();
     let second = format!(
         "{live}  processes {processes}  cpu {}%  memory {}",
@@ -286,15 +278,7 @@ fn run(seen: &Seen, now: SystemTime, widths: (u16, usize)) -> String {
             usage.processes.map_or_else(unknown, |n| n.to_string()),
             percent(usage.cpu_percent),
             usage.memory_bytes.map_or_else(unknown, bytes),
-            usage.output_rate.map_or_else(unknown, |rate| {
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "a rate is not negative, and is shown with three digits"
-                )]
-                let rate = rate as u64;
-                bytes(rate)
-            }),
+            usage.output_rate.map(whole).map_or_else(unknown, bytes),
             restarts(run).to_string(),
             terminal_text::one_line(&command::or_dash(run)),
         ],
@@ -306,6 +290,16 @@ fn short_age(age: Duration) -> String {
         return "0s".to_owned();
     }
     values::age(age)
+}
+
+/// Returns a rate in whole bytes.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate is positive and far below the limit"
+)]
+pub(super) fn whole(rate: f64) -> u64 {
+    rate as u64
 }
 
 pub(super) fn percent(percent: Option<f64>) -> String {

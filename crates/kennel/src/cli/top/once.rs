@@ -1,7 +1,7 @@
 //! `top --once`: one sample of the live runs and their resource usage, as a table or as documents.
 
 use super::{
-    draw::percent,
+    draw::{percent, whole},
     sample::{Sample, Sampler, Seen},
 };
 use crate::{
@@ -74,15 +74,6 @@ fn row(seen: &Seen, at: SystemTime) -> Vec<Cell> {
         Cell::or_dash(usage.output_rate.map(whole).map(bytes)),
         Cell::from(table::cut(&command::or_dash(&seen.run), COMMAND_WIDTH_MAX)),
     ]
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate is positive and far below the limit"
-)]
-fn whole(rate: f64) -> u64 {
-    rate as u64
 }
 
 fn document(seen: &Seen, at: SystemTime) -> String {
