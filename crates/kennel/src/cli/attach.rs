@@ -1,7 +1,7 @@
 //! `kennel attach`, and `kennel run --tty`: connects this process's terminal with that of a run.
 
 use super::{
-    link::{Link, refused, stdout_failed},
+    link::{self, Link, refused},
     run,
     run_input::end_of_file,
 };
@@ -10,7 +10,7 @@ use kennel_client::{Attachment, MODES_AT_FIRST};
 use kennel_linux::own_terminal::{self, RawMode};
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
 use std::{
-    io::{self, IsTerminal as _, Read, Write},
+    io::{self, IsTerminal as _, Read},
     time::Duration,
 };
 use tokio::{
@@ -267,9 +267,7 @@ fn is_blank(screen: &pb::Screen) -> bool {
 }
 
 fn write(bytes: &[u8]) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = out.write_all(bytes).and_then(|()| out.flush());
-    written.map_err(|cause| stdout_failed(&cause))
+    link::write(io::stdout().lock(), bytes)
 }
 
 /// Returns the input from standard input. A thread that ends with this process reads it: such a read cannot be

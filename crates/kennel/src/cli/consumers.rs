@@ -25,10 +25,8 @@ pub(crate) async fn consumers(link: &Link, command: ConsumersCommand) -> Result<
                 run_id: link.run_id_or_none(run.as_deref()).await?,
                 consumer: name,
             };
-            let asked = outlast(|| {
-                let (mut processes, request) = (link.connection.processes(), request.clone());
-                async move { processes.get_consumer(request).await }
-            });
+            let processes = link.connection.processes();
+            let asked = repeated!(outlast, processes.get_consumer(request));
             show(link, asked.await.map_err(refused)?.consumer)
         }
         ConsumersCommand::Rm(ConsumerRef { name, run }) => {

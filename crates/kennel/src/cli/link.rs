@@ -11,10 +11,7 @@ use crate::{
 use kennel_client as client;
 use kennel_client::{Address, ConnectError, Connection};
 use kennel_proto::pb;
-use std::{
-    io::{self, Write as _},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 /// A server that answered.
 pub(crate) struct Link {
@@ -205,17 +202,14 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// Writes to standard output at once: JSON, and the program's own text.
 pub(crate) fn print_exact(text: &str) -> Result<(), Failure> {
     progress::clear();
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|cause| stdout_failed(&cause))
+    write(io::stdout().lock(), text.as_bytes())
 }
 
-/// Converts an error of standard output: a reader that went away is not an error.
-pub(crate) fn stdout_failed(cause: &io::Error) -> Failure {
-    if cause.kind() == io::ErrorKind::BrokenPipe {
-        Failure::reader_gone()
-    } else {
-        Failure::output_failed(cause)
-    }
+/// Writes to standard output or standard error at once: a reader that went away is not an error.
+pub(crate) fn write(mut to: impl io::Write, bytes: &[u8]) -> Result<(), Failure> {
+    let written = to.write_all(bytes).and_then(|()| to.flush());
+    written.map_err(|cause| match cause.kind() {
+        io::ErrorKind::BrokenPipe => Failure::reader_gone(),
+        _ => Failure::output_failed(&cause),
+    })
 }

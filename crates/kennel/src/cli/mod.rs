@@ -189,7 +189,7 @@ async fn perform(
             nodes::nodes(&open().await?).await.map(done)
         }
         Command::Node(NodeCommand::Forget(args)) => {
-            nodes::forget(&open().await?, &args).await.map(done)
+            nodes::forget(&open().await?, args).await.map(done)
         }
         Command::Drain(args) => {
             let link = open().await?.at_node(args.which.name.as_deref())?;

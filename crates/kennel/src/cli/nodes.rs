@@ -41,21 +41,16 @@ pub(super) async fn all(link: &Link) -> Result<pb::ListNodesResponse, Failure> {
 }
 
 /// Closes the open runs of a node that does not come back.
-pub(crate) async fn forget(link: &Link, args: &ForgetArgs) -> Result<(), Failure> {
-    let asked = outlast(|| {
-        let mut admin = link.connection.admin();
-        let node = args.name.clone();
-        async move {
-            let request = pb::ForgetNodeRequest { node };
-            admin.forget_node(soon(request)).await
-        }
-    });
+pub(crate) async fn forget(link: &Link, args: ForgetArgs) -> Result<(), Failure> {
+    let request = pb::ForgetNodeRequest { node: args.name };
+    let admin = link.connection.admin();
+    let asked = repeated!(outlast, admin.forget_node(soon(request)));
     let forgotten = asked.await.map_err(refused)?;
-    if link.format.is_text() {
-        let ended = forgotten.ended_runs;
-        return print_exact(&format!("forgotten; runs closed as lost: {ended}\n"));
-    }
-    print_exact(&link.format.document(&json::to_string(&forgotten)))
+    let ended = forgotten.ended_runs;
+    link.print(
+        || json::to_string(&forgotten),
+        || format!("forgotten; runs closed as lost: {ended}\n"),
+    )
 }
 
 fn table(found: &pb::ListNodesResponse) -> String {

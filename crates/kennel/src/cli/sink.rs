@@ -1,6 +1,6 @@
 //! A run's output on standard output and standard error of this process: byte for byte, or safe for a terminal.
 
-use super::{link::stdout_failed, words};
+use super::{link::write, words};
 use crate::{
     failure::{Failure, note},
     terminal_text::Pieces,
@@ -99,12 +99,6 @@ fn show(to: impl Write, shown: &mut Option<Pieces>, data: &[u8]) -> Result<(), F
         Some(pieces) => write(to, pieces.next(data).as_bytes()),
         None => write(to, data),
     }
-}
-
-fn write(mut to: impl Write, data: &[u8]) -> Result<(), Failure> {
-    to.write_all(data)
-        .and_then(|()| to.flush())
-        .map_err(|cause| stdout_failed(&cause))
 }
 
 fn take(next: &mut Option<u64>, stream: &str, output: &pb::Output) -> Result<(), Failure> {
