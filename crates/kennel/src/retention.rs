@@ -28,23 +28,13 @@ pub(crate) struct RetentionArgs {
 
 /// A limit, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit<T> {
-    None,
-    Most(T),
-}
+struct Limit<T>(Option<T>);
 
 impl<T> Limit<T> {
     fn read(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Self, String> {
         match text {
-            ALL => Ok(Self::None),
-            text => read(text).map(Self::Most),
-        }
-    }
-
-    fn most(self) -> Option<T> {
-        match self {
-            Self::None => None,
-            Self::Most(most) => Some(most),
+            ALL => Ok(Self(None)),
+            text => read(text).map(|most| Self(Some(most))),
         }
     }
 }
@@ -73,10 +63,10 @@ impl RetentionArgs {
         let at_most = here.setting(self.at_most, "KENNEL_RETAIN_AT_MOST", at_most)?;
         let bytes = here.setting(self.bytes, "KENNEL_RETAIN_BYTES", bytes)?;
         Ok(RetentionLimits {
-            runs_per_owner: runs.map_or(default.runs_per_owner, Limit::most),
+            runs_per_owner: runs.map_or(default.runs_per_owner, |limit| limit.0),
             at_least: at_least.unwrap_or(default.at_least),
-            at_most: at_most.map_or(default.at_most, Limit::most),
-            node_bytes: bytes.map_or(default.node_bytes, Limit::most),
+            at_most: at_most.map_or(default.at_most, |limit| limit.0),
+            node_bytes: bytes.map_or(default.node_bytes, |limit| limit.0),
         })
     }
 }
