@@ -54,8 +54,7 @@ pub(crate) fn lead(name: &str, arguments: &[&str]) -> Result<(), Failed> {
             ready.expected = STORM;
         }
         ("setuid-root", [copy]) => {
-            let command = as_actor(PathBuf::from(copy), ["root"]);
-            ready.start_command(command)?;
+            ready.start_command(as_actor(PathBuf::from(copy), ["root"]))?;
         }
         _ => return Err(Failed(format!("no program {name:?} {arguments:?}"))),
     }
@@ -118,14 +117,9 @@ impl Ready {
 
     /// Waits until all are in position; `Err` in `Ok`: one reports why it cannot be.
     fn wait(self) -> Result<Result<(), String>, Failed> {
-        let Self {
-            reader,
-            writer,
-            expected,
-        } = self;
         // Without an end of its own it notices when the last actor is gone.
-        drop(writer);
-        wait_for(expected, &reader)
+        drop(self.writer);
+        wait_for(self.expected, &self.reader)
     }
 }
 
