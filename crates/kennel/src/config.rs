@@ -3,7 +3,12 @@
 //! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty text
 //! counts as not set.
 
-use crate::{args::ServeFlags, failure::Failure, http::HttpAddress, listen};
+use crate::{
+    args::ServeFlags,
+    failure::{Failure, because},
+    http::HttpAddress,
+    listen,
+};
 use kennel_client::Address;
 use kennel_keeper::keeper::ListenAddress;
 use kennel_store::StoreUrl;
@@ -242,14 +247,13 @@ fn parse_store(url: &str) -> Result<StoreUrl, Failure> {
 
 /// Reads the URL from a file: so a password stays out of argv and environment.
 fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
-    let text = std::fs::read_to_string(file).map_err(|cause| {
-        Failure::new(format!(
-            "cannot read the store's URL from {}: {cause}",
-            file.display()
-        ))
-    })?;
+    let name = file.display();
+    let text = fs::read_to_string(file);
+    let text = text.map_err(because(format_args!(
+        "cannot read the store's URL from {name}"
+    )))?;
     match text.trim() {
-        "" => Err(Failure::new(format!("{} is empty", file.display()))
+        "" => Err(Failure::new(format!("{name} is empty"))
             .hint("write the store's URL into it: sqlite:PATH or postgres://...")),
         url => parse_store(url),
     }
@@ -265,12 +269,10 @@ pub(crate) fn read_default(path: &Path) -> io::Result<Option<String>> {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).map_err(|cause| {
-        Failure::new(format!(
-            "{} cannot be made an absolute path: {cause}",
-            path.display()
-        ))
-    })
+    let name = path.display();
+    std::path::absolute(path).map_err(because(format_args!(
+        "{name} cannot be made an absolute path"
+    )))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use crate::{
     config::{Surroundings, read_default},
-    failure::Failure,
+    failure::{Failure, because},
 };
 use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
@@ -53,8 +53,8 @@ impl Contexts {
         let Some(path) = path(here) else {
             return Ok(Self::default());
         };
-        let text = read_default(&path)
-            .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
+        let text =
+            read_default(&path).map_err(because(format_args!("cannot read {}", path.display())))?;
         let Some(text) = text else {
             return Ok(Self::default());
         };
@@ -73,15 +73,14 @@ impl Contexts {
         let path = path(here).ok_or_else(|| {
             Failure::new("there is no place for contexts: neither XDG_CONFIG_HOME nor HOME is set")
         })?;
-        let text = toml::to_string(self)
-            .map_err(|error| Failure::new(format!("cannot write contexts: {error}")))?;
+        let text = toml::to_string(self).map_err(because("cannot write contexts"))?;
         let dir = path.parent().unwrap_or(Path::new("/"));
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(dir)
             .and_then(|()| own_file::replace(&path, text.as_bytes()))
-            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+            .map_err(because(format_args!("cannot write {}", path.display())))
     }
 
     /// Returns the context of a name, which must exist.

@@ -139,6 +139,11 @@ pub(crate) fn note(what: &dyn fmt::Display) {
     let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&text));
 }
 
+/// Makes the failure of an operation by its cause, for `map_err`.
+pub(crate) fn because<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Failure {
+    move |cause| Failure::new(format!("{what}: {cause}"))
+}
+
 /// Makes the failure of an operation, with all its causes.
 pub(crate) fn failed(what: &str, cause: &dyn Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(cause)))

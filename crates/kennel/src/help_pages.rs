@@ -5,7 +5,7 @@
 
 use crate::{
     args,
-    failure::Failure,
+    failure::{Failure, because},
     settings::{self, bracketed},
 };
 use clap::{Arg, Command};
@@ -34,9 +34,9 @@ pub(crate) fn write(dir: &Path) -> Result<(), Failure> {
         clap_mangen::Man::new(command.clone())
             .title(&file)
             .render(&mut page)
-            .map_err(|error| {
-                Failure::new(format!("cannot render the man page of {name}: {error}"))
-            })?;
+            .map_err(because(format_args!(
+                "cannot render the man page of {name}"
+            )))?;
         let page = String::from_utf8_lossy(&page).into_owned();
         pages.push((dir.join("man").join(format!("{file}.1")), page));
     }
@@ -51,7 +51,7 @@ fn write_file(path: &PathBuf, text: &str) -> Result<(), Failure> {
         .parent()
         .map_or(Ok(()), fs::create_dir_all)
         .and_then(|()| fs::write(path, text));
-    written.map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+    written.map_err(because(format_args!("cannot write {}", path.display())))
 }
 
 /// The command line with the flags that commands inherit.

@@ -7,7 +7,7 @@ use crate::{
     args::{Cli, ClientArgs, Command, ServeArgs},
     cli,
     config::Surroundings,
-    failure::Failure,
+    failure::{Failure, because},
     listen, own_service,
     serve::{self, LOST},
 };
@@ -86,6 +86,5 @@ fn start(words: &[OsString]) -> Result<Child, Failure> {
         // Ctrl-C is for the command; the service ends after it.
         .process_group(0);
     census::end_with_this_thread(&mut command);
-    let started = command.spawn();
-    started.map_err(|cause| Failure::new(format!("cannot start the service: {cause}")))
+    command.spawn().map_err(because("cannot start the service"))
 }

@@ -1,7 +1,7 @@
 //! A service on a directory of its own; when this is dropped, the service, all that it has started and the directory
 //! are removed.
 
-use crate::failure::{Failure, chain};
+use crate::failure::{Failure, because, chain};
 use kennel_client as client;
 use kennel_client::{Address, Connection};
 use kennel_keeper::keeper::remove_groups;
@@ -45,9 +45,7 @@ impl Service {
         DirBuilder::new()
             .mode(0o700)
             .create(&directory)
-            .map_err(|cause| {
-                Failure::new(format!("cannot make {}: {cause}", directory.display()))
-            })?;
+            .map_err(because(format_args!("cannot make {}", directory.display())))?;
         let directory = Directory(directory);
         let mut keeper = Keeper(launch(&directory.0)?);
         let connection = connect(&directory.0, &mut keeper.0).await?;
@@ -192,8 +190,7 @@ fn is_server(pid: i32) -> bool {
 
 /// Returns a command of this binary.
 pub(crate) fn own_program() -> Result<Command, Failure> {
-    let own = env::current_exe()
-        .map_err(|cause| Failure::new(format!("cannot find the own executable: {cause}")))?;
+    let own = env::current_exe().map_err(because("cannot find the own executable"))?;
     Ok(Command::new(own))
 }
 

@@ -5,7 +5,7 @@
 use crate::{
     args::ServeArgs,
     config::{ServeConfig, Surroundings},
-    failure::{Failure, failed},
+    failure::{Failure, because, failed},
     health, http, listen, secret,
     serve::LOST,
     telemetry::{self, AuditExport, Exports, LogFormat},
@@ -72,7 +72,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
         .worker_threads(worker_threads())
         .enable_all()
         .build()
-        .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
+        .map_err(because("cannot start the server"))?;
     let audit = exports.take_audit();
     let telemetry = exports.telemetry();
     let own = |key: DigestKey, quotas: Arc<Access>| SupervisorConfig {

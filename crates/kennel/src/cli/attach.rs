@@ -5,7 +5,11 @@ use super::{
     run,
     run_input::end_of_file,
 };
-use crate::{args::AttachArgs, detach_keys::DetachKeys, failure::Failure};
+use crate::{
+    args::AttachArgs,
+    detach_keys::DetachKeys,
+    failure::{Failure, because},
+};
 use kennel_client::{Attachment, MODES_AT_FIRST};
 use kennel_linux::own_terminal::{self, RawMode};
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
@@ -99,10 +103,7 @@ struct Desk {
 
 impl Desk {
     fn open(link: &Link, run_id: &str, manner: Manner) -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|cause| Failure::new(format!("cannot listen for signals: {cause}")))
-        };
+        let listen = |kind| signal(kind).map_err(because("cannot listen for signals"));
         let (resized, ends) = (
             listen(SignalKind::window_change())?,
             [
@@ -194,11 +195,8 @@ impl Desk {
                 // Errors of the run or the server were reported on a terminal in its normal state.
                 if self.raw.is_none() {
                     let raw = RawMode::enter();
-                    self.raw = raw.map_err(|cause| {
-                        Failure::new(format!(
-                            "cannot take the terminal's keys as they are: {cause}"
-                        ))
-                    })?;
+                    self.raw =
+                        raw.map_err(because("cannot take the terminal's keys as they are"))?;
                 }
                 if let Some(screen) = opened.screen.filter(|screen| !is_blank(screen)) {
                     self.shown = true;

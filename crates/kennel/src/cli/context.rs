@@ -5,7 +5,7 @@ use crate::{
     args::{ClientArgs, ContextCommand, Format, NewContext},
     config::{self, Surroundings},
     contexts::{self, Context, Contexts, DEFAULT},
-    failure::{Failure, note},
+    failure::{Failure, because, note},
     remote,
 };
 use serde_json::json;
@@ -131,9 +131,9 @@ fn set(
 /// Makes the path absolute: the file is found from any directory.
 fn make_absolute(file: &mut Option<PathBuf>) -> Result<(), Failure> {
     if let Some(file) = file {
-        *file = path::absolute(&*file).map_err(|cause| {
-            Failure::new(format!("cannot make {} absolute: {cause}", file.display()))
-        })?;
+        let absolute = path::absolute(&*file);
+        let what = format!("cannot make {} absolute", file.display());
+        *file = absolute.map_err(because(what))?;
     }
     Ok(())
 }

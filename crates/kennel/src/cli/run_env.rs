@@ -3,7 +3,7 @@
 use crate::{
     args::{EnvArg, EnvModeArg},
     config::Surroundings,
-    failure::Failure,
+    failure::{Failure, because},
 };
 use kennel_proto::pb;
 use std::{
@@ -46,8 +46,8 @@ pub(super) fn of_command(
 /// Parses a file of variables: NAME=VALUE literally, without quotes, or NAME; `#` begins a comment.
 fn of_file(file: &Path) -> Result<Vec<EnvArg>, Failure> {
     let name = file.display();
-    let text = fs::read_to_string(file)
-        .map_err(|cause| Failure::new(format!("cannot read variables from {name}: {cause}")))?;
+    let text = fs::read_to_string(file);
+    let text = text.map_err(because(format_args!("cannot read variables from {name}")))?;
     let mut vars = Vec::new();
     for (number, line) in text.lines().enumerate() {
         if line.trim().is_empty() || line.trim_start().starts_with('#') {

@@ -1,7 +1,7 @@
 //! Standard input of `kennel run`: passes this process's input to the command, as to a child in the shell.
 
 use super::write::{PIECE_BYTES, Writer};
-use crate::failure::Failure;
+use crate::failure::because;
 use kennel_client::Connection;
 use kennel_linux::own_terminal;
 use kennel_proto::pb;
@@ -72,8 +72,7 @@ pub(super) async fn forward(connection: Connection, run_id: String, on_terminal:
         let mut pieces = pieces();
         let mut last = None;
         while let Some(piece) = pieces.recv().await {
-            let piece = piece
-                .map_err(|cause| Failure::new(format!("cannot read standard input: {cause}")))?;
+            let piece = piece.map_err(because("cannot read standard input"))?;
             last = piece.last().copied();
             writer.piece(piece).await?;
         }

@@ -1,7 +1,7 @@
 //! Signals that `kennel run` receives become requests to its run, as a child in the shell would receive them.
 
 use super::{calls::new_request_id, link::refused, run::OWN_FAILURE};
-use crate::failure::Failure;
+use crate::failure::{Failure, because};
 use kennel_client as client;
 use kennel_client::Connection;
 use kennel_linux::own_signals;
@@ -96,9 +96,8 @@ impl Source {
         if own_signals::is_ignored(kind.as_raw_value()) {
             return Ok(Self(None));
         }
-        let listens = unix::signal(kind).map_err(|cause| {
-            Failure::new(format!("cannot listen for signals: {cause}")).code(OWN_FAILURE)
-        })?;
+        let listens = unix::signal(kind).map_err(because("cannot listen for signals"));
+        let listens = listens.map_err(|failure| failure.code(OWN_FAILURE))?;
         Ok(Self(Some(listens)))
     }
 

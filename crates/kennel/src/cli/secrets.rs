@@ -3,7 +3,7 @@
 use crate::{
     args::{SecretArg, SecretArgs, SecretFrom},
     config::Surroundings,
-    failure::Failure,
+    failure::{Failure, because},
 };
 use kennel_lifecycle::{SecretValue, limits::SECRET_BYTES_MAX};
 use kennel_proto::pb::{self, secret::Source};
@@ -76,7 +76,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let opened = File::open(path).map(|file| file.take(SECRET_BYTES_MAX as u64 + 1));
     let read = opened.and_then(|mut file| file.read_to_end(&mut bytes));
     let name = path.display();
-    read.map_err(|cause| Failure::new(format!("cannot read a secret from {name}: {cause}")))?;
+    read.map_err(because(format_args!("cannot read a secret from {name}")))?;
     if bytes.len() > SECRET_BYTES_MAX {
         drop(SecretValue::new(bytes));
         let why = format!("{name} is longer than a secret may be, {SECRET_BYTES_MAX} bytes");

@@ -7,7 +7,7 @@ use crate::{
         RestartArgs, SpecArgs, TerminalArgs,
     },
     config::Surroundings,
-    failure::{Failure, note},
+    failure::{Failure, because, note},
     values::StopStep,
 };
 use kennel_lifecycle::limits::INITIAL_INPUT_BYTES_MAX;
@@ -318,16 +318,11 @@ pub(crate) fn input(file: &Path) -> Result<Vec<u8>, Failure> {
     } else {
         File::open(file).and_then(at_most)
     };
-    let bytes = bytes.map_err(|cause| {
-        Failure::new(format!(
-            "cannot read input from {}: {cause}",
-            file.display()
-        ))
-    })?;
+    let name = file.display();
+    let bytes = bytes.map_err(because(format_args!("cannot read input from {name}")))?;
     if bytes.len() > INITIAL_INPUT_BYTES_MAX {
         return Err(Failure::new(format!(
-            "input from {} is longer than {INITIAL_INPUT_BYTES_MAX} bytes",
-            file.display()
+            "input from {name} is longer than {INITIAL_INPUT_BYTES_MAX} bytes"
         ))
         .hint("give the command the name of a file instead"));
     }

@@ -8,7 +8,7 @@ mod suite;
 use crate::{
     args::Format,
     cli::{during, print, print_exact},
-    failure::Failure,
+    failure::{Failure, because},
     own_service::Service,
 };
 use report::Report;
@@ -84,8 +84,7 @@ struct Stop {
 
 impl Stop {
     fn listen() -> Result<Self, Failure> {
-        let listen =
-            |kind| signal(kind).map_err(|cause| Failure::new(format!("no signals: {cause}")));
+        let listen = |kind| signal(kind).map_err(because("no signals"));
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,

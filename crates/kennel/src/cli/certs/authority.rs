@@ -1,13 +1,12 @@
 //! An authority: signs certificates, and the list of those that it has revoked.
 
 use super::files::{self, CA, CA_KEY, CRL, Certificate, Directory, Issued, Made, stem};
-use crate::failure::Failure;
+use crate::failure::{Failure, because};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
     RevokedCertParams, SanType, SerialNumber,
 };
-use std::fmt;
 use time::{Duration, OffsetDateTime};
 
 /// Possible lag of clocks of other hosts.
@@ -46,10 +45,6 @@ pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-fn cannot(what: impl fmt::Display) -> impl Fn(rcgen::Error) -> Failure {
-    move |cause| Failure::new(format!("cannot {what}: {cause}"))
-}
-
 /// Makes an authority with an empty list.
 pub(super) fn init(dir: &Directory, until: OffsetDateTime, force: bool) -> Result<Made, Failure> {
     dir.check([CA, CA_KEY, CRL], force)?;
@@ -59,10 +54,10 @@ pub(super) fn init(dir: &Directory, until: OffsetDateTime, force: bool) -> Resul
     params.serial_number = Some(serial()?);
     params.not_before = OffsetDateTime::now_utc() - CLOCK_SKEW;
     params.not_after = until;
-    let key = KeyPair::generate().map_err(cannot("make a key"))?;
+    let key = KeyPair::generate().map_err(because("cannot make a key"))?;
     let certificate = params
         .self_signed(&key)
-        .map_err(cannot("sign a certificate"))?;
+        .map_err(because("cannot sign a certificate"))?;
     let key_text = key.serialize_pem();
     // Certificates of an earlier authority do not belong to this one.
     let issued = Issued {
@@ -89,8 +84,8 @@ fn params(name: &str) -> CertificateParams {
 
 impl Authority {
     pub(super) fn open(dir: Directory) -> Result<Self, Failure> {
-        let key =
-            KeyPair::from_pem(&dir.read(CA_KEY)?).map_err(cannot(format_args!("use {CA_KEY}")))?;
+        let key = KeyPair::from_pem(&dir.read(CA_KEY)?)
+            .map_err(because(format_args!("cannot use {CA_KEY}")))?;
         let name = dir.issued()?.authority;
         if name.is_empty() {
             return Err(Failure::new(
@@ -129,10 +124,10 @@ impl Authority {
         params.not_before = OffsetDateTime::now_utc() - CLOCK_SKEW;
         params.not_after = until;
         params.serial_number = Some(serial.clone());
-        let key = KeyPair::generate().map_err(cannot("make a key"))?;
+        let key = KeyPair::generate().map_err(because("cannot make a key"))?;
         let certificate = params
             .signed_by(&key, &self.issuer)
-            .map_err(cannot("sign a certificate"))?;
+            .map_err(because("cannot sign a certificate"))?;
         // Recorded first: each existing certificate can be revoked.
         let mut issued = self.dir.issued()?;
         issued.certificates.push(Certificate {
@@ -201,9 +196,9 @@ fn list(issued: &Issued, signer: &Issuer<'_, KeyPair>) -> Result<String, Failure
     };
     let list = params
         .signed_by(signer)
-        .map_err(cannot("sign the list of revoked certificates"))?;
+        .map_err(because("cannot sign the list of revoked certificates"))?;
     list.pem()
-        .map_err(cannot("write the list of revoked certificates"))
+        .map_err(because("cannot write the list of revoked certificates"))
 }
 
 /// Returns a positive number of as many bytes as it is written with.

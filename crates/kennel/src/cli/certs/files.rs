@@ -1,6 +1,6 @@
 //! The directory of an authority: files of 0600, none replaced unasked, one command at a time.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, because};
 use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -72,7 +72,7 @@ impl Directory {
     /// Opens a directory, which is created where it is missing.
     pub(super) fn create(dir: &Path) -> Result<Self, Failure> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|cause| Failure::new(format!("cannot make {}: {cause}", dir.display())))?;
+        made.map_err(because(format_args!("cannot make {}", dir.display())))?;
         Self::open(dir)
     }
 
@@ -103,9 +103,8 @@ impl Directory {
         };
         for (name, text) in files {
             let path = self.path(name);
-            own_file::replace(&path, text.as_bytes()).map_err(|cause| {
-                Failure::new(format!("cannot write {}: {cause}", path.display()))
-            })?;
+            own_file::replace(&path, text.as_bytes())
+                .map_err(because(format_args!("cannot write {}", path.display())))?;
             made.files.push(path);
         }
         Ok(made)
@@ -136,12 +135,12 @@ impl Directory {
             return Ok(Issued::default());
         }
         toml::from_str(&self.read(ISSUED)?)
-            .map_err(|cause| Failure::new(format!("cannot use {}: {cause}", path.display())))
+            .map_err(because(format_args!("cannot use {}", path.display())))
     }
 
     pub(super) fn set_issued(&self, issued: &Issued) -> Result<(), Failure> {
         let text = toml::to_string(issued);
-        let text = text.map_err(|cause| Failure::new(format!("cannot write {ISSUED}: {cause}")))?;
+        let text = text.map_err(because(format_args!("cannot write {ISSUED}")))?;
         self.write(&[(ISSUED, &text)], true).map(drop)
     }
 }
@@ -190,7 +189,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|cause| Failure::new(format!("cannot read /dev/urandom: {cause}")))?;
+        .map_err(because("cannot read /dev/urandom"))?;
     Ok(bytes)
 }
 

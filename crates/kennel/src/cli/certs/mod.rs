@@ -11,7 +11,7 @@ mod files;
 use super::{print, print_exact};
 use crate::{
     args::{CertsCommand, MakeArgs, RoleArg, RoleArgs},
-    failure::{Failure, note},
+    failure::{Failure, because, note},
 };
 use authority::{Authority, Kind};
 use files::{Directory, Made};
@@ -74,9 +74,9 @@ fn server(make: &MakeArgs, names: &[String]) -> Result<(), Failure> {
 /// Makes the certificate of a client, and returns its principal.
 fn client(make: &MakeArgs, name: &str) -> Result<(Made, String, Authority), Failure> {
     let principal = principal(name)?;
-    let uri = Ia5String::try_from(principal.as_str()).map_err(|cause| {
-        Failure::new(format!("{principal:?} cannot be in a certificate: {cause}"))
-    })?;
+    let uri = Ia5String::try_from(principal.as_str()).map_err(because(format_args!(
+        "{principal:?} cannot be in a certificate"
+    )))?;
     let authority = Authority::open(Directory::open(&make.dir)?)?;
     let until = after(make.days.unwrap_or(DAYS));
     let sans = vec![SanType::URI(uri)];
@@ -193,7 +193,7 @@ fn after(days: u32) -> OffsetDateTime {
 
 fn rfc3339(time: OffsetDateTime) -> Result<String, Failure> {
     time.format(&Rfc3339)
-        .map_err(|cause| Failure::new(format!("cannot write {time}: {cause}")))
+        .map_err(because(format_args!("cannot write {time}")))
 }
 
 fn hex(bytes: &[u8]) -> String {
