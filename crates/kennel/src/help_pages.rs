@@ -7,6 +7,7 @@ use crate::{
     args,
     failure::{Failure, because},
     settings::{self, bracketed},
+    values::only_if,
 };
 use clap::{Arg, Command};
 use std::{
@@ -132,11 +133,7 @@ fn settings_page(command: &Command) -> String {
     {
         let setting = Setting::of(arg);
         let key = settings::key(arg);
-        let in_file = if settings::is_setting(arg) {
-            key.as_str()
-        } else {
-            ""
-        };
+        let in_file = only_if(settings::is_setting(arg), &key);
         let _ = writeln!(
             page,
             "| {} | {} | {} | {} | {} |",

@@ -336,7 +336,7 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
     if executed {
         let _ = writeln!(text, "requested: {}", processes(answer.processes.len()));
     } else {
-        let how = if planned > 0 { "; --yes does it" } else { "" };
+        let how = values::only_if(planned > 0, "; --yes does it");
         let planned = processes(planned);
         let _ = writeln!(
             text,

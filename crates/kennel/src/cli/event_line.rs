@@ -1,6 +1,7 @@
 //! An event on one line.
 
 use super::words;
+use crate::values;
 use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
 
 /// Bytes of output that an event's line shows; the total length is given beside them.
@@ -27,7 +28,7 @@ pub(crate) fn event_words(payload: &Payload) -> Option<String> {
         }
         Payload::Line(line) => {
             let stream = words::stream(line.stream());
-            let more = if line.truncated { "..." } else { "" };
+            let more = values::only_if(line.truncated, "...");
             let shown = line.text.as_bytes().escape_ascii();
             format!("{stream}: line at {}: \"{shown}\"{more}", line.offset)
         }
@@ -40,7 +41,7 @@ pub(crate) fn event_words(payload: &Payload) -> Option<String> {
 
 fn excerpt(data: &[u8]) -> String {
     let shown = &data[..data.len().min(EXCERPT_BYTES_MAX)];
-    let dots = if shown.len() < data.len() { "..." } else { "" };
+    let dots = values::only_if(shown.len() < data.len(), "...");
     format!("\"{}\"{dots}", shown.escape_ascii())
 }
 
@@ -94,11 +95,7 @@ fn station(station: &Station) -> String {
             )
         }
         Station::StatusChanged(said) => {
-            let ends = if said.is_stopping {
-                ", it ends by itself"
-            } else {
-                ""
-            };
+            let ends = values::only_if(said.is_stopping, ", it ends by itself");
             let status = crate::terminal_text::one_line(&said.status);
             format!("status: {status}{ends}")
         }

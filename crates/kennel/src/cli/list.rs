@@ -9,7 +9,7 @@ use super::{
 use crate::{
     args::{Format, PsArgs, SortArg, StateArg},
     failure::{Failure, note},
-    values::Filter,
+    values::{self, Filter},
 };
 use clap::ValueEnum as _;
 use kennel_proto::{json, pb};
@@ -84,11 +84,7 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
     };
     print_exact(&text)?;
     if is_table && is_selected && runs.is_empty() {
-        let ended = if args.all {
-            ""
-        } else {
-            "; with --all also ended ones"
-        };
+        let ended = values::only_if(!args.all, "; with --all also ended ones");
         note(&format_args!("no run has these labels{ended}"));
     }
     Ok(())

@@ -200,11 +200,7 @@ fn line(process: &pb::TreeProcess) -> String {
     let ports = process.listening_tcp_ports.iter();
     let ports: Vec<String> = ports.map(|port| format!(":{port}")).collect();
     if !ports.is_empty() {
-        let more = if process.listening_tcp_ports_truncated {
-            ",..."
-        } else {
-            ""
-        };
+        let more = values::only_if(process.listening_tcp_ports_truncated, ",...");
         let _ = write!(line, " listens {}{more}", ports.join(","));
     }
     let holds: Vec<&str> = process.held_by().map(hold).collect();

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     args::{ForgetArgs, Format},
     failure::Failure,
+    values,
 };
 use kennel_client::outlast;
 use kennel_proto::{json, pb};
@@ -55,11 +56,7 @@ pub(crate) async fn forget(link: &Link, args: ForgetArgs) -> Result<(), Failure>
 
 fn table(found: &pb::ListNodesResponse) -> String {
     let row = |node: &pb::Node| {
-        let own = if node.node_id == found.own_node_id {
-            "*"
-        } else {
-            ""
-        };
+        let own = values::only_if(node.node_id == found.own_node_id, "*");
         let reachability = words::reachability(node.reachability());
         let state = match node.drain_time {
             Some(_) => format!("{reachability}, draining"),

@@ -264,11 +264,7 @@ pub(crate) fn exit(exit: &pb::Exit) -> String {
     match &exit.result {
         Some(pb::exit::Result::Code(code)) => format!("code {code}"),
         Some(pb::exit::Result::Signal(signal)) => {
-            let core = if exit.core_dumped {
-                ", core dumped"
-            } else {
-                ""
-            };
+            let core = values::only_if(exit.core_dumped, ", core dumped");
             format!("signal {} ({}){core}", signal.name, signal.number)
         }
         Some(pb::exit::Result::Unknown(_)) | None => "unknown".to_owned(),
@@ -292,11 +288,7 @@ pub(crate) fn former(former: &pb::FormerServer) -> String {
         }
         pb::ServerEndCause::ByItself | pb::ServerEndCause::Unspecified => how.unwrap_or_default(),
     };
-    let served = if former.served {
-        ""
-    } else {
-        " before it served"
-    };
+    let served = values::only_if(!former.served, " before it served");
     format!("kennel {}, {how}{served}{when}", former.version)
 }
 

@@ -304,6 +304,11 @@ pub(crate) fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String
     }
 }
 
+/// Returns the text where the condition holds, else none.
+pub(crate) fn only_if(holds: bool, text: &str) -> &str {
+    if holds { text } else { "" }
+}
+
 /// Formats a command as a person would type it into a shell, one line: words that a shell would split are quoted.
 pub(crate) fn command_line(argv: impl IntoIterator<Item: AsRef<[u8]>>) -> String {
     let mut line = String::new();

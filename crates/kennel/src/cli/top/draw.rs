@@ -92,7 +92,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         .drain
         .as_ref()
         .is_some_and(|status| status.drain.is_some());
-    let drain = if drain { ", draining" } else { "" };
+    let drain = values::only_if(drain, ", draining");
     let first = format!(
         "kennel top  {}  server {} generation {}  {store}{drain}",
         info.node_name, info.version, info.generation
@@ -120,21 +120,13 @@ fn state_line(board: &Board) -> Line<'static> {
     if !board.message.is_empty() {
         return Line::raw(board.message.clone());
     }
-    let order = if board.reverse {
-        ", the other way round"
-    } else {
-        ""
-    };
+    let order = values::only_if(board.reverse, ", the other way round");
     let which = if board.ended_too {
         "all runs"
     } else {
         "live runs"
     };
-    let cut = if board.cut {
-        " (the newest of them)"
-    } else {
-        ""
-    };
+    let cut = values::only_if(board.cut, " (the newest of them)");
     let unreadable = match board.unreadable {
         0 => String::new(),
         count => format!(", {count} cannot be read here"),

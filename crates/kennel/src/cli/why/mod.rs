@@ -9,7 +9,7 @@ use super::{
     each::each,
     link::{Link, refused, run_of},
 };
-use crate::{args::WhyArgs, failure::Failure, terminal_text};
+use crate::{args::WhyArgs, failure::Failure, terminal_text, values};
 use answer::Answer;
 use kennel_client as client;
 use kennel_client::{EventReader, Start, Time};
@@ -164,7 +164,7 @@ fn as_text(known: &Records, line: &str, moments: &[Moment], unknown: &[String]) 
                 pb::OutputStream::Stderr => '!',
                 _ => '|',
             };
-            let more = if line.truncated { "..." } else { "" };
+            let more = values::only_if(line.truncated, "...");
             let _ = writeln!(
                 text,
                 "  {stream} {}{more}",
