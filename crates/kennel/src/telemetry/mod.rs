@@ -21,7 +21,7 @@ use crate::{
 };
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::telemetry::{Telemetry, Tracing, names};
-use losses::Losses;
+use losses::{Losses, Room};
 use opentelemetry::{KeyValue, metrics::MeterProvider};
 use opentelemetry_sdk::{
     Resource,
@@ -249,6 +249,14 @@ fn resource(node: NodeId, node_name: &str, here: &Surroundings) -> Resource {
         .with_detector(Box::new(EnvResourceDetector::new()))
         .with_attributes(service.map(|name| KeyValue::new(keys::SERVICE_NAME, name.to_owned())))
         .build()
+}
+
+/// An exporter that sends inside of the runtime of the exporters, and counts.
+#[derive(Debug)]
+struct Counting<E> {
+    inner: E,
+    runtime: Handle,
+    room: Room,
 }
 
 /// A future that is always polled inside of this runtime, by any caller.

@@ -1,7 +1,7 @@
 //! Log lines and lifecycle events as records of OpenTelemetry's log for a collector.
 
 use super::{
-    Inside, TelemetryConfig,
+    Counting, Inside, TelemetryConfig,
     log::{Fields, Marks},
     losses::{Losses, Room},
     scope,
@@ -168,15 +168,7 @@ fn of_attribute(value: Value) -> AnyValue {
     }
 }
 
-/// Sends inside of the runtime of the exporters, and counts.
-#[derive(Debug)]
-struct Counting {
-    inner: LogExporter,
-    runtime: Handle,
-    room: Room,
-}
-
-impl Exporter for Counting {
+impl Exporter for Counting<LogExporter> {
     async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
         let count = batch.iter().count();
         let sent = Inside::new(&self.runtime, self.inner.export(batch)).await;

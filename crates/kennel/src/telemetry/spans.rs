@@ -1,7 +1,7 @@
 //! Spans for a collector, and their results.
 
 use super::{
-    Inside, TelemetryConfig,
+    Counting, Inside, TelemetryConfig,
     losses::{Losses, Room},
     scope,
 };
@@ -90,15 +90,7 @@ pub(super) fn system_time(at: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(at.0).unwrap_or(0))
 }
 
-/// Sends inside of the runtime of the exporters, and counts.
-#[derive(Debug)]
-struct Counting {
-    inner: SpanExporter,
-    runtime: Handle,
-    room: Room,
-}
-
-impl Exporter for Counting {
+impl Exporter for Counting<SpanExporter> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
         let sent = Inside::new(&self.runtime, self.inner.export(batch)).await;
