@@ -205,14 +205,11 @@ pub(crate) enum NodeCommand {
     #[command(alias = "list")]
     Ls,
     /// Close the open runs of a node as lost; refused while the node has a lease
-    Forget(ForgetArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ForgetArgs {
-    /// Name or id of the node
-    #[arg(value_name = "NODE")]
-    pub(crate) name: String,
+    Forget {
+        /// Name or id of the node
+        #[arg(value_name = "NODE")]
+        name: String,
+    },
 }
 
 /// Returns the whole command line, with the variable of each setting in the help of `serve`.

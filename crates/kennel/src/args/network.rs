@@ -81,7 +81,11 @@ pub(crate) enum ContextCommand {
     /// Create or replace a context from --server, --tls-ca, --tls-cert, --tls-key, --tls-server-name and --token-file
     Set(NewContext),
     /// Print a context [default: the current one]
-    Show(ShownContext),
+    Show {
+        /// Name of the context
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
     /// Remove a context
     Rm(ContextName),
 }
@@ -91,13 +95,6 @@ pub(crate) struct ContextName {
     /// Name of the context
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ShownContext {
-    /// Name of the context
-    #[arg(value_name = "NAME")]
-    pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -28,8 +28,8 @@ pub(crate) fn context(
         ContextCommand::Ls => list(&contexts, here, is_json),
         ContextCommand::Use(of) => use_one(contexts, &of.name, here),
         ContextCommand::Set(new) => set(contexts, client, new, here),
-        ContextCommand::Show(of) => {
-            let name = of.name.or_else(|| contexts.current.clone());
+        ContextCommand::Show { name } => {
+            let name = name.or_else(|| contexts.current.clone());
             show(&contexts, name.as_deref().unwrap_or(DEFAULT), here, is_json)
         }
         ContextCommand::Rm(of) => remove(contexts, &of.name, here),

@@ -188,8 +188,8 @@ async fn perform(
         Command::Nodes | Command::Node(NodeCommand::Ls) => {
             nodes::nodes(&open().await?).await.map(done)
         }
-        Command::Node(NodeCommand::Forget(args)) => {
-            nodes::forget(&open().await?, args).await.map(done)
+        Command::Node(NodeCommand::Forget { name }) => {
+            nodes::forget(&open().await?, name).await.map(done)
         }
         Command::Drain(args) => {
             let link = open().await?.at_node(args.which.name.as_deref())?;

@@ -5,11 +5,7 @@ use super::{
     table::{self, Cell},
     words,
 };
-use crate::{
-    args::{ForgetArgs, Format},
-    failure::Failure,
-    values,
-};
+use crate::{args::Format, failure::Failure, values};
 use kennel_client::outlast;
 use kennel_proto::{json, pb};
 
@@ -42,8 +38,8 @@ pub(super) async fn all(link: &Link) -> Result<pb::ListNodesResponse, Failure> {
 }
 
 /// Closes the open runs of a node that does not come back.
-pub(crate) async fn forget(link: &Link, args: ForgetArgs) -> Result<(), Failure> {
-    let request = pb::ForgetNodeRequest { node: args.name };
+pub(crate) async fn forget(link: &Link, node: String) -> Result<(), Failure> {
+    let request = pb::ForgetNodeRequest { node };
     let admin = link.connection.admin();
     let asked = repeated!(outlast, admin.forget_node(soon(request)));
     let forgotten = asked.await.map_err(refused)?;
