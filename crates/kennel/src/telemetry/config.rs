@@ -207,28 +207,23 @@ mod tests {
 
     #[test]
     fn nothing_is_sent_unless_a_collector_is_named() {
-        assert!(!resolve(&[]).expect("valid").exports());
-        let all = resolve(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317")]);
-        let all = all.expect("valid");
-        assert!(all.traces && all.pushes_metrics && all.logs);
-        let metrics = resolve(&[
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
-            ("OTEL_TRACES_EXPORTER", "none"),
-            ("OTEL_LOGS_EXPORTER", "none"),
-        ]);
-        let metrics = metrics.expect("valid");
-        assert!(!metrics.traces && metrics.pushes_metrics && !metrics.logs);
-        let off = resolve(&[
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
-            ("OTEL_SDK_DISABLED", "true"),
-        ]);
-        assert!(!off.expect("valid").exports());
-        let one = resolve(&[(
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-            "http://127.0.0.1:4317",
-        )]);
-        let one = one.expect("valid");
-        assert!(one.traces && !one.pushes_metrics && !one.logs);
+        let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
+        let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", all.1);
+        let no_traces = ("OTEL_TRACES_EXPORTER", "none");
+        let no_logs = ("OTEL_LOGS_EXPORTER", "none");
+        let disabled = ("OTEL_SDK_DISABLED", "true");
+        for (env, sent) in [
+            (&[][..], [false; 3]),
+            (&[all], [true; 3]),
+            (&[all, no_traces, no_logs], [false, true, false]),
+            (&[all, disabled], [false; 3]),
+            (&[traces], [true, false, false]),
+        ] {
+            let config = resolve(env).expect("valid");
+            let sends = [config.traces, config.pushes_metrics, config.logs];
+            assert_eq!(sends, sent, "{env:?}");
+            assert_eq!(config.exports(), sent.contains(&true), "{env:?}");
+        }
     }
 
     #[test]
