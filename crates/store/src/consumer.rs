@@ -1,8 +1,7 @@
 //! Named consumers of events: the row of each, and the SQL of both databases.
 
-use crate::{StoreError, record};
+use crate::{StoreError, reader::Columns, record, sql::Sql};
 use kennel_lifecycle::{NodeId, RunId, Timestamp};
-use sqlx::{ColumnIndex, Database, Decode, Encode, QueryBuilder, Row, Type};
 
 /// Key of a consumer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -172,13 +171,8 @@ pub(crate) fn number(number: u64) -> i64 {
 }
 
 /// Builds the statement for these rows.
-pub(crate) fn select<DB>(node: NodeId, filter: &ConsumerFilter, limit: u32) -> QueryBuilder<DB>
-where
-    DB: Database,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
-    let mut sql = QueryBuilder::new(format!("SELECT {COLUMNS} FROM consumers WHERE node = "));
+pub(crate) fn select(node: NodeId, filter: &ConsumerFilter, limit: u32) -> Sql {
+    let mut sql = Sql::new(format!("SELECT {COLUMNS} FROM consumers WHERE node = "));
     sql.push_bind(node.to_string());
     if let Some(run) = filter.run {
         let run = run.map(|run| run.to_string()).unwrap_or_default();
@@ -202,46 +196,29 @@ where
     sql
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
-fn corrupt(error: sqlx::Error) -> StoreError {
-    StoreError::Corrupt(error.to_string())
-}
-
-/// Reads a consumer from a row of either database.
-pub(crate) fn row<R>(row: &R) -> Result<ConsumerRow, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt);
-    let number = |name: &str| row.try_get::<i64, _>(name).map_err(corrupt);
-    let name = text("name")?;
+/// Reads a consumer from a row.
+pub(crate) fn row(row: &impl Columns) -> Result<ConsumerRow, StoreError> {
+    let name: String = row.column("name")?;
     let unreadable =
         |what: String| StoreError::Corrupt(format!("consumer {name:?}: cannot read {what}"));
     let unsigned = |column: &str| {
-        let found = number(column)?;
+        let found: i64 = row.column(column)?;
         u64::try_from(found).map_err(|_| unreadable(format!("{column} {found}")))
     };
-    let run = text("run_id")?;
+    let run: String = row.column("run_id")?;
     let run = match &*run {
         "" => None,
         run => Some(record::read_id("run_id", run).map_err(unreadable)?),
     };
+    let node: String = row.column("node")?;
     Ok(ConsumerRow {
-        node: record::read_id("node", &text("node")?).map_err(unreadable)?,
-        owner: text("owner")?,
+        node: record::read_id("node", &node).map_err(unreadable)?,
+        owner: row.column("owner")?,
         session: unsigned("session")?,
         acked: unsigned("acked")?,
-        cursor: row.try_get("cursor_bytes").map_err(corrupt)?,
-        created: Timestamp(number("created_us")?),
-        acked_at: row
-            .try_get::<Option<i64>, _>("acked_us")
-            .map_err(corrupt)?
-            .map(Timestamp),
+        cursor: row.column("cursor_bytes")?,
+        created: Timestamp(row.column("created_us")?),
+        acked_at: row.column::<Option<_>>("acked_us")?.map(Timestamp),
         key: ConsumerKey {
             run,
             name: name.clone(),
@@ -250,15 +227,7 @@ where
 }
 
 /// Reads the two numbers of [`COUNT`], that of the run first.
-pub(crate) fn counts<R>(row: &R) -> Result<(u64, u64), StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let number = |name: &str| row.try_get::<i64, _>(name).map_err(corrupt);
-    Ok((
-        number("of_run")?.unsigned_abs(),
-        number("of_node")?.unsigned_abs(),
-    ))
+pub(crate) fn counts(row: &impl Columns) -> Result<(u64, u64), StoreError> {
+    let number = |name: &str| row.column::<i64>(name).map(i64::unsigned_abs);
+    Ok((number("of_run")?, number("of_node")?))
 }

@@ -4,18 +4,21 @@ use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
     ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store, StoreError,
     StoredNode, WithOutput,
-    consumer::ConsumerWrite,
+    consumer::{self, ConsumerWrite},
     json,
     node::StopWrite,
-    reader::Reader,
+    open,
+    reader::{Columns, Reader, STATEMENT_TIMEOUT, Where},
     record::Record,
-    select::Select,
-    writer::{Answer, Write, Writer},
+    select,
+    sql::Sql,
+    writer::{Answer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
     Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
+use tokio::time::timeout;
 
 /// One database behind the trait.
 #[derive(Debug)]
@@ -29,8 +32,38 @@ pub(crate) struct Durable<R> {
 }
 
 impl<R: Reader> Durable<R> {
+    /// Returns the rows of a query, in bounded time. Errors are `Unavailable` or `Corrupt`: a read has no unknown result.
+    async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<R::Row>, StoreError> {
+        match timeout(STATEMENT_TIMEOUT, self.reader.rows(sql, life)).await {
+            Ok(Ok(rows)) => Ok(rows),
+            Ok(Err(error)) => Err(match R::failure(&error) {
+                Failure::Refused(why) => StoreError::Corrupt(why),
+                Failure::Unavailable(why) | Failure::Unknown(why) => StoreError::Unavailable(why),
+            }),
+            Err(_) => Err(StoreError::Unavailable(format!(
+                "the database did not answer within {STATEMENT_TIMEOUT:?}"
+            ))),
+        }
+    }
+
+    /// Reads the rows of a query, in the life in which the node was acquired.
+    async fn read<T>(
+        &self,
+        sql: Sql,
+        read: fn(&R::Row) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let rows = self.rows(sql, Where::Taken).await?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Reads the runs of a query, in its order; fails if one cannot be read.
+    async fn runs(&self, sql: Sql) -> Result<Vec<RunRow>, StoreError> {
+        let listed = self.read(sql, open::listed).await?.into_iter();
+        listed.map(|row| row.map_err(StoreError::from)).collect()
+    }
+
     async fn one(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
-        Ok(self.reader.runs(Select::One(run)).await?.pop())
+        Ok(self.runs(select::one(&R::DIALECT, run)).await?.pop())
     }
 
     async fn insert_record(&self, run: RunId, record: Record) -> Result<Inserted, StoreError> {
@@ -88,7 +121,14 @@ impl<R: Reader> Durable<R> {
 #[async_trait]
 impl<R: Reader> Store for Durable<R> {
     async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError> {
-        self.reader.stored_node(node).await
+        let sql = Sql::new(open::ask_standing(&R::DIALECT)).bind(node.to_string());
+        match self.rows(sql, Where::Anywhere).await?.first() {
+            Some(row) => open::stored_node(row),
+            None => {
+                let why = "it does not say how the node stands";
+                Err(StoreError::Corrupt(why.into()))
+            }
+        }
     }
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
@@ -121,11 +161,12 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError> {
-        self.reader.left_stops(node).await
+        self.read(select::left_stops(node), open::left_stop).await
     }
 
     async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError> {
-        self.reader.left_stops_of(runs).await
+        let sql = select::left_stops_of(runs);
+        self.read(sql, open::left_stop).await
     }
 
     async fn remove_left_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
@@ -146,11 +187,14 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
-        self.reader.nodes(these).await
+        let sql = select::nodes(&R::DIALECT, these);
+        self.read(sql, open::node_row).await
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
-        self.reader.open_epochs(node).await
+        let sql = Sql::new(select::OPEN_EPOCHS).bind(node.to_string());
+        let rows = self.rows(sql, Where::Anywhere).await?;
+        rows.iter().map(open::epoch_row).collect()
     }
 
     async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
@@ -274,7 +318,8 @@ impl<R: Reader> Store for Durable<R> {
         start: Option<EndedStart>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError> {
-        self.reader.with_output(node, start, limit).await
+        let sql = select::with_output(node, start, limit);
+        self.read(sql, open::with_output).await
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
@@ -288,18 +333,14 @@ impl<R: Reader> Store for Durable<R> {
         limit: u32,
     ) -> Result<ListPage, StoreError> {
         let end = if filter.is_sparse() {
-            let end = self.reader.scan_end(filter.order, start).await?;
+            let sql = select::scan_end(filter.order, start);
+            let end = self.read(sql, open::created).await?.pop();
             end.map(|created| filter.order.end_of(created))
         } else {
             None
         };
-        let page = Select::Page {
-            filter,
-            start,
-            end,
-            limit,
-        };
-        let listed = self.reader.listed(page).await?;
+        let sql = select::page(&R::DIALECT, filter, (start, end), limit);
+        let listed = self.read(sql, open::listed).await?;
         let is_full = listed.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let last = listed.last().filter(|_| is_full).map(|row| match row {
             Ok(row) => row.page_start(),
@@ -319,11 +360,11 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
-        self.reader.runs(Select::OpenOf(node)).await
+        self.runs(select::open_of(&R::DIALECT, node)).await
     }
 
     async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
-        self.reader.runs(Select::These(runs)).await
+        self.runs(select::these(&R::DIALECT, runs)).await
     }
 
     async fn ended_with_pids(
@@ -333,13 +374,8 @@ impl<R: Reader> Store for Durable<R> {
         pids: &[i32],
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError> {
-        let numbered = Select::Numbered {
-            node,
-            host,
-            numbers: pids,
-            limit,
-        };
-        self.reader.runs(numbered).await
+        let sql = select::numbered(&R::DIALECT, node, host, pids, limit);
+        self.runs(sql).await
     }
 
     async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
@@ -368,7 +404,7 @@ impl<R: Reader> Store for Durable<R> {
                     owner: None,
                     after: None,
                 };
-                match &self.reader.consumers(node, &filter, 1).await?[..] {
+                match &self.consumers(node, &filter, 1).await?[..] {
                     [] => Ok(()),
                     _ => Err(key.fenced()),
                 }
@@ -392,7 +428,8 @@ impl<R: Reader> Store for Durable<R> {
         filter: &ConsumerFilter,
         limit: u32,
     ) -> Result<Vec<ConsumerRow>, StoreError> {
-        self.reader.consumers(node, filter, limit).await
+        let sql = consumer::select(node, filter, limit);
+        self.read(sql, consumer::row).await
     }
 
     async fn count_consumers(
@@ -400,14 +437,22 @@ impl<R: Reader> Store for Durable<R> {
         node: NodeId,
         run: Option<RunId>,
     ) -> Result<(u64, u64), StoreError> {
-        self.reader.count_consumers(node, run).await
+        let run = run.map(|run| run.to_string()).unwrap_or_default();
+        let sql = Sql::new(consumer::COUNT).bind(node.to_string()).bind(run);
+        let counts = self.read(sql, consumer::counts).await?.pop();
+        Ok(counts.unwrap_or_default())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
         if self.writer.has_ended() {
             return Err(StoreError::Unavailable("nothing can be written".into()));
         }
-        self.reader.ping().await
+        let rows = self.rows(Sql::new(R::DIALECT.ping), Where::Taken).await?;
+        let takes_writes = |row: &R::Row| row.column("takes_writes").unwrap_or(false);
+        if rows.iter().all(takes_writes) {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable("it is read-only".into()))
     }
 
     fn describe(&self) -> String {

@@ -17,6 +17,7 @@ mod postgres;
 mod reader;
 mod record;
 mod select;
+mod sql;
 mod sqlite;
 mod url;
 mod writer;

@@ -3,16 +3,17 @@
 use crate::{
     EpochRow, LeftStop, Life, NodeRow, RunRow, Store, StoreError, StoreUrl, StoredNode, UnreadRow,
     WithOutput, json, postgres,
+    reader::{Columns, Dialect},
     record::{self, Record},
     sqlite,
     url::Place,
 };
 use kennel_lifecycle::{HostIdentity, StopOrder, Timestamp};
 use sqlx::{
-    ColumnIndex, Decode, Row, SqlSafeStr, Type,
+    SqlSafeStr,
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
 };
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 /// Number, name and text of each migration. The two lists have the same numbers and the same meaning.
 type Migrations = &'static [(i64, &'static str, &'static str)];
@@ -246,8 +247,8 @@ pub(crate) fn forget(now: &str) -> String {
     )
 }
 
-/// Selects the life of the database, by the expression `life`, and the state of node `$1` there.
-pub(crate) fn ask_standing(life: &str, now: &str) -> String {
+/// Selects the life of the database, and the state of node `$1` there.
+pub(crate) fn ask_standing(Dialect { life, now, .. }: &Dialect) -> String {
     format!(
         "SELECT {life} AS life, n.generation, n.keeper_epoch, n.heard_us + n.lease_us - {now} AS left_us \
         FROM (SELECT 1 AS one) o LEFT JOIN nodes n ON n.node = $1"
@@ -382,66 +383,41 @@ macro_rules! open_node {
 }
 pub(crate) use open_node;
 
-#[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
-fn corrupt(error: sqlx::Error) -> StoreError {
-    StoreError::Corrupt(error.to_string())
-}
-
 /// Reads a row of either database as the trait has it.
-pub(crate) fn listed<R>(row: &R) -> Result<Result<RunRow, UnreadRow>, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let record = Record::read(row).map_err(corrupt)?;
+pub(crate) fn listed(row: &impl Columns) -> Result<Result<RunRow, UnreadRow>, StoreError> {
+    let record = Record::read(row)?;
     let key = record.key().map_err(StoreError::Corrupt)?;
     Ok(record.row().map_err(|why| UnreadRow { why, ..key }))
 }
 
-/// Reads the time at which a run was made, from either database.
-pub(crate) fn created<R>(row: &R) -> Result<Timestamp, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    row.try_get("created_us").map(Timestamp).map_err(corrupt)
+/// Reads the time at which a run was made.
+pub(crate) fn created(row: &impl Columns) -> Result<Timestamp, StoreError> {
+    row.column("created_us").map(Timestamp)
 }
 
-/// Reads an ended run that has its output, from either database.
-pub(crate) fn with_output<R>(row: &R) -> Result<WithOutput, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let run: String = row.try_get("run_id").map_err(corrupt)?;
+/// Reads an id from its column.
+fn id<T: FromStr>(row: &impl Columns, column: &str) -> Result<T, StoreError> {
+    let text: String = row.column(column)?;
+    record::read_id(column, &text).map_err(StoreError::Corrupt)
+}
+
+/// Reads an ended run that has its output.
+pub(crate) fn with_output(row: &impl Columns) -> Result<WithOutput, StoreError> {
     Ok(WithOutput {
-        run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
-        owner: row.try_get("owner").map_err(corrupt)?,
-        ended: Timestamp(row.try_get("ended_us").map_err(corrupt)?),
+        run: id(row, "run_id")?,
+        owner: row.column("owner")?,
+        ended: Timestamp(row.column("ended_us")?),
     })
 }
 
-/// Reads the state of a node, from either database.
-pub(crate) fn stored_node<R>(row: &R) -> Result<StoredNode, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Option<String>: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let keeper_epoch: Option<String> = row.try_get("keeper_epoch").map_err(corrupt)?;
-    let left: Option<i64> = row.try_get("left_us").map_err(corrupt)?;
-    let life: String = row.try_get("life").map_err(corrupt)?;
+/// Reads the state of a node.
+pub(crate) fn stored_node(row: &impl Columns) -> Result<StoredNode, StoreError> {
+    let keeper_epoch: Option<String> = row.column("keeper_epoch")?;
+    let left: Option<i64> = row.column("left_us")?;
+    let life: String = row.column("life")?;
     Ok(StoredNode {
         life: Life::named(life),
-        generation: row.try_get("generation").map_err(corrupt)?,
+        generation: row.column("generation")?,
         keeper_epoch: keeper_epoch
             .map(|epoch| record::read_id("keeper_epoch", &epoch))
             .transpose()
@@ -460,61 +436,37 @@ fn duration(micros: i64) -> Duration {
     Duration::from_micros(micros.try_into().unwrap_or(0))
 }
 
-/// Reads a node from either database.
-pub(crate) fn node_row<R>(row: &R) -> Result<NodeRow, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let node: String = row.try_get("node").map_err(corrupt)?;
-    let forgotten: Option<i64> = row.try_get("forgotten_us").map_err(corrupt)?;
-    let draining: Option<i64> = row.try_get("draining_us").map_err(corrupt)?;
+/// Reads a node.
+pub(crate) fn node_row(row: &impl Columns) -> Result<NodeRow, StoreError> {
     Ok(NodeRow {
-        node: record::read_id("node", &node).map_err(StoreError::Corrupt)?,
-        name: row.try_get("name").map_err(corrupt)?,
-        address: row.try_get("address").map_err(corrupt)?,
-        heard: Timestamp(row.try_get("heard_us").map_err(corrupt)?),
-        lease: duration(row.try_get("lease_us").map_err(corrupt)?),
-        forgotten: forgotten.map(Timestamp),
-        draining: draining.map(Timestamp),
-        now: Timestamp(row.try_get("now_us").map_err(corrupt)?),
+        node: id(row, "node")?,
+        name: row.column("name")?,
+        address: row.column("address")?,
+        heard: Timestamp(row.column("heard_us")?),
+        lease: duration(row.column("lease_us")?),
+        forgotten: row.column::<Option<_>>("forgotten_us")?.map(Timestamp),
+        draining: row.column::<Option<_>>("draining_us")?.map(Timestamp),
+        now: Timestamp(row.column("now_us")?),
     })
 }
 
-/// Reads a stop that is left, from either database.
-pub(crate) fn left_stop<R>(row: &R) -> Result<LeftStop, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let run: String = row.try_get("run_id").map_err(corrupt)?;
-    let reason: String = row.try_get("reason_detail").map_err(corrupt)?;
+/// Reads a stop that is left.
+pub(crate) fn left_stop(row: &impl Columns) -> Result<LeftStop, StoreError> {
+    let reason: String = row.column("reason_detail")?;
     Ok(LeftStop {
-        run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
+        run: id(row, "run_id")?,
         order: StopOrder {
             reason: json::read("reason_detail", &reason).map_err(StoreError::Corrupt)?,
-            grace: duration(row.try_get("grace_us").map_err(corrupt)?),
+            grace: duration(row.column("grace_us")?),
         },
-        asked: Timestamp(row.try_get("asked_us").map_err(corrupt)?),
+        asked: Timestamp(row.column("asked_us")?),
     })
 }
 
-/// Reads a keeper from either database.
-pub(crate) fn epoch_row<R>(row: &R) -> Result<EpochRow, StoreError>
-where
-    R: Row,
-    for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let number = |name: &str| row.try_get::<i64, _>(name).map_err(corrupt);
-    let text = |name: &str| row.try_get::<String, _>(name).map_err(corrupt);
-    let epoch = text("keeper_epoch")?;
+/// Reads a keeper.
+pub(crate) fn epoch_row(row: &impl Columns) -> Result<EpochRow, StoreError> {
+    let number = |name: &str| row.column::<i64>(name);
+    let epoch: String = row.column("keeper_epoch")?;
     let unreadable =
         |what: String| StoreError::Corrupt(format!("keeper {epoch}: cannot read {what}"));
     let keeper = record::process(
@@ -524,17 +476,17 @@ where
             Some(number("session_id")?),
         ],
         Some(number("start_ticks")?),
-        row.try_get("pidfs_handle").map_err(corrupt)?,
+        row.column("pidfs_handle")?,
     )
     .map_err(unreadable)?
     .ok_or_else(|| unreadable("its process".into()))?;
-    let begun: Option<i64> = row.try_get("pidns_init_start_ticks").map_err(corrupt)?;
+    let begun: Option<i64> = row.column("pidns_init_start_ticks")?;
     Ok(EpochRow {
         has_open: number("has_open")? > 0,
         keeper_epoch: record::read_id("keeper_epoch", &epoch).map_err(unreadable)?,
         keeper,
         host: HostIdentity {
-            boot_id: text("boot_id")?,
+            boot_id: row.column("boot_id")?,
             pidns_inode: number("pidns_inode")?.cast_unsigned(),
             init_start_ticks: begun.map(i64::cast_unsigned),
         },

@@ -15,15 +15,14 @@ use crate::{
     durable::Durable,
     node::StopWrite,
     open::{self},
-    reader::{self, STATEMENT_TIMEOUT},
+    reader::{Dialect, STATEMENT_TIMEOUT},
     record::{Record, Statements},
-    select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, Postgres, QueryBuilder,
+    AssertSqlSafe, Connection, PgConnection, Postgres,
     postgres::{PgArguments, PgConnectOptions},
     query::Query,
 };
@@ -414,8 +413,6 @@ impl Committer for PostgresCommitter {
 
 open::open_node!(PgConnection);
 
-const LIFE: &str = life::words!();
-
 // FOR KEY SHARE: a run that never began is withdrawn before this, or not at all.
 const LEAVE_STOP: &str = open::leave_stop!(" FOR KEY SHARE OF runs");
 /// The transaction that raises the generation waits for rows that are written under the present one.
@@ -427,18 +424,12 @@ const ELEMENTS: &str = "jsonb_array_elements_text($2::jsonb)";
 /// Several servers may claim the same node in a database.
 const MAY_BE_HELD: bool = true;
 
-/// Whether writes are possible, and that the tables exist. Reports the state of a new session: behind a pooler the
-/// query itself runs in a transaction that only reads.
-const PING: &str = "SELECT NOT pg_is_in_recovery() \
-    AND NOT current_setting('default_transaction_read_only')::boolean, (SELECT 1 FROM nodes LIMIT 1)";
-
-reader::reader!(Readers, Postgres);
-
-impl Dialect for Postgres {
-    const LABELS_TEXT: &'static str = "labels::text AS labels";
-
-    fn push_label(sql: &mut QueryBuilder<Self>, key: &str) {
-        sql.push("SELECT 1 FROM jsonb_each_text(labels) l WHERE l.key = ")
-            .push_bind(key.to_owned());
-    }
-}
+pub(super) const DIALECT: Dialect = Dialect {
+    now: NOW,
+    life: life::words!(),
+    // Reports the state of a new session: behind a pooler the query itself runs in a transaction that only reads.
+    ping: "SELECT NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean \
+        AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
+    labels_text: "labels::text AS labels",
+    labels_rows: "jsonb_each_text(labels)",
+};

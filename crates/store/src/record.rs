@@ -1,14 +1,13 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
 use crate::{
-    Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoredState, Times,
-    UnreadRow, json,
+    Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoreError, StoredState,
+    Times, UnreadRow, json, reader::Columns,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Exit, Facets, HostIdentity, Outcome, ProcessIdentity, RunIdentity, Signal,
     Timestamp, UnknownName,
 };
-use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 /// Declares [`Record`], the list of its columns and their reading; the order of the list is the order of the parameters
@@ -25,19 +24,9 @@ macro_rules! record {
         ];
 
         impl Record {
-            /// Reads columns that were selected by [`select_list`].
-            pub(crate) fn read<R>(row: &R) -> Result<Self, sqlx::Error>
-            where
-                R: Row,
-                for<'a> &'a str: ColumnIndex<R>,
-                for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-                for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-                for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
-                for<'r> Option<String>: Decode<'r, R::Database> + Type<R::Database>,
-                for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
-                R::Database: Database,
-            {
-                Ok(Self { $($column: row.try_get(stringify!($column))?,)+ })
+            /// Reads columns that were selected by their names.
+            pub(crate) fn read(row: &impl Columns) -> Result<Self, StoreError> {
+                Ok(Self { $($column: row.column(stringify!($column))?,)+ })
             }
 
             /// Binds every column of one row, in order.

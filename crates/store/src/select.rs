@@ -1,48 +1,19 @@
-//! The queries of table `runs`, in SQL that both databases understand.
+//! The queries of table `runs` and those of nodes, in SQL that both databases understand.
 
-use crate::{EndedStart, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, record};
+use crate::{
+    EndedStart, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, reader::Dialect,
+    record, sql::Sql,
+};
 use kennel_lifecycle::{
     HostIdentity, NodeId, RunId, RunState,
     labels::{LabelTest, Requirement},
 };
-use sqlx::{Database, Encode, QueryBuilder, Type};
-
-/// Selected rows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Select<'a> {
-    /// One row by its key.
-    One(RunId),
-    /// A page of a list.
-    Page {
-        filter: &'a ListFilter,
-        start: Option<PageStart>,
-        /// The last row that is examined; absent: the last of the table.
-        end: Option<PageStart>,
-        limit: u32,
-    },
-    /// The open rows of a node.
-    OpenOf(NodeId),
-    /// The existing ones of these.
-    These(&'a [RunId]),
-    /// Ended rows of a node whose leader or shim had one of these numbers on this host, newest first.
-    Numbered {
-        node: NodeId,
-        host: &'a HostIdentity,
-        numbers: &'a [i32],
-        limit: u32,
-    },
-}
 
 /// Builds the statement for these nodes, or all, and the present time of the database.
-pub(crate) fn nodes<DB>(now: &str, these: Option<&[NodeId]>) -> QueryBuilder<DB>
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-{
-    let mut sql = QueryBuilder::new(
-        "SELECT node, name, address, heard_us, lease_us, forgotten_us, draining_us, ",
-    );
-    sql.push(now).push(" AS now_us FROM nodes");
+pub(crate) fn nodes(dialect: &Dialect, these: Option<&[NodeId]>) -> Sql {
+    let mut sql =
+        Sql::new("SELECT node, name, address, heard_us, lease_us, forgotten_us, draining_us, ");
+    sql.push(dialect.now).push(" AS now_us FROM nodes");
     if let Some(these) = these {
         sql.push(" WHERE ");
         push_these(&mut sql, "node", these);
@@ -52,13 +23,8 @@ where
 }
 
 /// Builds the statement for stops that are left for this node, the oldest first.
-pub(crate) fn left_stops<DB>(node: NodeId) -> QueryBuilder<DB>
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
-    let mut sql = QueryBuilder::new(LEFT_STOPS);
+pub(crate) fn left_stops(node: NodeId) -> Sql {
+    let mut sql = Sql::new(LEFT_STOPS);
     sql.push("node = ")
         .push_bind(node.to_string())
         .push(" ORDER BY asked_us, run_id LIMIT ")
@@ -67,12 +33,8 @@ where
 }
 
 /// Builds the statement for stops of these runs that are left.
-pub(crate) fn left_stops_of<DB>(runs: &[RunId]) -> QueryBuilder<DB>
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-{
-    let mut sql = QueryBuilder::new(LEFT_STOPS);
+pub(crate) fn left_stops_of(runs: &[RunId]) -> Sql {
+    let mut sql = Sql::new(LEFT_STOPS);
     push_these(&mut sql, "run_id", runs);
     sql
 }
@@ -85,71 +47,47 @@ pub(crate) const OPEN_EPOCHS: &str = "SELECT * FROM (SELECT e.*, CAST(CASE WHEN 
     FROM keeper_epochs e WHERE e.node = $1) k WHERE has_open = 1 OR keeper_epoch = (SELECT keeper_epoch FROM nodes \
     WHERE node = $1) ORDER BY opened_us, keeper_epoch";
 
-/// Differences between the two databases.
-pub(crate) trait Dialect: Database {
-    /// Column `labels` as JSON text.
-    const LABELS_TEXT: &'static str;
-
-    /// Adds a query for the label `l` of a row that has this key; its `l.value` can be compared after it.
-    fn push_label(sql: &mut QueryBuilder<Self>, key: &str);
-}
-
-/// Builds the statement for these rows.
-pub(crate) fn build<DB>(select: Select<'_>) -> QueryBuilder<DB>
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
+/// Begins a statement for whole rows; their condition follows. Column `entries` may be long: only a query for one row
+/// needs it.
+fn rows(dialect: &Dialect, with_entries: bool) -> Sql {
     let columns: Vec<&str> = record::COLUMNS
         .iter()
         .map(|c| match c.name {
-            "labels" => DB::LABELS_TEXT,
-            // The column may be long: only a query for this one row needs it.
-            "entries" if !matches!(select, Select::One(_)) => "CAST(NULL AS TEXT) AS entries",
+            "labels" => dialect.labels_text,
+            "entries" if !with_entries => "CAST(NULL AS TEXT) AS entries",
             name => name,
         })
         .collect();
-    let mut sql = QueryBuilder::new(format!("SELECT {} FROM runs WHERE ", columns.join(", ")));
-    match select {
-        Select::One(run) => {
-            sql.push("run_id = ").push_bind(run.to_string());
-        }
-        Select::OpenOf(node) => {
-            sql.push("end_reason IS NULL AND node = ")
-                .push_bind(node.to_string())
-                .push(" ORDER BY created_us, run_id");
-        }
-        Select::Page {
-            filter,
-            start,
-            end,
-            limit,
-        } => push_page(&mut sql, filter, (start, end), limit),
-        Select::These(runs) => push_these(&mut sql, "run_id", runs),
-        Select::Numbered {
-            node,
-            host,
-            numbers,
-            limit,
-        } => push_numbered(&mut sql, node, host, numbers, limit),
-    }
+    Sql::new(format!("SELECT {} FROM runs WHERE ", columns.join(", ")))
+}
+
+/// Builds the statement for one row by its key.
+pub(crate) fn one(dialect: &Dialect, run: RunId) -> Sql {
+    let mut sql = rows(dialect, true);
+    sql.push("run_id = ").push_bind(run.to_string());
+    sql
+}
+
+/// Builds the statement for the open rows of a node.
+pub(crate) fn open_of(dialect: &Dialect, node: NodeId) -> Sql {
+    let mut sql = rows(dialect, false);
+    sql.push("end_reason IS NULL AND node = ")
+        .push_bind(node.to_string())
+        .push(" ORDER BY created_us, run_id");
+    sql
+}
+
+/// Builds the statement for the existing ones of these rows.
+pub(crate) fn these(dialect: &Dialect, runs: &[RunId]) -> Sql {
+    let mut sql = rows(dialect, false);
+    push_these(&mut sql, "run_id", runs);
     sql
 }
 
 /// Builds the statement for ended runs of a node that have their output, in the order of their index. Detached
 /// processes of a run need its directory.
-pub(crate) fn with_output<DB>(
-    node: NodeId,
-    start: Option<EndedStart>,
-    limit: u32,
-) -> QueryBuilder<DB>
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
-    let mut sql = QueryBuilder::new(
+pub(crate) fn with_output(node: NodeId, start: Option<EndedStart>, limit: u32) -> Sql {
+    let mut sql = Sql::new(
         "SELECT run_id, owner, ended_us FROM runs WHERE end_reason IS NOT NULL AND output_removed_us IS NULL \
          AND (process_pid IS NOT NULL OR attempt > 1) AND tree_verdict <> 'kept' AND node = ",
     );
@@ -166,11 +104,7 @@ where
     sql
 }
 
-fn push_these<DB>(sql: &mut QueryBuilder<DB>, column: &str, keys: &[impl ToString])
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-{
+fn push_these(sql: &mut Sql, column: &str, keys: &[impl ToString]) {
     // An empty list is no SQL; no row has the empty key.
     sql.push(column).push(" IN (").push_bind(String::new());
     for key in keys {
@@ -179,17 +113,16 @@ where
     sql.push(")");
 }
 
-fn push_numbered<DB>(
-    sql: &mut QueryBuilder<DB>,
+/// Builds the statement for ended rows of a node whose leader or shim had one of these numbers on this host, newest
+/// first.
+pub(crate) fn numbered(
+    dialect: &Dialect,
     node: NodeId,
     host: &HostIdentity,
     numbers: &[i32],
     limit: u32,
-) where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
+) -> Sql {
+    let mut sql = rows(dialect, false);
     // No process has the number 0.
     let list: Vec<String> = std::iter::once(&0)
         .chain(numbers)
@@ -213,18 +146,18 @@ fn push_numbered<DB>(
     ))
     .push(" ORDER BY created_us DESC, run_id DESC LIMIT ")
     .push_bind(i64::from(limit));
+    sql
 }
 
-fn push_page<DB>(
-    sql: &mut QueryBuilder<DB>,
+/// Builds the statement for a page of a list: between the row before it and the last one that is examined; absent: the
+/// ends of the table.
+pub(crate) fn page(
+    dialect: &Dialect,
     filter: &ListFilter,
     (start, end): (Option<PageStart>, Option<PageStart>),
     limit: u32,
-) where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
+) -> Sql {
+    let mut sql = rows(dialect, false);
     let (beyond, before, order) = directions(filter.order);
     sql.push("TRUE");
     if let Some(node) = filter.node {
@@ -239,8 +172,8 @@ fn push_page<DB>(
     }
     // The sign keeps a database from reading the whole table in its order: the index of open rows has another one.
     let sign = if filter.is_of_open() { "+" } else { "" };
-    push_side(sql, (sign, beyond), start);
-    push_side(sql, (sign, before), end);
+    push_side(&mut sql, (sign, beyond), start);
+    push_side(&mut sql, (sign, before), end);
     if !filter.states.is_empty() {
         let any: Vec<&str> = filter.states.iter().map(|s| condition(*s)).collect();
         sql.push(" AND (").push(any.join(" OR ")).push(")");
@@ -254,7 +187,7 @@ fn push_page<DB>(
         sql.push(" AND kind IN (").push(any.join(", ")).push(")");
     }
     for requirement in filter.labels.requirements() {
-        push_requirement(sql, requirement);
+        push_requirement(&mut sql, dialect, requirement);
     }
     if let Some(part) = &filter.id_part {
         // None of its characters has a meaning in a pattern.
@@ -271,6 +204,7 @@ fn push_page<DB>(
         " ORDER BY {sign}created_us {order}, run_id {order} LIMIT "
     ))
     .push_bind(i64::from(limit));
+    sql
 }
 
 /// The comparisons with the row before a page and with the last of it, and the order.
@@ -282,12 +216,7 @@ fn directions(order: ListOrder) -> (&'static str, &'static str, &'static str) {
 }
 
 /// Adds that a row is on this side of another one.
-fn push_side<DB>(sql: &mut QueryBuilder<DB>, (sign, side): (&str, &str), at: Option<PageStart>)
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
+fn push_side(sql: &mut Sql, (sign, side): (&str, &str), at: Option<PageStart>) {
     if let Some(at) = at {
         sql.push(format!(" AND ({sign}created_us, run_id) {side} ("))
             .push_bind(at.created.0)
@@ -298,14 +227,9 @@ where
 }
 
 /// Builds the statement for the time of the last row that a page examines, by the index of ages alone.
-pub(crate) fn scan_end<DB>(order: ListOrder, start: Option<PageStart>) -> QueryBuilder<DB>
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-    for<'t> i64: Encode<'t, DB> + Type<DB>,
-{
+pub(crate) fn scan_end(order: ListOrder, start: Option<PageStart>) -> Sql {
     let (beyond, _, order) = directions(order);
-    let mut sql = QueryBuilder::new("SELECT created_us FROM runs WHERE TRUE");
+    let mut sql = Sql::new("SELECT created_us FROM runs WHERE TRUE");
     push_side(&mut sql, ("", beyond), start);
     sql.push(format!(
         " ORDER BY created_us {order}, run_id {order} LIMIT 1 OFFSET "
@@ -314,11 +238,7 @@ where
     sql
 }
 
-fn push_requirement<DB>(sql: &mut QueryBuilder<DB>, requirement: &Requirement)
-where
-    DB: Dialect,
-    for<'t> String: Encode<'t, DB> + Type<DB>,
-{
+fn push_requirement(sql: &mut Sql, dialect: &Dialect, requirement: &Requirement) {
     let (negated, values) = match &requirement.test {
         LabelTest::In(values) => (false, Some(values)),
         LabelTest::NotIn(values) => (true, Some(values)),
@@ -330,11 +250,16 @@ where
     } else {
         " AND EXISTS ("
     });
-    DB::push_label(sql, &requirement.key);
+    sql.push(format!(
+        "SELECT 1 FROM {} l WHERE l.key = ",
+        dialect.labels_rows
+    ))
+    .push_bind(requirement.key.clone());
     if let Some(values) = values {
-        let mut list = sql.push(" AND l.value IN (").separated(", ");
-        for value in values {
-            list.push_bind(value.clone());
+        sql.push(" AND l.value IN (");
+        for (at, value) in values.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            sql.push(comma).push_bind(value.clone());
         }
         sql.push(")");
     }
@@ -359,9 +284,9 @@ fn condition(state: RunState) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::SQLITE_MIGRATIONS;
+    use crate::{open::SQLITE_MIGRATIONS, sqlite};
     use kennel_lifecycle::Timestamp;
-    use sqlx::{AssertSqlSafe, Connection, Row, Sqlite, SqliteConnection};
+    use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
     #[tokio::test]
     async fn live_runs_are_found_by_their_own_index() {
@@ -379,13 +304,8 @@ mod tests {
             run: RunId::from_u128(7),
         };
         for start in [None, Some(start)] {
-            let page: QueryBuilder<Sqlite> = build(Select::Page {
-                filter: &filter,
-                start,
-                end: None,
-                limit: 9,
-            });
-            let sql = format!("EXPLAIN QUERY PLAN {}", page.sql().as_str());
+            let page = page(&sqlite::DIALECT, &filter, (start, None), 9);
+            let sql = format!("EXPLAIN QUERY PLAN {}", page.text());
             let plan = sqlx::raw_sql(AssertSqlSafe(sql));
             let plan = plan.fetch_all(&mut conn).await.unwrap();
             let plan: Vec<String> = plan.iter().map(|row| row.get("detail")).collect();

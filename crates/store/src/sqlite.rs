@@ -9,17 +9,17 @@ use crate::{
     durable::Durable,
     node::StopWrite,
     open::{self},
-    reader::{self, STATEMENT_TIMEOUT},
+    reader::{Dialect, Reader, STATEMENT_TIMEOUT, Where},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
         Statements, column_list, mending_set,
     },
-    select::Dialect,
+    sql::Sql,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
+    AssertSqlSafe, ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool,
     query::Query,
     sqlite::{
         SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
@@ -416,9 +416,6 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
-/// The file is the same for as long as it is open; where another one takes its place, the store is unavailable.
-const LIFE: &str = "'sqlite'";
-
 /// Its transaction locks the whole file.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1";
 
@@ -428,8 +425,15 @@ const ELEMENTS: &str = "value FROM json_each($2)";
 /// A file belongs to one data directory, whose lock shows its owner.
 const MAY_BE_HELD: bool = false;
 
-/// Checks that it can be read; only a write shows whether it can be written.
-const PING: &str = "SELECT TRUE, (SELECT 1 FROM nodes LIMIT 1)";
+pub(crate) const DIALECT: Dialect = Dialect {
+    now: NOW,
+    // The file is the same for as long as it is open; where another one takes its place, the store is unavailable.
+    life: "'sqlite'",
+    // Checks that it can be read; only a write shows whether it can be written.
+    ping: "SELECT TRUE AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
+    labels_text: "labels",
+    labels_rows: "json_each(runs.labels)",
+};
 
 #[derive(Debug)]
 struct SqliteReader {
@@ -437,36 +441,22 @@ struct SqliteReader {
     file: OpenedFile,
 }
 
-impl SqliteReader {
-    async fn rows(
-        &self,
-        query: Query<'_, Sqlite, SqliteArguments>,
-    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
+impl Reader for SqliteReader {
+    const DIALECT: Dialect = DIALECT;
+    type Row = SqliteRow;
+
+    async fn rows(&self, sql: Sql, _life: Where) -> Result<Vec<SqliteRow>, sqlx::Error> {
         let there = self.file.check();
         there.map_err(|why| sqlx::Error::Io(std::io::Error::other(why)))?;
-        query.fetch_all(&self.pool).await
+        sql.query().fetch_all(&self.pool).await
     }
 
-    async fn rows_of_any_life(
-        &self,
-        query: Query<'_, Sqlite, SqliteArguments>,
-    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
-        self.rows(query).await
+    fn failure(error: &sqlx::Error) -> Failure {
+        failure(error)
     }
 
-    async fn close_all(&self) {
+    async fn close(&self) {
         self.pool.close().await;
-    }
-}
-
-reader::reader!(SqliteReader, Sqlite);
-
-impl Dialect for Sqlite {
-    const LABELS_TEXT: &'static str = "labels";
-
-    fn push_label(sql: &mut QueryBuilder<Self>, key: &str) {
-        sql.push("SELECT 1 FROM json_each(runs.labels) l WHERE l.key = ")
-            .push_bind(key.to_owned());
     }
 }
 

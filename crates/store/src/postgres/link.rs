@@ -6,7 +6,12 @@
 //! refuses or drops it.
 
 use super::life;
-use crate::life::Lives;
+use crate::{
+    life::Lives,
+    reader::{Dialect, Reader, Where},
+    sql::Sql,
+    writer::Failure,
+};
 use sqlx::{
     ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction,
     pool::PoolConnection,
@@ -36,14 +41,6 @@ const DURABLE_SESSION: &str = "SELECT set_config('synchronous_commit', 'on', fal
 /// The same for one transaction, with its BEGIN.
 const DURABLE_TRANSACTION: &str = "BEGIN; SELECT set_config('synchronous_commit', 'on', true) \
     WHERE current_setting('synchronous_commit') = 'off'";
-
-/// The life of Postgres that a query requires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Where {
-    /// The life in which the node was acquired.
-    Taken,
-    Anywhere,
-}
 
 /// Owner of the server's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,44 +188,13 @@ impl Readers {
         }
     }
 
-    /// Returns the rows of one query, in the life in which the node was acquired.
-    pub(super) async fn rows(
-        &self,
-        query: Query<'_, Postgres, PgArguments>,
-    ) -> Result<Vec<PgRow>, sqlx::Error> {
-        self.ask(query, Where::Taken).await
-    }
-
-    /// Returns the rows of one query, in any life.
-    pub(super) async fn rows_of_any_life(
-        &self,
-        query: Query<'_, Postgres, PgArguments>,
-    ) -> Result<Vec<PgRow>, sqlx::Error> {
-        self.ask(query, Where::Anywhere).await
-    }
-
-    async fn ask(
-        &self,
-        query: Query<'_, Postgres, PgArguments>,
-        place: Where,
-    ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let rows = match self.link.session() {
-            Session::Own => self.rows_of_own(query, place).await,
-            Session::Shared => self.rows_of_shared(query, place).await,
-        };
-        if let Err(error) = &rows {
-            self.link.look_at(error);
-        }
-        rows
-    }
-
     async fn rows_of_own(
         &self,
         query: Query<'_, Postgres, PgArguments>,
-        place: Where,
+        life: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
         let conn = self.own.acquire().await?;
-        if place == Where::Taken {
+        if life == Where::Taken {
             self.link.lives.check()?;
         }
         let mut lent = Lent(Some(conn));
@@ -240,12 +206,12 @@ impl Readers {
     async fn rows_of_shared(
         &self,
         query: Query<'_, Postgres, PgArguments>,
-        place: Where,
+        life: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut lent = Lent(Some(self.shared.acquire().await?));
         // An unnamed statement lives until the next one: within a transaction the session is this one's alone.
         let mut tx = lent.connection().begin_with("BEGIN READ ONLY").await?;
-        if place == Where::Taken {
+        if life == Where::Taken {
             self.link.look_where(&mut tx, Session::Shared).await?;
         }
         let rows = query.persistent(false).fetch_all(&mut *tx).await?;
@@ -253,8 +219,28 @@ impl Readers {
         lent.give_back();
         Ok(rows)
     }
+}
 
-    pub(super) async fn close_all(&self) {
+impl Reader for Readers {
+    const DIALECT: Dialect = super::DIALECT;
+    type Row = PgRow;
+
+    async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<PgRow>, sqlx::Error> {
+        let rows = match self.link.session() {
+            Session::Own => self.rows_of_own(sql.query(), life).await,
+            Session::Shared => self.rows_of_shared(sql.query(), life).await,
+        };
+        if let Err(error) = &rows {
+            self.link.look_at(error);
+        }
+        rows
+    }
+
+    fn failure(error: &sqlx::Error) -> Failure {
+        super::failure(error)
+    }
+
+    async fn close(&self) {
         self.own.close().await;
         self.shared.close().await;
     }
