@@ -1,7 +1,7 @@
 //! The least role that may call each RPC, and the least access of a run, by the contract.
 
 use crate::{
-    json::POOL,
+    json::{POOL, methods},
     pb::{ApiAccess, Role},
 };
 use std::{collections::HashMap, sync::LazyLock};
@@ -15,19 +15,11 @@ fn options<T: TryFrom<i32> + Default + PartialEq>(name: &str) -> HashMap<String,
     let option = POOL
         .get_extension_by_name(name)
         .expect("the contract has the option");
-    let methods = POOL.services().flat_map(|service| {
-        let methods: Vec<_> = service.methods().collect();
-        methods
-    });
-    let value = |method: &prost_reflect::MethodDescriptor| {
+    let with_value = methods().filter_map(|(path, method)| {
         let number = method.options().get_extension(&option).as_enum_number()?;
-        T::try_from(number).ok()
-    };
-    methods
-        .filter_map(|method| {
-            let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
-            Some((path, value(&method)?))
-        })
+        Some((path, T::try_from(number).ok()?))
+    });
+    with_value
         .filter(|(_, value)| *value != T::default())
         .collect()
 }
@@ -78,14 +70,8 @@ mod tests {
 
     #[test]
     fn each_rpc_has_a_role() {
-        for service in POOL.services() {
-            if service.package_name() != "kennel.v1" {
-                continue;
-            }
-            for method in service.methods() {
-                let path = format!("/{}/{}", service.full_name(), method.name());
-                assert!(role(&path).is_some(), "{path} has no role");
-            }
+        for (path, _) in methods().filter(|(path, _)| path.starts_with("/kennel.v1.")) {
+            assert!(role(&path).is_some(), "{path} has no role");
         }
         assert_eq!(role("/kennel.v1.ProcessService/Spawn"), Some(Role::Spawner));
         assert_eq!(role("/kennel.v1.AdminService/Drain"), Some(Role::Admin));

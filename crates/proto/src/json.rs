@@ -4,8 +4,8 @@ use crate::pb;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use prost::{Message, Name};
 use prost_reflect::{
-    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, ReflectMessage,
-    SerializeOptions, Value,
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor,
+    ReflectMessage, SerializeOptions, Value,
 };
 use serde_json::Value as Json;
 use std::{collections::HashSet, sync::LazyLock, time::SystemTime};
@@ -126,16 +126,18 @@ pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).expect("the build has compiled it")
 });
 
-static METHODS: LazyLock<HashSet<String>> = LazyLock::new(|| {
-    let methods = POOL.services().flat_map(|service| {
-        let of = service.full_name().to_owned();
-        let names = service
-            .methods()
-            .map(move |method| format!("{of}/{}", method.name()));
-        names.collect::<Vec<_>>()
-    });
-    methods.collect()
-});
+static METHODS: LazyLock<HashSet<String>> =
+    LazyLock::new(|| methods().map(|(path, _)| path[1..].to_owned()).collect());
+
+/// Returns all RPCs, each with its path.
+pub(crate) fn methods() -> impl Iterator<Item = (String, MethodDescriptor)> {
+    let services = POOL.services();
+    let methods = services.flat_map(|service| service.methods().collect::<Vec<_>>());
+    methods.map(|method| {
+        let of = method.parent_service().full_name();
+        (format!("/{of}/{}", method.name()), method)
+    })
+}
 
 /// Returns the method in a path, such as `/kennel.v1.ProcessService/Spawn`, if the contract has it; without the slash.
 #[must_use]
