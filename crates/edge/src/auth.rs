@@ -291,14 +291,6 @@ pub(crate) fn may_consume(caller: &Caller) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns the peer's process, where it is seen from here.
-pub(crate) fn pid<T>(request: &Request<T>) -> Option<i32> {
-    request
-        .extensions()
-        .get::<Caller>()
-        .and_then(|caller| caller.pid)
-}
-
 /// Returns the caller of an admitted request.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Caller, Status> {
     let caller = request.extensions().get::<Caller>();

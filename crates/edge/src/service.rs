@@ -15,7 +15,7 @@ pub(crate) use audit_log::Audited;
 
 use crate::{
     admission::{self, Admission},
-    attach::{Attachment, Door, Seats},
+    attach::{Attachment, Seats},
     auth,
     convert::{consumer, event, input, request, run, screen, terminal, tree, usage},
     deadline,
@@ -423,21 +423,10 @@ impl Processes {
         &self,
         request: Request<Streaming<pb::AttachRequest>>,
     ) -> Result<Response<BoxStream<pb::AttachResponse>>, Status> {
-        let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
-        let credential = auth::caller(&request)?.credential.clone();
-        let scope = auth::scope(&request)?;
-        let place = self.place(auth::caller(&request)?)?;
-        let door = Door {
-            supervisor: self.supervisor.clone(),
-            seats: Arc::clone(&self.seats),
-            going: self.going.clone(),
-            place,
-            principal,
-            credential,
-            pid,
-            scope,
-        };
-        let opening = Attachment::open(door, request.into_inner());
+        let caller = auth::caller(&request)?.clone();
+        let place = self.place(&caller)?;
+        let (supervisor, seats) = (self.supervisor.clone(), Arc::clone(&self.seats));
+        let opening = Attachment::open(supervisor, seats, place, caller, request.into_inner());
         let attachment = self.unless_going(opening).await?;
         Ok(Response::new(Box::pin(attachment.into_stream())))
     }

@@ -8,6 +8,7 @@ mod seats;
 pub(crate) use seats::Seats;
 
 use crate::{
+    access::Caller,
     auth::{self, Scope},
     convert::{event as convert, request, run, screen, token::Cursor},
     limits,
@@ -58,50 +59,28 @@ enum Wake {
     Leaving,
 }
 
-/// Requirements for attaching a client.
-pub(crate) struct Door {
-    pub(crate) supervisor: Supervisor,
-    pub(crate) seats: Arc<Seats>,
-    pub(crate) going: Serving,
-    pub(crate) place: StreamPlace,
-    /// Principal of the client.
-    pub(crate) principal: String,
-    /// What it has shown, for the audit log.
-    pub(crate) credential: String,
-    /// Its process, where it is seen from here.
-    pub(crate) pid: Option<i32>,
-    /// Whose runs it may see.
-    pub(crate) scope: Scope,
-}
-
 impl Attachment {
     pub(crate) async fn open(
-        door: Door,
+        supervisor: Supervisor,
+        seats: Arc<Seats>,
+        place: StreamPlace,
+        caller: Caller,
         mut requests: Streaming<pb::AttachRequest>,
     ) -> Result<Self, Status> {
-        let Door {
-            supervisor,
-            seats,
-            going,
-            place,
-            principal,
-            credential,
-            pid,
-            scope,
-        } = door;
+        let going = supervisor.serving();
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
-        auth::in_scope(&supervisor, &scope, open.run).await?;
+        auth::in_scope(&supervisor, &Scope::of(&caller), open.run).await?;
         let reported = LoggedRequest {
             rpc: "Attach".to_owned(),
-            by: principal.clone(),
-            pid,
-            credential,
+            by: caller.principal.clone(),
+            pid: caller.pid,
+            credential: caller.credential,
             code: "OK".to_owned(),
             calls: 1,
             ..LoggedRequest::default()
         };
-        let seat = seats.join(open.run, principal, open.read_only);
+        let mut seat = seats.join(open.run, caller.principal, open.read_only);
         if let (Some(size), true) = (open.size, seat.now().you) {
             resized_at_the_door(&supervisor, open.run, size).await?;
         }
@@ -114,7 +93,6 @@ impl Attachment {
         };
         let found = supervisor.events(open.run, Position::After(at));
         let (view, events) = answer_of(found).await?;
-        let mut seat = seat;
         let opened = pb::AttachOpened {
             run: Some(run::run(view)),
             screen: shown.map(|shown: ScreenView| screen::screen(shown)),
