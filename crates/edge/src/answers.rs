@@ -3,7 +3,7 @@
 
 use crate::{
     json,
-    layer::{Answer, Around},
+    layer::{Answer, Middleware},
     limits,
     observe::OTHER,
     status,
@@ -44,29 +44,23 @@ impl Answers {
     }
 }
 
-impl<S, B, A> Service<Request<B>> for Around<S, Answers>
+impl<S, B, A> Middleware<S, Request<B>> for Answers
 where
     S: Service<Request<B>, Response = Response<A>>,
     S::Future: Send + 'static,
     A: HttpBody<Data = Bytes> + Send + 'static,
     A::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    type Response = Response<Body>;
-    type Error = S::Error;
     type Future = Answer<S::Error>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&self, inner: &mut S, request: Request<B>) -> Self::Future {
         let path = request.uri().path();
         let method = json::method(path).unwrap_or(OTHER);
         let panics = Panics {
             method,
-            counter: self.with.panics.clone(),
+            counter: self.panics.clone(),
         };
-        let begun = panics.catch(|| self.inner.call(request));
+        let begun = panics.catch(|| inner.call(request));
         Box::pin(async move {
             let answered = async {
                 let answered = AssertUnwindSafe(begun?).catch_unwind().await;

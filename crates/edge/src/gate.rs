@@ -6,7 +6,7 @@ use crate::{
     auth::{self, Origin, Peer, PeerVerdict},
     forward::on_behalf,
     json,
-    layer::Around,
+    layer::Middleware,
     observe::OTHER,
     run_tokens::RunTokens,
     status::{self, code_name},
@@ -17,7 +17,6 @@ use kennel_supervisor::{LoggedRequest, Supervisor, TrailEntry, TrailRecord};
 use std::{
     future::{Ready, ready},
     sync::Arc,
-    task::{Context, Poll},
 };
 use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
@@ -135,21 +134,15 @@ impl Gate {
     }
 }
 
-impl<S, B> Service<Request<B>> for Around<S, Gate>
+impl<S, B> Middleware<S, Request<B>> for Gate
 where
     S: Service<Request<B>, Response = Response<Body>>,
 {
-    type Response = Response<Body>;
-    type Error = S::Error;
     type Future = Either<S::Future, Ready<Result<Response<Body>, S::Error>>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match self.with.admit(&mut request) {
-            Ok(()) => Either::Left(self.inner.call(request)),
+    fn call(&self, inner: &mut S, mut request: Request<B>) -> Self::Future {
+        match self.admit(&mut request) {
+            Ok(()) => Either::Left(inner.call(request)),
             Err(status) => Either::Right(ready(Ok(status.into_http()))),
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::{
     access::Caller,
-    layer::{Answer, Around},
+    layer::{Answer, Middleware},
     shares::Shares,
 };
 use bytes::Bytes;
@@ -45,30 +45,24 @@ impl InFlight {
 #[derive(Clone, Debug)]
 pub(crate) struct BytesInFlight(pub(crate) Shares);
 
-impl<S, B> Service<Request<B>> for Around<S, BytesInFlight>
+impl<S, B> Middleware<S, Request<B>> for BytesInFlight
 where
     S: Service<Request<B>, Response = Response<Body>>,
     S::Future: Send + 'static,
 {
-    type Response = Response<Body>;
-    type Error = S::Error;
     type Future = Answer<S::Error>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&self, inner: &mut S, request: Request<B>) -> Self::Future {
         let caller = request.extensions().get::<Caller>();
         let of_call = caller.and_then(|caller| {
             let most = caller.quota.stream_bytes?;
             Some(OfCall {
                 most,
-                of_owner: self.with.0.in_flight(&caller.owner),
+                of_owner: self.0.in_flight(&caller.owner),
                 own: Arc::default(),
             })
         });
-        let answer = self.inner.call(request);
+        let answer = inner.call(request);
         Box::pin(async move {
             let response = answer.await?;
             Ok(match of_call {

@@ -2,7 +2,7 @@
 
 use crate::{
     json,
-    layer::{Answer, Around},
+    layer::{Answer, Middleware},
     status::code_name,
     trace_context,
 };
@@ -66,24 +66,18 @@ impl Observing {
     }
 }
 
-impl<S, B, A> Service<Request<B>> for Around<S, Observing>
+impl<S, B, A> Middleware<S, Request<B>> for Observing
 where
     S: Service<Request<B>, Response = Response<A>>,
     S::Future: Send + 'static,
     A: HttpBody<Data = Bytes> + Send + 'static,
     A::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    type Response = Response<Body>;
-    type Error = S::Error;
     type Future = Answer<S::Error>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let call = Call::begin(&self.with.0, &mut request);
-        let answer = self.inner.call(request);
+    fn call(&self, inner: &mut S, mut request: Request<B>) -> Self::Future {
+        let call = Call::begin(&self.0, &mut request);
+        let answer = inner.call(request);
         Box::pin(async move {
             let Some(mut call) = call else {
                 return Ok(answer.await?.map(Body::new));

@@ -4,11 +4,10 @@
 use crate::{
     access::Caller,
     deadline,
-    layer::{Answer, Around},
+    layer::{Answer, Middleware},
     shares::Shares,
 };
 use http::{HeaderMap, HeaderValue, Request, Response};
-use std::task::{Context, Poll};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, body::Body};
 use tower::Service;
@@ -23,25 +22,19 @@ pub(crate) struct Pace {
     pub(crate) ending: CancellationToken,
 }
 
-impl<S, B> Service<Request<B>> for Around<S, Pace>
+impl<S, B> Middleware<S, Request<B>> for Pace
 where
     S: Service<Request<B>, Response = Response<Body>>,
     S::Future: Send + 'static,
 {
-    type Response = Response<Body>;
-    type Error = S::Error;
     type Future = Answer<S::Error>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&self, inner: &mut S, request: Request<B>) -> Self::Future {
         let caller = request.extensions().get::<Caller>();
         let owner = caller.map(|caller| caller.owner.clone());
         let budget = deadline::of_headers(request.headers());
-        let pace = self.with.clone();
-        let answer = pace.calls.track_future(self.inner.call(request));
+        let pace = self.clone();
+        let answer = pace.calls.track_future(inner.call(request));
         Box::pin(async move {
             let answer = answer.await?;
             if let Some(owner) = owner

@@ -16,7 +16,7 @@ pub(crate) use nodes::Links;
 
 use crate::{
     access::Caller,
-    layer::{Answer, Around},
+    layer::{Answer, Middleware},
     reason::Reason,
     status::{self, answer_of},
 };
@@ -25,10 +25,7 @@ use http::{HeaderValue, Request, Response, request::Parts};
 use kennel_supervisor::{CallError, Elsewhere, Supervisor};
 use passed::Passed;
 use replay::Replay;
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
 use tower::Service;
@@ -53,25 +50,19 @@ impl Forward {
     }
 }
 
-impl<S> Service<Request<Body>> for Around<S, Forward>
+impl<S> Middleware<S, Request<Body>> for Forward
 where
     S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
 {
-    type Response = Response<Body>;
-    type Error = S::Error;
     type Future = Answer<S::Error>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let again = self.inner.clone();
+    fn call(&self, inner: &mut S, request: Request<Body>) -> Self::Future {
+        let again = inner.clone();
         // The ready service is called.
-        let ready = std::mem::replace(&mut self.inner, again);
-        let forward = self.with.clone();
+        let ready = std::mem::replace(inner, again);
+        let forward = self.clone();
         Box::pin(async move { forward.answer(ready, request).await })
     }
 }
