@@ -100,7 +100,7 @@ impl Forward {
         match named {
             Ok(Some(node)) => {
                 let sent = self.send(&node, &head, &caller, body).await;
-                return Ok(sent.unwrap_or_else(Unsent::into_http));
+                return Ok(sent.unwrap_or_else(Status::into_http));
             }
             Err(status) => return Ok(status.into_http()),
             Ok(None) if is_own => {
@@ -124,7 +124,7 @@ impl Forward {
             .await
         {
             Ok(answer) => Ok(answer),
-            Err(Unsent(status)) => {
+            Err(status) => {
                 // This node's own knowledge is better than nothing.
                 let request = Request::from_parts(head, Body::new(replay.rewound()));
                 let (mut inner, own) = (again, status.into_http());
@@ -166,15 +166,15 @@ impl Forward {
         Err(status::node_unreachable(&node, NO_CREDENTIALS))
     }
 
-    /// Makes a call at another node, for its caller.
+    /// Makes a call at another node, for its caller; the error is the answer where it could not be sent.
     async fn send(
         &self,
         node: &Elsewhere,
         head: &Parts,
         caller: &Caller,
         body: Body,
-    ) -> Result<Response<Body>, Unsent> {
-        let unreachable = |why: String| Unsent(status::node_unreachable(node, &why));
+    ) -> Result<Response<Body>, Status> {
+        let unreachable = |why: String| status::node_unreachable(node, &why);
         let mut channel = self.links.to(node).await.map_err(unreachable)?;
         let mut request = Request::new(body);
         *request.method_mut() = http::Method::POST;
@@ -197,15 +197,6 @@ impl Forward {
             answer.headers_mut().insert(NODE, name);
         }
         Ok(answer)
-    }
-}
-
-/// A call that could not be sent, and its answer.
-struct Unsent(Status);
-
-impl Unsent {
-    fn into_http(self) -> Response<Body> {
-        self.0.into_http()
     }
 }
 
