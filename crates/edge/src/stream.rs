@@ -185,10 +185,7 @@ impl<S: Source> Reader<S> {
         match events {
             Ok(Some(mut events)) => {
                 match self.first_gap(&events) {
-                    Some((0, expired)) => {
-                        self.stage = Stage::Reported;
-                        return Some(Err(status::of(&expired)));
-                    }
+                    Some((0, expired)) => return Some(self.end(status::of(&expired))),
                     // The events before it are delivered first.
                     Some((place, expired)) => {
                         self.stage = Stage::Expired(Box::new(expired));
@@ -212,10 +209,7 @@ impl<S: Source> Reader<S> {
                 self.stage = Stage::Reported;
                 None
             }
-            Err(error) => {
-                self.stage = Stage::Reported;
-                Some(Err(status::of(&error)))
-            }
+            Err(error) => Some(self.end(status::of(&error))),
         }
     }
 
@@ -233,9 +227,10 @@ impl<S: Source> Reader<S> {
         found.find_map(|(place, event)| Some((place, gap(event)?)))
     }
 
-    fn report_draining(&mut self) -> Status {
+    /// Ends the stream with this status.
+    fn end<T>(&mut self, status: Status) -> Result<T, Status> {
         self.stage = Stage::Reported;
-        status::draining()
+        Err(status)
     }
 
     fn snapshot(&self, run: pb::Run) -> pb::StreamEventsResponse {
@@ -285,14 +280,8 @@ impl<S: Source> ResponseReader for Reader<S> {
                 Stage::Opening(run) => return Some(Ok(self.snapshot(*run))),
                 Stage::Following => match self.wake().await {
                     Wake::Events(events) => return self.give(events),
-                    Wake::Leaving => {
-                        self.stage = Stage::Reported;
-                        return Some(Err(status::leaving()));
-                    }
-                    Wake::Lost(why) => {
-                        self.stage = Stage::Reported;
-                        return Some(Err(status::of(&why)));
-                    }
+                    Wake::Leaving => return Some(self.end(status::leaving())),
+                    Wake::Lost(why) => return Some(self.end(status::of(&why))),
                     Wake::Silence => return Some(Ok(self.heartbeat())),
                     Wake::Draining => {
                         self.stage = Stage::LastWords {
@@ -312,14 +301,11 @@ impl<S: Source> ResponseReader for Reader<S> {
                             self.stage = Stage::LastWords { head, until };
                             return self.give(events);
                         }
-                        None => return Some(Err(self.report_draining())),
+                        None => return Some(self.end(status::draining())),
                     }
                 }
-                Stage::LastWords { .. } => return Some(Err(self.report_draining())),
-                Stage::Expired(expired) => {
-                    self.stage = Stage::Reported;
-                    return Some(Err(status::of(&expired)));
-                }
+                Stage::LastWords { .. } => return Some(self.end(status::draining())),
+                Stage::Expired(expired) => return Some(self.end(status::of(&expired))),
                 Stage::Reported => {
                     self.stage = Stage::Reported;
                     return None;

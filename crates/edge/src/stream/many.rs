@@ -105,7 +105,6 @@ enum Wake {
     Draining,
     Leaving,
     Silence,
-    Spoken,
 }
 
 impl ManyReader {
@@ -145,7 +144,7 @@ impl ManyReader {
             Wake::Silence if self.pace.is_uncovered() => Some(self.message(Vec::new(), true)),
             Wake::Silence => Some(self.message(vec![heartbeat()], true)),
             Wake::Leaving => self.fail(status::leaving()),
-            Wake::Draining | Wake::Spoken => self.fail(status::draining()),
+            Wake::Draining => self.fail(status::draining()),
         }
     }
 
@@ -243,7 +242,7 @@ impl ResponseReader for ManyReader {
                 Stage::LastWords(mut until) => {
                     let wake = tokio::select! {
                         biased;
-                        () = &mut until => Wake::Spoken,
+                        () = &mut until => Wake::Draining,
                         step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
                     };
                     self.stage = Stage::LastWords(until);
