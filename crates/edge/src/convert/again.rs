@@ -3,21 +3,11 @@
 use super::request;
 use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
 use kennel_lifecycle::{RecordedSpec, RunId, RunSpec, SecretSource, SecretValue, Violation};
-use kennel_supervisor::{RunView, SpawnCall};
+use kennel_supervisor::SpawnCall;
 use tonic::Status;
 
-/// Makes the spawn for a Restart of an ended run.
+/// Makes the spawn for a Restart of an ended run with this spec.
 pub(crate) fn spawn(
-    request: pb::RestartRequest,
-    ended: &RunView,
-    owner: String,
-    trace: TraceContext,
-    key: &DigestKey,
-) -> Result<SpawnCall, Status> {
-    of_recorded(request, ended.run, &ended.spec, owner, trace, key)
-}
-
-fn of_recorded(
     request: pb::RestartRequest,
     ended: RunId,
     recorded: &RecordedSpec,
@@ -124,7 +114,7 @@ mod tests {
     #[test]
     fn a_run_without_spec_cannot_be_run_again() {
         let key = DigestKey::new([7; 32]);
-        let refused = of_recorded(
+        let refused = spawn(
             request(&[], None),
             ended(),
             &RecordedSpec::default(),
@@ -147,7 +137,7 @@ mod tests {
         let whole = || request(&[("A", "1"), ("B", "2")], Some(b"in"));
         let digest = |ended: RunId| {
             let trace = TraceContext::default();
-            let call = of_recorded(
+            let call = spawn(
                 whole(),
                 ended,
                 &spec().recorded(),
@@ -164,7 +154,7 @@ mod tests {
 
     fn again(request: pb::RestartRequest) -> Result<SpawnCall, Status> {
         let (key, trace) = (DigestKey::new([7; 32]), TraceContext::default());
-        of_recorded(
+        spawn(
             request,
             ended(),
             &spec().recorded(),

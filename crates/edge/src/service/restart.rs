@@ -66,7 +66,7 @@ impl Processes {
                 Restarted::Over(view) => view,
             };
             let owner = caller.owner.clone();
-            let call = again::spawn(request, &ended, owner, trace, &self.key)?;
+            let call = again::spawn(request, ended.run, &ended.spec, owner, trace, &self.key)?;
             Ok(Box::pin(self.admit(call, &caller)).await?.run)
         };
         let view = deadline::within(budget, all).await?;
