@@ -98,7 +98,7 @@ impl Access {
             .with_callback(move |observer| {
                 let rules = access.upgrade().map(|access| access.rules());
                 for keys in rules.iter().flat_map(|rules| rules.issuers.remote()) {
-                    if let Some(age) = keys.standing(now()).age {
+                    if let Some(age) = keys.age(now()) {
                         observer.observe(age.as_secs(), &issuer(keys));
                     }
                 }
@@ -112,7 +112,7 @@ impl Access {
             .with_callback(move |observer| {
                 let rules = access.upgrade().map(|access| access.rules());
                 for keys in rules.iter().flat_map(|rules| rules.issuers.remote()) {
-                    observer.observe(keys.standing(now()).failures, &issuer(keys));
+                    observer.observe(keys.failures(), &issuer(keys));
                 }
             })
             .build();

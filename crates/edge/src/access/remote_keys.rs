@@ -2,7 +2,6 @@
 
 use super::issuer::KeySet;
 use std::{
-    fmt,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
@@ -34,16 +33,11 @@ pub(crate) struct Source {
 }
 
 /// Keys as they were fetched.
+#[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) keys: KeySet,
     /// How long they are fresh, as the issuer says; absent: it does not.
     pub(crate) fresh: Option<Duration>,
-}
-
-impl fmt::Debug for Fetched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fetched").finish_non_exhaustive()
-    }
 }
 
 /// The keys of one issuer.
@@ -53,7 +47,7 @@ pub(crate) struct RemoteKeys {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     keys: Arc<KeySet>,
     /// Time of the last successful fetch; absent: there was none.
@@ -69,24 +63,6 @@ struct State {
     /// The last failure; absent: the last fetch succeeded.
     failure: Option<String>,
     failures: u64,
-}
-
-impl fmt::Debug for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut state = f.debug_struct("State");
-        state
-            .field("failure", &self.failure)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A summary for measurements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
-    /// Age of the keys; absent: none were fetched.
-    pub(crate) age: Option<Duration>,
-    /// Number of failed fetches.
-    pub(crate) failures: u64,
 }
 
 impl RemoteKeys {
@@ -169,12 +145,15 @@ impl RemoteKeys {
         }
     }
 
-    pub(crate) fn standing(&self, now: SystemTime) -> Standing {
-        let state = self.lock();
-        Standing {
-            age: state.fetched.map(|at| since(at, now).unwrap_or_default()),
-            failures: state.failures,
-        }
+    /// Returns the age of the keys; absent: none were fetched.
+    pub(crate) fn age(&self, now: SystemTime) -> Option<Duration> {
+        let fetched = self.lock().fetched;
+        fetched.map(|at| since(at, now).unwrap_or_default())
+    }
+
+    /// Returns the number of failed fetches.
+    pub(crate) fn failures(&self) -> u64 {
+        self.lock().failures
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -254,7 +233,7 @@ mod tests {
             assert!(keys.keys(at(second)).is_ok());
         }
         assert!(keys.keys(at(24 * 3600 + 1)).is_err());
-        assert_eq!(keys.standing(at(3)).failures, 3);
+        assert_eq!(keys.failures(), 3);
         assert!(keys.begin(at(30 * 3600)));
         keys.end(Ok(fetched(None)), at(30 * 3600));
         assert!(keys.keys(at(30 * 3600)).is_ok());
