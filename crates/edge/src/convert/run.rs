@@ -6,10 +6,11 @@ use crate::{
     pb::{self, end_reason, exit, tree_verdict},
 };
 use kennel_lifecycle::{
-    Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Proof, RunIdentity,
-    RunKind, RunState, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
+    Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Outcome, ProcessIdentity,
+    Proof, RunIdentity, RunKind, RunState, StartFailure, StartStage, StopReason, StreamsEnd,
+    TreeVerdict,
 };
-use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView, Wait};
+use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView, Times, Wait};
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
@@ -128,34 +129,40 @@ pub(crate) fn node(elsewhere: Elsewhere) -> pb::Node {
     }
 }
 
-/// Converts an attempt before the present one.
-fn past_attempt(past: &PastAttempt) -> pb::Attempt {
-    let PastAttempt {
-        number,
-        leader,
-        outcome,
-        times,
-    } = past;
+/// Converts what is known of every attempt: its leader, its milestones, and how it ended.
+fn attempt_of(
+    number: u32,
+    leader: Option<ProcessIdentity>,
+    outcome: Option<&Outcome>,
+    times: &Times,
+) -> pb::Attempt {
+    let streams_end = outcome.and_then(|o| o.streams);
     pb::Attempt {
-        number: *number,
+        number,
         pid: leader.map_or(0, |leader| leader.pid),
         process_group_id: leader.map_or(0, |leader| leader.pgid),
         session_id: leader.map_or(0, |leader| leader.sid),
-        exit: outcome.exit.map(exit),
+        identity: None,
+        shim_pid: 0,
+        exit: outcome.and_then(|o| o.exit).map(exit),
         start_time: times.started.map(time::timestamp),
         leader_exited_time: times.leader_exited.map(time::timestamp),
         streams_closed_time: times.streams_closed.map(time::timestamp),
         tree_empty_time: times.tree_empty.map(time::timestamp),
-        streams_end: outcome
-            .streams
+        streams_end: streams_end
             .map_or(pb::StreamsEnd::Unspecified, streams)
             .into(),
-        end_reason: Some(end_reason(&outcome.reason)),
-        tree_verdict: Some(tree_verdict(&outcome.tree)),
+        certificate: None,
+        end_reason: outcome.map(|o| end_reason(&o.reason)),
+        tree_verdict: outcome.map(|o| tree_verdict(&o.tree)),
         end_time: times.ended.map(time::timestamp),
-        usage: usage::counted(outcome),
-        ..pb::Attempt::default()
+        usage: outcome.and_then(usage::counted),
     }
+}
+
+/// Converts an attempt before the present one.
+fn past_attempt(past: &PastAttempt) -> pb::Attempt {
+    attempt_of(past.number, past.leader, Some(&past.outcome), &past.times)
 }
 
 fn verdict(view: &RunView) -> Option<pb::TreeVerdict> {
@@ -164,33 +171,18 @@ fn verdict(view: &RunView) -> Option<pb::TreeVerdict> {
 }
 
 fn attempt(view: &RunView) -> pb::Attempt {
-    let command = view.identity.as_ref().map(|i| i.command);
+    let made = view.identity.as_ref();
     let waits = view.state == RunState::Backoff;
     let last = view.past.last().filter(|_| waits);
     let outcome = view.outcome.as_ref().or(last.map(|last| &last.outcome));
     let ended = view.times.ended.or(last.and_then(|last| last.times.ended));
-    let exit_known = view.exit.or_else(|| outcome.and_then(|o| o.exit));
-    let streams_end = outcome.and_then(|o| o.streams);
     pb::Attempt {
-        number: view.attempt,
-        pid: command.map_or(0, |c| c.pid),
-        process_group_id: command.map_or(0, |c| c.pgid),
-        session_id: command.map_or(0, |c| c.sid),
-        identity: view.identity.as_ref().map(identity),
-        shim_pid: view.identity.as_ref().map_or(0, |i| i.shim.pid),
-        exit: exit_known.map(exit),
-        start_time: view.times.started.map(time::timestamp),
-        leader_exited_time: view.times.leader_exited.map(time::timestamp),
-        streams_closed_time: view.times.streams_closed.map(time::timestamp),
-        tree_empty_time: view.times.tree_empty.map(time::timestamp),
-        streams_end: streams_end
-            .map_or(pb::StreamsEnd::Unspecified, streams)
-            .into(),
+        identity: made.map(identity),
+        shim_pid: made.map_or(0, |i| i.shim.pid),
+        exit: view.exit.or_else(|| outcome.and_then(|o| o.exit)).map(exit),
         certificate: outcome.map(|o| certificate::certificate(o, held_by(view))),
-        end_reason: outcome.map(|o| end_reason(&o.reason)),
-        tree_verdict: outcome.map(|o| tree_verdict(&o.tree)),
         end_time: ended.filter(|_| outcome.is_some()).map(time::timestamp),
-        usage: outcome.and_then(usage::counted),
+        ..attempt_of(view.attempt, made.map(|i| i.command), outcome, &view.times)
     }
 }
 

@@ -4,7 +4,6 @@ use kennel_lifecycle::{
     Outcome, ProcessIdentity, RecordedSpec, RunId, RunSpec, Signal, SignalScope, SignalSender,
     StopCertificate, StopStep, Timestamp, Usage,
 };
-use kennel_supervisor::Times;
 use std::{sync::Arc, time::Duration};
 
 #[test]
