@@ -117,17 +117,12 @@ fn standing(standing: Option<RunStatus>) -> pb::LeakedRunStanding {
     }
 }
 
+mapped! { fn socket_state(SocketSeen) -> SocketState { InPlace Missing Replaced } }
+
 fn service(seen: ServiceSeen) -> pb::ServiceCheck {
     let sockets = seen.sockets.into_iter().map(|(path, seen)| {
-        let state = match seen {
-            SocketSeen::InPlace => pb::SocketState::InPlace,
-            SocketSeen::Missing => pb::SocketState::Missing,
-            SocketSeen::Replaced => pb::SocketState::Replaced,
-        };
-        pb::SocketCheck {
-            path,
-            state: state.into(),
-        }
+        let state = socket_state(seen).into();
+        pb::SocketCheck { path, state }
     });
     pb::ServiceCheck {
         sockets: sockets.collect(),

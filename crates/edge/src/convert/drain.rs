@@ -1,7 +1,7 @@
 //! A drain, in the contract's form.
 
 use super::{request, spec::known, time};
-use crate::pb;
+use crate::{enums::mapped, pb};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::{Drain, DrainAction, DrainCall, DrainStatus};
 use std::time::Duration;
@@ -47,13 +47,11 @@ pub(crate) fn status(status: DrainStatus) -> pb::DrainStatus {
     }
 }
 
+mapped! { fn action(DrainAction) -> DrainAction { Finish Abort } }
+
 fn drain(drain: Drain) -> pb::Drain {
-    let action = match drain.action {
-        DrainAction::Finish => pb::DrainAction::Finish,
-        DrainAction::Abort => pb::DrainAction::Abort,
-    };
     pb::Drain {
-        action: action.into(),
+        action: action(drain.action).into(),
         deadline_time: drain.deadline.map(time::timestamp),
         start_time: Some(time::timestamp(drain.since)),
         by: drain.by,

@@ -1,9 +1,12 @@
 //! Events of a run, batched, in the contract's form.
 
 use super::{certificate, line, retention, rules, run, terminal, time};
-use crate::pb::{
-    self, event,
-    lifecycle::{self, Station},
+use crate::{
+    enums::mapped,
+    pb::{
+        self, event,
+        lifecycle::{self, Station},
+    },
 };
 use kennel_lifecycle::{
     Activity, Deadline, Entry, Extension, Outcome, RuleMatch, RunId, StatusText, StopOrder,
@@ -120,20 +123,17 @@ fn gap(gap: &Gap) -> pb::Gap {
             end_offset: gap.ends[stream],
         }
     };
-    let reason = match gap.reason {
-        GapReason::Bound => pb::GapReason::OutputLimit,
-        GapReason::FullDisk => pb::GapReason::DiskFull,
-        GapReason::HostLost => pb::GapReason::HostLost,
-        GapReason::Retention => pb::GapReason::Retention,
-        GapReason::Damaged => pb::GapReason::JournalDamaged,
-        GapReason::OtherNode => pb::GapReason::OtherNode,
-    };
     pb::Gap {
         first_seq: gap.first_seq,
         last_seq: gap.last_seq,
         missing: vec![missing(1), missing(2)],
-        reason: reason.into(),
+        reason: gap_reason(gap.reason).into(),
     }
+}
+
+mapped! {
+    fn gap_reason(GapReason) -> GapReason
+    { HostLost Retention OtherNode, Bound = OutputLimit, FullDisk = DiskFull, Damaged = JournalDamaged }
 }
 
 pub(crate) fn output_stream(number: u8) -> pb::OutputStream {

@@ -1,9 +1,8 @@
 //! Description of a server, in the contract's form.
 
 use super::{drain, retention, run, time};
-use crate::{limits, pb};
+use crate::{enums::mapped, limits, pb};
 use kennel_lifecycle::limits as bounds;
-
 use kennel_supervisor::{Capability, EndCause, FormerServer, ServerInfo, Upgrade, UpgradeState};
 
 pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
@@ -80,18 +79,14 @@ pub(crate) fn upgrade(upgrade: Upgrade) -> pb::Upgrade {
     }
 }
 
+mapped! { fn end_cause(EndCause) -> ServerEndCause { ByItself Hung Late Upgrade } }
+
 fn former(former: FormerServer) -> pb::FormerServer {
-    let cause = match former.cause {
-        EndCause::ByItself => pb::ServerEndCause::ByItself,
-        EndCause::Hung => pb::ServerEndCause::Hung,
-        EndCause::Late => pb::ServerEndCause::Late,
-        EndCause::Upgrade => pb::ServerEndCause::Upgrade,
-    };
     pb::FormerServer {
         version: former.version,
         end_time: Some(time::timestamp(former.at)),
         served: former.served,
-        cause: cause.into(),
+        cause: end_cause(former.cause).into(),
         exit: Some(run::exit(former.exit)),
     }
 }

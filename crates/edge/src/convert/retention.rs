@@ -1,24 +1,20 @@
 //! Retention of ended runs' output, and its removals.
 
 use super::time;
-use crate::pb;
+use crate::{enums::mapped, pb};
 use kennel_lifecycle::{OutputRemoval, RemovalReason, RetentionLimits};
 
 pub(crate) fn removal(removal: OutputRemoval) -> pb::OutputRemoval {
-    use pb::OutputRemovalReason as Reason;
-    let reason = match removal.reason {
-        RemovalReason::OwnerRuns => Reason::OwnerRuns,
-        RemovalReason::Age => Reason::Age,
-        RemovalReason::NodeBytes => Reason::NodeBytes,
-    };
     let [stdout_bytes, stderr_bytes] = removal.lens;
     pb::OutputRemoval {
         remove_time: Some(time::timestamp(removal.at)),
-        reason: reason.into(),
+        reason: reason(removal.reason).into(),
         stdout_bytes,
         stderr_bytes,
     }
 }
+
+mapped! { fn reason(RemovalReason) -> OutputRemovalReason { OwnerRuns Age NodeBytes } }
 
 pub(crate) fn limits(limits: &RetentionLimits) -> pb::Retention {
     pb::Retention {
