@@ -409,7 +409,6 @@ pub(crate) fn principal<T>(request: &Request<T>) -> Result<String, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Quota;
     use tonic::Code;
 
     #[test]
@@ -450,14 +449,9 @@ mod tests {
     fn roles_hold_those_before_them() {
         let caller = |role| Caller {
             principal: "a".to_owned(),
-            pid: None,
             role,
             owner: "a".to_owned(),
-            via: None,
-            credential: String::new(),
-            quota: Quota::default(),
-            granted: Arc::default(),
-            run: None,
+            ..Caller::default()
         };
         let may = |role, rpc: &str| authorize(&caller(role), &format!("/kennel.v1.{rpc}")).is_ok();
         assert!(may(Role::Viewer, "ProcessService/GetRun"));

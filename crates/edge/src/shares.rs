@@ -203,14 +203,10 @@ mod tests {
     fn caller(owner: &str, quota: Quota) -> Caller {
         Caller {
             principal: "p".to_owned(),
-            pid: None,
             role: Role::Spawner,
             owner: owner.to_owned(),
-            via: None,
-            credential: String::new(),
             quota,
-            granted: Arc::default(),
-            run: None,
+            ..Caller::default()
         }
     }
 
