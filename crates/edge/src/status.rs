@@ -512,6 +512,14 @@ fn cut(mut text: String) -> String {
     text
 }
 
+/// Returns the fields of the violations in a status, in their order.
+#[cfg(test)]
+pub(crate) fn violated(status: &Status) -> Vec<String> {
+    let request = status.get_details_bad_request().expect("BadRequest");
+    let violations = request.field_violations.into_iter();
+    violations.map(|violation| violation.field).collect()
+}
+
 #[cfg(test)]
 mod client_tests;
 #[cfg(test)]

@@ -102,13 +102,8 @@ mod tests {
         assert_eq!(info.metadata["missing"], "env.B,initial_input");
 
         let refused = again(request(&[("A", "1"), ("B", "2"), ("C", "3")], Some(b"in")));
-        let details = refused.expect_err("one too many").get_error_details();
-        let fields = details
-            .bad_request()
-            .expect("fields")
-            .field_violations
-            .clone();
-        assert_eq!(fields[0].field, "env.C");
+        let fields = status::violated(&refused.expect_err("one too many"));
+        assert_eq!(fields[0], "env.C");
     }
 
     #[test]

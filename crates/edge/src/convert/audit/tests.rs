@@ -1,15 +1,9 @@
 use super::*;
+use crate::status::violated;
 use kennel_lifecycle::{labels, limits as bounds};
 use std::{collections::BTreeMap, sync::Arc};
-use tonic_types::StatusExt;
 
 const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
-
-fn fields(status: &Status) -> Vec<String> {
-    let violations = status.get_details_bad_request().expect("it has details");
-    let fields = violations.field_violations.into_iter();
-    fields.map(|violation| violation.field).collect()
-}
 
 #[test]
 fn empty_request_dry_runs_on_proven_leaks() {
@@ -65,7 +59,7 @@ fn all_violations_of_a_scope_are_reported_together() {
     };
     let refused = reap(&request, String::new()).expect_err("refused");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
-    let fields = fields(&refused);
+    let fields = violated(&refused);
     for field in [
         "mode",
         "run_ids[1]",

@@ -90,7 +90,6 @@ pub(crate) fn resize_to(run: RunId, size: TerminalSize) -> ResizeCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonic_types::StatusExt;
 
     const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
@@ -111,17 +110,8 @@ mod tests {
         assert_eq!(later.after.map(|at| at.seq), Some(7));
 
         let refused = open("x", Some((0, 70_000)), b"?").expect_err("four faults");
-        let fields = refused
-            .get_error_details()
-            .bad_request()
-            .map_or(Vec::new(), |bad| {
-                bad.field_violations
-                    .iter()
-                    .map(|v| v.field.clone())
-                    .collect()
-            });
         let wanted = ["run_id", "open.size.rows", "open.size.cols", "open.cursor"];
-        assert_eq!(fields, wanted);
+        assert_eq!(status::violated(&refused), wanted);
         let input = Asked::Take(pb::TakeWriter {});
         for first in [None, Some(input)] {
             assert!(attach(first).is_err());

@@ -184,8 +184,8 @@ fn at(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::violated;
     use kennel_supervisor::ManyReached;
-    use tonic_types::StatusExt;
 
     fn key() -> DigestKey {
         DigestKey::new([3; 32])
@@ -203,14 +203,7 @@ mod tests {
     }
 
     fn field(refused: Result<ManyAsk, Status>) -> String {
-        let details = refused.expect_err("refused").get_error_details();
-        let found = details.bad_request().expect("BadRequest");
-        let fields: Vec<_> = found
-            .field_violations
-            .iter()
-            .map(|v| &v.field[..])
-            .collect();
-        fields.join(" ")
+        violated(&refused.expect_err("refused")).join(" ")
     }
 
     fn parsed(request: &pb::StreamEventsRequest) -> Result<ManyAsk, Status> {
@@ -248,7 +241,7 @@ mod tests {
             ..other
         };
         let refused = super::super::events(&one).expect_err("of many");
-        assert!(refused.get_error_details().bad_request().is_some());
+        assert_ne!(violated(&refused), [""; 0]);
         let seq = ask("x", Asked::AfterSeq(7));
         assert_eq!(field(parsed(&seq)), "after_seq");
         let both = pb::StreamEventsRequest {

@@ -163,15 +163,7 @@ fn run_is_on_a_terminal_only_by_spec() {
         };
         let parsed = spawn(request, String::new(), TraceContext::default(), &key());
         let parsed = parsed.map(|call| (call.spec.policy.kind, call.spec.command.terminal));
-        parsed.map_err(|status| {
-            let details = status.get_error_details();
-            let fields = details
-                .bad_request()
-                .expect("violations")
-                .field_violations
-                .iter();
-            fields.map(|v| v.field.clone()).collect::<Vec<_>>()
-        })
+        parsed.map_err(|status| status::violated(&status))
     };
     let terminal = |rows, cols, term: &str| {
         let term = term.to_owned();
@@ -489,13 +481,7 @@ fn reason(status: &Status) -> String {
 /// Returns the violated fields, sorted.
 fn fields(status: &Status) -> Vec<String> {
     assert_eq!(status.code(), Code::InvalidArgument);
-    let details = status.get_error_details();
-    let request = details.bad_request().expect("BadRequest");
-    let mut fields: Vec<_> = request
-        .field_violations
-        .iter()
-        .map(|v| v.field.clone())
-        .collect();
+    let mut fields = status::violated(status);
     fields.sort();
     fields
 }
@@ -524,12 +510,6 @@ fn excessive_counts_are_refused_first() {
     };
     let trace = TraceContext::default();
     let refused = spawn(request, String::new(), trace, &key());
-    let details = refused.expect_err("too many").get_error_details();
-    let found = details
-        .bad_request()
-        .expect("fields")
-        .field_violations
-        .clone();
-    let fields: Vec<_> = found.iter().map(|v| v.field.as_str()).collect();
+    let fields = status::violated(&refused.expect_err("too many"));
     assert_eq!(fields, ["run_id", "spec.labels"]);
 }
