@@ -125,16 +125,11 @@ fn os_string(bytes: Bytes) -> OsString {
 #[cfg(test)]
 mod tests {
     use crate::{
-        convert::spec::{self, shown},
+        convert::spec::{parse, shown},
         digest::DigestKey,
         pb::{self, run_spec::Command},
     };
-    use kennel_lifecycle::{RunSpec, Violation};
     use std::os::unix::ffi::OsStrExt;
-
-    fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
-        spec::parse(spec, found)
-    }
 
     fn raw(args: &[&'static [u8]], cwd: &'static [u8]) -> pb::RunSpec {
         pb::RunSpec {

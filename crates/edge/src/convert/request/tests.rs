@@ -342,9 +342,6 @@ fn a_stream_begins_where_asked() {
         events(&pb::StreamEventsRequest {
             run_id: RUN.to_owned(),
             position,
-            heartbeat_interval: None,
-            on_gap: 0,
-            output_view: 0,
             ..pb::StreamEventsRequest::default()
         })
         .map(|call| call.from)
@@ -363,21 +360,18 @@ fn a_stream_begins_where_asked() {
         )
     };
     let own = RUN.parse::<RunId>().expect("an id").as_u128();
-    assert_eq!(ask(None).expect("valid"), Position::Beginning);
     let beginning = Asked::Beginning(pb::FromBeginning {});
-    assert_eq!(ask(Some(beginning)).expect("valid"), Position::Beginning);
-    assert_eq!(
-        ask(Some(Asked::AfterSeq(0))).expect("valid"),
-        Position::Beginning
-    );
-    assert_eq!(ask(Some(Asked::AfterSeq(4))).expect("valid"), after(4));
-    let live = Asked::Live(pb::FromLive {});
-    assert_eq!(ask(Some(live)).expect("valid"), Position::LiveOnly);
-    assert_eq!(ask(Some(cursor(own, 8))).expect("valid"), after(8));
-    assert_eq!(
-        ask(Some(cursor(own, 0))).expect("valid"),
-        Position::Beginning
-    );
+    for (asked, wanted) in [
+        (None, Position::Beginning),
+        (Some(beginning), Position::Beginning),
+        (Some(Asked::AfterSeq(0)), Position::Beginning),
+        (Some(Asked::AfterSeq(4)), after(4)),
+        (Some(Asked::Live(pb::FromLive {})), Position::LiveOnly),
+        (Some(cursor(own, 8)), after(8)),
+        (Some(cursor(own, 0)), Position::Beginning),
+    ] {
+        assert_eq!(ask(asked).expect("valid"), wanted);
+    }
     for bad in [
         cursor(own + 1, 8),
         Asked::Cursor(bytes::Bytes::from_static(b"?")),
@@ -425,10 +419,7 @@ fn heartbeat_is_between_one_second_and_five_minutes() {
     let ask = |seconds: Option<i64>| {
         events(&pb::StreamEventsRequest {
             run_id: RUN.to_owned(),
-            position: None,
             heartbeat_interval: seconds.map(self::seconds),
-            on_gap: 0,
-            output_view: 0,
             ..pb::StreamEventsRequest::default()
         })
         .map(|call| call.heartbeat.as_secs())
@@ -442,16 +433,6 @@ fn heartbeat_is_between_one_second_and_five_minutes() {
             ["heartbeat_interval"]
         );
     }
-}
-
-/// A Spawn at a node that gives no grace of its own.
-fn spawn(
-    request: pb::SpawnRequest,
-    owner: String,
-    trace: TraceContext,
-    key: &DigestKey,
-) -> Result<SpawnCall, Status> {
-    super::spawn(request, owner, trace, key)
 }
 
 fn key() -> DigestKey {

@@ -101,10 +101,7 @@ fn an_input_may_stay_open() {
         spec.stdio = Some(Stdio::Pipes(pb::Pipes { input }));
         let mut found = Vec::new();
         let parsed = parse(spec, &mut found).command.input;
-        (
-            parsed,
-            found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
-        )
+        (parsed, fields(found))
     };
     assert_eq!(of(0), (InputMode::Initial, vec![]));
     assert_eq!(of(1), (InputMode::Initial, vec![]));
@@ -121,7 +118,7 @@ fn action_after_a_pause_needs_max_pause() {
             on_max_pause: action,
         };
         pause(Some(policy), &mut found);
-        found.into_iter().map(|v| v.field).collect::<Vec<_>>()
+        fields(found)
     };
     assert!(of(0).is_empty());
     assert_eq!(of(2), ["spec.pause.on_max_pause"]);
@@ -138,10 +135,7 @@ fn output_bound_has_a_default_and_limits() {
         });
         let mut found = Vec::new();
         let parsed = parse(spec, &mut found);
-        (
-            parsed.policy.output,
-            found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
-        )
+        (parsed.policy.output, fields(found))
     };
     assert_eq!(of(None, 0), (OutputBound::default(), vec![]));
     let size = || vec!["spec.output.max_bytes".to_owned()];
@@ -251,18 +245,17 @@ fn form_and_content_are_found_wrong_together() {
             mode: -1,
             vars: [("A=B".to_owned(), String::new())].into(),
         }),
-        stop: Some(edited(|stop: &mut pb::StopPolicy| {
-            stop.grace = Some(prost_types::Duration {
-                seconds: -1,
-                nanos: 0,
-            });
-        })),
-        timeouts: Some(edited(|timeouts: &mut pb::Timeouts| {
-            timeouts.max_runtime = Some(prost_types::Duration {
+        stop: Some(pb::StopPolicy {
+            grace: Some(seconds(-1)),
+            ..pb::StopPolicy::default()
+        }),
+        timeouts: Some(pb::Timeouts {
+            max_runtime: Some(prost_types::Duration {
                 seconds: 0,
                 nanos: -1,
-            });
-        })),
+            }),
+            ..pb::Timeouts::default()
+        }),
         ..pb::RunSpec::default()
     };
     let mut found = Vec::new();
@@ -285,14 +278,12 @@ fn form_and_content_are_found_wrong_together() {
 fn a_drain_timeout_is_for_a_drain_alone() {
     let of = |action: i32, timeout: Option<i64>| {
         let mut found = Vec::new();
-        let drain_timeout = timeout.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
         let policy = pb::LeaderExitPolicy {
             action,
-            drain_timeout,
+            drain_timeout: timeout.map(seconds),
         };
         let parsed = on_leader_exit(Some(policy), &mut found);
-        let fields: Vec<_> = found.into_iter().map(|v| v.field).collect();
-        (parsed, fields)
+        (parsed, fields(found))
     };
     let (stop, drain, keep) = (1, 2, 3);
     let timeout = "spec.on_leader_exit.drain_timeout".to_owned();
@@ -310,20 +301,12 @@ fn a_drain_timeout_is_for_a_drain_alone() {
     assert_eq!(of(9, None).1, ["spec.on_leader_exit.action"]);
 }
 
-/// Returns a message with these fields: one that gains a field later needs no change here.
-fn edited<M: Default>(edit: impl FnOnce(&mut M)) -> M {
-    let mut message = M::default();
-    edit(&mut message);
-    message
+fn fields(found: Vec<Violation>) -> Vec<String> {
+    found.into_iter().map(|v| v.field).collect()
 }
 
 fn seconds(seconds: i64) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos: 0 }
-}
-
-/// At a node that gives no grace of its own.
-fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
-    super::parse(spec, found)
 }
 
 fn full() -> pb::RunSpec {
@@ -349,39 +332,29 @@ fn full() -> pb::RunSpec {
         }),
         initial_input: Some(bytes::Bytes::from_static(b"in")),
         labels: [(text("team"), text("a"))].into(),
-        stop: Some(edited(|stop: &mut pb::StopPolicy| {
-            stop.grace = Some(prost_types::Duration {
+        stop: Some(pb::StopPolicy {
+            grace: Some(prost_types::Duration {
                 seconds: 0,
                 nanos: 500_000_000,
-            });
-        })),
-        timeouts: Some(edited(|timeouts: &mut pb::Timeouts| {
-            timeouts.max_runtime = Some(prost_types::Duration {
-                seconds: 60,
-                nanos: 0,
-            });
-            timeouts.inactivity = Some(prost_types::Duration {
-                seconds: 30,
-                nanos: 0,
-            });
-        })),
+            }),
+            ..pb::StopPolicy::default()
+        }),
+        timeouts: Some(pb::Timeouts {
+            max_runtime: Some(seconds(60)),
+            inactivity: Some(seconds(30)),
+            ..pb::Timeouts::default()
+        }),
         limits: Some(pb::RunLimits {
             nice: Some(3),
             ..pb::RunLimits::default()
         }),
         pause: Some(pb::PausePolicy {
-            max_pause: Some(prost_types::Duration {
-                seconds: 30,
-                nanos: 0,
-            }),
+            max_pause: Some(seconds(30)),
             on_max_pause: pb::OnMaxPause::Abort.into(),
         }),
         on_leader_exit: Some(pb::LeaderExitPolicy {
             action: pb::LeaderExitAction::Drain.into(),
-            drain_timeout: Some(prost_types::Duration {
-                seconds: 90,
-                nanos: 0,
-            }),
+            drain_timeout: Some(seconds(90)),
         }),
         min_containment: pb::Containment::Cgroup.into(),
         pid_namespace: pb::PidNamespace::Private.into(),
@@ -438,10 +411,7 @@ fn stop_signal_goes_there_and_back() {
         let mut found = Vec::new();
         let parsed = parse(spec, &mut found);
         let shown = message(&parsed).stop.map(|stop| stop.signal);
-        (
-            shown,
-            found.into_iter().map(|v| v.field).collect::<Vec<_>>(),
-        )
+        (shown, fields(found))
     };
     assert_eq!(of("SIGINT"), (Some("SIGINT".to_owned()), vec![]));
     assert_eq!(of(""), (Some(String::new()), vec![]));
