@@ -1,6 +1,10 @@
 //! Nodes of a database, their keepers and their leases.
 
-use crate::{json, open::micros};
+use crate::{
+    json,
+    open::{REMOVE_LEFT_STOP, micros},
+    sql::Sql,
+};
 use kennel_lifecycle::{
     HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, StopOrder, Timestamp,
 };
@@ -65,6 +69,22 @@ impl StopWrite {
             reason: json::write(&stop.order.reason),
             asked: stop.asked,
         }
+    }
+
+    /// Makes the statement that leaves it, of which each kind of database has the text.
+    pub(crate) fn leave(&self, statement: &str) -> Sql {
+        let sql = self.of_stop(statement);
+        sql.bind(self.reason.clone()).bind(self.asked.0)
+    }
+
+    /// Makes the statement that removes it.
+    pub(crate) fn remove(&self) -> Sql {
+        self.of_stop(REMOVE_LEFT_STOP)
+    }
+
+    fn of_stop(&self, statement: &str) -> Sql {
+        let sql = Sql::new(statement).bind(self.run.to_string());
+        sql.bind(self.node.to_string()).bind(self.grace_us)
     }
 }
 

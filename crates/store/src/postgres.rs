@@ -13,7 +13,6 @@ use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
     durable::Durable,
-    node::StopWrite,
     open::{self},
     reader::{Dialect, STATEMENT_TIMEOUT},
     record::{Record, Statements},
@@ -52,15 +51,18 @@ pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenE
         Session::Own => "",
         Session::Shared => " behind a pooler",
     };
-    let committer = PostgresCommitter::new(Arc::clone(&link), (conn, session));
-    Ok(Arc::new(Durable {
-        writer: Writer::start(Box::new(committer)),
-        leases: Some(Writer::start(Box::new(PostgresCommitter {
+    let writer = |conn| {
+        let committer = PostgresCommitter {
             link: Arc::clone(&link),
-            conn: None,
-            sql: Arc::new(statements::build()),
+            conn,
+            sql: statements::build(),
             in_doubt: false,
-        }))),
+        };
+        Writer::start(Box::new(committer))
+    };
+    Ok(Arc::new(Durable {
+        writer: writer(Some((conn, session))),
+        leases: Some(writer(None)),
         reader: Readers::new(link),
         description: format!("postgres {version}{pooled}, schema {schema}"),
     }))
@@ -95,7 +97,7 @@ struct PostgresCommitter {
     link: Arc<Link>,
     /// The connection; absent after a fault: the state of a broken connection is not known, so it is never used again.
     conn: Option<(PgConnection, Session)>,
-    sql: Arc<Statements>,
+    sql: Statements,
     /// Whether the present transaction may have been committed.
     in_doubt: bool,
 }
@@ -180,14 +182,8 @@ impl<'a> Sorted<'a> {
                 } => sorted
                     .leases
                     .push(lease(*node, *generation, *given_up, *draining)),
-                Write::LeaveStop(stop) => {
-                    let leave = left_stop(LEAVE_STOP, stop).bind(&stop.reason);
-                    sorted.left_stops.push(leave.bind(stop.asked.0));
-                }
-                Write::RemoveLeftStop(stop) => {
-                    let remove = left_stop(open::REMOVE_LEFT_STOP, stop);
-                    sorted.left_stops.push(remove);
-                }
+                Write::LeaveStop(stop) => sorted.left_stops.push(stop.leave(LEAVE_STOP).query()),
+                Write::RemoveLeftStop(stop) => sorted.left_stops.push(stop.remove().query()),
                 // Always alone in its batch, which does not come here.
                 Write::Open(_) | Write::Forget { .. } => {}
             }
@@ -286,22 +282,7 @@ fn lease<'q>(
     lease.bind(draining.map(|since| since.0))
 }
 
-/// The statement for a stop that is left for another node.
-fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> PgQuery<'q> {
-    let query = sqlx::query(text).bind(stop.run.to_string());
-    query.bind(stop.node.to_string()).bind(stop.grace_us)
-}
-
 impl PostgresCommitter {
-    fn new(link: Arc<Link>, conn: (PgConnection, Session)) -> Self {
-        Self {
-            link,
-            conn: Some(conn),
-            sql: Arc::new(statements::build()),
-            in_doubt: false,
-        }
-    }
-
     /// Returns the connection; a new one where there is none.
     async fn connection(&mut self) -> Result<(PgConnection, Session), Failure> {
         if let Some(conn) = self.conn.take() {

@@ -7,7 +7,6 @@ use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
     durable::Durable,
-    node::StopWrite,
     open::{self},
     reader::{Dialect, Reader, STATEMENT_TIMEOUT, Where},
     record::{
@@ -47,6 +46,10 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Opens the file, creates it where it is missing, and brings its schema up to date.
 pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     make_private(path)?;
+    let unusable = |source| OpenError::SqliteFile {
+        path: path.to_owned(),
+        source,
+    };
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -58,23 +61,14 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         .disable_statement_logging();
     let mut conn = SqliteConnection::connect_with(&options)
         .await
-        .map_err(|source| OpenError::SqliteFile {
-            path: path.to_owned(),
-            source,
-        })?;
+        .map_err(unusable)?;
     let version: String = sqlx::query_scalar("SELECT sqlite_version()")
         .fetch_one(&mut conn)
         .await
-        .map_err(|source| OpenError::SqliteFile {
-            path: path.to_owned(),
-            source,
-        })?;
+        .map_err(unusable)?;
     check_version(&version)?;
     let schema = open::migrate(&mut conn, open::SQLITE_MIGRATIONS).await?;
-    let file = OpenedFile::of(path).map_err(|source| OpenError::SqliteFile {
-        path: path.to_owned(),
-        source: source.into(),
-    })?;
+    let file = OpenedFile::of(path).map_err(|error| unusable(error.into()))?;
     let options = options.create_if_missing(false);
     let readers = SqlitePoolOptions::new()
         .max_connections(READERS_MAX)
@@ -355,10 +349,8 @@ async fn execute(
             .bind(node.to_string())
             .bind(generation)
             .bind(draining.map(|since| since.0)),
-        Write::LeaveStop(stop) => left_stop(LEAVE_STOP, stop)
-            .bind(&stop.reason)
-            .bind(stop.asked.0),
-        Write::RemoveLeftStop(stop) => left_stop(open::REMOVE_LEFT_STOP, stop),
+        Write::LeaveStop(stop) => stop.leave(LEAVE_STOP).query(),
+        Write::RemoveLeftStop(stop) => stop.remove().query(),
         Write::Open(opening) => return open_node(conn, opening).await,
         Write::Forget { node, keeper_epoch } => {
             return forget_node(conn, *node, *keeper_epoch).await;
@@ -368,14 +360,6 @@ async fn execute(
         0 => Answer::NotWritten,
         _ => Answer::Written,
     })
-}
-
-/// The statement for a stop that is left.
-fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> Query<'q, Sqlite, SqliteArguments> {
-    sqlx::query(text)
-        .bind(stop.run.to_string())
-        .bind(stop.node.to_string())
-        .bind(stop.grace_us)
 }
 
 /// A statement with all columns of one row.
