@@ -3,7 +3,7 @@
 use super::Keeper;
 use crate::values::KeeperEvent;
 use kennel_lifecycle::{
-    Exit, RunId,
+    Exit,
     ladder::StopPlan,
     limits::{SHUTDOWN_DEADLINE, SHUTDOWN_GRACE_MAX},
 };
@@ -128,15 +128,11 @@ impl Keeper {
             self.give_back();
         }
         let in_order = self.ending.asked;
-        let ids: Vec<RunId> = self.runs.keys().copied().collect();
         let mut longest = 0;
-        for id in ids {
-            if let Some(run) = self.runs.get_mut(&id) {
-                longest = longest.max(millis(run.grace()));
-                run.server_gone(in_order, now);
-            }
-            self.touch(id, now);
-        }
+        self.each_run(now, |run| {
+            longest = longest.max(millis(run.grace()));
+            run.server_gone(in_order, now);
+        });
         let by = now.saturating_add(longest);
         self.ending.drained_by = Some(by.saturating_add(millis(SHUTDOWN_DEADLINE)));
         if self.ending.asked {
@@ -149,13 +145,7 @@ impl Keeper {
     /// whatever its own plan says.
     fn hasten(&mut self, grace: Duration, now: u64) {
         let plan = StopPlan::abort(grace);
-        let ids: Vec<RunId> = self.runs.keys().copied().collect();
-        for id in ids {
-            if let Some(run) = self.runs.get_mut(&id) {
-                run.stop(&plan, now);
-            }
-            self.touch(id, now);
-        }
+        self.each_run(now, |run| run.stop(&plan, now));
         let bound = now + millis(SHUTDOWN_DEADLINE);
         let by = self.ending.drained_by.map_or(bound, |by| by.min(bound));
         self.ending.drained_by = Some(by);

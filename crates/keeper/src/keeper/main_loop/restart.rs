@@ -274,7 +274,8 @@ impl Keeper {
         self.server.hand_over(messages);
     }
 
-    fn each_run(&mut self, now: u64, act: impl Fn(&mut Run)) {
+    /// Lets each run act, and take a step after that.
+    pub(super) fn each_run(&mut self, now: u64, mut act: impl FnMut(&mut Run)) {
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
         for id in ids {
             if let Some(run) = self.runs.get_mut(&id) {
