@@ -26,6 +26,7 @@ use crate::{
     values::{Extended, Fact, SignalResult},
     wire::{Answer, ToShim, adoption::WireMemory},
 };
+pub(super) use hearing::is_exhaustion;
 use helpers::Helpers;
 pub(super) use input::RunInput;
 use kennel_lifecycle::{

@@ -4,7 +4,7 @@ use super::{Keeper, Shim};
 use crate::{
     keeper::{
         groups::Group,
-        run::{Outputs, Parts, Run, RunInput, RunNotices},
+        run::{Outputs, Parts, Run, RunInput, RunNotices, is_exhaustion},
     },
     notify_place::NotifyPlace,
     wire::{self, Answer, Job, PrepareRequest, ToShim, adoption::WireKeepsake},
@@ -259,20 +259,10 @@ impl Keeper {
 }
 
 fn unmade(error: &io::Error) -> Answer {
-    match error.raw_os_error() {
-        Some(
-            libc::EMFILE
-            | libc::ENFILE
-            | libc::EAGAIN
-            | libc::ENOMEM
-            | libc::ENOBUFS
-            | libc::ETOOMANYREFS,
-        )
-        | None => Answer::Exhausted(error.to_string()),
-        Some(_) => {
-            let failure = failure(StartStage::Prepare, error, None);
-            Answer::PrepareFailed(failure)
-        }
+    if error.raw_os_error().is_none_or(is_exhaustion) {
+        Answer::Exhausted(error.to_string())
+    } else {
+        Answer::PrepareFailed(failure(StartStage::Prepare, error, None))
     }
 }
 

@@ -314,7 +314,8 @@ impl Run {
     }
 }
 
-fn is_exhaustion(errno: i32) -> bool {
+/// Whether a child cannot be made because this host has no room for it.
+pub(in crate::keeper) fn is_exhaustion(errno: i32) -> bool {
     matches!(
         errno,
         libc::EMFILE
