@@ -262,20 +262,28 @@ fn reap_all() -> io::Result<bool> {
 
 /// Whether such a namespace can be made here: makes one with its /proc, and drops it. The caller is single-threaded.
 pub(crate) fn try_out() -> io::Result<Result<(), String>> {
-    let (said, say) = pipe2(OFlag::O_CLOEXEC)?;
-    match spawn::clone_here()? {
+    in_child(try_below).map_err(|(_, error)| error)
+}
+
+/// Lets a child of this process try something, and returns its result; an error, with the step that failed, where no
+/// child could.
+fn in_child(
+    trial: impl FnOnce() -> Result<(), String>,
+) -> Result<Result<(), String>, (&'static str, io::Error)> {
+    let (said, say) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| ("pipe", errno.into()))?;
+    match spawn::clone_here().map_err(|error| ("clone into a pid namespace", error))? {
         Cloned::Child => {
-            let tried = try_below();
-            let text = tried.err().unwrap_or_default();
+            let text = trial().err().unwrap_or_default();
             let _ = write(&say, text.as_bytes());
             // SAFETY: _exit runs no handlers and does not return.
             unsafe { libc::_exit(if text.is_empty() { PROBE_CODE } else { 1 }) }
         }
         Cloned::Parent(pid, _) => {
             drop(say);
-            let ended = reap::await_end(pid)?;
+            let ended = reap::await_end(pid).map_err(|error| ("wait", error))?;
             let mut why = String::new();
-            File::from(said).read_to_string(&mut why)?;
+            let read = File::from(said).read_to_string(&mut why);
+            read.map_err(|error| ("pipe", error))?;
             Ok(judge(&ended, why))
         }
     }
@@ -294,25 +302,7 @@ fn judge(ended: &Waited, why: String) -> Result<(), String> {
 
 fn try_below() -> Result<(), String> {
     enter_new().map_err(|error| format!("unshare(CLONE_NEWPID): {error}"))?;
-    let (said, say) = pipe2(OFlag::O_CLOEXEC).map_err(|error| format!("pipe: {error}"))?;
-    match spawn::clone_here() {
-        Ok(Cloned::Child) => {
-            let tried = try_proc().err().unwrap_or_default();
-            let _ = write(&say, tried.as_bytes());
-            // SAFETY: _exit runs no handlers and does not return.
-            unsafe { libc::_exit(if tried.is_empty() { PROBE_CODE } else { 1 }) }
-        }
-        Ok(Cloned::Parent(pid, _)) => {
-            drop(say);
-            let ended = reap::await_end(pid).map_err(|error| format!("wait: {error}"))?;
-            let mut why = String::new();
-            File::from(said)
-                .read_to_string(&mut why)
-                .map_err(|error| format!("pipe: {error}"))?;
-            judge(&ended, why)
-        }
-        Err(error) => Err(format!("clone into a pid namespace: {error}")),
-    }
+    in_child(try_proc).map_err(|(step, error)| format!("{step}: {error}"))?
 }
 
 fn try_proc() -> Result<(), String> {
