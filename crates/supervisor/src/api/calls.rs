@@ -7,7 +7,6 @@ use crate::{
             AbortCall, AbortWait, AnnotateCall, CallError, ExtendCall, IfUnknown, ResizeCall,
             RestartCall, RunView, SignalCall, Signalled,
         },
-        faults::{keeper_fault, store_fault},
     },
     registry::{Handle, Order, OrderError, Supervisor},
     run::intake,
@@ -182,12 +181,7 @@ impl Supervisor {
             }
             return Ok((view, Listing::default()));
         };
-        let listing = self
-            .shared
-            .kernel
-            .tree(run)
-            .await
-            .map_err(|e| keeper_fault(&e))?;
+        let listing = self.shared.kernel.tree(run).await?;
         let view = handle.live.borrow().view.clone();
         // A run that left without a trace cannot be found.
         if view.state.is_terminal() {
@@ -268,7 +262,7 @@ impl Supervisor {
                 Ok(Some(view))
             }
             Ok(Inserted::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
-            Err(error) => match store_fault(&error) {
+            Err(error) => match CallError::from(error) {
                 CallError::StoreUnavailable => self.fence_later(call).await,
                 fault => Err(fault),
             },

@@ -5,7 +5,6 @@ use crate::{
         OPEN_ROW_POLL,
         blocking::blocking,
         calls::{CallError, Condition, RunPage, RunView, ServerInfo, Waited},
-        faults::store_fault,
         view::{Live, StartAnswer},
     },
     node::recover,
@@ -99,8 +98,7 @@ impl Supervisor {
             states: stored_states(&filter.states),
             ..filter.clone()
         };
-        let page = self.shared.store.list(&filter, start, limit).await;
-        let page = page.map_err(|e| store_fault(&e))?;
+        let page = self.shared.store.list(&filter, start, limit).await?;
         let mut runs = Vec::new();
         for row in page.rows {
             runs.push(self.freshest(row).await);

@@ -50,24 +50,28 @@ pub enum BootError {
 }
 
 /// Error reported to a caller where the keeper failed.
-pub(crate) fn keeper_fault(error: &ClientError) -> CallError {
-    match error {
-        ClientError::KeeperGone => CallError::Draining,
-        ClientError::Exhausted(what) => CallError::HostFull(what.clone()),
-        ClientError::NoPty(none) => CallError::NoPty(none.clone()),
-        ClientError::Start(_) | ClientError::TooWeak { .. } => {
-            CallError::Internal(error.to_string())
+impl From<ClientError> for CallError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::KeeperGone => Self::Draining,
+            ClientError::Exhausted(what) => Self::HostFull(what),
+            ClientError::NoPty(none) => Self::NoPty(none),
+            ClientError::Start(_) | ClientError::TooWeak { .. } => {
+                Self::Internal(error.to_string())
+            }
         }
     }
 }
 
 /// Error reported to a caller where the store did not answer.
-pub(crate) fn store_fault(error: &StoreError) -> CallError {
-    match error {
-        StoreError::Unavailable(_) | StoreError::Unknown(_) => CallError::StoreUnavailable,
-        StoreError::Held => CallError::NodeFenced,
-        StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_) => {
-            CallError::Internal(error.to_string())
+impl From<StoreError> for CallError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) | StoreError::Unknown(_) => Self::StoreUnavailable,
+            StoreError::Held => Self::NodeFenced,
+            StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_) => {
+                Self::Internal(error.to_string())
+            }
         }
     }
 }

@@ -6,7 +6,6 @@ use crate::{
     base::{
         calls::{CallError, RunView},
         clock,
-        faults::store_fault,
         other_node::Elsewhere,
     },
     registry::Supervisor,
@@ -34,14 +33,12 @@ impl Supervisor {
             .filter(|node| *node != own);
         let others: BTreeSet<NodeId> = others.collect();
         let others: Vec<NodeId> = others.into_iter().collect();
-        let nodes = self.shared.store.nodes(Some(&others)).await;
-        let nodes = nodes.map_err(|e| store_fault(&e))?;
+        let nodes = self.shared.store.nodes(Some(&others)).await?;
         let is_open = |view: &&RunView| view.node != own && !view.state.is_terminal();
         let open: Vec<RunId> = views.iter().filter(is_open).map(|view| view.run).collect();
         let mut left = HashMap::new();
         if !open.is_empty() {
-            let stops = self.shared.store.left_stops_of(&open).await;
-            let stops = stops.map_err(|e| store_fault(&e))?;
+            let stops = self.shared.store.left_stops_of(&open).await?;
             left.extend(stops.into_iter().map(|stop| (stop.run, stop)));
         }
         for view in views.iter_mut().filter(|view| view.node != own) {
@@ -53,8 +50,7 @@ impl Supervisor {
 
     /// All nodes of the database, this one too, by their names.
     pub async fn nodes(&self) -> Result<Vec<Elsewhere>, CallError> {
-        let nodes = self.shared.store.nodes(None).await;
-        let rows = nodes.map_err(|e| store_fault(&e))?;
+        let rows = self.shared.store.nodes(None).await?;
         let mut nodes: Vec<_> = rows.into_iter().map(Elsewhere::from).collect();
         nodes.sort_by(|a, b| (&a.name, a.node.as_u128()).cmp(&(&b.name, b.node.as_u128())));
         Ok(nodes)
@@ -88,20 +84,16 @@ impl Supervisor {
 
     /// Maps a failed read of a row: one that a later version has written at another node is for that node.
     pub(crate) async fn read_fault(&self, fault: StoreError) -> CallError {
-        let error = store_fault(&fault);
-        let StoreError::Unread(row) = fault else {
-            return error;
-        };
-        if row.node == self.shared.config.node {
-            return error;
-        }
-        match self.shared.store.nodes(Some(&[row.node])).await {
-            Ok(nodes) => CallError::RunElsewhere {
+        if let StoreError::Unread(row) = &fault
+            && row.node != self.shared.config.node
+            && let Ok(nodes) = self.shared.store.nodes(Some(&[row.node])).await
+        {
+            return CallError::RunElsewhere {
                 run: row.run,
                 elsewhere: Box::new(Elsewhere::of(row.node, &nodes)),
-            },
-            Err(_) => error,
+            };
         }
+        fault.into()
     }
 
     /// Returns one run, as [`Self::get`] does, for a caller who may see the runs of this owner alone; `None`: another
@@ -115,7 +107,7 @@ impl Supervisor {
         match self.shared.store.get(run).await {
             Err(StoreError::Unread(row)) if row.owner != owner => Ok(None),
             Err(StoreError::Unread(_)) => Err(error),
-            Err(fault) => Err(store_fault(&fault)),
+            Err(fault) => Err(fault.into()),
             Ok(Some(row)) => self.located(row.into()).await.map(Some),
             Ok(None) => Err(CallError::RunNotFound(run)),
         }

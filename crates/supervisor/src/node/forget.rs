@@ -6,7 +6,7 @@
 
 use crate::{
     audit_log::TrailRecord,
-    base::{calls::CallError, clock, faults::store_fault, other_node::Elsewhere},
+    base::{calls::CallError, clock, other_node::Elsewhere},
     node::adopt::ROWS_MAX,
     registry::{Order, Shared, Supervisor},
 };
@@ -43,7 +43,7 @@ impl Supervisor {
             StoreError::Held | StoreError::Fenced(_) => {
                 CallError::NodeHasLease(Box::new(node.clone()))
             }
-            error => store_fault(&error),
+            error => error.into(),
         };
         let forgotten = store.raw().forget_node(node.node, vacant).await;
         let generation = forgotten.map_err(fault)?;

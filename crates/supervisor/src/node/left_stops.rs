@@ -10,7 +10,6 @@ use crate::{
     base::{
         calls::{AbortCall, AbortWait, CallError, IfUnknown, RunView},
         clock,
-        faults::store_fault,
         other_node::Elsewhere,
     },
     registry::Supervisor,
@@ -65,8 +64,8 @@ impl Supervisor {
             order: StopOrder { reason, grace },
             asked: clock::now(),
         };
-        let left = self.shared.store.leave_stop(elsewhere.node, &stop).await;
-        left.map_err(|error| store_fault(&error))?;
+        let store = &self.shared.store;
+        store.leave_stop(elsewhere.node, &stop).await?;
         // No stop is queued for an ended run.
         match self.recorded(run).await? {
             Recorded::Ended(view) => Ok(*view),

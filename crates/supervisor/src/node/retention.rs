@@ -10,7 +10,6 @@ use crate::{
         calls::{CallError, Payload},
         cause::Chain,
         clock, event,
-        faults::store_fault,
     },
     node::adopt,
     record,
@@ -162,8 +161,7 @@ async fn retained(
     let mut owners: BTreeMap<String, Arc<str>> = BTreeMap::new();
     let (mut retained, mut start) = (Vec::new(), None);
     loop {
-        let rows = shared.store.with_output(start, PAGE).await;
-        let rows = rows.map_err(|e| store_fault(&e))?;
+        let rows = shared.store.with_output(start, PAGE).await?;
         start = rows.last().map(|row| EndedStart {
             ended: row.ended,
             run: row.run,

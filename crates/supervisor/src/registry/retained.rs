@@ -1,7 +1,7 @@
 //! Output of an owner on the disk of this node: the files of its journals, measured where they are.
 
 use super::Shared;
-use crate::base::{blocking::blocking, calls::CallError, clock, faults::store_fault};
+use crate::base::{blocking::blocking, calls::CallError, clock};
 use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use std::{
@@ -139,8 +139,7 @@ impl Shared {
             new.filter(|run| !self.record.is_unfinished(*run)).collect()
         };
         for runs in unknown.chunks(ROWS_MAX) {
-            let rows = self.store.get_all(runs).await;
-            let rows = rows.map_err(|e| store_fault(&e))?;
+            let rows = self.store.get_all(runs).await?;
             let mut ended = self.retained.lock();
             for run in runs {
                 let row = rows.iter().find(|row| row.new.run == *run);

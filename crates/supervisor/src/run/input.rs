@@ -5,7 +5,6 @@ use crate::{
     base::{
         blocking::blocking,
         calls::{CallError, InputEnd},
-        faults::keeper_fault,
     },
     registry::{Handle, Order, Supervisor},
 };
@@ -149,8 +148,8 @@ impl Supervisor {
         let view = self.get(run).await?;
         self.refuse_elsewhere(&view).await?;
         if !view.state.is_terminal() {
-            let asked = self.shared.kernel.input_state(run, view.attempt).await;
-            if let InputAnswer::Result(state, _) = asked.map_err(|e| keeper_fault(&e))? {
+            let asked = self.shared.kernel.input_state(run, view.attempt).await?;
+            if let InputAnswer::Result(state, _) = asked {
                 return Ok(state.into());
             }
         }
@@ -186,7 +185,7 @@ impl Supervisor {
         handle: &Handle,
         answer: Result<InputAnswer, kennel_keeper::client::ClientError>,
     ) -> Result<(InputState, InputResult), CallError> {
-        match answer.map_err(|e| keeper_fault(&e))? {
+        match answer? {
             InputAnswer::Result(state, said) => Ok((state, said)),
             InputAnswer::None => Err(CallError::InputClosed {
                 run,

@@ -7,7 +7,6 @@ use crate::{
     base::{
         calls::{CallError, Position, RunView},
         clock,
-        faults::store_fault,
     },
     registry::{
         Supervisor,
@@ -163,9 +162,8 @@ impl Supervisor {
         filter: &ConsumerFilter,
         limit: u32,
     ) -> Result<Vec<ConsumerView>, CallError> {
-        let rows = self.shared.store.consumers(filter, limit).await;
-        let rows = rows.map_err(|e| store_fault(&e))?.into_iter();
-        Ok(rows.map(|row| self.seen(row)).collect())
+        let rows = self.shared.store.consumers(filter, limit).await?;
+        Ok(rows.into_iter().map(|row| self.seen(row)).collect())
     }
 
     /// Deletes a consumer; its reader stops. Returns its last state.
@@ -173,8 +171,7 @@ impl Supervisor {
         let consumers = &self.shared.consumers;
         let _turn = consumers.turn(key).await;
         let row = self.known_consumer(key).await?;
-        let deleted = self.shared.store.delete_consumer(key).await;
-        deleted.map_err(|e| store_fault(&e))?;
+        self.shared.store.delete_consumer(key).await?;
         let view = self.seen(row);
         if let Some(reader) = consumers.readers().remove(key) {
             reader.lost.send_replace(Some(Lost::Deleted));
@@ -190,7 +187,7 @@ impl Supervisor {
         put.map_err(|error| match error {
             // Another server has the node by now.
             StoreError::Fenced(_) => CallError::StoreUnavailable,
-            error => store_fault(&error),
+            error => error.into(),
         })
     }
 
@@ -201,8 +198,7 @@ impl Supervisor {
             owner: None,
             after: None,
         };
-        let rows = self.shared.store.consumers(&filter, 1).await;
-        Ok(rows.map_err(|e| store_fault(&e))?.pop())
+        Ok(self.shared.store.consumers(&filter, 1).await?.pop())
     }
 
     async fn known_consumer(&self, key: &ConsumerKey) -> Result<ConsumerRow, CallError> {
@@ -220,8 +216,7 @@ impl Supervisor {
     }
 
     async fn check_room(&self, key: &ConsumerKey) -> Result<(), CallError> {
-        let counted = self.shared.store.count_consumers(key.run).await;
-        let (of_run, of_node) = counted.map_err(|e| store_fault(&e))?;
+        let (of_run, of_node) = self.shared.store.count_consumers(key.run).await?;
         let (what, most) = match key.run {
             Some(_) => ("consumers of a run", CONSUMERS_PER_RUN_MAX),
             None => ("consumers of many runs", CONSUMERS_OF_MANY_MAX),

@@ -9,7 +9,7 @@ mod reap;
 pub use reap::{Judged, ReapCall, ReapReport, ReapResult};
 
 use crate::{
-    base::{calls::CallError, clock, faults::keeper_fault},
+    base::{calls::CallError, clock},
     registry::Supervisor,
 };
 use inventory::Compiled;
@@ -117,10 +117,8 @@ impl Supervisor {
             keeper: shared.hello.keeper.pid,
             cgroup_base: shared.hello.cgroup_base.clone().ok(),
         };
-        let looking = shared
-            .kernel
-            .audit(installation, shared.config.data_dir.clone());
-        let look = looking.await.map_err(|e| keeper_fault(&e))?;
+        let data_dir = shared.config.data_dir.clone();
+        let look = shared.kernel.audit(installation, data_dir).await?;
         // Compiled after the scan: a run with a process in the scan was live before it, or is still live.
         let compiled = self.compile(&look, before).await;
         let compared = audit::compare(&look.scan.processes, &compiled.inventory);
@@ -163,8 +161,8 @@ impl Supervisor {
         let until = Instant::now() + SETTLE;
         while !open.is_empty() || !directories.is_empty() {
             let processes = open.iter().map(|f| f.process).collect();
-            let looking = self.shared.kernel.look_again(processes, directories);
-            let again = looking.await.map_err(|e| keeper_fault(&e))?;
+            let kernel = &self.shared.kernel;
+            let again = kernel.look_again(processes, directories).await?;
             let both = open.drain(..).zip(again.processes);
             found = both
                 .filter(|(finding, _)| !has_new_work(finding, &again.inventory))

@@ -2,10 +2,7 @@
 //! would end.
 
 use super::{Audit, AuditFinding, Unverified};
-use crate::{
-    base::{calls::CallError, faults::keeper_fault},
-    registry::Supervisor,
-};
+use crate::{base::calls::CallError, registry::Supervisor};
 use kennel_keeper::client::{Fate, Holding, REAPED_MAX, Victim};
 use kennel_lifecycle::{
     CgroupIdentity, ProcessIdentity,
@@ -122,8 +119,8 @@ impl Supervisor {
             );
         }
         let plan = StopPlan::abort(call.grace);
-        let reaping = self.shared.kernel.reap(&victims, directories, &plan);
-        let reaped = reaping.await.map_err(|e| keeper_fault(&e))?;
+        let kernel = &self.shared.kernel;
+        let reaped = kernel.reap(&victims, directories, &plan).await?;
         let metrics = &self.shared.config.telemetry.metrics;
         for (judged, fate) in planned.iter_mut().zip(reaped.fates) {
             judged.result = ReapResult::Done(fate);

@@ -7,11 +7,10 @@ use crate::{
     base::{
         calls::{CallError, ExtendCall},
         clock,
-        faults::keeper_fault,
     },
     registry::OrderError,
 };
-use kennel_keeper::client::{ClientError, ExtendResult, Extended};
+use kennel_keeper::client::{ExtendResult, Extended};
 use kennel_lifecycle::{Deadline, Extendable, Extension, NOTIFIED, Phase, Refusal, Timestamp};
 use kennel_linux::crash_point;
 use std::{collections::BTreeMap, time::Duration};
@@ -33,7 +32,7 @@ pub(crate) struct ExtendDone {
     call: Box<ExtendCall>,
     limits: Vec<Deadline>,
     attempt: u32,
-    result: Result<ExtendResult, ClientError>,
+    result: Result<ExtendResult, CallError>,
     reply: ExtendReply,
 }
 
@@ -66,7 +65,7 @@ impl RunTask {
         self.op(move |shared, run, done| async move {
             crash_point!("extend.ask");
             let asked = shared.kernel.extend(run, &counted, call.time, &call.by);
-            let result = asked.await;
+            let result = asked.await.map_err(CallError::from);
             let extended = ExtendDone {
                 call,
                 limits,
@@ -118,7 +117,7 @@ impl RunTask {
                 return call(CallError::NoTimeLimit { run, limit });
             }
             Ok(ExtendResult::Gone) => return Err(OrderError::Refused(Refusal::Stopping)),
-            Err(ref error) => return call(keeper_fault(error)),
+            Err(ref error) => return call(error.clone()),
         };
         let mut is_news = false;
         for limit in done.limits.iter().copied() {

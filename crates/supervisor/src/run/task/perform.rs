@@ -5,10 +5,7 @@ use super::{
     reports::prepare_failure,
 };
 use crate::{
-    base::{
-        blocking::blocking, cause, clock, devices, faults::store_fault, log_words,
-        view::StartAnswer,
-    },
+    base::{blocking::blocking, cause, clock, devices, log_words, view::StartAnswer},
     record::persisted_spec,
     registry::Shared,
     run::{
@@ -149,7 +146,7 @@ impl RunTask {
             }
             Err(error) => {
                 // A row may exist, and then a stop is not this run's.
-                self.refuse(store_fault(&error));
+                self.refuse(error.into());
                 return self.report(Report::KeyTaken);
             }
         }

@@ -3,7 +3,7 @@
 
 use super::RunTask;
 use crate::{
-    base::{calls::SignalCall, faults::keeper_fault, ports::Kernel},
+    base::{calls::SignalCall, ports::Kernel},
     registry::OrderError,
 };
 use kennel_keeper::client::{ClientError, Interrupted, Sent, SignalResult};
@@ -29,7 +29,7 @@ impl Signalling {
     }
 
     async fn send(self, kernel: &dyn Kernel, run: RunId) {
-        let fault = |error: ClientError| OrderError::Call(keeper_fault(&error));
+        let fault = |error: ClientError| OrderError::Call(error.into());
         // A caller that is gone needs no answer.
         match self {
             Self::Interrupt(id, reply) => {

@@ -2,10 +2,7 @@
 
 use super::{Done, RunTask};
 use crate::{
-    base::{
-        calls::{CallError, ResizeCall},
-        faults::keeper_fault,
-    },
+    base::calls::{CallError, ResizeCall},
     registry::OrderError,
 };
 use kennel_keeper::client::{ClientError, Resized};
@@ -91,7 +88,7 @@ impl RunTask {
                 Err(OrderError::Call(CallError::Internal(what)))
             }
             Ok(Resized::Gone) => refused(Refusal::Stopping),
-            Err(error) => Err(OrderError::Call(keeper_fault(&error))),
+            Err(error) => Err(OrderError::Call(error.into())),
         };
         drop(done.reply.send(answer));
     }

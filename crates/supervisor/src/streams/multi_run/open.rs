@@ -6,14 +6,12 @@ use crate::{
         OPEN_ROW_POLL,
         calls::{CallError, Position, RunView},
         clock,
-        faults::store_fault,
     },
     registry::Supervisor,
     streams::events::Events,
 };
 use kennel_lifecycle::{RunId, RunIdPart};
-use kennel_store::ListFilter;
-use kennel_store::{ListOrder, PageStart};
+use kennel_store::{ListFilter, ListOrder, PageStart, StoreError};
 use std::time::Duration;
 
 /// Rows read together.
@@ -80,7 +78,7 @@ pub(super) async fn page(
             // No event of a run of the node is left out.
             Ok(page) => {
                 return match page.unread.into_iter().next() {
-                    Some(unread) => Err(store_fault(&unread.into())),
+                    Some(unread) => Err(StoreError::from(unread).into()),
                     None => Ok((page.runs, page.next)),
                 };
             }
