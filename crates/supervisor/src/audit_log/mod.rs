@@ -285,6 +285,11 @@ impl Trail {
         self.hand_in(Job::Line(Box::new(record), None));
     }
 
+    /// Queues a line about something that happened to the service.
+    pub(crate) fn note<const N: usize>(&self, what: &str, detail: [(&str, String); N]) {
+        self.record(TrailRecord::node(what, detail));
+    }
+
     /// Queues one of many similar calls.
     pub(crate) fn count(&self, record: TrailRecord) {
         self.hand_in(Job::Counted(Box::new(record)));

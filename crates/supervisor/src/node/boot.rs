@@ -136,21 +136,17 @@ impl Supervisor {
                 KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
                 KeeperEvent::Report(report) => self.report(report).await,
                 KeeperEvent::Shutdown => {
-                    self.record_node_event("shutdown_begun");
-                    if end.is_none() {
-                        end = Some(tokio::spawn(self.clone().shut_down()));
-                    }
+                    self.shared.trail.note("shutdown_begun", []);
+                    end.get_or_insert_with(|| tokio::spawn(self.clone().shut_down()));
                 }
                 KeeperEvent::ShutdownNow => {
                     tracing::warn!("second request to shut down: skipping the grace periods");
                     self.stop_all(Some(Duration::ZERO));
-                    if end.is_none() {
-                        end = Some(tokio::spawn(self.clone().shut_down()));
-                    }
+                    end.get_or_insert_with(|| tokio::spawn(self.clone().shut_down()));
                 }
                 KeeperEvent::Leave => {
                     tracing::info!("stopping for another server");
-                    self.record_node_event("server_leaving");
+                    self.shared.trail.note("server_leaving", []);
                     self.shared.serving.leave();
                     crash_point!("leave.begun");
                 }
@@ -170,14 +166,9 @@ impl Supervisor {
             EXIT_LEFT => "server_left",
             _ => "server_ending",
         };
-        let record = TrailRecord::node(what, [("code", code.to_string())]);
-        self.shared.trail.record(record);
+        self.shared.trail.note(what, [("code", code.to_string())]);
         self.shared.trail.flush().await;
         code
-    }
-
-    fn record_node_event(&self, what: &str) {
-        self.shared.trail.record(TrailRecord::node(what, []));
     }
 
     async fn report(&self, report: KeeperReport) {
@@ -228,7 +219,7 @@ impl Supervisor {
 
     /// The shims end the runs now; the server reads the output that remains, then exits.
     async fn keeper_lost(&self) -> i32 {
-        self.record_node_event("keeper_lost");
+        self.shared.trail.note("keeper_lost", []);
         tracing::error!("the keeper is gone: reading the remaining output");
         // The sockets are free for the next service; readers continue there, after what they have.
         self.shared.serving.lose_keeper();
@@ -261,8 +252,7 @@ fn record_start(shared: &Shared, held: usize) {
             ("keeper_version", hello.version.clone()),
             ("boot_id", hello.host.boot_id.clone()),
         ];
-        let record = TrailRecord::node("service_started", started);
-        shared.trail.record(record);
+        shared.trail.note("service_started", started);
     }
     if let Some(former) = &hello.former {
         let mut record = TrailRecord::node(
@@ -282,7 +272,5 @@ fn record_start(shared: &Shared, held: usize) {
         ("keeper_pid", hello.keeper.pid.to_string()),
         ("held_runs", held.to_string()),
     ];
-    shared
-        .trail
-        .record(TrailRecord::node("server_started", started));
+    shared.trail.note("server_started", started);
 }

@@ -5,7 +5,6 @@
 //! node that comes back meanwhile has a higher generation, and keeps the rows that are not closed.
 
 use crate::{
-    audit_log::TrailRecord,
     base::{calls::CallError, clock, other_node::Elsewhere},
     node::adopt::ROWS_MAX,
     registry::{Order, Shared, Supervisor},
@@ -70,8 +69,7 @@ impl Supervisor {
             ("by", by.to_owned()),
             ("runs", ended.to_string()),
         ];
-        let record = TrailRecord::node("node_forgotten", facts);
-        self.shared.trail.record(record);
+        self.shared.trail.note("node_forgotten", facts);
         Ok((self.node_named(&node.node.to_string()).await?, ended))
     }
 

@@ -1,7 +1,7 @@
 //! Watches for a keeper that does not answer: calls that need it are refused meanwhile; the log and the audit log
 //! record it.
 
-use crate::{audit_log::TrailRecord, registry::Supervisor};
+use crate::registry::Supervisor;
 use kennel_lifecycle::Timestamp;
 use tokio::sync::watch;
 
@@ -28,8 +28,8 @@ impl Supervisor {
                 tracing::info!(keeper.pid = pid, "the keeper answers again");
                 "keeper_answers"
             };
-            let record = TrailRecord::node(what, [("keeper_pid", pid.to_string())]);
-            self.shared.trail.record(record);
+            let keeper = [("keeper_pid", pid.to_string())];
+            self.shared.trail.note(what, keeper);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Acquires the node: at a server's start, or later where the store is unavailable then.
 
 use crate::{
-    audit_log::TrailRecord,
     base::{clock, faults::BootError},
     node::{adopt, forget, pending_ends, recover},
     record::{Delivery, KnownRow},
@@ -51,9 +50,7 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
         Ok(Err(error)) => cause(&error),
         Err(_) => format!("it does not answer within {STORE_WAIT:?}"),
     };
-    shared
-        .trail
-        .record(TrailRecord::node("store_away", [("why", why.clone())]));
+    shared.trail.note("store_away", [("why", why.clone())]);
     tracing::error!(%why, "cannot acquire the node in the database: runs continue, no new run is started");
     Ok(None)
 }
@@ -179,7 +176,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
     let taken = [("generation", generation.to_string())];
-    shared.trail.record(TrailRecord::node("store_back", taken));
+    shared.trail.note("store_back", taken);
     let found = match again {
         Again::No => recover::take_all(shared, rows),
         // A run that has ended here meanwhile is closed when it is observed.
@@ -266,16 +263,17 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
 fn log_fenced(shared: &Shared, by: KeeperEpoch) {
     tracing::error!(keeper_epoch = %by, "another server has the lease of this node: starting no runs until the lease is regained; runs continue");
     shared.store.lose(by);
-    let record = TrailRecord::node("node_fenced", [("keeper_epoch", by.to_string())]);
-    shared.trail.record(record);
+    let epoch = [("keeper_epoch", by.to_string())];
+    shared.trail.note("node_fenced", epoch);
 }
 
 fn record_store_state(shared: &Shared, away: Option<&StoreError>) {
-    let record = match away {
-        Some(error) => TrailRecord::node("store_away", [("why", error.to_string())]),
-        None => TrailRecord::node("store_back", []),
-    };
-    shared.trail.record(record);
+    match away {
+        Some(error) => shared
+            .trail
+            .note("store_away", [("why", error.to_string())]),
+        None => shared.trail.note("store_back", []),
+    }
 }
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
