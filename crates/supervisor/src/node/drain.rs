@@ -43,15 +43,7 @@ impl Supervisor {
             "draining this node"
         );
         self.keep(Some(drain.clone())).await?;
-        match (call.action, call.deadline) {
-            (DrainAction::Abort, _) => self.abort_all(&drain),
-            (DrainAction::Finish, Some(wait)) => {
-                let watch = self.shared.drain.subscribe();
-                let aborting = self.clone().abort_at_deadline(drain, wait, watch);
-                self.shared.background.spawn(aborting);
-            }
-            (DrainAction::Finish, None) => {}
-        }
+        self.begin_drain(drain, call.deadline);
         Ok(self.drain_status())
     }
 
@@ -84,13 +76,19 @@ impl Supervisor {
             "this node is still being drained"
         );
         self.shared.drain.send_replace(Some(drain.clone()));
-        match (drain.action, drain.deadline) {
+        let left = drain.deadline.map(|at| {
+            let micros = at.0.saturating_sub(clock::now().0);
+            Duration::from_micros(micros.try_into().unwrap_or(0))
+        });
+        self.begin_drain(drain, left);
+    }
+
+    /// Ends the existing runs as a drain in force demands: now, after this time, or never.
+    fn begin_drain(&self, drain: Drain, deadline: Option<Duration>) {
+        match (drain.action, deadline) {
             (DrainAction::Abort, _) => self.abort_all(&drain),
-            (DrainAction::Finish, Some(at)) => {
+            (DrainAction::Finish, Some(wait)) => {
                 let watch = self.shared.drain.subscribe();
-                let wait = Duration::from_micros(
-                    at.0.saturating_sub(clock::now().0).try_into().unwrap_or(0),
-                );
                 let aborting = self.clone().abort_at_deadline(drain, wait, watch);
                 self.shared.background.spawn(aborting);
             }
