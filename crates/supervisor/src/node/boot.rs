@@ -72,7 +72,7 @@ impl Supervisor {
         let supervisor = Self { shared };
         supervisor.start_background();
         supervisor.resume_drain().await;
-        recover::take_all(&supervisor.shared, begun.others);
+        recover::take_all(&supervisor.shared, begun.others, false);
         // Runs that entered just now included: no other code ends one that waits for its next attempt.
         supervisor.abort_drained();
         let task = supervisor.clone().dispatch(events, begun.left_alone);

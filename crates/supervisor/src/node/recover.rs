@@ -478,20 +478,10 @@ fn unknown() -> Outcome {
     }
 }
 
-/// Starts recovery of each open row of the node, at a start. Returns their number.
-pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
-    let count = rows.len();
+/// Starts recovery of each open row of the node that has no task: at a start, or `asked_for` while this server is at
+/// work.
+pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>, asked_for: bool) {
     for row in rows {
-        begin(shared, row, false);
+        begin(shared, row, asked_for);
     }
-    count
-}
-
-/// Starts recovery of each open row of the node that has no task, while this server is at work. Returns their number.
-pub(crate) fn take_each_in_hand(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
-    let count = rows.len();
-    for row in rows {
-        take_in_hand(shared, row);
-    }
-    count
 }

@@ -177,11 +177,9 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     shared.store.open(generation);
     let taken = [("generation", generation.to_string())];
     shared.trail.note("store_back", taken);
-    let found = match again {
-        Again::No => recover::take_all(shared, rows),
-        // A run that has ended here meanwhile is closed when it is observed.
-        Again::Yes => recover::take_each_in_hand(shared, rows),
-    };
+    let found = rows.len();
+    // A run that has ended here meanwhile is closed when it is observed.
+    recover::take_all(shared, rows, again == Again::Yes);
     // After all have entered: a task with a pending fence looks for a run of its key afterwards.
     for run in open {
         if shared.record.has_pending_fence(run) {
