@@ -1,7 +1,10 @@
 //! Gauges: present amounts, read when metrics are collected.
 
 use crate::{
-    base::view::{Live, Wait},
+    base::{
+        calls::RunView,
+        view::{Live, Wait},
+    },
     registry::Shared,
     telemetry::{Telemetry, names},
 };
@@ -139,8 +142,18 @@ const GAUGES: [Gauge; 16] = [
 /// Registers the gauges; they read nothing once the server is gone.
 pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     let meter = telemetry.meter();
-    active(meter, Arc::downgrade(shared));
-    waits(meter, Arc::downgrade(shared));
+    let active = ("kennel.run.active", "Live runs", names::RUN_STATE);
+    let states = RunState::OPEN.map(RunState::name);
+    let state = |view: &RunView| Some(view.state.name());
+    live_by(meter, Arc::downgrade(shared), active, states, state);
+    let waiting = (
+        "kennel.run.waiting",
+        "Live runs that wait, by what they wait for",
+        names::WAIT_REASON,
+    );
+    let reasons = Wait::ALL.map(Wait::name);
+    let reason = |view: &RunView| view.waits_for().map(Wait::name);
+    live_by(meter, Arc::downgrade(shared), waiting, reasons, reason);
     for (name, unit, what, look) in GAUGES {
         let shared = Arc::downgrade(shared);
         meter
@@ -156,47 +169,31 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     }
 }
 
-fn active(meter: &Meter, shared: Weak<Shared>) {
+/// Counts live runs by what `of` says of each; a kind without runs reads 0.
+fn live_by(
+    meter: &Meter,
+    shared: Weak<Shared>,
+    (name, what, key): (&'static str, &'static str, &'static str),
+    kinds: impl IntoIterator<Item = &'static str>,
+    of: fn(&RunView) -> Option<&'static str>,
+) {
+    let none: BTreeMap<&str, i64> = kinds.into_iter().map(|kind| (kind, 0)).collect();
     meter
-        .i64_observable_up_down_counter("kennel.run.active")
+        .i64_observable_up_down_counter(name)
         .with_unit("{run}")
-        .with_description("Live runs")
+        .with_description(what)
         .with_callback(move |observer| {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            // A state without runs reads 0.
-            let mut counts: BTreeMap<&str, i64> =
-                RunState::OPEN.iter().map(|s| (s.name(), 0)).collect();
+            let mut counts = none.clone();
             for (_, handle) in shared.all() {
-                let state = handle.live.borrow().view.state;
-                *counts.entry(state.name()).or_default() += 1;
-            }
-            for (state, count) in counts {
-                observer.observe(count, &[KeyValue::new(names::RUN_STATE, state.to_owned())]);
-            }
-        })
-        .build();
-}
-
-/// What live runs wait for.
-fn waits(meter: &Meter, shared: Weak<Shared>) {
-    meter
-        .i64_observable_up_down_counter("kennel.run.waiting")
-        .with_unit("{run}")
-        .with_description("Live runs that wait, by what they wait for")
-        .with_callback(move |observer| {
-            let Some(shared) = shared.upgrade() else {
-                return;
-            };
-            let mut counts = BTreeMap::from(Wait::ALL.map(|wait| (wait, 0)));
-            for (_, handle) in shared.all() {
-                if let Some(wait) = handle.live.borrow().view.waits_for() {
-                    *counts.entry(wait).or_default() += 1;
+                if let Some(kind) = of(&handle.live.borrow().view) {
+                    *counts.entry(kind).or_default() += 1;
                 }
             }
-            for (wait, count) in counts {
-                observer.observe(count, &[KeyValue::new(names::WAIT_REASON, wait.name())]);
+            for (kind, count) in counts {
+                observer.observe(count, &[KeyValue::new(key, kind)]);
             }
         })
         .build();
