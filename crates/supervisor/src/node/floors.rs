@@ -19,7 +19,7 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
         let changed = std::mem::take(&mut floors.lock().changed);
         let mut has_failed = false;
         for run in changed {
-            match ask(&shared, run).await {
+            match read(&shared, run).await {
                 Ok(floor) => {
                     if let Some(watched) = floors.lock().floors.get(&run) {
                         watched.send_replace(floor);
@@ -47,7 +47,8 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
     }
 }
 
-async fn ask(shared: &Shared, run: RunId) -> Result<Floor, StoreError> {
+/// Reads how far all consumers of a run have acknowledged.
+pub(crate) async fn read(shared: &Shared, run: RunId) -> Result<Floor, StoreError> {
     let filter = ConsumerFilter {
         run: Some(Some(run)),
         ..ConsumerFilter::default()

@@ -11,10 +11,9 @@ use crate::{
         cause::Chain,
         clock, event,
     },
-    node::adopt,
+    node::{adopt, floors},
     record,
-    registry::Shared,
-    streams::consumers::CONSUMERS_PER_RUN_MAX,
+    registry::{Shared, floors::Floor},
 };
 use kennel_journal::Item;
 use kennel_keeper::rundir;
@@ -23,7 +22,7 @@ use kennel_lifecycle::{
     retention::due,
 };
 use kennel_linux::crash_point;
-use kennel_store::{ConsumerFilter, EndedStart, EntriesEnd, StoreError};
+use kennel_store::{EndedStart, EntriesEnd, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
@@ -324,9 +323,10 @@ async fn write_mark(
     removal: OutputRemoval,
 ) -> Went {
     if removal.reason == RemovalReason::OwnerRuns && on_full == OnOutputFull::Block {
-        match is_owed(shared, run, removal.seq).await {
-            Ok(false) => {}
-            Ok(true) => return Went::NotYet,
+        match floors::read(shared, run).await {
+            // A consumer has not acknowledged the end.
+            Ok(Floor::UpTo(acked)) if acked < removal.seq => return Went::NotYet,
+            Ok(_) => {}
             Err(_) => return Went::Away,
         }
     }
@@ -342,17 +342,6 @@ async fn write_mark(
             Went::Left
         }
     }
-}
-
-/// Whether a consumer of the run has not acknowledged its end.
-async fn is_owed(shared: &Shared, run: RunId, end: u64) -> Result<bool, StoreError> {
-    let filter = ConsumerFilter {
-        run: Some(Some(run)),
-        ..ConsumerFilter::default()
-    };
-    let most = u32::try_from(CONSUMERS_PER_RUN_MAX).unwrap_or(u32::MAX);
-    let rows = shared.store.consumers(&filter, most).await?;
-    Ok(rows.iter().any(|row| row.acked < end))
 }
 
 /// Moves the marked directories away, then removes them. The next check retries both.
