@@ -130,7 +130,7 @@ pub struct LoggedSignal {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<LoggedProcess>,
     /// Number of further target processes.
-    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub unlisted: u32,
     /// Id of the boot to which the start times refer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -164,20 +164,8 @@ fn one() -> u64 {
     1
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde calls it with a reference"
-)]
-fn is_zero_u32(value: &u32) -> bool {
-    *value == 0
+fn is_zero<N: Default + PartialEq>(value: &N) -> bool {
+    *value == N::default()
 }
 
 impl TrailRecord {
@@ -235,11 +223,7 @@ fn cut(text: &str) -> String {
     if text.len() <= TEXT_BYTES_MAX {
         return text.to_owned();
     }
-    let mut end = TEXT_BYTES_MAX;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}...", &text[..end])
+    format!("{}...", &text[..text.floor_char_boundary(TEXT_BYTES_MAX)])
 }
 
 enum Job {

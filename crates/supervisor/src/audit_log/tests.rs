@@ -12,6 +12,18 @@ fn asked(rpc: &str, run: u8) -> TrailRecord {
     TrailRecord::now(Some(format!("run{run}")), TrailEntry::Request(request))
 }
 
+fn denied(by: usize, run: Option<usize>) -> TrailRecord {
+    let request = LoggedRequest {
+        rpc: "Spawn".into(),
+        by: format!("uid:{by}"),
+        code: "PERMISSION_DENIED".into(),
+        reason: "PERMISSION_DENIED".into(),
+        calls: 1,
+        ..LoggedRequest::default()
+    };
+    TrailRecord::now(run.map(|run| run.to_string()), TrailEntry::Request(request))
+}
+
 fn everything() -> TrailAsk {
     TrailAsk {
         kinds: vec![TrailKind::Request, TrailKind::Signal, TrailKind::Node],
@@ -180,16 +192,12 @@ async fn refused_callers_are_summed() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
     let denied = |by: usize, rpc: usize| {
-        let request = LoggedRequest {
-            rpc: format!("Rpc{rpc}"),
-            by: format!("uid:{by}"),
-            pid: Some(i32::try_from(rpc).expect("small")),
-            code: "PERMISSION_DENIED".into(),
-            reason: "PERMISSION_DENIED".into(),
-            calls: 1,
-            ..LoggedRequest::default()
-        };
-        TrailRecord::now(None, TrailEntry::Request(request))
+        let mut record = denied(by, None);
+        if let TrailEntry::Request(request) = &mut record.entry {
+            request.rpc = format!("Rpc{rpc}");
+            request.pid = Some(i32::try_from(rpc).expect("small"));
+        }
+        record
     };
     for rpc in 0..1000 {
         trail.deny(denied(1, rpc));
@@ -212,23 +220,12 @@ async fn refused_callers_are_summed() {
 async fn refused_runs_take_no_place_of_users() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
-    let denied = |run: Option<usize>, by: usize| {
-        let request = LoggedRequest {
-            rpc: "Spawn".into(),
-            by: format!("uid:{by}"),
-            code: "PERMISSION_DENIED".into(),
-            reason: "PERMISSION_DENIED".into(),
-            calls: 1,
-            ..LoggedRequest::default()
-        };
-        TrailRecord::now(run.map(|run| run.to_string()), TrailEntry::Request(request))
-    };
     for _ in 0..2 {
         for run in 0..200 {
-            trail.deny(denied(Some(run), 0));
+            trail.deny(denied(0, Some(run)));
         }
     }
-    trail.deny(denied(None, 7));
+    trail.deny(denied(7, None));
     let all = read(&trail, everything()).await;
     let requests = all.iter().filter_map(|record| match &record.entry {
         TrailEntry::Request(request) => Some((record.run.is_some(), request)),
@@ -250,10 +247,7 @@ async fn refused_runs_take_no_place_of_users() {
 async fn chained(dir: &Path) -> PathBuf {
     let file = files::path(&dir.join(files::DIR), 1);
     for run in 1..=3 {
-        let trail = Trail::open(dir);
-        trail.record(asked("Spawn", run));
-        trail.record(asked("Abort", run));
-        trail.flush().await;
+        chained_once(dir, run).await;
         if run == 2 {
             let mut text = fs::read(&file).expect("a file");
             text.extend(b"{\"seq\":5,\"at_us");
@@ -273,17 +267,17 @@ async fn chain_goes_through_all_files() {
     fs::write(files::path(&audit, 1), full).expect("own directory");
     for _ in 0..2 {
         // The first file is full, the second is begun by one server and read by the next.
-        chained_once(dir.path()).await;
+        chained_once(dir.path(), 1).await;
     }
     assert!(files::list(&audit).expect("readable").len() > 1);
     let checked = check_audit_chain(dir.path(), None).expect("it holds");
     assert_eq!((checked.first, checked.head.seq), (2, 5));
 }
 
-async fn chained_once(dir: &Path) {
+async fn chained_once(dir: &Path, run: u8) {
     let trail = Trail::open(dir);
-    trail.record(asked("Spawn", 1));
-    trail.record(asked("Abort", 1));
+    trail.record(asked("Spawn", run));
+    trail.record(asked("Abort", run));
     trail.flush().await;
 }
 

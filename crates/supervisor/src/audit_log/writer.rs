@@ -1,7 +1,7 @@
 //! The thread that writes the audit log.
 
 use super::{
-    Job, LoggedRequest, ServiceEvent, TrailEntry, TrailRecord,
+    Job, LoggedRequest, TrailEntry, TrailRecord,
     chain::{self, ChainHead},
     files,
 };
@@ -226,7 +226,8 @@ impl Writer {
         while !self.pending.is_empty() {
             self.begin_next_file()?;
             let lost = self.lost.load(Ordering::Relaxed);
-            let note = (lost > 0).then(|| lost_note(lost));
+            let note = || TrailRecord::node("audit_lines_lost", [("lines", lost.to_string())]);
+            let note = (lost > 0).then(note);
             let (mut text, mut lines) = (Vec::new(), 0);
             let open = self.opened()?;
             let (next, mut hash) = (open.next, open.hash.clone());
@@ -433,15 +434,4 @@ fn sum_after(record: &TrailRecord) -> Option<(Instant, TrailRecord)> {
 fn age(since: SystemTime) -> Duration {
     let now = SystemTime::UNIX_EPOCH + Duration::from_micros(clock::now().0.unsigned_abs());
     now.duration_since(since).unwrap_or_default()
-}
-
-fn lost_note(lost: u64) -> TrailRecord {
-    let detail = [("lines".to_owned(), lost.to_string())];
-    TrailRecord::now(
-        None,
-        TrailEntry::Node(ServiceEvent {
-            what: "audit_lines_lost".into(),
-            detail: detail.into(),
-        }),
-    )
 }
