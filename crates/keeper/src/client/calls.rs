@@ -11,7 +11,7 @@ use super::{
 use crate::{
     audit::{self, Installation},
     wire::{
-        self, Answer, PrepareRequest, ToKeeper, WireExtend, WireHelp, WireListing, WireResize,
+        self, Answer, PrepareRequest, ToKeeper, WireExtend, WireListing,
         audit::{AUDIT_BYTES_MAX, WireVictims},
         input::{WireBytes, WireInputRequest},
     },
@@ -110,13 +110,11 @@ impl Kernel for KeeperClient {
         attempt: u32,
         size: TerminalSize,
     ) -> Result<Resized, ClientError> {
-        let asked = |seq| {
-            ToKeeper::Resize(WireResize {
-                seq,
-                run,
-                attempt,
-                size,
-            })
+        let asked = |seq| ToKeeper::Resize {
+            seq,
+            run,
+            attempt,
+            size,
         };
         Ok(match self.link.ask(asked, Vec::new()).await?.0 {
             Answer::NoTerminal => Resized::NoTerminal,
@@ -189,13 +187,11 @@ impl Kernel for KeeperClient {
     ) -> Result<HelperEnd, ClientError> {
         let argv = argv.to_vec();
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let asked = |seq| {
-            ToKeeper::Help(WireHelp {
-                seq,
-                run,
-                argv,
-                timeout_ms,
-            })
+        let asked = |seq| ToKeeper::Help {
+            seq,
+            run,
+            argv,
+            timeout_ms,
         };
         let wait = KEEPER_ANSWER_MAX.saturating_add(timeout);
         match self.link.ask_for(asked, Vec::new(), wait).await? {
@@ -296,8 +292,7 @@ impl Kernel for KeeperClient {
         let request = request_id.map(str::to_owned);
         let asked = |seq| ToKeeper::Upgrade { seq, request };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Upgrade(Ok(upgrade)), _) => Ok(Ok(upgrade)),
-            (Answer::Upgrade(Err(refusal)), _) => Ok(Err(refusal)),
+            (Answer::Upgrade(result), _) => Ok(result),
             _ => Err(ClientError::KeeperGone),
         }
     }

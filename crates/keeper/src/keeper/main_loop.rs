@@ -35,7 +35,7 @@ use crate::{
     exit_slots::ExitSlots,
     rundir,
     values::{Fact, KeeperEvent, KeeperReport, SignalResult},
-    wire::{self, Answer, ToKeeper, ToServer, WireHelp, WireResize},
+    wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
 use inputs::Watched;
@@ -483,12 +483,12 @@ impl Keeper {
             }
             ToKeeper::Pause { seq, run } => self.ask_run(seq, run, |run, now| run.pause(seq, now)),
             ToKeeper::Resume { seq, run } => self.ask_run(seq, run, |run, _| run.resume(seq)),
-            ToKeeper::Help(WireHelp {
+            ToKeeper::Help {
                 seq,
                 run,
                 argv,
                 timeout_ms,
-            }) => self.ask_run(seq, run, |run, _| run.help(seq, argv, timeout_ms)),
+            } => self.ask_run(seq, run, |run, _| run.help(seq, argv, timeout_ms)),
             ToKeeper::Extend(extend) => {
                 self.ask_run(extend.seq, extend.run, |run, now| run.extend(&extend, now));
             }
@@ -505,12 +505,12 @@ impl Keeper {
             ToKeeper::Input { seq, run, request } => {
                 self.ask_run(seq, run, |run, _| run.ask_input(seq, request));
             }
-            ToKeeper::Resize(WireResize {
+            ToKeeper::Resize {
                 seq,
                 run,
                 attempt,
                 size,
-            }) => self.ask_run(seq, run, |run, _| run.resize(seq, attempt, size)),
+            } => self.ask_run(seq, run, |run, _| run.resize(seq, attempt, size)),
             ToKeeper::Inventory { seq } => self.send_inventory(seq),
             ToKeeper::Reap { seq, plan } => self.begin_reaping(seq, &plan, fds),
             ToKeeper::Observe { seq, recorded } => self.observe(seq, recorded),

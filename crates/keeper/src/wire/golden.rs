@@ -2,7 +2,7 @@
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, PrepareRequest, ToKeeper, ToServer,
-    ToShim, VERSION, WireExtend, WireHelp, WireListing, WireMember, WireResize,
+    ToShim, VERSION, WireExtend, WireListing, WireMember,
     adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
     decode, encode,
     handover::WireHeldRun,
@@ -305,12 +305,12 @@ fn words_of_an_upgrade_have_these_bytes() {
 #[test]
 fn questions_to_the_keeper_have_these_bytes() {
     check(&ToKeeper::Ping, "16");
-    let help = ToKeeper::Help(WireHelp {
+    let help = ToKeeper::Help {
         seq: 2,
         run: run(5),
         argv: vec!["a".into()],
         timeout_ms: 300,
-    });
+    };
     check(&help, "170205010161ac02");
     let help = ToShim::Help {
         id: 2,
@@ -583,12 +583,12 @@ fn words_about_a_terminal_have_these_bytes() {
         rows: 40,
         cols: 120,
     };
-    let resize = ToKeeper::Resize(WireResize {
+    let resize = ToKeeper::Resize {
         seq: 1,
         run: run(5),
         attempt: 2,
         size,
-    });
+    };
     check(&resize, "150105022878");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::NoTerminal), "010111");

@@ -128,11 +128,21 @@ pub(crate) enum ToKeeper {
         request: input::WireInputRequest,
     },
     /// Sets the size of an attempt's terminal.
-    Resize(WireResize),
+    Resize {
+        seq: u64,
+        run: RunId,
+        attempt: u32,
+        size: TerminalSize,
+    },
     /// Asks whether the keeper still takes messages.
     Ping,
     /// Runs a helper command in the run's tree, and ends it after this time.
-    Help(WireHelp),
+    Help {
+        seq: u64,
+        run: RunId,
+        argv: Vec<String>,
+        timeout_ms: u64,
+    },
     /// Extends limits of time.
     Extend(WireExtend),
 }
@@ -159,24 +169,6 @@ pub(crate) struct WireExtend {
     pub(crate) time: Duration,
     /// Principal that requests it.
     pub(crate) by: String,
-}
-
-/// A helper command.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireHelp {
-    pub(crate) seq: u64,
-    pub(crate) run: RunId,
-    pub(crate) argv: Vec<String>,
-    pub(crate) timeout_ms: u64,
-}
-
-/// A request for another size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WireResize {
-    pub(crate) seq: u64,
-    pub(crate) run: RunId,
-    pub(crate) attempt: u32,
-    pub(crate) size: TerminalSize,
 }
 
 /// Keeper to server.
