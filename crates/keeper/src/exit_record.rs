@@ -147,50 +147,49 @@ mod tests {
                 signal: Signal::KILL,
                 core_dumped: false,
             }),
-            by_itself: None,
-            tree: None,
-            never_ran: false,
-            steps: vec![],
-            census: None,
-            shutdown: false,
+            ..ExitRecord::default()
         }
+    }
+
+    fn leader(start_ticks: u64) -> WireLeader {
+        WireLeader {
+            pid: 7,
+            start_ticks,
+        }
+    }
+
+    fn write(run_dir: &Path, record: &ExitRecord) {
+        let written = Will::new(run(), None).write(run_dir, record);
+        written.expect("it is written");
+    }
+
+    /// The record of a leader without a name.
+    fn recorded(run_dir: &Path) -> Option<ExitRecord> {
+        read(run_dir, run(), WireLeader::default())
     }
 
     #[test]
     fn last_record_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(read(dir.path(), run(), WireLeader::default()), None);
+        assert_eq!(recorded(dir.path()), None);
         let (mut record, mut will) = (record(), Will::new(run(), None));
         will.write(dir.path(), &record).expect("it is written");
-        assert_eq!(
-            read(dir.path(), run(), WireLeader::default()),
-            Some(record.clone())
-        );
+        assert_eq!(recorded(dir.path()), Some(record.clone()));
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(dir.path(), &record).expect("it is replaced");
-        assert_eq!(
-            read(dir.path(), run(), WireLeader::default()),
-            Some(record.clone())
-        );
+        assert_eq!(recorded(dir.path()), Some(record.clone()));
         record.tree = Some(TreeVerdict::Survivors(vec![7; PIDS_MAX]));
         will.write(dir.path(), &record).expect("it is replaced");
-        assert_eq!(
-            read(dir.path(), run(), WireLeader::default()),
-            Some(record.clone())
-        );
+        assert_eq!(recorded(dir.path()), Some(record.clone()));
         record.tree = None;
         will.write(dir.path(), &record)
             .expect("a shorter one replaces it");
-        assert_eq!(read(dir.path(), run(), WireLeader::default()), Some(record));
+        assert_eq!(recorded(dir.path()), Some(record));
     }
 
     #[test]
     fn record_of_earlier_attempt_is_not_this_ones() {
         let dir = tempfile::tempdir().expect("a directory");
-        let leader = |start_ticks| WireLeader {
-            pid: 7,
-            start_ticks,
-        };
         let mut will = Will::new(run(), None);
         will.name(leader(1));
         will.write(dir.path(), &record()).expect("it is written");
@@ -206,7 +205,7 @@ mod tests {
         fs::remove_file(dir.path().join("exit")).expect("it goes");
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(dir.path(), &record).expect("it is written");
-        assert_eq!(read(dir.path(), run(), WireLeader::default()), Some(record));
+        assert_eq!(recorded(dir.path()), Some(record));
     }
 
     /// A data directory with a keeper's file, and the private directory of the run in it.
@@ -217,50 +216,43 @@ mod tests {
         (data, run_dir, slots)
     }
 
+    fn in_slot(slots: &mut ExitSlots) -> Will {
+        let number = slots.take(1).expect("a slot");
+        let slot = ExitSlot::new(slots.file().expect("a file"), number);
+        Will::new(run(), Some(slot))
+    }
+
     #[test]
     fn record_in_a_slot_makes_no_file() {
         let (_data, run_dir, mut slots) = with_slots();
-        let number = slots.take(1).expect("a slot");
-        let slot = ExitSlot::new(slots.file().expect("a file"), number);
-        let (mut record, mut will) = (record(), Will::new(run(), Some(slot)));
-        let leader = WireLeader {
-            pid: 7,
-            start_ticks: 1,
-        };
-        will.name(leader);
+        let (mut record, mut will) = (record(), in_slot(&mut slots));
+        will.name(leader(1));
         will.write(&run_dir, &record).expect("it is written");
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(&run_dir, &record).expect("it is replaced");
         assert!(!run_dir.join("exit").exists());
-        assert_eq!(read(&run_dir, run(), leader), Some(record));
-        assert_eq!(read(&run_dir, RunId::from_u128(8), leader), None);
-        assert_eq!(read(&run_dir, run(), WireLeader::default()), None);
+        assert_eq!(read(&run_dir, run(), leader(1)), Some(record));
+        assert_eq!(read(&run_dir, RunId::from_u128(8), leader(1)), None);
+        assert_eq!(recorded(&run_dir), None);
     }
 
     #[test]
     fn record_that_outgrows_its_slot_is_a_file() {
         let (_data, run_dir, mut slots) = with_slots();
-        let number = slots.take(1).expect("a slot");
-        let slot = ExitSlot::new(slots.file().expect("a file"), number);
-        let (mut record, mut will) = (record(), Will::new(run(), Some(slot)));
+        let (mut record, mut will) = (record(), in_slot(&mut slots));
         will.write(&run_dir, &record).expect("it is written");
         record.tree = Some(TreeVerdict::Survivors(vec![i32::MAX; PIDS_MAX]));
         will.write(&run_dir, &record).expect("it is written");
-        assert_eq!(
-            read(&run_dir, run(), WireLeader::default()).as_ref(),
-            Some(&record)
-        );
+        assert_eq!(recorded(&run_dir).as_ref(), Some(&record));
         record.tree = None;
         will.write(&run_dir, &record).expect("a shorter one");
-        assert_eq!(read(&run_dir, run(), WireLeader::default()), Some(record));
+        assert_eq!(recorded(&run_dir), Some(record));
     }
 
     #[test]
     fn settled_record_is_read_from_its_run() {
         let (data, run_dir, mut slots) = with_slots();
-        let number = slots.take(1).expect("a slot");
-        let slot = ExitSlot::new(slots.file().expect("a file"), number);
-        let (mut record, mut will) = (record(), Will::new(run(), Some(slot)));
+        let (mut record, mut will) = (record(), in_slot(&mut slots));
         will.write(&run_dir, &record).expect("it is written");
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(&run_dir, &record).expect("it is replaced");
@@ -268,7 +260,7 @@ mod tests {
         let mut next = ExitSlots::open(data.path(), "next".to_owned());
         next.settle(|run, bytes| keep(&crate::rundir::path(data.path(), run), bytes));
         assert!(!data.path().join("exits/epoch").exists());
-        assert_eq!(read(&run_dir, run(), WireLeader::default()), Some(record));
+        assert_eq!(recorded(&run_dir), Some(record));
     }
 
     #[test]
@@ -276,18 +268,11 @@ mod tests {
         let (_data, run_dir, _) = with_slots();
         let write = |start_ticks| {
             let mut will = Will::new(run(), None);
-            will.name(WireLeader {
-                pid: 7,
-                start_ticks,
-            });
+            will.name(leader(start_ticks));
             will.write(&run_dir, &record()).expect("it is written");
         };
         let slot = |start_ticks| {
-            let leader = WireLeader {
-                pid: 7,
-                start_ticks,
-            };
-            let mut record = record();
+            let (leader, mut record) = (leader(start_ticks), record());
             record.shutdown = true;
             wire::encode(&WireWill { leader, record }).expect("bytes")
         };
@@ -308,13 +293,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut record = record();
         record.tree = Some(TreeVerdict::Survivors(vec![i32::MAX; PIDS_MAX]));
-        Will::new(run(), None)
-            .write(dir.path(), &record)
-            .expect("it is written");
-        assert_eq!(
-            read(dir.path(), run(), WireLeader::default()),
-            Some(record.clone())
-        );
+        write(dir.path(), &record);
+        assert_eq!(recorded(dir.path()), Some(record.clone()));
 
         let process = Leftover {
             pid: i32::MAX,
@@ -326,10 +306,8 @@ mod tests {
             processes: vec![process; LEFTOVERS_LISTED_MAX],
             unlisted: u32::MAX,
         }));
-        Will::new(run(), None)
-            .write(dir.path(), &record)
-            .expect("it is written");
-        assert_eq!(read(dir.path(), run(), WireLeader::default()), Some(record));
+        write(dir.path(), &record);
+        assert_eq!(recorded(dir.path()), Some(record));
     }
 
     #[test]
@@ -338,31 +316,19 @@ mod tests {
         let victim = dir.path().join("victim");
         fs::write(&victim, b"kept").expect("a file");
         std::os::unix::fs::symlink(&victim, dir.path().join("exit.new")).expect("a link");
-        Will::new(run(), None)
-            .write(dir.path(), &record())
-            .expect("it is written");
+        write(dir.path(), &record());
         assert_eq!(fs::read(&victim).expect("it is there"), b"kept");
-        assert_eq!(
-            read(dir.path(), run(), WireLeader::default()),
-            Some(record())
-        );
+        assert_eq!(recorded(dir.path()), Some(record()));
 
         let fifo = dir.path().join("exit.new");
         nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a fifo");
-        Will::new(run(), None)
-            .write(dir.path(), &record())
-            .expect("it is written");
+        write(dir.path(), &record());
         assert!(!fifo.exists());
 
         fs::remove_file(dir.path().join("exit")).expect("it goes");
         nix::unistd::mkfifo(&dir.path().join("exit"), Mode::S_IRWXU).expect("a fifo");
-        assert_eq!(read(dir.path(), run(), WireLeader::default()), None);
-        Will::new(run(), None)
-            .write(dir.path(), &record())
-            .expect("it is replaced");
-        assert_eq!(
-            read(dir.path(), run(), WireLeader::default()),
-            Some(record())
-        );
+        assert_eq!(recorded(dir.path()), None);
+        write(dir.path(), &record());
+        assert_eq!(recorded(dir.path()), Some(record()));
     }
 }

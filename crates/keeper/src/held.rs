@@ -123,14 +123,8 @@ mod tests {
 
     #[test]
     fn only_the_very_process_is_continued() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .expect("sleep starts");
-        let pid = child.id().cast_signed();
-        let start_ticks = kennel_linux::procfs::stat(pid)
-            .expect("it is there")
-            .start_ticks;
+        let child = crate::sleeper::Sleeper::new();
+        let (pid, start_ticks) = (child.pid(), child.identity().start_ticks);
         let held = HeldProcess::of(pid, start_ticks).expect("it is there");
         assert_eq!(held.let_go(), SignalOutcome::Delivered);
         assert_eq!(HeldProcess::of(pid, start_ticks + 1), None);
@@ -144,8 +138,7 @@ mod tests {
             ..by_start
         };
         assert_eq!(another.let_go(), SignalOutcome::Gone);
-        child.kill().expect("it can be killed");
-        child.wait().expect("it can be reaped");
+        drop(child);
         assert_eq!(held.let_go(), SignalOutcome::Gone);
     }
 }

@@ -52,21 +52,18 @@ mod tests {
             pid: 7,
             start_ticks,
         };
-        let mut child = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .expect("sleep starts");
-        let pid = child.id().cast_signed();
+        let child = crate::sleeper::Sleeper::new();
+        let pid = child.pid();
         assert_eq!(see(dir.path(), leader(1)), None);
         write(dir.path(), leader(1), pid).expect("it is written");
         assert_eq!(see(dir.path(), leader(1)), Some(Seen::Same));
         assert_eq!(see(dir.path(), leader(2)), None, "another attempt's");
-        child.kill().expect("it can be killed");
+        child.pidfd().signal(kennel_lifecycle::Signal::KILL);
         let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid));
         let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         nix::sys::wait::waitid(id, ended).expect("it ends");
         assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone), "not reaped");
-        child.wait().expect("it can be reaped");
+        drop(child);
         assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone));
     }
 }

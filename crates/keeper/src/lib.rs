@@ -19,6 +19,8 @@ pub mod rundir;
 pub mod saved_output;
 mod server_socket;
 mod shim;
+#[cfg(test)]
+mod sleeper;
 pub mod spare_dirs;
 mod values;
 mod wire;

@@ -72,7 +72,7 @@ pub fn still_empty(directories: Vec<(RunId, CgroupIdentity)>) -> Vec<(RunId, Cgr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_linux::{identity, pidfd::PidFd};
+    use crate::sleeper::Sleeper;
     use std::{os::unix::process::CommandExt, process::Command};
 
     #[test]
@@ -82,14 +82,8 @@ mod tests {
             ("worker:\tpassword", "worker:"),
             ("/bin/sleep", "/bin/sleep"),
         ] {
-            let mut child = Command::new("sleep")
-                .arg0(own)
-                .arg("1000")
-                .spawn()
-                .expect("sleep starts");
-            let pid = child.id().cast_signed();
-            let fd = PidFd::open(pid).expect("a pidfd");
-            let process = identity::of(pid, &fd).expect("it is there");
+            let child = Sleeper::of(Command::new("sleep").arg0(own).arg("1000"));
+            let process = child.identity();
             let described = loop {
                 let described = describe(&[process]).remove(0).expect("it is there");
                 // The kernel lets the parent continue before it has put the command line in place.
@@ -98,8 +92,6 @@ mod tests {
                 }
                 std::thread::yield_now();
             };
-            child.kill().expect("it can be killed");
-            child.wait().expect("it can be reaped");
             assert_eq!(described.argv0, shown);
         }
     }

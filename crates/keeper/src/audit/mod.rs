@@ -256,12 +256,10 @@ mod tests {
     #[test]
     fn marked_child_is_seen_with_its_marker_only() {
         let run = RunId::from_u128(0x0123_4567_89AB);
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .env(marker::RUN_ID_VAR, run.to_string())
-            .spawn()
-            .expect("sleep starts");
-        let pid = child.id().cast_signed();
+        let mut command = std::process::Command::new("sleep");
+        command.arg("60").env(marker::RUN_ID_VAR, run.to_string());
+        let child = crate::sleeper::Sleeper::of(&mut command);
+        let pid = child.pid();
         let installation = Installation {
             node: NodeId::from_u128(1),
             keeper: std::process::id().cast_signed(),
@@ -276,8 +274,6 @@ mod tests {
                 break seen;
             }
         };
-        child.kill().expect("it can be killed");
-        child.wait().expect("it can be reaped");
         assert_eq!(seen.marker, Some(run));
         assert_eq!(seen.ppid, std::process::id().cast_signed());
         assert!(seen.cgroup.is_none() && !seen.has_ended);

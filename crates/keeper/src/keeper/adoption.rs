@@ -192,9 +192,8 @@ fn answered(waiting: &[Knock], wait: Duration) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::adoption::WireKeepsake;
-    use kennel_lifecycle::{Containment, ProcessIdentity, Recovery};
-    use std::process::Child;
+    use crate::{sleeper::Sleeper, wire::adoption::WireKeepsake};
+    use kennel_lifecycle::{Containment, Recovery};
 
     fn run() -> RunId {
         RunId::from_u128(7)
@@ -206,7 +205,7 @@ mod tests {
         data: tempfile::TempDir,
         /// No process answers at it.
         _listener: OwnedFd,
-        leader: Child,
+        leader: Sleeper,
     }
 
     impl Shim {
@@ -216,19 +215,12 @@ mod tests {
             let listener = doors.make(run()).expect("a door");
             let backlog = nix::sys::socket::Backlog::new(8).expect("a number");
             nix::sys::socket::listen(&listener, backlog).expect("it listens");
-            let mut sleep = std::process::Command::new("sleep");
             Self {
                 doors,
                 data,
                 _listener: listener,
-                leader: sleep.arg("1000").spawn().expect("a child"),
+                leader: Sleeper::new(),
             }
-        }
-
-        fn process(&self) -> (ProcessIdentity, PidFd) {
-            let pid = self.leader.id().cast_signed();
-            let fd = PidFd::open(pid).expect("it lives");
-            (identity::of(pid, &fd).expect("it lives"), fd)
         }
 
         fn says(&self) -> WireAdoptable {
@@ -238,7 +230,7 @@ mod tests {
             };
             WireAdoptable {
                 run: run(),
-                command: self.process().0,
+                command: self.leader.identity(),
                 shim: identity::own().expect("own identity"),
                 init: None,
                 cgroup: None,
@@ -269,17 +261,10 @@ mod tests {
         }
     }
 
-    impl Drop for Shim {
-        fn drop(&mut self) {
-            let _ = self.leader.kill();
-            let _ = self.leader.wait();
-        }
-    }
-
     #[test]
     fn shim_claims_are_verified_with_the_kernel() {
         let shim = Shim::new();
-        let leader = || shim.process().1;
+        let leader = || shim.leader.pidfd();
         assert!(shim.is_believed(shim.says(), &leader()));
 
         let lie = |change: fn(&mut WireAdoptable)| {

@@ -367,7 +367,7 @@ mod tests {
         pidfd::PidFd,
         tree::{Root, Session},
     };
-    use std::{fs, process::Command};
+    use std::fs;
 
     /// Returns a tree without members, in this control group.
     fn tree_in(group: CgroupIdentity) -> Tree {
@@ -388,10 +388,10 @@ mod tests {
     fn freeze_ends_despite_pause_beside_unrelated_process() {
         let run_dir = tempfile::tempdir().expect("a directory");
         let dir = tempfile::tempdir().expect("a directory");
-        let mut unrelated = Command::new("sleep").arg("1000").spawn().expect("a child");
+        let unrelated = crate::sleeper::Sleeper::new();
         let freeze = dir.path().join("cgroup.freeze");
         let files = [
-            ("cgroup.procs", format!("{}\n", unrelated.id())),
+            ("cgroup.procs", format!("{}\n", unrelated.pid())),
             ("cgroup.events", "populated 1\nfrozen 1\n".to_owned()),
             ("cgroup.freeze", "1".to_owned()),
         ];
@@ -428,8 +428,6 @@ mod tests {
         };
         thawed.begin(&tree, run_dir.path(), 2, 0).expect("a pause");
         assert!(!held::read(run_dir.path()).frozen);
-        unrelated.kill().expect("it can be killed");
-        unrelated.wait().expect("it can be reaped");
     }
 
     #[test]

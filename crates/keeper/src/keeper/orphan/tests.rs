@@ -1,43 +1,23 @@
 //! Orphans over real processes, with all kinds of numbers and groups.
 
 use super::*;
-use crate::keeper::observe::Markers;
+use crate::{keeper::observe::Markers, sleeper::Sleeper};
 use kennel_lifecycle::{ProcessIdentity, RunId, RunIdentity, recovery::CgroupSeen};
-use std::{
-    fs,
-    process::{Child, Command},
-    time::Duration,
-};
-
-fn child() -> Child {
-    let mut command = Command::new("sleep");
-    command.arg("1000").spawn().expect("sleep starts")
-}
+use std::{fs, process::Command, time::Duration};
 
 /// Starts a process in a session of its own, as each command of a run is.
-fn session_leader() -> Child {
-    let mut command = Command::new("setsid");
-    let child = command.args(["sleep", "1000"]).spawn().expect("it starts");
-    let pid = child.id().cast_signed();
+fn session_leader() -> Sleeper {
+    let child = Sleeper::of(Command::new("setsid").args(["sleep", "1000"]));
+    let pid = child.pid();
     while procfs::stat(pid).is_ok_and(|stat| stat.sid != pid) {
         std::thread::yield_now();
     }
     child
 }
 
-fn end(mut child: Child) {
-    child.kill().expect("it can be killed");
-    child.wait().expect("it can be reaped");
-}
-
 /// Returns the recorded identity of a process that has been reaped since.
 fn gone() -> ProcessIdentity {
-    let child = child();
-    let pid = child.id().cast_signed();
-    let fd = PidFd::open(pid).expect("a pidfd");
-    let identity = identity::of(pid, &fd).expect("it is there");
-    end(child);
-    identity
+    Sleeper::new().identity()
 }
 
 /// Returns a run without living processes, in this group.
@@ -86,10 +66,8 @@ fn unreadable_group_may_hold_a_process() {
 fn next_start_knows_steps_of_earlier_ones() {
     let dir = tempfile::tempdir().expect("a directory");
     let leader = session_leader();
-    let pid = leader.id().cast_signed();
-    let fd = PidFd::open(pid).expect("a pidfd");
     let mut recorded = recorded(None);
-    recorded.identity.command = identity::of(pid, &fd).expect("it is there");
+    recorded.identity.command = leader.identity();
     recorded.run_dir = dir.path().to_owned();
     let host = identity::host().expect("this host");
     let look = || observe::observe(&recorded, &host, &mut Markers::default(), 0);
@@ -101,7 +79,7 @@ fn next_start_knows_steps_of_earlier_ones() {
     assert!(look().end_begun && look().steps.is_empty(), "no signal yet");
     assert!(!orphan.step(&host, &Sessions::look_up(), 0));
     // This start dies here.
-    end(leader);
+    drop(leader);
     let seen = look();
     assert_eq!(seen.command, Seen::Gone);
     let sent: Vec<Signal> = seen.steps.iter().map(|step| step.signal).collect();
@@ -112,25 +90,21 @@ fn next_start_knows_steps_of_earlier_ones() {
 
 #[test]
 fn sharing_our_session_makes_no_member() {
-    let (leader, stranger) = (child(), child());
-    let pid = leader.id().cast_signed();
-    let fd = PidFd::open(pid).expect("a pidfd");
+    let (leader, _stranger) = (Sleeper::new(), Sleeper::new());
     let mut recorded = recorded(None);
-    recorded.identity.command = identity::of(pid, &fd).expect("it is there");
+    recorded.identity.command = leader.identity();
     let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
     // Finds them, and signals none.
     let shim = Found::Gone;
     orphan.look(&shim, &Sessions::look_up());
     let members: Vec<i32> = orphan.members.keys().copied().collect();
-    assert_eq!(members, [pid]);
-    end(leader);
-    end(stranger);
+    assert_eq!(members, [leader.pid()]);
 }
 
 #[test]
 fn descendants_of_a_reused_pid_are_no_members() {
     let root = child_with_child();
-    let pid = root.id().cast_signed();
+    let pid = root.pid();
     let below = procfs::descendants(pid);
     let [below] = below[..] else {
         panic!("{below:?}")
@@ -138,32 +112,25 @@ fn descendants_of_a_reused_pid_are_no_members() {
     let mut orphan = Orphan::new(1, recorded(None), &StopPlan::abort(Duration::ZERO), 0);
     let is_member =
         |orphan: &Orphan, shim: &Found| orphan.is_member(below, &[pid], shim, &HashSet::new());
-    let end_of = |child: Child| {
-        let fd = PidFd::open(child.id().cast_signed()).expect("a pidfd");
-        end(child);
-        fd
-    };
+    let ended = || Sleeper::new().pidfd();
     // As if the number of a member, and that of the shim, were an unrelated process's by now.
-    orphan.members.insert(pid, end_of(child()));
+    orphan.members.insert(pid, ended());
     assert!(!is_member(&orphan, &Found::Gone));
     orphan.members.clear();
     orphan.recorded.identity.shim.pid = pid;
-    assert!(!is_member(&orphan, &Found::Same(end_of(child()))));
+    assert!(!is_member(&orphan, &Found::Same(ended())));
 
-    let same = || PidFd::open(pid).expect("a pidfd");
+    let same = || root.pidfd();
     assert!(is_member(&orphan, &Found::Same(same())));
     orphan.members.insert(pid, same());
     assert!(is_member(&orphan, &Found::Gone));
     PidFd::open(below).expect("a pidfd").signal(Signal::KILL);
-    end(root);
 }
 
 /// Starts a process with exactly one child.
-fn child_with_child() -> Child {
-    let mut command = Command::new("sh");
-    command.args(["-c", "sleep 1000 & wait"]);
-    let child = command.spawn().expect("sh starts");
-    while procfs::descendants(child.id().cast_signed()).is_empty() {
+fn child_with_child() -> Sleeper {
+    let child = Sleeper::of(Command::new("sh").args(["-c", "sleep 1000 & wait"]));
+    while procfs::descendants(child.pid()).is_empty() {
         std::thread::yield_now();
     }
     child

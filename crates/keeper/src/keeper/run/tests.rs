@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     client::SignalTarget,
     exit_record,
+    sleeper::Sleeper,
     values::{ExtendResult, HeldPause},
     wire::{FromShim, WireExtend},
 };
@@ -13,7 +14,7 @@ use kennel_lifecycle::{
     ladder::StopPlan, recovery::ExitRecord,
 };
 use kennel_linux::{pidfd::PidFd, procfs};
-use std::process::{Child, Command};
+use std::{os::fd::AsFd, path::Path, process::Command};
 
 const SHIM: i32 = i32::MAX;
 
@@ -22,12 +23,7 @@ fn exit_unreported_by_shim_is_in_its_record() {
     let dir = tempfile::tempdir().expect("a directory");
     let record = ExitRecord {
         exit: Some(Exit::Code(6)),
-        by_itself: None,
-        tree: None,
-        never_ran: false,
-        steps: vec![],
-        census: None,
-        shutdown: false,
+        ..ExitRecord::default()
     };
     let mut run = at_gate(dir.path(), reaped());
     let mut will = exit_record::Will::new(RunId::from_u128(7), None);
@@ -81,10 +77,10 @@ fn child_collected_by_dead_shim_never_ran() {
 fn detaching_shim_learns_deadline_before_first_signal() {
     use kennel_lifecycle::{Countdown, LeaderExit};
     let dir = tempfile::tempdir().expect("a directory");
-    let mut child = Living::new();
-    let mut run = at_gate(dir.path(), child.pidfd());
+    let child = Sleeper::new();
+    let mut run = at_gate(dir.path(), pidfd(&child));
     run.policy.on_leader_exit = LeaderExit::Keep;
-    run.max_runtime = Some(Countdown::new(std::time::Duration::from_secs(1)));
+    run.max_runtime = Some(Countdown::new(Duration::from_secs(1)));
     run.release();
     receive(&mut run, FromShim::Executed);
     run.step(0);
@@ -96,15 +92,14 @@ fn detaching_shim_learns_deadline_before_first_signal() {
     run.step(1_000);
     assert!(has_signalled(&run));
     assert!(!run.notifies_shim_first());
-    child.end();
 }
 
-fn limited(dir: &std::path::Path, child: &Living) -> Run {
+fn limited(dir: &Path, child: &Sleeper) -> Run {
     use kennel_lifecycle::{Countdown, Recovery};
-    let mut run = at_gate(dir, child.pidfd());
+    let mut run = at_gate(dir, pidfd(child));
     run.policy.recovery = Some(Recovery::Adopt);
-    run.policy.timeouts.extension_max = Some(std::time::Duration::from_mins(1));
-    run.max_runtime = Some(Countdown::new(std::time::Duration::from_secs(10)));
+    run.policy.timeouts.extension_max = Some(Duration::from_mins(1));
+    run.max_runtime = Some(Countdown::new(Duration::from_secs(10)));
     run.release();
     receive(&mut run, FromShim::Executed);
     run.step(0);
@@ -117,7 +112,7 @@ fn extend(run: &mut Run, limit: Deadline, seconds: u64, now: u64) -> ExtendResul
         seq: 7,
         run: run.id,
         limits: vec![limit],
-        time: std::time::Duration::from_secs(seconds),
+        time: Duration::from_secs(seconds),
         by: "x".to_owned(),
     };
     run.extend(&request, now);
@@ -131,10 +126,10 @@ fn extend(run: &mut Run, limit: Deadline, seconds: u64, now: u64) -> ExtendResul
 #[test]
 fn shim_holds_an_extension_before_its_answer() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut child = Living::new();
+    let child = Sleeper::new();
     let mut run = limited(dir.path(), &child);
     let result = extend(&mut run, Deadline::MaxRuntime, 30, 4_000);
-    let total = std::time::Duration::from_secs(24);
+    let total = Duration::from_secs(24);
     let totals = Extended {
         max_runtime: total,
         ..Extended::default()
@@ -153,15 +148,14 @@ fn shim_holds_an_extension_before_its_answer() {
     assert!(run.ladder.is_none());
     run.step(34_000);
     assert!(run.ladder.is_some());
-    child.end();
 }
 
 #[test]
 fn extension_is_refused_beyond_bound_and_in_stop() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut child = Living::new();
+    let child = Sleeper::new();
     let mut run = limited(dir.path(), &child);
-    let possible = std::time::Duration::from_secs(66);
+    let possible = Duration::from_secs(66);
     let limit = Deadline::MaxRuntime;
     let too_long = ExtendResult::TooLong { limit, possible };
     assert_eq!(extend(&mut run, limit, 67, 4_000), too_long);
@@ -171,7 +165,7 @@ fn extension_is_refused_beyond_bound_and_in_stop() {
         ExtendResult::NoLimit(start)
     );
     assert_eq!(run.extended, Extended::default());
-    run.extend_by_notice(std::time::Duration::MAX, 4_000);
+    run.extend_by_notice(Duration::MAX, 4_000);
     assert_eq!(
         run.extended.max_runtime,
         run.policy.timeouts.extension_max()
@@ -179,14 +173,13 @@ fn extension_is_refused_beyond_bound_and_in_stop() {
     run.step(70_000);
     assert!(run.ladder.is_some(), "the notice was cut to the bound");
     assert_eq!(extend(&mut run, limit, 1, 70_000), ExtendResult::Gone);
-    assert!(!run.extend_by_notice(std::time::Duration::MAX, 70_000));
-    child.end();
+    assert!(!run.extend_by_notice(Duration::MAX, 70_000));
 }
 
 #[test]
 fn paused_time_does_not_use_up_an_extension() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut child = Living::new();
+    let child = Sleeper::new();
     let mut run = limited(dir.path(), &child);
     let counted = run.max_runtime.as_mut().expect("a limit");
     counted.stand(4_000);
@@ -194,13 +187,12 @@ fn paused_time_does_not_use_up_an_extension() {
     let ExtendResult::Done(totals) = result else {
         panic!("{result:?}");
     };
-    assert_eq!(totals.max_runtime, std::time::Duration::from_secs(24));
+    assert_eq!(totals.max_runtime, Duration::from_secs(24));
     run.step(20_000);
     run.step(49_000);
     assert!(run.ladder.is_none());
     run.step(50_000);
     assert!(run.ladder.is_some());
-    child.end();
 }
 
 /// Each request is answered, and once: for every end of the run, and every time of the request.
@@ -221,7 +213,7 @@ fn each_request_is_answered_once_at_any_end() {
         };
         receive(run, FromShim::PrepareFailed(failure));
     };
-    let stop: Act = |run| run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
+    let stop: Act = |run| run.stop(&StopPlan::abort(Duration::ZERO), 0);
     let empty: Act = |run| receive(run, childless());
     let lose: Act = |run| run.shim_gone(0);
     let shut: Act = Run::shut_gate;
@@ -286,6 +278,14 @@ fn has_signalled(run: &Run) -> bool {
     run.outgoing.iter().any(step)
 }
 
+fn exited() -> FromShim {
+    FromShim::Exited {
+        at_us: 0,
+        exit: Exit::Code(0),
+        rest: false,
+    }
+}
+
 fn childless() -> FromShim {
     FromShim::Empty {
         elsewhere: Vec::new(),
@@ -295,11 +295,9 @@ fn childless() -> FromShim {
 #[test]
 fn process_that_survives_sigkill_is_no_end() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut child = Living::new();
-    let mut run = at_gate(dir.path(), child.pidfd());
-    run.release();
-    receive(&mut run, FromShim::Executed);
-    run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
+    let child = Sleeper::new();
+    let mut run = running(dir.path(), pidfd(&child));
+    run.stop(&StopPlan::abort(Duration::ZERO), 0);
     // The shim is no parent of this child, so no process is found, and no verdict on the tree comes.
     for now in [0, 1_000, 10_000, 1_000_000_000] {
         step(&mut run, now);
@@ -309,7 +307,6 @@ fn process_that_survives_sigkill_is_no_end() {
     assert_eq!(run.look_every(0), 20);
     assert_eq!(run.look_every(10_000), 312);
     assert_eq!(run.look_every(1_000_000_000), 1_000);
-    child.end();
 }
 
 #[test]
@@ -358,25 +355,17 @@ fn pid_given_back_by_a_shim_is_unused() {
 #[test]
 fn nothing_follows_the_last_word_on_the_tree() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut child = Living::new();
-    let mut run = at_gate(dir.path(), child.pidfd());
-    run.release();
-    receive(&mut run, FromShim::Executed);
+    let child = Sleeper::new();
+    let mut run = running(dir.path(), pidfd(&child));
     receive(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended());
     let sent = run.outgoing.len();
-    let exited = FromShim::Exited {
-        at_us: 0,
-        exit: Exit::Code(0),
-        rest: false,
-    };
-    receive(&mut run, exited);
+    receive(&mut run, exited());
     receive(&mut run, childless());
     run.shim_gone(0);
     step(&mut run, 10_000);
     assert_eq!(run.outgoing.len(), sent, "{:?}", facts(&run));
-    child.end();
 }
 
 #[test]
@@ -409,9 +398,7 @@ fn child_of_a_lost_server_is_not_announced() {
 #[test]
 fn pause_of_a_lost_server_continues_unanswered() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut run = at_gate(dir.path(), reaped());
-    run.release();
-    receive(&mut run, FromShim::Executed);
+    let mut run = running(dir.path(), reaped());
     run.outgoing.clear();
     run.pause = Pause::Stopping {
         seq: Some(9),
@@ -431,9 +418,7 @@ fn pause_of_a_lost_server_continues_unanswered() {
 #[test]
 fn ending_pause_is_handed_over_as_ending() {
     let dir = tempfile::tempdir().expect("a directory");
-    let mut run = at_gate(dir.path(), reaped());
-    run.release();
-    receive(&mut run, FromShim::Executed);
+    let mut run = running(dir.path(), reaped());
     for (expired, wanted) in [
         (false, HeldPause::LettingGo),
         // It ends by itself, and that is reported when it has.
@@ -490,8 +475,8 @@ fn memory_reserve_stops_by_plan_of_run() {
         reserve: 100,
     };
     let dir = tempfile::tempdir().expect("a directory");
-    let mut child = Living::new();
-    let mut run = at_gate(dir.path(), child.pidfd());
+    let child = Sleeper::new();
+    let mut run = at_gate(dir.path(), pidfd(&child));
     run.stop_for_memory(shortage, 0);
     assert!(run.ladder.is_none(), "no command runs yet");
     run.stage = Stage::Ran;
@@ -513,49 +498,27 @@ fn memory_reserve_stops_by_plan_of_run() {
         stops.filter(|fact| matches!(fact, Fact::Stops(_))).count(),
         1
     );
-    child.end();
 }
 
 // ---- helpers -------------------------------------------------------------------------------------------------------
 
-/// A child of this test that waits for its end.
-struct Living(Child);
-
-impl Living {
-    fn new() -> Self {
-        let child = Command::new("sleep").arg("1000").spawn();
-        Self(child.expect("sleep starts"))
-    }
-
-    fn pidfd(&self) -> OwnedFd {
-        let fd = PidFd::open(self.0.id().cast_signed()).expect("a pidfd");
-        std::os::fd::AsFd::as_fd(&fd)
-            .try_clone_to_owned()
-            .expect("a copy")
-    }
-
-    fn end(&mut self) {
-        // A signal to its own group may have ended it already.
-        let _ = self.0.kill();
-        self.0.wait().expect("it can be reaped");
-    }
-}
-
 /// Returns the pidfd of a process that was reaped.
 fn reaped() -> OwnedFd {
-    let mut child = Living::new();
-    let fd = child.pidfd();
-    child.end();
-    fd
+    pidfd(&Sleeper::new())
 }
 
-fn new(run_dir: &std::path::Path) -> Run {
+fn pidfd(child: &Sleeper) -> OwnedFd {
+    let fd = child.pidfd();
+    fd.as_fd().try_clone_to_owned().expect("a copy")
+}
+
+fn new(run_dir: &Path) -> Run {
     let pipe = || nix::unistd::pipe().expect("a pipe");
     let parts = Parts {
         id: RunId::from_u128(7),
         shim: 16,
         policy: Policy {
-            stop: StopPolicy::within(std::time::Duration::ZERO),
+            stop: StopPolicy::within(Duration::ZERO),
             ..Policy::default()
         },
         run_dir: run_dir.to_owned(),
@@ -574,7 +537,7 @@ fn new(run_dir: &std::path::Path) -> Run {
 }
 
 /// Returns a directory as if it were a control group.
-fn group_of(dir: &std::path::Path) -> CgroupIdentity {
+fn group_of(dir: &Path) -> CgroupIdentity {
     CgroupIdentity {
         path: dir.to_str().expect("UTF-8").to_owned(),
         inode: std::os::unix::fs::MetadataExt::ino(&dir.metadata().expect("it is there")),
@@ -582,7 +545,7 @@ fn group_of(dir: &std::path::Path) -> CgroupIdentity {
 }
 
 /// Returns a run that ended by itself, with the reports for these files of its control group at its end.
-fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
+fn with_files(dir: &Path, files: &[(&str, &str)]) -> Run {
     let mut run = new(dir);
     run.cgroup = Some(group_of(dir));
     run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
@@ -591,18 +554,8 @@ fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
     for (name, text) in files {
         std::fs::write(dir.join(name), text).expect("a file");
     }
-    let exited = FromShim::Exited {
-        at_us: 0,
-        exit: Exit::Code(0),
-        rest: false,
-    };
-    receive(&mut run, exited);
-    receive(
-        &mut run,
-        FromShim::Empty {
-            elsewhere: Vec::new(),
-        },
-    );
+    receive(&mut run, exited());
+    receive(&mut run, childless());
     step(&mut run, 0);
     run
 }
@@ -622,9 +575,17 @@ fn prepared() -> FromShim {
     }
 }
 
-fn at_gate(run_dir: &std::path::Path, leader: OwnedFd) -> Run {
+fn at_gate(run_dir: &Path, leader: OwnedFd) -> Run {
     let mut run = new(run_dir);
     run.handle_shim_message(prepared(), vec![leader], &host(), SHIM, 0);
+    run
+}
+
+/// Returns a run whose command runs.
+fn running(run_dir: &Path, leader: OwnedFd) -> Run {
+    let mut run = at_gate(run_dir, leader);
+    run.release();
+    receive(&mut run, FromShim::Executed);
     run
 }
 
