@@ -89,10 +89,8 @@ impl Supervisor {
             Some(turn) => Some(turn.lock().await),
             None => None,
         };
-        let (view, ()) = self
-            .ask(call.run, |reply| Order::Resize(call, reply))
-            .await?;
-        Ok(view)
+        let order = |reply| Order::Resize(call, reply);
+        Ok(self.ask(call.run, order).await?.0)
     }
 
     /// Stops every task; answers when all tasks were seen stopped and the row says so. OK when the run is paused
@@ -137,20 +135,16 @@ impl Supervisor {
 
     /// Changes annotations; answers when the change is durable.
     pub async fn annotate(&self, call: AnnotateCall) -> Result<RunView, CallError> {
-        let call = Box::new(call);
-        let (view, ()) = self
-            .ask(call.run, |reply| Order::Annotate(call, reply))
-            .await?;
-        Ok(view)
+        let (run, call) = (call.run, Box::new(call));
+        let order = |reply| Order::Annotate(call, reply);
+        Ok(self.ask(run, order).await?.0)
     }
 
     /// Extends limits of time, all or none; answers when that is durable.
     pub async fn extend(&self, call: ExtendCall) -> Result<RunView, CallError> {
-        let call = Box::new(call);
-        let (view, ()) = self
-            .ask(call.run, |reply| Order::Extend(call, reply))
-            .await?;
-        Ok(view)
+        let (run, call) = (call.run, Box::new(call));
+        let order = |reply| Order::Extend(call, reply);
+        Ok(self.ask(run, order).await?.0)
     }
 
     /// Sends one signal, once per request id; the memory of ids is that of [`Self::interrupt`], and the keeper's.

@@ -66,8 +66,7 @@ impl Supervisor {
             Ok(Some(drain)) => drain,
             Ok(None) => return,
             Err(error) => {
-                let error = Chain(&error);
-                return tracing::error!(%error, "cannot read the drain state of this node, accepting new runs");
+                return tracing::error!(error = %Chain(&error), "cannot read the drain state of this node, accepting new runs");
             }
         };
         tracing::info!(

@@ -273,8 +273,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
             return mark_silent(shared, run, reason).await;
         }
         Err(error) => {
-            let why = Chain(&error).to_string();
-            tracing::warn!(run_id = %run, %why, "cannot read the journal of an ended run, keeping it");
+            tracing::warn!(run_id = %run, why = %Chain(&error), "cannot read the journal of an ended run, keeping it");
             return Went::Left;
         }
     };

@@ -182,8 +182,7 @@ impl Record {
     /// Logs that the node log cannot be written and is outdated.
     fn complain(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.has_complained, true) {
-            let why = Chain(error).to_string();
-            tracing::warn!(%why, "cannot write the node log: a crash of this server with an older copy of the database would lose entries");
+            tracing::warn!(why = %Chain(error), "cannot write the node log: a crash of this server with an older copy of the database would lose entries");
         }
     }
 
@@ -201,8 +200,7 @@ impl Record {
             // There is no log to be trusted.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                let why = Chain(&error).to_string();
-                tracing::error!(%why, "the node log is behind, and cannot be marked as behind");
+                tracing::error!(why = %Chain(&error), "the node log is behind, and cannot be marked as behind");
             }
         }
     }
@@ -227,8 +225,7 @@ impl Record {
         if let Err(error) = removed
             && error.kind() != io::ErrorKind::NotFound
         {
-            let why = Chain(&error).to_string();
-            tracing::warn!(%why, "cannot remove the mark that the node log is behind");
+            tracing::warn!(why = %Chain(&error), "cannot remove the mark that the node log is behind");
         }
     }
 
@@ -330,8 +327,7 @@ impl super::NodeRecord {
                 tracing::debug!(segments, copied, "old segments of the node log are removed");
             }
             Some(Err(error)) => {
-                let why = Chain(&error).to_string();
-                tracing::warn!(%why, "cannot trim the node log");
+                tracing::warn!(why = %Chain(&error), "cannot trim the node log");
             }
             Some(Ok(_)) | None => {}
         }

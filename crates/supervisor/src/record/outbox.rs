@@ -217,8 +217,7 @@ impl NodeRecord {
         let Err(error) = log.sync(end) else {
             return Ok(());
         };
-        let why = Chain(&error).to_string();
-        tracing::warn!(%why, "cannot sync the node log, writing to another segment");
+        tracing::warn!(why = %Chain(&error), "cannot sync the node log, writing to another segment");
         let end = self.lock().append(&frames.iter().collect::<Vec<_>>())?;
         log.sync(end)
             .map(drop)
@@ -259,8 +258,7 @@ pub(super) async fn write_promises(record: Weak<NodeRecord>, mut queue: mpsc::Re
         };
         record.pending.send_replace(());
         if let Err(error) = &written {
-            let why = Chain(error).to_string();
-            tracing::error!(%why, "cannot write changes to the outbox, they wait for the database");
+            tracing::error!(why = %Chain(error), "cannot write changes to the outbox, they wait for the database");
         } else {
             crash_point!("log.appended");
         }

@@ -86,8 +86,7 @@ fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<RunTable>)
     if is_full(&error)
         && let Ok(table) = read(place)
     {
-        let why = Chain(&error).to_string();
-        tracing::error!(%why, "no space for the node log, its contents are known: retrying at the next entry");
+        tracing::error!(why = %Chain(&error), "no space for the node log, its contents are known: retrying at the next entry");
         return Ok((None, Some(table)));
     }
     let aside = move_aside(&place.dir);

@@ -526,8 +526,7 @@ impl Output {
         let again = self.refusal.is_some();
         if !again {
             // Logged once, not at each attempt, for the log may lie on that disk.
-            let error = Chain(error);
-            tracing::error!(run_id = %self.run, %error, policy = policy.api_name(), "journal write failed, retrying");
+            tracing::error!(run_id = %self.run, error = %Chain(error), policy = policy.api_name(), "journal write failed, retrying");
         }
         let full = is_full(error);
         let refusal = self

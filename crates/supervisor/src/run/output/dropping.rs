@@ -54,8 +54,7 @@ impl Output {
 
     /// Bytes that cannot be counted stay in their pipe.
     pub(super) fn cannot_drop(&mut self, error: &io::Error) {
-        let error = Chain(error);
-        tracing::warn!(run_id = %self.run, %error, "cannot count dropped output, output blocked");
+        tracing::warn!(run_id = %self.run, error = %Chain(error), "cannot count dropped output, output blocked");
         if let Some(refusal) = &mut self.refusal {
             refusal.drops = false;
         }

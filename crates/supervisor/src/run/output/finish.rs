@@ -35,8 +35,7 @@ impl Output {
                     return None;
                 }
                 Err(error) => {
-                    let error = Chain(&error);
-                    tracing::error!(run_id = %self.run, %error, "cannot store the remaining output");
+                    tracing::error!(run_id = %self.run, error = %Chain(&error), "cannot store the remaining output");
                     end = StreamsEnd::Lost;
                 }
             }
