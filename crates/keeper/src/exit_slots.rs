@@ -333,16 +333,22 @@ mod tests {
         ExitSlots::open(data, "epoch".to_owned())
     }
 
+    /// A data directory, its slots, and the number of one that is taken.
+    fn with_slot() -> (tempfile::TempDir, ExitSlots, u32) {
+        let data = tempfile::tempdir().expect("a directory");
+        let mut slots = slots(data.path());
+        let number = slots.take(1).expect("a slot");
+        (data, slots, number)
+    }
+
     fn slot(slots: &ExitSlots, number: u32) -> ExitSlot {
         ExitSlot::new(slots.file().expect("a file"), number)
     }
 
     #[test]
     fn newest_record_of_a_run_comes_first() {
-        let data = tempfile::tempdir().expect("a directory");
-        let mut slots = slots(data.path());
+        let (data, slots, number) = with_slot();
         let files = ExitFiles::of(data.path());
-        let number = slots.take(1).expect("a slot");
         let mut slot = slot(&slots, number);
         for record in [b"one", b"two", b"six"] {
             slot.write(run(), record).expect("it is written");
@@ -353,10 +359,8 @@ mod tests {
 
     #[test]
     fn torn_half_leaves_the_record_before_it() {
-        let data = tempfile::tempdir().expect("a directory");
-        let mut slots = slots(data.path());
+        let (data, slots, number) = with_slot();
         let files = ExitFiles::of(data.path());
-        let number = slots.take(1).expect("a slot");
         let file = slots.file().expect("a file");
         let earlier = RunId::from_u128(6);
         let mut before = slot(&slots, number);
@@ -406,9 +410,7 @@ mod tests {
 
     #[test]
     fn record_that_does_not_fit_is_refused() {
-        let data = tempfile::tempdir().expect("a directory");
-        let mut slots = slots(data.path());
-        let number = slots.take(1).expect("a slot");
+        let (data, slots, number) = with_slot();
         let mut slot = slot(&slots, number);
         let most = vec![1; RECORD_BYTES_MAX];
         slot.write(run(), &most).expect("it fits");
@@ -418,18 +420,14 @@ mod tests {
 
     #[test]
     fn record_in_a_removed_file_is_refused() {
-        let data = tempfile::tempdir().expect("a directory");
-        let mut slots = slots(data.path());
-        let number = slots.take(1).expect("a slot");
+        let (data, slots, number) = with_slot();
         fs::remove_file(data.path().join("exits/epoch")).expect("it goes");
         assert!(slot(&slots, number).write(run(), b"one").is_err());
     }
 
     #[test]
     fn slot_is_used_again_after_acknowledgement_and_reaping() {
-        let data = tempfile::tempdir().expect("a directory");
-        let mut slots = slots(data.path());
-        let first = slots.take(1).expect("a slot");
+        let (_data, mut slots, first) = with_slot();
         slots.acknowledged(1);
         assert_ne!(slots.take(2), Some(first), "its shim may still write");
         slots.reaped(2);
@@ -470,9 +468,7 @@ mod tests {
 
     #[test]
     fn file_with_an_unacknowledged_record_outlives_its_keeper() {
-        let data = tempfile::tempdir().expect("a directory");
-        let mut slots = slots(data.path());
-        slots.take(1).expect("a slot");
+        let (data, mut slots, _) = with_slot();
         slots.close();
         assert!(data.path().join("exits/epoch").exists());
     }

@@ -117,12 +117,6 @@ impl Listening {
         }
     }
 
-    /// Returns its address.
-    #[cfg(test)]
-    fn address(&self) -> &ListenAddress {
-        &self.address
-    }
-
     /// Returns the state of its path now; a port is always in place.
     pub(super) fn seen(&self) -> SocketSeen {
         let ListenAddress::Unix { path, .. } = &self.address else {
@@ -337,7 +331,7 @@ mod tests {
         let any = ListenAddress::Tcp(([127, 0, 0, 1], 0).into());
         let mut none = PassedSockets::default();
         let first = Listening::new(&any, &mut none).expect("it listens");
-        let ListenAddress::Tcp(address) = first.address() else {
+        let ListenAddress::Tcp(address) = &first.address else {
             panic!("it is a port");
         };
         TcpStream::connect(address).expect("it takes connections");
@@ -346,7 +340,7 @@ mod tests {
             .expect("a connection");
         assert_eq!(getsockopt(&accepted, sockopt::KeepAlive), Ok(true));
         assert_eq!(getsockopt(&accepted, sockopt::TcpKeepIdle), Ok(60));
-        let refused = Listening::new(first.address(), &mut none).err();
+        let refused = Listening::new(&first.address, &mut none).err();
         assert!(matches!(
             refused,
             Some(KeeperError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse
