@@ -75,10 +75,7 @@ impl Supervisor {
             "this node is still being drained"
         );
         self.shared.drain.send_replace(Some(drain.clone()));
-        let left = drain.deadline.map(|at| {
-            let micros = at.0.saturating_sub(clock::now().0);
-            Duration::from_micros(micros.try_into().unwrap_or(0))
-        });
+        let left = drain.deadline.map(|at| at.since(clock::now()));
         self.begin_drain(drain, left);
     }
 

@@ -118,7 +118,7 @@ impl RunSpans {
         };
         if failure.is_none() {
             let metrics = &self.telemetry.metrics;
-            metrics.spawn_phase(SpawnPhase::Prepare, between(since, at));
+            metrics.spawn_phase(SpawnPhase::Prepare, at.since(since));
         }
         let part = Part::Prepare(new.attempt);
         self.span(new, part, names::SPAN_PREPARE, (since, at), failure);
@@ -168,7 +168,7 @@ impl RunSpans {
             Entry::Recorded { .. } => {
                 if let Some(since) = self.since.recording.take() {
                     let metrics = &self.telemetry.metrics;
-                    metrics.spawn_phase(SpawnPhase::Commit, between(since, at));
+                    metrics.spawn_phase(SpawnPhase::Commit, at.since(since));
                     let part = Part::Commit(attempt);
                     self.span(new, part, names::SPAN_COMMIT, (since, at), None);
                 }
@@ -178,7 +178,7 @@ impl RunSpans {
                 self.telemetry.metrics.started.add(1, held.as_slice());
                 if let Some(since) = self.since.released.take() {
                     let metrics = &self.telemetry.metrics;
-                    metrics.spawn_phase(SpawnPhase::Exec, between(since, at));
+                    metrics.spawn_phase(SpawnPhase::Exec, at.since(since));
                     let part = Part::Exec(attempt);
                     self.span(new, part, names::SPAN_EXEC, (since, at), None);
                 }
@@ -436,11 +436,6 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
 fn rfc3339(at: Timestamp) -> String {
     let since = Duration::from_micros(u64::try_from(at.0).unwrap_or(0));
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
-}
-
-fn between(from: Timestamp, to: Timestamp) -> Duration {
-    let micros = to.0.saturating_sub(from.0);
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 #[cfg(test)]

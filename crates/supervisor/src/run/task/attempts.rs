@@ -186,8 +186,7 @@ fn add(past: &mut Vec<PastAttempt>, new: &NewRun, outcome: Outcome, times: Times
 }
 
 fn uptime(times: &Times) -> Option<Duration> {
-    let micros = times.leader_exited?.0.saturating_sub(times.started?.0);
-    Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+    Some(times.leader_exited?.since(times.started?))
 }
 
 impl RunTask {
@@ -297,8 +296,7 @@ impl RunTask {
             });
         };
         crash_point!("attempt.over");
-        let micros = next.0.saturating_sub(clock::now().0);
-        let wait = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        let wait = next.since(clock::now());
         self.attempts.stage = Stage::Waiting(next, clock::instant() + wait);
         if let (ClientRequest::Stop, Some(order)) =
             (self.attempts.request, self.attempts.order.clone())

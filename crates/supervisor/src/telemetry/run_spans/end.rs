@@ -1,6 +1,6 @@
 //! The spans and counts of an attempt that has ended.
 
-use super::{Recorded, between, containment, error_type, is_proved, outcome_attributes, phase};
+use super::{Recorded, containment, error_type, is_proved, outcome_attributes, phase};
 use crate::telemetry::{Span, Telemetry, context::Part, names, run_events::RunEvents};
 use kennel_lifecycle::{EndReason, Outcome, Signal, Timestamp};
 use kennel_store::{NewRun, Times};
@@ -84,7 +84,7 @@ impl End<'_> {
         let verdict = || KeyValue::new(names::TREE_VERDICT, outcome.tree.name());
         if let Some(begun) = self.stop_begun() {
             let escalated = KeyValue::new(names::STOP_ESCALATED, self.escalated());
-            let took = between(begun, self.verdict_at());
+            let took = self.verdict_at().since(begun);
             metrics
                 .stop
                 .record(took.as_secs_f64(), &[verdict(), escalated]);
@@ -111,7 +111,7 @@ impl End<'_> {
         attributes.extend(containment(new));
         metrics.ended.add(1, &attributes);
         if let Some(started) = self.times.started {
-            let took = between(started, self.at);
+            let took = self.at.since(started);
             metrics.duration.record(took.as_secs_f64(), &[state]);
         }
     }
