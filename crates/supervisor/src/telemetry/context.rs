@@ -119,13 +119,6 @@ impl RunTrace {
         decide: impl FnOnce(TraceId) -> bool,
     ) -> Self {
         let own = TraceId::from(run.as_u128());
-        let flags = |sampled: bool| {
-            if sampled {
-                TraceFlags::SAMPLED
-            } else {
-                TraceFlags::NOT_SAMPLED
-            }
-        };
         let is_part = kind == RunKind::Heartbeat;
         let (trace, sampled, parent, link) = match spawned_by.and_then(parse) {
             Some(caller) if is_part => (
@@ -140,7 +133,7 @@ impl RunTrace {
         Self {
             run,
             trace,
-            flags: flags(sampled),
+            flags: TraceFlags::NOT_SAMPLED.with_sampled(sampled),
             parent,
             link,
         }

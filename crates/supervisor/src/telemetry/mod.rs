@@ -185,11 +185,7 @@ impl Telemetry {
         let decided = caller.as_ref().filter(|_| tracing.sampling.obeys_caller);
         let sampled =
             decided.map_or_else(|| tracing.sampling.samples(trace), SpanContext::is_sampled);
-        let flags = if sampled {
-            TraceFlags::SAMPLED
-        } else {
-            TraceFlags::NOT_SAMPLED
-        };
+        let flags = TraceFlags::NOT_SAMPLED.with_sampled(sampled);
         let span = context::fresh_span();
         // It is of the caller's trace. An invalid one counts as none, as in the specification.
         let state = tracestate.filter(|_| caller.is_some());
