@@ -2,12 +2,11 @@
 //! the same match.
 
 use crate::{
-    base::calls::{CallError, Event, Kinds, Payload, Position, Reached, RunView},
+    base::calls::{CallError, Event, Payload, RunView},
     base::matcher::{LineMatch, LineMatcher},
     registry::Supervisor,
     streams::events::Events,
 };
-use kennel_journal::Form;
 use kennel_lifecycle::RunId;
 
 /// Output read at a time.
@@ -64,25 +63,9 @@ pub struct OutputWaited {
 impl Supervisor {
     /// Waits for the first line that matches, or for the end of the run.
     pub async fn wait_output(&self, wait: OutputWait) -> Result<OutputWaited, CallError> {
-        let after = Reached {
-            seq: wait.after_seq,
-            ..Reached::default()
-        };
-        let from = match wait.after_seq {
-            0 => Position::Beginning,
-            _ => Position::After(after),
-        };
-        let (_, events) = self.events(wait.run, from).await?;
-        let form = Form {
-            plain: true,
-            lines: true,
-            line_bytes_max: wait.line_bytes_max,
-        };
-        let kinds = Kinds {
-            output: wait.streams,
-            ..Kinds::NONE
-        };
-        let events = events.viewed(form, None).await?.of_kinds(kinds);
+        let most = wait.line_bytes_max;
+        let lines = self.lines(wait.run, wait.after_seq, wait.streams, most);
+        let events = lines.await?;
         let mut search = Search {
             wait: &wait,
             attempt: 1,

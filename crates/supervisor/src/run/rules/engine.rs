@@ -6,14 +6,13 @@
 use crate::{
     base::{
         blocking::blocking,
-        calls::{CallError, Event, Kinds, Payload, Position, Reached},
+        calls::{CallError, Event, Payload},
         matcher::{LineMatch, LineMatcher},
     },
     registry::{Shared, Supervisor},
     run::task::Done,
     streams::events::Events,
 };
-use kennel_journal::Form;
 use kennel_lifecycle::{OutputRule, RuleMark, RunId, limits};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -74,35 +73,15 @@ pub(crate) async fn run(
     };
     let supervisor = Supervisor { shared };
     let read = async {
-        let events = open(&supervisor, run, mark).await?;
-        engine.read(events).await
+        let most = limits::MATCH_LINE_BYTES_MAX;
+        let lines = supervisor.lines(run, mark.seq.saturating_sub(1), [true; 2], most);
+        engine.read(lines.await?).await
     };
     if let Err(error) = read.await {
         tracing::error!(run_id = %run, %error, "cannot read the output for the rules of the run");
     }
     // The end of an attempt must not wait for a test that cannot happen.
     engine.answer_alone().await;
-}
-
-async fn open(supervisor: &Supervisor, run: RunId, mark: RuleMark) -> Result<Events, CallError> {
-    let from = match mark.seq.checked_sub(1) {
-        None | Some(0) => Position::Beginning,
-        Some(seq) => Position::After(Reached {
-            seq,
-            ..Reached::default()
-        }),
-    };
-    let form = Form {
-        plain: true,
-        lines: true,
-        line_bytes_max: limits::MATCH_LINE_BYTES_MAX,
-    };
-    let kinds = Kinds {
-        output: [true; 2],
-        ..Kinds::NONE
-    };
-    let (_, events) = supervisor.events(run, from).await?;
-    Ok(events.viewed(form, None).await?.of_kinds(kinds))
 }
 
 /// Patterns were compiled when the spec was accepted; one that no longer compiles matches nothing.

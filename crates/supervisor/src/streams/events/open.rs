@@ -4,14 +4,14 @@ use super::{Events, Source, after, ahead, is_ahead, unreadable};
 use crate::{
     base::{
         blocking::blocking,
-        calls::{CallError, Payload, Position, RunView},
+        calls::{CallError, Kinds, Payload, Position, Reached, RunView},
         event,
         view::Live,
     },
     registry::Supervisor,
     streams::by_row::{ByRow, RowEvents},
 };
-use kennel_journal::{GapReason, Hub, Point, Position as JournalPosition, Reader};
+use kennel_journal::{Form, GapReason, Hub, Point, Position as JournalPosition, Reader};
 use kennel_keeper::rundir;
 use kennel_lifecycle::{Entry, RunId, RunState};
 use kennel_store::{EntriesText, RunRow};
@@ -66,6 +66,34 @@ impl Supervisor {
         }
         self.refuse_elsewhere(&view).await?;
         self.events_of_journal(view, entries, from).await
+    }
+
+    /// Returns the lines of these streams as plain text, from the event after this seq on; 0: from the first.
+    pub(crate) async fn lines(
+        &self,
+        run: RunId,
+        after: u64,
+        streams: [bool; 2],
+        line_bytes_max: u32,
+    ) -> Result<Events, CallError> {
+        let from = match after {
+            0 => Position::Beginning,
+            seq => Position::After(Reached {
+                seq,
+                ..Reached::default()
+            }),
+        };
+        let form = Form {
+            plain: true,
+            lines: true,
+            line_bytes_max,
+        };
+        let kinds = Kinds {
+            output: streams,
+            ..Kinds::NONE
+        };
+        let (_, events) = self.events(run, from).await?;
+        Ok(events.viewed(form, None).await?.of_kinds(kinds))
     }
 
     /// Opens the events by the row of a run whose journal cannot be read: it was removed since the row was read, or is
