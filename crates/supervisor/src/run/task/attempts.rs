@@ -1,6 +1,6 @@
 //! Attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
-use super::{Done, RunTask, perform::prepare_child, reports::prepare_failure, silence::Silence};
+use super::{RunTask, reports::prepare_failure, silence::Silence};
 use crate::{
     base::{
         blocking::blocking,
@@ -10,9 +10,9 @@ use crate::{
     },
     record::persisted_spec,
     registry::{Order, OrderError, Shared, Turn},
-    run::{cleanup::Cleanup, output::Output, token, writes::Write},
+    run::{cleanup::Cleanup, output::Output, writes::Write},
 };
-use kennel_keeper::{client::ClientError, rundir};
+use kennel_keeper::rundir;
 use kennel_lifecycle::{
     Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
     RunKind, RunState, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
@@ -522,20 +522,9 @@ impl RunTask {
             tracing::error!(run_id = %self.run, %failure, "cannot prepare the next attempt");
             return self.report(Report::PrepareFailed(failure));
         }
-        self.preparing = true;
-        let (attempt, access) = (self.new.attempt, self.new.spec.api_access);
-        self.op(move |shared, run, done| async move {
-            let (at, of) = (dir.clone(), Arc::clone(&shared));
-            let kept =
-                blocking(move || persisted_spec::read(&at, run, attempt, &*of.config.sealer));
-            let kept = kept.await;
-            let handed = token::hand_out(&shared, run, attempt, access).await;
-            let prepared = match handed.and(kept.flatten()) {
-                Ok(child) => prepare_child(&shared, run, child).await,
-                Err(error) => Err(ClientError::Start(start_failure(&error, &dir))),
-            };
-            let _ = done.send(Done::Prepared(Box::new(prepared))).await;
-        });
+        let (shared, run, attempt) = (Arc::clone(&self.shared), self.run, self.new.attempt);
+        let kept = move || persisted_spec::read(&dir, run, attempt, &*shared.config.sealer);
+        self.ask_for_child(async move { blocking(kept).await.flatten() });
     }
 }
 

@@ -182,12 +182,20 @@ impl RunTask {
         let Some(child) = self.child.take() else {
             return;
         };
-        self.preparing = true;
         let kept = self.new.policy().restart.restarts();
-        let access = self.new.spec.api_access;
+        self.ask_for_child(keep(Arc::clone(&self.shared), self.run, kept, child));
+    }
+
+    /// Asks the keeper for the child of this attempt, once it is persisted or read, and its token is handed out.
+    pub(super) fn ask_for_child(
+        &mut self,
+        child: impl Future<Output = io::Result<ChildSpec>> + Send + 'static,
+    ) {
+        self.preparing = true;
+        let (attempt, access) = (self.new.attempt, self.new.spec.api_access);
         self.op(move |shared, run, done| async move {
-            let child = keep(&shared, run, kept, child).await;
-            let handed = token::hand_out(&shared, run, 1, access).await;
+            let child = child.await;
+            let handed = token::hand_out(&shared, run, attempt, access).await;
             let prepared = match handed.and(child) {
                 Ok(child) => prepare_child(&shared, run, child).await,
                 Err(error) => {
@@ -296,7 +304,7 @@ impl RunTask {
 
 /// Persists the spec for further attempts, where some may follow.
 async fn keep(
-    shared: &Arc<Shared>,
+    shared: Arc<Shared>,
     run: RunId,
     kept: bool,
     child: ChildSpec,
@@ -304,7 +312,6 @@ async fn keep(
     if !kept {
         return Ok(child);
     }
-    let shared = Arc::clone(shared);
     let kept = blocking(move || {
         let sealer = &*shared.config.sealer;
         persisted_spec::write(&child.run_dir, run, &child, sealer).map(|()| child)
@@ -313,7 +320,7 @@ async fn keep(
 }
 
 /// Asks the keeper for the child of an attempt, with the secrets and the devices as they are now.
-pub(super) async fn prepare_child(
+async fn prepare_child(
     shared: &Shared,
     run: RunId,
     mut child: ChildSpec,
