@@ -6,15 +6,15 @@ use crate::{
     base::{clock, matcher::MatchGroup},
     run::rules::{
         engine::{self, Flush, MatchedLine, RuleStep},
-        probe,
+        probe::Probing,
     },
 };
 use kennel_lifecycle::{
     AnnotationChange, Deadline, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report,
-    RuleAction, RuleMatch, StopReason, StreamsEnd, Timestamp, labels, limits,
+    RuleAction, RuleMatch, StateProbe, StopReason, StreamsEnd, Timestamp, labels, limits,
 };
 use kennel_linux::crash_point;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
 /// The engine and the probe of a run.
@@ -63,16 +63,7 @@ impl RunTask {
         if !runs || self.rules.probe.is_some() || self.facets.shown().is_ready(attempt) {
             return;
         }
-        let probing = probe::Probing {
-            server: server.clone(),
-            interval: readiness.interval,
-            timeout: readiness.timeout,
-            attempt,
-            run: self.run,
-            health: Arc::clone(&self.shared.config.health),
-            kernel: Arc::clone(&self.shared.kernel),
-            done: self.done_sender.clone(),
-        };
+        let probing = self.probing(server, readiness.interval, readiness.timeout);
         self.rules.probe = Some(self.ops.spawn(probing.until_ready()));
     }
 
@@ -96,18 +87,22 @@ impl RunTask {
                 probing.abort();
             }
         } else if self.rules.liveness.is_none() {
-            let probing = probe::Probing {
-                server: probe.clone(),
-                interval: liveness.interval,
-                timeout: liveness.timeout,
-                attempt,
-                run: self.run,
-                health: Arc::clone(&self.shared.config.health),
-                kernel: Arc::clone(&self.shared.kernel),
-                done: self.done_sender.clone(),
-            };
+            let probing = self.probing(probe, liveness.interval, liveness.timeout);
             let probing = probing.until_not_live(liveness.failure_threshold);
             self.rules.liveness = Some(self.ops.spawn(probing));
+        }
+    }
+
+    fn probing(&self, server: &StateProbe, interval: Duration, timeout: Duration) -> Probing {
+        Probing {
+            server: server.clone(),
+            interval,
+            timeout,
+            attempt: self.new.attempt,
+            run: self.run,
+            health: Arc::clone(&self.shared.config.health),
+            kernel: Arc::clone(&self.shared.kernel),
+            done: self.done_sender.clone(),
         }
     }
 
