@@ -49,30 +49,23 @@ impl RunTask {
 
     /// Asks the keeper to extend what it counts, and extends the others after that.
     fn extend_limits(&mut self, call: Box<ExtendCall>, limits: Vec<Deadline>, reply: ExtendReply) {
-        let attempt = self.new.attempt;
         let counted = limits.iter().copied();
         let counted: Vec<Deadline> = counted.filter(|l| self.keeper_counts(*l)).collect();
+        let mut extended = ExtendDone {
+            call,
+            limits,
+            attempt: self.new.attempt,
+            result: Ok(ExtendResult::Done(Extended::default())),
+            reply,
+        };
         if counted.is_empty() {
-            let result = Ok(ExtendResult::Done(Extended::default()));
-            return self.extended(ExtendDone {
-                call,
-                limits,
-                attempt,
-                result,
-                reply,
-            });
+            return self.extended(extended);
         }
         self.op(move |shared, run, done| async move {
             crash_point!("extend.ask");
+            let call = &extended.call;
             let asked = shared.kernel.extend(run, &counted, call.time, &call.by);
-            let result = asked.await.map_err(CallError::from);
-            let extended = ExtendDone {
-                call,
-                limits,
-                attempt,
-                result,
-                reply,
-            };
+            extended.result = asked.await.map_err(CallError::from);
             let _ = done.send(Done::Extended(Box::new(extended))).await;
         });
     }
@@ -199,16 +192,14 @@ impl RunTask {
             return Err(OrderError::Refused(refusal));
         }
         let run = self.run;
-        let named = call.limits.iter().copied();
         let limits: Vec<Deadline> = if call.limits.is_empty() {
             let all = LIMITS.into_iter();
             all.filter(|limit| self.counts(*limit)).collect()
         } else {
-            named.collect()
+            call.limits.clone()
         };
-        let missing = limits.iter().copied().find(|limit| !self.counts(*limit));
-        if missing.is_some() || limits.is_empty() {
-            let limit = missing;
+        let limit = limits.iter().copied().find(|limit| !self.counts(*limit));
+        if limit.is_some() || limits.is_empty() {
             return Err(OrderError::Call(CallError::NoTimeLimit { run, limit }));
         }
         for limit in limits.iter().copied().filter(|l| !self.keeper_counts(*l)) {
