@@ -17,6 +17,7 @@ use kennel_tests::{
 use nix::sys::signal::Signal;
 use std::{fs, net::TcpListener, path::Path};
 use tempfile::TempDir;
+use tokio_stream::StreamExt as _;
 use tonic::{Code, Request, metadata::MetadataValue};
 
 /// Two nodes of one database, named `one` and `two`.
@@ -147,6 +148,34 @@ async fn calls_reach_runs_of_other_nodes() {
     let asked = asked.expect("the node of the run writes it down");
     assert!(asked.by.starts_with("uid:"), "{asked:?}");
     assert!(asked.asked["via"].starts_with("uid:"), "{asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_at_terminal_is_logged_with_its_node() {
+    let postgres = Postgres::start().await;
+    let (one, two) = two_nodes(&postgres).await;
+    let (mut here, there) = (one.client().await, two.client().await);
+    let spec = argv(&["sleep", "600"]).on_terminal(pb::Terminal::default());
+    let id = &must("spawn", here.spawn(spec).await).run_id;
+    let open = pb::AttachOpen {
+        run_id: id.clone(),
+        ..pb::AttachOpen::default()
+    };
+    let open = pb::AttachRequest {
+        request: Some(pb::attach_request::Request::Open(open)),
+    };
+    let open = tokio_stream::once(open).chain(tokio_stream::pending());
+    let attached = must("attach", there.clone().process.attach(open).await);
+    let mut attached = attached.into_inner();
+    must("screen", attached.message().await).expect("it is open");
+    let trail = must("trail", here.trail(id).await);
+    let asked = trail.iter().find_map(|record| match &record.record {
+        Some(pb::audit_record::Record::Request(asked)) if asked.rpc == "Attach" => Some(asked),
+        _ => None,
+    });
+    let asked = asked.expect("it is written down");
+    assert!(asked.asked["via"].starts_with("uid:"), "{asked:?}");
+    must("abort", here.abort(id).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

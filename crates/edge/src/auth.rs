@@ -23,9 +23,9 @@ use crate::{
 use http::HeaderMap;
 use kennel_lifecycle::RunId;
 use kennel_proto::access;
-use kennel_supervisor::{CallError, Descent, RunView, Supervisor};
+use kennel_supervisor::{CallError, Descent, LoggedRequest, RunView, Supervisor};
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 /// Services outside of this contract: health and reflection.
 const STANDARD_SERVICES: &str = "/grpc.";
@@ -295,6 +295,23 @@ pub(crate) fn may_consume(caller: &Caller) -> Result<(), Status> {
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Caller, Status> {
     let caller = request.extensions().get::<Caller>();
     caller.ok_or_else(|| status::internal("a request without a caller"))
+}
+
+/// Returns a request of this caller for the audit log, with the node or proxy that has passed it on.
+pub(crate) fn logged(caller: Option<&Caller>, rpc: &str, code: Code) -> LoggedRequest {
+    let request = LoggedRequest {
+        rpc: rpc.to_owned(),
+        by: caller.map_or_else(String::new, |caller| caller.principal.clone()),
+        pid: caller.and_then(|caller| caller.pid),
+        credential: caller.map_or_else(String::new, |caller| caller.credential.clone()),
+        code: status::code_name(code).to_owned(),
+        calls: 1,
+        ..LoggedRequest::default()
+    };
+    match caller.and_then(|caller| caller.via.clone()) {
+        Some(via) => request.with("via", via),
+        None => request,
+    }
 }
 
 /// Whose runs a caller may see.

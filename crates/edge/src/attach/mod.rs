@@ -71,15 +71,7 @@ impl Attachment {
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
         auth::in_scope(&supervisor, &Scope::of(&caller), open.run).await?;
-        let reported = LoggedRequest {
-            rpc: "Attach".to_owned(),
-            by: caller.principal.clone(),
-            pid: caller.pid,
-            credential: caller.credential,
-            code: "OK".to_owned(),
-            calls: 1,
-            ..LoggedRequest::default()
-        };
+        let reported = auth::logged(Some(&caller), "Attach", Code::Ok);
         let mut seat = seats.join(open.run, caller.principal, open.read_only);
         if let (Some(size), true) = (open.size, seat.now().you) {
             resized_at_the_door(&supervisor, open.run, size).await?;

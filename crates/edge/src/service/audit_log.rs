@@ -7,6 +7,7 @@ mod admin;
 use super::Processes;
 use crate::{
     access::Caller,
+    auth,
     convert::{command, time},
     pb::{self, process_service_server::ProcessService},
     reason::Reason,
@@ -36,19 +37,7 @@ impl<S> Audited<S> {
 
     fn asked<T>(&self, rpc: &str, request: &Request<T>, run: &str) -> Asked {
         let caller = request.extensions().get::<Caller>();
-        let reported = LoggedRequest {
-            rpc: rpc.to_owned(),
-            by: caller.map_or_else(String::new, |caller| caller.principal.clone()),
-            pid: caller.and_then(|caller| caller.pid),
-            credential: caller.map_or_else(String::new, |caller| caller.credential.clone()),
-            code: code_name(Code::Cancelled).to_owned(),
-            calls: 1,
-            ..LoggedRequest::default()
-        };
-        let reported = match caller.and_then(|caller| caller.via.clone()) {
-            Some(via) => reported.with("via", via),
-            None => reported,
-        };
+        let reported = auth::logged(caller, rpc, Code::Cancelled);
         let now = TrailRecord::now(None, TrailEntry::Request(LoggedRequest::default()));
         Asked {
             supervisor: self.supervisor.clone(),
