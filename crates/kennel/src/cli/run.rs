@@ -3,7 +3,7 @@
 use super::{
     attach::{self, Left, Manner},
     calls::spawned,
-    link::{Link, print_exact, refused, run_of},
+    link::{Link, print_exact, refused, run_of, soon},
     run_input,
     run_signals::{Forwarder, end},
     sink::Sink,
@@ -208,9 +208,9 @@ pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failu
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
     };
-    let mut processes = link.connection.processes();
-    let response = processes.get_run(request).await.map_err(refused)?;
-    exit_of(&run_of(response.into_inner().run)?)
+    let processes = link.connection.processes();
+    let answered = repeated!(client::outlast, processes.get_run(soon(request)));
+    exit_of(&run_of(answered.await.map_err(refused)?.run)?)
 }
 
 /// Returns the exit code of a run that has ended.
