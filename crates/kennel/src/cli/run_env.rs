@@ -15,8 +15,8 @@ use std::{
 /// Prefix of names that the server alone sets.
 const SERVERS_OWN: &str = "KENNEL_";
 
-/// Returns the environment of a command; typed variables win, and the caller's own leave out `secret` ones. A value taken from the caller is sent like a typed one:
-/// the server returns none and logs none.
+/// Returns the environment of a command; typed variables win, and the caller's own leave out `secret` ones. A value
+/// taken from the caller is sent like a typed one: the server returns none and logs none.
 pub(super) fn of_command(
     mode: EnvModeArg,
     files: &[PathBuf],

@@ -26,7 +26,7 @@ const AUTHORITY_DAYS: u32 = 3650;
 const DAYS: u32 = 365;
 /// Longest name of a client or token.
 const NAME_CHARS_MAX: usize = 64;
-/// Bytes of a token, and of a serial number.
+/// Bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
 pub(crate) fn certs(command: CertsCommand) -> Result<(), Failure> {

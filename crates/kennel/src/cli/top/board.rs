@@ -370,7 +370,7 @@ impl Board {
         };
     }
 
-    /// Returns the totals of all runs shown, as far as known.
+    /// Returns the totals of all live runs, as far as known: those that the filter hides are among them.
     pub(super) fn totals(&self) -> (u32, Option<f64>, u64) {
         let usages = self.runs.iter().map(|seen| &seen.usage);
         let mut total = (0, None, 0);
