@@ -166,7 +166,7 @@ where
     J: Fn(&UnixStream) -> io::Result<Peer> + Clone + Send + 'static,
 {
     let streams = listeners.into_iter().map(|listener| {
-        let door = Door {
+        let acceptor = Acceptor {
             handshakes: Handshakes::new(credentials.access(), refusals),
             listener,
             places: places.clone(),
@@ -175,9 +175,9 @@ where
             ending: ending.clone(),
             judge: judge.clone(),
         };
-        Box::pin(stream::unfold(door, |mut door| async move {
-            let accepted = door.accept().await;
-            Some((Ok(accepted), door))
+        Box::pin(stream::unfold(acceptor, |mut acceptor| async move {
+            let accepted = acceptor.accept().await;
+            Some((Ok(accepted), acceptor))
         }))
     });
     stream::select_all(streams)
@@ -189,7 +189,7 @@ pub(crate) enum Listener {
     Tcp(TcpListener),
 }
 
-struct Door<J> {
+struct Acceptor<J> {
     listener: Listener,
     handshakes: Handshakes,
     places: Places,
@@ -199,7 +199,7 @@ struct Door<J> {
     judge: J,
 }
 
-impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
+impl<J: Fn(&UnixStream) -> io::Result<Peer>> Acceptor<J> {
     async fn accept(&mut self) -> Accepted {
         loop {
             let shut = self.ending.shut.clone();

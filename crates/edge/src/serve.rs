@@ -116,7 +116,7 @@ pub async fn serve(
         routes,
         &supervisor.telemetry(),
         (Some(supervisor.clone()), Some(forward)),
-        Doors {
+        Inbound {
             listeners,
             access: config.access,
             runs,
@@ -137,7 +137,7 @@ pub async fn serve(
 }
 
 /// Listeners, and the check of peers.
-struct Doors<J> {
+struct Inbound<J> {
     listeners: Vec<Listener>,
     access: Arc<Access>,
     /// Absent: no run may call.
@@ -153,20 +153,20 @@ async fn run<J>(
     routes: Routes,
     telemetry: &Telemetry,
     (trail, forward): (Option<Supervisor>, Option<Forward>),
-    doors: Doors<J>,
+    inbound: Inbound<J>,
     ending: &Ending,
     drained: impl Future<Output = ()>,
 ) -> Result<(), ServeError>
 where
     J: Fn(&UnixStream) -> io::Result<Peer> + Clone + Send + 'static,
 {
-    let Doors {
+    let Inbound {
         listeners,
         access,
         runs,
         shares,
         judge,
-    } = doors;
+    } = inbound;
     access.measure(telemetry);
     let gate = Gate::new(trail, Arc::clone(&access), runs.clone());
     let credentials = Credentials::new(access, runs);

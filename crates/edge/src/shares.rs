@@ -35,7 +35,7 @@ impl Paid {
         (Self { at: Some(at) }, early)
     }
 
-    fn is_owed(self, now: Instant) -> bool {
+    fn is_ahead(self, now: Instant) -> bool {
         self.at.is_some_and(|at| at > now)
     }
 }
@@ -180,8 +180,8 @@ impl Shares {
             shares.retain(|_, share| {
                 share.streams > 0
                     || share.in_flight.is_in_use()
-                    || share.spawns.is_owed(now)
-                    || share.refusals.is_owed(now)
+                    || share.spawns.is_ahead(now)
+                    || share.refusals.is_ahead(now)
             });
         }
         shares

@@ -57,7 +57,7 @@ impl HeldProcess {
     }
 
     /// Continues the process, wherever it has moved meanwhile.
-    pub(crate) fn let_go(&self) -> SignalOutcome {
+    pub(crate) fn resume(&self) -> SignalOutcome {
         match self.find() {
             Found::Same(fd) => fd.signal(Signal::CONT),
             Found::Gone => SignalOutcome::Gone,
@@ -86,14 +86,14 @@ pub(crate) fn remove(run_dir: &Path) {
 }
 
 /// Continues all processes that were recorded by a process that has died since, and no others.
-pub(crate) fn let_go(run_dir: &Path, group: Option<&CgroupIdentity>) {
+pub(crate) fn resume_all(run_dir: &Path, group: Option<&CgroupIdentity>) {
     let held = read(run_dir);
     if let Some(group) = group.filter(|_| held.frozen) {
         // A group that is gone contains no process.
         let _ = cgroup::freeze(group, false);
     }
     for one in held.processes {
-        one.let_go();
+        one.resume();
     }
     remove(run_dir);
 }
@@ -126,19 +126,19 @@ mod tests {
         let child = crate::sleeper::Sleeper::new();
         let (pid, start_ticks) = (child.pid(), child.identity().start_ticks);
         let held = HeldProcess::of(pid, start_ticks).expect("it is there");
-        assert_eq!(held.let_go(), SignalOutcome::Delivered);
+        assert_eq!(held.resume(), SignalOutcome::Delivered);
         assert_eq!(HeldProcess::of(pid, start_ticks + 1), None);
         let by_start = HeldProcess {
             pidfs_handle: None,
             ..held
         };
-        assert_eq!(by_start.let_go(), SignalOutcome::Delivered);
+        assert_eq!(by_start.resume(), SignalOutcome::Delivered);
         let another = HeldProcess {
             start_ticks: start_ticks + 1,
             ..by_start
         };
-        assert_eq!(another.let_go(), SignalOutcome::Gone);
+        assert_eq!(another.resume(), SignalOutcome::Gone);
         drop(child);
-        assert_eq!(held.let_go(), SignalOutcome::Gone);
+        assert_eq!(held.resume(), SignalOutcome::Gone);
     }
 }

@@ -163,7 +163,7 @@ impl Ladder {
     }
 
     /// Ends the last action early: the polite rungs that follow come sooner by the time it has not used.
-    pub fn go_on(&mut self, now: u64) {
+    pub fn hurry(&mut self, now: u64) {
         let Some((at, _)) = self.steps.get(self.next) else {
             return;
         };

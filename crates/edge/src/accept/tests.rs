@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_stays_silent_is_let_go() {
+async fn silent_client_is_disconnected() {
     let met = meet().await;
     let mut accepted = met.accepted;
     let error = read(&mut accepted).await.expect_err("nothing was sent");

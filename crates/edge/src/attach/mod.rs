@@ -74,7 +74,7 @@ impl Attachment {
         let reported = auth::logged(Some(&caller), "Attach", Code::Ok);
         let mut seat = seats.join(open.run, caller.principal, open.read_only);
         if let (Some(size), true) = (open.size, seat.now().you) {
-            resized_at_the_door(&supervisor, open.run, size).await?;
+            resize_at_attach(&supervisor, open.run, size).await?;
         }
         let (at, shown) = match open.after {
             Some(at) => (at, None),
@@ -254,7 +254,7 @@ impl Attachment {
 }
 
 /// Resizes at the start. A run that is not on its terminal at present is shown as it is.
-async fn resized_at_the_door(
+async fn resize_at_attach(
     supervisor: &Supervisor,
     run: RunId,
     size: TerminalSize,

@@ -158,7 +158,7 @@ impl House {
                 routes.routes(),
                 &Telemetry::default(),
                 (None, None),
-                Doors {
+                Inbound {
                     runs: None,
                     shares: Shares::default(),
                     listeners: vec![listener],

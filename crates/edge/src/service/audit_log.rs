@@ -159,12 +159,12 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::SpawnRequest>,
     ) -> Result<Response<pb::SpawnResponse>, Status> {
-        let wish = request.get_ref();
-        if wish.validate_only {
+        let body = request.get_ref();
+        if body.validate_only {
             return self.inner.spawn(request).await;
         }
-        let mut asked = self.asked("Spawn", &request, &wish.run_id);
-        if let Some(spec) = &wish.spec {
+        let mut asked = self.asked("Spawn", &request, &body.run_id);
+        if let Some(spec) = &body.spec {
             asked = asked.with("kind", word(spec.kind().as_str_name(), "RUN_KIND_"));
             // The other words of a command may contain anything.
             if let Some(pb::run_spec::Command::Argv(argv)) = &spec.command {
@@ -191,10 +191,10 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::AbortRequest>,
     ) -> Result<Response<pb::AbortResponse>, Status> {
-        let wish = request.get_ref();
-        let mut asked = self.asked("Abort", &request, &wish.run_id);
-        asked = asked.id(&wish.request_id);
-        if let Some(grace) = &wish.grace {
+        let body = request.get_ref();
+        let mut asked = self.asked("Abort", &request, &body.run_id);
+        asked = asked.id(&body.request_id);
+        if let Some(grace) = &body.grace {
             asked = asked.with("grace", time::text(grace));
         }
         asked.recorded(self.inner.abort(request)).await
@@ -204,9 +204,9 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::InterruptRequest>,
     ) -> Result<Response<pb::InterruptResponse>, Status> {
-        let wish = request.get_ref();
-        let mut asked = self.asked("Interrupt", &request, &wish.run_id);
-        asked = asked.id(&wish.request_id);
+        let body = request.get_ref();
+        let mut asked = self.asked("Interrupt", &request, &body.run_id);
+        asked = asked.id(&body.request_id);
         let answer = self.inner.interrupt(request).await;
         if let Ok(done) = &answer {
             let method = done.get_ref().method().as_str_name();
@@ -220,12 +220,12 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::SignalRequest>,
     ) -> Result<Response<pb::SignalResponse>, Status> {
-        let wish = request.get_ref();
-        let target = word(wish.target().as_str_name(), "SIGNAL_TARGET_");
-        let mut asked = self.asked("Signal", &request, &wish.run_id);
-        asked = asked.id(&wish.request_id);
-        asked = asked.with("signal", &wish.signal).with("target", target);
-        let signal = wish.signal.clone();
+        let body = request.get_ref();
+        let target = word(body.target().as_str_name(), "SIGNAL_TARGET_");
+        let mut asked = self.asked("Signal", &request, &body.run_id);
+        asked = asked.id(&body.request_id);
+        asked = asked.with("signal", &body.signal).with("target", target);
+        let signal = body.signal.clone();
         let by = asked
             .reported
             .as_ref()
@@ -270,9 +270,9 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::RestartRequest>,
     ) -> Result<Response<pb::RestartResponse>, Status> {
-        let wish = request.get_ref();
-        let mut asked = self.asked("Restart", &request, &wish.run_id);
-        asked = asked.id(&wish.request_id);
+        let body = request.get_ref();
+        let mut asked = self.asked("Restart", &request, &body.run_id);
+        asked = asked.id(&body.request_id);
         let answer = self.inner.restart(request).await;
         let run = answer.as_ref().ok().and_then(|a| a.get_ref().run.as_ref());
         if let Some(run) = run.filter(|run| asked.run.as_deref() != Some(&run.run_id)) {
@@ -286,9 +286,9 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::WriteInputRequest>,
     ) -> Result<Response<pb::WriteInputResponse>, Status> {
-        let wish = request.get_ref();
-        let asked = self.asked("WriteInput", &request, &wish.run_id);
-        let asked = asked.of_bytes(wish.data.len());
+        let body = request.get_ref();
+        let asked = self.asked("WriteInput", &request, &body.run_id);
+        let asked = asked.of_bytes(body.data.len());
         asked.counted(self.inner.write_input(request)).await
     }
 
@@ -347,12 +347,12 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::AnnotateRunRequest>,
     ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
-        let wish = request.get_ref();
-        let asked = self.asked("AnnotateRun", &request, &wish.run_id);
-        let set: Vec<&str> = wish.set.keys().map(String::as_str).collect();
+        let body = request.get_ref();
+        let asked = self.asked("AnnotateRun", &request, &body.run_id);
+        let set: Vec<&str> = body.set.keys().map(String::as_str).collect();
         let asked = asked.with("set", set.join(","));
-        let asked = asked.with("remove", wish.remove.join(","));
-        let asked = match wish.activity() {
+        let asked = asked.with("remove", body.remove.join(","));
+        let asked = match body.activity() {
             pb::Activity::Unspecified => asked,
             activity => asked.with("activity", activity.as_str_name()),
         };
@@ -363,11 +363,11 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::ExtendTimeoutsRequest>,
     ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {
-        let wish = request.get_ref();
-        let asked = self.asked("ExtendTimeouts", &request, &wish.run_id);
-        let limits: Vec<&str> = wish.limits().map(|limit| limit.as_str_name()).collect();
+        let body = request.get_ref();
+        let asked = self.asked("ExtendTimeouts", &request, &body.run_id);
+        let limits: Vec<&str> = body.limits().map(|limit| limit.as_str_name()).collect();
         let asked = asked.with("limits", limits.join(","));
-        let asked = match &wish.duration {
+        let asked = match &body.duration {
             Some(time) => asked.with("duration", time::text(time)),
             None => asked,
         };
@@ -387,9 +387,9 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::AckEventsRequest>,
     ) -> Result<Response<pb::AckEventsResponse>, Status> {
-        let wish = request.get_ref();
-        let asked = self.asked("AckEvents", &request, &wish.run_id);
-        let asked = asked.with("consumer", &wish.consumer);
+        let body = request.get_ref();
+        let asked = self.asked("AckEvents", &request, &body.run_id);
+        let asked = asked.with("consumer", &body.consumer);
         asked.counted(self.inner.ack_events(request)).await
     }
 
@@ -411,9 +411,9 @@ impl ProcessService for Audited<Processes> {
         &self,
         request: Request<pb::DeleteConsumerRequest>,
     ) -> Result<Response<pb::DeleteConsumerResponse>, Status> {
-        let wish = request.get_ref();
-        let asked = self.asked("DeleteConsumer", &request, &wish.run_id);
-        let asked = asked.with("consumer", &wish.consumer);
+        let body = request.get_ref();
+        let asked = self.asked("DeleteConsumer", &request, &body.run_id);
+        let asked = asked.with("consumer", &body.consumer);
         asked.recorded(self.inner.delete_consumer(request)).await
     }
 

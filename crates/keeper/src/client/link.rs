@@ -247,7 +247,7 @@ impl Link {
                         let held = run.with_outputs(fds);
                         let run = held.run;
                         self.state().held.insert(run, held);
-                        KeeperEvent::DoorOpened(run)
+                        KeeperEvent::ShimReconnected(run)
                     }
                     ToServer::Hello { .. } => continue,
                 };

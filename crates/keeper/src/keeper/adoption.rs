@@ -5,7 +5,7 @@
 //! works. A process with a wrong answer is left as it is: recovery looks at the row, as it does where no process
 //! listens at the socket.
 
-use super::doors::Doors;
+use super::reconnect::ReconnectSockets;
 use crate::{
     rundir,
     wire::{
@@ -32,7 +32,7 @@ use std::{
 const ANSWERS_WAIT: Duration = Duration::from_secs(5);
 
 /// A process behind a socket that has not answered yet.
-pub(super) struct Knock {
+pub(super) struct AwaitedShim {
     pub(super) run: RunId,
     pub(super) socket: OwnedFd,
     pid: i32,
@@ -61,7 +61,7 @@ pub(super) struct Adoptable {
     pub(super) stopping_since: Option<u64>,
 }
 
-impl Knock {
+impl AwaitedShim {
     /// Identifies the listening process; only a process of this uid can be a shim of this installation.
     pub(super) fn new(run: RunId, socket: OwnedFd) -> io::Result<Self> {
         let who = peer::credentials(&socket)?;
@@ -151,12 +151,15 @@ impl Knock {
 
 /// Returns all runs that can be adopted, and the sockets whose processes have not answered yet.
 pub(super) fn collect(
-    doors: &Doors,
+    sockets: &ReconnectSockets,
     data_dir: &Path,
     host: &HostIdentity,
-) -> (Vec<Adoptable>, Vec<Knock>) {
-    let knocked = doors.all().into_iter().filter_map(|run| doors.knock(run));
-    let mut waiting: Vec<Knock> = knocked.collect();
+) -> (Vec<Adoptable>, Vec<AwaitedShim>) {
+    let connected = sockets
+        .all()
+        .into_iter()
+        .filter_map(|run| sockets.connect(run));
+    let mut waiting: Vec<AwaitedShim> = connected.collect();
     let mut found = Vec::new();
     let mut give_up = Instant::now() + ANSWERS_WAIT;
     while !waiting.is_empty() {
@@ -167,7 +170,7 @@ pub(super) fn collect(
         }
         let mut answered = answered.into_iter();
         let here = waiting.extract_if(.., |_| answered.next().unwrap_or(false));
-        found.extend(here.filter_map(|knock| knock.hear(data_dir, host)));
+        found.extend(here.filter_map(|awaited| awaited.hear(data_dir, host)));
         // On a busy host many answers come: each extends the wait for the next.
         give_up = Instant::now() + ANSWERS_WAIT;
     }
@@ -175,8 +178,8 @@ pub(super) fn collect(
 }
 
 /// Marks the processes that have answered after at most this time.
-fn answered(waiting: &[Knock], wait: Duration) -> Vec<bool> {
-    let sockets = waiting.iter().map(|knock| knock.socket.as_fd());
+fn answered(waiting: &[AwaitedShim], wait: Duration) -> Vec<bool> {
+    let sockets = waiting.iter().map(|awaited| awaited.socket.as_fd());
     let mut fds: Vec<PollFd<'_>> = sockets
         .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
         .collect();
@@ -201,7 +204,7 @@ mod tests {
 
     /// This process as a shim, with a child.
     struct Shim {
-        doors: Doors,
+        sockets: ReconnectSockets,
         data: tempfile::TempDir,
         /// No process answers at it.
         _listener: OwnedFd,
@@ -211,12 +214,12 @@ mod tests {
     impl Shim {
         fn new() -> Self {
             let data = tempfile::tempdir().expect("a directory");
-            let doors = Doors::open(data.path());
-            let listener = doors.make(run()).expect("a door");
+            let sockets = ReconnectSockets::open(data.path());
+            let listener = sockets.make(run()).expect("a socket");
             let backlog = nix::sys::socket::Backlog::new(8).expect("a number");
             nix::sys::socket::listen(&listener, backlog).expect("it listens");
             Self {
-                doors,
+                sockets,
                 data,
                 _listener: listener,
                 leader: Sleeper::new(),
@@ -252,11 +255,11 @@ mod tests {
 
         /// Whether this answer is accepted, with a descriptor of `leader`.
         fn is_believed(&self, said: WireAdoptable, leader: &PidFd) -> bool {
-            let knock = self.doors.knock(run()).expect("a shim listens");
+            let awaited = self.sockets.connect(run()).expect("a shim listens");
             let (out, err) = nix::unistd::pipe().expect("a pipe");
             let leader = leader.as_fd().try_clone_to_owned().expect("a copy");
             let host = identity::host().expect("this host");
-            let believed = knock.believe(said, vec![leader, out, err], self.data.path(), &host);
+            let believed = awaited.believe(said, vec![leader, out, err], self.data.path(), &host);
             believed.is_some()
         }
     }
@@ -305,10 +308,10 @@ mod tests {
     fn silent_peer_is_not_awaited_for_ever() {
         let shim = Shim::new();
         let host = identity::host().expect("this host");
-        let (found, late) = collect(&shim.doors, shim.data.path(), &host);
+        let (found, late) = collect(&shim.sockets, shim.data.path(), &host);
         assert!(found.is_empty());
-        let late: Vec<RunId> = late.iter().map(|knock| knock.run).collect();
+        let late: Vec<RunId> = late.iter().map(|awaited| awaited.run).collect();
         assert_eq!(late, [run()], "and not given up either");
-        assert_eq!(shim.doors.all(), [run()], "a shim listens");
+        assert_eq!(shim.sockets.all(), [run()], "a shim listens");
     }
 }

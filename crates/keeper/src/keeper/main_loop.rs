@@ -15,8 +15,7 @@ mod upgrade;
 
 use super::{
     KeeperError,
-    adoption::Knock,
-    doors::Doors,
+    adoption::AwaitedShim,
     groups::Groups,
     leftovers::Leftovers,
     listen::Listening,
@@ -25,6 +24,7 @@ use super::{
     orphan::Orphan,
     pool::Pool,
     reaping::Reaping,
+    reconnect::ReconnectSockets,
     run::{Run, RunMessage},
     server::Server,
     service_manager::Notifier,
@@ -90,7 +90,7 @@ pub(super) struct Parts {
     /// Attributes that commands inherit, except for the keeper's own.
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
-    pub(super) doors: Doors,
+    pub(super) sockets: ReconnectSockets,
     pub(super) exits: ExitSlots,
     pub(super) notifier: Notifier,
     pub(super) memory_reserve: Option<MemoryReserve>,
@@ -108,7 +108,7 @@ pub(super) struct Keeper {
     /// Only kept open: the server accepts.
     listening: Vec<Listening>,
     groups: Groups,
-    doors: Doors,
+    sockets: ReconnectSockets,
     facts: HostFacts,
     host: HostIdentity,
     data_dir: PathBuf,
@@ -120,7 +120,7 @@ pub(super) struct Keeper {
     exit_slot_of: HashMap<RunId, u64>,
     shims: HashMap<u64, Shim>,
     /// Shims of an earlier keeper that have not reconnected yet.
-    late: HashMap<u64, Knock>,
+    late: HashMap<u64, AwaitedShim>,
     /// Inputs with bytes that wait for free space.
     inputs: Watched,
     /// Sockets at which processes of runs report about them.
@@ -181,7 +181,7 @@ impl Keeper {
             signals: parts.signals,
             listening: parts.listening,
             groups: parts.groups,
-            doors: parts.doors,
+            sockets: parts.sockets,
             facts: parts.facts,
             host: parts.host,
             data_dir: parts.data_dir.clone(),
@@ -370,7 +370,7 @@ impl Keeper {
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;
         let is_on_record = run.is_on_record();
-        let had_door = run.outlives_keeper();
+        let had_socket = run.outlives_keeper();
         let group = if ended { run.take_cgroup() } else { None };
         let (wake, shim) = (run.wake_at(now), run.shim);
         if let Some(before) = self.waking.remove(&id) {
@@ -382,8 +382,8 @@ impl Keeper {
         }
         if forget {
             self.runs.remove(&id);
-            if had_door {
-                self.doors.remove(id);
+            if had_socket {
+                self.sockets.remove(id);
             }
             self.forget_exit(id, is_on_record);
         }

@@ -8,7 +8,6 @@ mod binary;
 mod check;
 mod data_dir;
 mod delegation;
-mod doors;
 mod group_record;
 mod groups;
 mod leftovers;
@@ -22,6 +21,7 @@ mod pause;
 mod pool;
 mod probe;
 mod reaping;
+mod reconnect;
 mod run;
 mod server;
 mod service_manager;
@@ -33,7 +33,6 @@ pub use group_record::remove_groups;
 pub use service_manager::ServiceManager;
 
 use crate::{exit_slots::ExitSlots, notify_place, values::KeeperHello};
-use doors::Doors;
 use groups::Groups;
 use kennel_lifecycle::LimitPowers;
 use kennel_linux::{
@@ -53,6 +52,7 @@ use nix::sys::{
     stat::{Mode, umask},
 };
 use passed::PassedSockets;
+use reconnect::ReconnectSockets;
 use server::Server;
 use service_manager::Notifier;
 use serving::Serving;
@@ -210,9 +210,9 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let inherited =
         Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
     let memory_reserve = reserve(config, &groups).inspect_err(|_| groups.remove())?;
-    let doors = Doors::open(&config.data_dir);
+    let sockets = ReconnectSockets::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
-    let capabilities = capabilities(&groups, &doors, &powers, memory_reserve.as_ref())?;
+    let capabilities = capabilities(&groups, &sockets, &powers, memory_reserve.as_ref())?;
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = KeeperHello {
@@ -235,15 +235,15 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         former: None,
         upgrade: None,
     };
-    if doors.all().is_empty() {
+    if sockets.all().is_empty() {
         serving.has_others();
     } else {
         serving.await_others()?;
     }
-    let (found, late) = adoption::collect(&doors, &config.data_dir, &here);
-    crash_point!("keeper.doors_asked");
+    let (found, late) = adoption::collect(&sockets, &config.data_dir, &here);
+    crash_point!("keeper.shims_asked");
     notify_place::sweep(node, |run| {
-        found.iter().any(|found| found.id == run) || late.iter().any(|knock| knock.run == run)
+        found.iter().any(|found| found.id == run) || late.iter().any(|awaited| awaited.run == run)
     });
     let argv = &config.server_argv;
     let upgrades = Upgrades::new(own_path, config.preflight_env.clone());
@@ -262,7 +262,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         node,
         inherited,
         protection,
-        doors,
+        sockets,
         notifier: Notifier::new(&config.service_manager, clock::boot_ms()),
         exits: ExitSlots::open(&config.data_dir, epoch.to_string()),
         memory_reserve,
@@ -271,8 +271,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     for run in found {
         keeper.adopt(run);
     }
-    for knock in late {
-        keeper.wait_at_door(knock);
+    for awaited in late {
+        keeper.await_shim(awaited);
     }
     crash_point!("keeper.adopted");
     keeper.run().map_err(host("wait for events"))
@@ -281,14 +281,14 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
 /// Finds out what this host can do for runs.
 fn capabilities(
     groups: &Groups,
-    doors: &Doors,
+    sockets: &ReconnectSockets,
     powers: &LimitPowers,
     memory_reserve: Option<&MemoryReserve>,
 ) -> Result<Vec<Capability>, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
     let mut capabilities = groups.capabilities().to_vec();
     capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
-    capabilities.push(doors.capability());
+    capabilities.push(sockets.capability());
     let oom_order = attributes::oom_order(powers);
     capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
     let reserved = reserved(memory_reserve);

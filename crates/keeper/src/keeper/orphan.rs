@@ -119,7 +119,7 @@ impl Orphan {
             self.write_down();
             observe::remove_group(&self.recorded);
             let group = self.recorded.identity.cgroup.as_ref();
-            held::let_go(&self.recorded.run_dir, group);
+            held::resume_all(&self.recorded.run_dir, group);
             return true;
         }
         self.write_down();

@@ -38,7 +38,7 @@ pub(super) enum Pause {
     /// Every task was seen stopped, first at this time.
     Stopped { held: Held, since: u64 },
     /// A process could not be continued, and is tried again; `expired`: because the pause has reached its time limit.
-    LettingGo { held: Held, expired: bool },
+    Resuming { held: Held, expired: bool },
 }
 
 impl Pause {
@@ -75,7 +75,7 @@ impl Pause {
     ) -> io::Result<()> {
         let mut held = match self {
             Self::Stopped { held, .. }
-            | Self::LettingGo { held, .. }
+            | Self::Resuming { held, .. }
             | Self::Stopping { held, .. } => held.clone(),
             Self::None | Self::Expired => Held::default(),
         };
@@ -101,7 +101,7 @@ impl Pause {
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
         match self {
             Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
-            Self::LettingGo { .. } => Some(now + LET_GO_AGAIN_MS),
+            Self::Resuming { .. } => Some(now + LET_GO_AGAIN_MS),
             Self::None | Self::Expired | Self::Stopped { .. } => None,
         }
     }
@@ -110,7 +110,7 @@ impl Pause {
     pub(super) fn stopped_since(&self) -> Option<u64> {
         match self {
             Self::Stopped { since, .. } => Some(*since),
-            Self::None | Self::Expired | Self::Stopping { .. } | Self::LettingGo { .. } => None,
+            Self::None | Self::Expired | Self::Stopping { .. } | Self::Resuming { .. } => None,
         }
     }
 
@@ -135,14 +135,14 @@ impl Pause {
             Self::None => HeldPause::None,
             Self::Expired => HeldPause::Expired,
             Self::Stopping { .. } => HeldPause::Stopping,
-            Self::LettingGo { expired: false, .. } => HeldPause::LettingGo,
-            Self::Stopped { .. } | Self::LettingGo { .. } => HeldPause::Stopped,
+            Self::Resuming { expired: false, .. } => HeldPause::Resuming,
+            Self::Stopped { .. } | Self::Resuming { .. } => HeldPause::Stopped,
         }
     }
 
     /// Checks again; returns the answer when there is one that a request waits for. Unless it is `Done`, every process
     /// is continued.
-    pub(super) fn go_on(
+    pub(super) fn advance(
         &mut self,
         tree: &Tree,
         run_dir: &Path,
@@ -180,15 +180,15 @@ impl Pause {
             Self::None | Self::Expired => return (SignalResult::Done, None),
             Self::Stopping { held, .. }
             | Self::Stopped { held, .. }
-            | Self::LettingGo { held, .. } => held,
+            | Self::Resuming { held, .. } => held,
         };
-        crash_point!("keeper.let_go");
-        let result = held.let_go(tree);
-        crash_point!("keeper.gone_on");
+        crash_point!("keeper.resume");
+        let result = held.resume(tree);
+        crash_point!("keeper.resumed");
         if result == SignalResult::Done {
             held::remove(run_dir);
         } else {
-            *self = Self::LettingGo {
+            *self = Self::Resuming {
                 held,
                 expired: false,
             };
@@ -201,7 +201,7 @@ impl Pause {
     pub(super) fn expire(&mut self, tree: &Tree, run_dir: &Path) -> bool {
         self.end(tree, run_dir);
         match self {
-            Self::LettingGo { expired, .. } => {
+            Self::Resuming { expired, .. } => {
                 *expired = true;
                 false
             }
@@ -215,8 +215,8 @@ impl Pause {
     /// Tries again to continue the remaining processes. Returns whether an expired pause has ended now.
     pub(super) fn try_again(&mut self, tree: &Tree, run_dir: &Path) -> bool {
         match self {
-            Self::LettingGo { expired: true, .. } => self.expire(tree, run_dir),
-            Self::LettingGo { .. } => {
+            Self::Resuming { expired: true, .. } => self.expire(tree, run_dir),
+            Self::Resuming { .. } => {
                 self.end(tree, run_dir);
                 false
             }
@@ -341,7 +341,7 @@ impl Held {
         self.processes.iter().any(same)
     }
 
-    fn let_go(&self, tree: &Tree) -> SignalResult {
+    fn resume(&self, tree: &Tree) -> SignalResult {
         let mut failed = None;
         if self.frozen
             && let Some(group) = &tree.cgroup
@@ -351,7 +351,7 @@ impl Held {
             failed = error.raw_os_error();
         }
         for one in &self.processes {
-            if let SignalOutcome::Failed(errno) = one.let_go() {
+            if let SignalOutcome::Failed(errno) = one.resume() {
                 failed.get_or_insert(errno);
             }
         }
@@ -410,7 +410,7 @@ mod tests {
             },
         };
         pause.begin(&tree, run_dir.path(), 1, 0).expect("a pause");
-        let answer = pause.go_on(&tree, run_dir.path(), 0);
+        let answer = pause.advance(&tree, run_dir.path(), 0);
         assert_eq!(answer, Some((1, SignalResult::Done)));
         assert!(held::read(run_dir.path()).frozen);
         let (resumed, _) = pause.end(&tree, run_dir.path());
@@ -419,7 +419,7 @@ mod tests {
 
         // A freeze that has ended is not waited for.
         fs::write(&freeze, "0").expect("a file");
-        let mut thawed = Pause::LettingGo {
+        let mut thawed = Pause::Resuming {
             held: Held {
                 frozen: true,
                 processes: Vec::new(),

@@ -304,7 +304,7 @@ impl Run {
 
     fn continue_pausing(&mut self, now: u64) {
         let Some(tree) = &self.tree else { return };
-        if let Some((seq, result)) = self.pause.go_on(tree, &self.private_dir, now) {
+        if let Some((seq, result)) = self.pause.advance(tree, &self.private_dir, now) {
             self.answer_signal(seq, result);
         }
     }
@@ -341,7 +341,7 @@ impl Run {
         if self.ended {
             return;
         }
-        self.ask_last_will(now);
+        self.take_recorded_exit(now);
         self.keep_deadline(now);
         self.keep_notices(now);
         self.keep_max_pause(now);

@@ -30,7 +30,7 @@ const GROUP_LOOK_MS: u64 = 1_000;
 
 /// State held for the next keeper.
 pub(super) struct Waiting {
-    door: OwnedFd,
+    listener: OwnedFd,
     keepsake: WireKeepsake,
     /// Ends of stdout and stderr: what is in them is not lost, and a writer is not killed by SIGPIPE.
     outputs: Vec<OwnedFd>,
@@ -70,15 +70,15 @@ impl Waiting {
 
     /// Opens the socket, at which no caller is answered while a keeper is connected.
     pub(super) fn new(
-        door: OwnedFd,
+        listener: OwnedFd,
         keepsake: WireKeepsake,
         outputs: Vec<OwnedFd>,
         input: Option<OwnedFd>,
         notify: Option<OwnedFd>,
     ) -> io::Result<Self> {
-        listen(&door, Backlog::new(CALLERS_MAX)?)?;
+        listen(&listener, Backlog::new(CALLERS_MAX)?)?;
         Ok(Self {
-            door,
+            listener,
             keepsake,
             outputs,
             input,
@@ -101,7 +101,7 @@ impl Waiting {
 
     /// Accepts the next process in the queue.
     fn accept(&self) -> Option<OwnedFd> {
-        let caller = accept4(self.door.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
+        let caller = accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
         // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
         Some(unsafe { OwnedFd::from_raw_fd(caller) })
     }
@@ -236,10 +236,10 @@ impl Work {
     }
 
     /// Returns the reconnect socket, when no keeper is connected.
-    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
         let waiting = self.waiting.as_ref()?;
         let is_known = self.stage == Stage::Ran && waiting.announced.is_some();
-        is_known.then(|| waiting.door.as_fd())
+        is_known.then(|| waiting.listener.as_fd())
     }
 
     /// Closes all connections that wait at the socket.

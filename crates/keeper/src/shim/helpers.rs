@@ -199,7 +199,7 @@ impl Work {
             self.helpers.stop_ended = true;
         }
         if self.helpers.has_stop_ended() {
-            self.ladder.iter_mut().for_each(|ladder| ladder.go_on(now));
+            self.ladder.iter_mut().for_each(|ladder| ladder.hurry(now));
         }
     }
 

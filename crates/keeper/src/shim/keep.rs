@@ -31,7 +31,7 @@ impl Work {
     pub(super) fn keep(&mut self, left: Leftovers) {
         self.rest = Rest::Kept;
         // Before this is recorded: no process comes to continue detached ones.
-        held::let_go(&self.run_dir, self.tree.cgroup.as_ref());
+        held::resume_all(&self.run_dir, self.tree.cgroup.as_ref());
         self.record.tree = Some(TreeVerdict::Kept(left));
         self.write_record();
     }

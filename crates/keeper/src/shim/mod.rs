@@ -91,10 +91,10 @@ impl Shim {
             if ready.keeper {
                 self.handle_keeper_message();
             }
-            if ready.door {
-                self.answer_door();
+            if ready.listener {
+                self.answer_reconnect();
             }
-            if self.go_on() && !self.is_free_again() {
+            if self.take_steps() && !self.is_free_again() {
                 return Ok(());
             }
         }
@@ -121,7 +121,7 @@ impl Shim {
     ///
     /// A keeper that dies between the last read of its socket and a message to it is only noticed by that message.
     /// Nothing would wake this process again: the run takes its next step, which it takes alone, at once.
-    fn go_on(&mut self) -> bool {
+    fn take_steps(&mut self) -> bool {
         loop {
             self.witness_end();
             let keeper_lives = self.keeper.is_some();
@@ -175,8 +175,8 @@ impl Shim {
                 .map(|k| PollFd::new(k.as_fd(), PollFlags::POLLIN)),
         );
         fds.extend(status.map(|s| PollFd::new(s, status_events)));
-        let door = self.work.as_ref().and_then(Work::door);
-        fds.extend(door.map(|d| PollFd::new(d, PollFlags::POLLIN)));
+        let listener = self.work.as_ref().and_then(Work::listener);
+        fds.extend(listener.map(|d| PollFd::new(d, PollFlags::POLLIN)));
         let unread = self.work.iter().flat_map(|work| work.unread(now));
         let init = self.work.as_ref().and_then(Work::init);
         let rest = unread.chain(init);
@@ -200,7 +200,7 @@ impl Shim {
         let ready = Ready {
             keeper: self.keeper.is_some() && ready(1),
             status: status.is_some() && ready(after_keeper),
-            door: door.is_some() && ready(after_status),
+            listener: listener.is_some() && ready(after_status),
         };
         Ok((ready, !status_alone))
     }
@@ -244,7 +244,7 @@ impl Shim {
 
     /// Handles a process that has connected to the reconnect socket. While this shim has a keeper the process cannot be
     /// the next one: it does not wait for the death of ours.
-    fn answer_door(&mut self) {
+    fn answer_reconnect(&mut self) {
         while self.keeper.as_ref().is_some_and(has_input) {
             self.handle_keeper_message();
         }
@@ -313,7 +313,7 @@ struct Ready {
     keeper: bool,
     /// The status pipe of the child on its way to the command.
     status: bool,
-    door: bool,
+    listener: bool,
 }
 
 /// Whether a message is there, or the end of file.

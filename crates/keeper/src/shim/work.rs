@@ -152,10 +152,10 @@ impl Work {
         let outputs = copies(job.keepsake.is_some())?;
         let waiting = match job.keepsake {
             Some(keepsake) => {
-                let door = next()?;
+                let listener = next()?;
                 let input = if job.input { Some(next()?) } else { None };
                 let notify = if job.notify { Some(next()?) } else { None };
-                Some(Waiting::new(door, keepsake, outputs, input, notify))
+                Some(Waiting::new(listener, keepsake, outputs, input, notify))
             }
             None => None,
         };
@@ -486,7 +486,7 @@ impl Work {
         let policy = &self.policy;
         let start = || Ladder::start(&policy.stop_plan(), now);
         if self.helpers.has_stop_ended() {
-            self.ladder.iter_mut().for_each(|ladder| ladder.go_on(now));
+            self.ladder.iter_mut().for_each(|ladder| ladder.hurry(now));
         }
         self.ladder.get_or_insert_with(start);
         let steps = self.record.steps.len();
@@ -513,7 +513,7 @@ impl Work {
                 let woken = self.tree.wake();
                 note(&mut self.record.steps, at, Signal::CONT, &[woken]);
                 // Processes that the keeper has stopped continue, wherever they are.
-                held::let_go(&self.run_dir, self.tree.cgroup.as_ref());
+                held::resume_all(&self.run_dir, self.tree.cgroup.as_ref());
             }
         }
         if self.record.steps.len() > steps {

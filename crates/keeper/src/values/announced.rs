@@ -34,9 +34,9 @@ pub enum KeeperEvent {
     Stray(StraySignal),
     /// The shim of a run that the hello has called late has reconnected:
     /// [`take_held`](crate::client::Kernel::take_held) returns the run. Reports of its past follow.
-    DoorOpened(RunId),
+    ShimReconnected(RunId),
     /// The shim of such a run is gone.
-    DoorLeft(RunId),
+    ShimGone(RunId),
     /// The keeper is gone (end of file): drain, commit, exit with code 70.
     Gone,
 }

@@ -77,11 +77,11 @@ mod tests {
         let late = RunId::from_u128(9);
         let fds = [out.as_fd(), err.as_fd()];
         say(&keeper, &ToServer::Held(Box::new(run(9))), &fds);
-        assert_eq!(events.recv().await, KeeperEvent::DoorOpened(late));
+        assert_eq!(events.recv().await, KeeperEvent::ShimReconnected(late));
         let held = client.take_held(late).expect("it is there");
         assert!(held.outputs.is_some() && client.take_held(late).is_none());
-        say(&keeper, &ToServer::Event(KeeperEvent::DoorLeft(late)), &[]);
-        assert_eq!(events.recv().await, KeeperEvent::DoorLeft(late));
+        say(&keeper, &ToServer::Event(KeeperEvent::ShimGone(late)), &[]);
+        assert_eq!(events.recv().await, KeeperEvent::ShimGone(late));
     }
 
     #[tokio::test]

@@ -493,7 +493,7 @@ fn answers_and_reports_have_these_bytes() {
     };
     check(&fact(Fact::StopInput(done)), "020005020dd00f010302");
     check(&event(KeeperEvent::ShutdownNow), "0202");
-    check(&event(KeeperEvent::DoorLeft(run(5))), "020705");
+    check(&event(KeeperEvent::ShimGone(run(5))), "020705");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "010106");
     check(&answer(Answer::Listed), "010107");

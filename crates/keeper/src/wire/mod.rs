@@ -178,7 +178,7 @@ pub(crate) enum ToServer {
     Hello { held: u32, hello: Box<KeeperHello> },
     /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of its relay.
     Answer { seq: u64, answer: Answer },
-    /// Any but [`KeeperEvent::DoorOpened`], which the client makes of `Held`, and [`KeeperEvent::Gone`].
+    /// Any but [`KeeperEvent::ShimReconnected`], which the client makes of `Held`, and [`KeeperEvent::Gone`].
     Event(KeeperEvent),
     /// With the read ends of both outputs, or the descriptors of a terminal. The number in the hello follows it at
     /// once; later ones are of the unreachable runs that it lists.

@@ -42,7 +42,7 @@ pub enum HeldPause {
     /// The run is not paused: its last pause reached its maximum, and the keeper has ended it.
     Expired,
     /// The run was requested to resume, and a process could not be continued yet: the keeper retries.
-    LettingGo,
+    Resuming,
 }
 
 /// Contents of an open row.
@@ -263,7 +263,7 @@ impl Machine {
                 self.effects.push(effect);
                 return Phase::Pausing { proc, stage };
             }
-            HeldPause::LettingGo
+            HeldPause::Resuming
                 if reported == LastPause::Paused || row == Some(RowState::Paused) =>
             {
                 if reported != LastPause::Paused {
@@ -273,7 +273,7 @@ impl Machine {
                 return Phase::Resuming { proc };
             }
             // A pause that did not reach every process was none.
-            HeldPause::None | HeldPause::LettingGo => ResumeReason::Asked,
+            HeldPause::None | HeldPause::Resuming => ResumeReason::Asked,
             HeldPause::Expired => ResumeReason::MaxPause,
         };
         // A pause that was complete, and of which the journal has no entry.

@@ -64,7 +64,7 @@ fn adopted_runs() -> Vec<(String, AdoptedRun)> {
             HeldPause::Stopping,
             HeldPause::Stopped,
             HeldPause::Expired,
-            HeldPause::LettingGo,
+            HeldPause::Resuming,
         ] {
             for reported in [
                 LastPause::Never,

@@ -66,7 +66,7 @@ fn command_that_is_over_brings_the_rest_forward() {
         2900,
         "it ends before what follows"
     );
-    ladder.go_on(200);
+    ladder.hurry(200);
     assert_eq!(ladder.due(200), Some(Action::Signal(Signal::HUP)));
     assert_eq!(ladder.due(699), None);
     assert_eq!(ladder.due(700), Some(Action::Signal(Signal::TERM)));
@@ -75,7 +75,7 @@ fn command_that_is_over_brings_the_rest_forward() {
         Some(5000),
         "SIGKILL comes when it was due"
     );
-    ladder.go_on(700);
+    ladder.hurry(700);
     assert_eq!(ladder.wake_at(), Some(5000));
 }
 

@@ -306,7 +306,7 @@ async fn stop(handle: &Handle, call: &AbortCall) -> Option<RunView> {
     let settled = live
         .wait_for(|live| {
             let view = &live.view;
-            let durable = view.desired == Desired::Stop && !live.stop_owed;
+            let durable = view.desired == Desired::Stop && !live.stop_pending;
             let reached = match call.wait {
                 AbortWait::None => durable,
                 AbortWait::LeaderExited => durable && view.times.leader_exited.is_some(),

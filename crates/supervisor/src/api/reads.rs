@@ -254,7 +254,7 @@ impl Supervisor {
         let row = read().await?;
         // Where the node has another server, everything about the row is that server's.
         if row.outcome.is_none() && self.shared.store.is_present().await {
-            recover::take_in_hand(&self.shared, row.clone());
+            recover::start_recovery(&self.shared, row.clone());
         }
         Ok(row)
     }

@@ -18,7 +18,7 @@ pub(crate) struct Live {
     /// The journal cannot be opened: there will be no source of readers.
     pub(crate) no_journal: bool,
     /// A stop was requested and is not on the row yet.
-    pub(crate) stop_owed: bool,
+    pub(crate) stop_pending: bool,
     /// The task has ended: the store decides.
     pub(crate) over: bool,
 }

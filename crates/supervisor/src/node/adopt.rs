@@ -51,7 +51,7 @@ pub(crate) async fn all(
     while let Some(part) = next(&mut opened).await? {
         for found in part {
             let run = found.held.run;
-            if found.go_on(shared).await? {
+            if found.start(shared).await? {
                 adopted.count += 1;
             } else {
                 adopted.left_alone.insert(run);
@@ -174,7 +174,7 @@ impl Found {
     }
 
     /// Starts the run's task. `false`: its key is another run's.
-    async fn go_on(self, shared: &Arc<Shared>) -> Result<bool, BootError> {
+    async fn start(self, shared: &Arc<Shared>) -> Result<bool, BootError> {
         let run = self.held.run;
         let keeper_run = self.keeper_run(shared).await.map_err(BootError::Store)?;
         let Some(keeper_run) = keeper_run else {

@@ -10,7 +10,9 @@ use crate::{
     },
     node::{floors, gauges, lease, recover, retention, takeover},
     record::NodeRecord,
-    registry::{Order, Shared, Supervisor, SupervisorConfig, serving::Serving, unreachable::Door},
+    registry::{
+        Order, Shared, Supervisor, SupervisorConfig, serving::Serving, unreachable::LateShim,
+    },
     telemetry::Telemetry,
 };
 use kennel_keeper::client::{Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal};
@@ -150,8 +152,10 @@ impl Supervisor {
                     self.shared.serving.leave();
                     crash_point!("leave.begun");
                 }
-                KeeperEvent::DoorOpened(run) => self.shared.doors.set(run, Door::Opened),
-                KeeperEvent::DoorLeft(run) => self.shared.doors.set(run, Door::Left),
+                KeeperEvent::ShimReconnected(run) => {
+                    self.shared.late_shims.set(run, LateShim::Reconnected)
+                }
+                KeeperEvent::ShimGone(run) => self.shared.late_shims.set(run, LateShim::Gone),
                 KeeperEvent::NotUpgraded(refusal) => Self::log_not_upgraded(&refusal),
                 KeeperEvent::Stray(stray) => log_stray(stray),
                 KeeperEvent::Gone => break self.keeper_lost().await,
@@ -179,7 +183,7 @@ impl Supervisor {
             None => true,
         };
         // A run that was late may be reported to the next server, where this one has not come to it.
-        if refused && last && !self.shared.doors.is_late(run) {
+        if refused && last && !self.shared.late_shims.is_late(run) {
             // No task waits for it any more; the keeper need not store it.
             self.shared.kernel.acknowledge(run);
         }

@@ -12,7 +12,7 @@ use crate::{
         view::{Live, StartAnswer},
     },
     node::adopt,
-    registry::{Entered, Handle, Order, OrderError, Place, Seat, Shared, unreachable::Door},
+    registry::{Entered, Handle, Order, OrderError, Place, Seat, Shared, unreachable::LateShim},
     run::{
         cleanup::Cleanup,
         reopened::{Left, Reopened},
@@ -54,7 +54,7 @@ const WATCH_MAX: Duration = Duration::from_secs(1);
 const WATCH_SLOWER: u32 = 32;
 
 /// Starts a task that ends and closes the run of this row, unless one is running.
-pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
+pub(crate) fn start_recovery(shared: &Arc<Shared>, row: RunRow) {
     begin(shared, row, true);
 }
 
@@ -64,7 +64,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let again = row.clone();
     let make = || {
         let mut view = RunView::from(row.clone());
-        if row.state != StoredState::Backoff && !shared.doors.is_late(run) {
+        if row.state != StoredState::Backoff && !shared.late_shims.is_late(run) {
             view.state = RunState::Stopping;
         }
         // Whether the gate of a first attempt was opened is not known before the run is observed.
@@ -108,7 +108,7 @@ fn begin_later(shared: &Arc<Shared>, row: RunRow) {
         // An error: the task is gone.
         let _ = live.wait_for(|live| live.over).await;
         if !waiting.serving.is_refusing() {
-            take_in_hand(&waiting, row);
+            start_recovery(&waiting, row);
         }
     });
 }
@@ -153,9 +153,9 @@ impl Recovery {
     ) {
         let run = self.row.new.run;
         let place = self.shared.place(run);
-        if self.row.state != StoredState::Backoff && self.shared.doors.is_late(run) {
-            let held = self.await_door(&mut orders).await;
-            self.shared.doors.set(run, Door::Done);
+        if self.row.state != StoredState::Backoff && self.shared.late_shims.is_late(run) {
+            let held = self.await_shim(&mut orders).await;
+            self.shared.late_shims.set(run, LateShim::Done);
             if let Some(held) = held {
                 let live = self.live;
                 let seat = Seat {
@@ -210,14 +210,14 @@ impl Recovery {
     }
 
     /// Waits for a shim that is alive and has not reconnected. `None`: it is gone, or the run is to end.
-    async fn await_door(&mut self, orders: &mut mpsc::Receiver<Box<Order>>) -> Option<HeldRun> {
+    async fn await_shim(&mut self, orders: &mut mpsc::Receiver<Box<Order>>) -> Option<HeldRun> {
         let run = self.row.new.run;
         let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
         tracing::warn!(run_id = %run, shim, "the shim of the run is alive and has not reconnected: waiting for it, the run is unchanged");
         loop {
             tokio::select! { biased;
-                door = self.shared.doors.answer(run) => {
-                    return self.shared.kernel.take_held(run).filter(|_| door == Door::Opened);
+                shim = self.shared.late_shims.answer(run) => {
+                    return self.shared.kernel.take_held(run).filter(|_| shim == LateShim::Reconnected);
                 }
                 Some(order) = orders.recv() => match *order {
                     Order::Stop(order, reply) => {

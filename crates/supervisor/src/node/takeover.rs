@@ -208,7 +208,7 @@ async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
         return;
     };
     match (shared.find(run), row.stop.clone()) {
-        (None, _) => recover::take_in_hand(shared, row),
+        (None, _) => recover::start_recovery(shared, row),
         (Some(handle), Some(order)) => {
             // The stop is on the row: no caller waits for an answer.
             let (reply, _) = oneshot::channel();

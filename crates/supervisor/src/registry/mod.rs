@@ -29,7 +29,9 @@ use crate::{
         view::{Live, StartAnswer},
     },
     record::{NodeRecord, node_store::NodeStore},
-    registry::{consumers::Consumers, found::Found, subscribers::Subscribers, unreachable::Doors},
+    registry::{
+        consumers::Consumers, found::Found, subscribers::Subscribers, unreachable::LateShims,
+    },
     telemetry::Telemetry,
 };
 use kennel_journal::Boot;
@@ -167,7 +169,7 @@ impl Handle {
             start,
             hub: None,
             no_journal: false,
-            stop_owed: false,
+            stop_pending: false,
             over: false,
         });
         let handle = Self {
@@ -225,7 +227,7 @@ pub(crate) struct Shared {
     pub(crate) record: Arc<NodeRecord>,
     pub(crate) hello: KeeperHello,
     /// Runs that the keeper may still find.
-    pub(crate) doors: Doors,
+    pub(crate) late_shims: LateShims,
     pub(crate) started: kennel_lifecycle::Timestamp,
     /// Serving state of this server.
     pub(crate) serving: Serving,
@@ -293,7 +295,7 @@ impl Shared {
             config,
             kernel,
             record,
-            doors: Doors::new(&hello.late),
+            late_shims: LateShims::new(&hello.late),
             hello,
             started,
             background: Background::new(serving.clone()),

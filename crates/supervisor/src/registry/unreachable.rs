@@ -7,47 +7,47 @@ use tokio::sync::watch;
 
 /// State of a shim that had not reconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum LateShim {
     /// The shim has not reconnected yet.
-    Waits,
+    Waiting,
     /// The keeper has the run.
-    Opened,
+    Reconnected,
     /// The shim is gone.
-    Left,
+    Gone,
     /// The run is adopted, or has ended.
     Done,
 }
 
 /// Shims that had not reconnected when this server began.
 #[derive(Debug)]
-pub(crate) struct Doors(watch::Sender<HashMap<RunId, Door>>);
+pub(crate) struct LateShims(watch::Sender<HashMap<RunId, LateShim>>);
 
-impl Doors {
+impl LateShims {
     pub(crate) fn new(late: &[RunId]) -> Self {
-        let doors = late.iter().map(|run| (*run, Door::Waits)).collect();
-        Self(watch::Sender::new(doors))
+        let states = late.iter().map(|run| (*run, LateShim::Waiting)).collect();
+        Self(watch::Sender::new(states))
     }
 
     /// Records the state of one.
-    pub(crate) fn set(&self, run: RunId, what: Door) {
-        self.0.send_modify(|doors| {
-            doors.insert(run, what);
+    pub(crate) fn set(&self, run: RunId, what: LateShim) {
+        self.0.send_modify(|states| {
+            states.insert(run, what);
         });
     }
 
     /// Whether the run's shim was late, and the run is not finished here.
     pub(crate) fn is_late(&self, run: RunId) -> bool {
-        let doors = self.0.borrow();
-        doors.get(&run).is_some_and(|door| *door != Door::Done)
+        let states = self.0.borrow();
+        states.get(&run).is_some_and(|shim| *shim != LateShim::Done)
     }
 
     /// Waits until the state of one is decided.
-    pub(crate) async fn answer(&self, run: RunId) -> Door {
-        let mut doors = self.0.subscribe();
-        let came = |doors: &HashMap<RunId, Door>| doors.get(&run) != Some(&Door::Waits);
-        let doors = doors.wait_for(came).await;
+    pub(crate) async fn answer(&self, run: RunId) -> LateShim {
+        let mut states = self.0.subscribe();
+        let came = |states: &HashMap<RunId, LateShim>| states.get(&run) != Some(&LateShim::Waiting);
+        let states = states.wait_for(came).await;
         // Never an error: `self` owns the sender.
-        let door = doors.ok().and_then(|doors| doors.get(&run).copied());
-        door.unwrap_or(Door::Left)
+        let shim = states.ok().and_then(|states| states.get(&run).copied());
+        shim.unwrap_or(LateShim::Gone)
     }
 }

@@ -49,7 +49,7 @@ const FINISH_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Wait after the disk refused a write.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 /// Most entries that wait for a disk that refuses; beyond it the oldest are given up, and that is reported.
-const LINES_OWED_MAX: usize = 256;
+const PENDING_LINES_MAX: usize = 256;
 
 /// Most warnings about a disk that refuses, per server; further ones are only logged.
 const WARNINGS_MAX: u32 = 64;
@@ -68,7 +68,7 @@ pub(crate) struct Output {
     flows: bool,
     /// Bytes that are in the file of a stream and not yet in the index.
     unindexed: [u64; 2],
-    owed: VecDeque<Owed>,
+    pending: VecDeque<PendingLine>,
     /// Entries of the journal.
     entries: EntryList,
     /// Holds the entries while the journal is not made; absent: it is made.
@@ -103,7 +103,7 @@ pub(crate) struct Output {
 
 /// An entry that the disk has not taken yet.
 #[derive(Debug)]
-struct Owed {
+struct PendingLine {
     entry: Entry,
     at: Timestamp,
     attempt: u32,
@@ -164,7 +164,7 @@ impl Output {
             paces: Box::default(),
             flows: false,
             unindexed,
-            owed: VecDeque::new(),
+            pending: VecDeque::new(),
             entries,
             record: None,
             // A journal that is not made here belongs to a run whose row has its end, which is to follow.
@@ -355,13 +355,13 @@ impl Output {
     /// Whether entries wait for the disk.
     pub(crate) fn has_pending(&self) -> bool {
         self.unindexed != [0, 0]
-            || !self.owed.is_empty()
+            || !self.pending.is_empty()
             || self.writer.dropped() != Dropped::default()
     }
 
     /// Appends an entry to the journal, or queues it until the disk takes it.
     pub(crate) fn line(&mut self, line: &Entry, at: Timestamp) {
-        self.owed.push_back(Owed {
+        self.pending.push_back(PendingLine {
             entry: line.clone(),
             at,
             attempt: self.attempt,
@@ -369,9 +369,9 @@ impl Output {
         if let Err(error) = self.settle() {
             self.refused(&error);
         }
-        while self.owed.len() > LINES_OWED_MAX {
+        while self.pending.len() > PENDING_LINES_MAX {
             tracing::error!(run_id = %self.run, "dropping an entry of the journal: the disk is full or failing");
-            self.owed.pop_front();
+            self.pending.pop_front();
             self.given_up += 1;
         }
     }
@@ -396,12 +396,12 @@ impl Output {
             // Output is moved again at once.
             self.retry_at = Some(clock::instant());
         }
-        if !self.owed.is_empty() {
+        if !self.pending.is_empty() {
             self.warn()?;
         }
-        while let Some(line) = self.owed.pop_front() {
+        while let Some(line) = self.pending.pop_front() {
             if let Err(error) = self.put(&line) {
-                self.owed.push_front(line);
+                self.pending.push_front(line);
                 return Err(error);
             }
         }
@@ -494,7 +494,7 @@ impl Output {
             self.writer.probe()?;
         }
         let message = refusal.message(clock::now(), self.given_up);
-        let line = Owed {
+        let line = PendingLine {
             entry: Entry::Warning { message },
             at: clock::now(),
             attempt: self.attempt,

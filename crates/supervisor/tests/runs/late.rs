@@ -70,7 +70,7 @@ fn run_with_dead_shim_is_recovered() {
     slow().live_long(async |stage| {
         let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
         stage.kernel().orphans.insert(run_id(), gone);
-        stage.send_event(KeeperEvent::DoorLeft(run_id()));
+        stage.send_event(KeeperEvent::ShimGone(run_id()));
         assert_eq!(ended(stage).await.state, RunState::Lost);
     });
 }

@@ -464,7 +464,7 @@ impl World {
         let facts = self.state.lock().unwrap().facts.clone();
         let of_run = facts.into_iter().filter(|report| report.run == run);
         let events = self.events.lock().unwrap();
-        events.send(KeeperEvent::DoorOpened(run)).unwrap();
+        events.send(KeeperEvent::ShimReconnected(run)).unwrap();
         for report in of_run {
             events.send(KeeperEvent::Report(report)).unwrap();
         }

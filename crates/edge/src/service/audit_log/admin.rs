@@ -37,10 +37,10 @@ impl AdminService for Audited<Admin> {
         &self,
         request: Request<pb::DrainRequest>,
     ) -> Result<Response<pb::DrainResponse>, Status> {
-        let wish = request.get_ref();
-        let mut asked = self.asked("Drain", &request, "").id(&wish.request_id);
-        asked = asked.with("action", word(wish.action().as_str_name(), "DRAIN_ACTION_"));
-        if let Some(deadline) = &wish.deadline {
+        let body = request.get_ref();
+        let mut asked = self.asked("Drain", &request, "").id(&body.request_id);
+        asked = asked.with("action", word(body.action().as_str_name(), "DRAIN_ACTION_"));
+        if let Some(deadline) = &body.deadline {
             asked = asked.with("deadline", time::text(deadline));
         }
         asked.recorded(self.inner.drain(request)).await

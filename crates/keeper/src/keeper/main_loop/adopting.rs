@@ -3,7 +3,7 @@
 use super::{Keeper, shims::Shim};
 use crate::{
     keeper::{
-        adoption::{Adoptable, Knock},
+        adoption::{Adoptable, AwaitedShim},
         run::Run,
     },
     values::KeeperEvent,
@@ -42,37 +42,37 @@ impl Keeper {
 
     /// Watches a shim that has not answered yet: its answer is handled whenever it comes. Where this process has no
     /// descriptors for it, recovery looks at the row.
-    pub(in crate::keeper) fn wait_at_door(&mut self, knock: Knock) {
+    pub(in crate::keeper) fn await_shim(&mut self, awaited: AwaitedShim) {
         let token = self.next_shim;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
-        if self.epoll.add(&knock.socket, event).is_ok() {
+        if self.epoll.add(&awaited.socket, event).is_ok() {
             self.next_shim += 1;
-            self.late.insert(token, knock);
+            self.late.insert(token, awaited);
         }
     }
 
     /// Handles a late shim that has answered, or is gone.
     pub(super) fn handle_late(&mut self, token: u64) {
-        let Some(knock) = self.late.remove(&token) else {
+        let Some(awaited) = self.late.remove(&token) else {
             return;
         };
-        let _ = self.epoll.delete(&knock.socket);
-        let id = knock.run;
-        if let Some(found) = knock.hear(&self.data_dir, &self.host) {
+        let _ = self.epoll.delete(&awaited.socket);
+        let id = awaited.run;
+        if let Some(found) = awaited.hear(&self.data_dir, &self.host) {
             self.adopt(found);
         }
         let run = self.runs.get(&id).and_then(Run::held);
         let (word, outputs) = match run {
             Some((held, outputs)) => (ToServer::Held(Box::new(held)), outputs),
-            None => (ToServer::Event(KeeperEvent::DoorLeft(id)), Vec::new()),
+            None => (ToServer::Event(KeeperEvent::ShimGone(id)), Vec::new()),
         };
         self.send(&word, outputs);
     }
 
     /// Stops to wait for this run's shim: the run is being ended.
-    pub(super) fn leave_door(&mut self, run: RunId) {
-        for (_, knock) in self.late.extract_if(|_, knock| knock.run == run) {
-            let _ = self.epoll.delete(&knock.socket);
+    pub(super) fn stop_awaiting_shim(&mut self, run: RunId) {
+        for (_, awaited) in self.late.extract_if(|_, awaited| awaited.run == run) {
+            let _ = self.epoll.delete(&awaited.socket);
         }
     }
 

@@ -14,7 +14,7 @@ use kennel_linux::clock;
 
 impl Keeper {
     pub(super) fn end_orphan(&mut self, seq: u64, recorded: Recorded, plan: &StopPlan, now: u64) {
-        self.leave_door(recorded.run);
+        self.stop_awaiting_shim(recorded.run);
         let recorded = self.without_other_shim(recorded);
         let mut known = self.orphans.iter_mut();
         let stuck = known.find(|o| o.seq.is_none() && o.recorded == recorded);

@@ -71,17 +71,20 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 }
 
 impl Keeper {
-    pub(super) fn prepare(&mut self, mut wish: PrepareRequest, fds: Vec<OwnedFd>) {
+    pub(super) fn prepare(&mut self, mut request: PrepareRequest, fds: Vec<OwnedFd>) {
         crash_point!("keeper.prepare");
         // From here on no process of the run checks again what this host can do.
-        let recovery = wish.policy.recovery().on_host(self.doors.can_be_made());
-        wish.policy.recovery = Some(recovery);
-        let seq = wish.seq;
-        let prepared = match self.runs.get(&wish.run) {
+        let recovery = request
+            .policy
+            .recovery()
+            .on_host(self.sockets.can_be_made());
+        request.policy.recovery = Some(recovery);
+        let seq = request.seq;
+        let prepared = match self.runs.get(&request.run) {
             None => {
-                let run_dir = Path::new(&wish.run_dir);
-                let place = NotifyPlace::of(self.node, wish.run, run_dir, &wish.policy);
-                let handed_out = self.hand_out(wish, fds, place.clone());
+                let run_dir = Path::new(&request.run_dir);
+                let place = NotifyPlace::of(self.node, request.run, run_dir, &request.policy);
+                let handed_out = self.hand_out(request, fds, place.clone());
                 // What a refused run has left.
                 handed_out.inspect_err(|_| place.remove())
             }
@@ -103,7 +106,7 @@ impl Keeper {
 
     fn hand_out(
         &mut self,
-        wish: PrepareRequest,
+        request: PrepareRequest,
         fds: Vec<OwnedFd>,
         place: NotifyPlace,
     ) -> Result<(), PrepareError> {
@@ -111,25 +114,25 @@ impl Keeper {
         // A file is missing because this process had no free descriptor for it.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
         let child = fds.next().ok_or_else(lost)?;
-        let streams = match wish.terminal {
-            Some(size) => on_terminal(&wish, size)?,
-            None => on_pipes(&wish, || fds.next().ok_or_else(lost))?,
+        let streams = match request.terminal {
+            Some(size) => on_terminal(&request, size)?,
+            None => on_pipes(&request, || fds.next().ok_or_else(lost))?,
         };
         let gate = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
-        let outlives = wish.policy.recovery() == Recovery::Adopt;
+        let outlives = request.policy.recovery() == Recovery::Adopt;
         // Opened before the group is made, which a failure would leave behind.
-        let notices = RunNotices::open(&wish.policy, place, outlives)?;
-        let group = self.groups.create(wish.run);
+        let notices = RunNotices::open(&request.policy, place, outlives)?;
+        let group = self.groups.create(request.run);
         crash_point!("keeper.group_made");
-        let limited = hold(&group, &wish.policy);
+        let limited = hold(&group, &request.policy);
         let held = Held::on(
             &self.facts,
             group.as_ref().map(|_| ()).map_err(Clone::clone),
-            &wish.policy,
+            &request.policy,
         );
         let group = group.ok();
         let refused = match limited {
-            _ if wish
+            _ if request
                 .policy
                 .min_containment
                 .is_some_and(|least| held.by < least) =>
@@ -150,7 +153,7 @@ impl Keeper {
             // Watched first: a shim with a job may write to its slot, which is free again after a failure.
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
-            self.give(&wish, &held, group.as_ref(), (&warm.socket, slot), files)
+            self.give(&request, &held, group.as_ref(), (&warm.socket, slot), files)
                 .inspect_err(|_| {
                     let _ = self.epoll.delete(&warm.socket);
                 })?;
@@ -163,7 +166,7 @@ impl Keeper {
                 // The shim got no job, and exits with its socket.
                 self.exits.never_used(self.next_shim);
                 self.leftovers.add(group, clock::boot_ms());
-                self.doors.remove(wish.run);
+                self.sockets.remove(request.run);
                 return Err(error.into());
             }
         };
@@ -175,7 +178,7 @@ impl Keeper {
             Shim {
                 pid: warm.pid,
                 socket: warm.socket,
-                run: wish.run,
+                run: request.run,
                 foreign: None,
                 at_end: false,
                 is_free: false,
@@ -183,10 +186,10 @@ impl Keeper {
             },
         );
         let parts = Parts {
-            id: wish.run,
+            id: request.run,
             shim: token,
-            policy: wish.policy,
-            run_dir: wish.run_dir.into(),
+            policy: request.policy,
+            run_dir: request.run_dir.into(),
             cgroup: group,
             held,
             outputs: streams.outputs,
@@ -194,32 +197,34 @@ impl Keeper {
             notices,
             counting: self.groups.counting(),
         };
-        let run = Run::wanted(parts, wish.seq, gate.1);
-        self.runs.insert(wish.run, run);
-        self.exit_slot_of.insert(wish.run, token);
+        let run = Run::wanted(parts, request.seq, gate.1);
+        self.runs.insert(request.run, run);
+        self.exit_slot_of.insert(request.run, token);
         crash_point!("keeper.job_given");
         Ok(())
     }
 
     /// Attributes of the command.
-    fn attributes(&self, wish: &PrepareRequest) -> Attributes {
-        let sandbox = wish.policy.privileges.sandbox.as_ref();
+    fn attributes(&self, request: &PrepareRequest) -> Attributes {
+        let sandbox = request.policy.privileges.sandbox.as_ref();
         Attributes {
-            run_dir: sandbox.map(|_| wish.run_dir.clone()),
-            ..self.inherited.attributes(&wish.policy)
+            run_dir: sandbox.map(|_| request.run_dir.clone()),
+            ..self.inherited.attributes(&request.policy)
         }
     }
 
     fn give(
         &self,
-        wish: &PrepareRequest,
+        request: &PrepareRequest,
         held: &Held,
         group: Option<&Group>,
         (shim, exit_slot): (&OwnedFd, Option<u32>),
         (child, gate, streams, notices): (&OwnedFd, &OwnedFd, &Streams, Option<&RunNotices>),
     ) -> io::Result<()> {
-        let outlives = wish.policy.recovery() == Recovery::Adopt;
-        let door = outlives.then(|| self.doors.make(wish.run)).transpose()?;
+        let outlives = request.policy.recovery() == Recovery::Adopt;
+        let listener = outlives
+            .then(|| self.sockets.make(request.run))
+            .transpose()?;
         let keepsake = outlives.then(|| WireKeepsake {
             held: held.clone(),
             host: self.host.clone(),
@@ -227,16 +232,16 @@ impl Keeper {
         let input = streams.input.as_ref().and_then(RunInput::for_shim);
         let notify = notices.and_then(RunNotices::for_shim);
         let job = ToShim::Job(Box::new(Job {
-            run: wish.run,
-            run_dir: wish.run_dir.clone(),
-            policy: wish.policy.clone(),
+            run: request.run,
+            run_dir: request.run_dir.clone(),
+            policy: request.policy.clone(),
             cgroup: group.map(|group| group.identity.clone()),
             placement: self.groups.placement(),
-            attributes: self.attributes(wish),
+            attributes: self.attributes(request),
             keepsake,
             input: input.is_some(),
             notify: notify.is_some(),
-            terminal: wish.terminal.is_some(),
+            terminal: request.terminal.is_some(),
             exit_slot,
         }));
         let mut fds = vec![
@@ -250,7 +255,7 @@ impl Keeper {
         if let Outputs::Pipes(stdout, stderr) = &streams.outputs {
             fds.extend([stdout.as_fd(), stderr.as_fd()]);
         }
-        fds.extend(door.iter().map(AsFd::as_fd));
+        fds.extend(listener.iter().map(AsFd::as_fd));
         fds.extend(input);
         fds.extend(notify);
         fds.extend(group.map(|group| group.dir.as_fd()));
@@ -269,13 +274,13 @@ fn unmade(error: &io::Error) -> Answer {
 /// Makes two pipes for the outputs. Their read ends are for the server's event loop, so they do not block; the ends of
 /// the command are other descriptions and do. `file` returns standard input, where that is not a pipe.
 fn on_pipes(
-    wish: &PrepareRequest,
+    request: &PrepareRequest,
     file: impl FnOnce() -> io::Result<OwnedFd>,
 ) -> io::Result<Streams> {
-    let (input, stdin) = match wish.input {
+    let (input, stdin) = match request.input {
         Some(attempt) => {
-            let outlives = wish.policy.recovery() == Recovery::Adopt;
-            let (input, stdin) = RunInput::new(attempt, Path::new(&wish.run_dir), outlives)?;
+            let outlives = request.policy.recovery() == Recovery::Adopt;
+            let (input, stdin) = RunInput::new(attempt, Path::new(&request.run_dir), outlives)?;
             (Some(input), stdin)
         }
         None => (None, file()?),
@@ -294,11 +299,11 @@ fn on_pipes(
 }
 
 /// Makes a terminal for all three streams.
-fn on_terminal(wish: &PrepareRequest, size: TerminalSize) -> Result<Streams, PrepareError> {
+fn on_terminal(request: &PrepareRequest, size: TerminalSize) -> Result<Streams, PrepareError> {
     let (terminal, slave) = Terminal::open(size)?.map_err(PrepareError::NoPty)?;
-    let input = match wish.input {
+    let input = match request.input {
         Some(attempt) => {
-            let run_dir = Path::new(&wish.run_dir);
+            let run_dir = Path::new(&request.run_dir);
             Some(RunInput::on_terminal(attempt, run_dir, terminal.master())?)
         }
         None => None,

@@ -257,7 +257,7 @@ impl Keeper {
         let hello = ToServer::Hello {
             held: u32::try_from(held.len()).unwrap_or(u32::MAX),
             hello: Box::new(KeeperHello {
-                late: self.late.values().map(|knock| knock.run).collect(),
+                late: self.late.values().map(|awaited| awaited.run).collect(),
                 restarts: self.restarts.count,
                 former: self.restarts.former.clone(),
                 upgrade: self.upgrades.for_next_server(),

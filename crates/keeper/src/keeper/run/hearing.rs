@@ -293,7 +293,7 @@ impl Run {
     }
 
     /// Reads the exit from the exit record of a shim that reaped the leader and died before it reported it.
-    pub(super) fn ask_last_will(&mut self, now: u64) {
+    pub(super) fn take_recorded_exit(&mut self, now: u64) {
         let lost = self.tree.as_ref().filter(|t| t.root == Root::Lost);
         let reaped = lost.filter(|tree| !tree.leader.is_unreaped());
         let Some(tree) = reaped.filter(|_| !self.heard.leader_exited) else {

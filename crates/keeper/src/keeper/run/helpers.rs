@@ -51,7 +51,7 @@ impl Run {
 
     /// Has the shim run a command as an action of a stop, until the next rung at most. A paused tree could not react.
     pub(super) fn stop_command(&mut self, argv: Vec<String>, now: u64) {
-        self.let_go();
+        self.end_pause();
         let ladder = self.ladder.as_ref();
         let timeout_ms = ladder.map_or(0, |ladder| ladder.time_of_command(now));
         let name = argv.first().cloned().unwrap_or_default();
@@ -72,7 +72,7 @@ impl Run {
         };
         self.report(Fact::StopCommand(StopCommand { at, name, end }));
         if let Some(ladder) = &mut self.ladder {
-            ladder.go_on(clock::boot_ms());
+            ladder.hurry(clock::boot_ms());
         }
     }
 

@@ -166,13 +166,13 @@ impl RunInput {
         };
         match answer {
             Some(answer) => said.push((seq, answer)),
-            None => said.extend(self.go_on()),
+            None => said.extend(self.write_waiting()),
         }
         said
     }
 
     /// Writes as many of the waiting bytes as there is space for.
-    fn go_on(&mut self) -> Option<Saying> {
+    fn write_waiting(&mut self) -> Option<Saying> {
         let mut waiting = self.waiting.take()?;
         let (seq, start) = (waiting.seq, waiting.start);
         if self.pipe.is_none() {
@@ -254,7 +254,7 @@ impl RunInput {
         crash_point!("keeper.input_close");
         self.shut(InputClosed::Client);
         let mut said = vec![(seq, InputResult::Stands)];
-        said.extend(self.go_on());
+        said.extend(self.write_waiting());
         said
     }
 
@@ -321,7 +321,7 @@ impl Run {
                 self.with_input(seq, attempt, |input| {
                     input.look_for_readers();
                     let mut said = vec![(seq, InputResult::Stands)];
-                    said.extend(input.go_on());
+                    said.extend(input.write_waiting());
                     said
                 });
             }
@@ -330,14 +330,14 @@ impl Run {
 
     /// Continues a waiting write, for which there may be space.
     pub(in crate::keeper) fn room_in_input(&mut self) {
-        let said = self.input.as_mut().and_then(RunInput::go_on);
+        let said = self.input.as_mut().and_then(RunInput::write_waiting);
         self.send_input_answers(said.into_iter().collect());
     }
 
     /// Performs an action of a stop: writes these bytes, or closes the input. A paused tree could not react.
     pub(super) fn stop_input(&mut self, bytes: Option<&[u8]>) {
         let at = clock::wall();
-        self.let_go();
+        self.end_pause();
         let written = match (&mut self.input, bytes) {
             (Some(input), Some(bytes)) => input.write_for_stop(bytes),
             (Some(input), None) => {

@@ -36,21 +36,21 @@ impl Run {
                 }
             }
             LeaderExit::Drain { timeout } => {
-                self.let_go();
+                self.end_pause();
                 let millis = |t: std::time::Duration| u64::try_from(t.as_millis());
                 let from = self.leader_left_at.unwrap_or(now);
                 let until = timeout.map(|t| from.saturating_add(millis(t).unwrap_or(u64::MAX)));
                 self.rest = Rest::Drains { until };
             }
             LeaderExit::Keep => {
-                self.let_go();
+                self.end_pause();
                 self.rest = Rest::ToKeep { confirmed: false };
             }
         }
     }
 
     /// Ends the pause with the leader: no caller could have a paused rest resumed.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn end_pause(&mut self) {
         let Some(tree) = &self.tree else { return };
         let (_, waiting) = self.pause.end(tree, &self.private_dir);
         if let Some(waiting) = waiting {
@@ -121,7 +121,7 @@ impl Run {
 
     fn keep(&mut self) {
         // A pause that was requested before the leader's exit was known.
-        self.let_go();
+        self.end_pause();
         let of_shim = |tree: &&Tree| matches!(tree.root, Root::Shim(_));
         let Some(left) = self.tree.as_ref().filter(of_shim).map(Tree::leftovers) else {
             return;

@@ -420,11 +420,11 @@ fn ending_pause_is_handed_over_as_ending() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = running(dir.path(), reaped());
     for (expired, wanted) in [
-        (false, HeldPause::LettingGo),
+        (false, HeldPause::Resuming),
         // It ends by itself, and that is reported when it has.
         (true, HeldPause::Stopped),
     ] {
-        run.pause = Pause::LettingGo {
+        run.pause = Pause::Resuming {
             held: crate::held::Held::default(),
             expired,
         };

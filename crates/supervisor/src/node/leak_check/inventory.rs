@@ -37,7 +37,7 @@ const ASKED_MAX: usize = 500;
 const NUMBERED_MAX: u32 = 5_000;
 
 /// A live run.
-pub(super) struct InHand {
+pub(super) struct Tracked {
     known: KnownRun,
     labels: Labels,
 }
@@ -57,23 +57,23 @@ pub(super) struct Compiled {
 
 impl Supervisor {
     /// Returns all runs that have a task here, those under recovery among them.
-    pub(super) fn live(&self) -> HashMap<RunId, InHand> {
+    pub(super) fn live(&self) -> HashMap<RunId, Tracked> {
         let host = &self.shared.hello.host;
         let all = self.shared.all().into_iter();
-        let in_hand = all.map(|(run, handle)| {
+        let tracked = all.map(|(run, handle)| {
             let live = handle.live.borrow();
             let known = KnownRun {
                 standing: RunStatus::Live,
                 identity: on_this_host(live.view.identity.clone(), host),
             };
             let labels = Arc::clone(&live.view.spec).into();
-            (run, InHand { known, labels })
+            (run, Tracked { known, labels })
         });
-        in_hand.collect()
+        tracked.collect()
     }
 
     /// Asks tracker, keeper and store. `before`: runs that were live before the scan.
-    pub(super) async fn compile(&self, look: &Look, before: HashMap<RunId, InHand>) -> Compiled {
+    pub(super) async fn compile(&self, look: &Look, before: HashMap<RunId, Tracked>) -> Compiled {
         let live = self.live();
         let mut compiled = Compiled {
             live: u32::try_from(live.len()).unwrap_or(u32::MAX),
@@ -88,9 +88,9 @@ impl Supervisor {
             rows_compared: true,
             ..HostInventory::default()
         };
-        for (run, in_hand) in live {
-            compiled.labels.insert(run, in_hand.labels);
-            compiled.inventory.runs.insert(run, in_hand.known);
+        for (run, tracked) in live {
+            compiled.labels.insert(run, tracked.labels);
+            compiled.inventory.runs.insert(run, tracked.known);
         }
         if let Err(error) = self.ask_store(look, &before, &mut compiled).await {
             compiled.inventory.rows_compared = false;
@@ -102,7 +102,7 @@ impl Supervisor {
     async fn ask_store(
         &self,
         look: &Look,
-        before: &HashMap<RunId, InHand>,
+        before: &HashMap<RunId, Tracked>,
         compiled: &mut Compiled,
     ) -> Result<(), StoreError> {
         let store = &self.shared.store;

@@ -1,6 +1,6 @@
 //! Entries of a run among its output: their positions, and those that the row of the run gets.
 
-use super::{Output, Owed};
+use super::{Output, PendingLine};
 use crate::base::event;
 use kennel_journal::Kind;
 use kennel_lifecycle::Entry;
@@ -13,7 +13,7 @@ const LATE_BYTES_MAX: u64 = 16 * 1024;
 
 impl Output {
     /// Appends an entry to the journal.
-    pub(super) fn put(&mut self, line: &Owed) -> io::Result<()> {
+    pub(super) fn put(&mut self, line: &PendingLine) -> io::Result<()> {
         let payload = event::encode(&line.entry);
         let place = EntryPlace {
             seq: self.hub().head().seq + 1,

@@ -76,7 +76,7 @@ impl Output {
 
     /// Stops to read the output of a run that outlives this service: what was read is kept, and the rest is left to the
     /// next service.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn detach(&mut self) {
         for index in 0..2 {
             if self.flows
                 && let Err(error) = self.keep_rest_of(index)

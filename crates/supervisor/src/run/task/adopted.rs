@@ -32,7 +32,7 @@ pub(super) struct Legacy {
 }
 
 impl RunTask {
-    /// Adopts a run. [`Self::go_on`] performs the actions that are due at once.
+    /// Adopts a run. [`Self::resume`] performs the actions that are due at once.
     pub(crate) fn adopt(shared: Arc<Shared>, keeper_run: KeeperRun, seat: Seat) -> Self {
         let KeeperRun {
             held,
@@ -177,9 +177,9 @@ impl RunTask {
             _ => "already_gone",
         };
         let machine = Machine::settled(now, outcome, left.record.clone(), left.row.times);
-        let wish = left.row.desired;
+        let desired = left.row.desired;
         let mut task = Self::left(shared, machine, left, seat);
-        task.attempts.settle(wish);
+        task.attempts.settle(desired);
         task.spans.recovered(&task.new, since, now, action);
         task
     }

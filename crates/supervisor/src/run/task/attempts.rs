@@ -314,8 +314,8 @@ impl RunTask {
     pub(super) fn record_request(&mut self, order: &StopOrder) {
         // A first attempt that has not run may have no row; its end is written before any caller is answered.
         let has_row = self.new.attempt > 1 || self.times().started.is_some();
-        if has_row && self.desired == Desired::Run && self.stops_owed == 0 {
-            self.stops_owed += 1;
+        if has_row && self.desired == Desired::Run && self.pending_stops == 0 {
+            self.pending_stops += 1;
             let deadline = clock::now().plus(order.grace);
             self.write(Write::Stop(order.clone(), deadline));
         }

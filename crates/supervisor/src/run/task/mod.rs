@@ -99,7 +99,7 @@ pub(crate) struct RunTask {
     silence: Silence,
     stop_due: Option<Instant>,
     /// Number of requested stops that are not on the row yet.
-    stops_owed: u32,
+    pending_stops: u32,
     /// Answer to Spawn, should the run not start; absent: the reason of the failure is the answer.
     refused: Option<StartAnswer>,
     /// Warning to report once the run is recorded.
@@ -237,7 +237,7 @@ impl RunTask {
             running_due: None,
             silence: Silence::default(),
             stop_due: None,
-            stops_owed: 0,
+            pending_stops: 0,
             refused: None,
             warning: None,
             signal: None,
@@ -303,7 +303,7 @@ impl RunTask {
             }
         }
         self.answer_waiters();
-        self.let_go_of_reports().await;
+        self.acknowledge_last_reports().await;
         // The journal's writer is dropped first, so that a reader which finds no live run finds a complete journal.
         self.output = None;
         if let Some(row) = self.closed_row.take() {
@@ -385,7 +385,7 @@ impl RunTask {
 
     fn keeper_lost(&mut self) {
         if self.is_left() {
-            self.output.iter_mut().for_each(Output::let_go);
+            self.output.iter_mut().for_each(Output::detach);
         } else {
             // The end of the output must not wait for consumers that may never acknowledge.
             self.output.iter_mut().for_each(Output::go_beyond);

@@ -54,10 +54,10 @@ impl RunTask {
 
     pub(super) fn stop(&mut self, order: StopOrder) -> Result<(), Refusal> {
         let wanted = self.stays_wanted(&order);
-        let owed = self.stops_owed;
+        let before = self.pending_stops;
         self.feed(Input::Command(Command::Stop(order.clone())))?;
         if !wanted {
-            if self.stops_owed == owed {
+            if self.pending_stops == before {
                 self.record_request(&order);
             }
             self.attempts.wants_end(order);

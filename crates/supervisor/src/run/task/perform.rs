@@ -62,7 +62,7 @@ impl RunTask {
             Effect::RecordStop { order, deadline } => {
                 let due = clock::instant() + STOP_RECORD_WAIT;
                 self.stop_due.get_or_insert(due);
-                self.stops_owed += 1;
+                self.pending_stops += 1;
                 self.write(Write::Stop(order, deadline));
             }
             Effect::StopTree(plan) => {

@@ -34,7 +34,7 @@ impl RunTask {
             let changes = [
                 self.show(&mut live.view),
                 set(&mut live.hub, hub),
-                set(&mut live.stop_owed, self.stops_owed > 0),
+                set(&mut live.stop_pending, self.pending_stops > 0),
             ];
             changes.contains(&true)
         });

@@ -13,7 +13,7 @@ use kennel_store::Desired;
 impl RunTask {
     /// Acknowledges final reports that come after the end of this task: no task handles them, and the keeper need not
     /// retain them.
-    pub(super) async fn let_go_of_reports(&mut self) {
+    pub(super) async fn acknowledge_last_reports(&mut self) {
         self.reports.close();
         // Reads to the end of the queue, which is after whatever was being put into it.
         while let Some(report) = self.reports.recv().await {
@@ -134,7 +134,7 @@ impl RunTask {
                 self.desired = Desired::Stop;
                 self.stop_deadline = Some(deadline);
                 self.stop_due = None;
-                self.stops_owed = self.stops_owed.saturating_sub(1);
+                self.pending_stops = self.pending_stops.saturating_sub(1);
                 self.report(Report::StopRecorded);
             }
             Done::StopRefused => {

@@ -70,7 +70,7 @@ fn write_without_room_waits_and_continues_in_place() {
     stage.input.waiting = None;
     assert_eq!(stage.write("a", None, &data), []);
     let mut read = stage.read(PIPE);
-    assert_eq!(stage.input.go_on(), Some((2, taken(0, false))));
+    assert_eq!(stage.input.write_waiting(), Some((2, taken(0, false))));
     read.extend(stage.read(1000));
     assert_eq!(read, data);
     assert!(stage.input.waits_for().is_none());
@@ -103,7 +103,7 @@ fn closed_pipe_ends_a_write_with_its_count() {
     assert_eq!(stage.write("a", None, &vec![7; PIPE + 1]), []);
     stage.command = None;
     let closed = InputResult::Refused(InputRefusal::Closed(InputClosed::Command));
-    assert_eq!(stage.input.go_on(), Some((1, closed)));
+    assert_eq!(stage.input.write_waiting(), Some((1, closed)));
     assert_eq!(stage.accepted(), PIPE as u64);
     assert_eq!(stage.write("b", None, b"x"), [(2, closed)]);
     let stands = stage.input.state();

@@ -1,7 +1,7 @@
 //! Reconnect sockets: shims listen at them for the next keeper. Each run that outlives a keeper has one, in one
 //! directory.
 
-use crate::keeper::adoption::Knock;
+use crate::keeper::adoption::AwaitedShim;
 use kennel_lifecycle::RunId;
 use kennel_linux::{
     capability::{Capability, CapabilityName},
@@ -28,9 +28,9 @@ const NAME: &str = "adoptable";
 const TRIAL: &str = "trial";
 
 /// The directory of the sockets, or why there is none.
-pub(super) struct Doors(Result<OwnedFd, String>);
+pub(super) struct ReconnectSockets(Result<OwnedFd, String>);
 
-impl Doors {
+impl ReconnectSockets {
     /// Makes the directory if it is missing, and tries to make a socket in it.
     pub(super) fn open(data_dir: &Path) -> Self {
         // The kernel kills all processes of a pid namespace with its first process (pid_namespaces(7)).
@@ -91,7 +91,7 @@ impl Doors {
     }
 
     /// Connects to the socket of a run. `None`: no process is behind it, or the file is no socket.
-    pub(super) fn knock(&self, run: RunId) -> Option<Knock> {
+    pub(super) fn connect(&self, run: RunId) -> Option<AwaitedShim> {
         let dir = self.0.as_ref().ok()?;
         let name = run.to_string();
         let found = fstatat(dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
@@ -100,7 +100,7 @@ impl Doors {
         }
         let socket = new_socket().ok()?;
         match connect(socket.as_raw_fd(), &address(dir, &name).ok()?) {
-            Ok(()) => Knock::new(run, socket).ok(),
+            Ok(()) => AwaitedShim::new(run, socket).ok(),
             Err(Errno::ECONNREFUSED) => {
                 let _ = remove_in(dir, name.as_str());
                 None
@@ -138,10 +138,10 @@ mod tests {
         let data = tempfile::tempdir().expect("a directory");
         let deep = data.path().join("d".repeat(120));
         std::fs::create_dir(&deep).expect("a directory");
-        let doors = Doors::open(&deep);
-        assert_eq!(doors.capability().missing, None);
+        let sockets = ReconnectSockets::open(&deep);
+        assert_eq!(sockets.capability().missing, None);
         let (run, other) = (RunId::from_u128(7), RunId::from_u128(8));
-        drop(doors.make(run).expect("a door"));
+        drop(sockets.make(run).expect("a socket"));
         let path = deep.join(NAME).join(run.to_string());
         let mode = std::fs::metadata(&path)
             .expect("it is there")
@@ -149,11 +149,11 @@ mod tests {
             .mode();
         assert_eq!(mode & 0o777, 0o600);
         std::fs::write(deep.join(NAME).join(other.to_string()), "").expect("a file");
-        assert_eq!(doors.all().len(), 2);
+        assert_eq!(sockets.all().len(), 2);
 
-        assert!(doors.knock(run).is_none() && doors.knock(other).is_none());
+        assert!(sockets.connect(run).is_none() && sockets.connect(other).is_none());
         assert_eq!(
-            doors.all(),
+            sockets.all(),
             [other],
             "what is no socket is not ours to remove"
         );
