@@ -153,7 +153,7 @@ impl Supervisor {
                     crash_point!("leave.begun");
                 }
                 KeeperEvent::ShimReconnected(run) => {
-                    self.shared.late_shims.set(run, LateShim::Reconnected)
+                    self.shared.late_shims.set(run, LateShim::Reconnected);
                 }
                 KeeperEvent::ShimGone(run) => self.shared.late_shims.set(run, LateShim::Gone),
                 KeeperEvent::NotUpgraded(refusal) => Self::log_not_upgraded(&refusal),
