@@ -173,11 +173,18 @@ impl Kennel {
     }
 
     async fn wait_until_it_serves(&mut self) {
+        if let Err(status) = self.serves().await {
+            panic!("kennel serve ended with {status}:\n{}", self.log());
+        }
+    }
+
+    /// Waits until a server of this keeper answers; the error is the keeper's exit.
+    async fn serves(&mut self) -> Result<(), ExitStatus> {
         let socket = self.socket();
         let looks = Looks::within(PATIENCE);
         loop {
             if let Some(status) = self.keeper.try_wait().expect("own child") {
-                panic!("kennel serve ended with {status}:\n{}", self.log());
+                return Err(status);
             }
             if socket.exists()
                 && let Ok(mut client) = Client::connect(&socket).await
@@ -190,7 +197,7 @@ impl Kennel {
                     self.cgroup_bases.push(PathBuf::from(base));
                 }
                 self.former_servers.extend(self.server());
-                return;
+                return Ok(());
             }
             looks
                 .again(|| format!("kennel serve answers:\n{}", self.log()))
@@ -487,20 +494,8 @@ impl Kennel {
 
     /// Waits until a server serves: under this keeper, or if that has exited, after another start.
     pub async fn serve_again(&mut self) {
-        let socket = self.socket();
-        let looks = Looks::within(PATIENCE);
-        loop {
-            if self.keeper.try_wait().expect("own child").is_some() {
-                return self.restart().await;
-            }
-            if let Ok(mut client) = Client::connect(&socket).await
-                && client.server_info().await.is_some()
-            {
-                return self.wait_until_it_serves().await;
-            }
-            looks
-                .again(|| format!("a server answers:\n{}", self.log()))
-                .await;
+        if self.serves().await.is_err() {
+            self.restart().await;
         }
     }
 
