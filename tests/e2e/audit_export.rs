@@ -4,7 +4,6 @@ use crate::{
     issuer_tokens::openssl,
     net::{Net, sleeper},
 };
-use kennel_proto::pb::{self, audit_record::Record};
 use kennel_tests::{
     Kennel, Options, PATIENCE,
     collector::{self, Collector, Manner},
@@ -197,14 +196,10 @@ async fn credentials_are_in_the_audit_log() {
     let (_, entry) = access.split_once("id = \"viewer\"").expect("its entry");
     let hash = entry.split_once("sha256 = \"").expect("a hash").1;
     let mut client = net.kennel.client().await;
-    let trail = must("trail", client.trail("").await);
+    let logged = must("trail", client.logged_requests("").await);
     let asked = |by: &str| {
-        let mut requests = trail.iter().filter_map(|record| match &record.record {
-            Some(Record::Request(request)) if request.by == by => Some(request),
-            _ => None,
-        });
-        let found: Option<&pb::AuditRequest> = requests.next();
-        found.unwrap_or_else(|| panic!("nothing by {by}: {trail:#?}"))
+        let found = logged.iter().find(|request| request.by == by);
+        found.unwrap_or_else(|| panic!("nothing by {by}: {logged:#?}"))
     };
     let shown = asked("spiffe://kennel/alice")
         .credential

@@ -1,6 +1,6 @@
 //! Callers without permission, by every way around the access check, and connections that must not block others.
 
-use kennel_proto::pb::{self, audit_record::Record};
+use kennel_proto::pb;
 use kennel_tests::{Client, Kennel, PATIENCE, argv, eventually, must, programs, sh, within};
 use std::{
     io::Write,
@@ -331,10 +331,7 @@ async fn assert_warned(kennel: &Kennel, what: &str) {
 }
 
 async fn denied_calls(client: &mut Client) -> Vec<pb::AuditRequest> {
-    let trail = must("audit", client.trail("").await);
-    let requests = trail.into_iter().filter_map(|record| match record.record {
-        Some(Record::Request(request)) => Some(request),
-        _ => None,
-    });
-    requests.filter(|r| r.code == "PERMISSION_DENIED").collect()
+    let mut requests = must("audit", client.logged_requests("").await);
+    requests.retain(|request| request.code == "PERMISSION_DENIED");
+    requests
 }

@@ -140,11 +140,8 @@ async fn calls_reach_runs_of_other_nodes() {
     let stopped = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
     let ended = there.abort_with(&stopped, None, AbortWait::TreeEmpty).await;
     assert_eq!(must("abort", ended).state(), RunState::Cancelled);
-    let trail = must("trail", here.trail(&stopped).await);
-    let asked = trail.iter().find_map(|record| match &record.record {
-        Some(pb::audit_record::Record::Request(asked)) if asked.rpc == "Abort" => Some(asked),
-        _ => None,
-    });
+    let logged = must("trail", here.logged_requests(&stopped).await);
+    let asked = logged.iter().find(|asked| asked.rpc == "Abort");
     let asked = asked.expect("the node of the run writes it down");
     assert!(asked.by.starts_with("uid:"), "{asked:?}");
     assert!(asked.asked["via"].starts_with("uid:"), "{asked:?}");
@@ -168,11 +165,8 @@ async fn client_at_terminal_is_logged_with_its_node() {
     let attached = must("attach", there.clone().process.attach(open).await);
     let mut attached = attached.into_inner();
     must("screen", attached.message().await).expect("it is open");
-    let trail = must("trail", here.trail(id).await);
-    let asked = trail.iter().find_map(|record| match &record.record {
-        Some(pb::audit_record::Record::Request(asked)) if asked.rpc == "Attach" => Some(asked),
-        _ => None,
-    });
+    let logged = must("trail", here.logged_requests(id).await);
+    let asked = logged.iter().find(|asked| asked.rpc == "Attach");
     let asked = asked.expect("it is written down");
     assert!(asked.asked["via"].starts_with("uid:"), "{asked:?}");
     must("abort", here.abort(id).await);
@@ -367,11 +361,9 @@ async fn owners_stay_apart_across_nodes() {
     assert_eq!(complaint(&refused).reason, "RUN_NOT_FOUND");
     must("pause", alice.processes().pause(pause()).await);
     // The other node records the caller's name.
-    let trail = must("trail", fleet.one.client().await.trail(&id).await);
-    let by = trail.iter().find_map(|record| match &record.record {
-        Some(pb::audit_record::Record::Request(asked)) if asked.rpc == "Pause" => Some(asked),
-        _ => None,
-    });
+    let logged = fleet.one.client().await.logged_requests(&id).await;
+    let logged = must("trail", logged);
+    let by = logged.iter().find(|asked| asked.rpc == "Pause");
     let by = by.expect("it is written down");
     assert_eq!(by.by, "token:alice");
     assert_eq!(by.asked["via"], "spiffe://kennel/nodes");

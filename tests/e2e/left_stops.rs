@@ -37,14 +37,10 @@ async fn running(node: &Kennel, at: &Kennel) -> pb::Run {
 
 /// Returns how often the audit log of its node has an Abort that was left.
 async fn carried_out(client: &mut Client, run_id: &str) -> usize {
-    let trail = must("trail", client.trail(run_id).await);
-    let left = trail.iter().filter(|record| match &record.record {
-        Some(pb::audit_record::Record::Request(asked)) => {
-            asked.rpc == "Abort" && asked.asked.contains_key("left_at_us")
-        }
-        _ => false,
-    });
-    left.count()
+    let logged = must("trail", client.logged_requests(run_id).await).into_iter();
+    logged
+        .filter(|asked| asked.rpc == "Abort" && asked.asked.contains_key("left_at_us"))
+        .count()
 }
 
 #[tokio::test(flavor = "multi_thread")]

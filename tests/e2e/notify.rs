@@ -4,9 +4,7 @@ use crate::{
     run_as::{self, with_user},
     with_and_without_cgroup,
 };
-use kennel_proto::pb::{
-    self, Activity, RunState, WaitCondition, audit_record::Record, liveness, readiness,
-};
+use kennel_proto::pb::{self, Activity, RunState, WaitCondition, liveness, readiness};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
     client::{complaint, duration},
@@ -234,11 +232,8 @@ fn thief(socket: &Path) -> pb::RunSpec {
 
 /// Returns the processes whose notices to this run were refused, from the audit log.
 async fn refused_senders(client: &mut Client, run: &str) -> Vec<i32> {
-    let records = must("audit", client.trail(run).await).into_iter();
-    let requests = records.filter_map(|record| match record.record {
-        Some(Record::Request(request)) if request.rpc == "sd_notify" => Some(request),
-        _ => None,
-    });
+    let logged = must("audit", client.logged_requests(run).await).into_iter();
+    let requests = logged.filter(|request| request.rpc == "sd_notify");
     let pids = requests.map(|request| {
         assert_eq!(request.code, "PERMISSION_DENIED");
         assert_eq!(request.reason, "CALLER_UNVERIFIED");

@@ -1,9 +1,7 @@
 //! Runs that may call the server that runs them: the calls, runs and time that a token is good for.
 
 use crate::{net::Net, run_secrets::Secrets, secrets::files_with, with_and_without_cgroup};
-use kennel_proto::pb::{
-    self, ApiAccess, OnParentEnd, RestartMode, RunState, audit_record::Record, secret::Source,
-};
+use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState, secret::Source};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually,
     eventually_async, fact, must, new_run_id, programs, sh,
@@ -337,12 +335,11 @@ async fn token_of_another_run_is_refused() {
         assert!(refused.contains("of that run alone"), "{refused}");
     }
     // The audit log of the run has it.
-    let trail = must("trail", two.client.trail(&two.run_id).await);
-    let denied = trail.iter().find_map(|record| match &record.record {
-        Some(Record::Request(request)) if request.code == "PERMISSION_DENIED" => Some(request),
-        _ => None,
-    });
-    let denied = denied.unwrap_or_else(|| panic!("no denial: {trail:#?}"));
+    let logged = must("trail", two.client.logged_requests(&two.run_id).await);
+    let denied = logged
+        .iter()
+        .find(|request| request.code == "PERMISSION_DENIED");
+    let denied = denied.unwrap_or_else(|| panic!("no denial: {logged:#?}"));
     assert_eq!(denied.asked["peer"], "a process of a run");
     // Nothing names server or token to a run without access.
     assert_eq!(

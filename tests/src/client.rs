@@ -164,6 +164,16 @@ impl Client {
         Ok(records)
     }
 
+    /// Returns the requests in the audit log: of a run, or of all where its id is empty.
+    pub async fn logged_requests(&mut self, run_id: &str) -> Result<Vec<pb::AuditRequest>, Status> {
+        let records = self.trail(run_id).await?.into_iter();
+        let requests = records.filter_map(|record| match record.record {
+            Some(pb::audit_record::Record::Request(request)) => Some(request),
+            _ => None,
+        });
+        Ok(requests.collect())
+    }
+
     /// Pauses a run.
     pub async fn pause(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::PauseRequest {

@@ -21,7 +21,7 @@ const STOP_WAIT_MS: u64 = 2_000;
 /// Pause between two checks.
 const LOOK_AGAIN_MS: u64 = 2;
 /// Pause between two attempts to continue processes.
-const LET_GO_AGAIN_MS: u64 = 200;
+const RESUME_AGAIN_MS: u64 = 200;
 
 /// Whether Kennel has stopped a tree.
 pub(super) enum Pause {
@@ -101,7 +101,7 @@ impl Pause {
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
         match self {
             Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
-            Self::Resuming { .. } => Some(now + LET_GO_AGAIN_MS),
+            Self::Resuming { .. } => Some(now + RESUME_AGAIN_MS),
             Self::None | Self::Expired | Self::Stopped { .. } => None,
         }
     }

@@ -77,7 +77,7 @@ impl Run {
             Some(Outputs::Terminal(terminal)) => Some(terminal.size()),
             Some(Outputs::Pipes(..)) | None => None,
         };
-        let unreleased = matches!(
+        let released = !matches!(
             self.stage,
             Stage::Preparing { .. } | Stage::AtGate | Stage::NotReleased
         );
@@ -86,7 +86,7 @@ impl Run {
             identity: identity.clone(),
             held: self.held.clone(),
             policy: self.policy.clone(),
-            released: !unreleased,
+            released,
             pause: self.pause.held(),
             stopping: self.ladder.is_some(),
             terminal,
