@@ -2,7 +2,7 @@
 
 use kennel_proto::pb;
 use kennel_tests::{
-    Kennel, Options, PATIENCE, SHUTDOWN_LIMIT,
+    Kennel, Options, PATIENCE, SHUTDOWN_LIMIT, cases,
     kennel::bare_command,
     must, programs, sh,
     shell::{finish, run_to_end},
@@ -12,7 +12,7 @@ use std::{
     fs,
     io::{Read, Write},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{
             fs::{MetadataExt, PermissionsExt, symlink},
             net::{UnixListener, UnixStream},
@@ -22,7 +22,6 @@ use std::{
     process::{Command, Output, Stdio},
     sync::Arc,
 };
-use tempfile::TempDir;
 
 /// The first bytes of every client: the preface, and empty settings.
 const HTTP2_BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -39,11 +38,37 @@ fn bind(dir: &Path) -> UnixListener {
     listener
 }
 
-fn passed(dir: &TempDir) -> Options {
-    Options {
-        passed_socket: Some(Arc::new(bind(dir.path()))),
-        ..Options::default()
+/// A service at a socket that was passed to it.
+struct Scene {
+    kennel: Kennel,
+    listener: Arc<UnixListener>,
+    /// Inode of the socket's file.
+    file: u64,
+}
+
+impl Scene {
+    async fn begin() -> Self {
+        let dir = must("a directory", tempfile::tempdir());
+        let listener = Arc::new(bind(dir.path()));
+        let path = dir.path().join("s/kennel.sock");
+        let file = must("metadata", fs::metadata(path)).ino();
+        let options = Options {
+            passed_socket: Some(Arc::clone(&listener)),
+            ..Options::default()
+        };
+        let kennel = Kennel::start_in(dir, options).await;
+        Self {
+            kennel,
+            listener,
+            file,
+        }
     }
+}
+
+cases! {
+    fn passed_socket(mut Scene::begin().await);
+    keeper_and_server_alone_hold_passed_socket,
+    passed_socket_serves_across_servers_and_keepers,
 }
 
 /// Number of descriptors of a process for the same socket.
@@ -55,14 +80,9 @@ fn copies(pid: i32, socket: &Path) -> usize {
     links.filter(|link| link == socket).count()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn passed_socket_serves_across_servers_and_keepers() {
-    let dir = must("a directory", tempfile::tempdir());
-    let options = passed(&dir);
-    let listener = options.passed_socket.clone().expect("it is passed");
-    let path = dir.path().join("s/kennel.sock");
-    let file = must("metadata", fs::metadata(&path)).ino();
-    let mut kennel = Kennel::start_in(dir, options).await;
+async fn passed_socket_serves_across_servers_and_keepers(scene: &mut Scene) {
+    let (kennel, file) = (&mut scene.kennel, scene.file);
+    let path = kennel.socket();
     kennel.kill_server();
     kennel.serve_again().await;
     kennel.kill_keeper();
@@ -90,26 +110,15 @@ async fn passed_socket_serves_across_servers_and_keepers() {
         pb::RunState::Cancelled,
         "it was ended in order"
     );
-    drop(listener);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn keeper_and_server_alone_hold_passed_socket() {
-    let dir = must("a directory", tempfile::tempdir());
-    let options = passed(&dir);
-    let own = options
-        .passed_socket
-        .as_ref()
-        .expect("it is passed")
-        .try_clone();
-    let own = OwnedFd::from(must("a copy", own));
-    let socket = must(
-        "a link",
-        fs::read_link(format!("/proc/self/fd/{}", fd_number(&own))),
-    );
-    let kennel = Kennel::start_in(dir, options).await;
+async fn keeper_and_server_alone_hold_passed_socket(scene: &mut Scene) {
+    let kennel = &scene.kennel;
+    let listener = scene.listener.as_raw_fd();
+    let socket = fs::read_link(format!("/proc/self/fd/{listener}"));
+    let socket = must("a link", socket);
     let mut client = kennel.client().await;
-    must("spawn", client.spawn(sh("exec sleep 600")).await);
+    let id = must("spawn", client.spawn(sh("exec sleep 600")).await).run_id;
     let server = kennel.server().expect("it serves").pid;
     assert_eq!(copies(kennel.keeper_pid(), &socket), 1);
     for process in kennel.descendants() {
@@ -121,6 +130,7 @@ async fn keeper_and_server_alone_hold_passed_socket() {
             process.cmdline()
         );
     }
+    must("abort", client.abort(&id).await);
 }
 
 #[tokio::test]
@@ -198,8 +208,4 @@ async fn serve(dir: &Path, listen: &str, fds: &str, socket: OwnedFd) -> Output {
         .stderr(Stdio::piped());
     let child = must("it runs", command.spawn());
     finish(child, "kennel serve", PATIENCE).await
-}
-
-fn fd_number(fd: &OwnedFd) -> i32 {
-    std::os::fd::AsRawFd::as_raw_fd(fd)
 }

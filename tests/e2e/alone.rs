@@ -1,24 +1,33 @@
 //! `kennel run` without a server.
 
-use kennel_tests::{Kennel, Options, PATIENCE, User, census, shell::run_to_end};
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use kennel_tests::{
+    PATIENCE, census,
+    kennel::{bare_command, install},
+    programs,
+    shell::run_to_end,
+};
+use std::{fs, os::unix::fs::PermissionsExt};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn run_without_server_starts_and_removes_its_own() {
-    let kennel = Kennel::start(Options {
-        user: User::Unprivileged,
-        ..Options::default()
-    })
-    .await;
-    let dir = kennel.scratch().join("alone");
+    let scratch = tempfile::tempdir().expect("a directory");
+    let dir = scratch.path();
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("own directory");
+    let program = dir.join("kennel");
+    install(&programs::kennel(), &program, "0755");
     for name in ["runtime", "tmp", "state"] {
         fs::create_dir_all(dir.join(name)).expect("own directory");
         fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o777))
             .expect("own directory");
     }
     let run = |words: &[&str]| {
-        let mut command: Command = kennel.command_of_user(&kennel.program());
-        command.arg("run").args(words).current_dir(&dir);
+        let mut command = bare_command("setpriv".as_ref());
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command
+            .arg(&program)
+            .arg("run")
+            .args(words)
+            .current_dir(dir);
         command.env("XDG_RUNTIME_DIR", dir.join("runtime"));
         command.env("XDG_STATE_HOME", dir.join("state"));
         command.env("TMPDIR", dir.join("tmp"));

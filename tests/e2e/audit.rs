@@ -6,7 +6,7 @@ use kennel_proto::pb::{
     UnverifiedKind,
 };
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, User, argv, complaint,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, User, argv, cases, complaint,
     eventually,
     kennel::{bare_command, kill_exactly, reap_orphans},
     must, new_run_id,
@@ -21,6 +21,9 @@ use std::{
     process::{Child, Command, Output, Stdio},
     time::Instant,
 };
+
+/// Runs that live during leak checks.
+const LIVE: u32 = 100;
 
 /// A process of the test's own; ended with it.
 pub(crate) struct Planted(Child);
@@ -144,9 +147,18 @@ async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: 
     assert!(!left.lives());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn leak_in_an_ended_runs_cgroup_is_ended() {
-    let kennel = Kennel::on_sqlite().await;
+// The last one removes the server's socket.
+cases! {
+    fn leaks_of_one_server(Kennel::on_sqlite().await);
+    malformed_scope_is_refused_whole,
+    leak_in_an_ended_runs_cgroup_is_ended,
+    named_process_with_a_marker_ends_within_scope,
+    marker_is_a_hint_and_unrelated_processes_live,
+    audit_of_hundred_live_runs_finds_nothing,
+    lost_socket_and_replaced_lock_are_reported,
+}
+
+async fn leak_in_an_ended_runs_cgroup_is_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
     let mut left = Planted::with(|_| {});
@@ -169,14 +181,14 @@ async fn leak_in_an_ended_runs_cgroup_is_ended() {
         (run_id.as_str(), "blue")
     );
     assert_eq!(leak.cgroup, dir.display().to_string());
-    let (doctor, text) = cli(&kennel, &["doctor"]).await;
+    let (doctor, text) = cli(kennel, &["doctor"]).await;
     assert_eq!(doctor.status.code(), Some(3), "{text}");
     assert!(
         text.contains(&format!("LEFT     {}:", left.pid())),
         "{text}"
     );
 
-    assert_scope(&kennel, &run_id, &mut left, &[]).await;
+    assert_scope(kennel, &run_id, &mut left, &[]).await;
     // An empty directory remains, which the next reap removes.
     let seen = audit(&mut client).await;
     assert!(
@@ -184,23 +196,19 @@ async fn leak_in_an_ended_runs_cgroup_is_ended() {
             .iter()
             .any(|group| group.run_id == run_id)
     );
-    let (_, text) = cli(&kennel, &["reap", "--yes", "--run", &run_id]).await;
+    let (_, text) = cli(kennel, &["reap", "--yes", "--run", &run_id]).await;
     assert!(text.contains("1 empty control groups removed"), "{text}");
     assert!(!dir.exists());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn named_process_with_a_marker_ends_within_scope() {
-    let kennel = Kennel::on_sqlite().await;
+async fn named_process_with_a_marker_ends_within_scope(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
     let mut left = Planted::marked(&run_id);
-    assert_scope(&kennel, &run_id, &mut left, &["--evidence", "marker"]).await;
+    assert_scope(kennel, &run_id, &mut left, &["--evidence", "marker"]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn marker_is_a_hint_and_unrelated_processes_live() {
-    let kennel = Kennel::on_sqlite().await;
+async fn marker_is_a_hint_and_unrelated_processes_live(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
     let live = must("spawn", client.spawn(argv(&["sleep", "1000"])).await).run_id;
@@ -304,12 +312,10 @@ async fn unproven_session_member_is_reported_and_not_signalled() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn audit_of_two_hundred_live_runs_finds_nothing() {
-    let kennel = Kennel::on_sqlite().await;
+async fn audit_of_hundred_live_runs_finds_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut ids = Vec::new();
-    for _ in 0..200 {
+    for _ in 0..LIVE {
         let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
         ids.push(run.run_id);
     }
@@ -330,7 +336,7 @@ async fn audit_of_two_hundred_live_runs_finds_nothing() {
             began.elapsed()
         );
         assert!(
-            seen.live_runs >= 200 && seen.held_processes >= 400,
+            seen.live_runs >= LIVE && seen.held_processes >= 2 * LIVE,
             "{seen:?}"
         );
         assert_eq!(seen.processes, []);
@@ -340,7 +346,7 @@ async fn audit_of_two_hundred_live_runs_finds_nothing() {
     }
     busy.await.expect("no panic");
     let seen = audit(&mut client).await;
-    let (doctor, text) = cli(&kennel, &["doctor"]).await;
+    let (doctor, text) = cli(kennel, &["doctor"]).await;
     let expected = if seen.unverified.is_empty() { 0 } else { 4 };
     assert_eq!(doctor.status.code(), Some(expected), "{text}");
     let service = seen.service.expect("the audit has it");
@@ -349,9 +355,7 @@ async fn audit_of_two_hundred_live_runs_finds_nothing() {
     assert_eq!(service.sockets[0].state(), pb::SocketState::InPlace);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lost_socket_and_replaced_lock_are_reported() {
-    let kennel = Kennel::on_sqlite().await;
+async fn lost_socket_and_replaced_lock_are_reported(kennel: &Kennel) {
     let mut client = kennel.client().await;
     fs::remove_file(kennel.socket()).expect("it was there");
     let lock = kennel.data_dir().join("lock");
@@ -466,9 +470,7 @@ async fn doctor_without_server_gives_hints_and_fails() {
     assert!(marked.lives());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn malformed_scope_is_refused_whole() {
-    let kennel = Kennel::on_sqlite().await;
+async fn malformed_scope_is_refused_whole(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let bad = "x".to_owned();
     let refused = client.reap(order(&[&bad])).await.expect_err("refused");

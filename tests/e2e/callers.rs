@@ -1,7 +1,7 @@
 //! Callers without permission, by every way around the access check, and connections that must not block others.
 
 use kennel_proto::pb;
-use kennel_tests::{Client, Kennel, PATIENCE, argv, eventually, must, programs, sh, within};
+use kennel_tests::{Client, Kennel, PATIENCE, argv, cases, eventually, must, sh, within};
 use std::{
     io::Write,
     os::unix::net::UnixStream,
@@ -193,15 +193,19 @@ time.sleep(1000)
 "#;
 
 fn python(script: &str, words: &[&str]) -> pb::RunSpec {
-    let program = programs::python();
-    let program = program.to_str().expect("UTF-8");
-    let words = [&[program, "-c", script], words].concat();
+    let words = [&["/usr/bin/python3", "-c", script], words].concat();
     argv(&words)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn runs_cannot_call_by_any_way_around() {
-    let kennel = Kennel::on_sqlite().await;
+// The first one counts all runs and all denied calls.
+cases! {
+    fn callers_of_one_server(Kennel::on_sqlite().await);
+    runs_cannot_call_by_any_way_around,
+    connections_held_by_a_run_block_no_client,
+    connections_of_one_process_block_no_client,
+}
+
+async fn runs_cannot_call_by_any_way_around(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let socket = kennel.socket();
     let socket = socket.to_str().expect("UTF-8");
@@ -251,48 +255,28 @@ async fn runs_cannot_call_by_any_way_around() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_held_by_a_run_block_no_client() {
-    let kennel = Kennel::on_sqlite().await;
+async fn connections_held_by_a_run_block_no_client(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let socket = kennel.socket();
     let count = HELD.to_string();
     let spec = python(HOLD, &[socket.to_str().expect("UTF-8"), &count]);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_text(&run.run_id, &format!("held {HELD}")).await;
-    abort_within(&kennel, &run.run_id).await;
-    assert_warned(&kennel, "peers that may not call have too many connections").await;
+    abort_within(kennel, &run.run_id).await;
+    assert_warned(kennel, "peers that may not call have too many connections").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_of_one_process_block_no_client() {
-    let kennel = Kennel::on_sqlite().await;
+async fn connections_of_one_process_block_no_client(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
     let socket = kennel.socket();
     let holding = tokio::task::spawn_blocking(move || hold(&socket));
     let held = within("hold", PATIENCE, holding).await.expect("held");
     println!("{} connections held by one process", held.len());
-    abort_within(&kennel, &run.run_id).await;
-    assert_warned(&kennel, "one process has too many connections").await;
+    abort_within(kennel, &run.run_id).await;
+    assert_warned(kennel, "one process has too many connections").await;
     drop(held);
     assert!(client.server_info().await.is_some(), "it is served again");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_without_calls_are_closed() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut silent = UnixStream::connect(kennel.socket()).expect("it listens");
-    silent.write_all(b"PRI").expect("sent");
-    let ended = tokio::task::spawn_blocking(move || {
-        let mut rest = Vec::new();
-        // Closed in order, or reset: it has ended.
-        let _ = std::io::Read::read_to_end(&mut silent, &mut rest);
-    });
-    within("the end of a connection without a call", PATIENCE, ended)
-        .await
-        .expect("it ends");
-    assert_warned(&kennel, "made no call that was accepted").await;
 }
 
 fn hold(socket: &Path) -> Vec<UnixStream> {

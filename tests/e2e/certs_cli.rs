@@ -1,7 +1,7 @@
 //! `kennel certs` and `kennel context` with the real binary: their files, checked by openssl.
 
 use kennel_tests::{
-    PATIENCE,
+    PATIENCE, cases,
     shell::{kennel_in, run_to_end},
 };
 use std::{
@@ -69,9 +69,16 @@ async fn with_certificates() -> (TempDir, String) {
     (dir, server + &client)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn three_commands_make_a_chain_that_openssl_accepts() {
-    let (dir, access) = with_certificates().await;
+// The second one counts all certificates.
+cases! {
+    fn certificates_and_tokens(with_certificates().await);
+    three_commands_make_a_chain_that_openssl_accepts,
+    revoked_certificates_are_refused_by_openssl_too,
+    files_are_only_replaced_by_force,
+    token_is_in_file_and_hashed_in_entry,
+}
+
+async fn three_commands_make_a_chain_that_openssl_accepts((dir, access): &(TempDir, String)) {
     let dir = dir.path();
     verifies(
         dir,
@@ -122,9 +129,7 @@ async fn three_commands_make_a_chain_that_openssl_accepts() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn files_are_only_replaced_by_force() {
-    let (dir, _) = with_certificates().await;
+async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
     let dir = dir.path();
     let read = |name: &str| fs::read(dir.join("certs").join(name)).expect("a file");
     let (ca, alice) = (read("ca-key.pem"), read("alice-key.pem"));
@@ -156,9 +161,7 @@ async fn files_are_only_replaced_by_force() {
     verifies(dir, "alice.pem").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn revoked_certificates_are_refused_by_openssl_too() {
-    let (dir, _) = with_certificates().await;
+async fn revoked_certificates_are_refused_by_openssl_too((dir, _): &(TempDir, String)) {
     let dir = dir.path();
     let checked = "verify -CAfile ca.pem -crl_check -CRLfile crl.pem";
     let old = fs::read(dir.join("certs/alice.pem")).expect("a file");
@@ -190,9 +193,7 @@ async fn revoked_certificates_are_refused_by_openssl_too() {
     assert!(said.contains("no certificate of \"carol\""), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn token_is_in_file_and_hashed_in_entry() {
-    let (dir, _) = with_certificates().await;
+async fn token_is_in_file_and_hashed_in_entry((dir, _): &(TempDir, String)) {
     let dir = dir.path();
     let entry = answer(
         dir,

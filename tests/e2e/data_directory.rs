@@ -1,7 +1,7 @@
 //! Data directories and listen paths in an unexpected state: a service refuses them, and reports why.
 
 use kennel_tests::{
-    Kennel, PATIENCE, complaint, eventually_async,
+    Kennel, PATIENCE, cases, complaint, eventually_async,
     kennel::{bare_command, serve_words},
     must, programs, sh,
     shell::{run_to_end, text},
@@ -146,6 +146,14 @@ async fn full_queue_at_listen_path_refuses_a_start() {
     drop(data);
 }
 
+// The last one ends the service.
+cases! {
+    fn data_directory_of_a_service(mut Kennel::on_sqlite().await);
+    service_files_are_private_and_commands_keep_umask,
+    removed_database_takes_no_run,
+    lost_node_name_is_refused_each_time,
+}
+
 /// Collects all files and directories of the service that are open to others.
 fn open_to_others(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("own directory").flatten() {
@@ -162,9 +170,7 @@ fn open_to_others(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn service_files_are_private_and_commands_keep_umask() {
-    let kennel = Kennel::on_sqlite().await;
+async fn service_files_are_private_and_commands_keep_umask(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("of-the-command");
     let script = format!("umask; echo x > {}; exit 3", file.display());
@@ -182,9 +188,7 @@ async fn service_files_are_private_and_commands_keep_umask() {
     assert!(found.is_empty(), "{found:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lost_node_name_is_refused_each_time() {
-    let mut kennel = Kennel::on_sqlite().await;
+async fn lost_node_name_is_refused_each_time(kennel: &mut Kennel) {
     let run = kennel.client().await.spawn(sh("sleep 600")).await;
     must("spawn", run);
     kennel.kill_service_after(|| {});
@@ -199,9 +203,7 @@ async fn lost_node_name_is_refused_each_time() {
     kennel.launch_again().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn removed_database_takes_no_run() {
-    let kennel = Kennel::on_sqlite().await;
+async fn removed_database_takes_no_run(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     must("spawn", client.spawn(sh("true")).await);
     let ran = kennel.scratch().join("ran");

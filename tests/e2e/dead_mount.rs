@@ -1,7 +1,10 @@
 //! A file system that does not answer, such as one whose server is away: it delays the calls that name it, and no other.
 
 use kennel_proto::pb;
-use kennel_tests::{Client, Kennel, RunExt, argv, client::Complaint, complaint, must, new_run_id};
+use kennel_tests::{
+    Client, Kennel, PATIENCE, RunExt, argv, cases, client::Complaint, complaint, eventually, must,
+    new_run_id, procfs::Proc,
+};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use std::{
     fs::{self, File},
@@ -53,10 +56,14 @@ async fn run_true(client: &mut Client) {
     assert_eq!(run.code(), Some(0), "{run:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unanswered_command_delays_no_other_call() {
-    let kennel = Kennel::on_sqlite().await;
-    let dead = DeadMount::make(kennel.scratch().join("dead"));
+cases! {
+    fn dead_mounts(Kennel::on_sqlite().await);
+    unanswered_command_delays_no_other_call,
+    run_in_unanswered_directory_can_be_aborted,
+}
+
+async fn unanswered_command_delays_no_other_call(kennel: &Kennel) {
+    let dead = DeadMount::make(kennel.scratch().join("dead-command"));
     let command = dead.at.join("x").display().to_string();
     let mut calls = Vec::new();
     for _ in 0..CALLS {
@@ -64,8 +71,11 @@ async fn unanswered_command_delays_no_other_call() {
         let spec = argv(&[command.as_str()]);
         calls.push(tokio::spawn(async move { client.spawn(spec).await }));
     }
-    // They are on their way, and answered after five seconds.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // They are answered after five seconds.
+    eventually("they are on their way", PATIENCE, || {
+        (blocked_threads(kennel, |_| true) > 0).then_some(())
+    })
+    .await;
     let mut client = kennel.client().await;
     for _ in 0..5 {
         run_true(&mut client).await;
@@ -82,10 +92,8 @@ async fn unanswered_command_delays_no_other_call() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn run_in_unanswered_directory_can_be_aborted() {
-    let kennel = Kennel::on_sqlite().await;
-    let dead = DeadMount::make(kennel.scratch().join("dead"));
+async fn run_in_unanswered_directory_can_be_aborted(kennel: &Kennel) {
+    let dead = DeadMount::make(kennel.scratch().join("dead-directory"));
     let id = new_run_id();
     let spec = in_directory(&dead.at.join("x"));
     let mut caller = kennel.client().await;
@@ -93,15 +101,31 @@ async fn run_in_unanswered_directory_can_be_aborted() {
         let id = id.clone();
         tokio::spawn(async move { caller.spawn_as(&id, spec).await })
     };
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let server = kennel.server().expect("it serves");
+    let is_of_run = |proc: &Proc| proc.pid != server.pid;
+    eventually("its child is in the directory", PATIENCE, || {
+        (blocked_threads(kennel, is_of_run) > 0).then_some(())
+    })
+    .await;
     let mut client = kennel.client().await;
     run_true(&mut client).await;
     assert!(!spawning.is_finished(), "its child waits for the directory");
 
-    must("abort", client.abort(&id).await);
+    let ending = client.abort_with(&id, Some(Duration::ZERO), pb::AbortWait::TreeEmpty);
+    must("abort", ending.await);
 
     let refused = spawning.await.expect("no panic").expect_err("aborted");
     assert_eq!(complaint(&refused).reason, "RUN_STOPPED");
+}
+
+/// Number of threads that wait for a file system and for no signal but SIGKILL, in those processes of the service.
+fn blocked_threads(kennel: &Kennel, is_counted: impl Fn(&Proc) -> bool) -> usize {
+    let counted = kennel.descendants().into_iter().filter(is_counted);
+    let tasks = counted.filter_map(|proc| fs::read_dir(format!("/proc/{}/task", proc.pid)).ok());
+    let stats = tasks
+        .flat_map(Iterator::flatten)
+        .filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats.filter(|stat| stat.contains(") D ")).count()
 }
 
 fn in_directory(at: &Path) -> pb::RunSpec {

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
-    Kennel, PATIENCE, RunExt, argv,
+    Kennel, Options, PATIENCE, RunExt, argv, cases,
     kennel::{bare_command, install, serve_words},
     must, programs, sh,
     shell::{run_to_end, text},
@@ -11,9 +11,37 @@ use kennel_tests::{
 use nix::unistd::Uid;
 use std::{fs, os::unix::fs::PermissionsExt, os::unix::process::CommandExt};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_runs_own_processes_are_refused() {
-    let kennel = Kennel::on_sqlite().await;
+// The last one opens directories of the server to others.
+cases! {
+    fn doors_of_one_server(Kennel::start(with_secrets()).await);
+    a_runs_own_processes_are_refused,
+    server_secrets_do_not_reach_a_child,
+    child_has_only_its_three_descriptors,
+    second_server_on_same_directory_names_the_first,
+    second_server_does_not_take_live_socket,
+    the_socket_is_for_its_owner_alone,
+}
+
+/// Options of a server whose environment has secrets, and variables that are meant for it alone.
+fn with_secrets() -> Options {
+    Options {
+        env: [
+            ("PGPASSWORD", "secret-1"),
+            ("DATABASE_URL", "secret-2"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "secret-3"),
+            ("NOTIFY_SOCKET", "/secret-4"),
+            ("LISTEN_FDS", "0"),
+            ("CREDENTIALS_DIRECTORY", "/secret-5"),
+            ("KENNEL_SECRET", "secret-6"),
+            ("HARMLESS", "harmless"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec(),
+        ..Options::default()
+    }
+}
+
+async fn a_runs_own_processes_are_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let program = programs::kennel();
     let ask = format!("{} --server {} ps", program.display(), kennel.address());
@@ -41,9 +69,7 @@ async fn a_runs_own_processes_are_refused() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_socket_is_for_its_owner_alone() {
-    let kennel = Kennel::on_sqlite().await;
+async fn the_socket_is_for_its_owner_alone(kennel: &Kennel) {
     let dir = kennel.socket().parent().expect("a directory").to_owned();
     let mode = fs::metadata(&dir)
         .expect("it is there")
@@ -89,9 +115,7 @@ async fn port_without_access_file_is_refused() {
     assert!(said.contains("--access"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn second_server_on_same_directory_names_the_first() {
-    let kennel = Kennel::on_sqlite().await;
+async fn second_server_on_same_directory_names_the_first(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["/bin/sleep", "300"])).await);
 
@@ -106,20 +130,19 @@ async fn second_server_on_same_directory_names_the_first() {
 
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        said.contains(&kennel.keeper_pid().to_string()),
-        "it names the holder: {said}"
-    );
+    let holder = format!("is in use by process {}", kennel.keeper_pid());
+    assert!(said.contains(&holder), "{said}");
+    assert!(said.contains("hint: a server runs there already"), "{said}");
     assert_eq!(text(&output), "", "errors go to stderr");
     assert_eq!(
         must("get", client.get(&run.run_id).await).state(),
         RunState::Running
     );
+    let ended = must("abort", client.abort(&run.run_id).await);
+    assert_eq!(ended.reason(), "aborted");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn second_server_does_not_take_live_socket() {
-    let kennel = Kennel::on_sqlite().await;
+async fn second_server_does_not_take_live_socket(kennel: &Kennel) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut second = bare_command(&programs::kennel());
     second
@@ -134,24 +157,7 @@ async fn second_server_does_not_take_live_socket() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn server_secrets_do_not_reach_a_child() {
-    let options = kennel_tests::Options {
-        env: [
-            ("PGPASSWORD", "secret-1"),
-            ("DATABASE_URL", "secret-2"),
-            ("OTEL_EXPORTER_OTLP_HEADERS", "secret-3"),
-            ("NOTIFY_SOCKET", "/secret-4"),
-            ("LISTEN_FDS", "0"),
-            ("CREDENTIALS_DIRECTORY", "/secret-5"),
-            ("KENNEL_SECRET", "secret-6"),
-            ("HARMLESS", "harmless"),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .to_vec(),
-        ..kennel_tests::Options::default()
-    };
-    let kennel = Kennel::start(options).await;
+async fn server_secrets_do_not_reach_a_child(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for (mode, harmless) in [
         (kennel_proto::pb::EnvMode::Minimal, false),
@@ -173,9 +179,7 @@ async fn server_secrets_do_not_reach_a_child() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn child_has_only_its_three_descriptors() {
-    let kennel = Kennel::on_sqlite().await;
+async fn child_has_only_its_three_descriptors(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Several at once: none may hold another's.
     let mut runs = Vec::new();

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
-    Client, Kennel, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, complaint,
+    Client, Kennel, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, cases, complaint,
     kennel::{bare_command, kill_exactly, reap_orphans, serve_words},
     must,
     procfs::{self, Proc},
@@ -176,15 +176,23 @@ fn pid_of(child: &Child) -> i32 {
     i32::try_from(child.id()).expect("pids are small")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn runs_of_another_container_are_closed_without_signals() {
+fn directory() -> TempDir {
     let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
-    let dir = dir.expect("a temporary directory can be made");
+    dir.expect("a temporary directory can be made")
+}
+
+cases! {
+    fn containers_on_one_directory(directory());
+    runs_of_another_container_are_closed_without_signals,
+    service_runs_where_no_run_survives_its_keeper,
+}
+
+async fn runs_of_another_container_are_closed_without_signals(dir: &TempDir) {
     let mut inodes = Vec::new();
     let mut before: Option<pb::Run> = None;
     // The kernel sometimes reuses the inode of a namespace that is gone.
     for round in 0..4 {
-        let container = Container::start(&dir, if round == 0 { 0 } else { STRANGERS }).await;
+        let container = Container::start(dir, if round == 0 { 0 } else { STRANGERS }).await;
         let host = container.info().await.host.expect("it says where it is");
         inodes.push((
             host.pid_namespace_inode,
@@ -213,15 +221,10 @@ async fn runs_of_another_container_are_closed_without_signals() {
         before = Some(run);
         container.kill().await;
     }
-    // The directory of the control groups is removed with the last one that ends in order.
-    Container::start(&dir, 0).await.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn service_runs_where_no_run_survives_its_keeper() {
-    let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
-    let dir = dir.expect("a temporary directory can be made");
-    let container = Container::start(&dir, 0).await;
+async fn service_runs_where_no_run_survives_its_keeper(dir: &TempDir) {
+    let container = Container::start(dir, 0).await;
     let host = container.info().await.host.expect("it says where it is");
     let adoption = host.capabilities.iter().find(|c| c.name == "adoption");
     assert!(adoption.is_some_and(|c| !c.available), "{host:?}");
@@ -233,5 +236,6 @@ async fn service_runs_where_no_run_survives_its_keeper() {
     let refused = client.spawn(adopted(service())).await;
     let refused = refused.expect_err("that was asked for, and cannot be");
     assert_eq!(complaint(&refused).reason, "CAPABILITY_MISSING");
+    // The directory of the control groups is removed with the last one that ends in order.
     container.end().await;
 }

@@ -5,7 +5,7 @@ use crate::{
     net::{Net, follow, sleeper},
 };
 use kennel_client::{connect_with, outlast};
-use kennel_tests::{PATIENCE, eventually, eventually_async, must, new_run_id};
+use kennel_tests::{PATIENCE, cases, eventually, eventually_async, must, new_run_id};
 use serde_json::json;
 use std::{
     collections::HashMap,
@@ -156,28 +156,33 @@ pub(crate) async fn admitted(net: &Net) -> Issuer {
 
 /// Waits until a token of this issuer and key may spawn.
 async fn accepted(net: &Net, issuer: &str, kid: &str) {
+    let token = token_of(issuer, net.dir.path(), (kid, "kennel", PLANNER), 600);
+    let bearing = bearing(net, token);
     eventually_async("the token is accepted", PATIENCE, async || {
-        let token = token_of(issuer, net.dir.path(), (kid, "kennel", PLANNER), 600);
-        let connection = connect_with(&net.address(), &bearing(net, token))
-            .await
-            .ok()?;
+        let connection = connect_with(&net.address(), &bearing).await.ok()?;
         spawn(&connection, &new_run_id()).await.ok()
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn keys_of_a_cluster_come_from_its_server() {
+// The last two replace the server.
+cases! {
+    fn keys_of_issuers(Net::start().await);
+    discovery_names_keys_and_bad_answers_are_refused,
+    keys_of_a_cluster_come_from_its_server,
+    clients_outlast_a_server_without_keys,
+}
+
+async fn keys_of_a_cluster_come_from_its_server(net: &Net) {
     const CLUSTER: &str = "https://kubernetes.default.svc.cluster.local";
-    let net = Net::start().await;
     let dir = net.dir.path();
     new_key(dir);
     let issuer = Issuer::start(dir).await;
     issuer.give(KEYS, &key_set(dir, "first"));
     fs::write(net.file("sa.token"), "token-of-the-pod\n").expect("own directory");
     let more = format!("keys_url = '{}{KEYS}'\nkeys_token = 'sa.token'", issuer.url);
-    admit(&net, &[(CLUSTER, more)]);
-    accepted(&net, CLUSTER, "first").await;
+    admit(net, &[(CLUSTER, more)]);
+    accepted(net, CLUSTER, "first").await;
     let requests = issuer.requests();
     assert_eq!(requests.len(), 1, "{requests:?}");
     let sent = requests[0].to_lowercase();
@@ -188,16 +193,16 @@ async fn keys_of_a_cluster_come_from_its_server() {
 
     // The first token with a new key is refused, and has the keys fetched; one with a removed key is cut off.
     let token = token_of(CLUSTER, dir, ("first", "kennel", PLANNER), 600);
-    let planner = net.connect(&bearing(&net, token)).await;
+    let planner = net.connect(&bearing(net, token)).await;
     let run = new_run_id();
     must("spawn", spawn(&planner, &run).await);
     let stream = tokio::spawn(follow(planner.processes(), run));
     new_key(dir);
     issuer.give(KEYS, &key_set(dir, "second"));
     let token = token_of(CLUSTER, dir, ("second", "kennel", PLANNER), 600);
-    let refused = refusal(&net, token).await;
+    let refused = refusal(net, token).await;
     assert!(refused.contains("key is not its issuer's"), "{refused}");
-    accepted(&net, CLUSTER, "second").await;
+    accepted(net, CLUSTER, "second").await;
     let ended = tokio::time::timeout(PATIENCE, stream).await;
     let status = ended.expect("the stream is cut").expect("no panic");
     assert_ne!(status.code(), Code::Ok);
@@ -207,16 +212,15 @@ async fn keys_of_a_cluster_come_from_its_server() {
         KEYS,
         "HTTP/1.1 503 Away\r\nConnection: close\r\n\r\n".to_owned(),
     );
-    accepted(&net, CLUSTER, "second").await;
+    accepted(net, CLUSTER, "second").await;
     net.kennel.kill_server();
+    let token = token_of(CLUSTER, dir, ("second", "kennel", PLANNER), 600);
     eventually_async("it cannot fetch", PATIENCE, async || {
-        let token = token_of(CLUSTER, dir, ("second", "kennel", PLANNER), 600);
-        let refused = refusal(&net, token).await;
+        let refused = refusal(net, token.clone()).await;
         refused.contains("have not been fetched yet").then_some(())
     })
     .await;
-    let token = token_of(CLUSTER, dir, ("second", "kennel", PLANNER), 600);
-    let planner = net.connect(&bearing(&net, token)).await;
+    let planner = net.connect(&bearing(net, token)).await;
     let refused = spawn(&planner, &new_run_id()).await.expect_err("refused");
     assert_eq!(refused.code(), Code::Unavailable);
     let reason = refused.get_details_error_info().map(|info| info.reason);
@@ -228,28 +232,26 @@ async fn keys_of_a_cluster_come_from_its_server() {
     .await;
     assert!(!net.kennel.log().contains("token-of-the-pod"));
     issuer.give(KEYS, &key_set(dir, "second"));
-    accepted(&net, CLUSTER, "second").await;
+    accepted(net, CLUSTER, "second").await;
 }
 
 /// A new server has no keys until the issuer answers: no client gets the answer that its token is wrong.
-#[tokio::test(flavor = "multi_thread")]
-async fn clients_outlast_a_server_without_keys() {
-    let net = Net::start().await;
+async fn clients_outlast_a_server_without_keys(net: &Net) {
     let dir = net.dir.path();
     new_key(dir);
     let issuer = Issuer::start(dir).await;
     issuer.give(KEYS, &key_set(dir, "first"));
     let name = issuer.url.clone();
     admit(
-        &net,
+        net,
         &[(&name, format!("keys_url = '{}{KEYS}'", issuer.url))],
     );
-    accepted(&net, &name, "first").await;
+    accepted(net, &name, "first").await;
     let token = token_of(&name, dir, ("first", "kennel", PLANNER), 600);
     issuer.hesitate(KEYS);
     let asked = issuer.requests().len();
     net.kennel.kill_server();
-    let (address, bearing, run) = (net.address(), bearing(&net, token), new_run_id());
+    let (address, bearing, run) = (net.address(), bearing(net, token), new_run_id());
     let calling = tokio::spawn(async move {
         let connection = connect_with(&address, &bearing).await;
         let connection = connection.expect("the token is not refused");
@@ -267,10 +269,9 @@ async fn clients_outlast_a_server_without_keys() {
     must("spawn", calling.await.expect("no panic"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn discovery_names_keys_and_bad_answers_are_refused() {
-    let net = Net::start().await;
+async fn discovery_names_keys_and_bad_answers_are_refused(net: &Net) {
     let dir = net.dir.path();
+    let access = fs::read_to_string(net.file("access.toml")).expect("it is there");
     new_key(dir);
     let issuer = Issuer::start(dir).await;
     let keys = key_set(dir, "first");
@@ -314,13 +315,13 @@ async fn discovery_names_keys_and_bad_answers_are_refused() {
         .iter()
         .map(|(name, more)| (name.as_str(), more.clone()))
         .collect();
-    admit(&net, &all);
+    admit(net, &all);
     // No authority of the web has issued its certificate.
     net.change_access(|text| {
         let (name, more) = &web;
         format!("{text}\n[[issuer]]\nname = '{name}'\naudience = 'kennel'\n{more}\n")
     });
-    accepted(&net, &of("good"), "first").await;
+    accepted(net, &of("good"), "first").await;
     for why in [
         "has answered 302",
         "more than 262144 bytes",
@@ -345,7 +346,7 @@ async fn discovery_names_keys_and_bad_answers_are_refused() {
         "of-web",
     ] {
         let token = token_of(&of(name), dir, ("first", "kennel", PLANNER), 600);
-        let refused = refusal(&net, token).await;
+        let refused = refusal(net, token).await;
         assert!(
             refused.contains("have not been fetched yet"),
             "{name}: {refused}"
@@ -358,7 +359,8 @@ async fn discovery_names_keys_and_bad_answers_are_refused() {
         .filter(|head| head.starts_with("GET /keys "))
         .count();
     assert_eq!(followed, 1);
-    tokio::time::timeout(Duration::from_secs(5), accepted(&net, &of("good"), "first"))
+    tokio::time::timeout(Duration::from_secs(5), accepted(net, &of("good"), "first"))
         .await
         .expect("others are served");
+    net.change_rules(|_| access.clone()).await;
 }

@@ -3,7 +3,7 @@
 use crate::{audit::Planted, readiness::by_line};
 use kennel_proto::pb::{self, DrainAction, LeaderExitAction, LeakEvidence, ReapMode, RunState};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv,
+    Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv, cases,
     client::duration,
     collector::{Collector, Manner},
     eventually, eventually_async,
@@ -12,17 +12,21 @@ use kennel_tests::{
     procfs::Proc,
     programs, sh,
     shell::run_to_end,
+    within,
 };
 use nix::sys::signal::Signal;
 use std::{
     collections::BTreeSet,
     fs,
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     time::Duration,
 };
 use tempfile::TempDir;
+
+/// Connections without a complete request: as many as are served at a time.
+const SILENT: usize = 16;
 
 /// Returns the variable that makes a server serve them there.
 fn listen(socket: &Path) -> (String, String) {
@@ -30,16 +34,49 @@ fn listen(socket: &Path) -> (String, String) {
     ("KENNEL_METRICS_LISTEN".to_owned(), address)
 }
 
-/// Starts a server that serves them at this socket, in a directory of its own.
-async fn with_metrics() -> (TempDir, PathBuf, Kennel) {
-    let scratch = must("a directory", tempfile::tempdir());
-    let socket = scratch.path().join("metrics.sock");
-    let kennel = Kennel::start(Options {
-        env: vec![listen(&socket)],
-        ..Options::default()
-    })
-    .await;
-    (scratch, socket, kennel)
+/// A server whose metrics are read in both ways: at a collector, and at a socket as by Prometheus.
+struct Scene {
+    collector: Collector,
+    /// Directory of the socket.
+    _scratch: TempDir,
+    socket: PathBuf,
+    kennel: Kennel,
+}
+
+impl Scene {
+    async fn begin() -> Self {
+        let collector = Collector::start(Manner::Willing).await;
+        let scratch = must("a directory", tempfile::tempdir());
+        let socket = scratch.path().join("metrics.sock");
+        let mut env = collector.env();
+        env.push(listen(&socket));
+        let kennel = Kennel::start(Options {
+            env,
+            ..Options::default()
+        })
+        .await;
+        Self {
+            collector,
+            _scratch: scratch,
+            socket,
+            kennel,
+        }
+    }
+}
+
+// The first one counts all runs of the server. Before the second one no leak check was made. The last two replace the
+// server, which counts from zero then.
+cases! {
+    fn metrics_of_one_server(mut Scene::begin().await);
+    runs_are_counted_by_how_they_have_ended,
+    detached_process_is_counted_once_until_gone,
+    escaped_processes_are_counted_once,
+    detached_process_is_no_orphan,
+    unread_stream_is_reported_as_lagging,
+    runs_that_wait_are_counted_by_reason,
+    metrics_socket_is_private_and_bounded,
+    next_server_serves_metrics_at_same_place,
+    process_found_at_start_is_counted_as_ended,
 }
 
 /// Returns what Prometheus would read at this socket.
@@ -75,18 +112,8 @@ async fn end(client: &mut Client, script: &str) {
     must("end", client.ended(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn runs_are_counted_by_how_they_have_ended() {
-    let collector = Collector::start(Manner::Willing).await;
-    let scratch = must("a directory", tempfile::tempdir());
-    let socket = scratch.path().join("metrics.sock");
-    let mut env = collector.env();
-    env.push(listen(&socket));
-    let kennel = Kennel::start(Options {
-        env,
-        ..Options::default()
-    })
-    .await;
+async fn runs_are_counted_by_how_they_have_ended(scene: &mut Scene) {
+    let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
     end(&mut client, "true").await;
     end(&mut client, "exit 3").await;
@@ -143,7 +170,7 @@ async fn runs_are_counted_by_how_they_have_ended() {
     assert_eq!(collector.count("rpc.server.call.duration", &calls), 6);
 
     // The same by the other way, under Prometheus' names.
-    let text = scrape(&socket).expect("it is served");
+    let text = scrape(&scene.socket).expect("it is served");
     let failed = [
         "kennel_run_outcome=\"failed\"",
         "error_type=\"exit_nonzero\"",
@@ -179,12 +206,10 @@ async fn runs_are_counted_by_how_they_have_ended() {
     must("abort", client.abort(&lives.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn runs_that_wait_are_counted_by_reason() {
-    let (_scratch, socket, kennel) = with_metrics().await;
+async fn runs_that_wait_are_counted_by_reason(scene: &mut Scene) {
+    let (socket, kennel) = (&scene.socket, &scene.kennel);
     let mut client = kennel.client().await;
     let waiting = |ready: f64, input: f64, attempt: f64| {
-        let socket = &socket;
         eventually("they are counted", PATIENCE, move || {
             let text = scrape(socket)?;
             let of = |reason: &str| {
@@ -232,19 +257,53 @@ async fn runs_that_wait_are_counted_by_reason() {
     waiting(0.0, 0.0, 0.0).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn next_server_serves_metrics_at_same_place() {
-    let (_scratch, socket, kennel) = with_metrics().await;
+async fn metrics_socket_is_private_and_bounded(scene: &mut Scene) {
+    let socket = &scene.socket;
+    eventually("the socket is there", PATIENCE, || {
+        UnixStream::connect(socket).ok()
+    })
+    .await;
+    let mode = fs::metadata(socket).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let silent: Vec<_> = (0..SILENT)
+        .map(|_| {
+            let mut stream = UnixStream::connect(socket).expect("it listens");
+            stream.write_all(b"GET /metr").expect("sent");
+            stream
+        })
+        .collect();
+    let at = socket.clone();
+    let scraping = tokio::task::spawn_blocking(move || {
+        let mut stream = UnixStream::connect(at).expect("it listens");
+        let request = b"GET /metrics HTTP/1.1\r\nHost: kennel\r\n\r\n";
+        stream.write_all(request).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answered");
+        answer
+    });
+    let answer = within("a scrape beside them", PATIENCE, scraping).await;
+    let answer = answer.expect("a scrape");
+    assert!(answer.contains("kennel_connection_active"), "{answer}");
+    let ends = tokio::task::spawn_blocking(move || {
+        for mut stream in silent {
+            // A status or none: the connection has ended.
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    within("the end of requests without a head", PATIENCE, ends)
+        .await
+        .expect("they end");
+}
+
+async fn next_server_serves_metrics_at_same_place(scene: &mut Scene) {
+    let (socket, kennel) = (&scene.socket, &scene.kennel);
     let mut client = kennel.client().await;
     let lives = must("spawn", client.spawn(sh("read x").open_input()).await);
-    eventually("metrics are served", PATIENCE, || scrape(&socket)).await;
+    eventually("metrics are served", PATIENCE, || scrape(socket)).await;
     kennel.kill_server();
     eventually("metrics are served again", PATIENCE, || {
-        let adopted = value(
-            &scrape(&socket)?,
-            "kennel_recovery_runs_total",
-            &["adopted"],
-        )?;
+        let adopted = value(&scrape(socket)?, "kennel_recovery_runs_total", &["adopted"])?;
         (adopted >= 1.0).then_some(())
     })
     .await;
@@ -341,22 +400,21 @@ async fn reads(collector: &Collector, metric: &str, attribute: Option<(&str, &st
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn detached_process_is_counted_once_until_gone() {
-    let (collector, kennel) = observed(&[]).await;
+async fn detached_process_is_counted_once_until_gone(scene: &mut Scene) {
+    let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&run.run_id).await);
     let marker = Some(("kennel.evidence", "marker"));
-    reads(&collector, "kennel.orphan.found", marker, 0).await;
+    reads(collector, "kennel.orphan.found", marker, 0).await;
     // No leak check was made, so the number is not known.
     assert!(!collector.metric_names().contains("kennel.orphan.count"));
     let planted = Planted::marked(&run.run_id);
     for _ in 0..2 {
         must("audit", client.audit().await);
     }
-    reads(&collector, "kennel.orphan.count", None, 1).await;
-    reads(&collector, "kennel.orphan.found", marker, 1).await;
+    reads(collector, "kennel.orphan.count", None, 1).await;
+    reads(collector, "kennel.orphan.found", marker, 1).await;
     let reaped = client.reap(pb::ReapLeaksRequest {
         mode: ReapMode::Execute.into(),
         run_ids: vec![run.run_id.clone()],
@@ -364,16 +422,17 @@ async fn detached_process_is_counted_once_until_gone() {
         ..pb::ReapLeaksRequest::default()
     });
     must("reap", reaped.await);
-    reads(&collector, "kennel.orphan.reaped", marker, 1).await;
-    reads(&collector, "kennel.orphan.count", None, 0).await;
+    reads(collector, "kennel.orphan.reaped", marker, 1).await;
+    reads(collector, "kennel.orphan.count", None, 0).await;
     assert_eq!(collector.count("kennel.orphan.found", &[]), 1);
     drop(planted);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn escaped_processes_are_counted_once() {
-    let (collector, kennel) = observed(&[]).await;
+async fn escaped_processes_are_counted_once(scene: &mut Scene) {
+    let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
+    let cancelled = Some(("kennel.run.outcome", "cancelled"));
+    let ended = collector.count("kennel.run.ended", &[("kennel.run.outcome", "cancelled")]);
     // One process stays in the session, in a group of its own; none leaves it.
     let stays = sh("set -m; sleep 1000 & echo up; wait");
     let stays = must("spawn", client.spawn(stays).await);
@@ -398,7 +457,7 @@ async fn escaped_processes_are_counted_once() {
     for _ in 0..2 {
         must("audit", client.audit().await);
     }
-    reads(&collector, "kennel.tree.escapes", None, escaped).await;
+    reads(collector, "kennel.tree.escapes", None, escaped).await;
     let by = must("get", client.get(&run.run_id).await).containment();
     let by = match by {
         pb::Containment::Cgroup => "cgroup",
@@ -409,14 +468,12 @@ async fn escaped_processes_are_counted_once() {
     // A later one is reported: one that would have come before it is not in flight any more.
     must("abort", client.abort(&run.run_id).await);
     must("abort", client.abort(&stays.run_id).await);
-    let ended = Some(("kennel.run.outcome", "cancelled"));
-    reads(&collector, "kennel.run.ended", ended, 2).await;
+    reads(collector, "kennel.run.ended", cancelled, ended + 2).await;
     assert_eq!(collector.count("kennel.tree.escapes", &[]), escaped);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn detached_process_is_no_orphan() {
-    let (collector, kennel) = observed(&[]).await;
+async fn detached_process_is_no_orphan(scene: &mut Scene) {
+    let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
     let pid_file = kennel.scratch().join("kept");
     let script = format!("sleep 1000 & echo $! > {}", pid_file.display());
@@ -425,19 +482,19 @@ async fn detached_process_is_no_orphan() {
     must("end", client.ended(&run.run_id).await);
     let kept = must("who is kept", fs::read_to_string(pid_file));
     let kept = Proc::read(kept.trim().parse().expect("a number")).expect("it lives");
+    let found = collector.count("kennel.orphan.found", &[]);
     let seen = must("audit", client.audit().await);
     assert_eq!(seen.processes.len(), 1, "{seen:?}");
-    reads(&collector, "kennel.orphan.count", None, 0).await;
-    reads(&collector, "kennel.orphan.found", None, 0).await;
+    reads(collector, "kennel.orphan.count", None, 0).await;
+    reads(collector, "kennel.orphan.found", None, found).await;
     // No test can make a process that a keeper or a shim does not reap: supervisor/src/registry/found.rs has one of its
     // own.
-    reads(&collector, "kennel.zombie.count", None, 0).await;
+    reads(collector, "kennel.zombie.count", None, 0).await;
     kill_exactly(&kept, Signal::SIGKILL);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn process_found_at_start_is_counted_as_ended() {
-    let (collector, mut kennel) = observed(&[]).await;
+async fn process_found_at_start_is_counted_as_ended(scene: &mut Scene) {
+    let (collector, kennel) = (&scene.collector, &mut scene.kennel);
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
     let leader = Proc::read(run.attempt().pid).expect("it runs");
@@ -452,14 +509,13 @@ async fn process_found_at_start_is_counted_as_ended() {
     kennel.restart().await;
     must("end", kennel.client().await.ended(&run.run_id).await);
     let recovery = Some(("kennel.evidence", "recovery"));
-    reads(&collector, "kennel.orphan.found", recovery, 1).await;
-    reads(&collector, "kennel.orphan.reaped", recovery, 1).await;
+    reads(collector, "kennel.orphan.found", recovery, 1).await;
+    reads(collector, "kennel.orphan.reaped", recovery, 1).await;
     reap_orphans();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unread_stream_is_reported_as_lagging() {
-    let (collector, kennel) = observed(&[]).await;
+async fn unread_stream_is_reported_as_lagging(scene: &mut Scene) {
+    let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
     let script = format!(
         "echo up; read x; {} bytes 8000000; read x",
@@ -467,32 +523,30 @@ async fn unread_stream_is_reported_as_lagging() {
     );
     let run = must("spawn", client.spawn(sh(&script).open_input()).await);
     client.hear_up(&run.run_id).await;
-    reads(&collector, "kennel.subscriber.active", None, 0).await;
+    reads(collector, "kennel.subscriber.active", None, 0).await;
     let deaf = must("stream", client.events_after(&run.run_id, 0).await);
-    reads(&collector, "kennel.subscriber.active", None, 1).await;
-    reads(&collector, "kennel.subscriber.lag", None, 0).await;
+    reads(collector, "kennel.subscriber.active", None, 1).await;
+    reads(collector, "kennel.subscriber.lag", None, 0).await;
     must("input", client.type_in(&run.run_id, "go\n").await);
     eventually("it is behind", PATIENCE, || {
         (collector.count("kennel.subscriber.lag", &[]) > 5).then_some(())
     })
     .await;
     drop(deaf);
-    reads(&collector, "kennel.subscriber.active", None, 0).await;
-    reads(&collector, "kennel.subscriber.lag", None, 0).await;
+    reads(collector, "kennel.subscriber.active", None, 0).await;
+    reads(collector, "kennel.subscriber.lag", None, 0).await;
     must("abort", client.abort(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn refused_run_is_counted_by_reason() {
-    let (collector, kennel) = observed(&["--cgroup", "off"]).await;
+async fn refused_run_is_counted_by_reason((collector, kennel): &(Collector, Kennel)) {
     let mut client = kennel.client().await;
     let why = |reason: &'static str| Some(("kennel.reason", reason));
-    reads(&collector, "kennel.admission.rejected", None, 0).await;
+    reads(collector, "kennel.admission.rejected", None, 0).await;
     let mut held = sh("true");
     held.set_min_containment(pb::Containment::Cgroup);
     client.spawn(held).await.expect_err("there is none");
     reads(
-        &collector,
+        collector,
         "kennel.admission.rejected",
         why("CONTAINMENT_UNAVAILABLE"),
         1,
@@ -505,7 +559,7 @@ async fn refused_run_is_counted_by_reason() {
     must("drain", client.admin.drain(drain).await);
     client.spawn(sh("true")).await.expect_err("it is drained");
     reads(
-        &collector,
+        collector,
         "kennel.admission.rejected",
         why("NODE_DRAINING"),
         1,
@@ -524,7 +578,7 @@ async fn refused_run_is_counted_by_reason() {
     client.process.spawn(dry).await.expect_err("it is drained");
     client.spawn(sh("true")).await.expect_err("it is drained");
     reads(
-        &collector,
+        collector,
         "kennel.admission.rejected",
         why("NODE_DRAINING"),
         2,
@@ -533,23 +587,28 @@ async fn refused_run_is_counted_by_reason() {
     assert_eq!(collector.count("kennel.admission.rejected", &[]), 3);
 }
 
+// The last one drains the server.
+cases! {
+    fn usage_and_refusals_of_a_server(observed(&["--cgroup", "off", "--retain-bytes", "64M"]).await);
+    server_usage_is_measured_beside_its_limits,
+    refused_run_is_counted_by_reason,
+}
+
 /// Longest wait for the size of the journals, which is checked every ten seconds.
 const LOOKED_WITHIN: Duration = Duration::from_mins(1);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn server_usage_is_measured_beside_its_limits() {
-    let (collector, kennel) = observed(&["--retain-bytes", "64M"]).await;
+async fn server_usage_is_measured_beside_its_limits((collector, kennel): &(Collector, Kennel)) {
     let mut client = kennel.client().await;
-    reads(&collector, "kennel.journal.limit", None, 64 << 20).await;
+    reads(collector, "kennel.journal.limit", None, 64 << 20).await;
     let max = must("the limit", fs::read_to_string("/proc/sys/kernel/pty/max"));
     let max = max.trim().parse().expect("a number");
-    reads(&collector, "kennel.pty.limit", None, max).await;
-    reads(&collector, "kennel.pty.count", None, 0).await;
+    reads(collector, "kennel.pty.limit", None, max).await;
+    reads(collector, "kennel.pty.count", None, 0).await;
     let spec = sh("read x").on_terminal(pb::Terminal::default());
     let on_terminal = must("spawn", client.spawn(spec).await);
-    reads(&collector, "kennel.pty.count", None, 1).await;
+    reads(collector, "kennel.pty.count", None, 1).await;
     must("abort", client.abort(&on_terminal.run_id).await);
-    reads(&collector, "kennel.pty.count", None, 0).await;
+    reads(collector, "kennel.pty.count", None, 0).await;
 
     let server = kennel.server().expect("it lives");
     let open = || fs::read_dir(format!("/proc/{}/fd", server.pid)).expect("it lives");

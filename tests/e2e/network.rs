@@ -1,16 +1,21 @@
 //! The server on the network: the rights of principals, over real TLS and with real credentials.
 
-use crate::net::{Net, ROLES, follow, must_succeed, sleeper};
+use crate::{
+    issuer_tokens::{PLANNER, admit_planner, bearing, key_set, openssl, refusal, spawn, token},
+    net::{Net, follow, must_succeed, sleeper},
+    run_as::{GID, GROUPS, UID, with_user},
+};
 use kennel_client::{Address, Connection, connect_with};
-use kennel_proto::pb::{self, stream_events_request::Position};
+use kennel_proto::pb::{self, secret::Source, stream_events_request::Position};
 use kennel_tests::{
-    PATIENCE,
+    Options, PATIENCE, SpecExt, cases,
     client::duration,
-    eventually,
+    complaint, eventually,
     kennel::bare_command,
     must, new_run_id, programs,
     raw::Raw,
     shell::{kennel_in, run_to_end},
+    within,
 };
 use prost::Message;
 use std::{fs, io::Write as _, net::TcpStream, os::unix::process::CommandExt, time::Duration};
@@ -62,57 +67,6 @@ pub(crate) fn options_of_methods(name: &str) -> Vec<(String, usize)> {
         }
     }
     methods
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_role_may_call_what_the_contract_says() {
-    let net = Net::start().await;
-    let mut callers = Vec::new();
-    for role in ROLES {
-        callers.push(net.by_token(role).await);
-    }
-    let refused = connect_with(&net.address(), &net.anonymous()).await;
-    let refused = refused.expect_err("no credentials").to_string();
-    assert!(refused.contains("certificate or a token"), "{refused}");
-    // Tokens that are no longer valid: another text, and an expired one.
-    for (name, becomes) in [("unknown", "unknown text"), ("late", "")] {
-        let file = net.file(&format!("ca/{name}.token"));
-        must("copy", fs::copy(net.file("ca/admin.token"), &file));
-        let connection = net.by_token(name).await;
-        match becomes {
-            "" => drop(must("copy", fs::copy(net.file("ca/expired.token"), &file))),
-            text => must("write", fs::write(&file, text)),
-        }
-        callers.push(connection);
-    }
-    let (expired, unknown) = (callers.pop().expect("one"), callers.pop().expect("one"));
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let methods = methods();
-    assert_eq!(methods.len(), 35);
-    for (path, least) in &methods {
-        let denied = (Code::Unauthenticated, "UNAUTHENTICATED".to_owned());
-        assert_eq!(call(&unknown, path, Vec::new()).await, denied, "{path}");
-        assert_eq!(call(&expired, path, Vec::new()).await, denied, "{path}");
-        for (at, caller) in callers.iter().enumerate() {
-            // Calls that change the node are not made by a principal that may.
-            let changes_node = ["/Drain", "/Undrain", "/Upgrade"]
-                .iter()
-                .any(|end| path.ends_with(end));
-            if at + 1 < *least {
-                let denied = (Code::PermissionDenied, "PERMISSION_DENIED".to_owned());
-                assert_eq!(
-                    call(caller, path, Vec::new()).await,
-                    denied,
-                    "{path} by {}",
-                    ROLES[at]
-                );
-            } else if !changes_node {
-                let (code, reason) = call(caller, path, Vec::new()).await;
-                let is_denied = matches!(code, Code::PermissionDenied | Code::Unauthenticated);
-                assert!(!is_denied, "{path} by {}: {reason}", ROLES[at]);
-            }
-        }
-    }
 }
 
 /// Returns one valid request of each RPC that takes a run.
@@ -199,9 +153,37 @@ pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn foreign_run_is_answered_like_an_absent_one() {
-    let net = Net::start().await;
+// The first two expect neither earlier calls nor runs of Bob. The last two revoke Bob's certificate and end the server.
+cases! {
+    fn principals_on_one_server(mut with_permissions().await);
+    credentials_are_in_the_audit_log,
+    foreign_run_is_answered_like_an_absent_one,
+    only_named_users_are_given,
+    only_named_secrets_are_given,
+    service_account_tokens_of_a_named_issuer_call,
+    half_open_handshakes_lock_no_client_out,
+    listed_user_may_use_a_shared_socket,
+    open_streams_end_when_their_credentials_do,
+    port_is_served_after_server_and_keeper_deaths,
+}
+
+/// A server where Alice may run as another user and with some of the server's secrets.
+async fn with_permissions() -> Net {
+    Net::start_prepared(Options::default(), &[], |text| {
+        let name = "name = \"spiffe://kennel/alice\"";
+        let [first, second] = GROUPS;
+        text.replace(
+            name,
+            &format!(
+                "{name}\nrun_as = [{UID}]\nrun_as_groups = [{GID}, {first}, {second}]\n\
+                 secrets = [\"file:team/*\", \"credential:db\"]"
+            ),
+        )
+    })
+    .await
+}
+
+async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
     let (alice, bob) = (
         net.by_certificate("alice").await,
         net.by_certificate("bob").await,
@@ -272,9 +254,7 @@ async fn foreign_run_is_answered_like_an_absent_one() {
     assert!(format!("{:?}", ended.end_reason).contains("token:operator"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn open_streams_end_when_their_credentials_do() {
-    let net = Net::start().await;
+async fn open_streams_end_when_their_credentials_do(net: &mut Net) {
     let (alice, bob) = (
         net.by_certificate("alice").await,
         net.by_certificate("bob").await,
@@ -284,10 +264,12 @@ async fn open_streams_end_when_their_credentials_do() {
     must("spawn", alice.processes().spawn(sleeper(&run, &[])).await);
     let own = new_run_id();
     must("spawn", bob.processes().spawn(sleeper(&own, &[])).await);
-    let mut of_alice = tokio::spawn(follow(alice.processes(), run.clone()));
+    let of_alice = tokio::spawn(follow(alice.processes(), run.clone()));
     let of_bob = tokio::spawn(follow(bob.processes(), own.clone()));
     let of_token = tokio::spawn(follow(viewer.processes(), run.clone()));
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Streams with valid credentials outlast the checks of them.
+    net.change_rules(|text| text + "\n").await;
+    net.change_rules(|text| text + "\n").await;
     assert!(!of_bob.is_finished() && !of_token.is_finished());
 
     // Bob's certificate is revoked, the token is removed.
@@ -313,24 +295,18 @@ async fn open_streams_end_when_their_credentials_do() {
             .expect("no panic");
         assert_ne!(status.code(), Code::Ok, "{name}");
     }
-    // Nothing else was touched.
-    assert!(
-        tokio::time::timeout(Duration::from_secs(1), &mut of_alice)
-            .await
-            .is_err()
-    );
-    must(
-        "get",
-        alice
-            .processes()
-            .get_run(pb::GetRunRequest { run_id: run })
-            .await,
-    );
+    // No other stream was touched: this one is read to the run's end.
+    assert!(!of_alice.is_finished());
+    let abort = pb::AbortRequest {
+        run_id: run,
+        ..Default::default()
+    };
+    must("abort", alice.processes().abort(abort).await);
+    let status = within("the end of the run", PATIENCE, of_alice).await;
+    assert_eq!(status.expect("no panic").code(), Code::Ok);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn half_open_handshakes_lock_no_client_out() {
-    let net = Net::start().await;
+async fn half_open_handshakes_lock_no_client_out(net: &mut Net) {
     let address = ("127.0.0.1", net.port);
     let mut held = Vec::new();
     for n in 0..600 {
@@ -353,9 +329,7 @@ async fn half_open_handshakes_lock_no_client_out() {
     assert_eq!(held.len(), 600);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn port_is_served_after_server_and_keeper_deaths() {
-    let mut net = Net::start().await;
+async fn port_is_served_after_server_and_keeper_deaths(net: &mut Net) {
     let alice = net.by_certificate("alice").await;
     let run = new_run_id();
     must("spawn", alice.processes().spawn(sleeper(&run, &[])).await);
@@ -398,10 +372,8 @@ async fn port_is_served_after_server_and_keeper_deaths() {
         .expect("the mended file is read");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn listed_user_may_use_a_shared_socket() {
+async fn listed_user_may_use_a_shared_socket(net: &mut Net) {
     const FOREIGN_UID: u32 = 65534;
-    let net = Net::start().await;
     let open = |path: &std::path::Path| {
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("own directory");
@@ -436,4 +408,183 @@ async fn listed_user_may_use_a_shared_socket() {
             "the access file is read again"
         );
     }
+}
+
+async fn credentials_are_in_the_audit_log(net: &mut Net) {
+    let alice = net.by_certificate("alice").await;
+    let run = new_run_id();
+    must("spawn", alice.processes().spawn(sleeper(&run, &[])).await);
+    let viewer = net.by_token("viewer").await;
+    let denied = viewer.processes().spawn(sleeper(&new_run_id(), &[])).await;
+    assert_eq!(denied.expect_err("a viewer").code(), Code::PermissionDenied);
+    let serial = openssl(
+        net.dir.path(),
+        &["x509", "-in", "ca/alice.pem", "-noout", "-serial"],
+        b"",
+    );
+    let serial = String::from_utf8_lossy(&serial)
+        .trim()
+        .trim_start_matches("serial=")
+        .to_lowercase();
+    let access = fs::read_to_string(net.file("access.toml")).expect("it is there");
+    let (_, entry) = access.split_once("id = \"viewer\"").expect("its entry");
+    let hash = entry.split_once("sha256 = \"").expect("a hash").1;
+    let mut client = net.kennel.client().await;
+    let logged = must("trail", client.logged_requests("").await);
+    let asked = |by: &str| {
+        let found = logged.iter().find(|request| request.by == by);
+        found.unwrap_or_else(|| panic!("nothing by {by}: {logged:#?}"))
+    };
+    let shown = asked("spiffe://kennel/alice")
+        .credential
+        .replace("certificate:00", "certificate:");
+    assert_eq!(
+        shown,
+        format!("certificate:{}", serial.trim_start_matches("00"))
+    );
+    let denied = asked("token:viewer");
+    assert_eq!(denied.code, "PERMISSION_DENIED");
+    assert_eq!(denied.credential, format!("token:sha256:{}", &hash[..16]));
+    let token = fs::read_to_string(net.file("ca/viewer.token")).expect("it is there");
+    assert!(!net.kennel.log().contains(token.trim()));
+}
+
+async fn only_named_users_are_given(net: &mut Net) {
+    let as_user = |run: &str| {
+        let mut request = sleeper(run, &[]);
+        request.spec = request.spec.map(with_user);
+        request
+    };
+    let bob = net.by_certificate("bob").await;
+    let refused = bob.processes().spawn(as_user(&new_run_id())).await;
+    assert_eq!(
+        refused.expect_err("not named").code(),
+        Code::PermissionDenied
+    );
+    let alice = net.by_certificate("alice").await;
+    let run = new_run_id();
+    must("alice", alice.processes().spawn(as_user(&run)).await);
+    let mut root = as_user(&new_run_id());
+    let spec = root.spec.as_mut().and_then(|spec| spec.privileges.as_mut());
+    spec.and_then(|p| p.user.as_mut()).expect("a user").user_id = 0;
+    let refused = alice.processes().spawn(root).await;
+    assert_eq!(
+        refused.expect_err("not named").code(),
+        Code::PermissionDenied
+    );
+    let mut group = as_user(&new_run_id());
+    let spec = group
+        .spec
+        .as_mut()
+        .and_then(|spec| spec.privileges.as_mut());
+    let user = spec.and_then(|p| p.user.as_mut()).expect("a user");
+    user.supplementary_group_ids.push(0);
+    let refused = alice.processes().spawn(group).await;
+    assert_eq!(
+        refused.expect_err("not named").code(),
+        Code::PermissionDenied
+    );
+    let admin = net.by_token("admin").await;
+    must(
+        "admin",
+        admin.processes().spawn(as_user(&new_run_id())).await,
+    );
+}
+
+fn server_file(path: &str) -> Source {
+    Source::ServerFile(path.to_owned())
+}
+
+fn credential(name: &str) -> Source {
+    Source::Credential(name.to_owned())
+}
+
+async fn only_named_secrets_are_given(net: &mut Net) {
+    let alice = net.by_certificate("alice").await;
+    let bob = net.by_certificate("bob").await;
+    let admin = net.by_token("admin").await;
+    let (denied, absent) = ("PERMISSION_DENIED", "SECRET_UNAVAILABLE");
+    for (connection, source, reason) in [
+        (&alice, server_file("team/key"), absent),
+        (&alice, server_file("teams/key"), denied),
+        (&alice, credential("db"), absent),
+        (&alice, credential("db2"), denied),
+        (&bob, server_file("team/key"), denied),
+        (&bob, credential("db"), denied),
+        (&admin, server_file("teams/key"), absent),
+    ] {
+        let mut request = sleeper(&new_run_id(), &[]);
+        let named = format!("{source:?}");
+        request.spec = request.spec.map(|spec| spec.secret("A", source));
+        let refused = connection.processes().spawn(request).await;
+        let refused = refused.expect_err("this server has none");
+        assert_eq!(complaint(&refused).reason, reason, "{named}");
+    }
+    let mut request = sleeper(&new_run_id(), &[]);
+    request.spec = request
+        .spec
+        .map(|spec| spec.secret("A", Source::Value("sent".into())));
+    must("its own value", bob.processes().spawn(request).await);
+}
+
+async fn service_account_tokens_of_a_named_issuer_call(net: &mut Net) {
+    let dir = net.dir.path();
+    admit_planner(net).await;
+    let planner = bearing(net, token(dir, "first", "kennel", PLANNER));
+    let planner = net.connect(&planner).await;
+    let run = new_run_id();
+    must("spawn", spawn(&planner, &run).await);
+    let request = pb::GetRunRequest {
+        run_id: run.clone(),
+    };
+    let own = must("get", planner.processes().get_run(request).await);
+    let own = own.into_inner().run.expect("a run");
+    assert_eq!(own.owner, "agents");
+
+    let default = "system:serviceaccount:agents:default";
+    for (kid, audience, subject, why) in [
+        (
+            "first",
+            "vault",
+            PLANNER,
+            "the token is for another audience",
+        ),
+        (
+            "second",
+            "kennel",
+            PLANNER,
+            "the token's key is not its issuer's",
+        ),
+        (
+            "first",
+            "kennel",
+            default,
+            "does not name this token's principal",
+        ),
+    ] {
+        let refused = refusal(net, token(dir, kid, audience, subject)).await;
+        assert!(refused.contains(why), "{refused:?} lacks {why:?}");
+    }
+    let good = token(dir, "first", "kennel", PLANNER);
+    let (message, signature) = good.rsplit_once('.').expect("three parts");
+    let other = token(dir, "first", "vault", PLANNER);
+    let (_, other) = other.rsplit_once('.').expect("three parts");
+    let refused = refusal(net, format!("{message}.{other}")).await;
+    assert!(
+        refused.contains("signature is not its issuer's"),
+        "{refused:?}"
+    );
+    let log = net.kennel.log();
+    assert!(!log.contains(message) && !log.contains(signature), "{log}");
+
+    // The issuer has another key: tokens signed by the first one are no longer valid.
+    let stream = tokio::spawn(follow(planner.processes(), run));
+    openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
+    fs::write(net.file("keys.json"), key_set(dir, "second")).expect("own directory");
+    let ended = tokio::time::timeout(Duration::from_secs(5), stream).await;
+    let status = ended.expect("the stream is cut").expect("no panic");
+    assert_ne!(status.code(), Code::Ok);
+    let renewed = bearing(net, token(dir, "second", "kennel", PLANNER));
+    let renewed = net.connect(&renewed).await;
+    must("spawn", spawn(&renewed, &new_run_id()).await);
 }

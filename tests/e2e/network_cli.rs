@@ -1,7 +1,7 @@
 //! The command line over the network: three commands, a context, a token, and their revocation, with the real server.
 
 use kennel_tests::{
-    Kennel, Options, PATIENCE, programs,
+    Kennel, Options, PATIENCE, cases, programs,
     shell::{kennel_in, run_to_end},
 };
 use std::{
@@ -151,9 +151,17 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn three_commands_and_a_context_reach_a_server() {
-    let host = Host::start().await;
+// The last two replace the server and revoke the client.
+cases! {
+    fn command_line_over_the_network(Host::start().await);
+    callers_without_valid_credentials_learn_why,
+    token_is_accepted_once_in_access_file,
+    why_names_an_unreadable_audit_log_once,
+    three_commands_and_a_context_reach_a_server,
+    revoked_client_is_refused_and_renewed_accepted,
+}
+
+async fn three_commands_and_a_context_reach_a_server(host: &Host) {
     host.use_alice().await;
     let output = host
         .cli(&["run", "--", "sh", "-c", "echo far; echo err >&2; exit 7"])
@@ -175,19 +183,21 @@ async fn three_commands_and_a_context_reach_a_server() {
     );
 
     // A reader continues at the next server.
-    let run = text(
-        &host
-            .cli(&["spawn", "--", "sh", "-c", "sleep 3; echo late"])
-            .await,
-    );
+    let go = host.path().join("go").display().to_string();
+    let script = format!("until [ -e {go} ]; do sleep 0.05; done; echo late");
+    let run = text(&host.cli(&["spawn", "--", "sh", "-c", &script]).await);
     host.kennel.kill_server();
-    let output = host.cli(&["logs", "-f", run.trim()]).await;
+    let words = ["logs", "-f", run.trim()];
+    let read = async {
+        // The next server answers before there is output.
+        host.kennel.client().await;
+        fs::write(&go, "").expect("own directory");
+    };
+    let (output, ()) = tokio::join!(host.cli(&words), read);
     assert_eq!(text(&output), "late\n", "{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn callers_without_valid_credentials_learn_why() {
-    let host = Host::start().await;
+async fn callers_without_valid_credentials_learn_why(host: &Host) {
     host.use_context(&[]).await;
     host.refused("demands a certificate or a token").await;
     fs::write(host.path().join("guessed"), "guessed").expect("own directory");
@@ -212,9 +222,7 @@ async fn callers_without_valid_credentials_learn_why() {
     assert!(said(&output).contains("is not trusted"), "{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn token_is_accepted_once_in_access_file() {
-    let host = Host::start().await;
+async fn token_is_accepted_once_in_access_file(host: &Host) {
     let entry = host
         .cli(&["certs", "token", "certs", "ci", "--role", "viewer"])
         .await;
@@ -233,9 +241,7 @@ async fn token_is_accepted_once_in_access_file() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn why_names_an_unreadable_audit_log_once() {
-    let host = Host::start().await;
+async fn why_names_an_unreadable_audit_log_once(host: &Host) {
     host.use_alice().await;
     let run = text(&host.cli(&["spawn", "--", "true"]).await);
     // An operator may not read it.
@@ -244,9 +250,7 @@ async fn why_names_an_unreadable_audit_log_once() {
     assert_eq!(why.matches("audit").count(), 1, "{why}\n{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn revoked_client_is_refused_and_renewed_accepted() {
-    let host = Host::start().await;
+async fn revoked_client_is_refused_and_renewed_accepted(host: &Host) {
     host.use_alice().await;
     host.ps_until(|output| output.status.success()).await;
     let revoked = host.cli(&["certs", "revoke", "certs", "alice"]).await;

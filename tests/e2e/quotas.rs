@@ -1,12 +1,19 @@
 //! Quotas of owners: an excessive call is refused with the time of the next try, and others are unaffected.
 
-use crate::net::{Net, sleeper};
-use kennel_client::Connection;
-use kennel_proto::pb;
-use kennel_tests::{
-    Heard, PATIENCE, eventually, eventually_async, must, new_run_id, pattern, sh, within,
+use crate::{
+    net::{Net, sleeper},
+    run_tokens::{Caller, spec as calling},
 };
-use std::time::{Duration, Instant};
+use kennel_client::Connection;
+use kennel_proto::pb::{self, ApiAccess};
+use kennel_tests::{
+    Heard, Options, PATIENCE, cases, eventually_async, must, new_run_id, pattern, sh, within,
+};
+use std::{
+    fmt::Write as _,
+    fs,
+    time::{Duration, Instant},
+};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -45,26 +52,48 @@ fn quota(refused: &Status) -> String {
     info.metadata["quota"].clone()
 }
 
-/// Starts a server where Alice's quota is in force.
-async fn with_quota(quota: &str) -> Net {
-    let net = Net::start().await;
-    net.change_access(|text| format!("{text}\n[quota.'spiffe://kennel/alice']\n{quota}\n"));
-    // The file is read once a second, and the earlier rules hold until then.
-    eventually("the file is read", PATIENCE, || {
-        let log = net.kennel.log();
-        log.contains("access file read again").then_some(())
+/// Owners with a quota, each of one case.
+const QUOTAS: [(&str, &str); 8] = [
+    ("live", "live_runs = 2"),
+    ("rate", "spawns_per_second = 2"),
+    ("paced", "live_runs = 1"),
+    ("streams", "streams = 1"),
+    ("disk", "output_bytes = 300000"),
+    ("slow", "output_bytes_per_second = 20000"),
+    ("flight", "stream_bytes = 100000"),
+    ("parent", "live_runs = 2"),
+];
+
+/// Starts a server where each of them has a certificate, and its quota is in force.
+async fn with_quotas() -> Net {
+    let names = QUOTAS.map(|(name, _)| name);
+    Net::start_prepared(Options::default(), &names, |mut text| {
+        for (name, quota) in QUOTAS {
+            let _ = write!(text, "\n[quota.'spiffe://kennel/{name}']\n{quota}\n");
+        }
+        text
     })
-    .await;
-    net
+    .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn live_runs_of_an_owner_are_bounded() {
-    let net = with_quota("live_runs = 2").await;
-    let alice = net.by_certificate("alice").await;
-    let first = must("first", spawn(&alice).await);
-    must("second", spawn(&alice).await);
-    let refused = spawn(&alice).await.expect_err("one too many");
+// The last three replace the server.
+cases! {
+    fn quotas_of_owners(mut with_quotas().await);
+    spawns_above_the_rate_are_refused,
+    refusals_without_pause_are_paced,
+    streams_of_an_owner_are_bounded,
+    bytes_in_flight_of_an_owner_are_bounded,
+    children_count_for_the_owner_of_their_parent,
+    live_runs_of_an_owner_are_bounded,
+    output_on_disk_of_an_owner_is_bounded,
+    output_above_the_rate_waits_and_is_whole,
+}
+
+async fn live_runs_of_an_owner_are_bounded(net: &mut Net) {
+    let owner = net.by_certificate("live").await;
+    let first = must("first", spawn(&owner).await);
+    must("second", spawn(&owner).await);
+    let refused = spawn(&owner).await.expect_err("one too many");
     assert_eq!(quota(&refused), "live runs of this owner");
     let bob = net.by_certificate("bob").await;
     for _ in 0..3 {
@@ -75,23 +104,21 @@ async fn live_runs_of_an_owner_are_bounded() {
     net.kennel.kill_server();
     // A call on the broken connection fails in one of several ways.
     let refused = eventually_async("an answer of the next server", PATIENCE, async || {
-        let status = spawn(&alice).await.expect_err("they live on");
+        let status = spawn(&owner).await.expect_err("they live on");
         (status.code() == Code::ResourceExhausted).then_some(status)
     })
     .await;
     assert_eq!(quota(&refused), "live runs of this owner");
-    abort(&alice, &first).await;
-    must("one has ended", spawn(&alice).await);
+    abort(&owner, &first).await;
+    must("one has ended", spawn(&owner).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn spawns_above_the_rate_are_refused() {
-    let net = with_quota("spawns_per_second = 2").await;
-    let alice = net.by_certificate("alice").await;
+async fn spawns_above_the_rate_are_refused(net: &mut Net) {
+    let owner = net.by_certificate("rate").await;
     let mut all = Vec::new();
     for _ in 0..40 {
-        let alice = net.by_certificate("alice").await;
-        all.push(tokio::spawn(async move { spawn(&alice).await }));
+        let owner = net.by_certificate("rate").await;
+        all.push(tokio::spawn(async move { spawn(&owner).await }));
     }
     let mut refused = 0;
     for one in all {
@@ -102,27 +129,25 @@ async fn spawns_above_the_rate_are_refused() {
     }
     assert!(refused > 0, "40 at once");
     eventually_async("a client that tries again gets in", PATIENCE, async || {
-        spawn(&alice).await.ok()
+        spawn(&owner).await.ok()
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn refusals_without_pause_are_paced() {
+async fn refusals_without_pause_are_paced(net: &mut Net) {
     /// Refusals that are answered at once, and then in each second.
     const A_SECOND: u32 = 20;
     const CALLERS: u32 = 8;
-    const EACH: u32 = 10;
-    let net = with_quota("live_runs = 1").await;
-    let alice = net.by_certificate("alice").await;
-    must("the only one", spawn(&alice).await);
+    const EACH: u32 = 5;
+    let owner = net.by_certificate("paced").await;
+    must("the only one", spawn(&owner).await);
     let begun = Instant::now();
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
-        let alice = alice.clone();
+        let owner = owner.clone();
         callers.spawn(async move {
             for _ in 0..EACH {
-                let refused = spawn(&alice).await.expect_err("it is beyond the quota");
+                let refused = spawn(&owner).await.expect_err("it is beyond the quota");
                 assert_eq!(quota(&refused), "live runs of this owner");
             }
         });
@@ -137,17 +162,15 @@ async fn refusals_without_pause_are_paced() {
     must("another owner's", spawn(&bob).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn streams_of_an_owner_are_bounded() {
-    let net = with_quota("streams = 1").await;
-    let alice = net.by_certificate("alice").await;
-    let run = must("spawn", spawn(&alice).await);
+async fn streams_of_an_owner_are_bounded(net: &mut Net) {
+    let owner = net.by_certificate("streams").await;
+    let run = must("spawn", spawn(&owner).await);
     let request = || pb::StreamEventsRequest {
         run_id: run.clone(),
         ..pb::StreamEventsRequest::default()
     };
-    let first = must("first", alice.processes().stream_events(request()).await);
-    let refused = alice.processes().stream_events(request()).await;
+    let first = must("first", owner.processes().stream_events(request()).await);
+    let refused = owner.processes().stream_events(request()).await;
     let refused = refused.map(|_| ()).expect_err("one too many");
     assert_eq!(quota(&refused), "open streams of this owner");
     let operator = net.by_token("operator").await;
@@ -157,20 +180,18 @@ async fn streams_of_an_owner_are_bounded() {
     );
     drop(first);
     eventually_async("the first has ended", PATIENCE, async || {
-        alice.processes().stream_events(request()).await.ok()
+        owner.processes().stream_events(request()).await.ok()
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn output_on_disk_of_an_owner_is_bounded() {
-    let net = with_quota("output_bytes = 300000").await;
-    let alice = net.by_certificate("alice").await;
+async fn output_on_disk_of_an_owner_is_bounded(net: &mut Net) {
+    let owner = net.by_certificate("disk").await;
     let mut client = net.kennel.client().await;
     let write = "head -c 200000 /dev/zero";
-    let ended = must("first", spawn_script(&alice, write).await);
+    let ended = must("first", spawn_script(&owner, write).await);
     must("end", client.ended(&ended).await);
-    let live = spawn_script(&alice, &format!("{write}; echo up >&2; exec sleep 300")).await;
+    let live = spawn_script(&owner, &format!("{write}; echo up >&2; exec sleep 300")).await;
     let live = must("second", live);
     eventually_async("it has written", PATIENCE, async || {
         let heard = client.clone().hear_now(&live).await;
@@ -180,7 +201,7 @@ async fn output_on_disk_of_an_owner_is_bounded() {
     let full = "bytes of output on disk of this owner";
     // The sum may be a second old.
     let refused = eventually_async("beyond the quota", PATIENCE, async || {
-        spawn(&alice).await.err()
+        spawn(&owner).await.err()
     })
     .await;
     assert_eq!(quota(&refused), full);
@@ -193,38 +214,36 @@ async fn output_on_disk_of_an_owner_is_bounded() {
         spec: Some(sh(write)),
         ..pb::SpawnRequest::default()
     };
-    let repeated = must("repeat", alice.processes().spawn(repeat).await);
+    let repeated = must("repeat", owner.processes().spawn(repeat).await);
     assert!(repeated.into_inner().existing);
 
     // Live or ended, and for the next server, it is the same output.
-    abort(&alice, &live).await;
-    let refused = spawn(&alice).await.expect_err("it is still there");
+    abort(&owner, &live).await;
+    let refused = spawn(&owner).await.expect_err("it is still there");
     assert_eq!(quota(&refused), full);
     net.kennel.kill_server();
     let refused = eventually_async("an answer of the next server", PATIENCE, async || {
-        let status = spawn(&alice).await.expect_err("it is still there");
+        let status = spawn(&owner).await.expect_err("it is still there");
         (status.code() == Code::ResourceExhausted).then_some(status)
     })
     .await;
     assert_eq!(quota(&refused), full);
     net.change_access(|text| text.replace("output_bytes = 300000", "output_bytes = 900000"));
     eventually_async("more is permitted", PATIENCE, async || {
-        spawn(&alice).await.ok()
+        spawn(&owner).await.ok()
     })
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn output_above_the_rate_waits_and_is_whole() {
+async fn output_above_the_rate_waits_and_is_whole(net: &mut Net) {
     const RATE: usize = 20_000;
-    let mut net = with_quota(&format!("output_bytes_per_second = {RATE}")).await;
-    let bytes = pattern(200 * RATE);
+    let bytes = pattern(40 * RATE);
     let file = net.file("bytes");
-    std::fs::write(&file, &bytes).expect("own directory");
-    let alice = net.by_certificate("alice").await;
+    fs::write(&file, &bytes).expect("own directory");
+    let owner = net.by_certificate("slow").await;
     let slow = must(
-        "alice's",
-        spawn_script(&alice, &format!("cat {}", file.display())).await,
+        "the owner's",
+        spawn_script(&owner, &format!("cat {}", file.display())).await,
     );
     let slowed = |heard: &Heard| {
         heard.events.iter().any(|(_, payload)| {
@@ -237,7 +256,7 @@ async fn output_above_the_rate_waits_and_is_whole() {
     })
     .await;
 
-    // Another owner's output is ten times as much, and all of it is read before alice's.
+    // Another owner's output is ten times as much, and all of it is read before this one's.
     let bob = net.by_certificate("bob").await;
     let much = 10 * bytes.len();
     let fast = must(
@@ -254,26 +273,24 @@ async fn output_above_the_rate_waits_and_is_whole() {
     net.kennel.replace_server().await;
     net.change_access(|text| text.replace("output_bytes_per_second", "# "));
     let mut client = net.kennel.client().await;
-    let heard = must("alice's events", client.hear_all(&slow, 0).await);
+    let heard = must("the owner's events", client.hear_all(&slow, 0).await);
     assert!(heard.has_ended());
     assert!(heard.stdout == bytes, "{} bytes", heard.stdout.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bytes_in_flight_of_an_owner_are_bounded() {
+async fn bytes_in_flight_of_an_owner_are_bounded(net: &mut Net) {
     const BYTES: usize = 8_000_000;
-    let net = with_quota("stream_bytes = 100000").await;
-    let alice = net.by_certificate("alice").await;
+    let owner = net.by_certificate("flight").await;
     let script = format!("head -c {BYTES} /dev/zero");
-    let run = must("spawn", spawn_script(&alice, &script).await);
+    let run = must("spawn", spawn_script(&owner, &script).await);
     must("end", net.kennel.client().await.ended(&run).await);
     let request = || pb::StreamEventsRequest {
         run_id: run.clone(),
         ..pb::StreamEventsRequest::default()
     };
-    let first = must("first", alice.processes().stream_events(request()).await);
+    let first = must("first", owner.processes().stream_events(request()).await);
     let refused = eventually_async("the first is full", PATIENCE, async || {
-        let opened = alice.processes().stream_events(request()).await;
+        let opened = owner.processes().stream_events(request()).await;
         opened.map(drop).err()
     })
     .await;
@@ -283,7 +300,7 @@ async fn bytes_in_flight_of_an_owner_are_bounded() {
     let get = pb::GetRunRequest {
         run_id: run.clone(),
     };
-    let mut calls = net.by_certificate("alice").await.processes();
+    let mut calls = net.by_certificate("flight").await.processes();
     let got = within("an answer", PATIENCE, calls.get_run(get)).await;
     must("get", got);
     let whole = async |mut events: tonic::Streaming<pb::StreamEventsResponse>| {
@@ -302,7 +319,27 @@ async fn bytes_in_flight_of_an_owner_are_bounded() {
 
     assert_eq!(whole(first.into_inner()).await, BYTES);
     eventually_async("the first was read", PATIENCE, async || {
-        alice.processes().stream_events(request()).await.ok()
+        owner.processes().stream_events(request()).await.ok()
     })
     .await;
+}
+
+async fn children_count_for_the_owner_of_their_parent(net: &mut Net) {
+    let owner = net.by_certificate("parent").await;
+    let answers = net.kennel.scratch().join("answers");
+    fs::create_dir(&answers).expect("own directory");
+    let request = pb::SpawnRequest {
+        spec: Some(calling(&answers, ApiAccess::Children)),
+        ..pb::SpawnRequest::default()
+    };
+    let spawned = must("spawn", owner.processes().spawn(request).await).into_inner();
+    let run_id = spawned.run.expect("a run").run_id;
+    let mut run = Caller::of(net.kennel.client().await, run_id, answers);
+    let child = run.gets("$K spawn -- sleep 1000").await;
+    let seen = must("get", run.client.get(&child).await);
+    assert_eq!(seen.owner, "spiffe://kennel/parent");
+    let refused = run.is_refused("$K spawn -- sleep 1000").await;
+    assert!(refused.contains("live runs of this owner"), "{refused}");
+    run.gets(&format!("$K abort {child}")).await;
+    run.gets("$K spawn -- sleep 1000").await;
 }

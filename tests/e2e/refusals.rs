@@ -1,13 +1,29 @@
 //! Wrong requests: a typed error and reason, all violations together, and nothing is left behind.
 
-use kennel_proto::pb;
+use kennel_proto::pb::{self, secret::Source};
 use kennel_tests::{
-    Kennel, SpecExt, argv, census,
+    Kennel, SpecExt, argv, cases, census,
     client::{Client, Complaint},
-    complaint, must, new_run_id, sh,
+    complaint, fact, must, new_run_id, sh,
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 use tonic::{Code, Status};
+
+// Cases that leave a row come last: the others find none.
+cases! {
+    fn refused_requests(Kennel::on_sqlite().await);
+    a_run_id_that_is_none_is_refused,
+    a_run_id_of_the_future_is_refused,
+    each_wrong_field_is_named,
+    all_violations_come_together,
+    extreme_durations_are_named,
+    messages_that_are_none_have_reasons,
+    missing_command_is_not_found_and_leaves_nothing,
+    validate_only_runs_and_records_nothing,
+    secrets_of_unopened_places_are_refused,
+    failed_start_names_its_step_and_cause,
+    failed_exec_is_never_an_exit_code,
+}
 
 async fn refused(client: &mut Client, run_id: &str, spec: pb::RunSpec) -> Status {
     match client.spawn_as(run_id, spec).await {
@@ -51,9 +67,7 @@ async fn assert_nothing_was_made(kennel: &Kennel, client: &mut Client) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_id_that_is_none_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn a_run_id_that_is_none_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for bad in [
         "../../x",
@@ -74,12 +88,10 @@ async fn a_run_id_that_is_none_is_refused() {
             "{bad}"
         );
     }
-    assert_nothing_was_made(&kennel, &mut client).await;
+    assert_nothing_was_made(kennel, &mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_id_of_the_future_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn a_run_id_of_the_future_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // From the year 10889. An old one is refused only once an entry was forgotten.
     for bad in ["7ZZZZZZZZZZZZZZZZZZZZZZZZZ"] {
@@ -90,12 +102,10 @@ async fn a_run_id_of_the_future_is_refused() {
             "{bad}"
         );
     }
-    assert_nothing_was_made(&kennel, &mut client).await;
+    assert_nothing_was_made(kennel, &mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_wrong_field_is_named() {
-    let kennel = Kennel::on_sqlite().await;
+async fn each_wrong_field_is_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let long = "x".repeat(64 * 1024);
     let three_mib: Vec<&str> = std::iter::once("/bin/true")
@@ -165,12 +175,10 @@ async fn each_wrong_field_is_named() {
             "{what}"
         );
     }
-    assert_nothing_was_made(&kennel, &mut client).await;
+    assert_nothing_was_made(kennel, &mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn all_violations_come_together() {
-    let kennel = Kennel::on_sqlite().await;
+async fn all_violations_come_together(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = argv(&[]).env("A=B", "");
     spec.cwd = Some("here".to_owned());
@@ -195,12 +203,10 @@ async fn all_violations_come_together() {
             "spec.stop.grace"
         ]
     );
-    assert_nothing_was_made(&kennel, &mut client).await;
+    assert_nothing_was_made(kennel, &mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn failed_start_names_its_step_and_cause() {
-    let kennel = Kennel::on_sqlite().await;
+async fn failed_start_names_its_step_and_cause(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let scratch = kennel.scratch();
     let file = scratch.join("file");
@@ -228,12 +234,10 @@ async fn failed_start_names_its_step_and_cause() {
         let status = refused(&mut client, &new_run_id(), spec).await;
         assert_start_failure(what, &status, stage, errno);
     }
-    assert_no_process(&kennel);
+    assert_no_process(kennel);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn failed_exec_is_never_an_exit_code() {
-    let kennel = Kennel::on_sqlite().await;
+async fn failed_exec_is_never_an_exit_code(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let plain = kennel.scratch().join("plain");
     fs::write(&plain, "not a program").expect("written");
@@ -260,12 +264,10 @@ async fn failed_exec_is_never_an_exit_code() {
             assert_eq!(run.state(), pb::RunState::Failed, "{what}");
         }
     }
-    assert_no_process(&kennel);
+    assert_no_process(kennel);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn missing_command_is_not_found_and_leaves_nothing() {
-    let kennel = Kennel::on_sqlite().await;
+async fn missing_command_is_not_found_and_leaves_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for name in ["no-such-command-of-ours", "/no/such/command"] {
         let found = refusal(&mut client, &new_run_id(), argv(&[name])).await;
@@ -274,12 +276,10 @@ async fn missing_command_is_not_found_and_leaves_nothing() {
             (Code::NotFound, "COMMAND_NOT_FOUND")
         );
     }
-    assert_nothing_was_made(&kennel, &mut client).await;
+    assert_nothing_was_made(kennel, &mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn validate_only_runs_and_records_nothing() {
-    let kennel = Kennel::on_sqlite().await;
+async fn validate_only_runs_and_records_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
     let request = pb::SpawnRequest {
@@ -302,8 +302,22 @@ async fn validate_only_runs_and_records_nothing() {
         .await
         .expect_err("it is wrong");
     assert_eq!(complaint(&status), invalid(&["spec.cwd"]));
-    assert_nothing_was_made(&kennel, &mut client).await;
+    assert_nothing_was_made(kennel, &mut client).await;
     assert!(!marker.exists());
+}
+
+async fn secrets_of_unopened_places_are_refused(kennel: &Kennel) {
+    let mut client = kennel.client().await;
+    for (source, setting) in [
+        (Source::ServerFile("key".to_owned()), "--secret-dir"),
+        (Source::Credential("db".to_owned()), "--secret-credential"),
+    ] {
+        let spec = argv(&["true"]).secret("A", source);
+        let status = refused(&mut client, &new_run_id(), spec).await;
+        let said = fact(&status, "why");
+        assert!(said.contains(setting), "{said}");
+    }
+    assert_nothing_was_made(kennel, &mut client).await;
 }
 
 fn assert_start_failure(what: &str, status: &Status, stage: &str, errno: nix::errno::Errno) {
@@ -338,9 +352,7 @@ fn assert_no_process(kennel: &Kennel) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn extreme_durations_are_named() {
-    let kennel = Kennel::on_sqlite().await;
+async fn extreme_durations_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for seconds in [315_576_000_001, i64::MAX, i64::MIN, -1] {
         let span = Some(prost_types::Duration { seconds, nanos: 0 });
@@ -387,12 +399,10 @@ async fn extreme_durations_are_named() {
         let refused = client.process.abort(request).await.expect_err("no grace");
         assert_eq!(complaint(&refused), invalid(&["grace"]), "{seconds}");
     }
-    assert_nothing_was_made(&kennel, &mut client).await;
+    assert_nothing_was_made(kennel, &mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn messages_that_are_none_have_reasons() {
-    let kennel = Kennel::on_sqlite().await;
+async fn messages_that_are_none_have_reasons(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let too_large = pb::GetRunRequest {
         run_id: "x".repeat(9 * 1024 * 1024),

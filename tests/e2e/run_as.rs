@@ -1,18 +1,16 @@
-//! Runs of another user: their access, their end like that of all others, and the permission to request one.
+//! Runs of another user: their access, and their end like that of all others.
 
-use crate::net::{Net, sleeper};
 use kennel_proto::pb::{self, RestartMode};
 use kennel_tests::{
-    Kennel, PATIENCE, RunExt, SpecExt, argv, eventually, must, new_run_id, procfs::Proc, sh,
+    Kennel, PATIENCE, RunExt, SpecExt, argv, cases, eventually, must, procfs::Proc, sh,
 };
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
-use tonic::Code;
 use tonic_types::StatusExt;
 
 /// A user and groups that exist on no host.
 pub(crate) const UID: u32 = 54_321;
-const GID: u32 = 54_322;
-const GROUPS: [u32; 2] = [54_323, 54_324];
+pub(crate) const GID: u32 = 54_322;
+pub(crate) const GROUPS: [u32; 2] = [54_323, 54_324];
 
 pub(crate) fn with_user(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec.privileges = Some(pb::Privileges {
@@ -37,16 +35,24 @@ async fn printed(kennel: &Kennel, spec: pb::RunSpec) -> String {
     heard.text().trim().to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_has_its_user_and_no_more() {
-    let kennel = Kennel::on_sqlite().await;
-    let ids = printed(&kennel, with_user(sh("id -u; id -g; id -G; umask"))).await;
+// The last one replaces the server.
+cases! {
+    fn runs_of_another_user(Kennel::on_sqlite().await);
+    command_has_its_user_and_no_more,
+    no_program_gains_privileges,
+    next_attempt_has_the_user_too,
+    places_closed_to_the_user_are_typed_refusals,
+    whole_tree_of_another_user_is_ended,
+}
+
+async fn command_has_its_user_and_no_more(kennel: &Kennel) {
+    let ids = printed(kennel, with_user(sh("id -u; id -g; id -G; umask"))).await;
     assert_eq!(
         ids,
         format!("{UID}\n{GID}\n{GID} {} {}\n0022", GROUPS[0], GROUPS[1])
     );
     let privileges = with_user(sh("grep -E 'CapEff|CapPrm|NoNewPrivs' /proc/self/status"));
-    let privileges = printed(&kennel, privileges).await;
+    let privileges = printed(kennel, privileges).await;
     assert_eq!(
         privileges.matches("0000000000000000").count(),
         2,
@@ -55,7 +61,7 @@ async fn command_has_its_user_and_no_more() {
     let streams = with_user(sh(
         "echo out > /dev/stdout; echo err > /dev/stderr 2>/dev/null; echo end",
     ));
-    assert!(printed(&kennel, streams).await.contains("out"));
+    assert!(printed(kennel, streams).await.contains("out"));
     let reach = format!(
         "ls {0} 2>/dev/null && echo listed; kill -0 $PPID 2>/dev/null && echo signalled; \
          cat /proc/$PPID/environ >/dev/null 2>&1 && echo read; \
@@ -63,21 +69,19 @@ async fn command_has_its_user_and_no_more() {
          test -n \"$KENNEL_RUN_DIR\" && echo dir; echo nothing",
         kennel.data_dir().display()
     );
-    assert_eq!(printed(&kennel, with_user(sh(&reach))).await, "nothing");
+    assert_eq!(printed(kennel, with_user(sh(&reach))).await, "nothing");
     let terminal = with_user(sh(
         "tty >/dev/null && echo shown > $(tty); stat -c %u $(tty)",
     ))
     .on_terminal(pb::Terminal::default());
-    let shown = printed(&kennel, terminal).await;
+    let shown = printed(kennel, terminal).await;
     assert!(
         shown.contains("shown") && shown.contains(&UID.to_string()),
         "{shown}"
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn whole_tree_of_another_user_is_ended() {
-    let kennel = Kennel::on_sqlite().await;
+async fn whole_tree_of_another_user_is_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = with_user(sh(
         "setsid sleep 1000 & sh -c 'trap \"\" TERM; sleep 1001' & echo up; wait",
@@ -108,9 +112,7 @@ async fn whole_tree_of_another_user_is_ended() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn no_program_gains_privileges() {
-    let kennel = Kennel::on_sqlite().await;
+async fn no_program_gains_privileges(kennel: &Kennel) {
     let dir = kennel.scratch().join("open");
     fs::create_dir(&dir).expect("own directory");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("own directory");
@@ -120,19 +122,17 @@ async fn no_program_gains_privileges() {
     fs::copy("/usr/bin/id", &id).expect("id is installed");
     fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).expect("own file");
     let script = format!("{} -u", id.display());
-    let gained = printed(&kennel, with_user(sh(&script))).await;
+    let gained = printed(kennel, with_user(sh(&script))).await;
     assert_eq!(
         gained, "0",
         "a set-user-id program of root gains without the flag"
     );
     let mut held = with_user(sh(&script));
     held.privileges.as_mut().expect("set").no_new_privileges = true;
-    assert_eq!(printed(&kennel, held).await, UID.to_string());
+    assert_eq!(printed(kennel, held).await, UID.to_string());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn next_attempt_has_the_user_too() {
-    let kennel = Kennel::on_sqlite().await;
+async fn next_attempt_has_the_user_too(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = with_user(sh("id -u; kill -9 $$")).restart(pb::RestartPolicy {
         mode: RestartMode::OnFailure.into(),
@@ -144,9 +144,7 @@ async fn next_attempt_has_the_user_too() {
     assert_eq!(heard.text(), format!("{UID}\n{UID}\n"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn places_closed_to_the_user_are_typed_refusals() {
-    let kennel = Kennel::on_sqlite().await;
+async fn places_closed_to_the_user_are_typed_refusals(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut closed = with_user(argv(&["true"]));
     closed.cwd = Some(kennel.data_dir().display().to_string());
@@ -156,60 +154,5 @@ async fn places_closed_to_the_user_are_typed_refusals() {
     assert!(
         refused.message().contains("working directory"),
         "{refused:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn only_named_users_are_given() {
-    let net = Net::start().await;
-    net.change_access(|text| {
-        text.replace(
-            "name = \"spiffe://kennel/alice\"",
-            &format!("name = \"spiffe://kennel/alice\"\nrun_as = [{UID}]\nrun_as_groups = [{GID}, {}, {}]", GROUPS[0], GROUPS[1]),
-        )
-    });
-    eventually("the file is read", PATIENCE, || {
-        let log = net.kennel.log();
-        log.contains("access file read again").then_some(())
-    })
-    .await;
-    let as_user = |run: &str| {
-        let mut request = sleeper(run, &[]);
-        request.spec = request.spec.map(with_user);
-        request
-    };
-    let bob = net.by_certificate("bob").await;
-    let refused = bob.processes().spawn(as_user(&new_run_id())).await;
-    assert_eq!(
-        refused.expect_err("not named").code(),
-        Code::PermissionDenied
-    );
-    let alice = net.by_certificate("alice").await;
-    let run = new_run_id();
-    must("alice", alice.processes().spawn(as_user(&run)).await);
-    let mut root = as_user(&new_run_id());
-    let spec = root.spec.as_mut().and_then(|spec| spec.privileges.as_mut());
-    spec.and_then(|p| p.user.as_mut()).expect("a user").user_id = 0;
-    let refused = alice.processes().spawn(root).await;
-    assert_eq!(
-        refused.expect_err("not named").code(),
-        Code::PermissionDenied
-    );
-    let mut group = as_user(&new_run_id());
-    let spec = group
-        .spec
-        .as_mut()
-        .and_then(|spec| spec.privileges.as_mut());
-    let user = spec.and_then(|p| p.user.as_mut()).expect("a user");
-    user.supplementary_group_ids.push(0);
-    let refused = alice.processes().spawn(group).await;
-    assert_eq!(
-        refused.expect_err("not named").code(),
-        Code::PermissionDenied
-    );
-    let admin = net.by_token("admin").await;
-    must(
-        "admin",
-        admin.processes().spawn(as_user(&new_run_id())).await,
     );
 }

@@ -2,16 +2,15 @@
 
 use crate::{
     exec_probe::ready_by,
-    net::{Net, sleeper},
     secrets::{files_with, holds},
     traces,
 };
 use kennel_proto::pb::{self, RestartMode, RunState, StartStage, WaitCondition, secret::Source};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv,
+    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, cases,
     client::duration,
     collector::{Collector, Manner},
-    complaint, eventually, eventually_async, fact, must, new_run_id, sh,
+    complaint, eventually_async, fact, must, new_run_id, sh,
     shell::{run_to_end, text},
 };
 use std::{
@@ -96,9 +95,24 @@ fn value(text: &str) -> Source {
     Source::Value(text.to_owned().into_bytes().into())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn probes_have_the_secrets_of_their_run() {
-    let kennel = Kennel::on_sqlite().await;
+// The last one replaces the directory of the secrets.
+cases! {
+    fn runs_with_secrets(served().await);
+    probes_have_the_secrets_of_their_run,
+    command_has_secrets_of_each_source,
+    secrets_reach_users_sandboxes_and_namespaces,
+    repeats_compare_sent_values_without_keeping_them,
+    each_refused_secret_has_its_reason,
+    each_attempt_reads_secrets_anew,
+}
+
+async fn served() -> (Secrets, Kennel) {
+    let secrets = Secrets::new();
+    let kennel = secrets.serve(Options::default()).await;
+    (secrets, kennel)
+}
+
+async fn probes_have_the_secrets_of_their_run((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let script = format!("[ \"$V\" = {SENT} ] && [ \"$(cat $F)\" = {SENT} ]");
     let mut spec = argv(&["sleep", "300"])
@@ -121,12 +135,9 @@ async fn output(kennel: &Kennel, spec: pb::RunSpec) -> (String, pb::Run) {
     (heard.text(), ended)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_has_secrets_of_each_source() {
-    let secrets = Secrets::new();
+async fn command_has_secrets_of_each_source((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", VALUE.as_bytes());
     fs::write(secrets.credentials().join("db"), b"of-the-unit").expect("own directory");
-    let kennel = secrets.serve(Options::default()).await;
     let script = r#"
         echo "$FILE $CREDENTIAL $SENT"
         cat "$A" "$B" "$C" "$A"; echo
@@ -143,7 +154,7 @@ async fn command_has_secrets_of_each_source() {
     let wanted = format!(
         "{VALUE} of-the-unit {SENT}\n{VALUE}of-the-unit{SENT}{VALUE}\n400\ncore file size 1 1\n3\n"
     );
-    let (printed, run) = output(&kennel, all(sh(script))).await;
+    let (printed, run) = output(kennel, all(sh(script))).await;
     assert_eq!(printed, wanted);
     let shown = &run.spec.as_ref().expect("a spec").secrets;
     let names: Vec<_> = shown.iter().map(|secret| &*secret.name).collect();
@@ -170,16 +181,13 @@ async fn command_has_secrets_of_each_source() {
         }],
         ..pb::RunLimits::default()
     });
-    let (text, _) = output(&kennel, own).await;
+    let (text, _) = output(kennel, own).await;
     let limit = text.lines().nth(1).expect("two lines");
     assert!(text.starts_with("x\n") && limit != "0", "{text}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn secrets_reach_users_sandboxes_and_namespaces() {
-    let secrets = Secrets::new();
+async fn secrets_reach_users_sandboxes_and_namespaces((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", VALUE.as_bytes());
-    let kennel = secrets.serve(Options::default()).await;
     let with = |privileges: pb::Privileges| {
         let script = r#"echo "$V"; cat "$F"; stat -Lc '%u %a' "$F""#;
         let mut spec = sh(script)
@@ -207,20 +215,17 @@ async fn secrets_reach_users_sandboxes_and_namespaces() {
     };
     let own = fs::metadata(kennel.data_dir()).expect("it is there").uid();
     for (privileges, uid) in [(user, UID), (sandboxed, own), (both, UID)] {
-        let (text, _) = output(&kennel, with(privileges)).await;
+        let (text, _) = output(kennel, with(privileges)).await;
         assert_eq!(text, format!("{VALUE}\n{VALUE}{uid} 400\n"));
     }
     let mut private = with(pb::Privileges::default());
     private.pid_namespace = pb::PidNamespace::Private.into();
-    let (text, _) = output(&kennel, private).await;
+    let (text, _) = output(kennel, private).await;
     assert_eq!(text, format!("{VALUE}\n{VALUE}{own} 400\n"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_reads_secrets_anew() {
-    let secrets = Secrets::new();
+async fn each_attempt_reads_secrets_anew((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", b"first");
-    let kennel = secrets.serve(Options::default()).await;
     let mut client = kennel.client().await;
     let spec = sh("echo \"$V $(cat $F)\"; exec sleep 300")
         .secret("V", file("key"))
@@ -260,16 +265,13 @@ async fn each_attempt_reads_secrets_anew() {
     must("abort", client.abort(&id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_refused_secret_has_its_reason() {
-    let secrets = Secrets::new();
+async fn each_refused_secret_has_its_reason((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", VALUE.as_bytes());
     secrets.write("binary", b"\xff");
     secrets.write("long", &vec![b'x'; 64 * 1024 + 1]);
     fs::write(secrets.credentials().join("tls"), b"x").expect("own directory");
     symlink("/etc/passwd", secrets.files().join("out")).expect("a link");
     symlink("../credentials/tls", secrets.files().join("above")).expect("a link");
-    let kennel = secrets.serve(Options::default()).await;
     let mut client = kennel.client().await;
     let unavailable = [
         (file("absent"), "No such file"),
@@ -301,7 +303,7 @@ async fn each_refused_secret_has_its_reason() {
         let checked = checked.await.expect_err("a check says it too");
         assert_eq!(complaint(&checked).reason, "SECRET_UNAVAILABLE");
     }
-    let (text, _) = output(&kennel, sh("wc -c < $A").secret_file("A", file("binary"))).await;
+    let (text, _) = output(kennel, sh("wc -c < $A").secret_file("A", file("binary"))).await;
     assert_eq!(text.trim(), "1", "a file may have any bytes");
 
     let field = |part: &str| format!("spec.secrets[0].{part}");
@@ -320,22 +322,9 @@ async fn each_refused_secret_has_its_reason() {
         assert_eq!(complaint.reason, "INVALID_FIELD");
         assert_eq!(complaint.fields, [wrong]);
     }
-
-    let without = Kennel::on_sqlite().await;
-    let mut client = without.client().await;
-    for (source, setting) in [
-        (file("key"), "--secret-dir"),
-        (credential("db"), "--secret-credential"),
-    ] {
-        let refused = client.spawn(argv(&["true"]).secret("A", source)).await;
-        let said = fact(&refused.expect_err("nothing is opened"), "why");
-        assert!(said.contains(setting), "{said}");
-    }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn repeats_compare_sent_values_without_keeping_them() {
-    let kennel = Kennel::on_sqlite().await;
+async fn repeats_compare_sent_values_without_keeping_them((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let id = new_run_id();
     let with = |text: &str| sh("echo $A").secret("A", value(text));
@@ -369,44 +358,6 @@ async fn repeats_compare_sent_values_without_keeping_them() {
     restart.env("NEW", "by-words");
     let output = run_to_end(restart, PATIENCE).await;
     assert!(output.status.success(), "{output:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn only_named_secrets_are_given() {
-    let net = Net::start().await;
-    net.change_access(|text| {
-        let name = "name = \"spiffe://kennel/alice\"";
-        let secrets = "secrets = [\"file:team/*\", \"credential:db\"]";
-        text.replace(name, &format!("{name}\n{secrets}"))
-    });
-    eventually("the file is read", PATIENCE, || {
-        let log = net.kennel.log();
-        log.contains("access file read again").then_some(())
-    })
-    .await;
-    let alice = net.by_certificate("alice").await;
-    let bob = net.by_certificate("bob").await;
-    let admin = net.by_token("admin").await;
-    let (denied, absent) = ("PERMISSION_DENIED", "SECRET_UNAVAILABLE");
-    for (connection, source, reason) in [
-        (&alice, file("team/key"), absent),
-        (&alice, file("teams/key"), denied),
-        (&alice, credential("db"), absent),
-        (&alice, credential("db2"), denied),
-        (&bob, file("team/key"), denied),
-        (&bob, credential("db"), denied),
-        (&admin, file("teams/key"), absent),
-    ] {
-        let mut request = sleeper(&new_run_id(), &[]);
-        let named = format!("{source:?}");
-        request.spec = request.spec.map(|spec| spec.secret("A", source));
-        let refused = connection.processes().spawn(request).await;
-        let refused = refused.expect_err("this server has none");
-        assert_eq!(complaint(&refused).reason, reason, "{named}");
-    }
-    let mut request = sleeper(&new_run_id(), &[]);
-    request.spec = request.spec.map(|spec| spec.secret("A", value(SENT)));
-    must("its own value", bob.processes().spawn(request).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

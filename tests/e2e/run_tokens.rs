@@ -1,9 +1,9 @@
 //! Runs that may call the server that runs them: the calls, runs and time that a token is good for.
 
-use crate::{net::Net, run_secrets::Secrets, secrets::files_with, with_and_without_cgroup};
+use crate::{run_secrets::Secrets, secrets::files_with};
 use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState, secret::Source};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, cases, complaint, eventually,
     eventually_async, fact, must, new_run_id, programs, sh,
 };
 use std::{
@@ -12,8 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tonic::Code;
-
-with_and_without_cgroup!(token_works_in_a_private_pid_namespace);
 
 /// Does what its standard input says: `NUMBER LINE`; answers in files of the directory `$A`. `$K` is the command line.
 const SHELL: &str = r#"
@@ -28,14 +26,14 @@ done
 const CUT_MAX: Duration = Duration::from_secs(5);
 
 /// A run that may call, and executes lines from its standard input.
-struct Caller {
-    client: Client,
+pub(crate) struct Caller {
+    pub(crate) client: Client,
     run_id: String,
     answers: PathBuf,
     said: u32,
 }
 
-fn spec(answers: &Path, access: ApiAccess) -> pb::RunSpec {
+pub(crate) fn spec(answers: &Path, access: ApiAccess) -> pb::RunSpec {
     let mut spec = sh(SHELL)
         .open_input()
         .env("A", &answers.display().to_string())
@@ -45,6 +43,16 @@ fn spec(answers: &Path, access: ApiAccess) -> pb::RunSpec {
 }
 
 impl Caller {
+    /// A run that was spawned with [`spec`] and this directory.
+    pub(crate) fn of(client: Client, run_id: String, answers: PathBuf) -> Self {
+        Self {
+            client,
+            run_id,
+            answers,
+            said: 0,
+        }
+    }
+
     async fn begin(kennel: &Kennel, access: ApiAccess) -> Self {
         Self::begin_as(kennel, access, |spec| spec).await
     }
@@ -59,12 +67,7 @@ impl Caller {
         fs::create_dir(&answers).expect("own directory");
         let spec = change(spec(&answers, access));
         let run_id = must("spawn", client.spawn(spec).await).run_id;
-        Self {
-            client,
-            run_id,
-            answers,
-            said: 0,
-        }
+        Self::of(client, run_id, answers)
     }
 
     fn token_file(&self, kennel: &Kennel) -> PathBuf {
@@ -89,26 +92,64 @@ impl Caller {
     }
 
     /// What it prints, where it succeeds.
-    async fn gets(&mut self, line: &str) -> String {
+    pub(crate) async fn gets(&mut self, line: &str) -> String {
         let (code, printed) = self.does(line).await;
         assert_eq!(code, 0, "{line}: {printed}");
         printed.trim().to_owned()
     }
 
     /// What it prints, where it fails.
-    async fn is_refused(&mut self, line: &str) -> String {
+    pub(crate) async fn is_refused(&mut self, line: &str) -> String {
         let (code, printed) = self.does(line).await;
         assert_ne!(code, 0, "{line}: {printed}");
         printed
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn run_sees_itself_and_no_foreign_run() {
-    let kennel = Kennel::start(Options::default()).await;
+// The first one expects a server without runs.
+cases! {
+    fn tokens_of_runs(served(Options::default()).await);
+    token_and_another_user_exclude_each_other,
+    run_sees_itself_and_no_foreign_run,
+    run_spawns_children_of_its_own,
+    children_have_no_more_privileges,
+    link_leads_no_child_out_of_its_sandbox,
+    child_has_only_secrets_of_its_parent,
+    token_ends_with_its_attempt,
+    token_of_another_run_is_refused,
+    token_works_in_a_private_pid_namespace,
+    token_is_in_its_file_alone,
+    open_streams_end_with_the_attempt,
+}
+
+cases! {
+    fn tokens_of_runs_without_cgroup(served(Options::default().without_cgroup()).await);
+    token_works_in_a_private_pid_namespace,
+}
+
+// The last one starts a service that forbids them.
+cases! {
+    fn tokens_across_services(mut Kennel::on_sqlite().await);
+    token_survives_the_server_and_its_keeper,
+    token_of_a_lost_service_is_swept,
+    node_can_forbid_access_of_runs,
+}
+
+/// A server that logs everything, with files for secrets.
+async fn served(options: Options) -> (Secrets, Kennel) {
+    let secrets = Secrets::new();
+    let options = Options {
+        env: vec![("KENNEL_LOG".into(), "trace".into())],
+        ..options
+    };
+    let kennel = secrets.serve(options).await;
+    (secrets, kennel)
+}
+
+async fn run_sees_itself_and_no_foreign_run((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let other = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
-    let mut run = Caller::begin(&kennel, ApiAccess::OwnRun).await;
+    let mut run = Caller::begin(kennel, ApiAccess::OwnRun).await;
     let own = run.run_id.clone();
     let seen = run.gets("$K get $KENNEL_RUN_ID").await;
     assert!(seen.contains("RUNNING"), "{seen}");
@@ -172,12 +213,10 @@ async fn run_sees_itself_and_no_foreign_run() {
     assert!(format!("{trail:?}").contains(&format!("run:{own}")));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn run_spawns_children_of_its_own() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let other = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
-    let mut run = Caller::begin(&kennel, ApiAccess::Children).await;
+    let mut run = Caller::begin(kennel, ApiAccess::Children).await;
     let child = run.gets("$K spawn -- sleep 1000").await;
     let seen = must("get", client.get(&child).await);
     let parent = seen.spec.as_ref().and_then(|spec| spec.parent.clone());
@@ -221,12 +260,10 @@ async fn run_spawns_children_of_its_own() {
     assert_eq!(ended.reason(), "parent_ended");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn children_have_no_more_privileges() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn children_have_no_more_privileges((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let scratch = kennel.scratch().display().to_string();
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
         let program = programs::kennel().display().to_string();
         spec.privileges = Some(pb::Privileges {
             no_new_privileges: true,
@@ -255,15 +292,13 @@ async fn children_have_no_more_privileges() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn link_leads_no_child_out_of_its_sandbox() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn link_leads_no_child_out_of_its_sandbox((_, kennel): &(Secrets, Kennel)) {
     let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     // Below /tmp, which is open to write.
     let scratch = tempfile::tempdir().expect("a directory");
     let work = scratch.path().join("work").display().to_string();
     must("mkdir", fs::create_dir(&work));
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
         spec.cwd = Some(work.clone());
         spec.privileges = Some(pb::Privileges {
             sandbox: Some(pb::Sandbox {
@@ -287,11 +322,9 @@ async fn link_leads_no_child_out_of_its_sandbox() {
     run.gets(&child).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn token_ends_with_its_attempt() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn token_ends_with_its_attempt((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
-    let mut run = Caller::begin_as(&kennel, ApiAccess::OwnRun, |spec| {
+    let mut run = Caller::begin_as(kennel, ApiAccess::OwnRun, |spec| {
         spec.restart(pb::RestartPolicy {
             mode: RestartMode::Always.into(),
             ..pb::RestartPolicy::default()
@@ -310,7 +343,7 @@ async fn token_ends_with_its_attempt() {
     let refused = run.is_refused(&by_old).await;
     assert!(refused.contains("has ended"), "{refused}");
     run.gets("$K get $KENNEL_RUN_ID").await;
-    let file = run.token_file(&kennel);
+    let file = run.token_file(kennel);
     let token = |path: &Path| fs::read_to_string(path).expect("it is there");
     assert_ne!(token(&file), token(&old));
     must("abort", client.abort(&run.run_id).await);
@@ -320,13 +353,11 @@ async fn token_ends_with_its_attempt() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn token_of_another_run_is_refused() {
-    let kennel = Kennel::start(Options::default()).await;
-    let mut one = Caller::begin(&kennel, ApiAccess::Children).await;
-    let mut two = Caller::begin(&kennel, ApiAccess::OwnRun).await;
-    let mut none = Caller::begin(&kennel, ApiAccess::Unspecified).await;
-    let stolen = one.token_file(&kennel).display().to_string();
+async fn token_of_another_run_is_refused((_, kennel): &(Secrets, Kennel)) {
+    let mut one = Caller::begin(kennel, ApiAccess::Children).await;
+    let mut two = Caller::begin(kennel, ApiAccess::OwnRun).await;
+    let mut none = Caller::begin(kennel, ApiAccess::Unspecified).await;
+    let stolen = one.token_file(kennel).display().to_string();
     one.gets("$K get $KENNEL_RUN_ID").await;
     for thief in [&mut two, &mut none] {
         let set = format!("KENNEL_SERVER={}", kennel.address());
@@ -359,10 +390,8 @@ async fn token_of_another_run_is_refused() {
     assert!(refused.contains("a process of a run may not"), "{refused}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn token_survives_the_server_and_its_keeper() {
-    let mut kennel = Kennel::start(Options::default()).await;
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+async fn token_survives_the_server_and_its_keeper(kennel: &mut Kennel) {
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
         spec.set_recovery(pb::RecoveryPolicy::Adopt);
         spec
     })
@@ -378,10 +407,8 @@ async fn token_survives_the_server_and_its_keeper() {
     run.gets("$K spawn -- true").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn node_can_forbid_access_of_runs() {
-    let mut kennel = Kennel::start(Options::default()).await;
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+async fn node_can_forbid_access_of_runs(kennel: &mut Kennel) {
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
         spec.set_recovery(pb::RecoveryPolicy::Adopt);
         spec
     })
@@ -415,12 +442,10 @@ async fn token_works_while_the_database_is_away() {
     postgres.run().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn token_of_a_lost_service_is_swept() {
-    let mut kennel = Kennel::start(Options::default()).await;
-    let mut run = Caller::begin(&kennel, ApiAccess::OwnRun).await;
+async fn token_of_a_lost_service_is_swept(kennel: &mut Kennel) {
+    let mut run = Caller::begin(kennel, ApiAccess::OwnRun).await;
     run.gets("$K get $KENNEL_RUN_ID").await;
-    let file = run.token_file(&kennel);
+    let file = run.token_file(kennel);
     kennel.kill_service_after(|| {});
     assert!(file.exists());
     kennel.restart().await;
@@ -432,10 +457,9 @@ async fn token_of_a_lost_service_is_swept() {
     .await;
 }
 
-async fn token_works_in_a_private_pid_namespace(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn token_works_in_a_private_pid_namespace((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
         spec.pid_namespace = pb::PidNamespace::Private.into();
         spec
     })
@@ -455,15 +479,9 @@ async fn token_works_in_a_private_pid_namespace(options: Options) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn token_is_in_its_file_alone() {
-    let kennel = Kennel::start(Options {
-        env: vec![("KENNEL_LOG".into(), "trace".into())],
-        ..Options::default()
-    })
-    .await;
+async fn token_is_in_its_file_alone((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |spec| {
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, |spec| {
         spec.restart(pb::RestartPolicy {
             mode: RestartMode::Always.into(),
             ..pb::RestartPolicy::default()
@@ -474,7 +492,7 @@ async fn token_is_in_its_file_alone() {
     run.gets("$K get $KENNEL_RUN_ID").await;
     run.gets("$K spawn -- true").await;
     run.is_refused("$K status").await;
-    let token = fs::read_to_string(run.token_file(&kennel)).expect("it is there");
+    let token = fs::read_to_string(run.token_file(kennel)).expect("it is there");
     let digest = token.rsplit('.').next().expect("a digest");
     assert_eq!(digest.len(), 64);
     let token_at = format!("runs/{own}/token");
@@ -495,16 +513,14 @@ async fn token_is_in_its_file_alone() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn open_streams_end_with_the_attempt() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn open_streams_end_with_the_attempt((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |spec| {
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, |spec| {
         spec.on_leader_exit(pb::LeaderExitAction::Keep, None)
     })
     .await;
     let child = run
-        .gets("$K spawn --on-parent-end keep --parent $KENNEL_RUN_ID -- sleep 1000")
+        .gets("$K spawn --on-parent-end keep --parent $KENNEL_RUN_ID -- sh -c 'echo up; exec sleep 1000'")
         .await;
     // It outlives its run, and so does its connection.
     let over = run.answers.join("over");
@@ -513,8 +529,14 @@ async fn open_streams_end_with_the_attempt() {
         over.display()
     );
     run.gets(&format!(
-        "setsid sh -c '{follow}' > $A/followed 2>&1 & sleep 1; true"
+        "setsid sh -c '{follow}' > $A/followed 2>&1 & true"
     ))
+    .await;
+    let followed = run.answers.join("followed");
+    eventually("the stream is open", PATIENCE, || {
+        let text = fs::read_to_string(&followed).ok()?;
+        text.contains("up").then_some(())
+    })
     .await;
     assert!(!over.exists());
     must(
@@ -533,14 +555,11 @@ async fn open_streams_end_with_the_attempt() {
     assert_eq!(alive.state(), RunState::Running);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn child_has_only_secrets_of_its_parent() {
-    let secrets = Secrets::new();
-    let kennel = secrets.serve(Options::default()).await;
+async fn child_has_only_secrets_of_its_parent((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("parent", b"shared");
     secrets.write("other", b"closed");
     let with = |spec: pb::RunSpec| spec.secret("SHARED", Source::ServerFile("parent".into()));
-    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, with).await;
+    let mut run = Caller::begin_as(kennel, ApiAccess::Children, with).await;
     let own = run.gets("$K run --secret B=file:parent -- sh -c 'echo $B'");
     assert_eq!(own.await, "shared");
     let sent = run.gets("S=x $K run --secret S -- sh -c 'echo $S'").await;
@@ -552,41 +571,7 @@ async fn child_has_only_secrets_of_its_parent() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn children_count_for_the_owner_of_their_parent() {
-    let net = Net::start().await;
-    net.change_access(|text| format!("{text}\n[quota.'spiffe://kennel/alice']\nlive_runs = 2\n"));
-    eventually("the file is read", PATIENCE, || {
-        let log = net.kennel.log();
-        log.contains("access file read again").then_some(())
-    })
-    .await;
-    let alice = net.by_certificate("alice").await;
-    let answers = net.kennel.scratch().join("answers");
-    fs::create_dir(&answers).expect("own directory");
-    let request = pb::SpawnRequest {
-        spec: Some(spec(&answers, ApiAccess::Children)),
-        ..pb::SpawnRequest::default()
-    };
-    let spawned = must("spawn", alice.processes().spawn(request).await).into_inner();
-    let mut run = Caller {
-        client: net.kennel.client().await,
-        run_id: spawned.run.expect("a run").run_id,
-        answers,
-        said: 0,
-    };
-    let child = run.gets("$K spawn -- sleep 1000").await;
-    let seen = must("get", run.client.get(&child).await);
-    assert_eq!(seen.owner, "spiffe://kennel/alice");
-    let refused = run.is_refused("$K spawn -- sleep 1000").await;
-    assert!(refused.contains("live runs of this owner"), "{refused}");
-    run.gets(&format!("$K abort {child}")).await;
-    run.gets("$K spawn -- sleep 1000").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn token_and_another_user_exclude_each_other() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn token_and_another_user_exclude_each_other((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let mut spec = sh("exit 0");
     spec.api_access = ApiAccess::OwnRun.into();

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{self, CoverageGapKind, Isolation, SeccompProfile};
 use kennel_tests::{
-    Client, Kennel, Options, RunExt, SpecExt, User, argv, must, procfs::Proc, sh, within,
+    Client, Kennel, Options, RunExt, SpecExt, User, argv, cases, must, procfs::Proc, sh, within,
 };
 use nix::unistd::Uid;
 use std::{
@@ -106,13 +106,27 @@ fn unprivileged(words: Vec<&'static str>) -> Options {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn dropped_capabilities_are_in_no_set() {
+// The last one replaces the server.
+cases! {
+    fn untrusted_commands(Kennel::on_sqlite().await);
+    dropped_capabilities_are_in_no_set,
+    hostile_run_in_a_sandbox_reaches_nothing,
+    command_in_a_sandbox_writes_its_own_places,
+    profile_denies_calls_that_endanger_the_host,
+    tree_in_a_sandbox_is_paused_and_ended,
+}
+
+cases! {
+    fn untrusted_commands_without_root(Kennel::start(unprivileged(Vec::new())).await);
+    missing_capability_of_the_host_is_refused,
+    hostile_run_in_a_sandbox_reaches_nothing,
+}
+
+async fn dropped_capabilities_are_in_no_set(kennel: &Kennel) {
     if !Uid::effective().is_root() {
         eprintln!("a server that is not root has none to drop");
         return;
     }
-    let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "grep ^Cap /proc/self/status; grep ^NoNewPrivs /proc/self/status";
     let (all, _) = printed(&mut client, without(sh(script), &["ALL"])).await;
@@ -140,9 +154,7 @@ async fn dropped_capabilities_are_in_no_set() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn missing_capability_of_the_host_is_refused() {
-    let kennel = Kennel::start(unprivileged(Vec::new())).await;
+async fn missing_capability_of_the_host_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut alone = sh("true");
     alone.min_isolation = Isolation::Files.into();
@@ -182,66 +194,56 @@ async fn node_holds_every_run_to_its_restrictions() {
     assert_eq!(shown.seccomp_profile(), SeccompProfile::Baseline);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hostile_run_in_a_sandbox_reaches_nothing() {
-    let mut options = vec![Options::default()];
-    if Uid::effective().is_root() {
-        options.push(unprivileged(Vec::new()));
-    }
-    for options in options {
-        let kennel = Kennel::start(options).await;
-        let mut client = kennel.client().await;
-        let other = must(
-            "spawn",
-            client
-                .spawn(sandboxed(sh("echo up; exec sleep 1000")))
-                .await,
-        );
-        client.hear_up(&other.run_id).await;
-        let abstract_name = format!("kennel-test-{}", kennel.keeper_pid());
-        let listening = SocketAddr::from_abstract_name(&abstract_name).expect("short");
-        let listener = UnixListener::bind_addr(&listening).expect("a name of its own");
-        let keeper = kennel.keeper_pid();
-        let victim = other
-            .current_attempt
-            .as_ref()
-            .map_or(0, |attempt| attempt.pid);
-        let words = [
-            "/usr/bin/python3",
-            "-c",
-            HOSTILE,
-            &kennel.data_dir().display().to_string(),
-            &keeper.to_string(),
-            &victim.to_string(),
-            &abstract_name,
-        ];
-        // Without restrictions it is possible.
-        let harmless = sh(&format!(
-            "ls {} && kill -0 {keeper}",
-            kennel.data_dir().display()
-        ));
-        let (_, run) = printed(&mut client, harmless).await;
-        assert_eq!(run.code(), Some(0), "the guard would see nothing");
-        let mut spec = sandboxed(argv(&words));
-        spec.min_isolation = Isolation::Processes.into();
-        let (text, run) = printed(&mut client, spec).await;
-        assert_eq!(text, "tried");
-        let gaps = run.coverage.expect("said").gaps;
-        let has = |kind| gaps.iter().any(|gap| gap.kind() == kind);
-        assert!(has(CoverageGapKind::PathSocketsLeaveSandbox), "{gaps:?}");
-        assert!(!has(CoverageGapKind::SignalsLeaveSandbox), "{gaps:?}");
-        let proc = Proc::read(victim).expect("it lives");
-        assert!(proc.is_alive());
-        let other = must("get", client.get(&other.run_id).await);
-        assert_eq!(other.state(), pb::RunState::Running);
-        drop(listener);
-        must("abort", client.abort(&other.run_id).await);
-    }
+async fn hostile_run_in_a_sandbox_reaches_nothing(kennel: &Kennel) {
+    let mut client = kennel.client().await;
+    let other = must(
+        "spawn",
+        client
+            .spawn(sandboxed(sh("echo up; exec sleep 1000")))
+            .await,
+    );
+    client.hear_up(&other.run_id).await;
+    let abstract_name = format!("kennel-test-{}", kennel.keeper_pid());
+    let listening = SocketAddr::from_abstract_name(&abstract_name).expect("short");
+    let listener = UnixListener::bind_addr(&listening).expect("a name of its own");
+    let keeper = kennel.keeper_pid();
+    let victim = other
+        .current_attempt
+        .as_ref()
+        .map_or(0, |attempt| attempt.pid);
+    let words = [
+        "/usr/bin/python3",
+        "-c",
+        HOSTILE,
+        &kennel.data_dir().display().to_string(),
+        &keeper.to_string(),
+        &victim.to_string(),
+        &abstract_name,
+    ];
+    // Without restrictions it is possible.
+    let harmless = sh(&format!(
+        "ls {} && kill -0 {keeper}",
+        kennel.data_dir().display()
+    ));
+    let (_, run) = printed(&mut client, harmless).await;
+    assert_eq!(run.code(), Some(0), "the guard would see nothing");
+    let mut spec = sandboxed(argv(&words));
+    spec.min_isolation = Isolation::Processes.into();
+    let (text, run) = printed(&mut client, spec).await;
+    assert_eq!(text, "tried");
+    let gaps = run.coverage.expect("said").gaps;
+    let has = |kind| gaps.iter().any(|gap| gap.kind() == kind);
+    assert!(has(CoverageGapKind::PathSocketsLeaveSandbox), "{gaps:?}");
+    assert!(!has(CoverageGapKind::SignalsLeaveSandbox), "{gaps:?}");
+    let proc = Proc::read(victim).expect("it lives");
+    assert!(proc.is_alive());
+    let other = must("get", client.get(&other.run_id).await);
+    assert_eq!(other.state(), pb::RunState::Running);
+    drop(listener);
+    must("abort", client.abort(&other.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_in_a_sandbox_writes_its_own_places() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_in_a_sandbox_writes_its_own_places(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Not below /tmp, which is open.
     let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
@@ -279,9 +281,7 @@ async fn command_in_a_sandbox_writes_its_own_places() {
     assert!(more.join("new").exists());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tree_in_a_sandbox_is_paused_and_ended() {
-    let kennel = Kennel::on_sqlite().await;
+async fn tree_in_a_sandbox_is_paused_and_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sandboxed(sh(
         "setsid sleep 1000 & sh -c 'trap \"\" TERM; sleep 1001' & echo up; wait",
@@ -358,9 +358,7 @@ async fn ordinary_software_runs_in_a_sandbox() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn profile_denies_calls_that_endanger_the_host() {
-    let kennel = Kennel::on_sqlite().await;
+async fn profile_denies_calls_that_endanger_the_host(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "import ctypes, errno, os\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\

@@ -27,11 +27,10 @@ pub(crate) fn holds(bytes: &[u8], text: &str) -> bool {
     for byte in text.bytes() {
         let _ = write!(digits, "{byte:02x}");
     }
-    let has = |form: &str| {
-        let mut windows = bytes.windows(form.len());
-        windows.any(|window| window.eq_ignore_ascii_case(form.as_bytes()))
-    };
-    has(text) || has(&digits)
+    // Bytes that are no text are replaced; those of the text are not.
+    let bytes = bytes.to_ascii_lowercase();
+    let searched = String::from_utf8_lossy(&bytes);
+    searched.contains(&text.to_ascii_lowercase()) || searched.contains(&digits)
 }
 
 /// Returns the files below the directory that contain the text, relative to it.

@@ -1,12 +1,12 @@
 //! Notifications to a service manager by `sd_notify(3)`.
 
-use kennel_tests::{Kennel, Options, PATIENCE, must, sh};
+use kennel_tests::{Kennel, Options, PATIENCE, cases, eventually, must, procfs::Proc, sh};
 use nix::sys::signal::Signal;
-use std::{
-    os::unix::net::UnixDatagram,
-    time::{Duration, Instant},
-};
+use std::{os::unix::net::UnixDatagram, time::Duration};
 use tempfile::TempDir;
+
+/// Longest time between two signs of life.
+const WATCHDOG: Duration = Duration::from_millis(200);
 
 /// A service manager that listens, and its received messages.
 struct Manager {
@@ -27,7 +27,7 @@ impl Manager {
         Options {
             env: vec![
                 ("NOTIFY_SOCKET".to_owned(), path),
-                ("WATCHDOG_USEC".to_owned(), "1000000".to_owned()),
+                ("WATCHDOG_USEC".to_owned(), WATCHDOG.as_micros().to_string()),
             ],
             ..Options::default()
         }
@@ -51,23 +51,43 @@ impl Manager {
 
     /// Whether the keeper sends a sign of life within this time.
     fn hears_life(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        must("limit", self.socket.set_nonblocking(true));
-        let mut bytes = [0; 256];
-        let mut heard = false;
-        while Instant::now() < until {
-            heard |= self.socket.recv(&mut bytes).is_ok();
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        must("limit", self.socket.set_nonblocking(false));
+        must("limit", self.socket.set_read_timeout(Some(time)));
+        let heard = self.socket.recv(&mut [0; 256]).is_ok();
+        must("limit", self.socket.set_read_timeout(Some(PATIENCE)));
         heard
+    }
+
+    /// Reads what was sent so far.
+    fn discard(&self) {
+        must("mode", self.socket.set_nonblocking(true));
+        while self.socket.recv(&mut [0; 256]).is_ok() {}
+        must("mode", self.socket.set_nonblocking(false));
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn service_manager_hears_each_change() {
-    let manager = Manager::new();
-    let mut kennel = Kennel::start(manager.options()).await;
+/// A service, and the manager that it notifies.
+struct Scene {
+    manager: Manager,
+    kennel: Kennel,
+}
+
+impl Scene {
+    async fn begin() -> Self {
+        let manager = Manager::new();
+        let kennel = Kennel::start(manager.options()).await;
+        Self { manager, kennel }
+    }
+}
+
+cases! {
+    fn service_manager_is_notified(mut Scene::begin().await);
+    service_manager_hears_each_change,
+    watchdog_notices_a_stopped_keeper,
+    service_manager_hears_the_end,
+}
+
+async fn service_manager_hears_each_change(scene: &mut Scene) {
+    let Scene { manager, kennel } = scene;
     assert_eq!(manager.next_change(), "READY=1\nSTATUS=serving\n");
     kennel.kill_server();
     assert!(
@@ -89,21 +109,26 @@ async fn service_manager_hears_each_change() {
     must("wait", client.ended(&id).await);
     let heard = must("events", client.hear_all(&id, 0).await);
     assert_eq!(heard.text(), "<>\n");
-    drop(client);
+}
+
+async fn service_manager_hears_the_end(scene: &mut Scene) {
+    let Scene { manager, kennel } = scene;
     kennel.signal(Signal::SIGTERM);
     assert!(manager.next_change().starts_with("STOPPING=1\n"));
     kennel.wait_for_exit(PATIENCE).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn watchdog_notices_a_stopped_keeper() {
-    let manager = Manager::new();
-    let kennel = Kennel::start(manager.options()).await;
-    assert!(manager.hears_life(Duration::from_secs(1)));
+async fn watchdog_notices_a_stopped_keeper(scene: &mut Scene) {
+    let Scene { manager, kennel } = scene;
+    assert!(manager.hears_life(PATIENCE));
     kennel.signal(Signal::SIGSTOP);
-    manager.hears_life(Duration::from_millis(100));
-    let lived = manager.hears_life(Duration::from_secs(2));
+    eventually("it is stopped", PATIENCE, || {
+        (Proc::read(kennel.keeper_pid())?.state == 'T').then_some(())
+    })
+    .await;
+    manager.discard();
+    let lived = manager.hears_life(2 * WATCHDOG);
     kennel.signal(Signal::SIGCONT);
     assert!(!lived, "it is stopped");
-    assert!(manager.hears_life(Duration::from_secs(2)));
+    assert!(manager.hears_life(PATIENCE));
 }

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, census, eventually_async,
+    Kennel, Options, PATIENCE, Postgres, RunExt, cases, census, eventually_async,
     kennel::{bare_command, serve_words},
     must, programs, sh,
     shell::run_to_end,
@@ -65,6 +65,49 @@ async fn refused(store: &str) -> Refused {
     refused_in(directory(), store).await
 }
 
+/// A service on Postgres with a run, which no refused start may affect.
+struct Scene {
+    postgres: Postgres,
+    kennel: Kennel,
+    bystander: String,
+}
+
+impl Scene {
+    async fn begin() -> Self {
+        let postgres = Postgres::start().await;
+        let kennel = Kennel::start(Options::on(&postgres.url())).await;
+        let mut client = kennel.client().await;
+        let spec = sh("echo up; exec sleep 300");
+        let bystander = must("spawn", client.spawn(spec).await).run_id;
+        client.hear_up(&bystander).await;
+        Self {
+            postgres,
+            kennel,
+            bystander,
+        }
+    }
+
+    /// Checks that the run is unaffected.
+    async fn continues(&self) {
+        let mut client = self.kennel.client().await;
+        let seen = must("get", client.get(&self.bystander).await);
+        assert_eq!(seen.state(), RunState::Running);
+    }
+}
+
+async fn bystander_can_be_ended(scene: &Scene) {
+    let mut client = scene.kennel.client().await;
+    let ended = must("abort", client.abort(&scene.bystander).await);
+    assert_eq!(ended.reason(), "aborted");
+}
+
+cases! {
+    fn refused_starts_beside_a_service(Scene::begin().await);
+    unusable_store_is_one_line_and_stays_untouched,
+    second_service_of_busy_node_is_refused,
+    bystander_can_be_ended,
+}
+
 impl Refused {
     fn says(&self, all: &[&str]) {
         assert_eq!(self.code, Some(1), "{}", self.error);
@@ -74,13 +117,8 @@ impl Refused {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unusable_store_is_one_line_and_stays_untouched() {
-    let postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
-    let mut client = kennel.client().await;
-    let bystander = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
-    client.hear_up(&bystander.run_id).await;
+async fn unusable_store_is_one_line_and_stays_untouched(scene: &Scene) {
+    let postgres = &scene.postgres;
     postgres.guard("guarded", "correct").await;
     let dir = postgres.socket_dir().display();
     let at =
@@ -96,7 +134,7 @@ async fn unusable_store_is_one_line_and_stays_untouched() {
             "CREATE ROLE visitor LOGIN; REVOKE CREATE ON SCHEMA public FROM public",
         )
         .await;
-    let before = everything(&postgres).await;
+    let before = everything(postgres).await;
 
     let wrong = refused(&at("guarded:s3cret", "kennel")).await;
     wrong.says(&["refuses the user or the password", "pg_hba.conf"]);
@@ -129,7 +167,7 @@ async fn unusable_store_is_one_line_and_stays_untouched() {
         .psql("DELETE FROM _sqlx_migrations WHERE version = 999")
         .await;
     assert_eq!(postgres.psql(EVERYTHING).await, before);
-    continues(&mut client, &bystander.run_id).await;
+    scene.continues().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,46 +184,18 @@ async fn foreign_database_is_reported_and_stays_untouched() {
     nowhere.says(&["check that its directory exists"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn second_service_on_same_directory_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
-    client.hear_up(&run.run_id).await;
-    let mut command = bare_command(&programs::kennel());
-    let elsewhere = directory();
-    command.args(["serve", "--listen"]);
-    command.arg(format!(
-        "unix:{}",
-        elsewhere.path().join("k.sock").display()
-    ));
-    command.arg("--data-dir").arg(kennel.data_dir());
-    let output = run_to_end(command, PATIENCE).await;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    let holder = format!("is in use by process {}", kennel.keeper_pid());
-    assert!(said.contains(&holder), "{said}");
-    assert!(said.contains("hint: a server runs there already"), "{said}");
-    continues(&mut client, &run.run_id).await;
-}
-
 /// The directory of a node, copied: both are the same node, on the same store.
-#[tokio::test(flavor = "multi_thread")]
-async fn second_service_of_busy_node_is_refused() {
-    let postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
-    let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
-    client.hear_up(&run.run_id).await;
-    let before = everything(&postgres).await;
-    let copied = copy_of_node(&kennel);
+async fn second_service_of_busy_node_is_refused(scene: &Scene) {
+    let (postgres, kennel) = (&scene.postgres, &scene.kennel);
+    let before = everything(postgres).await;
+    let copied = copy_of_node(kennel);
 
     let second = refused_in(copied, &postgres.url()).await;
 
     let holder = format!("is still alive as process {}", kennel.keeper_pid());
     second.says(&["cannot take this node over", &holder]);
     assert_eq!(postgres.psql(EVERYTHING).await, before);
-    continues(&mut client, &run.run_id).await;
+    scene.continues().await;
     drop(second.dir);
 }
 
@@ -205,12 +215,4 @@ fn copy_of_node(kennel: &Kennel) -> TempDir {
 
 fn copy(from: &Path, to: &Path) {
     fs::copy(from, to).expect("own directory");
-}
-
-/// Checks that the run is unaffected, and can be ended.
-async fn continues(client: &mut Client, run_id: &str) {
-    let seen = must("get", client.get(run_id).await);
-    assert_eq!(seen.state(), RunState::Running);
-    let ended = must("abort", client.abort(run_id).await);
-    assert_eq!(ended.reason(), "aborted");
 }

@@ -1,17 +1,27 @@
 //! The audit log: every requested change, every signal, and no secret.
 
+use crate::audit_export::printed;
 use kennel_proto::pb::{self, audit_record::Record};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually_async, must, naughty,
+    Client, Kennel, Options, PATIENCE, RunExt, SpecExt, cases, eventually_async, must, naughty,
     procfs::Proc, sh,
 };
+use serde_json::Value;
 use std::{fs, os::unix::fs::DirBuilderExt, time::Duration};
 
 const SECRETS: [&str; 3] = ["in-an-argument", "in-a-variable", "in-the-input"];
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_request_is_audited_without_secrets() {
-    let kennel = Kennel::start(Options::default()).await;
+// The first one reads the log from its beginning; the others replace server and keeper; the last one changes the log.
+cases! {
+    fn audit_log_of_one_node(mut Kennel::start(Options::default()).await);
+    each_request_is_audited_without_secrets,
+    exported_lines_are_verified_elsewhere,
+    signals_sent_without_server_are_audited_once,
+    signals_of_dead_service_and_recovery_are_audited,
+    verified_log_shows_what_was_changed,
+}
+
+async fn each_request_is_audited_without_secrets(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("read x; echo up; exec sleep 1000; : in-an-argument")
         .env("SECRET", "in-a-variable")
@@ -94,9 +104,74 @@ async fn each_request_is_audited_without_secrets() {
     assert!(printed.contains("SIGKILL by keeper"), "{printed}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn signals_sent_without_server_are_audited_once() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn exported_lines_are_verified_elsewhere(kennel: &mut Kennel) {
+    let mut client = kennel.client().await;
+    for _ in 0..3 {
+        must("spawn", client.spawn(sh("true")).await);
+    }
+    let data_dir = kennel.data_dir().display().to_string();
+    let cli = |words: &[&str]| kennel.cli(words).output().expect("it runs");
+    let whole = printed(&cli(&["audit", "--export", &data_dir]));
+    let seqs = |text: &str| -> Vec<u64> {
+        let lines = text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines
+            .map(|line| line["seq"].as_u64().expect("a number"))
+            .collect()
+    };
+    let all = seqs(&whole);
+    assert!(
+        all.len() > 3 && all.windows(2).all(|two| two[1] == two[0] + 1),
+        "{all:?}"
+    );
+    let after = all[1].to_string();
+    let rest = printed(&cli(&["audit", "--export", &data_dir, "--after", &after]));
+    assert_eq!(seqs(&rest), all[2..]);
+
+    let file = kennel.scratch().join("exported");
+    let verify = |text: &str, more: &[&str]| {
+        fs::write(&file, text).expect("own directory");
+        let path = file.display().to_string();
+        cli(&[&["audit", "--verify", &path], more].concat())
+    };
+    let head = printed(&verify(&whole, &[]));
+    assert_eq!(printed(&verify(&rest, &[])), head);
+    let old = head_of(&whole, 1);
+    assert_eq!(printed(&verify(&rest, &["--head", &old])), head);
+    assert_eq!(
+        verify(&rest, &["--head", &old.replace(&old[2..6], "0000")])
+            .status
+            .code(),
+        Some(1)
+    );
+    assert_eq!(
+        verify(&whole.replace("Spawn", "Abort"), &[]).status.code(),
+        Some(1)
+    );
+    let cut: Vec<&str> = whole
+        .lines()
+        .enumerate()
+        .filter(|(at, _)| *at != 2)
+        .map(|(_, line)| line)
+        .collect();
+    assert_eq!(verify(&(cut.join("\n") + "\n"), &[]).status.code(), Some(1));
+}
+
+/// Returns the seq and the hash of a line: the next one names it.
+fn head_of(text: &str, at: usize) -> String {
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    format!(
+        "{}:{}",
+        lines[at]["seq"],
+        lines[at + 1]["prev"].as_str().expect("text")
+    )
+}
+
+async fn signals_sent_without_server_are_audited_once(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
     let run = must("spawn", client.spawn(spec).await);
@@ -142,9 +217,7 @@ async fn signals_sent_without_server_are_audited_once() {
     assert!(facts.contains(&"server_ended"), "{facts:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn signals_of_dead_service_and_recovery_are_audited() {
-    let mut kennel = Kennel::start(Options::default()).await;
+async fn signals_of_dead_service_and_recovery_are_audited(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
     let run = must("spawn", client.spawn(spec).await);
@@ -210,9 +283,7 @@ fn facts(records: &[pb::AuditRecord]) -> Vec<&str> {
     facts.collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn verified_log_shows_what_was_changed() {
-    let mut kennel = Kennel::start(Options::default()).await;
+async fn verified_log_shows_what_was_changed(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     must("first", client.spawn(sh("true")).await);
     kennel.kill_server();

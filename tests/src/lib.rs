@@ -2,6 +2,8 @@
 //!
 //! No check relies on the server alone: the census reads /proc, the rows are read by psql.
 
+mod on_one_server;
+
 pub mod census;
 pub mod client;
 pub mod collector;

@@ -1,6 +1,6 @@
 //! A server with a port, an authority, and credentials of all roles, for the tests of the network.
 
-use crate::{Kennel, Options, must, shell::kennel_in};
+use crate::{Kennel, Options, PATIENCE, eventually, must, shell::kennel_in};
 use kennel_client::{Address, Connection, Credentials, Tls, Token, connect_with};
 use kennel_proto::pb::{self, process_service_client::ProcessServiceClient};
 use std::{fmt::Write as _, fs, path::PathBuf};
@@ -28,6 +28,16 @@ impl Net {
 
     /// Starts it, with these options too.
     pub async fn start_with(options: Options) -> Self {
+        Self::start_prepared(options, &[], |text| text).await
+    }
+
+    /// Starts it likewise, with a certificate for each of these names too, and with the access file that this function
+    /// makes of the usual one.
+    pub async fn start_prepared(
+        options: Options,
+        names: &[&str],
+        prepare: impl FnOnce(String) -> String,
+    ) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-net-").tempdir();
         let dir = dir.expect("a directory");
         let certs = async |words: &[&str]| {
@@ -36,7 +46,7 @@ impl Net {
         };
         drop(must_succeed(&certs(&["init", "ca"]).await));
         let mut access = must_succeed(&certs(&["server", "ca", "127.0.0.1"]).await);
-        for name in ["alice", "bob"] {
+        for name in ["alice", "bob"].iter().chain(names) {
             access += &must_succeed(&certs(&["client", "ca", name]).await);
         }
         for role in ROLES.into_iter().chain(["expired"]) {
@@ -51,7 +61,7 @@ impl Net {
             };
         }
         let file = dir.path().join("access.toml");
-        fs::write(&file, access).expect("own directory");
+        fs::write(&file, prepare(access)).expect("own directory");
         let listen = format!(
             "unix:{}/k.sock?mode=0666,tcp:127.0.0.1:0",
             dir.path().display()
@@ -130,6 +140,17 @@ impl Net {
         let file = self.file("access.toml");
         let text = fs::read_to_string(&file).expect("it is there");
         fs::write(file, change(text)).expect("own directory");
+    }
+
+    /// Rewrites the access file, and waits until the server has read it.
+    pub async fn change_rules(&self, change: impl Fn(String) -> String) {
+        let read = || self.kennel.log().matches("access file read again").count();
+        let before = read();
+        self.change_access(change);
+        eventually("the access file is read", PATIENCE, || {
+            (read() > before).then_some(())
+        })
+        .await;
     }
 }
 
