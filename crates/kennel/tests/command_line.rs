@@ -289,3 +289,25 @@ fn secret_directories_and_data_directory_must_not_overlap() {
         assert_eq!((status, &*err), (Some(0), ""), "{named}");
     }
 }
+
+#[test]
+fn memory_reserve_without_controller_is_refused() {
+    let own = std::fs::read_to_string("/proc/self/cgroup").expect("it can be read");
+    let v1 = own.lines().any(|line| line.contains(":memory:"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let serve = |reserve: &str| {
+        let socket = format!("unix:{}", path("s"));
+        let (data, words) = (path("data"), ["serve", "--memory-reserve", reserve]);
+        run(&[&words[..], &["--data-dir", &data, "--listen", &socket]].concat())
+    };
+    let (status, _, err) = serve("512k");
+    assert_eq!(status, Some(2), "{err}");
+    assert!(err.contains("1M at least"), "{err}");
+    // In a hierarchy of cgroup v2 with the controller it would serve.
+    if v1 {
+        let (status, _, err) = serve("64M");
+        assert_eq!(status, Some(1), "{err}");
+        assert!(err.contains("memory controller of cgroup v2"), "{err}");
+    }
+}
