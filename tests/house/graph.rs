@@ -1,9 +1,11 @@
-//! The crate graph: one direction, and neighbours on one level do not know each other.
+//! The crate graph: one direction, and neighbours on one level do not know each other. Each dependency is used.
 
+use super::source::{Source, below, code_lines, is_test_file};
 use kennel_tests::programs;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     process::Command,
 };
 
@@ -113,10 +115,16 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
 /// All crates that the pure core may use.
 const LIFECYCLE_USES: [&str; 4] = ["serde", "thiserror", "ulid", "zeroize"];
 
+/// A dependency that only generated code names.
+const NAMED_IN_GENERATED_CODE: [(&str, &str); 1] = [("kennel-proto", "tonic-prost")];
+
+/// A dependency whose library has another name.
+const LIBRARY_NAMES: [(&str, &str); 1] = [("rustls-webpki", "webpki")];
+
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Returns each workspace crate with its dependencies, without development dependencies.
-fn graph() -> Graph {
+/// Returns the workspace crates as cargo describes them.
+fn packages() -> Vec<Value> {
     let output = Command::new(env!("CARGO"))
         .args([
             "metadata",
@@ -133,9 +141,16 @@ fn graph() -> Graph {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata is JSON");
-    let packages = metadata["packages"].as_array().expect("packages");
-    packages
+    let mut metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata is JSON");
+    match metadata["packages"].take() {
+        Value::Array(packages) => packages,
+        other => panic!("no packages: {other}"),
+    }
+}
+
+/// Returns each workspace crate with its dependencies, without development dependencies.
+fn graph() -> Graph {
+    packages()
         .iter()
         .map(|package| {
             let uses = package["dependencies"].as_array().expect("dependencies");
@@ -183,6 +198,122 @@ fn wrong_owners(graph: &Graph) -> Vec<String> {
         wrong.push(format!("kennel-lifecycle must not name {used}"));
     }
     wrong
+}
+
+/// A dependency as a crate's manifest lists it.
+struct Listed {
+    package: String,
+    dependency: String,
+    /// Absent for normal ones; `dev`, `build`.
+    kind: Value,
+    folder: String,
+}
+
+fn listed() -> Vec<Listed> {
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let mut listed = Vec::new();
+    for package in packages() {
+        let manifest = text(&package["manifest_path"]);
+        let folder = Path::new(&manifest).parent().expect("a folder");
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            listed.push(Listed {
+                package: text(&package["name"]),
+                dependency: text(&dependency["name"]),
+                kind: dependency["kind"].clone(),
+                folder: folder.display().to_string(),
+            });
+        }
+    }
+    listed
+}
+
+/// Returns the dependencies that are not named where their kind says that they are used.
+fn unused(listed: &[Listed]) -> Vec<String> {
+    let mut sources: BTreeMap<&str, Vec<Source>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for listed in listed {
+        let Listed {
+            package,
+            dependency,
+            kind,
+            folder,
+        } = listed;
+        if NAMED_IN_GENERATED_CODE.contains(&(package.as_str(), dependency.as_str())) {
+            continue;
+        }
+        let sources = sources
+            .entry(folder)
+            .or_insert_with(|| below([folder.into()]));
+        let is_named = sources
+            .iter()
+            .filter(|source| may_name(source, package, kind))
+            .any(|source| names(source, dependency, ships(package, kind)));
+        if !is_named {
+            let kind = kind.as_str().unwrap_or("normal");
+            found.push(format!(
+                "{package} does not use its {kind} dependency {dependency}"
+            ));
+        }
+    }
+    found
+}
+
+/// Whether a dependency of this kind is for code that ships. The tests of the real binary never do.
+fn ships(package: &str, kind: &Value) -> bool {
+    kind.is_null() && package != "kennel-tests"
+}
+
+/// Whether a source may name dependencies of this kind.
+fn may_name(source: &Source, package: &str, kind: &Value) -> bool {
+    let is_build_script = source.path.ends_with("/build.rs");
+    match kind.as_str() {
+        Some("build") => is_build_script,
+        Some(_) => !is_build_script,
+        None if ships(package, kind) => {
+            source.path.contains("/src/") && !is_test_file(&source.path)
+        }
+        // In the folder beside them is a crate with its own manifest.
+        None => !source.path.starts_with("tests/mutations/"),
+    }
+}
+
+/// Whether the code has a path that begins with the dependency.
+fn names(source: &Source, dependency: &str, shipped: bool) -> bool {
+    let renamed = LIBRARY_NAMES.iter().find(|(name, _)| *name == dependency);
+    let library = renamed.map_or(dependency, |(_, library)| library);
+    let library = library.replace('-', "_");
+    let has_path = |line: &str| {
+        line.match_indices(&library).any(|(at, _)| {
+            let (before, after) = (&line[..at], &line[at + library.len()..]);
+            let goes_on = before.ends_with(|c: char| c.is_alphanumeric() || "_:".contains(c));
+            let is_imported = before.ends_with("use ") && after.starts_with([';', ' ']);
+            !goes_on && (after.starts_with("::") || is_imported)
+        })
+    };
+    if shipped {
+        return code_lines(&source.text).any(|(_, line)| has_path(line));
+    }
+    source.text.lines().any(has_path)
+}
+
+#[test]
+fn each_dependency_is_used() {
+    assert_eq!(unused(&listed()), Vec::<String>::new());
+}
+
+#[test]
+fn unused_dependency_is_found() {
+    let mut listed = listed();
+    listed.retain(|listed| listed.package == "kennel-journal" && listed.dependency == "bytes");
+    assert_eq!(unused(&listed), Vec::<String>::new());
+    // Only tests of the journal name it, and nothing that ships.
+    "tempfile".clone_into(&mut listed[0].dependency);
+    assert_eq!(
+        unused(&listed),
+        ["kennel-journal does not use its normal dependency tempfile"]
+    );
+    listed[0].kind = "dev".into();
+    assert_eq!(unused(&listed), Vec::<String>::new());
 }
 
 #[test]

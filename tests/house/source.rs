@@ -137,7 +137,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
 }
 
 /// Whether it is `tests.rs`, `src/testing/` or `conformance`: compiled for tests only.
-fn is_test_file(path: &str) -> bool {
+pub(super) fn is_test_file(path: &str) -> bool {
     [
         "/tests.rs",
         "/tests/",

@@ -164,7 +164,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// Variable and default are clap's, or stand in brackets at the end of the help text.
+    /// The variable stands in brackets at the end of the help text; the default stands there, or is clap's.
     fn of(arg: &Arg) -> Self {
         let help = arg.get_long_help().or(arg.get_help());
         let help = help.map(ToString::to_string).unwrap_or_default();
@@ -175,13 +175,10 @@ impl Setting {
             .iter()
             .map(|value| value.to_string_lossy().into_owned())
             .collect();
-        let of_clap = arg
-            .get_env()
-            .map(|name| name.to_string_lossy().into_owned());
         let takes_value = arg.get_action().takes_values();
         Self {
             form: form(arg),
-            variable: variable.or(of_clap).unwrap_or_default(),
+            variable: variable.unwrap_or_default(),
             default: default.unwrap_or_else(|| {
                 if takes_value {
                     defaults.join(" ")
