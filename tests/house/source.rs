@@ -237,6 +237,17 @@ fn comments_and_test_modules_are_not_code() {
 }
 
 #[test]
+fn release_binary_is_stripped() {
+    let manifest = fs::read_to_string(programs::repository().join("Cargo.toml"));
+    let manifest = manifest.expect("it is there");
+    let release = manifest.split("[profile.release.package]").nth(1);
+    let mut overrides = release.expect("overrides of the release profile").lines();
+    // The override of a package that does not repeat `strip` resets the one of its profile.
+    let binary = overrides.find(|line| line.starts_with("kennel = "));
+    assert!(binary.is_some_and(|line| line.contains("strip = true")));
+}
+
+#[test]
 fn rooms_without_unsafe_take_lints_of_workspace() {
     let root = programs::repository();
     let workspace = fs::read_to_string(root.join("Cargo.toml")).expect("it is there");
