@@ -1,6 +1,6 @@
 //! Keeper and server die, and a run continues: the next service on the same data directory adopts it.
 
-use crate::with_and_without_cgroup;
+use crate::{play_together, together::Together, with_and_without_cgroup};
 use kennel_proto::pb::{self, LeaderExitAction, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
@@ -14,19 +14,7 @@ use kennel_tests::{
 use nix::sys::signal::Signal;
 use std::{fs, io::Write as _, path::Path, time::Duration};
 
-with_and_without_cgroup!(
-    adopted_run_is_ended_by_next_service,
-    output_and_end_without_service_are_not_lost,
-    run_outlives_death_of_keeper_alone,
-    run_beside_an_adopted_one_ends_normally,
-    a_pause_outlives_the_service,
-    expired_time_limit_acts_at_once,
-    rest_is_stopped_or_drained_without_service,
-    stop_in_progress_is_carried_out,
-    a_shutdown_in_order_ends_it,
-    shim_death_after_adoption_is_noticed,
-    unreachable_shim_is_awaited,
-);
+with_and_without_cgroup!(runs_outlive_two_services_and_end_completely);
 
 pub(crate) fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec.set_recovery(pb::RecoveryPolicy::Adopt);
@@ -62,26 +50,48 @@ async fn gone(what: &str, proc: &Proc) {
     .await;
 }
 
-async fn adopted_run_is_ended_by_next_service(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+/// More than a pipe holds: then the command waits, and continues.
+const LINES: usize = 100_000;
+
+/// Enough for the service to be lost before it is over, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(4);
+
+async fn runs_outlive_two_services_and_end_completely(options: Options) {
+    let together = Together::new(Kennel::start(options).await, 3);
+    let events = async {
+        for _ in 0..2 {
+            together.happens(lose_service).await;
+            together.happens(Kennel::restart).await;
+        }
+    };
+    play_together! {
+        &together, events;
+        adopted_run_is_ended_by_next_service,
+        a_pause_outlives_the_service,
+        shim_death_after_adoption_is_noticed,
+    };
+}
+
+async fn adopted_run_is_ended_by_next_service(together: &Together) {
+    let mut client = together.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
     // Twice: nothing is a child of the second keeper.
     for _ in 0..2 {
-        lose_service(&mut kennel).await;
+        together.event().await;
         assert!(leader.is_alive());
-        kennel.restart().await;
-        let again = must("get", kennel.client().await.get(&run.run_id).await);
+        together.event().await;
+        let again = must("get", together.client().await.get(&run.run_id).await);
         assert_eq!(again.state(), RunState::Running, "{again:?}");
         assert_eq!(again.lasting(), run.lasting());
         assert!(leader.is_alive());
     }
-    let doors = kennel.data_dir().join("adoptable");
-    assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 1);
+    let doors = together.kennel().await.data_dir().join("adoptable");
+    let door = doors.join(&run.run_id);
+    assert!(door.exists());
 
-    let mut client = kennel.client().await;
+    let mut client = together.client().await;
     let run = must("abort", client.abort(&run.run_id).await);
     assert_eq!(
         (run.state(), run.reason()),
@@ -101,55 +111,108 @@ async fn adopted_run_is_ended_by_next_service(options: Options) {
         let count = heard.stations().iter().filter(|s| **s == station).count();
         assert_eq!(count, 1, "{station}: {:?}", heard.stations());
     }
-    assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 0);
+    assert!(!door.exists());
 }
 
-async fn unreachable_shim_is_awaited(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let gate = kennel.scratch().join("go");
-    let script = format!(
-        "echo up; until [ -e {} ]; do sleep 0.02; done; echo done; exit 7",
-        gate.display()
-    );
-    let runs = [
-        must("spawn", client.spawn(adopted(sh(&script))).await),
-        must("spawn", client.spawn(adopted(sh(&script))).await),
-    ];
-    for run in &runs {
-        client.hear_up(&run.run_id).await;
+async fn a_pause_outlives_the_service(together: &Together) {
+    let mut client = together.client().await;
+    let script = "echo up; while :; do date +%N > $KENNEL_RUN_DIR/tick; sleep 0.01; done";
+    let run = must("spawn", client.spawn(adopted(sh(script))).await);
+    client.hear_up(&run.run_id).await;
+    must("pause", client.pause(&run.run_id).await);
+    let tick = together
+        .kennel()
+        .await
+        .run_dir(&run.run_id)
+        .join("tmp/tick");
+    let before = fs::read(&tick).unwrap_or_default();
+    for _ in 0..4 {
+        together.event().await;
     }
-    let shims = runs.each_ref().map(shim_of);
-    lose_service(&mut kennel).await;
-    for shim in &shims {
-        kill_exactly(shim, Signal::SIGSTOP);
+
+    let mut client = together.client().await;
+    let paused = must("get", client.get(&run.run_id).await);
+    assert_eq!(paused.state(), RunState::Paused, "{paused:?}");
+    assert_eq!(fs::read(&tick).unwrap_or_default(), before);
+    must("resume", client.resume(&run.run_id).await);
+    eventually("it runs again", PATIENCE, || {
+        (fs::read(&tick).unwrap_or_default() != before).then_some(())
+    })
+    .await;
+    let run = must("abort", client.abort(&run.run_id).await);
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+}
+
+async fn shim_death_after_adoption_is_noticed(together: &Together) {
+    let has_cgroup = !together.kennel().await.cgroup_bases().is_empty();
+    let mut client = together.client().await;
+    let (run, print) = a_whole_tree(&mut client).await;
+    let shim = shim_of(&run);
+    for _ in 0..4 {
+        together.event().await;
     }
+    kill_exactly(&shim, Signal::SIGKILL);
+    let reaping = async {
+        loop {
+            reap_orphans();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let mut client = together.client().await;
+    let run = tokio::select! {
+        run = client.ended(&run.run_id) => must("wait", run),
+        () = reaping => unreachable!("it goes on for ever"),
+    };
+    assert_eq!(run.tree_is_empty(), has_cgroup, "{:?}", run.tree_verdict);
+    if has_cgroup {
+        print.until_nothing_is_left().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adopted_runs_continue_as_their_specs_say() {
+    let together = Together::new(Kennel::on_sqlite().await, 9);
+    let events = async {
+        // Time limits begin when all are up.
+        together.happens(async |_| {}).await;
+        together.happens(lose_service).await;
+        together.happens(Kennel::restart).await;
+    };
+    let ((), left, ..) = play_together! {
+        &together, events;
+        a_shutdown_in_order_ends_it,
+        output_and_end_without_service_are_not_lost,
+        run_beside_an_adopted_one_ends_normally,
+        expired_time_limit_acts_at_once,
+        rest_is_stopped_or_drained_without_service,
+        stop_in_progress_is_carried_out,
+        unreachable_shim_is_awaited,
+        dead_shim_leaves_its_run_to_recovery,
+        service_is_adopted_by_default,
+    };
+    let (run, print) = left;
+    let mut kennel = together.into_kennel();
+    let status = kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0));
+    print.until_nothing_is_left().await;
     kennel.restart().await;
-    let mut client = kennel.client().await;
-    for run in &runs {
-        let run = must("get", client.get(&run.run_id).await);
-        // As in the row, and not STOPPING.
-        let open = [RunState::Starting, RunState::Running];
-        assert!(open.contains(&run.state()), "{run:?}");
-    }
-    // A stop was requested for one of them.
-    let aborted = must("abort", client.abort(&runs[0].run_id).await);
-    assert!(aborted.tree_is_empty(), "{aborted:?}");
-    kill_exactly(&shims[1], Signal::SIGCONT);
-    fs::write(&gate, b"").expect("a file");
-    let ended = must("wait", client.ended(&runs[1].run_id).await);
-    assert_eq!(ended.code(), Some(7), "{ended:?}");
-    let heard = must("stream", client.hear_all(&runs[1].run_id, 0).await);
-    assert_eq!(heard.text(), "up\ndone\n");
+    let run = must("wait", kennel.client().await.ended(&run).await);
+    assert_eq!(run.reason(), "server_shutdown", "{run:?}");
 }
 
-/// More than a pipe holds: then the command waits, and continues.
-const LINES: usize = 100_000;
+/// Returns a tree that lives when the next service is ended in order.
+async fn a_shutdown_in_order_ends_it(together: &Together) -> (String, Footprint) {
+    let mut client = together.client().await;
+    let (run, print) = a_whole_tree(&mut client).await;
+    for _ in 0..3 {
+        together.event().await;
+    }
+    (run.run_id, print)
+}
 
-async fn output_and_end_without_service_are_not_lost(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let gate = kennel.scratch().join("go");
+async fn output_and_end_without_service_are_not_lost(together: &Together) {
+    let mut client = together.client().await;
+    let gate = together.kennel().await.scratch().join("output-go");
     let script = format!(
         "echo up; until [ -e {} ]; do sleep 0.02; done; seq 1 {LINES}; echo err >&2; exit 7",
         gate.display()
@@ -164,13 +227,14 @@ async fn output_and_end_without_service_are_not_lost(options: Options) {
         client.hear_up(&run.run_id).await;
     }
     let leader = Proc::read(short.attempt().pid).expect("it runs");
-    lose_service(&mut kennel).await;
+    together.event().await;
+    together.event().await;
     fs::write(&gate, "").expect("a file");
     // It exits, and is reaped by its shim, while neither keeper nor server is there.
     gone("the short one has ended", &leader).await;
-    kennel.restart().await;
+    together.event().await;
 
-    let mut client = kennel.client().await;
+    let mut client = together.client().await;
     let mut wanted = b"up\n".to_vec();
     for line in 1..=LINES {
         writeln!(wanted, "{line}").expect("memory takes it");
@@ -190,31 +254,8 @@ async fn output_and_end_without_service_are_not_lost(options: Options) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn run_outlives_death_of_keeper_alone(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let script = "i=0; while [ $i -lt 300 ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 3";
-    let run = must("spawn", client.spawn(adopted(sh(script))).await);
-    let server = kennel.server().expect("a server");
-    kennel.kill_keeper();
-    gone("the server ends after its keeper", &server).await;
-    kennel.restart().await;
-
-    let mut client = kennel.client().await;
-    let run = must("wait", client.ended(&run.run_id).await);
-    assert_eq!(
-        (run.state(), run.code()),
-        (RunState::Failed, Some(3)),
-        "{run:?}"
-    );
-    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let heard = heard.text();
-    assert!(heard.lines().eq((0..300).map(|i| i.to_string())), "{heard}");
-}
-
-async fn run_beside_an_adopted_one_ends_normally(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+async fn run_beside_an_adopted_one_ends_normally(together: &Together) {
+    let mut client = together.client().await;
     let script = "trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done";
     let ends = must("spawn", client.spawn(sh(script)).await);
     let stays = must("spawn", client.spawn(adopted(sh(script))).await);
@@ -222,10 +263,11 @@ async fn run_beside_an_adopted_one_ends_normally(options: Options) {
         client.hear_up(&run.run_id).await;
     }
     let leader = Proc::read(ends.attempt().pid).expect("it runs");
-    lose_service(&mut kennel).await;
+    together.event().await;
+    together.event().await;
     gone("its shim has ended it", &leader).await;
-    kennel.restart().await;
-    let mut client = kennel.client().await;
+    together.event().await;
+    let mut client = together.client().await;
     let ends = must("wait", client.ended(&ends.run_id).await);
     assert_eq!(
         (ends.state(), ends.reason()),
@@ -241,56 +283,27 @@ async fn run_beside_an_adopted_one_ends_normally(options: Options) {
     );
 }
 
-async fn a_pause_outlives_the_service(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let script = "echo up; while :; do date +%N > $KENNEL_RUN_DIR/tick; sleep 0.01; done";
-    let run = must("spawn", client.spawn(adopted(sh(script))).await);
-    client.hear_up(&run.run_id).await;
-    must("pause", client.pause(&run.run_id).await);
-    let tick = kennel.run_dir(&run.run_id).join("tmp/tick");
-    let before = fs::read(&tick).unwrap_or_default();
-    lose_service(&mut kennel).await;
-    kennel.restart().await;
-
-    let mut client = kennel.client().await;
-    let paused = must("get", client.get(&run.run_id).await);
-    assert_eq!(paused.state(), RunState::Paused, "{paused:?}");
-    assert_eq!(fs::read(&tick).unwrap_or_default(), before);
-    must("resume", client.resume(&run.run_id).await);
-    eventually("it runs again", PATIENCE, || {
-        (fs::read(&tick).unwrap_or_default() != before).then_some(())
-    })
-    .await;
-    let run = must("abort", client.abort(&run.run_id).await);
-    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
-}
-
-/// Enough for the service to be lost before it is over, also on a busy machine.
-const LIMIT: Duration = Duration::from_secs(4);
-
-async fn expired_time_limit_acts_at_once(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+async fn expired_time_limit_acts_at_once(together: &Together) {
+    let mut client = together.client().await;
+    together.event().await;
     let spec = adopted(sh("echo up; while :; do sleep 0.05; done"));
     let run = must("spawn", client.spawn(spec.max_runtime(LIMIT)).await);
     client.hear_up(&run.run_id).await;
-    lose_service(&mut kennel).await;
+    together.event().await;
     // The test waits for time itself.
     tokio::time::sleep(LIMIT).await;
     let leader = Proc::read(run.attempt().pid).expect("it is alive");
     assert!(leader.is_alive());
-    kennel.restart().await;
-    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    together.event().await;
+    let run = must("wait", together.client().await.ended(&run.run_id).await);
     assert_eq!(run.reason(), "deadline_exceeded", "{run:?}");
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn rest_is_stopped_or_drained_without_service(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let done = kennel.scratch().join("done");
+async fn rest_is_stopped_or_drained_without_service(together: &Together) {
+    let mut client = together.client().await;
+    let go = together.kennel().await.scratch().join("rest-go");
+    let done = together.kennel().await.scratch().join("rest-done");
     let wait =
         |file: &std::path::Path| format!("until [ -e {} ]; do sleep 0.02; done", file.display());
     let script = format!(
@@ -310,14 +323,15 @@ async fn rest_is_stopped_or_drained_without_service(options: Options) {
     }
     let leaders = [&drained, &stopped].map(|run| Proc::read(run.attempt().pid).expect("it runs"));
     let shim = shim_of(&stopped);
-    lose_service(&mut kennel).await;
+    together.event().await;
+    together.event().await;
     fs::write(&go, "").expect("a file");
     for leader in &leaders {
         gone("the leader has ended", leader).await;
     }
     alone("the shim has ended what was left", &shim).await;
-    kennel.restart().await;
-    let mut client = kennel.client().await;
+    together.event().await;
+    let mut client = together.client().await;
     let stopped = must("wait", client.ended(&stopped.run_id).await);
     assert_eq!((stopped.reason(), stopped.code()), ("exited", Some(6)));
     let certificate = stopped.attempt().certificate.as_ref();
@@ -337,26 +351,26 @@ async fn rest_is_stopped_or_drained_without_service(options: Options) {
     assert!(heard.text().ends_with("rest\n"), "{}", heard.text());
 }
 
-async fn stop_in_progress_is_carried_out(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+async fn stop_in_progress_is_carried_out(together: &Together) {
+    let mut client = together.client().await;
     let script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.05; done";
     let spec = adopted(sh(script)).grace(Duration::from_secs(4));
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
     let shim = shim_of(&run);
     let leader = Proc::read(run.attempt().pid).expect("it runs");
+    together.event().await;
     let order = client
         .abort_with(&run.run_id, None, pb::AbortWait::None)
         .await;
     must("abort", order);
     // Before that it is the next service's.
     client.hear_text(&run.run_id, "asked\n").await;
-    lose_service(&mut kennel).await;
+    together.event().await;
     gone("its own plan is carried out", &leader).await;
     alone("no other process is left", &shim).await;
-    kennel.restart().await;
-    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    together.event().await;
+    let run = must("wait", together.client().await.ended(&run.run_id).await);
     assert_eq!(
         (run.state(), run.reason()),
         (RunState::Cancelled, "aborted")
@@ -365,61 +379,105 @@ async fn stop_in_progress_is_carried_out(options: Options) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn a_shutdown_in_order_ends_it(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let (run, print) = a_whole_tree(&mut client).await;
-    lose_service(&mut kennel).await;
-    kennel.restart().await;
-    let status = kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await;
-    assert_eq!(status.code(), Some(0));
-    print.until_nothing_is_left().await;
-    kennel.restart().await;
-    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
-    assert_eq!(run.reason(), "server_shutdown", "{run:?}");
+async fn unreachable_shim_is_awaited(together: &Together) {
+    let mut client = together.client().await;
+    let gate = together.kennel().await.scratch().join("late-go");
+    let script = format!(
+        "echo up; until [ -e {} ]; do sleep 0.02; done; echo done; exit 7",
+        gate.display()
+    );
+    let runs = [
+        must("spawn", client.spawn(adopted(sh(&script))).await),
+        must("spawn", client.spawn(adopted(sh(&script))).await),
+    ];
+    for run in &runs {
+        client.hear_up(&run.run_id).await;
+    }
+    let shims = runs.each_ref().map(shim_of);
+    together.event().await;
+    together.event().await;
+    for shim in &shims {
+        kill_exactly(shim, Signal::SIGSTOP);
+    }
+    together.event().await;
+    let mut client = together.client().await;
+    for run in &runs {
+        let run = must("get", client.get(&run.run_id).await);
+        // As in the row, and not STOPPING.
+        let open = [RunState::Starting, RunState::Running];
+        assert!(open.contains(&run.state()), "{run:?}");
+    }
+    // A stop was requested for one of them.
+    let aborted = must("abort", client.abort(&runs[0].run_id).await);
+    assert!(aborted.tree_is_empty(), "{aborted:?}");
+    kill_exactly(&shims[1], Signal::SIGCONT);
+    fs::write(&gate, b"").expect("a file");
+    let ended = must("wait", client.ended(&runs[1].run_id).await);
+    assert_eq!(ended.code(), Some(7), "{ended:?}");
+    let heard = must("stream", client.hear_all(&runs[1].run_id, 0).await);
+    assert_eq!(heard.text(), "up\ndone\n");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn dead_shim_leaves_its_run_to_recovery() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
+async fn dead_shim_leaves_its_run_to_recovery(together: &Together) {
+    let mut client = together.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
     let shim = shim_of(&run);
-    lose_service(&mut kennel).await;
+    together.event().await;
+    together.event().await;
     kill_exactly(&shim, Signal::SIGKILL);
     gone("the shim is gone", &shim).await;
-    kennel.restart().await;
-    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    together.event().await;
+    let run = must("wait", together.client().await.ended(&run.run_id).await);
     assert_eq!(run.state(), RunState::Lost, "{run:?}");
     assert_eq!(run.reason(), "orphan_terminated", "{run:?}");
     print.until_nothing_is_left().await;
 }
 
-async fn shim_death_after_adoption_is_noticed(options: Options) {
-    let has_cgroup = options.cgroup != kennel_tests::kennel::Cgroup::Off;
-    let mut kennel = Kennel::start(options).await;
-    let has_cgroup = has_cgroup && !kennel.cgroup_bases().is_empty();
-    let mut client = kennel.client().await;
-    let (run, print) = a_whole_tree(&mut client).await;
-    let shim = shim_of(&run);
-    lose_service(&mut kennel).await;
-    kennel.restart().await;
-    kill_exactly(&shim, Signal::SIGKILL);
-    let reaping = async {
-        loop {
-            reap_orphans();
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let mut client = kennel.client().await;
-    let run = tokio::select! {
-        run = client.ended(&run.run_id) => must("wait", run),
-        () = reaping => unreachable!("it goes on for ever"),
-    };
-    assert_eq!(run.tree_is_empty(), has_cgroup, "{:?}", run.tree_verdict);
-    if has_cgroup {
-        print.until_nothing_is_left().await;
+async fn service_is_adopted_by_default(together: &Together) {
+    let mut client = together.client().await;
+    let script = "echo up; while :; do sleep 0.05; done";
+    let service = sh(script).kind_of(pb::RunKind::Service);
+    let service = must("spawn", client.spawn(service).await);
+    let job = must(
+        "spawn",
+        client.spawn(sh(script).kind_of(pb::RunKind::Job)).await,
+    );
+    for run in [&service, &job] {
+        client.hear_up(&run.run_id).await;
     }
+    together.event().await;
+    together.event().await;
+    together.event().await;
+    let mut client = together.client().await;
+    let job = must("wait", client.ended(&job.run_id).await);
+    assert_eq!(job.state(), RunState::Lost, "{job:?}");
+    let again = must("get", client.get(&service.run_id).await);
+    assert_eq!(again.state(), RunState::Running, "{again:?}");
+    assert_eq!(again.attempt().pid, service.attempt().pid);
+    must("abort", client.abort(&service.run_id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_outlives_death_of_keeper_alone() {
+    let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
+    let mut client = kennel.client().await;
+    let script = "i=0; while [ $i -lt 100 ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 3";
+    let run = must("spawn", client.spawn(adopted(sh(script))).await);
+    let server = kennel.server().expect("a server");
+    kennel.kill_keeper();
+    gone("the server ends after its keeper", &server).await;
+    kennel.restart().await;
+
+    let mut client = kennel.client().await;
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(
+        (run.state(), run.code()),
+        (RunState::Failed, Some(3)),
+        "{run:?}"
+    );
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let heard = heard.text();
+    assert!(heard.lines().eq((0..100).map(|i| i.to_string())), "{heard}");
 }
 
 /// Starts a run of many generations, groups and sessions.
@@ -520,29 +578,4 @@ async fn a_strangers_socket_is_not_trusted() {
     assert_eq!(again.state(), RunState::Running, "{again:?}");
     must("abort", client.abort(&run.run_id).await);
     drop(listener);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn service_is_adopted_by_default() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let script = "echo up; while :; do sleep 0.05; done";
-    let service = sh(script).kind_of(pb::RunKind::Service);
-    let service = must("spawn", client.spawn(service).await);
-    let job = must(
-        "spawn",
-        client.spawn(sh(script).kind_of(pb::RunKind::Job)).await,
-    );
-    for run in [&service, &job] {
-        client.hear_up(&run.run_id).await;
-    }
-    lose_service(&mut kennel).await;
-    kennel.restart().await;
-    let mut client = kennel.client().await;
-    let job = must("wait", client.ended(&job.run_id).await);
-    assert_eq!(job.state(), RunState::Lost, "{job:?}");
-    let again = must("get", client.get(&service.run_id).await);
-    assert_eq!(again.state(), RunState::Running, "{again:?}");
-    assert_eq!(again.attempt().pid, service.attempt().pid);
-    must("abort", client.abort(&service.run_id).await);
 }

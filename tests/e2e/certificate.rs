@@ -1,21 +1,26 @@
 //! Every ended run has a stop certificate, and it contains only what really happened.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, SignalScope, SignalSender, tree_verdict::Verdict};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, must, naughty, new_run_id, programs, sh,
 };
 use std::time::Duration;
 
-with_and_without_cgroup!(
-    certificate_of_unstopped_run_has_no_signal,
-    certificate_has_each_round_and_its_processes,
-    early_leader_exit_names_the_rest,
-    shim_of_dead_keeper_reports_its_signals,
-);
+with_and_without_cgroup!(certificate_has_only_what_happened);
 
-async fn certificate_of_unstopped_run_has_no_signal(options: Options) {
+async fn certificate_has_only_what_happened(options: Options) {
     let kennel = Kennel::start(options).await;
+    play_scenes! {
+        &kennel;
+        certificate_of_unstopped_run_has_no_signal,
+        certificate_has_each_round_and_its_processes,
+        early_leader_exit_names_the_rest,
+        never_run_has_certificate_without_steps,
+    }
+}
+
+async fn certificate_of_unstopped_run_has_no_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
     assert!(run.attempt().certificate.is_none() || run.end_time.is_some());
@@ -30,8 +35,7 @@ async fn certificate_of_unstopped_run_has_no_signal(options: Options) {
     assert_eq!(certificate.census_time, run.attempt().tree_empty_time);
 }
 
-async fn certificate_has_each_round_and_its_processes(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn certificate_has_each_round_and_its_processes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!(
         "trap '' TERM; {} sleep & exec {0} sleep",
@@ -80,8 +84,7 @@ async fn certificate_has_each_round_and_its_processes(options: Options) {
     assert_eq!(again.attempt().certificate, run.attempt().certificate);
 }
 
-async fn early_leader_exit_names_the_rest(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn early_leader_exit_names_the_rest(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("setsid sleep 1000 & sleep 1001 & echo up; exit 0");
     let run = must("spawn", client.spawn(spec).await);
@@ -100,8 +103,9 @@ async fn early_leader_exit_names_the_rest(options: Options) {
     assert_eq!((first.signal.as_str(), first.delivered), ("SIGTERM", 2));
 }
 
-async fn shim_of_dead_keeper_reports_its_signals(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn shim_of_dead_keeper_reports_its_signals() {
+    let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let stubborn = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
     let run = must("spawn", client.spawn(stubborn).await);
@@ -124,9 +128,7 @@ async fn shim_of_dead_keeper_reports_its_signals(options: Options) {
     assert!(certificate.census_time.is_some(), "{certificate:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn never_run_has_certificate_without_steps() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn never_run_has_certificate_without_steps(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let id = new_run_id();
     let fenced = must("abort", client.abort(&id).await);

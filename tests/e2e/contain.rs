@@ -1,14 +1,13 @@
 //! Containment of a run: the capabilities of the host, and those reported for a run.
 
+use crate::play_scenes;
 use kennel_proto::pb;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, complaint, must, new_run_id, sh,
     shell::{run_to_end, text},
 };
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_status_names_what_the_host_cannot_do() {
-    let kennel = Kennel::start(Options::default().without_cgroup()).await;
+async fn a_status_names_what_the_host_cannot_do(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it answers");
     let host = info.host.expect("a host");
@@ -63,8 +62,16 @@ async fn run_shows_its_containment_and_holes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_weakly_contained_run_is_refused() {
+async fn host_without_groups_says_and_refuses_so() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
+    play_scenes! {
+        &kennel;
+        too_weakly_contained_run_is_refused,
+        a_status_names_what_the_host_cannot_do,
+    }
+}
+
+async fn too_weakly_contained_run_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let id = new_run_id();
     let mark = kennel.scratch().join("ran");

@@ -1,5 +1,6 @@
 //! Journals of ended runs whose files were cut, changed or removed behind the server's back.
 
+use crate::play_scenes;
 use kennel_proto::pb::{
     self, GapReason, OutputStream, event::Payload, lifecycle::Station, output_part::Part,
     read_output_request::Range,
@@ -89,10 +90,20 @@ fn lose_last_line(index: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn truncated_output_is_reported_as_damage() {
+async fn damaged_journals_are_reported_and_made_up_for() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        truncated_output_is_reported_as_damage,
+        entries_of_damaged_journal_come_from_record,
+        story_of_lost_journal_comes_from_record,
+        journal_of_unknown_version_is_data_loss,
+    }
+}
+
+async fn truncated_output_is_reported_as_damage(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let (run_id, dir) = ended(&kennel, &mut client).await;
+    let (run_id, dir) = ended(kennel, &mut client).await;
     cut(&dir.join("stdout"), 30);
     let heard = events(&mut client, &run_id, 0).await;
     assert!(heard.last().is_some_and(is_end), "{heard:?}");
@@ -140,9 +151,7 @@ fn bytes(events: &[(u64, Payload)]) -> (usize, u64) {
     (came.sum(), missing.sum())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn entries_of_damaged_journal_come_from_record() {
-    let kennel = Kennel::on_sqlite().await;
+async fn entries_of_damaged_journal_come_from_record(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for damage in [
         "cut index",
@@ -152,7 +161,7 @@ async fn entries_of_damaged_journal_come_from_record() {
         "lost line",
         "flipped index",
     ] {
-        let (run_id, dir) = ended(&kennel, &mut client).await;
+        let (run_id, dir) = ended(kennel, &mut client).await;
         let before = events(&mut client, &run_id, 0).await;
         let index = dir.join("index");
         match damage {
@@ -210,11 +219,9 @@ fn assert_damaged(read: &pb::ReadOutputResponse) {
     assert_eq!(parts, [Some(Part::DamagedBytes(SAID.len() as u64))]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn story_of_lost_journal_comes_from_record() {
-    let kennel = Kennel::on_sqlite().await;
+async fn story_of_lost_journal_comes_from_record(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let (run_id, dir) = ended(&kennel, &mut client).await;
+    let (run_id, dir) = ended(kennel, &mut client).await;
     let before = events(&mut client, &run_id, 0).await;
     fs::remove_dir_all(dir).expect("it is removed");
     let heard = events(&mut client, &run_id, 0).await;
@@ -230,11 +237,9 @@ async fn story_of_lost_journal_comes_from_record() {
     assert!(said.contains("damaged"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn journal_of_unknown_version_is_data_loss() {
-    let kennel = Kennel::on_sqlite().await;
+async fn journal_of_unknown_version_is_data_loss(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let (run_id, dir) = ended(&kennel, &mut client).await;
+    let (run_id, dir) = ended(kennel, &mut client).await;
     let index = fs::File::options().write(true).open(dir.join("index"));
     index
         .expect("it is there")

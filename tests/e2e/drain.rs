@@ -1,5 +1,6 @@
 //! Draining a node, and undoing that, with the real binary.
 
+use crate::play_scenes;
 use kennel_proto::pb::{self, DrainAction, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, PATIENCE, RunExt, complaint, eventually_async, must, new_run_id,
@@ -35,8 +36,19 @@ async fn becomes_ready(kennel: &Kennel, ready: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drained_node_refuses_new_runs_and_finishes_others() {
+async fn drain_ends_as_requested_and_is_undone() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        drained_node_refuses_new_runs_and_finishes_others,
+        invalid_drain_is_refused,
+        the_drain_command_waits_until_nothing_is_left,
+        drain_deadline_ends_remaining_runs_with_reason,
+        long_waits_show_their_progress_on_a_terminal,
+    }
+}
+
+async fn drained_node_refuses_new_runs_and_finishes_others(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = new_run_id();
     let go = kennel.scratch().join("go");
@@ -58,7 +70,7 @@ async fn drained_node_refuses_new_runs_and_finishes_others() {
     );
     let (_, existing) = must("repeat", client.spawn_as(&run_id, sh(&script)).await);
     assert!(existing, "a repeat is no new run");
-    becomes_ready(&kennel, false).await;
+    becomes_ready(kennel, false).await;
     assert!(kennel.is_serving("liveness").await);
 
     must("go", std::fs::write(&go, ""));
@@ -69,13 +81,11 @@ async fn drained_node_refuses_new_runs_and_finishes_others() {
     assert!(left.drain.is_some() && left.run_ids.is_empty(), "{left:?}");
 
     must("undrain", client.admin.undrain(pb::UndrainRequest {}).await);
-    becomes_ready(&kennel, true).await;
+    becomes_ready(kennel, true).await;
     must("spawn", client.spawn(sh("true")).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn drain_deadline_ends_remaining_runs_with_reason() {
-    let kennel = Kennel::on_sqlite().await;
+async fn drain_deadline_ends_remaining_runs_with_reason(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh(LONG)).await);
     client.hear_up(&run.run_id).await;
@@ -95,11 +105,10 @@ async fn drain_deadline_ends_remaining_runs_with_reason() {
     };
     assert_eq!(aborted.request_id, "maintenance");
     print.assert_nothing_left();
+    must("undrain", client.admin.undrain(pb::UndrainRequest {}).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn invalid_drain_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn invalid_drain_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let month = Duration::from_hours(24 * 31);
     for (action, deadline) in [
@@ -113,9 +122,7 @@ async fn invalid_drain_is_refused() {
     must("it was not drained", client.spawn(sh("true")).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_drain_command_waits_until_nothing_is_left() {
-    let kennel = Kennel::on_sqlite().await;
+async fn the_drain_command_waits_until_nothing_is_left(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh(LONG)).await);
     client.hear_up(&run.run_id).await;
@@ -160,9 +167,7 @@ async fn drain_survives_the_server_until_service_end() {
     assert!(!kennel.data_dir().join("drain").exists());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn long_waits_show_their_progress_on_a_terminal() {
-    let kennel = Kennel::on_sqlite().await;
+async fn long_waits_show_their_progress_on_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh(LONG)).await).run_id;
     let line = format!(

@@ -1,20 +1,18 @@
 //! Probes that are commands: in the run's tree, ended with their session, harmless in any case.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, RunState, WaitCondition, liveness, readiness};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
     client::{complaint, duration},
-    eventually_async, must, sh,
+    eventually_async, must,
+    procfs::Proc,
+    sh,
     shell::run_to_end,
 };
 use std::{fs, time::Duration};
 
-with_and_without_cgroup!(
-    command_makes_a_run_ready,
-    probe_is_ended_with_its_session,
-    probe_ends_with_its_run,
-);
+with_and_without_cgroup!(probe_ends_with_its_run);
 
 const EVERY: Duration = Duration::from_millis(50);
 
@@ -49,16 +47,33 @@ async fn why_not_live(client: &mut Client, run: &str) -> String {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_may_be_commands() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        command_makes_a_run_ready,
+        failing_command_ends_the_run,
+        probe_is_ended_with_its_session,
+        command_line_has_commands_as_probes,
+        faults_of_commands_as_probes_are_named,
+    }
+}
+
 /// The probe has directory and environment of the run.
-async fn command_makes_a_run_ready(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn command_makes_a_run_ready(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh("echo up; exec sleep 1000");
     spec.cwd = Some(kennel.scratch().display().to_string());
-    spec.readiness = Some(ready_by("test -n \"$KENNEL_RUN_ID\" && test -e go"));
+    let script = "echo >> tries; test -n \"$KENNEL_RUN_ID\" && test -e go";
+    spec.readiness = Some(ready_by(script));
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_up(&run).await;
-    tokio::time::sleep(EVERY * 6).await;
+    let tries = kennel.scratch().join("tries");
+    let probed = eventually_async("it is probed", PATIENCE, async || {
+        fs::read(&tries).is_ok_and(|n| n.len() > 2).then_some(())
+    });
+    probed.await;
     assert!(must("get", client.get(&run).await).ready_time.is_none());
     fs::write(kennel.scratch().join("go"), "").expect("own directory");
     let (ready, reached) = must("wait", client.wait(&run, WaitCondition::Ready).await);
@@ -67,9 +82,7 @@ async fn command_makes_a_run_ready(options: Options) {
     must("abort", client.abort(&run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn failing_command_ends_the_run() {
-    let kennel = Kennel::on_sqlite().await;
+async fn failing_command_ends_the_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let second = Duration::from_secs(1);
     for (script, why) in [
@@ -93,10 +106,9 @@ async fn failing_command_ends_the_run() {
     assert!(said.contains("did not start"), "{said}");
 }
 
-/// A probe that leaves children and daemons, one that hangs with children, one that floods: nothing of any is left beside
-/// the run.
-async fn probe_is_ended_with_its_session(options: Options) {
-    let kennel = Kennel::start(options).await;
+/// A probe that leaves children and daemons, one that hangs with children, one that floods: nothing of a former probe is
+/// left beside the run.
+async fn probe_is_ended_with_its_session(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let short = Duration::from_millis(200);
     for (script, timeout) in [
@@ -116,15 +128,29 @@ async fn probe_is_ended_with_its_session(options: Options) {
         spec.liveness = Some(live_by(&script, timeout, 1000));
         let run = must("spawn", client.spawn(spec).await);
         client.hear_up(&run.run_id).await;
-        let probed = eventually_async("it is probed", PATIENCE, async || {
-            fs::read(&count).is_ok_and(|n| n.len() > 8).then_some(())
-        });
-        probed.await;
+        let begun = || fs::read(&count).map_or(0, |count| count.len());
+        let probed = async |wanted: usize| {
+            eventually_async("it is probed", PATIENCE, async || {
+                (begun() > wanted).then_some(())
+            })
+            .await;
+        };
+        probed(4).await;
         let seen = must("get", client.get(&run.run_id).await);
         assert_eq!(seen.state(), RunState::Running, "{seen:?}");
-        // Those of the present probe alone.
         let tree = must("tree", client.tree(&run.run_id).await);
-        assert!(tree.processes.len() <= 6, "{tree:?}");
+        let leader = run.attempt().pid;
+        let probes = tree
+            .processes
+            .iter()
+            .filter(|process| process.pid != leader);
+        let probes: Vec<Proc> = probes.filter_map(|seen| Proc::read(seen.pid)).collect();
+        // The one that ran at that time has ended, and another one has too.
+        probed(begun() + 1).await;
+        eventually_async("a former probe is gone", PATIENCE, async || {
+            (!probes.iter().any(Proc::is_alive)).then_some(())
+        })
+        .await;
         let print = Footprint::of_run(&run);
         must("abort", client.abort(&run.run_id).await);
         print.assert_nothing_left();
@@ -182,9 +208,7 @@ async fn dead_server_leaves_a_probe_to_its_time() {
     assert!(said.contains("exited with code 9"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_has_commands_as_probes() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_line_has_commands_as_probes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = [
         "spawn",
@@ -210,9 +234,7 @@ async fn command_line_has_commands_as_probes() {
     must("abort", client.abort(&run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_commands_as_probes_are_named() {
-    let kennel = Kennel::on_sqlite().await;
+async fn faults_of_commands_as_probes_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh("true");
     spec.readiness = Some(ready_by("exit 0"));

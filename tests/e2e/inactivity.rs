@@ -1,16 +1,11 @@
 //! `timeouts.inactivity`: a run without output and input is stopped.
 
-use crate::with_and_without_cgroup;
+use crate::play_at_once;
 use kennel_proto::pb::{self, RunState, end_reason::Reason};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, RunExt, SpecExt, client::complaint, eventually, must, sh,
+    Client, Kennel, PATIENCE, RunExt, SpecExt, client::complaint, eventually, must, sh,
 };
 use std::time::Duration;
-
-with_and_without_cgroup!(
-    silent_run_is_stopped_with_its_tree,
-    inactivity_is_counted_across_server_deaths,
-);
 
 const LIMIT: Duration = Duration::from_millis(600);
 
@@ -30,8 +25,19 @@ async fn ends_inactive(client: &mut Client, run_id: &str) {
     assert_eq!(exceeded.which(), pb::Deadline::Inactivity);
 }
 
-async fn silent_run_is_stopped_with_its_tree(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn inactivity_is_neither_output_nor_input_nor_pause() {
+    let kennel = Kennel::on_sqlite().await;
+    play_at_once! {
+        &kennel;
+        silent_run_is_stopped_with_its_tree,
+        output_and_pauses_are_no_inactivity,
+        accepted_input_is_activity,
+        limit_of_no_time_is_refused,
+    };
+}
+
+async fn silent_run_is_stopped_with_its_tree(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = limited("sleep 1000 & echo up; sleep 1000", LIMIT);
     let run = must("spawn", client.spawn(spec).await);
@@ -39,9 +45,7 @@ async fn silent_run_is_stopped_with_its_tree(options: Options) {
     kennel_tests::Footprint::of_id(&run.run_id).assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn output_and_pauses_are_no_inactivity() {
-    let kennel = Kennel::on_sqlite().await;
+async fn output_and_pauses_are_no_inactivity(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // It writes for four times the limit, then exits by itself.
     let writes = limited(
@@ -61,9 +65,7 @@ async fn output_and_pauses_are_no_inactivity() {
     ends_inactive(&mut client, &paused.run_id).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn accepted_input_is_activity() {
-    let kennel = Kennel::on_sqlite().await;
+async fn accepted_input_is_activity(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // It reads all of its input and writes nothing until the end of it.
     let spec = limited("cat >/dev/null; exit 3", LIMIT).open_input();
@@ -78,8 +80,9 @@ async fn accepted_input_is_activity() {
     assert_eq!(run.code(), Some(3), "{run:?}");
 }
 
-async fn inactivity_is_counted_across_server_deaths(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn inactivity_is_counted_across_server_deaths() {
+    let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let silent = limited("echo up; sleep 1000", Duration::from_secs(3));
     let writes = limited("while :; do echo; sleep 0.1; done", Duration::from_secs(3));
@@ -100,9 +103,7 @@ async fn inactivity_is_counted_across_server_deaths(options: Options) {
     must("abort", client.abort(&writes.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn limit_of_no_time_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn limit_of_no_time_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let status = client
         .spawn(limited("true", Duration::ZERO))

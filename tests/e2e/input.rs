@@ -1,11 +1,11 @@
 //! Standard input that clients write to while the command runs: each byte once, in order, for any caller and after any
 //! crash.
 
-use crate::with_and_without_cgroup;
+use crate::play_scenes;
 use kennel_proto::pb::{self, InputEnd, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
-    fact, must, sh,
+    Client, Footprint, Kennel, PATIENCE, RunExt, SpecExt, complaint, eventually_async, fact, must,
+    sh,
     shell::{finish, run_to_end, text},
 };
 use std::{
@@ -17,12 +17,6 @@ use tonic::{Code, Status};
 
 /// Default size of a pipe.
 const PIPE: u64 = 65_536;
-
-with_and_without_cgroup!(
-    repeated_input_is_written_once,
-    full_pipe_blocks_only_its_writer,
-    input_outlives_the_service_with_its_run,
-);
 
 async fn spawned(client: &mut Client, spec: pb::RunSpec) -> String {
     let run_id = must("spawn", client.spawn(spec).await).run_id;
@@ -50,8 +44,7 @@ fn closed(accepted: &str) -> (Code, String, String) {
     (Code::FailedPrecondition, reason, accepted.to_owned())
 }
 
-async fn repeated_input_is_written_once(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn repeated_input_is_written_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = spawned(&mut client, cat()).await;
 
@@ -126,8 +119,21 @@ async fn repeated_input_is_written_once(options: Options) {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
-async fn full_pipe_blocks_only_its_writer(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn input_is_written_once_and_in_order() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        full_pipe_blocks_only_its_writer,
+        client_lost_during_write_can_resume_it,
+        input_without_reader_is_reported_closed,
+        each_attempt_begins_with_an_empty_input,
+        repeated_input_is_written_once,
+        command_line_writes_resumes_and_forwards,
+    }
+}
+
+async fn full_pipe_blocks_only_its_writer(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     // It reads nothing, and writes all the same.
@@ -167,11 +173,9 @@ async fn full_pipe_blocks_only_its_writer(options: Options) {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn client_lost_during_write_can_resume_it() {
-    let kennel = Kennel::on_sqlite().await;
+async fn client_lost_during_write_can_resume_it(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("resume");
     let script = format!(
         "echo up; while [ ! -e {} ]; do sleep 0.02; done; wc -c",
         go.display()
@@ -200,9 +204,7 @@ async fn client_lost_during_write_can_resume_it() {
     assert_eq!(heard.text().trim(), "up\n200000");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn input_without_reader_is_reported_closed() {
-    let kennel = Kennel::on_sqlite().await;
+async fn input_without_reader_is_reported_closed(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "exec 0<&-; echo up; exec sleep 1000";
     let run = spawned(&mut client, sh(script).open_input()).await;
@@ -224,9 +226,7 @@ async fn input_without_reader_is_reported_closed() {
     must("abort", client.abort(&without).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_begins_with_an_empty_input() {
-    let kennel = Kennel::on_sqlite().await;
+async fn each_attempt_begins_with_an_empty_input(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
         mode: pb::RestartMode::Always.into(),
@@ -260,8 +260,9 @@ async fn each_attempt_begins_with_an_empty_input() {
     must("abort", client.abort(&run).await);
 }
 
-async fn input_outlives_the_service_with_its_run(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn input_outlives_the_service_with_its_run() {
+    let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut spec = cat();
     spec.set_recovery(pb::RecoveryPolicy::Adopt);
@@ -292,9 +293,7 @@ async fn input_outlives_the_service_with_its_run(options: Options) {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_writes_resumes_and_forwards() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_line_writes_resumes_and_forwards(kennel: &Kennel) {
     let file = kennel.scratch().join("input");
     fs::write(&file, "one two three").expect("a file");
     let path = file.display().to_string();

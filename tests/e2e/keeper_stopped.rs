@@ -1,5 +1,6 @@
 //! A keeper that is stopped, or gone: the server and the command line notice it.
 
+use crate::{play_apart, play_scenes};
 use kennel_proto::pb::{self, SignalTarget};
 use kennel_tests::{
     Kennel, PATIENCE, RunExt, complaint, eventually,
@@ -41,8 +42,23 @@ async fn is_ready(kennel: &Kennel, ready: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopped_keeper_is_noticed_until_it_is_continued() {
+async fn silence_of_keeper_or_server_is_noticed() {
+    play_apart! {
+        stopped_keeper_is_noticed_and_acts_once,
+        command_line_gives_up_on_a_silent_server,
+    };
+}
+
+async fn stopped_keeper_is_noticed_and_acts_once() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        stopped_keeper_is_noticed_until_it_is_continued,
+        calls_to_a_stopped_keeper_act_once,
+    }
+}
+
+async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.05; done";
     let run = must("spawn", client.spawn(sh(script)).await);
@@ -51,7 +67,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued() {
     let (id, once) = (new_run_id(), sh(&format!("echo x >> {}", ran.display())));
 
     kennel.signal(Signal::SIGSTOP);
-    is_ready(&kennel, false).await;
+    is_ready(kennel, false).await;
     assert!(kennel.is_serving("liveness").await);
     is_unresponsive(client.abort(&run.run_id).await);
     is_unresponsive(client.pause(&run.run_id).await);
@@ -73,7 +89,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued() {
     assert!(begun.elapsed() < NOTICED_WITHIN);
 
     kennel.signal(Signal::SIGCONT);
-    is_ready(&kennel, true).await;
+    is_ready(kennel, true).await;
     let info = client.server_info().await.expect("it serves");
     assert!(info.keeper.is_some_and(|k| k.unresponsive_since.is_none()));
     must("spawn", client.spawn_as(&id, once).await);
@@ -84,9 +100,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued() {
     assert!(kennel.log().contains("the keeper does not answer"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn calls_to_a_stopped_keeper_act_once() {
-    let kennel = Kennel::on_sqlite().await;
+async fn calls_to_a_stopped_keeper_act_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let got = kennel.scratch().join("got");
     let script = format!(
@@ -95,7 +109,7 @@ async fn calls_to_a_stopped_keeper_act_once() {
     );
     let run = must("spawn", client.spawn(sh(&script)).await);
     client.hear_up(&run.run_id).await;
-    let ran = kennel.scratch().join("ran");
+    let ran = kennel.scratch().join("ran-once");
     let (id, once) = (new_run_id(), sh(&format!("echo x >> {}", ran.display())));
 
     kennel.signal(Signal::SIGSTOP);
@@ -110,7 +124,7 @@ async fn calls_to_a_stopped_keeper_act_once() {
     assert!(begun.elapsed() < NOTICED_WITHIN);
 
     kennel.signal(Signal::SIGCONT);
-    is_ready(&kennel, true).await;
+    is_ready(kennel, true).await;
     let leader = SignalTarget::Leader;
     must(
         "signal",
@@ -148,7 +162,6 @@ async fn run_command_notices_a_dead_keeper() {
     assert!(begun.elapsed() < GIVEN_UP_WITHIN, "{:?}", begun.elapsed());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn command_line_gives_up_on_a_silent_server() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("kennel.sock");

@@ -1,5 +1,6 @@
 //! A run retains no more output than its bound, and every reader can tell exactly which bytes it has not seen.
 
+use crate::play_scenes;
 use kennel_proto::pb::{self, event::Payload, stream_events_request::Position};
 use kennel_tests::{Kennel, RunExt, SpecExt, complaint, must, pattern, sh, within};
 use std::{fs, time::Duration};
@@ -13,7 +14,7 @@ const LONG: Duration = Duration::from_mins(2);
 async fn read_and_missing_output_equal_written() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let half = pattern(50 * MIB);
+    let half = pattern(6 * MIB);
     let go = kennel.scratch().join("go");
     for on_full in [pb::OutputOverflow::Rotate, pb::OutputOverflow::HeadTail] {
         let script = format!(
@@ -67,8 +68,16 @@ async fn read_and_missing_output_equal_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn expired_position_is_refused_if_gaps_are_unwanted() {
+async fn output_beyond_its_bound_is_refused_or_ends_run() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        expired_position_is_refused_if_gaps_are_unwanted,
+        run_over_its_output_bound_ends_by_policy,
+    }
+}
+
+async fn expired_position_is_refused_if_gaps_are_unwanted(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!(
         "{} bytes 4000000",
@@ -117,9 +126,7 @@ async fn expired_position_is_refused_if_gaps_are_unwanted() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn run_over_its_output_bound_ends_by_policy() {
-    let kennel = Kennel::on_sqlite().await;
+async fn run_over_its_output_bound_ends_by_policy(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("exec cat /dev/zero").kept_output(MIB as u64, pb::OutputOverflow::Abort);
     let run = must("spawn", client.spawn(spec).await);

@@ -1,15 +1,9 @@
 //! Output of a command in its grace while no server reads: the write does not kill the command, and the next server has
 //! the output.
 
-use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, must, sh};
 use std::{fs, time::Duration};
-
-with_and_without_cgroup!(
-    grace_holds_when_keeper_and_server_are_killed,
-    grace_holds_at_keeper_end_without_server,
-);
 
 /// On a stop it writes lines, then more than a pipe holds, and exits with its own code.
 const WRITES_LATE: &str = "trap 'for i in 1 2 3 4 5; do echo late $i; sleep 0.05; done; \
@@ -19,8 +13,9 @@ const WRITES_LATE: &str = "trap 'for i in 1 2 3 4 5; do echo late $i; sleep 0.05
 /// A grace that is not needed.
 const GRACE: Duration = Duration::from_secs(8);
 
-async fn grace_holds_when_keeper_and_server_are_killed(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn grace_holds_when_keeper_and_server_are_killed() {
+    let mut kennel = Kennel::on_sqlite().await;
     let run_id = up(&kennel).await;
     kennel.kill_service_after(|| {});
     kennel.wait_until_all_is_gone(PATIENCE).await;
@@ -32,8 +27,9 @@ async fn grace_holds_when_keeper_and_server_are_killed(options: Options) {
     );
 }
 
-async fn grace_holds_at_keeper_end_without_server(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn grace_holds_at_keeper_end_without_server() {
+    let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
     let run_id = up(&kennel).await;
     let lock = kennel.data_dir().join("server.lock");
     fs::remove_file(&lock).expect("it is there");

@@ -1,42 +1,29 @@
 //! The rest of a tree when its leader exits by itself, in every way in which it may.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{
     self, AbortWait, LeaderExitAction, RunState, StreamsEnd, WaitCondition, tree_verdict::Verdict,
 };
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually,
     kennel::{kill_exactly, reap_orphans},
-    must,
+    must, new_run_id,
     procfs::Proc,
     programs, sh,
 };
 use nix::sys::signal::Signal;
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 with_and_without_cgroup!(
-    drain_is_read_until_the_last_process,
-    drain_is_stopped_after_its_timeout,
-    an_abort_ends_a_drain,
-    a_shutdown_ends_a_drain,
     detached_process_is_named_and_outlives_the_run,
-    crashed_leader_leaves_its_detached_processes,
-    run_without_detached_processes_is_empty,
-    output_of_detached_process_is_discarded_safely,
-    abort_ends_tree_that_would_be_detached,
-    the_service_ends_without_those_who_were_kept,
-    detached_processes_survive_the_server,
-    server_death_ends_no_tree_with_leader,
-    a_dead_server_ends_no_drain,
-    detached_processes_survive_the_keeper,
-    keeper_death_ends_tree_with_live_leader,
-    a_dead_keeper_ends_a_drain,
-    keeper_killed_in_a_stop_detaches_no_process,
+    killed_shim_ends_tree_under_any_policy,
+    pause_ends_with_its_leader,
+    keeper_death_leaves_only_detached_processes,
     next_start_removes_traces_of_detached_process,
-    killed_shim_detaches_no_process,
-    a_killed_shim_ends_a_drain,
-    pause_ends_with_leader_and_detached_continues,
-    pause_ends_with_leader_and_drain_continues,
 );
 
 /// A grace that a polite child never needs.
@@ -60,26 +47,27 @@ const KEEP: (LeaderExitAction, Option<Duration>) = (LeaderExitAction::Keep, None
 
 /// A family under a policy.
 struct Scene {
-    kennel: Kennel,
     run: pb::Run,
     print: Footprint,
     /// The processes except the leader.
     rest: Vec<Proc>,
+    /// The file that lets the leader exit.
+    go: PathBuf,
 }
 
 impl Scene {
-    async fn set(options: Options, policy: (LeaderExitAction, Option<Duration>)) -> Self {
-        Self::with_end(options, policy, "exit 3").await
+    async fn set(kennel: &Kennel, policy: (LeaderExitAction, Option<Duration>)) -> Self {
+        Self::with_end(kennel, policy, "exit 3").await
     }
 
     async fn with_end(
-        options: Options,
+        kennel: &Kennel,
         (action, timeout): (LeaderExitAction, Option<Duration>),
         end: &str,
     ) -> Self {
-        let kennel = Kennel::start(options).await;
         let mut client = kennel.client().await;
-        let spec = family(&kennel.scratch().join("go"), end).on_leader_exit(action, timeout);
+        let go = kennel.scratch().join(format!("go-{}", new_run_id()));
+        let spec = family(&go, end).on_leader_exit(action, timeout);
         let run = must("spawn", client.spawn(spec).await);
         // Each of the three prints its line in any order.
         client.hear_text(&run.run_id, "family\n").await;
@@ -101,20 +89,20 @@ impl Scene {
         .await;
         let print = Footprint::of_run(&run);
         Self {
-            kennel,
             run,
             print,
             rest,
+            go,
         }
     }
 
     fn leader_ends(&self) {
-        fs::write(self.kennel.scratch().join("go"), b"").expect("a file");
+        fs::write(&self.go, b"").expect("a file");
     }
 
     /// Waits for the leader's exit while the server is halted: shim and keeper have handled it.
-    async fn leader_ends_unheard(&self) {
-        let keeper = self.kennel.keeper_pid();
+    async fn leader_ends_unheard(&self, kennel: &Kennel) {
+        let keeper = kennel.keeper_pid();
         let (leader, shim) = (self.run.attempt().pid, self.run.attempt().shim_pid);
         self.leader_ends();
         eventually("the leader is reaped", PATIENCE, || {
@@ -130,23 +118,17 @@ impl Scene {
         }
     }
 
-    async fn leader_exited(&self) -> pb::Run {
-        let mut client = self.kennel.client().await;
+    async fn leader_exited(&self, kennel: &Kennel) -> pb::Run {
+        let mut client = kennel.client().await;
         let waited = client.wait(&self.run.run_id, WaitCondition::LeaderExited);
         let (run, reached) = must("wait", waited.await);
         assert!(reached);
         run
     }
 
-    async fn ended(&self) -> pb::Run {
-        let mut client = self.kennel.client().await;
+    async fn ended(&self, kennel: &Kennel) -> pb::Run {
+        let mut client = kennel.client().await;
         must("wait", client.ended(&self.run.run_id).await)
-    }
-
-    fn halt_server(&self) -> Proc {
-        let server = self.kennel.server().expect("a server");
-        kill_exactly(&server, Signal::SIGSTOP);
-        server
     }
 
     fn all_live(&self) -> bool {
@@ -199,8 +181,28 @@ impl Scene {
     }
 }
 
-async fn drain_is_read_until_the_last_process(options: Options) {
-    let kennel = Kennel::start(options).await;
+fn halt_server(kennel: &Kennel) -> Proc {
+    let server = kennel.server().expect("a server");
+    kill_exactly(&server, Signal::SIGSTOP);
+    server
+}
+
+fn end_of(run: &pb::Run) -> (RunState, &str, Option<i32>) {
+    (run.state(), run.reason(), run.code())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_ends_by_itself_timeout_or_abort() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        drain_is_read_until_the_last_process,
+        drain_is_stopped_after_its_timeout,
+        an_abort_ends_a_drain,
+    }
+}
+
+async fn drain_is_read_until_the_last_process(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     let script = format!(
@@ -230,76 +232,51 @@ async fn drain_is_read_until_the_last_process(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn drain_is_stopped_after_its_timeout(options: Options) {
+async fn drain_is_stopped_after_its_timeout(kennel: &Kennel) {
     let timeout = Duration::from_millis(300);
-    let scene = Scene::set(options, (DRAIN.0, Some(timeout))).await;
+    let scene = Scene::set(kennel, (DRAIN.0, Some(timeout))).await;
     scene.leader_ends();
-    let run = scene.ended().await;
+    let run = scene.ended(kennel).await;
 
-    assert_eq!(
-        (run.state(), run.reason(), run.code()),
-        (RunState::Failed, "exited", Some(3))
-    );
+    assert_eq!(end_of(&run), (RunState::Failed, "exited", Some(3)));
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
     let [leader, _, tree] = run.three_ends();
     assert!(tree - leader >= 300_000, "{}", tree - leader);
-    let mut client = scene.kennel.client().await;
+    let mut client = kennel.client().await;
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.signals()[0], "SIGTERM", "with the run's grace");
     scene.print.assert_nothing_left();
 }
 
-async fn an_abort_ends_a_drain(options: Options) {
-    let scene = Scene::set(options, DRAIN).await;
+async fn an_abort_ends_a_drain(kennel: &Kennel) {
+    let scene = Scene::set(kennel, DRAIN).await;
     scene.leader_ends();
-    scene.leader_exited().await;
+    scene.leader_exited(kennel).await;
     assert!(scene.all_live());
 
-    let mut client = scene.kennel.client().await;
+    let mut client = kennel.client().await;
     let run = must("abort", client.abort(&scene.run.run_id).await);
 
-    assert_eq!(
-        (run.state(), run.reason(), run.code()),
-        (RunState::Cancelled, "aborted", Some(3))
-    );
+    assert_eq!(end_of(&run), (RunState::Cancelled, "aborted", Some(3)));
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert!(heard.stations().contains(&"stopping"));
     scene.print.assert_nothing_left();
 }
 
-async fn a_shutdown_ends_a_drain(options: Options) {
-    let mut scene = Scene::set(options, DRAIN).await;
-    scene.leader_ends();
-    scene.leader_exited().await;
-
-    let status = scene.kennel.terminate(PATIENCE).await;
-
-    assert_eq!(status.code(), Some(0), "{}", scene.kennel.log());
-    scene.print.assert_nothing_left();
-    scene.kennel.restart().await;
-    let run = scene.ended().await;
-    assert_eq!(
-        (run.state(), run.reason(), run.code()),
-        (RunState::Cancelled, "server_shutdown", Some(3))
-    );
-}
-
 async fn detached_process_is_named_and_outlives_the_run(options: Options) {
-    let scene = Scene::set(options, KEEP).await;
+    let kennel = Kennel::start(options).await;
+    let scene = Scene::set(&kennel, KEEP).await;
     scene.leader_ends();
-    let run = scene.ended().await;
+    let run = scene.ended(&kennel).await;
 
-    assert_eq!(
-        (run.state(), run.reason(), run.code()),
-        (RunState::Failed, "exited", Some(3))
-    );
+    assert_eq!(end_of(&run), (RunState::Failed, "exited", Some(3)));
     scene.assert_kept(&run);
     // One of them holds it still.
     assert_eq!(run.attempt().streams_end(), StreamsEnd::Cut);
     assert!(run.attempt().tree_empty_time.is_none());
 
-    let mut client = scene.kennel.client().await;
+    let mut client = kennel.client().await;
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     let text = heard.text();
     let mut said: Vec<&str> = text.lines().collect();
@@ -314,17 +291,40 @@ async fn detached_process_is_named_and_outlives_the_run(options: Options) {
     scene.clear().await;
 }
 
-async fn crashed_leader_leaves_its_detached_processes(options: Options) {
-    let scene = Scene::with_end(options, KEEP, "kill -SEGV $$").await;
+#[tokio::test(flavor = "multi_thread")]
+async fn detaching_run_ends_by_crash_or_abort() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        crashed_leader_leaves_its_detached_processes,
+        abort_ends_tree_that_would_be_detached,
+        run_without_detached_processes_is_empty,
+        output_of_detached_process_is_discarded_safely,
+    }
+}
+
+async fn crashed_leader_leaves_its_detached_processes(kennel: &Kennel) {
+    let scene = Scene::with_end(kennel, KEEP, "kill -SEGV $$").await;
     scene.leader_ends();
-    let run = scene.ended().await;
+    let run = scene.ended(kennel).await;
     assert_eq!(run.signal().as_deref(), Some("SIGSEGV"));
     scene.assert_kept(&run);
     scene.clear().await;
 }
 
-async fn run_without_detached_processes_is_empty(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn abort_ends_tree_that_would_be_detached(kennel: &Kennel) {
+    let scene = Scene::set(kennel, KEEP).await;
+    let mut client = kennel.client().await;
+    let run = must("abort", client.abort(&scene.run.run_id).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    scene.print.assert_nothing_left();
+}
+
+async fn run_without_detached_processes_is_empty(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("sleep 0 & wait; echo done").on_leader_exit(KEEP.0, KEEP.1);
     let run = must("spawn", client.spawn(spec).await);
@@ -335,8 +335,7 @@ async fn run_without_detached_processes_is_empty(options: Options) {
     run.three_ends();
 }
 
-async fn output_of_detached_process_is_discarded_safely(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn output_of_detached_process_is_discarded_safely(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (go, done) = (kennel.scratch().join("go"), kennel.scratch().join("done"));
     // More than a pipe takes, on both streams; a writer that dies of it leaves no file.
@@ -363,115 +362,92 @@ async fn output_of_detached_process_is_discarded_safely(options: Options) {
     Footprint::of_id(&run.run_id).assert_nothing_left();
 }
 
-async fn abort_ends_tree_that_would_be_detached(options: Options) {
-    let scene = Scene::set(options, KEEP).await;
-    let mut client = scene.kennel.client().await;
-    let run = must("abort", client.abort(&scene.run.run_id).await);
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_ends_drains_and_leaves_detached_processes() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let drained = Scene::set(&kennel, DRAIN).await;
+    let detached = Scene::set(&kennel, KEEP).await;
+    drained.leader_ends();
+    detached.leader_ends();
+    drained.leader_exited(&kennel).await;
+    detached.ended(&kennel).await;
+
+    let status = kennel.terminate(PATIENCE).await;
+
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    drained.print.assert_nothing_left();
+    assert!(detached.all_live());
+    // Its shim and its group end without a keeper.
+    detached.clear().await;
+    kennel.restart().await;
+    let run = drained.ended(&kennel).await;
     assert_eq!(
-        (run.state(), run.reason()),
-        (RunState::Cancelled, "aborted")
+        end_of(&run),
+        (RunState::Cancelled, "server_shutdown", Some(3))
     );
-    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
-    scene.print.assert_nothing_left();
 }
 
-async fn the_service_ends_without_those_who_were_kept(options: Options) {
-    let mut scene = Scene::set(options, KEEP).await;
-    scene.leader_ends();
-    scene.ended().await;
+#[tokio::test(flavor = "multi_thread")]
+async fn server_death_ends_neither_drains_nor_trees() {
+    let kennel = Kennel::on_sqlite().await;
+    let detached = Scene::set(&kennel, KEEP).await;
+    let led = Scene::set(&kennel, KEEP).await;
+    let drained = Scene::set(&kennel, DRAIN).await;
+    drained.leader_ends();
+    drained.leader_exited(&kennel).await;
+    halt_server(&kennel);
+    detached.leader_ends_unheard(&kennel).await;
 
-    let status = scene.kennel.terminate(PATIENCE).await;
+    kennel.kill_server();
 
-    assert_eq!(status.code(), Some(0), "{}", scene.kennel.log());
-    assert!(scene.all_live());
-    scene.clear().await;
-}
-
-async fn detached_processes_survive_the_server(options: Options) {
-    let scene = Scene::set(options, KEEP).await;
-    scene.halt_server();
-    scene.leader_ends_unheard().await;
-
-    scene.kennel.kill_server();
-    let run = scene.ended().await;
-
-    assert_eq!(
-        (run.state(), run.reason(), run.code()),
-        (RunState::Failed, "exited", Some(3))
-    );
-    scene.assert_kept(&run);
-    scene.clear().await;
-}
-
-/// After the next start the row has the shim's record.
-async fn lost_and_kept(mut scene: Scene) {
-    scene.kennel.restart().await;
-    let run = scene.ended().await;
-    assert_eq!(
-        (run.state(), run.reason(), run.code()),
-        (RunState::Failed, "exited", Some(3))
-    );
-    scene.assert_kept(&run);
-    scene.clear().await;
-}
-
-async fn server_death_ends_no_tree_with_leader(options: Options) {
-    let scene = Scene::set(options, KEEP).await;
-    scene.kennel.kill_server();
-    let mut client = scene.kennel.client().await;
-    let run = must("get", client.get(&scene.run.run_id).await);
+    let mut client = kennel.client().await;
+    let run = must("get", client.get(&led.run.run_id).await);
     assert_eq!(run.state(), RunState::Running);
-    assert!(scene.all_live());
-    must("abort", client.abort(&scene.run.run_id).await);
-    scene.print.assert_nothing_left();
-}
-
-async fn a_dead_server_ends_no_drain(options: Options) {
-    let scene = Scene::set(options, DRAIN).await;
-    scene.leader_ends();
-    scene.leader_exited().await;
-    scene.kennel.kill_server();
-    let mut client = scene.kennel.client().await;
-    let run = must("get", client.get(&scene.run.run_id).await);
+    let run = must("get", client.get(&drained.run.run_id).await);
     assert_eq!((run.state(), run.code()), (RunState::Stopping, Some(3)));
-    assert!(scene.all_live());
-    let run = must("abort", client.abort(&scene.run.run_id).await);
+    assert!(led.all_live() && drained.all_live());
+    let run = detached.ended(&kennel).await;
+    assert_eq!(end_of(&run), (RunState::Failed, "exited", Some(3)));
+    detached.assert_kept(&run);
+    detached.clear().await;
+    must("abort", client.abort(&led.run.run_id).await);
+    led.print.assert_nothing_left();
+    let run = must("abort", client.abort(&drained.run.run_id).await);
     assert_eq!((run.reason(), run.code()), ("aborted", Some(3)));
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
-    scene.print.assert_nothing_left();
+    drained.print.assert_nothing_left();
 }
 
-async fn detached_processes_survive_the_keeper(options: Options) {
-    let mut scene = Scene::set(options, KEEP).await;
-    let server = scene.halt_server();
-    scene.leader_ends_unheard().await;
-
-    scene.kennel.kill_keeper();
-    kill_exactly(&server, Signal::SIGKILL);
-    scene.kennel.wait_for_exit(PATIENCE).await;
-
-    assert!(scene.all_live());
-    lost_and_kept(scene).await;
-}
-
-async fn keeper_death_ends_tree_with_live_leader(options: Options) {
-    let mut scene = Scene::set(options, KEEP).await;
-    scene.kennel.kill_keeper();
-    scene.kennel.wait_until_all_is_gone(PATIENCE).await;
-    scene.print.assert_nothing_left();
-}
-
-async fn a_dead_keeper_ends_a_drain(options: Options) {
-    let mut scene = Scene::set(options, DRAIN).await;
-    scene.leader_ends();
-    scene.leader_exited().await;
-    scene.kennel.kill_keeper();
-    scene.kennel.wait_until_all_is_gone(PATIENCE).await;
-    scene.print.assert_nothing_left();
-}
-
-async fn keeper_killed_in_a_stop_detaches_no_process(options: Options) {
+async fn keeper_death_leaves_only_detached_processes(options: Options) {
     let mut kennel = Kennel::start(options).await;
+    let detached = Scene::set(&kennel, KEEP).await;
+    let led = Scene::set(&kennel, KEEP).await;
+    let drained = Scene::set(&kennel, DRAIN).await;
+    drained.leader_ends();
+    drained.leader_exited(&kennel).await;
+    let stopping = stopping_without_its_leader(&kennel).await;
+    let server = halt_server(&kennel);
+    detached.leader_ends_unheard(&kennel).await;
+
+    kennel.kill_keeper();
+    kill_exactly(&server, Signal::SIGKILL);
+    kennel.wait_for_exit(PATIENCE).await;
+
+    // The shims carry out plans of their own.
+    for print in [&led.print, &drained.print, &stopping] {
+        print.until_nothing_is_left().await;
+    }
+    assert!(detached.all_live());
+    // After the next start the row has the shim's record.
+    kennel.restart().await;
+    let run = detached.ended(&kennel).await;
+    assert_eq!(end_of(&run), (RunState::Failed, "exited", Some(3)));
+    detached.assert_kept(&run);
+    detached.clear().await;
+}
+
+/// Begins the stop of a run that would detach processes; its leader exits at once, and a process ignores the signal.
+async fn stopping_without_its_leader(kennel: &Kennel) -> Footprint {
     let mut client = kennel.client().await;
     let stubborn = programs::naughty();
     let script = format!(
@@ -479,7 +455,7 @@ async fn keeper_killed_in_a_stop_detaches_no_process(options: Options) {
         stubborn.display()
     );
     let spec = sh(&script)
-        .grace(Duration::from_secs(5))
+        .grace(Duration::from_secs(2))
         .on_leader_exit(KEEP.0, KEEP.1);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
@@ -488,23 +464,20 @@ async fn keeper_killed_in_a_stop_detaches_no_process(options: Options) {
     let stopping = must("abort", stop.await);
     assert_eq!(stopping.code(), Some(4), "it has ended, but not by itself");
     assert!(!print.count().is_empty(), "and not all of its tree");
-
-    // A new plan of the shim's own begins with its keeper's death.
-    kennel.kill_keeper();
-    kennel.wait_until_all_is_gone(PATIENCE).await;
-    print.assert_nothing_left();
+    print
 }
 
 async fn next_start_removes_traces_of_detached_process(options: Options) {
-    let mut scene = Scene::set(options, KEEP).await;
+    let mut kennel = Kennel::start(options).await;
+    let scene = Scene::set(&kennel, KEEP).await;
     scene.leader_ends();
-    scene.ended().await;
+    scene.ended(&kennel).await;
     let shim = Proc::read(scene.run.attempt().shim_pid).expect("it reaps them");
     let with_group = scene.group_exists();
-    scene.kennel.kill_service_after(|| {
+    kennel.kill_service_after(|| {
         kill_exactly(&shim, Signal::SIGKILL);
     });
-    scene.kennel.wait_for_exit(PATIENCE).await;
+    kennel.wait_for_exit(PATIENCE).await;
     assert!(scene.all_live());
     for proc in &scene.rest {
         kill_exactly(proc, Signal::SIGKILL);
@@ -520,7 +493,7 @@ async fn next_start_removes_traces_of_detached_process(options: Options) {
         "no server was there to do it"
     );
 
-    scene.kennel.restart().await;
+    kennel.restart().await;
     assert!(!scene.group_exists());
 }
 
@@ -529,32 +502,31 @@ fn kill_shim(scene: &Scene) {
     kill_exactly(&shim, Signal::SIGKILL);
 }
 
-async fn killed_shim_detaches_no_process(options: Options) {
-    let scene = Scene::set(options, KEEP).await;
+async fn killed_shim_ends_tree_under_any_policy(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let scene = Scene::set(&kennel, KEEP).await;
     kill_shim(&scene);
-    scene.ended().await;
+    scene.ended(&kennel).await;
     // Processes that the dead shim would have reaped are reaped by its keeper.
     scene.print.until_nothing_is_left().await;
-}
 
-async fn a_killed_shim_ends_a_drain(options: Options) {
-    let scene = Scene::set(options, DRAIN).await;
+    let scene = Scene::set(&kennel, DRAIN).await;
     scene.leader_ends();
-    scene.leader_exited().await;
+    scene.leader_exited(&kennel).await;
     kill_shim(&scene);
-    let run = scene.ended().await;
+    let run = scene.ended(&kennel).await;
     assert_eq!((run.reason(), run.code()), ("exited", Some(3)));
     scene.print.until_nothing_is_left().await;
 }
 
 /// Pauses, and lets an unrelated process kill the leader.
-async fn leader_is_killed_in_a_pause(scene: &Scene) {
-    let mut client = scene.kennel.client().await;
+async fn leader_is_killed_in_a_pause(kennel: &Kennel, scene: &Scene) {
+    let mut client = kennel.client().await;
     let run = must("pause", client.pause(&scene.run.run_id).await);
     assert_eq!(run.state(), RunState::Paused);
     let leader = Proc::read(run.attempt().pid).expect("it is paused");
     kill_exactly(&leader, Signal::SIGKILL);
-    scene.leader_exited().await;
+    scene.leader_exited(kennel).await;
 }
 
 /// Checks that a process that is neither frozen nor stopped dies of a signal that it may handle.
@@ -569,20 +541,19 @@ async fn rest_runs(scene: &Scene) {
     }
 }
 
-async fn pause_ends_with_leader_and_detached_continues(options: Options) {
-    let scene = Scene::set(options, KEEP).await;
-    leader_is_killed_in_a_pause(&scene).await;
-    let run = scene.ended().await;
+async fn pause_ends_with_its_leader(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let detached = Scene::set(&kennel, KEEP).await;
+    leader_is_killed_in_a_pause(&kennel, &detached).await;
+    let run = detached.ended(&kennel).await;
     assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
-    scene.assert_kept(&run);
-    rest_runs(&scene).await;
-}
+    detached.assert_kept(&run);
+    rest_runs(&detached).await;
 
-async fn pause_ends_with_leader_and_drain_continues(options: Options) {
-    let scene = Scene::set(options, DRAIN).await;
-    leader_is_killed_in_a_pause(&scene).await;
-    assert!(scene.all_live());
-    rest_runs(&scene).await;
-    let run = scene.ended().await;
+    let drained = Scene::set(&kennel, DRAIN).await;
+    leader_is_killed_in_a_pause(&kennel, &drained).await;
+    assert!(drained.all_live());
+    rest_runs(&drained).await;
+    let run = drained.ended(&kennel).await;
     assert_eq!((run.reason(), run.tree_is_empty()), ("exited", true));
 }

@@ -1,6 +1,6 @@
 //! A run from its spawn to its end, and calls on it meanwhile.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, RunState, WaitCondition};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, client::micros,
@@ -9,13 +9,9 @@ use kennel_tests::{
 use std::time::Duration;
 use tonic::Code;
 
-with_and_without_cgroup!(
-    a_run_passes_its_stations_in_order,
-    spawn_answers_with_a_process_that_runs,
-);
+with_and_without_cgroup!(spawn_answers_with_a_process_that_runs);
 
-async fn a_run_passes_its_stations_in_order(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn a_run_passes_its_stations_in_order(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
         "spawn",
@@ -99,6 +95,10 @@ async fn spawn_answers_with_a_process_that_runs(options: Options) {
     );
     assert_eq!(run.signal().as_deref(), Some("SIGTERM"));
     print.assert_nothing_left();
+    play_scenes! {
+        &kennel;
+        a_run_passes_its_stations_in_order,
+    }
 }
 
 /// Returns what this host permits, determined without Kennel: a directory can be made among the control groups, or not.
@@ -157,9 +157,7 @@ async fn psql_shows_pid_and_group_of_run() {
     assert_eq!(row, "aborted|signal|t|t|t|t");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn success_and_deaths_by_signal_differ() {
-    let kennel = Kennel::on_sqlite().await;
+async fn success_and_deaths_by_signal_differ(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for (script, state, code, signal) in [
         ("exit 0", RunState::Succeeded, Some(0), None),
@@ -178,8 +176,20 @@ async fn success_and_deaths_by_signal_differ() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_are_listed_newest_first_and_by_filter() {
+async fn calls_on_a_run_answer_as_promised() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        runs_are_listed_newest_first_and_by_filter,
+        success_and_deaths_by_signal_differ,
+        wait_ends_when_its_condition_becomes_impossible,
+        wait_of_live_run_ends_at_callers_deadline,
+        interrupt_is_sent_once_and_the_run_continues,
+        unknown_run_is_found_by_no_read,
+    }
+}
+
+async fn runs_are_listed_newest_first_and_by_filter(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spawned = Vec::new();
     for number in 0..7 {
@@ -217,9 +227,7 @@ async fn runs_are_listed_newest_first_and_by_filter() {
     assert_eq!(all.len(), 8);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn wait_ends_when_its_condition_becomes_impossible() {
-    let kennel = Kennel::on_sqlite().await;
+async fn wait_ends_when_its_condition_becomes_impossible(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
     let (_, reached) = must(
@@ -232,9 +240,7 @@ async fn wait_ends_when_its_condition_becomes_impossible() {
     assert!(!reached, "an ended run is never paused: {run:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn wait_of_live_run_ends_at_callers_deadline() {
-    let kennel = Kennel::on_sqlite().await;
+async fn wait_of_live_run_ends_at_callers_deadline(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);
     let mut request = tonic::Request::new(pb::WaitRunRequest {
@@ -254,9 +260,7 @@ async fn wait_of_live_run_ends_at_callers_deadline() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn interrupt_is_sent_once_and_the_run_continues() {
-    let kennel = Kennel::on_sqlite().await;
+async fn interrupt_is_sent_once_and_the_run_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let signals = kennel.scratch().join("signals");
     let spec = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
@@ -309,9 +313,7 @@ async fn interrupt_is_sent_once_and_the_run_continues() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unknown_run_is_found_by_no_read() {
-    let kennel = Kennel::on_sqlite().await;
+async fn unknown_run_is_found_by_no_read(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let unknown = new_run_id();
     let answers = [

@@ -1,6 +1,6 @@
 //! Resource limits of a run, and those that this host cannot enforce.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, RlimitResource, RunLimits};
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, kennel::User, must, sh,
@@ -8,6 +8,8 @@ use kennel_tests::{
 };
 use nix::unistd::Uid;
 use tonic::Code;
+
+with_and_without_cgroup!(limits_hold_or_are_refused);
 
 fn rlimit(resource: RlimitResource, soft: u64, hard: Option<u64>) -> pb::Rlimit {
     pb::Rlimit {
@@ -28,9 +30,19 @@ fn own_nice() -> i32 {
 const TELL: &str =
     "echo $(ulimit -Sn) $(ulimit -Hn) $(ulimit -Sc) $(cut -d ' ' -f 19 /proc/self/stat) $(umask)";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn run_is_held_to_its_shown_limits() {
-    let kennel = Kennel::on_sqlite().await;
+async fn limits_hold_or_are_refused(options: Options) {
+    let kennel = Kennel::start(options).await;
+    play_scenes! {
+        &kennel;
+        run_is_held_to_its_shown_limits,
+        limit_ends_a_command_beyond_it,
+        unavailable_limit_is_refused_by_its_field,
+        limits_can_be_typed,
+        run_without_limit_controller_does_not_start,
+    }
+}
+
+async fn run_is_held_to_its_shown_limits(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let nice = own_nice() + 4;
     let limits = RunLimits {
@@ -57,9 +69,7 @@ async fn run_is_held_to_its_shown_limits() {
     assert_eq!(run.spec.expect("it is kept").limits, Some(in_force));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn limit_ends_a_command_beyond_it() {
-    let kennel = Kennel::on_sqlite().await;
+async fn limit_ends_a_command_beyond_it(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("file");
     let script = format!("head -c 100000 /dev/zero > {}", file.display());
@@ -76,9 +86,7 @@ async fn limit_ends_a_command_beyond_it() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unavailable_limit_is_refused_by_its_field() {
-    let kennel = Kennel::on_sqlite().await;
+async fn unavailable_limit_is_refused_by_its_field(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
     let script = format!("touch {}", marker.display());
@@ -173,9 +181,7 @@ async fn unprivileged_server_reports_unavailable_limits() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn limits_can_be_typed() {
-    let kennel = Kennel::on_sqlite().await;
+async fn limits_can_be_typed(kennel: &Kennel) {
     let nice = (own_nice() + 2).to_string();
     let words = [
         "run",
@@ -198,11 +204,8 @@ async fn limits_can_be_typed() {
     assert!(said.contains("RLIMIT_NOFILE"), "{said}");
 }
 
-with_and_without_cgroup!(run_without_limit_controller_does_not_start);
-
 /// Where the host has the controller, the limit is in force; where it has not, the run is refused.
-async fn run_without_limit_controller_does_not_start(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn run_without_limit_controller_does_not_start(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it serves");
     let host = info.host.expect("it says");

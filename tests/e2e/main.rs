@@ -70,7 +70,6 @@ mod notify;
 mod notify_flood;
 mod observability;
 mod oom_order;
-mod orphan_ttl;
 mod output;
 mod pause;
 mod pgbouncer;
@@ -97,7 +96,6 @@ mod service_manager;
 mod settings;
 mod shell_child;
 mod shell_job;
-mod shell_text;
 mod shim_lost;
 mod shutdown;
 mod silent_run;
@@ -115,6 +113,7 @@ mod success_codes;
 mod tail;
 mod terminal;
 mod time;
+mod together;
 mod top;
 mod traces;
 mod trail;
@@ -132,7 +131,8 @@ mod zygote;
 
 use kennel_tests::net;
 
-/// Runs one test twice: with the control groups that the host allows, and without any.
+/// Runs one test twice: with the control groups that the host allows, and without any. For tests whose two runs take
+/// different paths through the product; the others run once.
 macro_rules! with_and_without_cgroup {
     ($($name:ident),+ $(,)?) => {
         $(mod $name {
@@ -149,3 +149,36 @@ macro_rules! with_and_without_cgroup {
     };
 }
 pub(crate) use with_and_without_cgroup;
+
+/// Plays scenes one after the other on one server, and prints their names: the last one is that of a failure.
+macro_rules! play_scenes {
+    ($kennel:expr; $($scene:ident,)+) => {$(
+        eprintln!("scene {}", stringify!($scene));
+        $scene($kennel).await;
+    )+};
+}
+pub(crate) use play_scenes;
+
+/// Plays scenes at the same time on one server.
+macro_rules! play_at_once {
+    ($kennel:expr; $($scene:ident,)+) => {
+        tokio::join!($($scene($kennel)),+)
+    };
+}
+pub(crate) use play_at_once;
+
+/// Plays scenes at the same time, each on a server of its own: for those that wait for a clock.
+macro_rules! play_apart {
+    ($($scene:ident,)+) => {
+        tokio::join!($($scene()),+)
+    };
+}
+pub(crate) use play_apart;
+
+/// Plays scenes at the same time, beside the events that they share. Returns what they return, the events' first.
+macro_rules! play_together {
+    ($together:expr, $events:expr; $($scene:ident,)+) => {
+        tokio::join!($events, $($scene($together)),+)
+    };
+}
+pub(crate) use play_together;

@@ -1,6 +1,6 @@
 //! Single processes of a run: signals to them, and their listing.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, ProcessHold, RunState, SignalOutcome, SignalTarget};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, RunExt, complaint, eventually, must, naughty,
@@ -9,10 +9,7 @@ use kennel_tests::{
 use std::{collections::BTreeSet, path::Path, process::Command};
 use tonic::Code;
 
-with_and_without_cgroup!(
-    signal_reaches_leader_group_or_whole_tree,
-    tree_shows_escaped_and_listening_processes,
-);
+with_and_without_cgroup!(members_of_a_run_are_listed_and_signalled);
 
 /// Starts a leader, a member of its group, and an orphan in a session of its own. Each appends its name to a file at
 /// each USR1, and prints its pid.
@@ -63,8 +60,18 @@ fn counts(log: &Path) -> [usize; 3] {
     ["leader", "member", "apart"].map(|name| text.lines().filter(|line| *line == name).count())
 }
 
-async fn signal_reaches_leader_group_or_whole_tree(options: Options) {
+async fn members_of_a_run_are_listed_and_signalled(options: Options) {
     let kennel = Kennel::start(options).await;
+    play_scenes! {
+        &kennel;
+        signal_reaches_leader_group_or_whole_tree,
+        tree_shows_escaped_and_listening_processes,
+        a_signal_that_makes_no_sense_is_refused,
+        sigcont_continues_what_has_stopped_itself,
+    }
+}
+
+async fn signal_reaches_leader_group_or_whole_tree(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let log = kennel.scratch().join("signals");
     let run_id = must("spawn", client.spawn(three(&log)).await).run_id;
@@ -159,8 +166,7 @@ async fn signal_reaches_leader_group_or_whole_tree(options: Options) {
     assert_eq!(usr1s.count(), 3);
 }
 
-async fn tree_shows_escaped_and_listening_processes(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn tree_shows_escaped_and_listening_processes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!(
         "(setsid {} listen &) ; echo left; while :; do sleep 0.05; done",
@@ -224,9 +230,7 @@ async fn tree_shows_escaped_and_listening_processes(options: Options) {
     assert_eq!(answer.run.expect("the run").state(), RunState::Cancelled);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_signal_that_makes_no_sense_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn a_signal_that_makes_no_sense_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = must("spawn", client.spawn(naughty(&["sleep"])).await).run_id;
     let refusal = |status: tonic::Status| {
@@ -274,9 +278,7 @@ async fn a_signal_that_makes_no_sense_is_refused() {
     assert_eq!(refusal(over.expect_err("over")).1, "RUN_ENDED");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sigcont_continues_what_has_stopped_itself() {
-    let kennel = Kennel::on_sqlite().await;
+async fn sigcont_continues_what_has_stopped_itself(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("kill -STOP $$; exit 4")).await);
     let pid = run.attempt().pid;

@@ -1,6 +1,7 @@
 //! Notices of a run's command by `sd_notify(3)`: received by the keeper, with any server.
 
 use crate::{
+    play_apart, play_at_once,
     run_as::{self, with_user},
     with_and_without_cgroup,
 };
@@ -18,11 +19,7 @@ use std::{
     time::Duration,
 };
 
-with_and_without_cgroup!(
-    command_says_that_it_is_ready,
-    notice_of_another_process_is_refused,
-    command_of_another_user_sends_notices,
-);
+with_and_without_cgroup!(notice_of_another_process_is_refused);
 
 /// A service that sends each line of its input as a notice, `;` for a line end, and answers with it.
 const SERVICE: &str = r#"
@@ -112,8 +109,21 @@ async fn stations(client: &mut Client, run: &str, wanted: &str) -> usize {
         .count()
 }
 
-async fn command_says_that_it_is_ready(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn notices_of_a_command_are_heard() {
+    let kennel = Kennel::on_sqlite().await;
+    play_at_once! {
+        &kennel;
+        command_says_that_it_is_ready,
+        command_reports_its_own_failure,
+        missed_watchdog_is_restarted_by_policy,
+        start_timeout_is_extended_by_the_command,
+        systemd_notify_of_a_script_is_heard,
+        faults_of_notices_are_named,
+    };
+}
+
+async fn command_says_that_it_is_ready(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut service = Service::start(&mut client, service()).await;
     service.says(&mut client, "STATUS=warming up").await;
@@ -152,8 +162,16 @@ async fn command_says_that_it_is_ready(options: Options) {
     assert!(!kennel.run_dir(&service.run).join("notify").exists());
 }
 
-/// The notice is sent while no server lives, at its death, and before it; each time it is handled once.
 #[tokio::test(flavor = "multi_thread")]
+async fn notices_and_signs_need_no_server() {
+    play_apart! {
+        missing_sign_ends_a_run_without_a_server,
+        notice_waits_for_the_next_keeper,
+        ready_is_heard_over_deaths_of_the_server,
+    };
+}
+
+/// The notice is sent while no server lives, at its death, and before it; each time it is handled once.
 async fn ready_is_heard_over_deaths_of_the_server() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -282,7 +300,6 @@ async fn notice_of_another_process_is_refused(options: Options) {
 }
 
 /// By the keeper alone: no server lives when the time is over.
-#[tokio::test(flavor = "multi_thread")]
 async fn missing_sign_ends_a_run_without_a_server() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -293,13 +310,13 @@ async fn missing_sign_ends_a_run_without_a_server() {
     client.hear_text(&service.run, "up 2000000").await;
     service.says(&mut client, "READY=1").await;
     // Signs delay it, by more than one such time; a pause does not count.
-    let until = std::time::Instant::now() + time * 2;
+    let until = std::time::Instant::now() + time * 5 / 4;
     while std::time::Instant::now() < until {
         service.says(&mut client, "WATCHDOG=1").await;
         tokio::time::sleep(time / 4).await;
     }
     must("pause", client.pause(&service.run).await);
-    tokio::time::sleep(time * 3 / 2).await;
+    tokio::time::sleep(time * 5 / 4).await;
     must("resume", client.resume(&service.run).await);
     let leader = must("get", client.get(&service.run).await).attempt().pid;
     let leader = kennel_tests::procfs::Proc::read(leader).expect("it runs");
@@ -319,9 +336,7 @@ async fn missing_sign_ends_a_run_without_a_server() {
     Footprint::of_id(&service.run).assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_reports_its_own_failure() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_reports_its_own_failure(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
     spec.liveness = Some(watchdog(Duration::from_hours(1)));
@@ -350,9 +365,7 @@ async fn command_reports_its_own_failure() {
     must("abort", client.abort(&again.run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn missed_watchdog_is_restarted_by_policy() {
-    let kennel = Kennel::on_sqlite().await;
+async fn missed_watchdog_is_restarted_by_policy(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
     spec.liveness = Some(watchdog(Duration::from_millis(500)));
@@ -375,9 +388,7 @@ async fn missed_watchdog_is_restarted_by_policy() {
     must("abort", client.abort(&silent.run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn start_timeout_is_extended_by_the_command() {
-    let kennel = Kennel::on_sqlite().await;
+async fn start_timeout_is_extended_by_the_command(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
     spec.readiness = Some(by_notice(Some(Duration::from_secs(3))));
@@ -398,9 +409,7 @@ async fn start_timeout_is_extended_by_the_command() {
 }
 
 /// A short process of the run, by the program of systemd: it waits until its notice was received.
-#[tokio::test(flavor = "multi_thread")]
-async fn systemd_notify_of_a_script_is_heard() {
-    let kennel = Kennel::on_sqlite().await;
+async fn systemd_notify_of_a_script_is_heard(kennel: &Kennel) {
     let words = ["spawn", "--ready-notify", "--", "sh", "-c"];
     let script = "systemd-notify --ready --status='by a script' && sleep 1000";
     let words: Vec<&str> = words.into_iter().chain([script]).collect();
@@ -420,7 +429,6 @@ async fn systemd_notify_of_a_script_is_heard() {
 
 /// A notice sent while neither keeper nor server lives waits in the socket, which the shim holds. It was sent in time,
 /// also where the next keeper comes after the limit.
-#[tokio::test(flavor = "multi_thread")]
 async fn notice_waits_for_the_next_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -456,9 +464,7 @@ async fn notice_waits_for_the_next_keeper() {
     assert_eq!(stations(&mut client, &run, "ready").await, 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_notices_are_named() {
-    let kennel = Kennel::on_sqlite().await;
+async fn faults_of_notices_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
     spec.output_rules = vec![pb::OutputRule {
@@ -487,9 +493,11 @@ async fn socket_of(client: &mut Client, run: &str) -> PathBuf {
     PathBuf::from(socket.expect("it has one"))
 }
 
-/// Its socket is open to its user alone, and only to processes of the run; it outlives server and keeper.
-async fn command_of_another_user_sends_notices(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+/// Its socket is open to its user alone, and only to processes of the run; it outlives server and keeper. That of a run
+/// which ends with its keeper is removed by the next start.
+#[tokio::test(flavor = "multi_thread")]
+async fn command_of_another_user_sends_notices() {
+    let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut spec = with_user(service());
     spec.set_recovery(pb::RecoveryPolicy::Adopt);
@@ -516,29 +524,19 @@ async fn command_of_another_user_sends_notices(options: Options) {
     let thief_pid = must("get", client.get(&namesake).await).attempt().pid;
     let refused = refused_senders(&mut client, &service.run).await;
     assert_eq!(refused, [thief_pid]);
+    let other = Service::start(&mut client, with_user(self::service())).await;
+    let left = socket_of(&mut client, &other.run).await;
     kennel.kill_service_after(|| {});
     kennel.wait_for_exit(PATIENCE).await;
+    assert!(left.exists(), "no other user removes it");
     kennel.restart().await;
     client = kennel.client().await;
+    must("wait", client.ended(&other.run).await);
+    assert!(!left.exists());
     service.says(&mut client, "STATUS=again").await;
     let again = |run: &pb::Run| run.status == "again";
     service.shows(&client, "the next keeper", again).await;
     must("abort", client.abort(&service.run).await);
     assert_eq!(stations(&mut client, &service.run, "ready").await, 1);
-    assert!(!socket.parent().expect("it has one").exists());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn socket_left_by_dead_keeper_is_removed() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let service = Service::start(&mut client, with_user(service())).await;
-    let socket = socket_of(&mut client, &service.run).await;
-    kennel.kill_service_after(|| {});
-    kennel.wait_for_exit(PATIENCE).await;
-    assert!(socket.exists(), "no other user removes it");
-    kennel.restart().await;
-    client = kennel.client().await;
-    must("wait", client.ended(&service.run).await);
     assert!(!socket.parent().expect("it has one").exists());
 }

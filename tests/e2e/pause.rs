@@ -1,6 +1,6 @@
 //! Pause and resume: paused means that every task was seen stopped.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, RunExt, SpecExt, client::Client, complaint, eventually, must,
@@ -9,11 +9,7 @@ use kennel_tests::{
 use std::{fs, path::Path, time::Duration};
 use tonic::Code;
 
-with_and_without_cgroup!(
-    paused_tree_stands_still_until_resumed,
-    a_paused_run_can_be_aborted,
-    a_paused_tree_does_not_outlive_its_service,
-);
+with_and_without_cgroup!(paused_tree_stands_still_or_is_aborted);
 
 async fn paused_tree(kennel: &Kennel) -> (Client, kennel_proto::pb::Run) {
     let mut client = kennel.client().await;
@@ -39,9 +35,18 @@ fn stands_still(run: &kennel_proto::pb::Run) -> bool {
         .all(|proc| proc.state == 'T' || proc.is_zombie())
 }
 
-async fn paused_tree_stands_still_until_resumed(options: Options) {
+async fn paused_tree_stands_still_or_is_aborted(options: Options) {
     let kennel = Kennel::start(options).await;
-    let (mut client, run) = paused_tree(&kennel).await;
+    play_scenes! {
+        &kennel;
+        paused_tree_stands_still_until_resumed,
+        a_paused_run_can_be_aborted,
+        ended_run_can_be_neither_paused_nor_resumed,
+    }
+}
+
+async fn paused_tree_stands_still_until_resumed(kennel: &Kennel) {
+    let (mut client, run) = paused_tree(kennel).await;
     assert!(stands_still(&run));
     assert_eq!(
         must("again", client.pause(&run.run_id).await).state(),
@@ -67,9 +72,8 @@ async fn paused_tree_stands_still_until_resumed(options: Options) {
     assert_eq!(of_pause, ["paused", "resumed"]);
 }
 
-async fn a_paused_run_can_be_aborted(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let (mut client, run) = paused_tree(&kennel).await;
+async fn a_paused_run_can_be_aborted(kennel: &Kennel) {
+    let (mut client, run) = paused_tree(kennel).await;
     let print = Footprint::of_run(&run);
     let run = must("abort", client.abort(&run.run_id).await);
     assert_eq!(
@@ -80,8 +84,9 @@ async fn a_paused_run_can_be_aborted(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn a_paused_tree_does_not_outlive_its_service(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_tree_does_not_outlive_its_service() {
+    let mut kennel = Kennel::on_sqlite().await;
     let (_, run) = paused_tree(&kennel).await;
     let print = Footprint::of_run(&run);
     kennel.kill_keeper();
@@ -99,9 +104,7 @@ async fn a_paused_tree_does_not_outlive_its_service(options: Options) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ended_run_can_be_neither_paused_nor_resumed() {
-    let kennel = Kennel::on_sqlite().await;
+async fn ended_run_can_be_neither_paused_nor_resumed(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 0")).await);
     must("wait", client.ended(&run.run_id).await);

@@ -1,6 +1,6 @@
 //! Runs in a pid namespace of their own: no process in it outlives the run, and the kernel proves it.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, EmptyProof, InterruptMethod, SignalScope, tree_verdict::Verdict};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually,
@@ -22,16 +22,7 @@ use std::{
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-with_and_without_cgroup!(
-    namespaced_command_sees_itself_and_is_read,
-    escaped_process_ends_with_its_namespace,
-    a_namespace_ends_at_once_with_its_shim,
-    private_namespace_survives_server_and_ends_with_keeper,
-    private_namespace_proves_emptiness_after_total_crash,
-    rest_may_finish_in_its_namespace,
-    sibling_made_by_leader_is_in_tree,
-    terminal_is_the_commands_in_namespace_too,
-);
+with_and_without_cgroup!(private_namespace_proves_emptiness_after_total_crash);
 
 /// Whether the test may make such namespaces: if not, the service may not either; then only a refusal can be seen,
 /// which has a test of its own.
@@ -71,16 +62,31 @@ fn assert_proven(run: &pb::Run) {
     assert_eq!(run.containment(), pb::Containment::PrivatePidns);
 }
 
-async fn namespaced_command_sees_itself_and_is_read(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn private_namespace_is_the_commands_own() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        command_line_runs_in_private_pid_namespace,
+        namespaced_command_sees_itself_and_is_read,
+        rest_may_finish_in_its_namespace,
+        sibling_made_by_leader_is_in_tree,
+        first_process_ignores_polite_signals,
+        unavailable_namespace_is_refused,
+        terminal_is_the_commands_in_namespace_too,
+    }
+}
+
+async fn namespaced_command_sees_itself_and_is_read(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "sleep 1000 & echo $$ $PPID; cd /proc; echo [0-9]*; echo up; read line; exit 7";
-    let spec = sh(&format!("exec < {}; {script}", fifo(&kennel).display()));
+    let go = fifo(kennel);
+    let spec = sh(&format!("exec < {}; {script}", go.display()));
     let run = must("spawn", client.spawn(private(spec)).await);
-    let go_on = File::create(kennel.scratch().join("go")).expect("the fifo's other end");
+    let go_on = File::create(&go).expect("the fifo's other end");
     client.hear_up(&run.run_id).await;
     let print = Footprint::of_run(&run);
 
@@ -115,16 +121,15 @@ async fn namespaced_command_sees_itself_and_is_read(options: Options) {
 }
 
 fn fifo(kennel: &Kennel) -> PathBuf {
-    let path = kennel.scratch().join("go");
+    let path = kennel.scratch().join(format!("go-{}", new_run_id()));
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
     path
 }
 
-async fn escaped_process_ends_with_its_namespace(options: Options) {
+async fn escaped_process_ends_with_its_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     // One of each: a child, an orphan in its own session, one without environment; all ignore polite signals.
     let script = format!(
@@ -157,11 +162,20 @@ async fn escaped_process_ends_with_its_namespace(options: Options) {
     assert_eq!(killed.refused, 0, "{certificate:?}");
 }
 
-async fn a_namespace_ends_at_once_with_its_shim(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn private_namespace_is_left_by_no_process() {
+    let kennel = Kennel::start(Options::default().without_cgroup()).await;
+    play_scenes! {
+        &kennel;
+        a_namespace_ends_at_once_with_its_shim,
+        no_process_leaves_private_pid_namespace,
+    }
+}
+
+async fn a_namespace_ends_at_once_with_its_shim(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let spec = private(naughty(&["mixed-tree"])).grace(Duration::from_mins(10));
     let run = must("spawn", client.spawn(spec).await);
@@ -179,11 +193,12 @@ async fn a_namespace_ends_at_once_with_its_shim(options: Options) {
     assert_eq!(after.code(), Some(0), "the rest goes on");
 }
 
-async fn private_namespace_survives_server_and_ends_with_keeper(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn private_namespace_survives_server_and_ends_with_keeper() {
     if !may_make_namespaces() {
         return;
     }
-    let mut kennel = Kennel::start(options).await;
+    let mut kennel = Kennel::on_sqlite().await;
     for of_keeper in [false, true] {
         let mut client = kennel.client().await;
         let spec = private(naughty(&["mixed-tree"])).grace(Duration::from_millis(300));
@@ -213,6 +228,10 @@ async fn private_namespace_proves_emptiness_after_total_crash(options: Options) 
         return;
     }
     let mut kennel = Kennel::start(options).await;
+    play_scenes! {
+        &kennel;
+        escaped_process_ends_with_its_namespace,
+    }
     let mut client = kennel.client().await;
     let run = must(
         "spawn",
@@ -234,13 +253,12 @@ async fn private_namespace_proves_emptiness_after_total_crash(options: Options) 
     print.assert_nothing_left();
 }
 
-async fn rest_may_finish_in_its_namespace(options: Options) {
+async fn rest_may_finish_in_its_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let go = fifo(&kennel);
+    let go = fifo(kennel);
     let script = format!(
         "(setsid sh -c 'read line < {}; echo last' &) ; echo first; exit 5",
         go.display()
@@ -262,11 +280,10 @@ async fn rest_may_finish_in_its_namespace(options: Options) {
 }
 
 /// clone(2) with `CLONE_PARENT`: the new process is no child of the leader, and not of the first process either.
-async fn sibling_made_by_leader_is_in_tree(options: Options) {
+async fn sibling_made_by_leader_is_in_tree(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let flags = nix::libc::CLONE_PARENT | nix::libc::SIGCHLD;
     let script = format!(
@@ -291,12 +308,10 @@ async fn sibling_made_by_leader_is_in_tree(options: Options) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn first_process_ignores_polite_signals() {
+async fn first_process_ignores_polite_signals(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "for s in KILL TERM STOP INT HUP USR1 CHLD; do kill -$s 1; done; echo up; while :; do (: &); sleep 0.01; done";
     let run = must("spawn", client.spawn(private(sh(script))).await);
@@ -336,12 +351,10 @@ impl Drop for Door {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn no_process_leaves_private_pid_namespace() {
+async fn no_process_leaves_private_pid_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     let mut stranger = std::process::Command::new("unshare")
         .args(["--pid", "--fork", "--kill-child", "sleep", "1000"])
@@ -391,9 +404,7 @@ fn fact(status: &Status, name: &str) -> String {
     info.metadata[name].clone()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unavailable_namespace_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn unavailable_namespace_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mark = kennel.scratch().join("ran");
     let touch = sh(&format!("echo ran > {}", mark.display()));
@@ -469,12 +480,10 @@ async fn without_privilege_a_private_pid_namespace_is_refused() {
     assert!(said.contains("--pid-namespace"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_runs_in_private_pid_namespace() {
+async fn command_line_runs_in_private_pid_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::on_sqlite().await;
     let words = [
         "run",
         "--pid-namespace",
@@ -495,11 +504,10 @@ async fn command_line_runs_in_private_pid_namespace() {
 }
 
 /// The terminal is given by the keeper, its foreground is named by numbers of another namespace.
-async fn terminal_is_the_commands_in_namespace_too(options: Options) {
+async fn terminal_is_the_commands_in_namespace_too(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
     }
-    let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let waits = "trap 'echo got' INT; trap 'stty size' WINCH; test -t 0 && tty > /dev/null; echo up; while :; do sleep 0.02; done";
     for (settings, way) in [

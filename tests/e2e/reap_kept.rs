@@ -1,35 +1,30 @@
 //! Detached processes: a leak check lists them as such, and a reap ends them by the run's name alone.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{
     self, LeaderExitAction, LeakCertainty, LeakEvidence, ReapMode, ReapOutcome,
 };
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually, must,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually, must, new_run_id,
     procfs::{self, Proc},
     programs, sh,
     shell::run_to_end,
 };
 use std::{collections::BTreeSet, fs, path::Path};
 
-with_and_without_cgroup!(
-    detached_processes_are_listed_and_reaped_by_run,
-    detached_processes_are_reaped_after_service_crash,
-);
+with_and_without_cgroup!(detached_processes_are_reaped_after_service_crash);
 
 /// A run that has detached two processes, one of them in a session of its own and without the marker.
 struct Scene {
-    kennel: Kennel,
     run: pb::Run,
     kept: Vec<Proc>,
     print: Footprint,
 }
 
 impl Scene {
-    async fn set(options: Options) -> Self {
-        let kennel = Kennel::start(options).await;
+    async fn set(kennel: &Kennel) -> Self {
         let mut client = kennel.client().await;
-        let go = kennel.scratch().join("go");
+        let go = kennel.scratch().join(format!("go-{}", new_run_id()));
         let naughty = programs::naughty();
         let naughty = naughty.display();
         let spec = sh(&format!(
@@ -50,12 +45,7 @@ impl Scene {
         let print = Footprint::of_run(&run);
         fs::write(go, b"").expect("a file");
         let run = must("wait", client.ended(&run.run_id).await);
-        Self {
-            kennel,
-            run,
-            kept,
-            print,
-        }
+        Self { run, kept, print }
     }
 
     fn pids(&self) -> BTreeSet<i32> {
@@ -111,12 +101,12 @@ async fn cli(kennel: &Kennel, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-async fn detached_processes_are_listed_and_reaped_by_run(options: Options) {
-    let scene = Scene::set(options).await;
-    let mut client = scene.kennel.client().await;
+async fn detached_processes_are_listed_and_reaped_by_run(kennel: &Kennel) {
+    let scene = Scene::set(kennel).await;
+    let mut client = kennel.client().await;
     scene.assert_listed(&mut client).await;
     let unseen = !must("audit", client.audit().await).unverified.is_empty();
-    let (code, text) = cli(&scene.kennel, &["doctor"]).await;
+    let (code, text) = cli(kennel, &["doctor"]).await;
     for pid in scene.pids() {
         assert!(text.contains(&format!("kept     {pid}:")), "{text}");
     }
@@ -124,16 +114,12 @@ async fn detached_processes_are_listed_and_reaped_by_run(options: Options) {
     assert_eq!(code, Some(if unseen { 4 } else { 0 }), "{text}");
 
     // A reap of all runs does not include them.
-    let (code, text) = cli(&scene.kennel, &["reap", "--yes"]).await;
+    let (code, text) = cli(kennel, &["reap", "--yes"]).await;
     assert_eq!(text.matches("LEFT ALONE").count(), 2, "{text}");
     assert_eq!(code, Some(3), "{text}");
     assert!(scene.all_live());
 
-    let (code, text) = cli(
-        &scene.kennel,
-        &["reap", "--yes", "--run", &scene.run.run_id],
-    )
-    .await;
+    let (code, text) = cli(kennel, &["reap", "--yes", "--run", &scene.run.run_id]).await;
     assert_eq!(text.matches("ended SIGTERM").count(), 2, "{text}");
     assert_eq!(code, Some(0), "{text}");
     assert!(!scene.kept.iter().any(Proc::is_alive));
@@ -141,13 +127,18 @@ async fn detached_processes_are_listed_and_reaped_by_run(options: Options) {
 }
 
 async fn detached_processes_are_reaped_after_service_crash(options: Options) {
-    let mut scene = Scene::set(options).await;
-    scene.kennel.kill_keeper();
-    scene.kennel.wait_for_exit(PATIENCE).await;
+    let mut kennel = Kennel::start(options).await;
+    play_scenes! {
+        &kennel;
+        detached_processes_are_listed_and_reaped_by_run,
+    }
+    let scene = Scene::set(&kennel).await;
+    kennel.kill_keeper();
+    kennel.wait_for_exit(PATIENCE).await;
     assert!(scene.all_live());
-    scene.kennel.restart().await;
+    kennel.restart().await;
 
-    let mut client = scene.kennel.client().await;
+    let mut client = kennel.client().await;
     scene.assert_listed(&mut client).await;
     let order = pb::ReapLeaksRequest {
         mode: ReapMode::Execute.into(),

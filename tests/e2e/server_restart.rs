@@ -1,6 +1,6 @@
 //! The server dies and the keeper starts another: runs, ladders, deadlines and pauses continue, clients wait.
 
-use crate::with_and_without_cgroup;
+use crate::{play_apart, play_together, together::Together};
 use kennel_proto::pb::{
     self, AbortWait, LeaderExitAction, RunState, ServerEndCause, SignalTarget, WaitCondition,
 };
@@ -18,16 +18,6 @@ use nix::sys::signal::Signal;
 use std::{fs, io::Write as _, path::Path, process::Stdio, time::Duration};
 use tonic::Code;
 
-with_and_without_cgroup!(
-    run_does_not_notice_server_death,
-    grace_continues_without_a_server,
-    a_pause_outlives_the_server,
-    a_drain_outlives_the_server,
-    signal_is_not_repeated_by_next_server,
-    unrecorded_events_are_reported_by_next_server,
-    shutdown_after_a_restart_ends_all_in_order,
-);
-
 /// Waits until another server runs, which may not serve yet.
 async fn another_server(kennel: &Kennel, before: &Proc) -> Proc {
     eventually("another server is started", PATIENCE, || {
@@ -42,18 +32,51 @@ async fn lose_server(kennel: &Kennel) -> Proc {
     another_server(kennel, &server).await
 }
 
-async fn run_does_not_notice_server_death(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+/// Runs in every phase, and one death of the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_in_every_phase_survive_server_death() {
+    let together = Together::new(Kennel::on_sqlite().await, 7);
+    let events = async {
+        // A grace begins when all are up.
+        together.happens(async |_| {}).await;
+        let death = async |kennel: &mut Kennel| {
+            let server = kennel.server().expect("a server runs");
+            kill_exactly(&server, Signal::SIGSTOP);
+            exit_unrecorded(kennel).await;
+            kennel.kill_server();
+        };
+        together.happens(death).await;
+    };
+    let ((), left, ..) = play_together! {
+        &together, events;
+        shutdown_after_a_restart_ends_all_in_order,
+        run_does_not_notice_server_death,
+        grace_continues_without_a_server,
+        a_pause_outlives_the_server,
+        a_drain_outlives_the_server,
+        signal_is_not_repeated_by_next_server,
+        unrecorded_events_are_reported_by_next_server,
+    };
+    let mut kennel = together.into_kennel();
+    let status = kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    for print in &left {
+        print.assert_nothing_left();
+    }
+}
+
+async fn run_does_not_notice_server_death(together: &Together) {
+    let mut client = together.client().await;
     let before = client.server_info().await.expect("it answers");
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
     client.hear_up(&run.run_id).await;
     let print = Footprint::of_run(&run);
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
-    kennel.kill_server();
+    together.event().await;
+    together.event().await;
     // Called in the gap: answered late, and not refused.
-    let mut client = kennel.client().await;
+    let mut client = together.client().await;
     let again = must("get", client.get(&run.run_id).await);
 
     assert_eq!(again.state(), RunState::Running);
@@ -87,6 +110,178 @@ async fn run_does_not_notice_server_death(options: Options) {
         let count = heard.stations().iter().filter(|s| **s == station).count();
         assert_eq!(count, 1, "{station}: {:?}", heard.stations());
     }
+}
+
+async fn grace_continues_without_a_server(together: &Together) {
+    let mut client = together.client().await;
+    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let spec = sh(script).grace(GRACE);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    together.event().await;
+    let stopping = client.abort_with(&run.run_id, None, AbortWait::None).await;
+    let stopping = must("abort", stopping);
+    together.event().await;
+
+    let mut client = together.client().await;
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(again.stop_deadline_time, stopping.stop_deadline_time);
+    let run = must("wait", client.ended(&run.run_id).await);
+
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
+    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let terms = heard
+        .signals()
+        .iter()
+        .filter(|s| s.contains("TERM"))
+        .count();
+    assert_eq!(terms, 1, "{:?}", heard.signals());
+}
+
+async fn a_pause_outlives_the_server(together: &Together) {
+    let mut client = together.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    must("pause", client.pause(&run.run_id).await);
+    together.event().await;
+    together.event().await;
+
+    let mut client = together.client().await;
+    let paused = must("get", client.get(&run.run_id).await);
+    assert_eq!(paused.state(), RunState::Paused);
+    assert!(leader_stands_still(&run));
+    let resumed = must("resume", client.resume(&run.run_id).await);
+    assert_eq!(resumed.state(), RunState::Running);
+    assert!(!leader_stands_still(&run));
+    must("abort", client.abort(&run.run_id).await);
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let of_pause: Vec<_> = heard
+        .stations()
+        .into_iter()
+        .filter(|station| ["paused", "resumed"].contains(station))
+        .collect();
+    assert_eq!(of_pause, ["paused", "resumed"]);
+}
+
+async fn a_drain_outlives_the_server(together: &Together) {
+    let mut client = together.client().await;
+    let go = together.kennel().await.scratch().join("go");
+    let script = format!(
+        "(while [ ! -e {} ]; do sleep 0.02; done; echo rest) & echo up; exit 6",
+        go.display()
+    );
+    let spec = sh(&script).on_leader_exit(LeaderExitAction::Drain, None);
+    let run = must("spawn", client.spawn(spec).await);
+    let exited = client.wait(&run.run_id, WaitCondition::LeaderExited).await;
+    assert!(must("wait", exited).1);
+    together.event().await;
+    together.event().await;
+
+    let mut client = together.client().await;
+    let draining = must("get", client.get(&run.run_id).await);
+    assert_eq!(draining.state(), RunState::Stopping);
+    assert_eq!(draining.code(), Some(6));
+    fs::write(&go, "").expect("written");
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!((run.reason(), run.code()), ("exited", Some(6)));
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.stdout, b"up\nrest\n");
+    assert!(heard.signals().is_empty(), "{:?}", heard.signals());
+}
+
+async fn signal_is_not_repeated_by_next_server(together: &Together) {
+    let mut client = together.client().await;
+    let file = together.kennel().await.scratch().join("signals");
+    let script = format!(
+        "trap 'echo usr1 >> {}' USR1; echo up; while :; do sleep 0.01; done",
+        file.display()
+    );
+    let run = must("spawn", client.spawn(sh(&script)).await);
+    client.hear_up(&run.run_id).await;
+    let read = || fs::read_to_string(&file).unwrap_or_default();
+    let (usr1, leader) = ("SIGUSR1", SignalTarget::Leader);
+    let sent = client.signal(&run.run_id, usr1, leader, "a").await;
+    assert!(!must("signal", sent).repeated_request);
+    eventually("the command got the signal", PATIENCE, || {
+        (read() == "usr1\n").then_some(())
+    })
+    .await;
+    together.event().await;
+    together.event().await;
+
+    let mut client = together.client().await;
+    let again = must("again", client.signal(&run.run_id, usr1, leader, "a").await);
+    assert!(again.repeated_request && again.targets.is_empty());
+    must("interrupt", client.interrupt(&run.run_id, "a").await);
+    // Earlier signals are delivered before later ones.
+    let next = must("next", client.signal(&run.run_id, usr1, leader, "b").await);
+    assert!(!next.repeated_request);
+    eventually("the next command got the signal", PATIENCE, || {
+        (read().len() > "usr1\n".len()).then_some(())
+    })
+    .await;
+    must("abort", client.abort(&run.run_id).await);
+    assert_eq!(read(), "usr1\nusr1\n");
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let signals = heard.signals();
+    let sent = signals.iter().filter(|s| s.contains("USR1")).count();
+    assert_eq!(sent, 2, "{signals:?}");
+    assert!(!signals.iter().any(|s| s.contains("INT")), "{signals:?}");
+}
+
+/// Name of the file that lets the command exit while its server is halted, and of that with its pid.
+const UNRECORDED: (&str, &str) = ("unrecorded-go", "unrecorded-pid");
+
+async fn unrecorded_events_are_reported_by_next_server(together: &Together) {
+    let mut client = together.client().await;
+    let scratch = together.kennel().await.scratch().to_owned();
+    let script = format!(
+        "echo up; while [ ! -e {} ]; do sleep 0.02; done; echo last; exit 9",
+        scratch.join(UNRECORDED.0).display()
+    );
+    let run = must("spawn", client.spawn(sh(&script)).await);
+    client.hear_up(&run.run_id).await;
+    let pid = run.attempt().pid.to_string();
+    fs::write(scratch.join(UNRECORDED.1), pid).expect("written");
+    together.event().await;
+    together.event().await;
+
+    let mut client = together.client().await;
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!((run.state(), run.code()), (RunState::Failed, Some(9)));
+    assert_eq!(run.reason(), "exited");
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.stdout, b"up\nlast\n");
+}
+
+/// Lets that command exit. Its server does not hear of it.
+async fn exit_unrecorded(kennel: &Kennel) {
+    let pid = fs::read_to_string(kennel.scratch().join(UNRECORDED.1)).expect("written");
+    let leader = Proc::read(pid.parse().expect("a pid")).expect("it runs");
+    fs::write(kennel.scratch().join(UNRECORDED.0), "").expect("written");
+    eventually("the leader has ended", PATIENCE, || {
+        (!leader.is_alive()).then_some(())
+    })
+    .await;
+}
+
+/// Returns trees that live when the next server is ended in order.
+async fn shutdown_after_a_restart_ends_all_in_order(together: &Together) -> Vec<Footprint> {
+    let mut client = together.client().await;
+    let mut prints = Vec::new();
+    for _ in 0..3 {
+        let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+        client.hear_up(&run.run_id).await;
+        prints.push(Footprint::of_run(&run));
+    }
+    together.event().await;
+    together.event().await;
+    prints
 }
 
 /// Lines of the writer, and after how many of their bytes the server dies.
@@ -131,62 +326,6 @@ async fn resumed_reader_has_each_byte_once_in_order() {
 /// Enough for another server to come within it, also on a busy machine.
 const GRACE: Duration = Duration::from_secs(6);
 
-async fn grace_continues_without_a_server(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    let spec = sh(script).grace(GRACE);
-    let run = must("spawn", client.spawn(spec).await);
-    client.hear_up(&run.run_id).await;
-    let stopping = client.abort_with(&run.run_id, None, AbortWait::None).await;
-    let stopping = must("abort", stopping);
-    lose_server(&kennel).await;
-
-    let mut client = kennel.client().await;
-    let again = must("get", client.get(&run.run_id).await);
-    assert_eq!(again.stop_deadline_time, stopping.stop_deadline_time);
-    let run = must("wait", client.ended(&run.run_id).await);
-
-    assert_eq!(
-        (run.state(), run.reason()),
-        (RunState::Cancelled, "aborted")
-    );
-    assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
-    assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
-    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let terms = heard
-        .signals()
-        .iter()
-        .filter(|s| s.contains("TERM"))
-        .count();
-    assert_eq!(terms, 1, "{:?}", heard.signals());
-}
-
-async fn a_pause_outlives_the_server(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
-    client.hear_up(&run.run_id).await;
-    must("pause", client.pause(&run.run_id).await);
-    lose_server(&kennel).await;
-
-    let mut client = kennel.client().await;
-    let paused = must("get", client.get(&run.run_id).await);
-    assert_eq!(paused.state(), RunState::Paused);
-    assert!(leader_stands_still(&run));
-    let resumed = must("resume", client.resume(&run.run_id).await);
-    assert_eq!(resumed.state(), RunState::Running);
-    assert!(!leader_stands_still(&run));
-    must("abort", client.abort(&run.run_id).await);
-    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let of_pause: Vec<_> = heard
-        .stations()
-        .into_iter()
-        .filter(|station| ["paused", "resumed"].contains(station))
-        .collect();
-    assert_eq!(of_pause, ["paused", "resumed"]);
-}
-
 fn leader_stands_still(run: &pb::Run) -> bool {
     let identity = run.attempt().identity.as_ref().expect("an identity");
     if let Some(cgroup) = &identity.cgroup_path {
@@ -199,130 +338,20 @@ fn leader_stands_still(run: &pb::Run) -> bool {
     Proc::read(run.attempt().pid).expect("it lives").state == 'T'
 }
 
-async fn a_drain_outlives_the_server(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let script = format!(
-        "(while [ ! -e {} ]; do sleep 0.02; done; echo rest) & echo up; exit 6",
-        go.display()
-    );
-    let spec = sh(&script).on_leader_exit(LeaderExitAction::Drain, None);
-    let run = must("spawn", client.spawn(spec).await);
-    let exited = client.wait(&run.run_id, WaitCondition::LeaderExited).await;
-    assert!(must("wait", exited).1);
-    lose_server(&kennel).await;
-
-    let mut client = kennel.client().await;
-    let draining = must("get", client.get(&run.run_id).await);
-    assert_eq!(draining.state(), RunState::Stopping);
-    assert_eq!(draining.code(), Some(6));
-    fs::write(&go, "").expect("written");
-    let run = must("wait", client.ended(&run.run_id).await);
-    assert_eq!((run.reason(), run.code()), ("exited", Some(6)));
-    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    assert_eq!(heard.stdout, b"up\nrest\n");
-    assert!(heard.signals().is_empty(), "{:?}", heard.signals());
-}
-
-async fn signal_is_not_repeated_by_next_server(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let file = kennel.scratch().join("signals");
-    let script = format!(
-        "trap 'echo usr1 >> {}' USR1; echo up; while :; do sleep 0.01; done",
-        file.display()
-    );
-    let run = must("spawn", client.spawn(sh(&script)).await);
-    client.hear_up(&run.run_id).await;
-    let read = || fs::read_to_string(&file).unwrap_or_default();
-    let (usr1, leader) = ("SIGUSR1", SignalTarget::Leader);
-    let sent = client.signal(&run.run_id, usr1, leader, "a").await;
-    assert!(!must("signal", sent).repeated_request);
-    eventually("the command got the signal", PATIENCE, || {
-        (read() == "usr1\n").then_some(())
-    })
-    .await;
-    lose_server(&kennel).await;
-
-    let mut client = kennel.client().await;
-    let again = must("again", client.signal(&run.run_id, usr1, leader, "a").await);
-    assert!(again.repeated_request && again.targets.is_empty());
-    must("interrupt", client.interrupt(&run.run_id, "a").await);
-    // Earlier signals are delivered before later ones.
-    let next = must("next", client.signal(&run.run_id, usr1, leader, "b").await);
-    assert!(!next.repeated_request);
-    eventually("the next command got the signal", PATIENCE, || {
-        (read().len() > "usr1\n".len()).then_some(())
-    })
-    .await;
-    must("abort", client.abort(&run.run_id).await);
-    assert_eq!(read(), "usr1\nusr1\n");
-    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let signals = heard.signals();
-    let sent = signals.iter().filter(|s| s.contains("USR1")).count();
-    assert_eq!(sent, 2, "{signals:?}");
-    assert!(!signals.iter().any(|s| s.contains("INT")), "{signals:?}");
-}
-
-async fn unrecorded_events_are_reported_by_next_server(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let script = format!(
-        "echo up; while [ ! -e {} ]; do sleep 0.02; done; echo last; exit 9",
-        go.display()
-    );
-    let run = must("spawn", client.spawn(sh(&script)).await);
-    client.hear_up(&run.run_id).await;
-    let leader = Proc::read(run.attempt().pid).expect("it runs");
-    let server = kennel.server().expect("a server runs");
-    kill_exactly(&server, Signal::SIGSTOP);
-    fs::write(&go, "").expect("written");
-    eventually("the leader has ended", PATIENCE, || {
-        (!leader.is_alive()).then_some(())
-    })
-    .await;
-    kill_exactly(&server, Signal::SIGKILL);
-    another_server(&kennel, &server).await;
-
-    let mut client = kennel.client().await;
-    let run = must("wait", client.ended(&run.run_id).await);
-    assert_eq!((run.state(), run.code()), (RunState::Failed, Some(9)));
-    assert_eq!(run.reason(), "exited");
-    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    assert_eq!(heard.stdout, b"up\nlast\n");
-}
-
-async fn shutdown_after_a_restart_ends_all_in_order(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let mut prints = Vec::new();
-    for _ in 0..3 {
-        let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
-        client.hear_up(&run.run_id).await;
-        prints.push(Footprint::of_run(&run));
-    }
-    lose_server(&kennel).await;
-    kennel
-        .client()
-        .await
-        .server_info()
-        .await
-        .expect("it serves");
-    let status = kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await;
-    assert_eq!(status.code(), Some(0), "{}", kennel.log());
-    for print in &prints {
-        print.assert_nothing_left();
-    }
-}
-
 /// Number of deaths in a row.
-const IN_A_ROW: usize = 20;
+const IN_A_ROW: usize = 5;
 /// Uptime after which a server is replaced at once.
 const STEADY: Duration = Duration::from_millis(2_100);
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lost_and_hung_servers_are_replaced() {
+    play_apart! {
+        a_run_outlives_many_servers,
+        a_server_that_hangs_is_replaced,
+        waiting_command_line_survives_server_death,
+    };
+}
+
 async fn a_run_outlives_many_servers() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -344,7 +373,6 @@ async fn a_run_outlives_many_servers() {
     assert_eq!((run.reason(), run.code()), ("aborted", Some(12)));
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_is_replaced() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -389,7 +417,6 @@ async fn next_server_reports_former_end_once() {
     assert!(status.contains("killed by SIGKILL"), "{status}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn waiting_command_line_survives_server_death() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;

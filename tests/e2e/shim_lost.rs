@@ -1,6 +1,6 @@
 //! A run whose shim is killed before its command has exited: the loss is the reason of the end, whatever the exit.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, RunState, audit_record::Record};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, client::duration,
@@ -9,33 +9,31 @@ use kennel_tests::{
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-with_and_without_cgroup!(
-    lost_shim_fails_run_despite_exit_code_0,
-    lost_shim_counts_as_failure_of_a_service,
-);
+with_and_without_cgroup!(lost_shim_is_failure_whatever_the_exit);
 
 /// Exits with code 0 as soon as it gets SIGTERM.
 const POLITE: &str = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done";
 
-async fn lost_shim_fails_run_despite_exit_code_0(options: Options) {
+async fn lost_shim_is_failure_whatever_the_exit(options: Options) {
     let kennel = Kennel::start(options).await;
-    fails_despite_exit_code_0(&kennel).await;
-}
-
-async fn lost_shim_counts_as_failure_of_a_service(options: Options) {
-    let kennel = Kennel::start(options).await;
-    counts_as_failure(&kennel).await;
+    play_scenes! {
+        &kennel;
+        lost_shim_fails_run_despite_exit_code_0,
+        lost_shim_counts_as_failure_of_a_service,
+        lost_shim_ends_a_private_pid_namespace,
+        lost_shim_is_recorded_after_server_outage,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_shim_is_recorded_in_postgres() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
-    fails_despite_exit_code_0(&kennel).await;
-    counts_as_failure(&kennel).await;
+    lost_shim_fails_run_despite_exit_code_0(&kennel).await;
+    lost_shim_counts_as_failure_of_a_service(&kennel).await;
 }
 
-async fn fails_despite_exit_code_0(kennel: &Kennel) {
+async fn lost_shim_fails_run_despite_exit_code_0(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = up(&mut client, sh(POLITE)).await;
     let print = Footprint::of_run(&run);
@@ -72,7 +70,7 @@ async fn fails_despite_exit_code_0(kennel: &Kennel) {
     );
 }
 
-async fn counts_as_failure(kennel: &Kennel) {
+async fn lost_shim_counts_as_failure_of_a_service(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
         mode: pb::RestartMode::OnFailure.into(),
@@ -116,9 +114,7 @@ async fn counts_as_failure(kennel: &Kennel) {
     Footprint::of_run(&run).until_nothing_is_left().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lost_shim_ends_a_private_pid_namespace() {
-    let kennel = Kennel::on_sqlite().await;
+async fn lost_shim_ends_a_private_pid_namespace(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh(POLITE);
     spec.set_pid_namespace(pb::PidNamespace::Private);
@@ -130,9 +126,7 @@ async fn lost_shim_ends_a_private_pid_namespace() {
     assert!(run.tree_is_empty(), "{run:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lost_shim_is_recorded_after_server_outage() {
-    let kennel = Kennel::on_sqlite().await;
+async fn lost_shim_is_recorded_after_server_outage(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = up(&mut client, sh(POLITE)).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");

@@ -1,18 +1,25 @@
 //! The first signal of a stop, where the spec gives it.
 
-use crate::with_and_without_cgroup;
+use crate::play_scenes;
 use kennel_proto::pb;
-use kennel_tests::{Kennel, Options, RunExt, SpecExt, client::complaint, must, sh};
+use kennel_tests::{Kennel, RunExt, SpecExt, client::complaint, must, sh};
 use std::time::Duration;
-
-with_and_without_cgroup!(stop_signal_is_the_first_of_a_stop);
 
 /// Obeys SIGINT alone, and reports it.
 const OBEYS_INT: &str =
     "trap 'echo interrupted; exit 7' INT; trap '' TERM; echo up; while :; do sleep 0.05; done";
 
-async fn stop_signal_is_the_first_of_a_stop(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_signal_is_used_or_refused() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        stop_signal_is_the_first_of_a_stop,
+        stop_signal_that_ends_nothing_is_refused,
+    }
+}
+
+async fn stop_signal_is_the_first_of_a_stop(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh(OBEYS_INT).grace(Duration::from_secs(20));
     spec.stop.get_or_insert_default().signal = "SIGINT".into();
@@ -34,9 +41,7 @@ async fn stop_signal_is_the_first_of_a_stop(options: Options) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stop_signal_that_ends_nothing_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn stop_signal_that_ends_nothing_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for refused in ["SIGKILL", "SIGSTOP", "SIGNONE"] {
         let mut spec = sh("true");

@@ -1,24 +1,17 @@
 //! Actions of a stop before its first signal: input, its end, signals, waits; by the keeper, with or without a server.
 
-use crate::with_and_without_cgroup;
+use crate::play_scenes;
 use kennel_proto::pb::{
     self, RunState,
     stop_action::{Action, CloseInput},
 };
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv,
     client::{complaint, duration},
     must, sh,
     shell::run_to_end,
 };
 use std::{fs, time::Duration};
-
-with_and_without_cgroup!(
-    actions_come_in_order_before_the_first_signal,
-    dead_server_changes_nothing_of_a_stop,
-    shutdown_carries_out_the_actions_of_all,
-    command_runs_before_the_first_signal,
-);
 
 /// Reads lines until the end of its input, then prints the signals that it gets.
 const LISTENS: &str = "trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM; echo up; \
@@ -59,8 +52,38 @@ fn inputs(run: &pb::Run) -> Vec<(Option<u32>, u32)> {
     inputs.map(|input| (input.bytes, input.written)).collect()
 }
 
-async fn actions_come_in_order_before_the_first_signal(options: Options) {
-    let kennel = Kennel::start(options).await;
+fn exec(script: &str) -> Action {
+    Action::Exec(pb::stop_action::Exec {
+        args: ["sh", "-c", script].map(str::to_owned).to_vec(),
+    })
+}
+
+/// Returns for each command of the stop: exit code, if it exited.
+fn commands(run: &pb::Run) -> Vec<Option<i32>> {
+    let certificate = run.attempt().certificate.as_ref().expect("it has ended");
+    let commands = certificate.commands.iter();
+    let code = |command: &pb::StopCommand| match &command.end {
+        Some(pb::stop_command::End::Exited(exit)) => match exit.result {
+            Some(pb::exit::Result::Code(code)) => Some(code),
+            _ => None,
+        },
+        _ => None,
+    };
+    commands.map(code).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_actions_precede_the_first_signal() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        actions_come_in_order_before_the_first_signal,
+        command_that_obeys_an_action_gets_no_signal,
+        terminal_gets_its_end_key_typed,
+    }
+}
+
+async fn actions_come_in_order_before_the_first_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let steps = vec![
         step(input("quit\n"), WAIT),
@@ -83,9 +106,7 @@ async fn actions_come_in_order_before_the_first_signal(options: Options) {
     assert!(shown.contains("5 of 5 bytes written"), "{shown}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_that_obeys_an_action_gets_no_signal() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_that_obeys_an_action_gets_no_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let steps = vec![step(close(), Duration::from_secs(4))];
     let spec = with(sh("echo up; cat; exit 6").open_input(), steps);
@@ -98,9 +119,7 @@ async fn command_that_obeys_an_action_gets_no_signal() {
     assert!(status.is_err());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn terminal_gets_its_end_key_typed() {
-    let kennel = Kennel::on_sqlite().await;
+async fn terminal_gets_its_end_key_typed(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let steps = vec![step(input("\u{4}"), Duration::from_secs(4))];
     let spec = argv(&["/bin/sh", "-c", "echo up; cat; exit 7"]);
@@ -113,14 +132,16 @@ async fn terminal_gets_its_end_key_typed() {
 }
 
 /// The keeper carries them out, and the next server requests the same stop: nothing is written twice.
-async fn dead_server_changes_nothing_of_a_stop(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_server_changes_nothing_of_a_stop() {
+    let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let steps = vec![
         step(input("a\n"), Duration::from_secs(1)),
         step(input("b\n"), Duration::from_secs(1)),
         step(close(), WAIT),
     ];
+    let longest = longest_accepted(&mut client).await;
     let spec = with(sh(LISTENS).open_input(), steps).grace(Duration::from_secs(20));
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_up(&run).await;
@@ -129,45 +150,140 @@ async fn dead_server_changes_nothing_of_a_stop(options: Options) {
     client.hear_text(&run, "got a\n").await;
     kennel.kill_server();
     let mut client = kennel.client().await;
+    let live = must("get", client.get(&longest).await);
+    assert_eq!(live.state(), RunState::Running);
     let run = must("wait", client.ended(&run).await);
     assert_eq!((run.reason(), run.code()), ("aborted", Some(5)));
     let heard = must("hear", client.hear_all(&run.run_id, 0).await).text();
     assert_eq!(heard, "up\ngot a\ngot b\neof\nterm\n");
     assert_eq!(inputs(&run), [(Some(2), 2), (Some(2), 2), (None, 0)]);
+    let at_once = Some(Duration::ZERO);
+    let aborted = client.abort_with(&longest, at_once, pb::AbortWait::None);
+    must("abort", aborted.await);
+    let ended = must("wait", client.ended(&longest).await);
+    assert_eq!(ended.reason(), "aborted");
 }
 
-/// Its shim carries out the signals and waits of its plan; its standard input ended with the keeper.
+/// Returns a run with the longest steps that are accepted. The policy of a run is in each message that hands it over:
+/// what is accepted fits there.
+async fn longest_accepted(client: &mut Client) -> String {
+    let of = |bytes: usize| {
+        let command = pb::stop_action::Exec {
+            args: vec!["true".into(), "x".repeat(bytes)],
+        };
+        let steps = vec![step(Action::Exec(command), Duration::from_millis(1)); 16];
+        with(argv(&["sleep", "600"]), steps)
+    };
+    let refused = client.spawn(of(4000)).await.expect_err("it is too large");
+    let refused = complaint(&refused);
+    assert_eq!(refused.reason, "INVALID_FIELD");
+    assert_eq!(refused.fields, ["spec.stop.steps"]);
+    must("spawn", client.spawn(of(3000)).await).run_id
+}
+
+/// The shim carries out the signals, waits and commands of its plan; the standard input of its run ended with the keeper.
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_keeper_leaves_signals_and_waits() {
+async fn dead_keeper_leaves_stop_actions_to_shim() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("signals");
+    let sent = kennel.scratch().join("signals");
     let script = format!(
         "exec 3>>{}; trap 'echo usr1 >&3' USR1; trap 'echo term >&3; exit 5' TERM; echo up; \
          while :; do sleep 0.05; done",
-        signals.display()
+        sent.display()
     );
     let steps = vec![
         step(input("never\n"), Duration::ZERO),
         step(Action::Signal("SIGUSR1".into()), WAIT),
     ];
-    let spec = with(sh(&script).open_input(), steps);
-    let run = must("spawn", client.spawn(spec).await);
-    client.hear_up(&run.run_id).await;
-    let print = Footprint::of_run(&run);
-    kennel.kill_keeper();
+    let signalled = with(sh(&script).open_input(), steps);
+    let said = kennel.scratch().join("said");
+    let steps = vec![pb::StopAction {
+        action: Some(exec(&format!("echo x >> {}", said.display()))),
+        wait: None,
+    }];
+    let commanded = with(sh(LISTENS), steps);
+    let mut runs = Vec::new();
+    for spec in [signalled, commanded] {
+        let run = must("spawn", client.spawn(spec).await);
+        client.hear_up(&run.run_id).await;
+        runs.push((Footprint::of_run(&run), run.run_id));
+    }
+    kennel.kill_service_after(|| {});
     kennel.wait_until_all_is_gone(PATIENCE).await;
-    print.assert_nothing_left();
+    for (print, _) in &runs {
+        print.assert_nothing_left();
+    }
     assert_eq!(
-        fs::read_to_string(&signals).expect("it is written"),
+        fs::read_to_string(&sent).expect("it is written"),
         "usr1\nterm\n"
     );
+    assert_eq!(fs::read_to_string(&said).expect("it was written"), "x\n");
+    kennel.restart().await;
+    let ended = must("wait", kennel.client().await.ended(&runs[1].1).await);
+    assert_eq!(signals(&ended), ["SIGTERM"]);
 }
 
-async fn shutdown_carries_out_the_actions_of_all(options: Options) {
-    const RUNS: usize = 99;
-    let mut kennel = Kennel::start(options).await;
+/// A third of them hangs: each has its time and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_carries_out_actions_of_100_runs() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let client = kennel.client().await;
+    let said = kennel.scratch().join("said");
+    let spawns = (0..100).map(|at| {
+        let mut client = client.clone();
+        let hang = if at % 3 == 0 { "; sleep 1000" } else { "" };
+        let script = format!("echo x >> {}{hang}", said.display());
+        let steps = vec![pb::StopAction {
+            action: Some(exec(&script)),
+            wait: None,
+        }];
+        let spec = with(
+            sh("trap 'exit 5' TERM INT; echo up; while :; do sleep 0.2; done"),
+            steps,
+        );
+        async move {
+            let run = must("spawn", client.spawn(spec).await).run_id;
+            client.hear_up(&run).await;
+            run
+        }
+    });
+    let mut runs = Vec::new();
+    for spawn in spawns {
+        runs.push(spawn.await);
+    }
+    let with_input = with_input(&mut kennel.client().await).await;
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert!(status.success(), "{status:?}");
+    let text = fs::read_to_string(&said).expect("it was written");
+    assert_eq!(text.lines().count(), 100);
+    for run in &runs {
+        Footprint::of_id(run).assert_nothing_left();
+    }
+    kennel.restart().await;
     let mut client = kennel.client().await;
+    let mut ended = 0;
+    for (at, run) in runs.iter().enumerate() {
+        let run = must("get", client.get(run).await);
+        ended += usize::from(commands(&run) == [(at % 3 != 0).then_some(0)]);
+        assert_eq!(run.code(), Some(5), "{run:?}");
+        let certificate = run.attempt().certificate.as_ref().expect("it has ended");
+        let begun = certificate.commands[0].time;
+        let first = certificate
+            .steps
+            .iter()
+            .find(|step| step.signal != "SIGCONT");
+        let signalled = first.expect("a signal").time;
+        let in_order = |time: Option<prost_types::Timestamp>| time.map(|t| (t.seconds, t.nanos));
+        assert!(in_order(begun) <= in_order(signalled), "{certificate:?}");
+    }
+    assert_eq!(ended, 100);
+    input_was_written(&mut client, &with_input).await;
+}
+
+/// Starts runs with actions at standard input; a third of them ends by SIGKILL alone.
+async fn with_input(client: &mut Client) -> Vec<pb::Run> {
+    const RUNS: usize = 6;
     let steps = || vec![step(input("quit\n"), WAIT), step(close(), WAIT)];
     let hangs = "trap '' INT TERM; echo up; while :; do sleep 1; done";
     let obeys = "echo up; read line; exit 4";
@@ -175,15 +291,14 @@ async fn shutdown_carries_out_the_actions_of_all(options: Options) {
     for at in 0..RUNS {
         let script = if at % 3 == 0 { hangs } else { obeys };
         let spec = with(sh(script).open_input(), steps()).grace(Duration::from_secs(3));
-        runs.push(must("spawn", client.spawn(spec).await));
-    }
-    for run in &runs {
+        let run = must("spawn", client.spawn(spec).await);
         client.hear_up(&run.run_id).await;
+        runs.push(run);
     }
-    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
-    assert_eq!(status.code(), Some(0), "{}", kennel.log());
-    kennel.restart().await;
-    let mut client = kennel.client().await;
+    runs
+}
+
+async fn input_was_written(client: &mut Client, runs: &[pb::Run]) {
     for (at, run) in runs.iter().enumerate() {
         let run = must("get", client.get(&run.run_id).await);
         assert_eq!(run.state(), RunState::Cancelled, "{run:?}");
@@ -202,8 +317,17 @@ async fn shutdown_carries_out_the_actions_of_all(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn command_line_has_actions_of_a_stop() {
+async fn stop_actions_are_accepted_or_refused_by_name() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        command_line_has_actions_of_a_stop,
+        command_line_has_a_command_of_a_stop,
+        faults_of_stop_actions_are_named,
+    }
+}
+
+async fn command_line_has_actions_of_a_stop(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let typed = [
         "input:bye\\n",
@@ -237,9 +361,46 @@ async fn command_line_has_actions_of_a_stop() {
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_stop_actions_are_named() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_line_has_a_command_of_a_stop(kennel: &Kennel) {
+    let mut client = kennel.client().await;
+    let words = [
+        "spawn",
+        "--grace=9s",
+        "--pre-stop",
+        "exit 3",
+        "--stop-step",
+        "exec:exit 4",
+    ];
+    let words = [&words[..], &["--", "sh", "-c", LISTENS]].concat();
+    let spawned = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert!(spawned.status.success(), "{spawned:?}");
+    let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
+    client.hear_up(&run).await;
+    let run = must("abort", client.abort(&run).await);
+    assert_eq!(commands(&run), [Some(3), Some(4)]);
+    let why = run_to_end(kennel.cli(&["why", &run.run_id]), PATIENCE).await;
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    for action in ["stop step: /bin/sh: code 3", "stop step: /bin/sh: code 4"] {
+        assert!(why.contains(action), "{why}");
+    }
+    let steps = vec![
+        step(exec("true"), Duration::from_secs(4)),
+        step(Action::Exec(pb::stop_action::Exec::default()), WAIT),
+    ];
+    let mut spec = with(sh("true"), steps).grace(Duration::from_mins(1));
+    spec.set_pid_namespace(pb::PidNamespace::Private);
+    let fields = complaint(&client.spawn(spec).await.expect_err("faults")).fields;
+    let expected = [
+        "spec.stop.steps",
+        "spec.stop.steps[0]",
+        "spec.stop.steps[1]",
+    ];
+    let mut fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    fields.sort_unstable();
+    assert_eq!(fields, expected);
+}
+
+async fn faults_of_stop_actions_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let long = Duration::from_secs(5);
     let all = "spec.stop.steps";
@@ -289,30 +450,11 @@ async fn faults_of_stop_actions_are_named() {
     }
 }
 
-fn exec(script: &str) -> Action {
-    Action::Exec(pb::stop_action::Exec {
-        args: ["sh", "-c", script].map(str::to_owned).to_vec(),
-    })
-}
-
-/// Returns for each command of the stop: exit code, if it exited.
-fn commands(run: &pb::Run) -> Vec<Option<i32>> {
-    let certificate = run.attempt().certificate.as_ref().expect("it has ended");
-    let commands = certificate.commands.iter();
-    let code = |command: &pb::StopCommand| match &command.end {
-        Some(pb::stop_command::End::Exited(exit)) => match exit.result {
-            Some(pb::exit::Result::Code(code)) => Some(code),
-            _ => None,
-        },
-        _ => None,
-    };
-    commands.map(code).collect()
-}
-
 /// The signal follows when it exits; a command that hangs has its time, and is gone with all of its session before the
 /// signal.
-async fn command_runs_before_the_first_signal(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn command_runs_before_the_first_signal() {
+    let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     let said = kennel.scratch().join("said");
     let script = format!("echo $KENNEL_RUN_ID stops >> {}; exit 7", said.display());
@@ -355,151 +497,4 @@ async fn command_runs_before_the_first_signal(options: Options) {
         shown.contains("sh: took too long, and was ended"),
         "{shown}"
     );
-}
-
-/// A third of them hangs: each has its time and no more.
-#[tokio::test(flavor = "multi_thread")]
-async fn shutdown_runs_the_commands_of_100_runs() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let client = kennel.client().await;
-    let said = kennel.scratch().join("said");
-    let spawns = (0..100).map(|at| {
-        let mut client = client.clone();
-        let hang = if at % 3 == 0 { "; sleep 1000" } else { "" };
-        let script = format!("echo x >> {}{hang}", said.display());
-        let steps = vec![pb::StopAction {
-            action: Some(exec(&script)),
-            wait: None,
-        }];
-        let spec = with(
-            sh("trap 'exit 5' TERM INT; echo up; while :; do sleep 0.2; done"),
-            steps,
-        );
-        async move {
-            let run = must("spawn", client.spawn(spec).await).run_id;
-            client.hear_up(&run).await;
-            run
-        }
-    });
-    let mut runs = Vec::new();
-    for spawn in spawns {
-        runs.push(spawn.await);
-    }
-    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
-    assert!(status.success(), "{status:?}");
-    let text = fs::read_to_string(&said).expect("it was written");
-    assert_eq!(text.lines().count(), 100);
-    for run in &runs {
-        Footprint::of_id(run).assert_nothing_left();
-    }
-    kennel.restart().await;
-    let mut client = kennel.client().await;
-    let mut ended = 0;
-    for (at, run) in runs.iter().enumerate() {
-        let run = must("get", client.get(run).await);
-        ended += usize::from(commands(&run) == [(at % 3 != 0).then_some(0)]);
-        assert_eq!(run.code(), Some(5), "{run:?}");
-        let certificate = run.attempt().certificate.as_ref().expect("it has ended");
-        let begun = certificate.commands[0].time;
-        let first = certificate
-            .steps
-            .iter()
-            .find(|step| step.signal != "SIGCONT");
-        let signalled = first.expect("a signal").time;
-        let in_order = |time: Option<prost_types::Timestamp>| time.map(|t| (t.seconds, t.nanos));
-        assert!(in_order(begun) <= in_order(signalled), "{certificate:?}");
-    }
-    assert_eq!(ended, 100);
-}
-
-/// Its keeper dies with the server: the shim runs the command, once.
-#[tokio::test(flavor = "multi_thread")]
-async fn dead_keeper_leaves_the_command_to_the_shim() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let said = kennel.scratch().join("said");
-    let steps = vec![pb::StopAction {
-        action: Some(exec(&format!("echo x >> {}", said.display()))),
-        wait: None,
-    }];
-    let run = must("spawn", client.spawn(with(sh(LISTENS), steps)).await).run_id;
-    client.hear_up(&run).await;
-    kennel.kill_service_after(|| {});
-    kennel.wait_for_exit(PATIENCE).await;
-    kennel.restart().await;
-    let ended = must("wait", kennel.client().await.ended(&run).await);
-    assert_eq!(signals(&ended), ["SIGTERM"]);
-    assert_eq!(fs::read_to_string(&said).expect("it was written"), "x\n");
-    Footprint::of_id(&run).assert_nothing_left();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_has_a_command_of_a_stop() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let words = [
-        "spawn",
-        "--grace=9s",
-        "--pre-stop",
-        "exit 3",
-        "--stop-step",
-        "exec:exit 4",
-    ];
-    let words = [&words[..], &["--", "sh", "-c", LISTENS]].concat();
-    let spawned = run_to_end(kennel.cli(&words), PATIENCE).await;
-    assert!(spawned.status.success(), "{spawned:?}");
-    let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
-    client.hear_up(&run).await;
-    let run = must("abort", client.abort(&run).await);
-    assert_eq!(commands(&run), [Some(3), Some(4)]);
-    let why = run_to_end(kennel.cli(&["why", &run.run_id]), PATIENCE).await;
-    let why = String::from_utf8_lossy(&why.stdout).into_owned();
-    for action in ["stop step: /bin/sh: code 3", "stop step: /bin/sh: code 4"] {
-        assert!(why.contains(action), "{why}");
-    }
-    let steps = vec![
-        step(exec("true"), Duration::from_secs(4)),
-        step(Action::Exec(pb::stop_action::Exec::default()), WAIT),
-    ];
-    let mut spec = with(sh("true"), steps).grace(Duration::from_mins(1));
-    spec.set_pid_namespace(pb::PidNamespace::Private);
-    let fields = complaint(&client.spawn(spec).await.expect_err("faults")).fields;
-    let expected = [
-        "spec.stop.steps",
-        "spec.stop.steps[0]",
-        "spec.stop.steps[1]",
-    ];
-    let mut fields: Vec<&str> = fields.iter().map(String::as_str).collect();
-    fields.sort_unstable();
-    assert_eq!(fields, expected);
-}
-
-/// The policy of a run is in each message that hands it over: what is accepted fits there.
-#[tokio::test(flavor = "multi_thread")]
-async fn longest_accepted_steps_outlive_the_server() {
-    let kennel = Kennel::start(Options::default()).await;
-    let mut client = kennel.client().await;
-    let of = |bytes: usize| {
-        let command = pb::stop_action::Exec {
-            args: vec!["true".into(), "x".repeat(bytes)],
-        };
-        let steps = vec![step(Action::Exec(command), Duration::from_millis(1)); 16];
-        with(argv(&["sleep", "600"]), steps)
-    };
-    let refused = client.spawn(of(4000)).await.expect_err("it is too large");
-    let refused = complaint(&refused);
-    assert_eq!(refused.reason, "INVALID_FIELD");
-    assert_eq!(refused.fields, ["spec.stop.steps"]);
-    let run = must("spawn", client.spawn(of(3000)).await).run_id;
-
-    kennel.kill_server();
-
-    let mut client = kennel.client().await;
-    let live = must("get", client.get(&run).await);
-    assert_eq!(live.state(), RunState::Running);
-    let at_once = Some(Duration::ZERO);
-    let aborted = client.abort_with(&run, at_once, pb::AbortWait::None).await;
-    must("abort", aborted);
-    let ended = must("wait", client.ended(&run).await);
-    assert_eq!(ended.reason(), "aborted");
 }

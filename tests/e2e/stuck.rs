@@ -1,12 +1,12 @@
 //! Processes that SIGKILL does not end: one whose tracer does not detach, one that became root under a server without
 //! privilege, one that is frozen where no signal reaches it.
 
-use crate::with_and_without_cgroup;
+use crate::{play_apart, play_together, together::Together, with_and_without_cgroup};
 use kennel_proto::pb::{self, AbortWait, RunState, tree_verdict::Verdict};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
     eventually_async,
-    kennel::{User, kill_exactly},
+    kennel::{User, kill_exactly, reap_orphans},
     must,
     procfs::Proc,
     programs, sh,
@@ -26,16 +26,40 @@ use std::{
 };
 use tonic_types::StatusExt as _;
 
-with_and_without_cgroup!(
-    run_surviving_sigkill_is_not_over,
-    stuck_run_does_not_delay_service_end,
-    next_starts_watch_stuck_tree_and_close_it,
-    unreachable_process_is_watched_over_a_crash,
-);
+with_and_without_cgroup!(unreachable_process_is_watched_over_a_crash);
 
-async fn run_surviving_sigkill_is_not_over(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+#[tokio::test(flavor = "multi_thread")]
+async fn survivors_of_sigkill_are_watched_until_gone() {
+    play_apart! {
+        stuck_runs_are_watched_until_they_end,
+        unkillable_process_is_watched_over_a_crash,
+    };
+}
+
+/// Each report takes the time after which a process counts as a survivor of SIGKILL, so all wait for it together.
+async fn stuck_runs_are_watched_until_they_end() {
+    let together = Together::new(Kennel::on_sqlite().await, 3);
+    let shutdown = async |kennel: &mut Kennel| {
+        let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+        assert_eq!(status.code(), Some(1), "{}", kennel.log());
+    };
+    let events = async {
+        together.happens(shutdown).await;
+        together.happens(Kennel::restart).await;
+        let crash = async |kennel: &mut Kennel| kennel.kill_service_after(|| {});
+        together.happens(crash).await;
+        together.happens(Kennel::restart).await;
+    };
+    play_together! {
+        &together, events;
+        run_surviving_sigkill_is_not_over,
+        stuck_run_does_not_delay_service_end,
+        next_starts_watch_stuck_tree_and_close_it,
+    };
+}
+
+async fn run_surviving_sigkill_is_not_over(together: &Together) {
+    let mut client = together.client().await;
     let (run, tracer) = stuck(&mut client).await;
     let pid = run.attempt().pid;
     let print = Footprint::of_run(&run);
@@ -66,45 +90,52 @@ async fn run_surviving_sigkill_is_not_over(options: Options) {
         .count();
     assert_eq!(stuck, 1, "{stations:?}");
     assert_eq!(stations.last(), Some(&"ended"), "{stations:?}");
+    for _ in 0..4 {
+        together.event().await;
+    }
 }
 
-async fn stuck_run_does_not_delay_service_end(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+async fn stuck_run_does_not_delay_service_end(together: &Together) {
+    let mut client = together.client().await;
     let (run, tracer) = stuck(&mut client).await;
     let print = Footprint::of_run(&run);
 
-    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
-    assert_eq!(status.code(), Some(1), "{}", kennel.log());
+    together.event().await;
     // Its shim continues watching.
+    let shim = Proc::read(run.attempt().shim_pid).expect("it watches");
     tracer.let_go();
-    kennel.wait_until_all_is_gone(PATIENCE).await;
+    eventually("its shim is gone", PATIENCE, || {
+        reap_orphans();
+        (!shim.is_still_there()).then_some(())
+    })
+    .await;
     print.assert_nothing_left();
+    together.event().await;
 
-    kennel.restart().await;
-    let run = must("wait", kennel.client().await.ended(&run.run_id).await);
+    let run = must("wait", together.client().await.ended(&run.run_id).await);
     assert_eq!(run.state(), RunState::Lost, "the row was open: {run:?}");
     assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{run:?}");
     assert!(run.tree_is_empty(), "{run:?}");
+    for _ in 0..2 {
+        together.event().await;
+    }
 }
 
-async fn next_starts_watch_stuck_tree_and_close_it(options: Options) {
-    let mut kennel = Kennel::start(options).await;
-    let (run, tracer) = stuck(&mut kennel.client().await).await;
+async fn next_starts_watch_stuck_tree_and_close_it(together: &Together) {
+    let (run, tracer) = stuck(&mut together.client().await).await;
     let print = Footprint::of_run(&run);
 
-    kennel.kill_service_after(|| {});
+    together.event().await;
+    together.event().await;
     // It serves although the run is stuck.
-    kennel.restart().await;
-    let again = reported_stuck(&mut kennel.client().await, &run.run_id).await;
+    let again = reported_stuck(&mut together.client().await, &run.run_id).await;
     assert_eq!(pids(&again), [run.attempt().pid]);
     assert_eq!(again.state(), RunState::Stopping, "{again:?}");
     assert_eq!((&again.end_reason, &again.end_time), (&None, &None));
 
-    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
-    assert_eq!(status.code(), Some(1), "{}", kennel.log());
-    kennel.restart().await;
-    let mut client = kennel.client().await;
+    together.event().await;
+    together.event().await;
+    let mut client = together.client().await;
     reported_stuck(&mut client, &run.run_id).await;
     tracer.let_go();
     let run = must("wait", client.ended(&run.run_id).await);
@@ -114,7 +145,6 @@ async fn next_starts_watch_stuck_tree_and_close_it(options: Options) {
     print.assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn unkillable_process_is_watched_over_a_crash() {
     let options = Options {
         user: User::Unprivileged,

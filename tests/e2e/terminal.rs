@@ -1,14 +1,10 @@
 //! Signals to the foreground of a command's own terminal.
 
-use crate::with_and_without_cgroup;
+use crate::play_scenes;
 use kennel_proto::pb::{RunState, SignalOutcome, SignalTarget};
-use kennel_tests::{
-    Kennel, Options, PATIENCE, argv, complaint, eventually, must, naughty, procfs::Proc,
-};
+use kennel_tests::{Kennel, PATIENCE, argv, complaint, eventually, must, naughty, procfs::Proc};
 use std::path::Path;
 use tonic::Code;
-
-with_and_without_cgroup!(signal_reaches_foreground_of_leaders_terminal);
 
 /// Makes a terminal, which becomes that of this session, and two process groups of two beside its own; the second is
 /// put into the foreground on request. Each of the five writes down its pid and each USR1 and USR2 that it
@@ -56,8 +52,17 @@ fn got(dir: &Path, name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-async fn signal_reaches_foreground_of_leaders_terminal(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn terminal_signals_reach_the_foreground() {
+    let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        signal_reaches_foreground_of_leaders_terminal,
+        terminal_signal_without_terminal_is_refused,
+    }
+}
+
+async fn signal_reaches_foreground_of_leaders_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let dir = kennel.scratch().join("five");
     std::fs::create_dir(&dir).expect("a directory");
@@ -109,9 +114,7 @@ async fn signal_reaches_foreground_of_leaders_terminal(options: Options) {
     assert_eq!(run.state(), RunState::Cancelled);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn terminal_signal_without_terminal_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn terminal_signal_without_terminal_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);
     let refused = client

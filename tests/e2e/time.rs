@@ -1,6 +1,6 @@
 //! Runs that exceed a time limit.
 
-use crate::with_and_without_cgroup;
+use crate::play_at_once;
 use kennel_proto::pb::{DesiredState, OnMaxPause, Run, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
@@ -12,19 +12,22 @@ use kennel_tests::{
 use nix::sys::signal::Signal;
 use std::time::Duration;
 
-with_and_without_cgroup!(
-    run_over_max_runtime_ends_completely,
-    a_deadline_is_kept_while_the_server_hangs,
-    a_pause_moves_the_deadline,
-    pause_ends_after_its_max_pause,
-    run_paused_for_too_long_ends_completely,
-);
-
 /// Enough for a tree to stand, and not much more.
 const MAX: Duration = Duration::from_secs(3);
 
-async fn run_over_max_runtime_ends_completely(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn time_limits_of_runs_and_pauses_are_kept() {
+    let kennel = Kennel::on_sqlite().await;
+    play_at_once! {
+        &kennel;
+        run_over_max_runtime_ends_completely,
+        a_pause_moves_the_deadline,
+        pause_ends_after_its_max_pause,
+        run_paused_for_too_long_ends_completely,
+    };
+}
+
+async fn run_over_max_runtime_ends_completely(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = naughty(&["mixed-tree"]).max_runtime(MAX);
     let run = must("spawn", client.spawn(spec).await);
@@ -49,8 +52,9 @@ async fn run_over_max_runtime_ends_completely(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn a_deadline_is_kept_while_the_server_hangs(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_is_kept_while_the_server_hangs() {
+    let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     let run = must(
         "spawn",
@@ -72,8 +76,7 @@ async fn a_deadline_is_kept_while_the_server_hangs(options: Options) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn a_pause_moves_the_deadline(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn a_pause_moves_the_deadline(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "while :; do sleep 1000; done";
     let run = must("spawn", client.spawn(sh(script).max_runtime(MAX)).await);
@@ -97,15 +100,14 @@ const LOOKS_MAX: u32 = 3_000;
 /// Long enough to be seen.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-async fn paused(options: Options, then: OnMaxPause) -> (Kennel, Client, Run) {
-    let kennel = Kennel::start(options).await;
+async fn paused(kennel: &Kennel, then: OnMaxPause) -> (Client, Run) {
     let mut client = kennel.client().await;
     let spec = naughty(&["mixed-tree"]).max_pause(MAX_PAUSE, then);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
     let run = must("pause", client.pause(&run.run_id).await);
     assert_eq!(run.state(), RunState::Paused);
-    (kennel, client, run)
+    (client, run)
 }
 
 async fn continues(client: &mut Client, run: &Run) {
@@ -120,8 +122,8 @@ async fn continues(client: &mut Client, run: &Run) {
     assert!(tree.iter().all(|proc| proc.state != 'T'), "{tree:?}");
 }
 
-async fn pause_ends_after_its_max_pause(options: Options) {
-    let (_kennel, mut client, run) = paused(options, OnMaxPause::Resume).await;
+async fn pause_ends_after_its_max_pause(kennel: &Kennel) {
+    let (mut client, run) = paused(kennel, OnMaxPause::Resume).await;
     let until = run.pause_expires_at.as_ref().map(micros);
     assert!(until > run.create_time.as_ref().map(micros), "{run:?}");
     continues(&mut client, &run).await;
@@ -134,8 +136,8 @@ async fn pause_ends_after_its_max_pause(options: Options) {
     assert!(heard.stations().contains(&"resumed"));
 }
 
-async fn run_paused_for_too_long_ends_completely(options: Options) {
-    let (_kennel, mut client, run) = paused(options, OnMaxPause::Abort).await;
+async fn run_paused_for_too_long_ends_completely(kennel: &Kennel) {
+    let (mut client, run) = paused(kennel, OnMaxPause::Abort).await;
     let print = Footprint::of_run(&run);
     let run = must("wait", client.ended(&run.run_id).await);
     assert_eq!(

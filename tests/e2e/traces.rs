@@ -1,6 +1,5 @@
 //! Spans at a collector: one trace from the caller through the run, across any deaths of the server.
 
-use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunKind, RunState};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
@@ -11,11 +10,6 @@ use kennel_tests::{
 };
 use std::{collections::BTreeMap, time::Duration};
 use tonic::Request;
-
-with_and_without_cgroup!(
-    one_trace_spans_caller_to_last_signal,
-    run_keeps_its_spans_over_server_death,
-);
 
 pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
@@ -73,9 +67,10 @@ fn has(spans: &[SpanRow], name: &str) -> bool {
 const SAYS: &str =
     "echo \"$TRACEPARENT|$TRACESTATE|$BAGGAGE\"; trap '' TERM; while :; do sleep 0.05; done";
 
-async fn one_trace_spans_caller_to_last_signal(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn one_trace_spans_caller_to_last_signal() {
     let collector = Collector::start(Manner::Willing).await;
-    let mut options = with(&collector, options);
+    let mut options = with(&collector, Options::default());
     options.words = vec!["--trace-baggage", "tenant"];
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -194,9 +189,10 @@ fn check_stop(spans: &[SpanRow]) {
     assert!(signals.contains(&Some("SIGKILL")), "{signals:?}");
 }
 
-async fn run_keeps_its_spans_over_server_death(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn run_keeps_its_spans_over_server_death() {
     let collector = Collector::start(Manner::Willing).await;
-    let kennel = Kennel::start(with(&collector, options)).await;
+    let kennel = Kennel::start(with(&collector, Options::default())).await;
     let instance = {
         let mut client = kennel.client().await;
         let run = spawn_in_trace(

@@ -1,6 +1,6 @@
 //! Commands on a terminal: their environment, input, output, and how they are stopped.
 
-use crate::with_and_without_cgroup;
+use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, InputEnd, InterruptMethod, LeaderExitAction, RunState, StreamsEnd};
 use kennel_tests::{
     Client, Footprint, Heard, Kennel, Options, RunExt, SpecExt, argv, complaint, must, sh,
@@ -8,10 +8,7 @@ use kennel_tests::{
 use std::{fs, time::Duration};
 use tonic::Code;
 
-with_and_without_cgroup!(
-    command_is_on_terminal_of_its_spec,
-    interactive_shell_is_stopped_by_hangup,
-);
+with_and_without_cgroup!(terminal_is_as_its_spec_until_hangup);
 
 fn tty(script: &str) -> pb::RunSpec {
     sh(script).on_terminal(pb::Terminal::default())
@@ -32,8 +29,16 @@ stty size
 echo "$TERM-${COLUMNS-}-${LINES-}"
 "#;
 
-async fn command_is_on_terminal_of_its_spec(options: Options) {
+async fn terminal_is_as_its_spec_until_hangup(options: Options) {
     let kennel = Kennel::start(options).await;
+    play_scenes! {
+        &kennel;
+        command_is_on_terminal_of_its_spec,
+        interactive_shell_is_stopped_by_hangup,
+    }
+}
+
+async fn command_is_on_terminal_of_its_spec(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty(LOOK)).await;
     assert_eq!((run.state(), run.code()), (RunState::Succeeded, Some(0)));
@@ -64,9 +69,7 @@ async fn command_is_on_terminal_of_its_spec(options: Options) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn typed_bytes_are_read_once() {
-    let kennel = Kennel::on_sqlite().await;
+async fn typed_bytes_are_read_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = tty("stty -echo; echo up; cat; echo bye");
     let run = must("spawn", client.spawn(spec).await).run_id;
@@ -108,8 +111,21 @@ async fn typed_bytes_are_read_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_output_before_the_end_is_read() {
+async fn terminal_carries_bytes_sizes_and_keys() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        all_output_before_the_end_is_read,
+        reopened_terminal_continues,
+        survivor_of_the_leader_keeps_writing,
+        interrupt_is_the_key_on_a_terminal,
+        raw_terminal_gets_the_key_and_no_signal,
+        typed_bytes_are_read_once,
+        new_size_reaches_the_command_and_events,
+    }
+}
+
+async fn all_output_before_the_end_is_read(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty("stty -opost; seq 1 175000")).await;
     let numbers: Vec<String> = (1..=175_000).map(|n| n.to_string()).collect();
@@ -121,9 +137,7 @@ async fn all_output_before_the_end_is_read() {
     assert_eq!(attempt.streams_end(), StreamsEnd::Eof);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn reopened_terminal_continues() {
-    let kennel = Kennel::on_sqlite().await;
+async fn reopened_terminal_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // For a moment no process of the run has it open.
     let spec = tty(
@@ -137,9 +151,7 @@ async fn reopened_terminal_continues() {
     assert_eq!(heard.text(), "one\r\ntwo\r\nthree\r\nthree\r\n");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn survivor_of_the_leader_keeps_writing() {
-    let kennel = Kennel::on_sqlite().await;
+async fn survivor_of_the_leader_keeps_writing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     let script = format!(
@@ -158,9 +170,7 @@ async fn survivor_of_the_leader_keeps_writing() {
     assert_eq!(attempt.streams_end(), StreamsEnd::Eof);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn new_size_reaches_the_command_and_events() {
-    let kennel = Kennel::on_sqlite().await;
+async fn new_size_reaches_the_command_and_events(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = tty("trap 'stty size' WINCH; echo up; while :; do sleep 0.02; done");
     let run = must("spawn", client.spawn(spec).await).run_id;
@@ -201,9 +211,7 @@ async fn new_size_reaches_the_command_and_events() {
     assert_eq!(refusal, (Code::FailedPrecondition, "NO_TERMINAL"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn interrupt_is_the_key_on_a_terminal() {
-    let kennel = Kennel::on_sqlite().await;
+async fn interrupt_is_the_key_on_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let waits = "trap 'echo got; exit 0' INT; echo up; while :; do sleep 0.02; done";
     for (settings, way, shown) in [
@@ -250,9 +258,7 @@ async fn interrupt_is_the_key_on_a_terminal() {
     must("ended", client.ended(&run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn raw_terminal_gets_the_key_and_no_signal() {
-    let kennel = Kennel::on_sqlite().await;
+async fn raw_terminal_gets_the_key_and_no_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let reads =
         "stty raw -echo; echo up; dd bs=1 count=1 2>/dev/null | od -An -tx1; stty sane; read x";
@@ -277,8 +283,7 @@ async fn raw_terminal_gets_the_key_and_no_signal() {
     assert!(!heard.signals().contains(&"SIGINT".to_owned()));
 }
 
-async fn interactive_shell_is_stopped_by_hangup(options: Options) {
-    let kennel = Kennel::start(options).await;
+async fn interactive_shell_is_stopped_by_hangup(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = ["bash", "--norc", "-i"];
     // It ignores SIGTERM, and this grace is longer than the test may take.

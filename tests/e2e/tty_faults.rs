@@ -2,6 +2,7 @@
 
 use crate::{
     block::numbers,
+    play_scenes,
     store_weather::{Full, ROOM, STORE_PATIENCE, has_met},
 };
 use kennel_proto::pb::{self, RunState, StreamsEnd};
@@ -31,8 +32,17 @@ fn terminals_of(proc: &Proc) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_keeper_server_and_command_hold_a_terminal() {
+async fn terminals_belong_to_their_commands() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        only_keeper_server_and_command_hold_a_terminal,
+        spec_without_sense_on_a_terminal_is_refused,
+        each_attempt_has_its_own_terminal,
+    }
+}
+
+async fn only_keeper_server_and_command_hold_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut commands = BTreeSet::new();
     for _ in 0..4 {
@@ -140,9 +150,7 @@ async fn host_without_terminals_reports_that_and_runs() {
     assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn spec_without_sense_on_a_terminal_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn spec_without_sense_on_a_terminal_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut adopted = tty("true");
     adopted.recovery = pb::RecoveryPolicy::Adopt.into();
@@ -194,9 +202,7 @@ async fn terminal_run_ends_with_its_keeper() {
     assert_ne!(attempt.streams_end(), StreamsEnd::Unspecified);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_has_its_own_terminal() {
-    let kennel = Kennel::on_sqlite().await;
+async fn each_attempt_has_its_own_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
         mode: pb::RestartMode::OnFailure.into(),

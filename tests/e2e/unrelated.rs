@@ -1,5 +1,6 @@
 //! An unrelated process that was moved into a run's control group.
 
+use crate::play_scenes;
 use kennel_proto::pb::{self, RunState, audit_record::Record, tree_verdict::Verdict};
 use kennel_tests::{
     Client, Footprint, Kennel, PATIENCE, RunExt, SpecExt, eventually, kennel::kill_exactly, must,
@@ -58,12 +59,21 @@ async fn up(kennel: &Kennel, client: &mut Client, spec: pb::RunSpec) -> Option<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn abort_spares_and_names_an_unrelated_process() {
+async fn unrelated_process_in_the_group_is_spared() {
     let kennel = Kennel::on_sqlite().await;
+    play_scenes! {
+        &kennel;
+        abort_spares_and_names_an_unrelated_process,
+        pause_does_not_stop_an_unrelated_process,
+        lost_shim_with_an_unrelated_process_proves_nothing,
+    }
+}
+
+async fn abort_spares_and_names_an_unrelated_process(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Seven generations with sessions of their own, which ignore polite signals.
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(100));
-    let Some((run, group)) = up(&kennel, &mut client, spec).await else {
+    let Some((run, group)) = up(kennel, &mut client, spec).await else {
         return;
     };
     let print = Footprint::of_run(&run);
@@ -120,12 +130,10 @@ async fn abort_spares_and_names_an_unrelated_process() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pause_does_not_stop_an_unrelated_process() {
-    let kennel = Kennel::on_sqlite().await;
+async fn pause_does_not_stop_an_unrelated_process(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("echo up; while :; do sleep 0.05; done");
-    let Some((run, group)) = up(&kennel, &mut client, spec).await else {
+    let Some((run, group)) = up(kennel, &mut client, spec).await else {
         return;
     };
     // A handler runs only where its process does.
@@ -143,11 +151,9 @@ async fn pause_does_not_stop_an_unrelated_process() {
     must("abort", client.abort(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lost_shim_with_an_unrelated_process_proves_nothing() {
-    let kennel = Kennel::on_sqlite().await;
+async fn lost_shim_with_an_unrelated_process_proves_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let Some((run, group)) = up(&kennel, &mut client, sh("echo up; exec sleep 1000")).await else {
+    let Some((run, group)) = up(kennel, &mut client, sh("echo up; exec sleep 1000")).await else {
         return;
     };
     let unrelated = Unrelated::in_group(&group);

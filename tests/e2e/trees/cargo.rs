@@ -1,15 +1,9 @@
 //! cargo: a build script is a foreign program, and may leave a process running.
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
-use crate::with_and_without_cgroup;
 use kennel_proto::pb::RunSpec;
 use kennel_tests::{Options, SpecExt, argv};
 use std::{env, fs, path::Path};
-
-with_and_without_cgroup!(
-    nothing_of_an_aborted_build_is_left,
-    nothing_of_a_build_that_ends_is_left,
-);
 
 /// Variables with the paths of the tools, if these are not at the usual ones.
 const TOOLCHAIN: [&str; 3] = ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
@@ -30,13 +24,15 @@ fn main() {
 }
 "#;
 
-async fn nothing_of_an_aborted_build_is_left(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_aborted_build_is_left() {
     // cargo, the build script, a shell, two sleeps.
-    abort_leaves_nothing(options, build, "Compiling", 5).await;
+    abort_leaves_nothing(Options::default().without_cgroup(), build, "Compiling", 5).await;
 }
 
-async fn nothing_of_a_build_that_ends_is_left(options: Options) {
-    end_leaves_nothing(options, build).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_build_that_ends_is_left() {
+    end_leaves_nothing(Options::default(), build).await;
 }
 
 fn build(scratch: &Path, work: Work) -> RunSpec {

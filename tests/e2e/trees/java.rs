@@ -1,15 +1,9 @@
 //! Ant: a JVM that starts javac, and a JVM that starts the program's children.
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
-use crate::with_and_without_cgroup;
 use kennel_proto::pb::RunSpec;
 use kennel_tests::{Options, argv};
 use std::{fs, path::Path};
-
-with_and_without_cgroup!(
-    nothing_of_an_aborted_ant_is_left,
-    nothing_of_an_ant_that_ends_is_left,
-);
 
 const BUILD: &str = r#"<project default="run">
   <target name="compile">
@@ -41,13 +35,15 @@ public class Main {
 }
 "#;
 
-async fn nothing_of_an_aborted_ant_is_left(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_aborted_ant_is_left() {
     // Ant's JVM, the program's JVM, a shell, two sleeps.
-    abort_leaves_nothing(options, ant, "compiled and running", 5).await;
+    abort_leaves_nothing(Options::default(), ant, "compiled and running", 5).await;
 }
 
-async fn nothing_of_an_ant_that_ends_is_left(options: Options) {
-    end_leaves_nothing(options, ant).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_ant_that_ends_is_left() {
+    end_leaves_nothing(Options::default().without_cgroup(), ant).await;
 }
 
 fn ant(scratch: &Path, work: Work) -> RunSpec {

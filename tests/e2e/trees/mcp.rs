@@ -1,26 +1,28 @@
 //! A server of the Model Context Protocol under npx, as agents start them.
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
-use crate::with_and_without_cgroup;
 use kennel_proto::pb::RunSpec;
 use kennel_tests::{Options, SpecExt, programs, sh};
 use std::path::Path;
 
-with_and_without_cgroup!(
-    nothing_of_an_aborted_tool_server_is_left,
-    nothing_of_an_ended_tool_server_is_left,
-);
-
 /// The first message of a client.
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"kennel","version":"0"}}}"#;
 
-async fn nothing_of_an_aborted_tool_server_is_left(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_aborted_tool_server_is_left() {
     // The shell, the one that holds the input open and its sleep, npx, and the server.
-    abort_leaves_nothing(options, tool_server, "\"serverInfo\"", 4).await;
+    abort_leaves_nothing(
+        Options::default().without_cgroup(),
+        tool_server,
+        "\"serverInfo\"",
+        4,
+    )
+    .await;
 }
 
-async fn nothing_of_an_ended_tool_server_is_left(options: Options) {
-    end_leaves_nothing(options, tool_server).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_ended_tool_server_is_left() {
+    end_leaves_nothing(Options::default(), tool_server).await;
 }
 
 /// The server answers `initialize` and ends with its input.

@@ -1,37 +1,39 @@
 //! npm: its scripts are shells in shells, and an install script may leave a process running.
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
-use crate::with_and_without_cgroup;
 use kennel_proto::pb::RunSpec;
 use kennel_tests::{Options, SpecExt, argv};
 use std::{fs, path::Path};
 
-with_and_without_cgroup!(
-    nothing_of_an_aborted_install_is_left,
-    nothing_of_an_ended_install_is_left,
-    nothing_of_aborted_scripts_is_left,
-    nothing_of_ended_scripts_is_left,
-);
-
 /// Leaves a process in a session of its own.
 const LEAVE: &str = "setsid sleep 600 </dev/null >/dev/null 2>&1 &";
 
-async fn nothing_of_an_aborted_install_is_left(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_aborted_install_is_left() {
     // npm, and of its install script: the shell that npm starts, the one in it, two sleeps.
-    abort_leaves_nothing(options, install, "installing", 5).await;
+    abort_leaves_nothing(
+        Options::default().without_cgroup(),
+        install,
+        "installing",
+        5,
+    )
+    .await;
 }
 
-async fn nothing_of_an_ended_install_is_left(options: Options) {
-    end_leaves_nothing(options, install).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_an_ended_install_is_left() {
+    end_leaves_nothing(Options::default(), install).await;
 }
 
-async fn nothing_of_aborted_scripts_is_left(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_aborted_scripts_is_left() {
     // npm, npm in it, and the shells and sleeps of both.
-    abort_leaves_nothing(options, scripts, "working", 6).await;
+    abort_leaves_nothing(Options::default(), scripts, "working", 6).await;
 }
 
-async fn nothing_of_ended_scripts_is_left(options: Options) {
-    end_leaves_nothing(options, scripts).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_ended_scripts_is_left() {
+    end_leaves_nothing(Options::default().without_cgroup(), scripts).await;
 }
 
 /// Returns `npm install` of a local package, with an install script.
