@@ -28,7 +28,10 @@ pub(crate) const ALL: &[(&str, Death)] = &[
     ("shims_carry_out_the_plan_without_keeper", last_will),
     ("shim_records_whether_its_leader_ended_alone", own_ends),
     ("tree_without_keeper_and_shim_is_ended", orphans),
-    (PRIVATE_ONLY, all_at_once),
+    (
+        "no_namespaced_process_outlives_the_whole_service",
+        all_at_once,
+    ),
     ("many_orphans_are_ended_side_by_side", many_orphans),
     (
         "no_process_stays_stopped_after_keeper_death",
@@ -57,29 +60,10 @@ pub(crate) const ALL: &[(&str, Death)] = &[
     ),
 ];
 
-/// Deaths that also apply to a private pid namespace; in the others a process outlives a shim, or is detached.
-pub(crate) const PRIVATE: &[&str] = &[
-    "no_gate_opens_after_server_or_keeper_death",
-    "no_child_hangs_at_a_siblings_gate",
-    "shims_carry_out_the_plan_without_keeper",
-    "shim_records_whether_its_leader_ended_alone",
-    "no_process_stays_stopped_after_keeper_death",
-    PRIVATE_ONLY,
-    "termination_without_a_server_bounds_each_grace",
-];
-
-/// The death that applies to a private pid namespace only.
-pub(crate) const PRIVATE_ONLY: &str = "no_namespaced_process_outlives_the_whole_service";
-
-/// Children at their gates in one round, and rounds: 200 kills.
+/// Children at their gates in one round.
 const CROWD: usize = 40;
-const ROUNDS: [&str; 5] = [
-    "crowd_server",
-    "crowd_keeper",
-    "crowd_both",
-    "crowd_server",
-    "crowd_keeper",
-];
+/// Deaths, each with its round: 120 gates.
+const ROUNDS: [&str; 3] = ["crowd_server", "crowd_keeper", "crowd_both"];
 /// Rounds of four children that are made at once.
 const CYCLES: usize = 10;
 
@@ -449,7 +433,7 @@ pub(crate) async fn kill_all(stage: &Stage, shims: Vec<i32>) {
 }
 
 /// Runs that lose their shims together.
-const ORPHANS: usize = 200;
+const ORPHANS: usize = 100;
 
 async fn many_killed(stage: &mut Stage) {
     let mut shims = Vec::new();

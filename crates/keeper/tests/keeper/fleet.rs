@@ -3,8 +3,10 @@
 use crate::{
     containment, deaths, handover,
     stage::{DEADLINE, leftovers},
+    surroundings,
 };
 use std::{
+    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
@@ -17,54 +19,54 @@ pub(crate) struct Test {
     pub(crate) run: Box<dyn Fn()>,
 }
 
-/// Scenarios with and without control groups, with the keeper's exit code.
-const SCENARIOS: &[(&str, i32)] = &[
-    ("output_exit_and_tree_are_told_in_order", 0),
-    ("a_shut_gate_runs_nothing", 0),
-    ("input_and_long_arguments_arrive_whole", 0),
-    ("the_child_gets_nothing_that_was_not_given", 0),
-    ("start_failures_are_typed", 0),
-    ("a_tree_of_sessions_and_orphans_is_ended", 0),
-    ("tree_that_ignores_term_is_killed", 0),
-    ("a_stopped_child_dies_of_the_polite_signal", 0),
-    ("rest_gets_its_grace_after_the_leader", 0),
-    ("grandchild_holding_the_pipe_hides_no_exit", 0),
-    ("leader_exit_in_a_stop_keeps_the_grace", 0),
-    ("an_interrupt_reaches_the_group_once", 0),
-    ("a_signal_reaches_whom_its_target_names", 0),
-    ("a_tree_is_listed_with_what_holds_it", 0),
-    ("tree_without_shim_is_listed_and_signalled", 0),
-    ("a_command_is_held_to_its_limits", 0),
-    ("failed_limit_prevents_exec", 0),
-    ("paused_tree_stands_still_until_resumed", 0),
-    ("a_paused_tree_can_be_ended", 0),
-    ("command_that_kills_its_shim_is_ended", 0),
-    ("lost_verdict_of_a_shim_is_not_invented", 0),
-    ("child_of_dead_shim_never_runs", 0),
-    ("run_left_in_order_is_ended", 0),
-    ("run_left_in_order_has_no_hours_grace", 0),
-    ("termination_is_asked_of_the_server", 0),
-    ("stray_signals_end_neither_keeper_nor_shim", 0),
-    ("quit_ends_service_in_order", 0),
-    ("usr2_ends_service_in_order", 0),
-    ("commands_start_with_default_signals", 0),
-    ("capabilities_are_told_as_they_were_tried_out", 0),
-    ("too_weakly_contained_run_is_refused", 0),
-    ("many_runs_at_once_all_end", 0),
-    ("shim_without_leftovers_serves_the_next_run", 0),
-    ("changed_shim_serves_no_other_run", 0),
-    ("run_restarts_while_its_last_shim_ends", 0),
-    ("self_stopped_process_stays_stopped_after_a_pause", 0),
-    ("threads_without_their_leader_are_paused_and_signalled", 0),
-    ("a_pause_is_written_down_while_it_lasts", 0),
-    ("pause_ends_after_its_max_pause", 0),
-    ("run_paused_for_too_long_is_ended", 0),
-    ("run_over_max_runtime_ends_with_its_tree", 0),
-    ("paused_time_does_not_count", 0),
-    ("deadline_does_not_touch_a_stopping_run", 0),
+/// Scenarios of a run that end in order, in their surroundings.
+const SCENARIOS: &[&str] = &[
+    "output_exit_and_tree_are_told_in_order",
+    "a_shut_gate_runs_nothing",
+    "input_and_long_arguments_arrive_whole",
+    "the_child_gets_nothing_that_was_not_given",
+    "start_failures_are_typed",
+    "a_tree_of_sessions_and_orphans_is_ended",
+    "tree_that_ignores_term_is_killed",
+    "a_stopped_child_dies_of_the_polite_signal",
+    "rest_gets_its_grace_after_the_leader",
+    "grandchild_holding_the_pipe_hides_no_exit",
+    "leader_exit_in_a_stop_keeps_the_grace",
+    "an_interrupt_reaches_the_group_once",
+    "a_signal_reaches_whom_its_target_names",
+    "a_tree_is_listed_with_what_holds_it",
+    "tree_without_shim_is_listed_and_signalled",
+    "a_command_is_held_to_its_limits",
+    "failed_limit_prevents_exec",
+    "paused_tree_stands_still_until_resumed",
+    "a_paused_tree_can_be_ended",
+    "command_that_kills_its_shim_is_ended",
+    "lost_verdict_of_a_shim_is_not_invented",
+    "child_of_dead_shim_never_runs",
+    "run_left_in_order_is_ended",
+    "run_left_in_order_has_no_hours_grace",
+    "termination_is_asked_of_the_server",
+    "stray_signals_end_neither_keeper_nor_shim",
+    "quit_ends_service_in_order",
+    "usr2_ends_service_in_order",
+    "commands_start_with_default_signals",
+    "capabilities_are_told_as_they_were_tried_out",
+    "too_weakly_contained_run_is_refused",
+    "many_runs_at_once_all_end",
+    "shim_without_leftovers_serves_the_next_run",
+    "changed_shim_serves_no_other_run",
+    "run_restarts_while_its_last_shim_ends",
+    "self_stopped_process_stays_stopped_after_a_pause",
+    "threads_without_their_leader_are_paused_and_signalled",
+    "a_pause_is_written_down_while_it_lasts",
+    "pause_ends_after_its_max_pause",
+    "run_paused_for_too_long_is_ended",
+    "run_over_max_runtime_ends_with_its_tree",
+    "paused_time_does_not_count",
+    "deadline_does_not_touch_a_stopping_run",
 ];
 
-/// Surroundings that a keeper may be started in: the way, the scenario, and its exit code.
+/// Surroundings with one test each: its name, the way, the scenario, and its exit code.
 const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
     (
         "a_keeper_without_descriptors_says_so_and_recovers",
@@ -101,20 +103,12 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
 
 pub(crate) fn all() -> Vec<Test> {
     let mut tests = Vec::new();
-    for &(scenario, code) in SCENARIOS {
-        let shared = ["auto", "off", "no_clone3", "old_kernel"].into_iter();
-        for choice in shared.chain(private_choices()) {
+    let played = SCENARIOS.iter().chain(handover::SCENARIOS);
+    for &scenario in played.clone() {
+        for choice in surroundings::of(scenario) {
             tests.push(Test {
                 name: format!("{scenario}::cgroup_{choice}"),
-                run: Box::new(move || play(choice, scenario, code)),
-            });
-        }
-    }
-    for &scenario in handover::SCENARIOS {
-        for choice in ["auto", "off", "old_kernel"] {
-            tests.push(Test {
-                name: format!("{scenario}::cgroup_{choice}"),
-                run: Box::new(move || play(choice, scenario, 0)),
+                run: Box::new(move || play(choice, scenario)),
             });
         }
     }
@@ -129,17 +123,9 @@ pub(crate) fn all() -> Vec<Test> {
             }),
         });
     }
-    for name in deaths::PRIVATE {
-        let mut all = deaths::ALL.iter().chain(containment::ALL);
-        assert!(all.any(|(known, _)| known == name), "no test {name}");
-    }
-    for (name, run) in deaths::ALL.iter().chain(containment::ALL) {
-        let private = private_choices().filter(|_| deaths::PRIVATE.contains(name));
-        let shared = ["auto", "off", "old_kernel"].into_iter();
-        for choice in shared
-            .filter(|_| *name != deaths::PRIVATE_ONLY)
-            .chain(private)
-        {
+    let outside = deaths::ALL.iter().chain(containment::ALL);
+    for (name, run) in outside.clone() {
+        for choice in surroundings::of(name) {
             tests.push(Test {
                 name: format!("{name}::cgroup_{choice}"),
                 run: Box::new(move || {
@@ -150,30 +136,27 @@ pub(crate) fn all() -> Vec<Test> {
             });
         }
     }
+    let known: HashSet<&str> = played
+        .copied()
+        .chain(outside.map(|(name, _)| *name))
+        .collect();
+    for name in surroundings::named() {
+        assert!(known.contains(name), "no test {name}");
+    }
     tests
 }
 
-fn play(choice: &str, scenario: &str, code: i32) {
+fn play(choice: &str, scenario: &str) {
     let dir = tempfile::tempdir().expect("a directory");
     let status = end(start(dir.path(), choice, scenario));
     let failed = std::fs::read_to_string(dir.path().join("failed")).unwrap_or_default();
     assert_eq!(
         (status.code(), failed.as_str()),
-        (Some(code), ""),
+        (Some(0), ""),
         "{scenario}"
     );
     assert!(!dir.path().join("run/kennel.sock").exists());
     nothing_is_left(dir.path());
-}
-
-/// With a private pid namespace for each run, beside a control group and without one; only where such can be made.
-fn private_choices() -> impl Iterator<Item = &'static str> {
-    const CAP_SYS_ADMIN: u32 = 21;
-    let status = fs::read_to_string("/proc/self/status").expect("own status");
-    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let set = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-    let may = set.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1);
-    ["private", "private_off"].into_iter().filter(move |_| may)
 }
 
 /// Starts a keeper on its own directory.

@@ -457,7 +457,7 @@ async fn stopping(stage: &mut Stage) {
         stage.written("up").await;
         stage
             .client
-            .stop(run, &StopPlan::abort(Duration::from_secs(6)));
+            .stop(run, &StopPlan::abort(Duration::from_secs(3)));
         stage
             .wait(run, |facts| signals(facts) == [Signal::TERM])
             .await;

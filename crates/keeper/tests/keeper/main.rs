@@ -14,6 +14,7 @@ mod reuse;
 mod scenarios;
 mod stage;
 mod stray;
+mod surroundings;
 mod time;
 
 use std::process::ExitCode;

@@ -174,12 +174,16 @@ async fn expires(stage: &mut Stage) {
         assert!(!spec.run_dir.join("held").exists());
         counting(stage).await;
     }
-    // One that was resumed in time does not expire later.
+    // One that was resumed in time does not expire later, as a later one of another run does.
     pause(stage, run).await;
     resume(stage, run).await;
-    let (other, spec) = stage.shell("sleep 2.5");
+    let (other, mut spec) = stage.shell("while :; do sleep 1000; done");
+    spec.policy.pause.max_pause = Some(MAX_PAUSE);
     stage.start(other, &spec).await;
-    stage.end(other).await;
+    pause(stage, other).await;
+    let expired = |facts: &[Fact]| facts.contains(&Fact::PauseExpired);
+    stage.wait(other, expired).await;
+    stop(stage, other).await;
     stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
     let facts = stage.end(run).await;
     let expired = facts.iter().filter(|f| **f == Fact::PauseExpired);

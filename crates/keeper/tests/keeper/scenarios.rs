@@ -426,9 +426,10 @@ async fn stop_paused(stage: &mut Stage) {
 }
 
 async fn shim_killed(stage: &mut Stage) {
-    let (run, spec) = stage.shell(
+    let (run, mut spec) = stage.shell(
         "setsid sh -c \"trap '' TERM; echo up > $0/up; while :; do sleep 1000; done\" $0 & while ! test -e $0/up || ! test -e $0/go; do sleep 0.01; done; kill -9 $PPID; trap 'exit 5' TERM; while :; do sleep 0.01; done",
     );
+    spec.policy.stop.grace = Some(Duration::from_secs(1));
     let prepared = stage.start(run, &spec).await;
     // Not before: a shim that dies earlier has not said that its command runs.
     fs::write(stage.file("go"), b"").expect("a file");

@@ -50,7 +50,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     std::fs::write(dir.join("choice"), &args[1]).expect("a file");
     let cgroup = match args[1].as_str() {
         "auto" | "no_clone3" | "few_files" | "few_watches" | "burdened" | "ignored_exits"
-        | "old_kernel" | "private" => CgroupChoice::Auto,
+        | "private" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
     };
     if args[1] == "foreign_proc" {

@@ -71,17 +71,23 @@ async fn pause(stage: &mut Stage) {
     stage.end(run).await;
 }
 
+/// Long enough for a stop to come before, also on a busy machine.
+const MAX_RUNTIME: Duration = Duration::from_secs(2);
+
 async fn stopped_first(stage: &mut Stage) {
     let (run, mut spec) = stage.shell("while :; do sleep 1000; done");
-    spec.policy.timeouts.max_runtime = Some(Duration::from_secs(2));
+    spec.policy.timeouts.max_runtime = Some(MAX_RUNTIME);
     stage.start(run, &spec).await;
     let nothing_for_long = StopPlan {
         steps: Vec::new(),
         kill_after: Duration::from_mins(10),
     };
     stage.client.stop(run, &nothing_for_long);
-    let (other, spec) = stage.shell("sleep 2.1");
+    // A later one of another run passes meanwhile.
+    let (other, mut spec) = stage.shell("while :; do sleep 1000; done");
+    spec.policy.timeouts.max_runtime = Some(MAX_RUNTIME);
     stage.start(other, &spec).await;
+    exceeded(stage, other).await;
     stage.end(other).await;
     stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
     let facts = stage.end(run).await;
