@@ -43,23 +43,22 @@ proptest! {
         let dir = tempdir().unwrap();
         let bound = OutputBound { max_bytes, ..OutputBound::default() };
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
-        let mut written = [Vec::new(), Vec::new()];
-        let mut attempt = (1, [0usize; 2]);
+        let mut written = [Vec::<u8>::new(), Vec::new()];
+        let (mut attempt, mut begins) = (1, [0u64; 2]);
         // After each write: its seq, and the beginnings of the unfinished lines.
         let mut stops = Vec::new();
         for write in &writes {
             if write.begins_attempt {
-                attempt = (attempt.0 + 1, [written[0].len(), written[1].len()]);
-                writer.begin_attempt(attempt.0);
+                attempt += 1;
+                begins = [written[0].len() as u64, written[1].len() as u64];
+                writer.begin_attempt(attempt);
                 writer.lifecycle(b"begins", Timestamp(2)).unwrap();
             }
             output(&mut writer, KINDS[write.stream], &write.data, 2).unwrap();
+            if let Some(newline) = write.data.iter().rposition(|b| *b == b'\n') {
+                begins[write.stream] = (written[write.stream].len() + newline + 1) as u64;
+            }
             written[write.stream].extend(&write.data);
-            let begins = [0, 1].map(|stream| {
-                let own: &[u8] = &written[stream][attempt.1[stream]..];
-                let newline = own.iter().rposition(|b| *b == b'\n');
-                (attempt.1[stream] + newline.map_or(0, |at| at + 1)) as u64
-            });
             stops.push((writer.hub().head(), begins));
         }
         let is_bounded = max_bytes < u64::MAX >> 1;

@@ -130,7 +130,7 @@ async fn late_journal_is_created_after_any_crash() {
     let index = fs::read(whole.path().join("index")).expect("an index");
     let lifecycle = fs::read(whole.path().join("lifecycle")).expect("a file");
     let usual = usual().await;
-    for cut in 0..=index.len() {
+    for cut in cuts(index.len()) {
         let dir = tempfile::tempdir().expect("a directory");
         // None, the first file, and parts of the second.
         if cut > 0 {
@@ -148,6 +148,13 @@ async fn late_journal_is_created_after_any_crash() {
         assert_eq!(all[..4], usual[..], "cut at {cut}");
         assert_eq!((all.len(), &all[4].data[..]), (5, &b"ended"[..]));
     }
+}
+
+/// Returns where an index is cut: near the ends of its parts everywhere, and inside of the long line now and then.
+fn cuts(len: usize) -> impl Iterator<Item = usize> {
+    // The header with the short lines, and the entries.
+    let (first, last) = (0..200, 2048 - 20..=len);
+    first.chain((200..2048 - 20).step_by(41)).chain(last)
 }
 
 #[tokio::test]

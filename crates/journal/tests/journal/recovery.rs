@@ -178,9 +178,10 @@ fn entry_keeps_its_attempt_after_a_crash() {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let size = prop_oneof![6 => 1usize..200, 1 => 60_000usize..200_000];
     let bytes = (size, any::<u8>()).prop_map(|(len, first)| {
-        (0..len)
-            .map(|i| first.wrapping_add(i.to_le_bytes()[0]))
-            .collect()
+        let period: Vec<u8> = (0..=u8::MAX).map(|i| first.wrapping_add(i)).collect();
+        let mut bytes = period.repeat(len.div_ceil(period.len()));
+        bytes.truncate(len);
+        bytes
     });
     let kind = prop_oneof![Just(Kind::Stdout), Just(Kind::Stderr)];
     let step = prop_oneof![

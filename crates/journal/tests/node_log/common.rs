@@ -56,12 +56,15 @@ pub(crate) fn open_small(dir: &Path) -> NodeLog {
 /// Returns a frame whose payload of this length differs from that of all other seqs.
 pub(crate) fn owned(run: u128, seq: u64, len: usize) -> OwnedFrame {
     let mut state = seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::try_from(run).unwrap();
-    let payload = (0..len).map(|_| {
+    let mut payload = Vec::with_capacity(len + 8);
+    while payload.len() < len {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        (state >> 56) as u8
-    });
+        // The low bits of the state repeat themselves soon.
+        payload.extend_from_slice(&(state ^ (state >> 32)).to_le_bytes());
+    }
+    payload.truncate(len);
     OwnedFrame {
         kind: 7,
         run,
@@ -70,7 +73,7 @@ pub(crate) fn owned(run: u128, seq: u64, len: usize) -> OwnedFrame {
         attempt: 2,
         at: Timestamp(1_000_000 + i64::try_from(seq).unwrap()),
         lens: [seq * 3, seq * 5],
-        payload: payload.collect(),
+        payload,
     }
 }
 
@@ -81,7 +84,11 @@ pub(crate) fn append(log: &NodeLog, frames: &[OwnedFrame]) -> io::Result<LogPosi
 
 /// Returns the replay of a new server.
 pub(crate) fn replay(dir: &Path) -> (Vec<OwnedFrame>, Replayed) {
-    let log = open(dir);
+    replay_by(&open(dir))
+}
+
+/// Returns the replay of this server, which may do it again after a change of the earlier segments.
+pub(crate) fn replay_by(log: &NodeLog) -> (Vec<OwnedFrame>, Replayed) {
     let mut frames = Vec::new();
     let replayed = log.replay(|found| {
         let (read, _) = log.read(found.position).unwrap();

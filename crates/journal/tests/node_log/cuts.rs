@@ -1,8 +1,12 @@
 //! A log that ends at any offset: cut, or zero from there on.
 
-use crate::common::{append, new_dir, open, owned, remove_newer, replay, segment};
-use kennel_journal::node_log::OwnedFrame;
-use std::{fs, os::unix::fs::FileExt, path::Path};
+use crate::common::{append, new_dir, open, owned, remove_newer, replay, replay_by, segment};
+use kennel_journal::node_log::{NodeLog, OwnedFrame};
+use std::{
+    fs::{self, File, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+};
 
 /// Three small frames, one that ends near the block's end, one of three parts, two small ones.
 fn frames() -> Vec<OwnedFrame> {
@@ -26,20 +30,29 @@ fn written(dir: &Path) -> (Vec<u64>, Vec<u8>) {
     (ends, fs::read(segment(1, 0, dir)).unwrap())
 }
 
-/// Returns every offset, except inside of the two large payloads, where each 41st.
+/// Returns every offset from the last one down, except inside of the two large payloads, where each 409th: it is at
+/// each place of a word.
 fn places(ends: &[u64]) -> impl Iterator<Item = u64> {
     let last = ends.last().unwrap() + 100;
-    let near = 200;
+    // The heads of block, fragment and frame follow an end.
+    let near = |edge: u64| edge.saturating_sub(20)..edge + 180;
     let edges: Vec<u64> = ends
         .iter()
         .copied()
         .chain([0, 65_536, 131_072, 196_608])
         .collect();
-    (0..last).filter(move |at| at % 41 == 0 || edges.iter().any(|edge| at.abs_diff(*edge) < near))
+    let is_near = move |at: &u64| edges.iter().any(|edge| near(*edge).contains(at));
+    (0..last)
+        .rev()
+        .filter(move |at| at % 409 == 0 || is_near(at))
 }
 
-fn check(dir: &Path, all: &[OwnedFrame], ends: &[u64], cut: u64) {
-    let (found, replayed) = replay(dir);
+fn opened(path: &Path) -> File {
+    OpenOptions::new().write(true).open(path).unwrap()
+}
+
+fn check(log: &NodeLog, all: &[OwnedFrame], ends: &[u64], cut: u64) {
+    let (found, replayed) = replay_by(log);
     let whole = ends.iter().filter(|end| **end <= cut).count();
     assert_eq!(found, all[..whole], "cut at {cut}");
     assert_eq!(replayed.damages, [], "cut at {cut}");
@@ -52,13 +65,12 @@ fn check(dir: &Path, all: &[OwnedFrame], ends: &[u64], cut: u64) {
 #[test]
 fn a_cut_anywhere_keeps_exactly_the_whole_frames() {
     let (_guard, dir) = new_dir();
-    let (ends, bytes) = written(&dir);
-    let path = segment(1, 0, &dir);
-    let all = frames();
+    let (ends, _) = written(&dir);
+    let file = opened(&segment(1, 0, &dir));
+    let (log, all) = (open(&dir), frames());
     for cut in places(&ends) {
-        remove_newer(&dir, 1);
-        fs::write(&path, &bytes[..usize::try_from(cut).unwrap()]).unwrap();
-        check(&dir, &all, &ends, cut);
+        file.set_len(cut).unwrap();
+        check(&log, &all, &ends, cut);
     }
 }
 
@@ -66,16 +78,14 @@ fn a_cut_anywhere_keeps_exactly_the_whole_frames() {
 fn zeros_from_anywhere_keep_exactly_the_whole_frames() {
     let (_guard, dir) = new_dir();
     let (ends, bytes) = written(&dir);
-    let path = segment(1, 0, &dir);
-    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let file = opened(&segment(1, 0, &dir));
     let zeros = vec![0; bytes.len()];
-    let all = frames();
-    for cut in places(&ends).collect::<Vec<_>>().into_iter().rev() {
-        remove_newer(&dir, 1);
+    let (log, all) = (open(&dir), frames());
+    for cut in places(&ends) {
         let from = usize::try_from(cut).unwrap();
         let upto = bytes.len().min(from + 500);
         file.write_all_at(&zeros[from..upto], cut).unwrap();
-        check(&dir, &all, &ends, cut);
+        check(&log, &all, &ends, cut);
     }
 }
 
@@ -83,16 +93,15 @@ fn zeros_from_anywhere_keep_exactly_the_whole_frames() {
 fn a_zeroed_page_is_named_and_invents_nothing() {
     let (_guard, dir) = new_dir();
     let (ends, bytes) = written(&dir);
-    let path = segment(1, 0, &dir);
-    let all = frames();
+    let file = opened(&segment(1, 0, &dir));
+    let (log, all) = (open(&dir), frames());
     let last = usize::try_from(*ends.last().unwrap()).unwrap();
     for page in 0..=last / 4096 {
-        remove_newer(&dir, 1);
         let gone = page * 4096..(page + 1) * 4096;
-        let mut bent = bytes.clone();
-        bent[gone.clone()].fill(0);
-        fs::write(&path, &bent).unwrap();
-        let (found, replayed) = replay(&dir);
+        file.write_all_at(&[0; 4096], gone.start as u64).unwrap();
+        let (found, replayed) = replay_by(&log);
+        file.write_all_at(&bytes[gone.clone()], gone.start as u64)
+            .unwrap();
         assert!(found.iter().all(|frame| all.contains(frame)), "page {page}");
         let before = ends.iter().filter(|end| **end <= gone.start as u64).count();
         assert!(found.starts_with(&all[..before]), "page {page}");
@@ -123,9 +132,9 @@ fn a_segment_cut_before_another_is_damage() {
     assert_eq!(replayed.damages, []);
     let of_first: Vec<_> = ends.iter().filter(|end| end.segment.number == 0).collect();
     let cut = of_first[of_first.len() - 3].offset;
-    let path = segment(1, 0, &dir);
-    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_len(u64::from(cut)).unwrap();
+    opened(&segment(1, 0, &dir))
+        .set_len(u64::from(cut))
+        .unwrap();
     remove_newer(&dir, 1);
     let (found, replayed) = replay(&dir);
     assert_eq!(found.len(), ends.len() - 2);

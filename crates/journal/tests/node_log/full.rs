@@ -120,16 +120,22 @@ fn a_full_file_system_loses_no_frame() {
     let mut shell = Command::new("unshare");
     shell.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
     // In a mount namespace of its own: gone with the process.
-    let script = "mkdir -p /tmp && mount -t tmpfs -o size=3m tmpfs /tmp";
-    if !run_prepared(&mut shell, script, "full::small_file_system") {
+    let dir = tempfile::tempdir().unwrap();
+    shell.env(SMALL_DIR, dir.path());
+    let script = format!("mount -t tmpfs -o size=3m tmpfs \"${SMALL_DIR}\"");
+    if !run_prepared(&mut shell, &script, "full::small_file_system") {
         eprintln!("skipped: no mount namespace here");
     }
 }
 
+/// Variable with the directory on which the small file system is mounted.
+const SMALL_DIR: &str = "KENNEL_TEST_SMALL_DIR";
+
 #[test]
-#[ignore = "wants /tmp to have 3 MiB: run by a_full_file_system_loses_no_frame"]
+#[ignore = "wants a file system of 3 MiB: run by a_full_file_system_loses_no_frame"]
 fn small_file_system() {
-    let dir = Path::new("/tmp/log");
+    let dir = Path::new(&std::env::var_os(SMALL_DIR).unwrap()).join("log");
+    let dir = dir.as_path();
     let log = NodeLog::open(dir, origin(1)).unwrap();
     let mut seq = 0;
     check_full(&log, &mut seq);
@@ -137,13 +143,12 @@ fn small_file_system() {
     // No server can begin there, and the existing files stay.
     NodeLog::open(dir, origin(2)).unwrap_err();
     assert_eq!(names(dir).len(), 1);
-    let elsewhere = Path::new("/dev/shm").join(format!("kennel-log-{}", std::process::id()));
+    let (_guard, elsewhere) = new_dir();
     std::fs::create_dir(&elsewhere).unwrap();
     for name in names(dir) {
         std::fs::copy(dir.join(&name), elsewhere.join(&name)).unwrap();
     }
     let (found, replayed) = replay(&elsewhere);
-    std::fs::remove_dir_all(&elsewhere).unwrap();
     assert_eq!(replayed.damages, []);
     assert!(found.iter().map(|frame| frame.seq).eq(1..=seq));
 }

@@ -136,7 +136,7 @@ fn a_snapshot_lets_older_segments_go_without_asking() {
     assert_eq!(synced, log.end());
 }
 
-/// 600 live runs of 100 frames each beside others that end: the size of the log depends on the live ones alone.
+/// 300 live runs of 60 frames each beside others that end: the size of the log depends on the live ones alone.
 #[test]
 fn long_runs_do_not_make_the_log_grow() {
     let (_guard, dir) = new_dir();
@@ -148,9 +148,9 @@ fn long_runs_do_not_make_the_log_grow() {
     let mut runs = Runs::default();
     let mut largest = 0;
     let mut written = 0;
-    for round in 1..=100_u64 {
-        for run in 1..=600_u128 {
-            let of_an_ended_run = owned(1_000 + run * 1_000 + u128::from(round), 1, 100);
+    for round in 1..=60_u64 {
+        for run in 1..=300_u128 {
+            let of_an_ended_run = owned(1_000 + run * 1_000 + u128::from(round), 1, 1_000);
             append(&log, &[owned(run, round, 100), of_an_ended_run]).unwrap();
             runs.live.insert(run, Some(round));
             written += 2;
@@ -158,7 +158,7 @@ fn long_runs_do_not_make_the_log_grow() {
         log.trim(&mut runs).unwrap();
         largest = largest.max(log.size_bytes());
     }
-    // 2 x live is about 220 KiB: the bound of the sizes counts, and one segment on each side.
+    // 2 x live is about 110 KiB: the bound of the sizes counts, and one segment on each side.
     assert!(largest < 2 * 1024 * 1024, "{largest} bytes");
     drop(log);
     let (found, replayed) = replay(&dir);
@@ -172,9 +172,9 @@ fn long_runs_do_not_make_the_log_grow() {
     log.replay(|f| continuity.add(f.position, &f.frame, f.frame.run > 1_000))
         .unwrap();
     assert_eq!(continuity.tainted(&replayed.damages), []);
-    for run in 1..=600 {
+    for run in 1..=300 {
         let last = found.iter().filter(|f| f.run == run).map(|f| f.seq).max();
-        assert_eq!(last, Some(100), "run {run}");
+        assert_eq!(last, Some(60), "run {run}");
     }
 }
 
