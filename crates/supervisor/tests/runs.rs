@@ -8,10 +8,14 @@ mod adoption;
 mod audit;
 #[path = "runs/busy.rs"]
 mod busy;
+#[path = "runs/children.rs"]
+mod children;
 #[path = "runs/deadlines.rs"]
 mod deadlines;
 #[path = "runs/drain.rs"]
 mod drain;
+#[path = "runs/facets.rs"]
+mod facets;
 #[path = "runs/faults.rs"]
 mod faults;
 #[path = "runs/full_disk.rs"]
@@ -36,6 +40,8 @@ mod rest;
 mod restarts;
 #[path = "runs/retention.rs"]
 mod retention;
+#[path = "runs/rules.rs"]
+mod rules;
 #[path = "runs/silent.rs"]
 mod silent;
 #[path = "runs/simulation.rs"]

@@ -2,12 +2,12 @@
 
 use crate::{
     abort,
-    world::{Nature, Stage, Temper, call},
+    world::{Lives, Nature, Stage, Temper, Weather, call, run_id},
 };
 use kennel_keeper::client::Fact;
 use kennel_lifecycle::{
-    Deadline, EndReason, Entry, Readiness, ReadyProbe, RestartMode, RestartPolicy, RunId, RunState,
-    Timestamp, ladder::StopPlan,
+    Deadline, EndReason, Entry, LinePattern, Readiness, ReadyProbe, Refusal, RestartMode,
+    RestartPolicy, RunId, RunState, Timestamp, ladder::StopPlan,
 };
 use kennel_store::Desired;
 use kennel_supervisor::{
@@ -146,11 +146,117 @@ async fn inactivity_ends_no_sooner_than_extended() {
     assert!(recorded.total > MAX && recorded.total <= MAX * 3);
 }
 
+#[test]
+fn extended_inactivity_outlasts_its_server() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.policy.timeouts.inactivity = Some(MAX);
+        stage.supervisor.spawn(call).await.unwrap();
+        let call = extend(run_id(), &[], MAX * 3);
+        stage.supervisor.extend(call).await.unwrap();
+    });
+    lives.live_long(async |stage| {
+        let before = tokio::time::Instant::now();
+        let view = ended(stage, run_id()).await;
+        // Less the time on the host's clock since then.
+        assert!(before.elapsed() >= MAX * 2, "on the clock of the test");
+        let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
+        assert_eq!(view.outcome.unwrap().reason, reason);
+    });
+}
+
+/// The keeper and the node log have it, and the next server writes it.
+#[test]
+fn extension_is_durable_during_store_outage() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        let mut call = limited();
+        call.run = Some(run_id());
+        stage.supervisor.spawn(call).await.unwrap();
+        stage.world.store.set(Weather::Away);
+        let call = extend(run_id(), &[], MAX * 3);
+        let view = stage.supervisor.extend(call).await.unwrap();
+        let extensions = view.facets.extensions;
+        assert_eq!(extensions.of(1, Deadline::MaxRuntime).total, MAX * 3);
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert_eq!(row.facets.revision, 0, "the store lacks it");
+    });
+    lives.world.store.set(Weather::Fair);
+    lives.live(async |stage| {
+        let row = || stage.world.store.row(run_id()).unwrap();
+        let total = || row().facets.extensions.of(1, Deadline::MaxRuntime).total;
+        while total().is_zero() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(total(), MAX * 3);
+        stage.exits(run_id(), 0);
+        ended(stage, run_id()).await;
+    });
+}
+
+/// A start that is probed is counted by the server, on the clock of the host.
 #[tokio::test]
-async fn next_attempt_has_no_extended_inactivity() {
+async fn probed_start_ends_no_sooner_than_extended() {
+    const START: Duration = Duration::from_millis(50);
+    let stage = Stage::set(Nature::default()).await;
+    let mut call = call(None);
+    call.spec.policy.readiness = Some(Box::new(Readiness {
+        probe: ReadyProbe::Line(LinePattern::Literal("ready".into())),
+        interval: Duration::ZERO,
+        timeout: Duration::ZERO,
+        start_timeout: Some(MAX),
+    }));
+    let long = stage.supervisor.spawn(call.clone()).await.unwrap().run.run;
+    let readiness = call.spec.policy.readiness.as_mut().unwrap();
+    readiness.start_timeout = Some(START);
+    let run = stage.supervisor.spawn(call).await.unwrap().run.run;
+    let before = tokio::time::Instant::now();
+    let extended = extend(run, &[Deadline::StartTimeout], START * 5);
+    let view = stage.supervisor.extend(extended).await.unwrap();
+    assert!(view.limit_ends.contains_key(&Deadline::StartTimeout));
+    let view = ended(&stage, run).await;
+    assert_eq!(view.outcome.unwrap().reason, EndReason::NotReady);
+    assert!(before.elapsed() >= START * 5);
+    // Once the run is ready there is no such limit.
+    stage.writes(long, b"ready\n");
+    stage.supervisor.wait(long, Condition::Ready).await.unwrap();
+    let late = stage.supervisor.extend(extend(long, &[], MAX)).await;
+    assert!(
+        matches!(late, Err(CallError::NoTimeLimit { .. })),
+        "{late:?}"
+    );
+    stage.exits(long, 0);
+}
+
+#[tokio::test]
+async fn stopping_or_ended_run_is_not_extended() {
+    let (stage, run) = running(Temper::Ignores).await;
+    stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
+    while stage.supervisor.get(run.run).await.unwrap().state != RunState::Stopping {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for wanted in [Refusal::Stopping, Refusal::Ended] {
+        let refused = stage.supervisor.extend(extend(run.run, &[], MAX)).await;
+        assert!(
+            matches!(&refused, Err(CallError::Refused { refusal, .. }) if *refusal == wanted),
+            "{refused:?}"
+        );
+        stage.exits(run.run, 0);
+        let view = ended(&stage, run.run).await;
+        let reason = EndReason::DeadlineExceeded(Deadline::MaxRuntime);
+        assert_eq!(view.outcome.unwrap().reason, reason);
+        let extensions = view.facets.extensions;
+        assert!(extensions.of(1, Deadline::MaxRuntime).total.is_zero());
+    }
+}
+
+#[tokio::test]
+async fn next_attempt_begins_without_extensions() {
     let stage = Stage::set(Nature::default()).await;
     let mut call = call(None);
     call.spec.policy.timeouts.inactivity = Some(MAX);
+    call.spec.policy.timeouts.max_runtime = Some(MAX * 100);
     call.spec.policy.restart = RestartPolicy {
         mode: RestartMode::Always,
         ..RestartPolicy::default()
@@ -158,11 +264,17 @@ async fn next_attempt_has_no_extended_inactivity() {
     let run = stage.supervisor.spawn(call).await.unwrap().run.run;
     tokio::time::pause();
     let call = extend(run, &[], MAX * 30);
-    stage.supervisor.extend(call).await.unwrap();
+    let view = stage.supervisor.extend(call).await.unwrap();
+    let total = |view: &RunView, attempt| {
+        let extensions = &view.facets.extensions;
+        extensions.of(attempt, Deadline::MaxRuntime).total
+    };
+    assert!(!total(&view, 1).is_zero());
     let before = tokio::time::Instant::now();
     stage.exits(run, 1);
     let view = ended(&stage, run).await;
     let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
+    assert!(total(&view, 2).is_zero());
     assert_eq!((view.attempt, view.outcome.unwrap().reason), (2, reason));
     let passed = before.elapsed();
     assert!(passed >= MAX && passed < MAX * 2, "{passed:?}");

@@ -33,7 +33,7 @@ async fn panic_of_a_background_task_ends_the_server() {
 }
 
 /// No other server would end its runs and record how.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn panic_does_not_cut_a_shutdown_short() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,

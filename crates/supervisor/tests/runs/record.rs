@@ -34,7 +34,7 @@ async fn end(stage: &Stage, run: RunId, code: i32) -> RunView {
 
 #[test]
 fn empty_store_gets_live_runs_and_newest_ends() {
-    begin_with_empty_store(1_500, 8);
+    begin_with_empty_store(KEPT + 20, 8);
 }
 
 #[test]

@@ -664,6 +664,25 @@ fn policy_judges_end_before_the_services_end() {
     });
 }
 
+/// The shim has recorded the exit while no service was there.
+#[test]
+fn recorded_exit_of_success_starts_no_attempt() {
+    let mut spec = service();
+    spec.spec.policy.restart.mode = RestartMode::OnFailure;
+    spec.spec.policy.success_exit_codes = vec![143];
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.supervisor.spawn(spec).await.unwrap();
+    });
+    ended_by_itself(&lives, Exit::Code(143));
+    lives.live(async |stage| {
+        let ended = wait_for(stage, Condition::Ended).await;
+        assert_eq!((ended.attempt, ended.state), (1, RunState::Succeeded));
+        assert_eq!(ended.exit, Some(Exit::Code(143)));
+        assert_eq!(ended.outcome.unwrap().reason, EndReason::SuccessExit);
+    });
+}
+
 #[test]
 fn run_without_stored_spec_ends_at_restart() {
     let lives = Lives::of(Nature::default());

@@ -17,6 +17,10 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::{sleep, timeout};
 
 const LONG: Duration = Duration::from_mins(10);
+/// Seeds of every change.
+const SEEDS: u64 = 8;
+/// And of `make soak`.
+const MANY_SEEDS: u64 = 60;
 
 #[tokio::test(start_paused = true)]
 async fn start_watches_survivors_of_sigkill_until_gone() {
@@ -58,7 +62,17 @@ async fn shutdown_does_not_wait_for_watched_trees() {
 /// Each life is a runtime of its own: a crash may interrupt at any point.
 #[test]
 fn row_is_closed_once_after_its_tree_ended() {
-    for seed in 1..=60 {
+    watch_and_die(SEEDS);
+}
+
+#[test]
+#[ignore = "half a minute: `make soak` runs it"]
+fn row_is_closed_once_over_many_lives() {
+    watch_and_die(MANY_SEEDS);
+}
+
+fn watch_and_die(seeds: u64) {
+    for seed in 1..=seeds {
         let dice = Dice::new(seed);
         let runs: Vec<RunId> = (1..=6).map(RunId::from_u128).collect();
         let mut rows: Vec<RunRow> = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();

@@ -18,11 +18,11 @@ use async_trait::async_trait;
 use kennel_keeper::{
     audit::{Described, Installation},
     client::{
-        ChildSpec, ClientError, ExtendResult, Extended, Fact, Fate, HeldRun, Holds, InputAnswer,
-        InterruptWay, Interrupted, KeeperEvent, KeeperHello, KeeperInventory, KeeperReport,
-        Listing, Look, Member, Outputs, Prepared, Reaped, Recorded, Resized, SecondLook, Sent,
-        SignalOutcome, SignalResult, SignalTarget, SignalledProcess, SignalledProcesses, Upgrade,
-        UpgradeRefusal, Victim,
+        ChildSpec, ClientError, ExtendResult, Extended, Fact, Fate, HeldRun, HelperEnd, Holds,
+        InputAnswer, InterruptWay, Interrupted, KeeperEvent, KeeperHello, KeeperInventory,
+        KeeperReport, Listing, Look, Member, Outputs, Prepared, Reaped, Recorded, Resized,
+        SecondLook, Sent, SignalOutcome, SignalResult, SignalTarget, SignalledProcess,
+        SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
@@ -168,6 +168,10 @@ pub struct KernelState {
     /// Inventory of the keeper at the second scan of a leak check.
     pub inventory_again: KeeperInventory,
     pub reaped: Vec<Victim>,
+    /// End of each helper command.
+    pub helper: HelperEnd,
+    /// Number of helper commands that were run.
+    pub helped: usize,
     /// Events of runs that no server has acknowledged.
     facts: Vec<KeeperReport>,
 }
@@ -307,10 +311,7 @@ impl Stage {
 
     /// Lets the leader write this, which fits into its pipe.
     pub fn writes(&self, run: RunId, bytes: &[u8]) {
-        let mut state = self.kernel();
-        let child = state.children.get_mut(&run).unwrap();
-        let (stdout, _) = child.pipes.as_mut().unwrap();
-        stdout.write_all(bytes).unwrap();
+        self.world.writes(run, bytes);
     }
 
     /// Returns the capacity of the leader's output pipe.
@@ -375,6 +376,8 @@ impl World {
             look: None,
             inventory_again: KeeperInventory::default(),
             reaped: Vec::new(),
+            helper: HelperEnd::Refused,
+            helped: 0,
             facts: Vec::new(),
         };
         let world = Self {
@@ -411,6 +414,14 @@ impl World {
         }
         let events = self.events.lock().unwrap();
         let _ = events.send(KeeperEvent::Report(report));
+    }
+
+    /// Lets the leader write this, which fits into its pipe, whether a server reads it or not.
+    pub fn writes(&self, run: RunId, bytes: &[u8]) {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run).unwrap();
+        let (stdout, _) = child.pipes.as_mut().unwrap();
+        stdout.write_all(bytes).unwrap();
     }
 
     pub fn has_members(&self, run: RunId) -> bool {
@@ -843,13 +854,10 @@ impl Kernel for World {
         }))
     }
 
-    async fn help(
-        &self,
-        _: RunId,
-        _: &[String],
-        _: std::time::Duration,
-    ) -> Result<kennel_keeper::client::HelperEnd, ClientError> {
-        Ok(kennel_keeper::client::HelperEnd::Refused)
+    async fn help(&self, _: RunId, _: &[String], _: Duration) -> Result<HelperEnd, ClientError> {
+        let mut state = self.state.lock().unwrap();
+        state.helped += 1;
+        Ok(state.helper.clone())
     }
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {

@@ -1,0 +1,384 @@
+//! Readiness, liveness and output rules of a run: each acts once, whichever server sees it. The servers that are probed
+//! are helper commands of the fake kernel.
+
+use crate::{
+    abort, event_names,
+    world::{Lives, Nature, Stage, call, run_id},
+};
+use kennel_keeper::client::HelperEnd;
+use kennel_lifecycle::{
+    EndReason, Exit, LinePattern, LiveProbe, Liveness, OutputRule, Readiness, ReadyProbe,
+    RestartMode, RestartPolicy, RuleAction, RunState, StateProbe,
+};
+use kennel_supervisor::{Condition, RunView, SpawnCall};
+use std::time::Duration;
+
+/// A limit on the clock of the host, by which starts and results are counted.
+const SHORT: Duration = Duration::from_millis(30);
+const EVERY: Duration = Duration::from_secs(1);
+/// Upper bound on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+const HOUR: Duration = Duration::from_hours(1);
+const READY: &[u8] = b"ready\n";
+
+fn ready_by(probe: ReadyProbe, start_timeout: Option<Duration>) -> SpawnCall {
+    let mut call = call(Some(run_id()));
+    call.spec.policy.readiness = Some(Box::new(Readiness {
+        probe,
+        interval: EVERY,
+        timeout: EVERY,
+        start_timeout,
+    }));
+    call
+}
+
+fn ready_by_line(start_timeout: Option<Duration>) -> SpawnCall {
+    let line = ReadyProbe::Line(LinePattern::Regex("^ready$".into()));
+    ready_by(line, start_timeout)
+}
+
+fn helper() -> StateProbe {
+    StateProbe::Exec(vec!["probe".into()])
+}
+
+fn live_by_helper(mut call: SpawnCall, failure_threshold: u32) -> SpawnCall {
+    call.spec.policy.liveness = Some(Box::new(Liveness {
+        probe: LiveProbe::State(helper()),
+        interval: EVERY,
+        timeout: EVERY,
+        failure_threshold,
+    }));
+    call
+}
+
+fn restarting(mut call: SpawnCall, max_restarts: u32) -> SpawnCall {
+    call.spec.policy.restart = RestartPolicy {
+        mode: RestartMode::Always,
+        delay: Duration::from_millis(1),
+        max_delay: Duration::from_millis(1),
+        max_restarts: Some(max_restarts),
+        // Uptime alone would begin the count anew where no readiness does.
+        min_uptime: Duration::ZERO,
+        ..RestartPolicy::default()
+    };
+    call
+}
+
+/// Returns a run whose line `result` gives it so much time to end by itself.
+fn with_result(after: Duration) -> SpawnCall {
+    let mut call = call(Some(run_id()));
+    call.spec.policy.output_rules = vec![OutputRule {
+        name: "done".into(),
+        pattern: LinePattern::Literal("result".into()),
+        streams: [true; 2],
+        action: RuleAction::Result {
+            after,
+            grace: EVERY,
+        },
+    }];
+    call
+}
+
+fn answers(stage: &Stage, code: i32) {
+    stage.kernel().helper = HelperEnd::Exited(Exit::Code(code));
+}
+
+fn asked(stage: &Stage) -> usize {
+    stage.kernel().helped
+}
+
+async fn wait_for(stage: &Stage, condition: Condition) -> RunView {
+    let waited = stage.supervisor.wait(run_id(), condition).await.unwrap();
+    assert!(waited.reached, "{waited:?}");
+    waited.run
+}
+
+async fn ended(stage: &Stage) -> (RunView, EndReason) {
+    let view = wait_for(stage, Condition::Ended).await;
+    let reason = view.outcome.as_ref().unwrap().reason.clone();
+    (view, reason)
+}
+
+async fn events_named(stage: &Stage, wanted: &str) -> usize {
+    let names = event_names(stage, run_id()).await;
+    names.iter().filter(|name| *name == wanted).count()
+}
+
+/// The line is written while a server lives, or while none does.
+#[test]
+fn ready_line_is_found_once_over_deaths() {
+    for is_written_alone in [true, false] {
+        for found_by in 0..3 {
+            let lives = Lives::of(Nature::default());
+            lives.live(async |stage| {
+                let spawned = stage.supervisor.spawn(ready_by_line(None)).await;
+                assert!(spawned.unwrap().run.facets.ready.is_none());
+            });
+            for life in 0..3 {
+                if life == found_by && is_written_alone {
+                    lives.world.writes(run_id(), READY);
+                }
+                lives.live(async |stage| {
+                    if life == found_by {
+                        if !is_written_alone {
+                            stage.writes(run_id(), READY);
+                        }
+                        let view = wait_for(stage, Condition::Ready).await;
+                        assert_eq!(view.state, RunState::Running);
+                    }
+                    let view = stage.supervisor.get(run_id()).await.unwrap();
+                    assert_eq!(view.facets.ready.is_some(), life >= found_by);
+                });
+            }
+            lives.live(async |stage| {
+                stage.supervisor.abort(abort(run_id())).await.unwrap();
+                assert_eq!(events_named(stage, "ready").await, 1);
+                wait_for(stage, Condition::Ready).await;
+            });
+        }
+    }
+}
+
+#[tokio::test]
+async fn run_that_ends_unready_never_is_ready() {
+    let stage = Stage::set(Nature::default()).await;
+    stage.supervisor.spawn(ready_by_line(None)).await.unwrap();
+    stage.exits(run_id(), 3);
+    let waited = stage.supervisor.wait(run_id(), Condition::Ready).await;
+    let waited = waited.unwrap();
+    assert!(!waited.reached);
+    assert_eq!(waited.run.exit, Some(Exit::Code(3)));
+}
+
+#[test]
+fn start_timeout_counts_over_server_deaths() {
+    for deaths in 0..2 {
+        let lives = Lives::of(Nature::default());
+        let spec = ready_by_line(Some(SHORT));
+        let begun = lives.live(async |stage| {
+            stage.supervisor.spawn(spec).await.unwrap();
+            if deaths == 0 {
+                return Some(ended(stage).await);
+            }
+            None
+        });
+        // The time to read what was written is on the runtime's clock.
+        let (view, reason) =
+            begun.unwrap_or_else(|| lives.live_long(async |stage| ended(stage).await));
+        assert_eq!(
+            (view.state, reason),
+            (RunState::Failed, EndReason::NotReady)
+        );
+        let plans = &lives.world.state.lock().unwrap().children[&run_id()].stop_plans;
+        assert_eq!(plans.len(), 1);
+    }
+}
+
+/// A run that becomes ready and dies is no crash loop; one that never becomes ready is, whatever its uptime.
+#[tokio::test]
+async fn readiness_begins_the_restart_count_anew() {
+    let nature = |output: &[u8]| Nature {
+        exits_at_once: Some(1),
+        output: output.to_vec(),
+        ..Nature::default()
+    };
+    let stage = Stage::set(nature(b"up\n")).await;
+    let spec = restarting(ready_by_line(None), 2);
+    stage.supervisor.spawn(spec.clone()).await.unwrap();
+    let (view, reason) = ended(&stage).await;
+    let exhausted = EndReason::RestartsExhausted { restarts: 2 };
+    assert_eq!((view.attempt, reason), (3, exhausted));
+
+    let stage = Stage::set(nature(READY)).await;
+    stage.supervisor.spawn(spec).await.unwrap();
+    while stage.supervisor.get(run_id()).await.unwrap().attempt < 6 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    stage.supervisor.abort(abort(run_id())).await.unwrap();
+    let (view, _) = ended(&stage).await;
+    assert_eq!(view.state, RunState::Cancelled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_probed_until_it_is_there() {
+    let stage = Stage::set(Nature::default()).await;
+    answers(&stage, 1);
+    let spec = ready_by(ReadyProbe::State(helper()), None);
+    stage.supervisor.spawn(spec).await.unwrap();
+    while asked(&stage) < 3 {
+        tokio::time::sleep(EVERY).await;
+    }
+    let view = stage.supervisor.get(run_id()).await.unwrap();
+    assert!(view.facets.ready.is_none());
+    answers(&stage, 0);
+    let view = wait_for(&stage, Condition::Ready).await;
+    assert_eq!(view.facets.ready.unwrap().by, "exec");
+    let before = asked(&stage);
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(asked(&stage), before, "no probe follows readiness");
+    stage.supervisor.abort(abort(run_id())).await.unwrap();
+    assert_eq!(events_named(&stage, "ready").await, 1);
+}
+
+/// Not after an interval: the server before it may have died just before it would have asked.
+#[test]
+fn next_server_probes_readiness_at_once() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        answers(stage, 1);
+        let mut spec = ready_by(ReadyProbe::State(helper()), None);
+        spec.spec.policy.readiness.as_mut().unwrap().interval = HOUR;
+        stage.supervisor.spawn(spec).await.unwrap();
+        while asked(stage) < 1 {
+            tokio::task::yield_now().await;
+        }
+    });
+    lives.world.state.lock().unwrap().helper = HelperEnd::Exited(Exit::Code(0));
+    // On a clock that does not run ahead.
+    lives.live(async |stage| {
+        let ready = tokio::time::timeout(SOON, wait_for(stage, Condition::Ready));
+        ready.await.expect("it is asked at once");
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn ready_run_ends_after_failures_in_a_row() {
+    let stage = Stage::set(Nature::default()).await;
+    answers(&stage, 1);
+    let spec = live_by_helper(ready_by_line(None), 3);
+    stage.supervisor.spawn(spec).await.unwrap();
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(asked(&stage), 0, "it is not ready yet");
+    stage.writes(run_id(), READY);
+    wait_for(&stage, Condition::Ready).await;
+    // Two failures between successes are not three in a row.
+    for code in [1, 1, 0, 1, 1, 0, 1, 1, 0] {
+        answers(&stage, code);
+        let before = asked(&stage);
+        while asked(&stage) == before {
+            tokio::time::sleep(EVERY / 10).await;
+        }
+    }
+    let view = stage.supervisor.get(run_id()).await.unwrap();
+    assert_eq!(view.state, RunState::Running);
+    answers(&stage, 1);
+    let (view, reason) = ended(&stage).await;
+    assert_eq!(view.state, RunState::Failed);
+    let EndReason::NotLive { failures, error } = reason else {
+        panic!("{reason:?}");
+    };
+    assert_eq!((failures, &*error), (3, "the command exited with code 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_of_liveness_leads_to_a_restart() {
+    let stage = Stage::set(Nature::default()).await;
+    answers(&stage, 1);
+    let mut spec = restarting(live_by_helper(call(Some(run_id())), 2), 1);
+    spec.spec.policy.restart.mode = RestartMode::OnFailure;
+    spec.spec.policy.restart.min_uptime = HOUR;
+    stage.supervisor.spawn(spec).await.unwrap();
+    let (view, reason) = ended(&stage).await;
+    let exhausted = EndReason::RestartsExhausted { restarts: 1 };
+    assert_eq!((view.attempt, reason), (2, exhausted));
+    let first = &view.past[0].outcome.reason;
+    assert!(
+        matches!(first, EndReason::NotLive { failures: 2, .. }),
+        "{first:?}"
+    );
+}
+
+/// A paused run cannot answer, and earlier failures do not count afterwards.
+#[tokio::test(start_paused = true)]
+async fn paused_run_is_not_probed() {
+    let stage = Stage::set(Nature::default()).await;
+    answers(&stage, 1);
+    let spec = live_by_helper(call(Some(run_id())), 3);
+    stage.supervisor.spawn(spec).await.unwrap();
+    while asked(&stage) < 2 {
+        tokio::time::sleep(EVERY / 10).await;
+    }
+    stage.supervisor.pause(run_id()).await.unwrap();
+    let before = asked(&stage);
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(asked(&stage), before);
+    let view = stage.supervisor.get(run_id()).await.unwrap();
+    assert_eq!(view.state, RunState::Paused);
+    stage.supervisor.resume(run_id()).await.unwrap();
+    let (_, reason) = ended(&stage).await;
+    assert!(
+        matches!(reason, EndReason::NotLive { failures: 3, .. }),
+        "{reason:?}"
+    );
+    assert_eq!(asked(&stage), before + 3);
+}
+
+#[test]
+fn next_server_counts_failures_from_zero() {
+    let lives = Lives::of(Nature::default());
+    lives.live_long(async |stage| {
+        answers(stage, 1);
+        let spec = live_by_helper(call(Some(run_id())), 3);
+        stage.supervisor.spawn(spec).await.unwrap();
+        while asked(stage) < 2 {
+            tokio::time::sleep(EVERY / 10).await;
+        }
+    });
+    lives.live_long(async |stage| {
+        let before = asked(stage);
+        let (_, reason) = ended(stage).await;
+        assert!(
+            matches!(reason, EndReason::NotLive { failures: 3, .. }),
+            "{reason:?}"
+        );
+        assert_eq!(asked(stage), before + 3);
+    });
+}
+
+#[test]
+fn run_has_its_time_after_its_result() {
+    // By itself, or by the stop; the server that saw the line lives, or dies at once.
+    for (exits, state, by_itself) in [
+        (Some(0), RunState::Succeeded, true),
+        (Some(3), RunState::Failed, true),
+        (None, RunState::Succeeded, false),
+    ] {
+        for dies in [false, true] {
+            let lives = Lives::of(Nature::default());
+            let after = if by_itself { HOUR } else { SHORT };
+            lives.live(async |stage| {
+                stage.supervisor.spawn(with_result(after)).await.unwrap();
+                // The first result counts.
+                stage.writes(run_id(), b"result\nresult\n");
+                let view = || stage.supervisor.get(run_id());
+                while view().await.unwrap().facets.result.is_none() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                if !dies {
+                    end_after_result(stage, exits, state, by_itself).await;
+                }
+            });
+            if dies {
+                lives.live(async |stage| {
+                    end_after_result(stage, exits, state, by_itself).await;
+                });
+            }
+        }
+    }
+}
+
+async fn end_after_result(stage: &Stage, exits: Option<i32>, state: RunState, by_itself: bool) {
+    if let Some(code) = exits {
+        stage.exits(run_id(), code);
+    }
+    let (view, reason) = ended(stage).await;
+    let wanted = if by_itself {
+        EndReason::Exited
+    } else {
+        EndReason::Result {
+            rule: "done".into(),
+        }
+    };
+    assert_eq!((view.state, reason), (state, wanted));
+    assert_eq!(events_named(stage, "output_matched").await, 1);
+}
