@@ -4,19 +4,35 @@ use kennel_client as client;
 use kennel_client::Attachment;
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
-    fact, must, programs, sh, within,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, cases, complaint,
+    eventually_async, fact, must, programs, sh, within,
 };
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn screen_is_read_during_and_after_a_run() {
-    let kennel = Kennel::start(Options::default()).await;
+cases! {
+    fn clients_attach_to_terminals(Kennel::start(of_own_binary()).await);
+    attached_client_does_not_notice_an_upgrade,
+    oversize_terminal_is_not_drawn_and_continues,
+    one_of_several_attached_clients_writes_at_once,
+    faults_of_an_attachment_are_reported,
+    screen_is_read_during_and_after_a_run,
+    attachment_continues_at_next_server_without_repeats,
+}
+
+/// The server can be upgraded.
+fn of_own_binary() -> Options {
+    Options {
+        own_binary: true,
+        ..Options::default()
+    }
+}
+
+async fn screen_is_read_during_and_after_a_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = r"printf 'one\r\n\033[1;32mtwo\033[0m\033]2;a title\007'; read x; printf '\033[?1049h\033[Hin an editor'; read x; printf '\033[?1049l'; exit 3";
     let run = must("spawn", client.spawn(on_terminal(script, (5, 30))).await);
-    let screen = shows(&kennel, &run.run_id, "two").await;
+    let screen = shows(kennel, &run.run_id, "two").await;
     assert_eq!(lines(&screen), ["one", "two", "", "", ""]);
     assert_eq!((screen.cursor_row, screen.cursor_col), (1, 3));
     assert_eq!(
@@ -35,11 +51,11 @@ async fn screen_is_read_during_and_after_a_run() {
     );
 
     must("write", client.type_in(&run.run_id, "x\n").await);
-    let screen = shows(&kennel, &run.run_id, "in an editor").await;
+    let screen = shows(kennel, &run.run_id, "in an editor").await;
     assert!(screen.alternate);
     // Another server rebuilds it from the output.
     kennel.kill_server();
-    let again = shows(&kennel, &run.run_id, "in an editor").await;
+    let again = shows(kennel, &run.run_id, "in an editor").await;
     assert_eq!(
         (&again.lines, again.alternate, &again.repaint),
         (&screen.lines, true, &screen.repaint)
@@ -68,9 +84,7 @@ async fn screen_is_read_during_and_after_a_run() {
     must("abort", client.abort(&piped.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn oversize_terminal_is_not_drawn_and_continues() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn oversize_terminal_is_not_drawn_and_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
         "spawn",
@@ -86,19 +100,18 @@ async fn oversize_terminal_is_not_drawn_and_continues() {
     assert_eq!(complaint(&refused).reason, "SCREEN_TOO_LARGE");
     assert_eq!(fact(&refused, "rows"), "65535");
     must("resize", client.resize(&run.run_id, 24, 80).await);
-    let screen = shows(&kennel, &run.run_id, "up").await;
+    let screen = shows(kennel, &run.run_id, "up").await;
     assert_eq!(screen.size, Some(pb::TerminalSize { rows: 24, cols: 80 }));
     must("abort", client.abort(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_of_several_attached_clients_writes_at_once() {
-    let (kennel, mut client, run) = cat_on_a_terminal().await;
+async fn one_of_several_attached_clients_writes_at_once(kennel: &Kennel) {
+    let (mut client, run) = cat_on_a_terminal(kennel).await;
 
-    let mut first = at(&kennel, &run.run_id, false, Some((7, 40))).await;
+    let mut first = at(kennel, &run.run_id, false, Some((7, 40))).await;
     let opened = first.opened().await;
     assert_eq!(opened.writer, Some(writer(true, "uid:0")));
-    let mut second = at(&kennel, &run.run_id, false, Some((9, 50))).await;
+    let mut second = at(kennel, &run.run_id, false, Some((9, 50))).await;
     let opened = second.opened().await;
     assert_eq!(opened.writer, Some(writer(false, "uid:0")));
     let size = opened.screen.as_ref().and_then(|screen| screen.size);
@@ -108,7 +121,7 @@ async fn one_of_several_attached_clients_writes_at_once() {
         "it is as large as its writer wants"
     );
     assert!(lines(&opened.screen.expect("a screen"))[0].starts_with("up"));
-    let mut watcher = at(&kennel, &run.run_id, true, None).await;
+    let mut watcher = at(kennel, &run.run_id, true, None).await;
     watcher.opened().await;
 
     first.attachment.type_in("by the first\n", "a".to_owned());
@@ -152,13 +165,12 @@ async fn one_of_several_attached_clients_writes_at_once() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn attachment_continues_at_next_server_without_repeats() {
-    let (kennel, _, run) = cat_on_a_terminal().await;
-    let mut there = at(&kennel, &run.run_id, false, None).await;
+async fn attachment_continues_at_next_server_without_repeats(kennel: &Kennel) {
+    let (_, run) = cat_on_a_terminal(kennel).await;
+    let mut there = at(kennel, &run.run_id, false, None).await;
     there.opened().await;
     let mut wanted = String::new();
-    for round in 0..4 {
+    for round in 0..2 {
         for word in 0..6 {
             let word = format!("{round} {word}\n");
             there
@@ -181,17 +193,13 @@ async fn attachment_continues_at_next_server_without_repeats() {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn attached_client_does_not_notice_an_upgrade() {
-    let (kennel, mut client, run) = cat_on_a_terminal_of(Options {
-        own_binary: true,
-        ..Options::default()
-    })
-    .await;
-    let mut there = at(&kennel, &run.run_id, false, None).await;
+/// Before any case in which a server dies: the log has no warning.
+async fn attached_client_does_not_notice_an_upgrade(kennel: &Kennel) {
+    let (mut client, run) = cat_on_a_terminal(kennel).await;
+    let mut there = at(kennel, &run.run_id, false, None).await;
     there.opened().await;
     let mut wanted = String::new();
-    for round in 0..3 {
+    for round in 0..2 {
         let before = client.server_info().await.expect("it serves").generation;
         kennel.install(&programs::kennel());
         kennel.signal(Signal::SIGHUP);
@@ -226,9 +234,7 @@ async fn attached_client_does_not_notice_an_upgrade() {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_an_attachment_are_reported() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn faults_of_an_attachment_are_reported(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let piped = must("spawn", client.spawn(sh("exit 0")).await);
     must("wait", client.ended(&piped.run_id).await);
@@ -238,12 +244,12 @@ async fn faults_of_an_attachment_are_reported() {
         (unknown, "RUN_NOT_FOUND"),
         ("x", "INVALID_RUN_ID"),
     ] {
-        let mut there = at(&kennel, run, false, None).await;
+        let mut there = at(kennel, run, false, None).await;
         let refused = there.attachment.next().await.expect_err("refused");
         assert_eq!(refused.reason.as_deref(), Some(reason), "{refused:?}");
     }
     let size = Some((0, 80));
-    let mut there = at(&kennel, &piped.run_id, false, size).await;
+    let mut there = at(kennel, &piped.run_id, false, size).await;
     let refused = there.attachment.next().await.expect_err("refused");
     assert_eq!(refused.reason.as_deref(), Some("INVALID_FIELD"));
 
@@ -253,24 +259,19 @@ async fn faults_of_an_attachment_are_reported() {
         client.spawn(on_terminal("echo bye", (5, 30))).await,
     );
     must("wait", client.ended(&run.run_id).await);
-    let mut there = at(&kennel, &run.run_id, false, Some((5, 30))).await;
+    let mut there = at(kennel, &run.run_id, false, Some((5, 30))).await;
     let opened = there.opened().await;
     assert_eq!(lines(&opened.screen.expect("a screen"))[0], "bye");
     assert!(there.ends().await);
 }
 
 /// A command that prints each typed line, once.
-async fn cat_on_a_terminal() -> (Kennel, Client, pb::Run) {
-    cat_on_a_terminal_of(Options::default()).await
-}
-
-async fn cat_on_a_terminal_of(options: Options) -> (Kennel, Client, pb::Run) {
-    let kennel = Kennel::start(options).await;
+async fn cat_on_a_terminal(kennel: &Kennel) -> (Client, pb::Run) {
     let mut client = kennel.client().await;
     let cat = on_terminal("stty -echo; echo up; exec cat", (5, 30));
     let run = must("spawn", client.spawn(cat).await);
     client.hear_text(&run.run_id, "up\r\n").await;
-    (kennel, client, run)
+    (client, run)
 }
 
 /// A client at a terminal, with the messages that it got.

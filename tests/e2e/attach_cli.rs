@@ -2,18 +2,27 @@
 
 use kennel_proto::pb;
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, eventually, eventually_async,
-    must, programs, sh, tmux::Tmux,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, cases, eventually,
+    eventually_async, must, programs, sh, tmux::Tmux,
 };
-use std::{fs, time::Duration};
+use std::fs;
 
 const SIZE: (u16, u16) = (24, 90);
-/// Time in which a program that got a key has drawn.
-const KEY_READ: Duration = Duration::from_millis(200);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn attached_editor_looks_as_without_kennel() {
-    let kennel = Kennel::start(Options::default()).await;
+// Needs programs that nothing else needs.
+cases! {
+    fn programs_look_as_without_kennel(Kennel::start(Options::default()).await);
+    attached_editor_looks_as_without_kennel,
+    attached_monitor_looks_as_without_kennel,
+}
+
+cases! {
+    fn shells_look_as_without_kennel(Kennel::start(Options::default()).await);
+    command_on_own_terminal_has_keys_and_exit,
+    output_while_detached_is_shown_on_attach,
+}
+
+async fn attached_editor_looks_as_without_kennel(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("text");
     let lines: Vec<String> = (1..=400)
@@ -27,7 +36,7 @@ async fn attached_editor_looks_as_without_kennel() {
         "spawn",
         client.spawn(argv(&vim).on_terminal(terminal(SIZE))).await,
     );
-    let attach = format!("{} attach {}", client_line(&kennel), run.run_id);
+    let attach = format!("{} attach {}", client_line(kennel), run.run_id);
 
     let direct = format!(
         "TERM=xterm-256color {}",
@@ -65,9 +74,7 @@ async fn attached_editor_looks_as_without_kennel() {
 }
 
 /// A program that redraws by itself, and in colours.
-#[tokio::test(flavor = "multi_thread")]
-async fn attached_monitor_looks_as_without_kennel() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn attached_monitor_looks_as_without_kennel(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Everything that it shows of a sleeping process stays the same.
     let sleeps = must("spawn", client.spawn(sh("exec sleep 1000")).await);
@@ -80,8 +87,7 @@ async fn attached_monitor_looks_as_without_kennel() {
     first.shows("COMMAND").await;
     for (key, line) in [("l", "load average"), ("t", "Tasks:"), ("m", "MiB Mem")] {
         while first.shown().contains(line) {
-            first.keys(&[key]);
-            tokio::time::sleep(KEY_READ).await;
+            press(&first, key).await;
         }
     }
     first.keys(&["W"]);
@@ -89,20 +95,16 @@ async fn attached_monitor_looks_as_without_kennel() {
 
     let spec = argv(&top).on_terminal(terminal(SIZE)).env("HOME", &home);
     let run = must("spawn", client.spawn(spec).await);
-    let attach = format!("{} attach {}", client_line(&kennel), run.run_id);
-    let direct = Tmux::start(kennel.scratch(), "direct", SIZE, &line);
-    let ours = Tmux::start(kennel.scratch(), "ours", SIZE, &attach);
+    let attach = format!("{} attach {}", client_line(kennel), run.run_id);
+    let direct = Tmux::start(kennel.scratch(), "top-direct", SIZE, &line);
+    let ours = Tmux::start(kennel.scratch(), "top-ours", SIZE, &attach);
     for tmux in [&direct, &ours] {
         tmux.shows("COMMAND").await;
     }
     // In colours, then with the whole command.
     for key in ["z", "x", "b", "c"] {
         for tmux in [&direct, &ours] {
-            // It draws when it has read a key, and not before.
-            let before = tmux.shown_in_colour();
-            tmux.keys(&[key]);
-            let drawn = || (tmux.shown_in_colour() != before).then_some(());
-            eventually("it draws", PATIENCE, drawn).await;
+            press(tmux, key).await;
         }
         same(&direct, &ours).await;
         same_in_colour(&direct, &ours).await;
@@ -114,7 +116,7 @@ async fn attached_monitor_looks_as_without_kennel() {
     same(&direct, &ours).await;
     ours.keys(&["C-p", "C-q"]);
     ours.shows("which continues").await;
-    let back = Tmux::start(kennel.scratch(), "back", (15, 60), &attach);
+    let back = Tmux::start(kennel.scratch(), "top-back", (15, 60), &attach);
     same(&direct, &back).await;
     same_in_colour(&direct, &back).await;
     for tmux in [&direct, &back] {
@@ -135,17 +137,15 @@ async fn attached_monitor_looks_as_without_kennel() {
     must("abort", client.abort(&sleeps.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn output_while_detached_is_shown_on_attach() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn output_while_detached_is_shown_on_attach(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // More than ten megabytes, in colours, with wide letters and lines that wrap.
-    let flood = r#"printf 'ready\r\n'; read x; i=0; while [ $i -lt 1200 ]; do i=$((i+1)); printf "\033[3$((i%8))m%d " $i; printf '%09000d' $i; printf ' 二\033[0m\r\n'; done; printf 'done'; read x"#;
+    // Megabytes in colours, with wide letters and lines that wrap.
+    let flood = r#"printf 'ready\r\n'; read x; i=0; while [ $i -lt 300 ]; do i=$((i+1)); printf "\033[3$((i%8))m%d " $i; printf '%09000d' $i; printf ' 二\033[0m\r\n'; done; printf 'done'; read x"#;
     let run = must(
         "spawn",
         client.spawn(sh(flood).on_terminal(terminal(SIZE))).await,
     );
-    let attach = format!("{} attach {}", client_line(&kennel), run.run_id);
+    let attach = format!("{} attach {}", client_line(kennel), run.run_id);
     let there = Tmux::start(kennel.scratch(), "there", SIZE, &attach);
     let direct = Tmux::start(
         kennel.scratch(),
@@ -184,12 +184,10 @@ async fn output_while_detached_is_shown_on_attach() {
     must("abort", client.abort(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_on_own_terminal_has_keys_and_exit() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn command_on_own_terminal_has_keys_and_exit(kennel: &Kennel) {
     let line = format!(
         "{} run --tty -- sh -c 'stty size; trap \"echo interrupted\" INT; until read x; do :; done; echo got $x; exit 7'; echo code $?; stty -a | grep -o -e '-\\?icanon'",
-        client_line(&kennel)
+        client_line(kennel)
     );
     let tmux = Tmux::start(kennel.scratch(), "t", (17, 61), &line);
     tmux.shows("17 61").await;
@@ -207,7 +205,7 @@ async fn command_on_own_terminal_has_keys_and_exit() {
     // Another size while it runs.
     let line = format!(
         "{} run --tty -- sh -c 'trap \"stty size\" WINCH; echo up; while :; do sleep 0.05; done'",
-        client_line(&kennel)
+        client_line(kennel)
     );
     let tmux = Tmux::start(kennel.scratch(), "u", (17, 61), &line);
     tmux.shows("up").await;
@@ -221,6 +219,14 @@ async fn command_on_own_terminal_has_keys_and_exit() {
     for run in must("list", client.list_all(running, 100).await) {
         must("abort", client.abort(&run.run_id).await);
     }
+}
+
+/// Types a key for a program that draws when it has read one, and not before, and waits until it has drawn.
+async fn press(tmux: &Tmux, key: &str) {
+    let before = tmux.shown_in_colour();
+    tmux.keys(&[key]);
+    let drawn = || (tmux.shown_in_colour() != before).then_some(());
+    eventually("it draws", PATIENCE, drawn).await;
 }
 
 /// Waits until both show the same in the same colours.

@@ -1,9 +1,6 @@
 //! The log, on the server's standard error, and at a collector.
 
-use crate::{
-    traces::{TRACE, spawn_in_trace, with},
-    with_and_without_cgroup,
-};
+use crate::traces::{TRACE, spawn_in_trace, with};
 use kennel_proto::pb;
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
@@ -11,8 +8,6 @@ use kennel_tests::{
     eventually, must, sh,
 };
 use serde_json::Value;
-
-with_and_without_cgroup!(run_events_are_emitted_once_across_servers);
 
 fn events(records: &[Record]) -> Vec<&str> {
     let records = records.iter().filter(|record| !record.event.is_empty());
@@ -24,9 +19,10 @@ fn ended(records: &[Record]) -> bool {
         && records.iter().any(|record| record.body == "run ended")
 }
 
-async fn run_events_are_emitted_once_across_servers(options: Options) {
+#[tokio::test(flavor = "multi_thread")]
+async fn run_events_are_emitted_once_across_servers() {
     let collector = Collector::start(Manner::Willing).await;
-    let kennel = Kennel::start(with(&collector, options)).await;
+    let kennel = Kennel::start(with(&collector, Options::default())).await;
     let mut client = kennel.client().await;
     let spec = sh("read x; exit 3").open_input();
     let run = spawn_in_trace(&mut client, spec, true).await;
@@ -90,6 +86,15 @@ async fn run_events_are_emitted_once_across_servers(options: Options) {
     }
     assert!(whole.start <= of("kennel.run.started").at);
     assert_eq!(of("run ended").severity, "INFO");
+    // On standard error each line has both marks once.
+    for line in lines_of(&kennel, &run.run_id).await {
+        for mark in [
+            format!(" run_id={}", run.run_id),
+            format!(" trace_id={TRACE}"),
+        ] {
+            assert_eq!(line.matches(&mark).count(), 1, "{mark} in {line}");
+        }
+    }
 }
 
 /// Returns the lines about a run on standard error.
@@ -103,39 +108,20 @@ async fn lines_of(kennel: &Kennel, run: &str) -> Vec<String> {
     .await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_run_line_names_run_and_trace() {
-    for (format, recorded) in [("text", true), ("json", true), ("json", false)] {
-        let collector = Collector::start(Manner::Willing).await;
-        let mut options = Options::default();
-        if recorded {
-            options = with(&collector, options);
-        }
-        options.words = vec!["--log-format", format];
-        let kennel = Kennel::start(options).await;
-        let mut client = kennel.client().await;
-        let run = spawn_in_trace(&mut client, sh("exit 3"), true).await;
-        must("end", client.ended(&run.run_id).await);
-        for line in lines_of(&kennel, &run.run_id).await {
-            if format == "text" {
-                let marks = [
-                    format!(" run_id={}", run.run_id),
-                    format!(" trace_id={TRACE}"),
-                ];
-                for mark in marks {
-                    assert_eq!(line.matches(&mark).count(), 1, "{mark} in {line}");
-                }
-                continue;
-            }
-            let line: Value = must("a line", serde_json::from_str(&line));
-            assert_eq!(line["run_id"], *run.run_id, "{line}");
-            // Where spans are not recorded it is the caller's.
-            assert_eq!(line["trace_id"], TRACE, "{line}");
-            assert_eq!(line["level"], "INFO", "{line}");
-            assert!(line["timestamp"].is_string(), "{line}");
-            assert!(line["target"].is_string(), "{line}");
-        }
+/// Asserts that each line about a run, at the level of operators, names it and its trace, and returns their number.
+fn assert_run_and_trace_are_named(lines: &[String], run: &str) -> usize {
+    let lines = lines.iter().map(|line| serde_json::from_str(line));
+    let lines: Vec<Value> = lines.map(|line| must("a line", line)).collect();
+    let details = |line: &&Value| line["level"] == "DEBUG" || line["level"] == "TRACE";
+    let shown: Vec<_> = lines.iter().filter(|line| !details(line)).collect();
+    for line in &shown {
+        assert_eq!(line["run_id"], run, "{line}");
+        assert_eq!(line["trace_id"], TRACE, "{line}");
+        assert_eq!(line["level"], "INFO", "{line}");
+        assert!(line["timestamp"].is_string(), "{line}");
+        assert!(line["target"].is_string(), "{line}");
     }
+    shown.len()
 }
 
 /// Whatever is logged, it contains none of a client's private data: arguments, environment, input and output.
@@ -146,6 +132,7 @@ async fn no_line_has_private_values_of_clients() {
     options
         .env
         .push(("KENNEL_LOG".to_owned(), "trace".to_owned()));
+    options.words = vec!["--log-format", "json"];
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "read x; echo \"out-$x\"; echo \"err-$TOKEN\" >&2; exit 3";
@@ -161,7 +148,8 @@ async fn no_line_has_private_values_of_clients() {
     assert_eq!(missing.code(), tonic::Code::NotFound);
     let request = pb::ListRunsRequest::default();
     must("list", client.process.list_runs(request).await);
-    lines_of(&kennel, &run.run_id).await;
+    let lines = lines_of(&kennel, &run.run_id).await;
+    assert!(assert_run_and_trace_are_named(&lines, &run.run_id) >= 1);
     // A killed server loses what it has not sent.
     collector.records_of(&run.run_id, ended).await;
     // The next server reads its row and its journal again.
@@ -171,7 +159,7 @@ async fn no_line_has_private_values_of_clients() {
     assert!(heard.text().contains("out-input-s3cret"));
 
     let log = kennel.log();
-    assert!(log.lines().any(|line| line.contains("TRACE")), "{log}");
+    assert!(log.contains(r#""level":"TRACE""#), "{log}");
     let leaks: Vec<&str> = log.lines().filter(|line| line.contains("s3cret")).collect();
     assert_eq!(leaks, Vec::<&str>::new());
     let exported = collector.records();
@@ -185,20 +173,22 @@ async fn no_line_has_private_values_of_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn levels_are_chosen_by_module() {
     let mut options = Options::default();
-    let filter = "error,kennel_supervisor::run::task=info".to_owned();
+    let filter = "error,kennel_supervisor::run=info".to_owned();
     options.env.push(("KENNEL_LOG".to_owned(), filter));
     options.words = vec!["--log-format", "json"];
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(sh("exit 3")).await);
+    // Where spans are not recorded, the trace is the caller's.
+    let run = spawn_in_trace(&mut client, sh("exit 3"), true).await;
     must("end", client.ended(&run.run_id).await);
-    lines_of(&kennel, &run.run_id).await;
+    let lines = lines_of(&kennel, &run.run_id).await;
+    assert!(assert_run_and_trace_are_named(&lines, &run.run_id) >= 1);
     let log = kennel.log();
     let lines = log.lines().filter_map(|l| serde_json::from_str(l).ok());
     let lines: Vec<Value> = lines.collect();
     let others = lines.iter().filter(|line| {
         let target = line["target"].as_str().unwrap_or_default();
-        line["level"] != "ERROR" && !target.starts_with("kennel_supervisor::run::task")
+        line["level"] != "ERROR" && !target.starts_with("kennel_supervisor::run")
     });
     assert_eq!(others.count(), 0, "{log}");
 }

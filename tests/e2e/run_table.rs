@@ -7,7 +7,7 @@ use crate::{
 };
 use kennel_client::Connection;
 use kennel_proto::pb::{self, ApiAccess};
-use kennel_tests::{PATIENCE, eventually, must, new_run_id, programs};
+use kennel_tests::{PATIENCE, eventually, must, new_run_id};
 use std::{fmt::Write as _, fs};
 use tonic::{
     Code,
@@ -53,7 +53,7 @@ impl Relay {
         let spec = request.spec.as_mut().expect("a spec");
         let socket = net.kennel.socket();
         let words = [
-            &programs::python(),
+            &"/usr/bin/python3".into(),
             &"-c".into(),
             &RELAY.into(),
             &path,

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{self, RunKind};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, RunExt, SpecExt,
+    Client, Kennel, Options, PATIENCE, RunExt, SpecExt, cases,
     client::{complaint, duration},
     must, new_run_id, programs, sh,
 };
@@ -10,39 +10,71 @@ use std::{
     fs,
     time::{Duration, Instant},
 };
+use tempfile::TempDir;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn settings_of_the_file_outlast_its_edit() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("kennel.toml");
-    fs::write(&file, "log_format = \"json\"\n").expect("written");
-    let options = Options {
-        env: vec![("KENNEL_CONFIG".into(), file.display().to_string())],
-        ..Options::default()
-    };
-    let mut kennel = Kennel::start(options).await;
-    let ready = |kennel: &Kennel| kennel.log().matches(r#""message":"ready""#).count();
-    assert_eq!(ready(&kennel), 1, "{}", kennel.log());
-    // A server that starts while the file is being edited is unaffected.
-    for edited in ["log_format = [broken", "log_format = \"text\""] {
-        fs::write(&file, edited).expect("written");
-        kennel.replace_server().await;
-    }
-    assert_eq!(ready(&kennel), 3, "{}", kennel.log());
+/// File of the first start.
+const FIRST: &str = r#"
+log_format = "json"
+default_grace = ["200ms", "terminal=50ms"]
+"#;
+
+cases! {
+    fn settings_of_a_file_are_in_force(mut Node::start().await);
+    settings_of_the_file_outlast_its_edit,
+    node_gives_grace_where_spec_names_none,
+    stop_steps_fit_grace_of_first_spawn,
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn node_gives_grace_where_spec_names_none() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("kennel.toml");
-    let set = |graces: &str| fs::write(&file, format!("default_grace = {graces}\n"));
-    set(r#"["600ms", "terminal=100ms"]"#).expect("written");
-    let options = Options {
-        env: vec![("KENNEL_CONFIG".into(), file.display().to_string())],
-        ..Options::default()
-    };
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+/// A server with a configuration file.
+struct Node {
+    kennel: Kennel,
+    dir: TempDir,
+}
+
+impl Node {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("kennel.toml");
+        fs::write(&file, FIRST).expect("own directory");
+        let options = Options {
+            env: vec![("KENNEL_CONFIG".into(), file.display().to_string())],
+            ..Options::default()
+        };
+        let kennel = Kennel::start(options).await;
+        Self { kennel, dir }
+    }
+
+    /// Writes the file; a server reads it when its keeper is started again.
+    fn write(&self, text: &str) {
+        fs::write(self.dir.path().join("kennel.toml"), text).expect("own directory");
+    }
+
+    fn set_grace(&self, grace: &str) {
+        self.write(&format!("default_grace = {grace}\n"));
+    }
+
+    /// Starts keeper and server again, and returns a client.
+    async fn restart(&mut self) -> Client {
+        self.kennel.terminate(PATIENCE).await;
+        self.kennel.restart().await;
+        self.kennel.client().await
+    }
+}
+
+async fn settings_of_the_file_outlast_its_edit(node: &mut Node) {
+    let ready = |kennel: &Kennel| kennel.log().matches(r#""message":"ready""#).count();
+    assert_eq!(ready(&node.kennel), 1, "{}", node.kennel.log());
+    // A server that starts while the file is being edited is unaffected.
+    for edited in ["log_format = [broken", "log_format = \"text\""] {
+        node.write(edited);
+        node.kennel.replace_server().await;
+    }
+    assert_eq!(ready(&node.kennel), 3, "{}", node.kennel.log());
+}
+
+/// The graces of the first file are in force.
+async fn node_gives_grace_where_spec_names_none(node: &mut Node) {
+    let mut client = node.kennel.client().await;
     let naughty = programs::naughty();
     let stubborn = sh(&format!(
         "trap '' TERM HUP; exec {} sleep",
@@ -50,11 +82,11 @@ async fn node_gives_grace_where_spec_names_none() {
     ));
     let ms = Duration::from_millis;
     for (spec, grace) in [
-        (stubborn.clone(), ms(600)),
-        (stubborn.clone().kind_of(RunKind::Job), ms(600)),
+        (stubborn.clone(), ms(200)),
+        (stubborn.clone().kind_of(RunKind::Job), ms(200)),
         (
             stubborn.clone().on_terminal(pb::Terminal::default()),
-            ms(100),
+            ms(50),
         ),
         (stubborn.clone().grace(ms(20)), ms(20)),
     ] {
@@ -74,30 +106,21 @@ async fn node_gives_grace_where_spec_names_none() {
     let id = new_run_id();
     let (_, existing) = must("spawn", client.spawn_as(&id, stubborn.clone()).await);
     assert!(!existing);
-    set("\"30s\"").expect("written");
-    kennel.terminate(PATIENCE).await;
-    kennel.restart().await;
-    let mut client = kennel.client().await;
+    node.set_grace(r#""30s""#);
+    let mut client = node.restart().await;
     let (run, existing) = must("spawn", client.spawn_as(&id, stubborn.clone()).await);
     assert!(existing);
-    assert_eq!(run.grace, Some(duration(ms(600))), "{run:?}");
+    assert_eq!(run.grace, Some(duration(ms(200))), "{run:?}");
     let run = must("spawn", client.spawn(stubborn).await);
     assert_eq!(run.grace, Some(duration(ms(30_000))), "{run:?}");
+    let soon = client.abort_with(&run.run_id, Some(ms(20)), pb::AbortWait::TreeEmpty);
+    must("abort", soon.await);
 }
 
 /// A default of the node decides when the run begins, and never for a run that exists.
-#[tokio::test(flavor = "multi_thread")]
-async fn stop_steps_fit_grace_of_first_spawn() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("kennel.toml");
-    let set = |grace: &str| fs::write(&file, format!("default_grace = \"{grace}\"\n"));
-    set("20s").expect("written");
-    let options = Options {
-        env: vec![("KENNEL_CONFIG".into(), file.display().to_string())],
-        ..Options::default()
-    };
-    let mut kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
+async fn stop_steps_fit_grace_of_first_spawn(node: &mut Node) {
+    node.set_grace(r#""20s""#);
+    let mut client = node.restart().await;
     let mut spec = sh("exec sleep 1000").kind_of(RunKind::Service);
     spec.set_recovery(pb::RecoveryPolicy::Adopt);
     spec.stop.get_or_insert_default().steps = vec![pb::StopAction {
@@ -109,11 +132,11 @@ async fn stop_steps_fit_grace_of_first_spawn() {
         must("spawn", client.spawn_as(id, spec.clone()).await);
     }
     must("abort", client.abort(&ended).await);
-    set("5s").expect("written");
-    kennel.kill_service_after(|| {});
-    kennel.wait_for_exit(PATIENCE).await;
-    kennel.restart().await;
-    let mut client = kennel.client().await;
+    node.set_grace(r#""5s""#);
+    node.kennel.kill_service_after(|| {});
+    node.kennel.wait_for_exit(PATIENCE).await;
+    node.kennel.restart().await;
+    let mut client = node.kennel.client().await;
     for id in [&live, &ended] {
         let (run, existing) = must("repeat", client.spawn_as(id, spec.clone()).await);
         assert!(existing, "{run:?}");

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
-    Footprint, Kennel, PATIENCE, eventually_async, must, new_run_id, programs,
+    Footprint, Kennel, PATIENCE, cases, eventually_async, must, new_run_id, programs,
     shell::{run_to_end, text},
 };
 use nix::{
@@ -10,6 +10,19 @@ use nix::{
     unistd::Pid,
 };
 use std::process::{Command, Output, Stdio};
+
+cases! {
+    fn command_line_is_a_child_of_a_shell(Kennel::on_sqlite().await);
+    abort_of_unknown_id_leaves_nothing_unless_fenced,
+    pipe_is_standard_input_of_the_command,
+    command_that_stops_reading_is_no_error,
+    output_that_cannot_be_written_ends_the_run,
+    hangup_and_quit_end_the_run_unless_ignored,
+    command_has_the_callers_environment,
+    ended_run_is_restarted_with_inherited_environment,
+    command_and_directory_may_be_any_bytes,
+    wait_exits_as_the_command_did,
+}
 
 /// Returns a line of a shell in which `kennel` is the tested binary.
 fn line(kennel: &Kennel, line: &str) -> Command {
@@ -25,34 +38,28 @@ async fn shell(kennel: &Kennel, script: &str) -> Output {
     run_to_end(line(kennel, script), PATIENCE).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pipe_is_standard_input_of_the_command() {
-    let kennel = Kennel::on_sqlite().await;
-    let output = shell(&kennel, "echo x | kennel run -- cat; echo $?").await;
+async fn pipe_is_standard_input_of_the_command(kennel: &Kennel) {
+    let output = shell(kennel, "echo x | kennel run -- cat; echo $?").await;
     assert_eq!(text(&output), "x\n0", "{output:?}");
     let file = kennel.scratch().join("in");
     let file = file.display();
     let script = format!(
         "printf 'a\\nb\\n' > {file}; kennel run -- sort -r < {file}; echo z | kennel run --no-stdin -- wc -c"
     );
-    let output = shell(&kennel, &script).await;
+    let output = shell(kennel, &script).await;
     assert_eq!(text(&output), "b\na\n0", "{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_that_stops_reading_is_no_error() {
-    let kennel = Kennel::on_sqlite().await;
-    for _ in 0..20 {
-        let output = shell(&kennel, "yes | kennel run -- head -c 10").await;
+async fn command_that_stops_reading_is_no_error(kennel: &Kennel) {
+    for _ in 0..10 {
+        let output = shell(kennel, "yes | kennel run -- head -c 10").await;
         assert_eq!(text(&output), "y\ny\ny\ny\ny");
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn output_that_cannot_be_written_ends_the_run() {
-    let kennel = Kennel::on_sqlite().await;
+async fn output_that_cannot_be_written_ends_the_run(kennel: &Kennel) {
     for (place, code, said) in [
         ("> /dev/full", 125, "error: cannot write to standard output"),
         ("| head -n 1 > /dev/null", 141, ""),
@@ -60,7 +67,7 @@ async fn output_that_cannot_be_written_ends_the_run() {
         let run_id = new_run_id();
         let script =
             format!("kennel run --run-id {run_id} -- yes {place}; exit ${{PIPESTATUS[0]}}");
-        let output = shell(&kennel, &script).await;
+        let output = shell(kennel, &script).await;
         assert_eq!(output.status.code(), Some(code), "{output:?}");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.starts_with(said), "{stderr}");
@@ -70,9 +77,7 @@ async fn output_that_cannot_be_written_ends_the_run() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hangup_and_quit_end_the_run_unless_ignored() {
-    let kennel = Kennel::on_sqlite().await;
+async fn hangup_and_quit_end_the_run_unless_ignored(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for signal in [Signal::SIGHUP, Signal::SIGQUIT] {
         let run_id = new_run_id();
@@ -83,7 +88,7 @@ async fn hangup_and_quit_end_the_run_unless_ignored() {
             .stdout(Stdio::null())
             .spawn()
             .expect("it starts");
-        running(&kennel, &run_id).await;
+        running(kennel, &run_id).await;
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("small"));
         kill(pid, signal).expect("own child");
         let run = must("ended", client.ended(&run_id).await);
@@ -92,15 +97,17 @@ async fn hangup_and_quit_end_the_run_unless_ignored() {
     }
     // As nohup(1) leaves it.
     let run_id = new_run_id();
-    let script = format!("trap '' HUP; kennel run --run-id {run_id} -- sh -c 'sleep 0.5; exit 4' & p=$!
-        until kennel wait --for started {run_id} >/dev/null 2>&1; do :; done; kill -HUP $p; wait $p");
-    let output = shell(&kennel, &script).await;
+    let go = kennel.scratch().join("go");
+    let go = go.display();
+    let script = format!("trap '' HUP; kennel run --run-id {run_id} -- sh -c 'until [ -e {go} ]; do sleep 0.01; done; exit 4' & p=$!
+        until kennel wait --for started {run_id} >/dev/null 2>&1; do :; done
+        kill -HUP $p; kennel get {run_id} | grep -c RUNNING; touch {go}; wait $p");
+    let output = shell(kennel, &script).await;
+    assert_eq!(text(&output), "1", "{output:?}");
     assert_eq!(output.status.code(), Some(4), "{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_has_the_callers_environment() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_has_the_callers_environment(kennel: &Kennel) {
     let show = "sh -c 'echo ${MYVAR-unset} ${KENNEL_SERVER-unset}'";
     let script = format!(
         "export MYVAR=1
@@ -113,28 +120,24 @@ async fn command_has_the_callers_environment() {
         kennel logs -f $(kennel spawn -- {show})
         kennel logs -f $(kennel spawn --env-mode inherit -- {show})"
     );
-    let output = shell(&kennel, &script).await;
+    let output = shell(kennel, &script).await;
     let wanted = "1 unset\n2 unset\nunset unset\n1 unset\n0\n1\nunset unset\n1 unset";
     assert_eq!(text(&output), wanted, "{output:?}");
     assert!(!kennel.log().contains("MYVAR"), "values are never logged");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ended_run_is_restarted_with_inherited_environment() {
-    let kennel = Kennel::on_sqlite().await;
+async fn ended_run_is_restarted_with_inherited_environment(kennel: &Kennel) {
     let run_id = new_run_id();
     let script = format!(
         "export MYVAR=1; kennel run --run-id {run_id} -- sh -c 'echo $MYVAR'; export MYVAR=2
         kennel restart {run_id} 2>/dev/null || echo refused
         kennel logs -f $(kennel restart --inherit-env {run_id} | cut -d ' ' -f 1)"
     );
-    let output = shell(&kennel, &script).await;
+    let output = shell(kennel, &script).await;
     assert_eq!(text(&output), "1\nrefused\n2", "{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_and_directory_may_be_any_bytes() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_and_directory_may_be_any_bytes(kennel: &Kennel) {
     let dir = kennel.scratch().display().to_string();
     let script = format!(
         "b=$(printf '\\377'); d={dir}/d$b; mkdir \"$d\"; cp /bin/pwd \"$d/p$b\"
@@ -145,7 +148,7 @@ async fn command_and_directory_may_be_any_bytes() {
         kennel get $id | grep -e ^command -e ^cwd
         kennel logs -f $(kennel restart $id | cut -d ' ' -f 1)"
     );
-    let output = shell(&kennel, &script).await;
+    let output = shell(kennel, &script).await;
     let at = [dir.as_bytes(), b"/d\xff\n"].concat();
     let shown = format!(
         "{:15} sh -c 'pwd -P; echo \"$1\"' sh $'\\xff'\n{:15} {dir}/d\\xff\n",
@@ -166,9 +169,7 @@ async fn command_and_directory_may_be_any_bytes() {
     assert_eq!(show(&output.stdout), show(&wanted), "{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn wait_exits_as_the_command_did() {
-    let kennel = Kennel::on_sqlite().await;
+async fn wait_exits_as_the_command_did(kennel: &Kennel) {
     let script = "
         code() { id=$(kennel spawn \"$@\"); kennel wait $id >/dev/null 2>&1; echo $?; }
         code -- sh -c 'exit 5'
@@ -178,19 +179,18 @@ async fn wait_exits_as_the_command_did() {
         id=$(kennel spawn -- sh -c 'exit 5'); kennel wait --for leader-exited $id >/dev/null; echo $?
         kennel wait 01JD0000000000000000000000 2>/dev/null; echo $?
         kennel wait --for started 01JD0000000000000000000000 2>/dev/null; echo $?";
-    let output = shell(&kennel, script).await;
+    let output = shell(kennel, script).await;
     assert_eq!(text(&output), "5\n0\n137\n124\n0\n125\n1", "{output:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn abort_of_unknown_id_leaves_nothing_unless_fenced() {
-    let kennel = Kennel::on_sqlite().await;
+/// The first case: no run is listed.
+async fn abort_of_unknown_id_leaves_nothing_unless_fenced(kennel: &Kennel) {
     let (mistyped, fenced) = (new_run_id(), new_run_id());
     let script = format!(
         "kennel abort {mistyped}; echo $?; kennel ps --all | wc -l; kennel run --run-id {mistyped} -- echo ran
         kennel abort --fence {fenced} | grep -c 'before it was spawned'; kennel run --run-id {fenced} -- echo ran; echo $?"
     );
-    let output = shell(&kennel, &script).await;
+    let output = shell(kennel, &script).await;
     assert_eq!(text(&output), "1\n1\nran\n1\n125", "{output:?}");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(

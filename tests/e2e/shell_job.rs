@@ -2,17 +2,24 @@
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, PATIENCE, eventually, eventually_async, must, procfs, programs,
-    tmux::Tmux,
+    Client, Footprint, Kennel, PATIENCE, SpecExt, argv, cases, eventually, eventually_async, must,
+    procfs, programs, shell::run_to_end, tmux::Tmux,
 };
 use std::fs;
 
 const SIZE: (u16, u16) = (24, 100);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn keys_act_as_on_a_shells_child() {
-    let kennel = Kennel::on_sqlite().await;
-    let shell = Shell::start(&kennel, "keys").await;
+cases! {
+    fn command_line_is_a_job_of_a_shell(Kennel::on_sqlite().await);
+    keys_act_as_on_a_shells_child,
+    suspended_job_is_a_paused_run,
+    background_job_reads_terminal_once_in_foreground,
+    closed_window_ends_its_runs,
+    text_of_runs_cannot_act_on_a_terminal,
+}
+
+async fn keys_act_as_on_a_shells_child(kennel: &Kennel) {
+    let shell = Shell::start(kennel, "keys").await;
 
     // Ctrl-C interrupts, and the shell continues with the code of a command that SIGINT ended.
     shell.types("kennel run -l job=int -- sh -c 'echo up; exec sleep 300'");
@@ -44,10 +51,8 @@ async fn keys_act_as_on_a_shells_child() {
     shell.code(3).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn suspended_job_is_a_paused_run() {
-    let kennel = Kennel::on_sqlite().await;
-    let shell = Shell::start(&kennel, "suspend").await;
+async fn suspended_job_is_a_paused_run(kennel: &Kennel) {
+    let shell = Shell::start(kennel, "suspend").await;
     shell.types("kennel run -l job=suspend -- sh -c 'echo up; while :; do sleep 0.05; done'");
     shell.shows("up").await;
     let run = shell.run_in("suspend", RunState::Running).await;
@@ -66,10 +71,8 @@ async fn suspended_job_is_a_paused_run() {
     shell.ended(&run).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn background_job_reads_terminal_once_in_foreground() {
-    let kennel = Kennel::on_sqlite().await;
-    let shell = Shell::start(&kennel, "background").await;
+async fn background_job_reads_terminal_once_in_foreground(kennel: &Kennel) {
+    let shell = Shell::start(kennel, "background").await;
     shell.types("kennel run -l job=reads -- sh -c 'echo up; read x; echo got-$x' &");
     shell.shows("up").await;
     shell.run_in("reads", RunState::Running).await;
@@ -89,11 +92,9 @@ async fn background_job_reads_terminal_once_in_foreground() {
     shell.shows("got-word").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn closed_window_ends_its_runs() {
-    let kennel = Kennel::on_sqlite().await;
+async fn closed_window_ends_its_runs(kennel: &Kennel) {
     for (name, flag) in [("plain", ""), ("terminal", "--tty")] {
-        let shell = Shell::start(&kennel, name).await;
+        let shell = Shell::start(kennel, name).await;
         shell.types(&format!(
             "kennel run {flag} -l job={name} -- sh -c 'echo up; while :; do sleep 0.05; done'"
         ));
@@ -109,6 +110,44 @@ async fn closed_window_ends_its_runs() {
         })
         .await;
     }
+}
+
+/// Names are checked without a server, in `crates/kennel/tests/answers.rs`.
+async fn text_of_runs_cannot_act_on_a_terminal(kennel: &Kennel) {
+    let mut client = kennel.client().await;
+    let script = "printf 'before \\342\\200\\256 \\033[2J\\033]0;b\\007\\033[31mafter\\033[0m\\n'; sleep 300";
+    let spec = argv(&["sh", "-c", script]).env("NAME", "a\u{1b}[2J\u{202e}");
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run, "after").await;
+    let hostile =
+        "a\u{1b}[2J\u{1b}]0;b\u{7}\u{9b}1m\nstate           SUCCEEDED\rc\u{202e}d\u{2066}";
+    let missing = run_to_end(kennel.cli(&["run", "--", hostile]), PATIENCE).await;
+    let shown = String::from_utf8(missing.stderr).expect("UTF-8");
+    let acts = |c: char| (c.is_control() && c != '\n') || "\u{202e}\u{2066}".contains(c);
+    assert!(
+        !shown.contains(acts) && !shown.contains("\nstate "),
+        "{shown:?}"
+    );
+    // Output to a pipe is exact.
+    let logs = run_to_end(kennel.cli(&["logs", &run]), PATIENCE).await;
+    let logs = String::from_utf8(logs.stdout).expect("UTF-8");
+    assert!(logs.contains("\u{202e} \u{1b}[2J"), "{logs:?}");
+
+    let line = |flag: &str| {
+        let (address, kennel) = (kennel.address(), programs::kennel());
+        format!(
+            "KENNEL_SERVER={address} {} logs {flag} {run}",
+            kennel.display()
+        )
+    };
+    let safe = Tmux::start(kennel.scratch(), "safe", (10, 80), &line(""));
+    let shown = safe.shows("after").await;
+    assert!(shown.contains("before \\u{202e}"), "{shown}");
+    assert!(!safe.shown_in_colour().contains("\u{1b}[31m"));
+    let raw = Tmux::start(kennel.scratch(), "raw", (10, 80), &line("--raw"));
+    let shown = raw.shows("after").await;
+    assert!(!shown.contains("before"), "{shown}");
+    must("abort", client.abort(&run).await);
 }
 
 /// An interactive shell whose `kennel` is the tested binary.

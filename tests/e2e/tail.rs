@@ -3,9 +3,16 @@
 use kennel_proto::pb::{
     self, EventKind, event::Payload, from_tail::Amount, stream_events_request::Position,
 };
-use kennel_tests::{Client, Heard, Kennel, PATIENCE, SpecExt, complaint, must, sh, within};
+use kennel_tests::{Client, Heard, Kennel, PATIENCE, SpecExt, cases, complaint, must, sh, within};
 use std::fs;
 use tonic::Code;
+
+cases! {
+    fn streams_give_tails_and_kinds(mut Kennel::on_sqlite().await);
+    tail_over_a_gap_reports_it,
+    only_requested_kinds_come_and_cursors_continue,
+    tail_is_last_lines_then_new_ones,
+}
 
 fn ask(run_id: &str, position: Position, kinds: &[EventKind]) -> pb::StreamEventsRequest {
     pb::StreamEventsRequest {
@@ -32,9 +39,7 @@ async fn heard(client: &mut Client, request: pb::StreamEventsRequest) -> Heard {
     heard
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tail_is_last_lines_then_new_ones() {
-    let mut kennel = Kennel::on_sqlite().await;
+async fn tail_is_last_lines_then_new_ones(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     // A huge line, a progress bar, bytes that are no text, and lines of both streams, one of them unfinished.
@@ -108,11 +113,9 @@ async fn tail_is_last_lines_then_new_ones() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn tail_over_a_gap_reports_it() {
-    let kennel = Kennel::on_sqlite().await;
+async fn tail_over_a_gap_reports_it(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
-    let script = "i=100000; while [ $i -lt 400000 ]; do echo line $i; i=$((i+1)); done";
+    let script = "seq -f 'line %.0f' 100000 399999";
     for on_full in [pb::OutputOverflow::Rotate, pb::OutputOverflow::HeadTail] {
         let spec = sh(script).kept_output(1 << 20, on_full);
         let run = must("spawn", client.spawn(spec).await);
@@ -145,11 +148,9 @@ async fn tail_over_a_gap_reports_it() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn only_requested_kinds_come_and_cursors_continue() {
-    let kennel = Kennel::on_sqlite().await;
+async fn only_requested_kinds_come_and_cursors_continue(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("go-on");
     let script = format!(
         "echo out; echo err >&2; while [ ! -e {} ]; do sleep 0.01; done",
         go.display()

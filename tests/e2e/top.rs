@@ -1,8 +1,8 @@
 //! `kennel top` on a terminal of another project.
 
 use kennel_tests::{
-    Kennel, Options, PATIENCE, SpecExt, eventually, kennel::kill_exactly, must, procfs, programs,
-    sh, shell::run_to_end, tmux::Tmux,
+    Kennel, Options, PATIENCE, SpecExt, cases, eventually, kennel::kill_exactly, must, procfs,
+    programs, sh, shell::run_to_end, tmux::Tmux,
 };
 use nix::sys::signal::Signal;
 use std::fs;
@@ -10,6 +10,15 @@ use std::fs;
 const SIZE: (u16, u16) = (24, 80);
 /// As tmux writes cyan, by either of its names.
 const CYAN: [&str; 2] = ["[36m", "[38;5;6m"];
+
+cases! {
+    fn top_works_on_a_terminal(Kennel::start(Options::default()).await);
+    terminal_is_restored_and_uncoloured_as_asked,
+    one_look_shows_readiness_and_activity,
+    clicks_and_the_wheel_work_on_a_terminal,
+    top_shows_usage_and_ends_after_confirmation,
+    top_reports_lost_server_and_reconnects,
+}
 
 /// Returns a line that runs top, and then prints whether the terminal is restored.
 fn line(kennel: &Kennel, before: &str) -> String {
@@ -20,9 +29,7 @@ fn line(kennel: &Kennel, before: &str) -> String {
     )
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn top_shows_usage_and_ends_after_confirmation() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let busy = "echo up; while :; do echo 0123456789; done";
     let busy = must("spawn", client.spawn(sh(busy).label("app", "busy")).await);
@@ -31,7 +38,7 @@ async fn top_shows_usage_and_ends_after_confirmation() {
         client.spawn(sh("echo idle words; exec sleep 1000")).await,
     );
     client.hear_up(&busy.run_id).await;
-    let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(&kennel, ""));
+    let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(kennel, ""));
     tmux.shows("2 RUNNING").await;
     let short = |run: &str| format!("~{}", &run[16..]);
     tmux.shows(&short(&busy.run_id)).await;
@@ -111,12 +118,10 @@ async fn top_shows_usage_and_ends_after_confirmation() {
     must("abort", client.abort(&busy.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn top_reports_lost_server_and_reconnects() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn top_reports_lost_server_and_reconnects(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
-    let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(&kennel, ""));
+    let tmux = Tmux::start(kennel.scratch(), "top", SIZE, &line(kennel, ""));
     tmux.shows("1 RUNNING").await;
     let lock = kennel.data_dir().join("server.lock");
     fs::remove_file(&lock).expect("it is there");
@@ -132,20 +137,14 @@ async fn top_reports_lost_server_and_reconnects() {
     must("abort", kennel.client().await.abort(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn terminal_is_restored_and_uncoloured_as_asked() {
-    let kennel = Kennel::start(Options::default()).await;
-    let coloured = Tmux::start(kennel.scratch(), "colour", SIZE, &line(&kennel, ""));
+/// The first case: no run is live.
+async fn terminal_is_restored_and_uncoloured_as_asked(kennel: &Kennel) {
+    let coloured = Tmux::start(kennel.scratch(), "colour", SIZE, &line(kennel, ""));
     coloured.shows("no live runs").await;
     let is_coloured = |shown: String| CYAN.iter().any(|cyan| shown.contains(cyan));
     let shown = coloured.shown_in_colour();
     assert!(is_coloured(shown.clone()), "{shown:?}");
-    let plain = Tmux::start(
-        kennel.scratch(),
-        "plain",
-        SIZE,
-        &line(&kennel, "NO_COLOR=1"),
-    );
+    let plain = Tmux::start(kennel.scratch(), "plain", SIZE, &line(kennel, "NO_COLOR=1"));
     plain.shows("no live runs").await;
     assert!(!is_coloured(plain.shown_in_colour()));
     let address = kennel.address();
@@ -183,12 +182,10 @@ async fn put_back(tmux: &Tmux, code: i32) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn clicks_and_the_wheel_work_on_a_terminal() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn clicks_and_the_wheel_work_on_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
-    let tmux = Tmux::start(kennel.scratch(), "mouse", SIZE, &line(&kennel, ""));
+    let tmux = Tmux::start(kennel.scratch(), "mouse", SIZE, &line(kennel, ""));
     tmux.shows(&run.run_id[16..]).await;
     // As a terminal sends a click on the fifth line, the first below the heading, and the wheel.
     let send = |event: &str| tmux.keys(&["-l", &format!("\u{1b}[<{event}")]);
@@ -202,11 +199,10 @@ async fn clicks_and_the_wheel_work_on_a_terminal() {
     tmux.shows("code 0").await;
     // The shell that follows gets no clicks.
     assert!(!tmux.mouse_is_captured(), "{}", tmux.shown());
+    must("abort", client.abort(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_look_shows_readiness_and_activity() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn one_look_shows_readiness_and_activity(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = [
         "spawn",
@@ -240,7 +236,7 @@ async fn one_look_shows_readiness_and_activity() {
     let look = run_to_end(kennel.cli(&["top", "--once", "-o", "json"]), PATIENCE).await;
     let seen: serde_json::Value = serde_json::from_slice(&look.stdout).expect("one document");
     assert_eq!(seen["waitsFor"], "not ready", "{seen}");
-    let tmux = Tmux::start(kennel.scratch(), "top", (24, 130), &line(&kennel, ""));
+    let tmux = Tmux::start(kennel.scratch(), "top", (24, 130), &line(kennel, ""));
     tmux.shows("READY ACTIVITY").await;
     tmux.shows("RUNNING (not ready)").await;
     tmux.shows("WORKING").await;

@@ -2,15 +2,37 @@
 
 use kennel_proto::pb::{self, RestartMode};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, RunExt, SpecExt,
+    Client, Kennel, Options, PATIENCE, RunExt, SpecExt, cases,
     client::duration,
     eventually, eventually_async, must, sh,
     shell::{run_to_end, text},
 };
 use std::{fs, time::Duration};
+use tempfile::TempDir;
+
+cases! {
+    fn usage_of_runs_is_recorded(Counted::start().await);
+    usage_is_shown_live_and_kept,
+    each_attempt_keeps_its_own_usage,
+    usage_survives_server_death_before_its_record,
+}
+
+/// A server that counts resources, and points at which it dies.
+struct Counted {
+    kennel: Kennel,
+    points: TempDir,
+}
+
+impl Counted {
+    async fn start() -> Self {
+        let points = tempfile::tempdir().expect("a directory");
+        let kennel = Kennel::start(Options::crashing(points.path())).await;
+        Self { kennel, points }
+    }
+}
 
 /// Uses a processor, and leaves it to a process that has exited before the end.
-const BUSY: &str = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'";
+const BUSY: &str = "sh -c 'i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done'";
 
 /// Whether runs have control groups here, which count processor time without any controller.
 async fn has_groups(client: &mut Client) -> bool {
@@ -33,9 +55,8 @@ fn used(run: &pb::Run) -> Option<pb::Usage> {
         .and_then(|attempt| attempt.usage.as_deref().copied())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn usage_is_shown_live_and_kept() {
-    let kennel = Kennel::on_sqlite().await;
+async fn usage_is_shown_live_and_kept(counted: &Counted) {
+    let Counted { kennel, .. } = counted;
     let mut client = kennel.client().await;
     if !has_groups(&mut client).await {
         return;
@@ -67,10 +88,8 @@ async fn usage_is_shown_live_and_kept() {
     assert!(text(&shown).contains("\ncpu used "), "{shown:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn usage_survives_server_death_before_its_record() {
-    let points = tempfile::tempdir().expect("a directory");
-    let kennel = Kennel::start(Options::crashing(points.path())).await;
+async fn usage_survives_server_death_before_its_record(counted: &Counted) {
+    let Counted { kennel, points } = counted;
     let mut client = kennel.client().await;
     if !has_groups(&mut client).await {
         return;
@@ -89,9 +108,8 @@ async fn usage_survives_server_death_before_its_record() {
     assert!(!cpu(&used(&run).expect("it is kept")).is_zero());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_keeps_its_own_usage() {
-    let kennel = Kennel::on_sqlite().await;
+async fn each_attempt_keeps_its_own_usage(counted: &Counted) {
+    let Counted { kennel, .. } = counted;
     let mut client = kennel.client().await;
     if !has_groups(&mut client).await {
         return;
@@ -120,29 +138,4 @@ async fn run_without_control_group_has_no_usage() {
     let run = must("spawn", client.spawn(sh(BUSY)).await);
     let run = must("wait", client.ended(&run.run_id).await);
     assert_eq!(used(&run), None);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn memory_reserve_without_controller_is_refused() {
-    let own = fs::read_to_string("/proc/self/cgroup").expect("it can be read");
-    let v1 = own.lines().any(|line| line.contains(":memory:"));
-    let dir = tempfile::tempdir().expect("a directory");
-    let serve = |reserve: &str| {
-        let mut command = std::process::Command::new(kennel_tests::programs::kennel());
-        command.args(["serve", "--memory-reserve", reserve, "--data-dir"]);
-        command.arg(dir.path().join("data"));
-        let socket = dir.path().join("s");
-        command.args(["--listen", &format!("unix:{}", socket.display())]);
-        command
-    };
-    let small = run_to_end(serve("512k"), PATIENCE).await;
-    assert_eq!(small.status.code(), Some(2), "{small:?}");
-    assert!(String::from_utf8_lossy(&small.stderr).contains("1M at least"));
-    // In a hierarchy of cgroup v2 with the controller it would serve.
-    if v1 {
-        let refused = run_to_end(serve("64M"), PATIENCE).await;
-        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-        let says = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(says.contains("memory controller of cgroup v2"), "{says}");
-    }
 }
