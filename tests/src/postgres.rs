@@ -1,5 +1,7 @@
 //! A real Postgres of the test's own: a cluster in a temporary directory, on a unix socket only, never run by root.
 
+mod template;
+
 use crate::{
     PATIENCE,
     kennel::kill_exactly,
@@ -92,18 +94,14 @@ impl Postgres {
             server: None,
             flush,
         };
-        let mut initdb = postgres.program("initdb");
-        initdb
-            .arg("-D")
-            .arg(postgres.data())
-            .args(["-U", NAME, "-A", "trust", "-E", "UTF8", "--locale=C"])
-            .arg("--no-sync");
-        let output = shell::run_to_end(initdb, PATIENCE * 2).await;
-        assert!(
-            output.status.success(),
-            "initdb: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let (binaries, data) = (postgres.binaries.clone(), postgres.data());
+        let owner = user.map(|(uid, gid)| (uid.as_raw(), gid.as_raw()));
+        let made = tokio::task::spawn_blocking(move || {
+            let words = ["-U", NAME, "-A", "trust", "-E", "UTF8", "--locale=C"];
+            template::unpack(&binaries, owner, &words, &data)
+        });
+        let made = made.await.expect("no panic");
+        made.expect("a cluster can be made");
         postgres.run().await;
         postgres
     }

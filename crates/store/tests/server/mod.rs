@@ -1,6 +1,8 @@
 //! A real Postgres for tests: a cluster of its own, or the server that `KENNEL_TEST_POSTGRES` names.
 
 mod bouncer;
+#[path = "../../../../tests/src/postgres/template.rs"]
+mod template;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use std::{
@@ -49,14 +51,6 @@ pub(crate) enum PostgresServerError {
         /// The cause.
         #[source]
         source: io::Error,
-    },
-    /// A program ended with an error.
-    #[error("{program} failed: {output}")]
-    Failed {
-        /// Its name.
-        program: &'static str,
-        /// Its output.
-        output: String,
     },
     /// The server does not answer.
     #[error("the test's Postgres does not answer within {START_TIMEOUT:?}: {log}")]
@@ -226,19 +220,15 @@ impl Cluster {
     }
 
     fn init(&self) -> Result<(), PostgresServerError> {
-        let output = as_postgres(&self.binaries.join("initdb"))?
-            .args(["-N", "-U", "postgres", "-A", "trust", "-E", "UTF8"])
-            .args(["--locale=C.UTF-8", "-D"])
-            .arg(self.data())
-            .current_dir(self.dir.path())
-            .output()
-            .map_err(io_error("run initdb"))?;
-        if !output.status.success() {
-            return Err(PostgresServerError::Failed {
-                program: "initdb",
-                output: String::from_utf8_lossy(&output.stderr).into_owned(),
-            });
-        }
+        let owner = if we_are_root() {
+            Some(postgres_ids()?)
+        } else {
+            None
+        };
+        let locale = "--locale=C.UTF-8";
+        let words = ["-U", "postgres", "-A", "trust", "-E", "UTF8", locale];
+        template::unpack(&self.binaries, owner, &words, &self.data())
+            .map_err(io_error("make a cluster"))?;
         let rules = format!("local all {ROLE} scram-sha-256\nlocal all all trust\n");
         fs::write(self.data().join("pg_hba.conf"), rules).map_err(io_error("write pg_hba.conf"))
     }
@@ -312,19 +302,25 @@ fn newest_binaries() -> Option<PathBuf> {
 fn as_postgres(program: &Path) -> Result<Command, PostgresServerError> {
     let mut command = Command::new(program);
     if we_are_root() {
-        command.uid(id_of("-u")?).gid(id_of("-g")?);
+        let (uid, gid) = postgres_ids()?;
+        command.uid(uid).gid(gid);
     }
     Ok(command)
 }
 
 /// Gives a directory to the package's user.
 fn hand_over(dir: &Path) -> Result<(), PostgresServerError> {
-    let (uid, gid) = (id_of("-u")?, id_of("-g")?);
+    let (uid, gid) = postgres_ids()?;
     chown(dir, Some(uid), Some(gid)).map_err(io_error("hand over a directory"))
 }
 
 fn we_are_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Returns user and group of the package.
+fn postgres_ids() -> Result<(u32, u32), PostgresServerError> {
+    Ok((id_of("-u")?, id_of("-g")?))
 }
 
 fn id_of(which: &str) -> Result<u32, PostgresServerError> {
