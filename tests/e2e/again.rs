@@ -103,11 +103,10 @@ async fn missing_parts_are_given_again_or_refused() {
         (refusal.reason.as_str(), fact(&refused, "missing").as_str()),
         ("SPEC_INCOMPLETE", "spec")
     );
+    assert_command_line_runs_again(&kennel).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ended_run_is_run_again_by_command_line() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn assert_command_line_runs_again(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
         "spawn",

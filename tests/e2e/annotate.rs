@@ -1,11 +1,8 @@
-//! Annotations: those of clients outlive every server, and of several clients one wins.
+//! Annotations: they outlive the server, and of several clients one wins. Without the database, and with one that lacks
+//! them: `supervisor/tests/runs/facets.rs`.
 
 use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
-use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, client::complaint, eventually, eventually_async,
-    must, sh, within,
-};
-use std::time::Duration;
+use kennel_tests::{Client, Kennel, PATIENCE, client::complaint, must, sh};
 use tonic::Code;
 
 async fn sleeper(client: &mut Client) -> String {
@@ -38,6 +35,9 @@ async fn annotations_are_set_removed_listed_and_reported() {
     let listed = must("list", client.list_all(pb::RunFilter::default(), 10).await);
     assert_eq!(pairs(&listed[0]), [("session", "s-2")]);
 
+    // The next server has them.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
     must("abort", client.abort(&run).await);
     let ended = must("get", client.get(&run).await);
     assert_eq!(pairs(&ended), [("session", "s-2")], "an end keeps them");
@@ -57,11 +57,12 @@ async fn annotations_are_set_removed_listed_and_reported() {
         })
         .collect();
     assert_eq!(versions, [1, 2, 3]);
+    assert_one_of_two_changes_wins(&kennel).await;
+    assert_annotations_have_bounds(&kennel).await;
+    assert_command_line_sets_and_removes(&kennel).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_of_two_changes_of_a_version_wins() {
-    let kennel = Kennel::on_sqlite().await;
+async fn assert_one_of_two_changes_wins(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = sleeper(&mut client).await;
     let mut rival = kennel.client().await;
@@ -78,9 +79,7 @@ async fn one_of_two_changes_of_a_version_wins() {
     must("abort", client.abort(&run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn annotations_have_bounds() {
-    let kennel = Kennel::on_sqlite().await;
+async fn assert_annotations_have_bounds(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = sleeper(&mut client).await;
     let long = "x".repeat(4097);
@@ -108,83 +107,7 @@ async fn annotations_have_bounds() {
     must("abort", client.abort(&run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn annotations_survive_server_deaths() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let run = sleeper(&mut client).await;
-    for round in 0_u64..5 {
-        let value = round.to_string();
-        let set = [("round", value.as_str())];
-        must(
-            "annotate",
-            client.annotate(&run, &set, &[], Some(round)).await,
-        );
-        eventually("a server", PATIENCE, || kennel.server()).await;
-        kennel.kill_server();
-        client = kennel.client().await;
-        let seen = must("get", client.get(&run).await);
-        assert_eq!(pairs(&seen), [("round", value.as_str())]);
-        assert_eq!(seen.annotations_version, round + 1);
-    }
-    must("abort", client.abort(&run).await);
-    let heard = must("hear", client.hear_all(&run, 0).await);
-    let reported = heard.stations();
-    let changes = reported.iter().filter(|name| **name == "annotated");
-    assert_eq!(changes.count(), 5, "{reported:?}");
-}
-
-/// The copy lacks the whole row of one run, and the annotations of the other.
-#[tokio::test(flavor = "multi_thread")]
-async fn annotations_survive_a_database_without_them() {
-    let mut postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
-    let mut client = kennel.client().await;
-    let old = sleeper(&mut client).await;
-    postgres.copy().await;
-    let new = sleeper(&mut client).await;
-    for run in [&old, &new] {
-        must(
-            "annotate",
-            client.annotate(run, &[("a", "1")], &[], None).await,
-        );
-    }
-    postgres.crash().await;
-    // The store is unavailable: the change is stored locally.
-    let change = client.annotate(&new, &[("b", "2")], &[], None);
-    must(
-        "annotate",
-        within("a change", Duration::from_mins(1), change).await,
-    );
-    postgres.fail_over().await;
-    eventually_async(
-        "rows are written again",
-        Duration::from_mins(1),
-        async || {
-            let sql =
-                "SELECT count(*) FROM runs WHERE facets::jsonb #>> '{annotations,pairs,a}' = '1'";
-            (postgres.psql(sql).await.trim() == "2").then_some(())
-        },
-    )
-    .await;
-    eventually_async(
-        "the late change is written",
-        Duration::from_mins(1),
-        async || {
-            let sql =
-                "SELECT count(*) FROM runs WHERE facets::jsonb #>> '{annotations,pairs,b}' = '2'";
-            (postgres.psql(sql).await.trim() == "1").then_some(())
-        },
-    )
-    .await;
-    for run in [old, new] {
-        must("abort", client.abort(&run).await);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_sets_and_removes_annotations() {
-    let kennel = Kennel::on_sqlite().await;
+async fn assert_command_line_sets_and_removes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = sleeper(&mut client).await;
     let annotate = async |words: &[&str]| {

@@ -1,9 +1,10 @@
-//! Child runs: the effect of their parent's end, and their listing.
+//! Child runs: the effect of their parent's end, and their listing. Restarted parents and the next server:
+//! `supervisor/tests/runs/children.rs`.
 
 use kennel_proto::pb::{self, OnParentEnd, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
-    must, new_run_id, sh, shell::run_to_end,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, must, new_run_id, sh,
+    shell::run_to_end,
 };
 use std::time::Duration;
 use tonic::Code;
@@ -57,76 +58,19 @@ async fn children_end_with_their_parent() {
     }
     let kept = must("get", client.get(&kept).await);
     assert_eq!(kept.state(), RunState::Running);
-    let parent_of_kept = kept.spec.and_then(|spec| spec.parent).expect("its parent");
+    let parent_of_kept = kept
+        .spec
+        .clone()
+        .and_then(|spec| spec.parent)
+        .expect("its parent");
     assert_eq!(parent_of_kept.run_id, parent);
     assert_eq!(parent_of_kept.on_end(), OnParentEnd::Keep);
+    must("abort", client.abort(&kept.run_id).await);
+    assert_parent_is_a_live_run(&kennel).await;
+    assert_command_line_shows_children(&kennel).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn restarted_parent_ends_no_child() {
-    let kennel = Kennel::start(Options::default()).await;
-    let mut client = kennel.client().await;
-    let parent = pb::RunSpec {
-        restart: Some(pb::RestartPolicy {
-            mode: pb::RestartMode::OnFailure.into(),
-            delay: Some(kennel_tests::client::duration(Duration::from_millis(10))),
-            ..pb::RestartPolicy::default()
-        }),
-        ..sh("test -e again || { touch again; exit 1; }; exec sleep 1000")
-    };
-    let parent = pb::RunSpec {
-        cwd: Some(kennel.scratch().display().to_string()),
-        ..parent
-    };
-    let parent = spawn(&mut client, parent).await;
-    let child = below(&parent, sleeper(), OnParentEnd::End);
-    let child = spawn(&mut client, child).await;
-    eventually_async("another attempt runs", PATIENCE, async || {
-        let run = kennel.client().await.get(&parent).await.ok()?;
-        let number = run.current_attempt.as_ref()?.number;
-        (number == 2 && run.state() == RunState::Running).then_some(())
-    })
-    .await;
-    let seen = must("get", client.get(&child).await);
-    assert_eq!(seen.state(), RunState::Running);
-    must("abort", client.abort(&parent).await);
-    let ended = must("ended", client.ended(&child).await);
-    assert_eq!(ended.reason(), "parent_ended");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn child_that_waits_ends_under_the_next_server() {
-    let kennel = Kennel::start(Options::default()).await;
-    let mut client = kennel.client().await;
-    let parent = spawn(&mut client, sleeper()).await;
-    let failing = pb::RunSpec {
-        restart: Some(pb::RestartPolicy {
-            mode: pb::RestartMode::Always.into(),
-            delay: Some(kennel_tests::client::duration(Duration::from_hours(1))),
-            max_delay: Some(kennel_tests::client::duration(Duration::from_hours(2))),
-            ..pb::RestartPolicy::default()
-        }),
-        ..sh("exit 1")
-    };
-    let child = spawn(&mut client, below(&parent, failing, OnParentEnd::End)).await;
-    eventually_async("it waits", PATIENCE, async || {
-        let run = kennel.client().await.get(&child).await.ok()?;
-        (run.state() == RunState::Backoff).then_some(())
-    })
-    .await;
-    kennel.kill_server();
-    let mut client = kennel.client().await;
-    must("abort", client.abort(&parent).await);
-    let ended = must("ended", client.ended(&child).await);
-    assert_eq!(
-        (ended.state(), ended.reason()),
-        (RunState::Cancelled, "parent_ended")
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn parent_must_be_a_live_run() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn assert_parent_is_a_live_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let over = spawn(&mut client, sh("exit 0")).await;
     must("ended", client.ended(&over).await);
@@ -171,9 +115,7 @@ async fn parent_must_be_a_live_run() {
     assert_eq!(complaint(&refused).reason, "RUN_ENDED");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_shows_runs_below_their_parents() {
-    let kennel = Kennel::start(Options::default()).await;
+async fn assert_command_line_shows_children(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let parent = spawn(&mut client, sleeper()).await;
     let words = ["spawn", "--parent", &parent[16..], "--", "sleep", "1000"];

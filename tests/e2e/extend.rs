@@ -1,32 +1,28 @@
-//! `ExtendTimeouts`, and `EXTEND_TIMEOUT_USEC` of a command: limits of time end later, up to a bound. In each scene a
-//! run with the same limit, which was not extended, shows that the limit would be over.
+//! `ExtendTimeouts`, and `EXTEND_TIMEOUT_USEC` of a command: limits of time end later, up to a bound. What the server
+//! counts by itself, outages of the database and further attempts: `supervisor/tests/runs/deadlines.rs`.
 
 use crate::{
     adopt::{adopted, lose_service},
     inactivity,
     notify::{Service, by_notice, service, watchdog},
-    with_and_without_cgroup,
 };
 use kennel_proto::pb::{self, Deadline, RunState, WaitCondition};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt,
+    Client, Kennel, Options, PATIENCE, RunExt, SpecExt,
     client::{complaint, duration, micros},
-    eventually_async, must, sh,
+    eventually, eventually_async, must, sh,
     shell::run_to_end,
 };
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-with_and_without_cgroup!(
-    extension_outlasts_server_and_keeper,
-    stopping_run_is_not_extended,
-);
-
 /// Long enough for the calls before its end on a busy host.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(4);
+/// The same, with the death of a server among them.
+const LONG_LIMIT: Duration = Duration::from_secs(8);
 const MORE: Duration = Duration::from_mins(10);
-const SLEEPS: &str = "echo up; while :; do sleep 0.1; done";
+const QUIET: &str = "echo up; exec sleep 1000";
 
 async fn spawn(client: &mut Client, spec: pb::RunSpec) -> String {
     let run = must("spawn", client.spawn(spec).await).run_id;
@@ -60,17 +56,29 @@ async fn still_runs(client: &mut Client, run: &str) -> pb::Run {
     run
 }
 
+/// Waits until a limit would be reached that ended at this time, in microseconds of the host's clock.
+async fn is_past(end: i64) {
+    eventually("the first end of the limit", PATIENCE, || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        (now.as_micros() > u128::try_from(end).ok()?).then_some(())
+    })
+    .await;
+}
+
 fn refusal(answer: Result<pb::Run, Status>) -> (Code, String, Status) {
     let status = answer.expect_err("it is refused");
     (status.code(), complaint(&status).reason.clone(), status)
 }
 
-async fn extension_outlasts_server_and_keeper(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn extension_outlasts_server_and_keeper() {
+    let mut kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
-    let spec = adopted(sh(SLEEPS)).max_runtime(LIMIT);
+    let spec = adopted(sh(QUIET)).max_runtime(LONG_LIMIT);
     let late = spawn(&mut client, spec.clone()).await;
     let other = spawn(&mut client, spec).await;
+    let begun = must("get", client.get(&other).await);
+    let first_end = end(&begun, Deadline::MaxRuntime);
     // One is extended by the server that began it, one by the next.
     let early = must("extend", client.extend(&other, &[], MORE).await);
     kennel.kill_server();
@@ -84,19 +92,20 @@ async fn extension_outlasts_server_and_keeper(options: Options) {
         "extend",
         client.extend(&late, &[Deadline::MaxRuntime], MORE).await,
     );
+    // Nothing counts when the first end comes.
     lose_service(&mut kennel).await;
-    // The test waits for time itself: nothing is there that counts it.
-    tokio::time::sleep(LIMIT).await;
+    is_past(first_end).await;
     kennel.restart().await;
     let mut client = kennel.client().await;
-    // The limit of this one begins here, and is over: the adopting keeper enforces limits.
-    let control = spawn(&mut client, sh(SLEEPS).max_runtime(LIMIT)).await;
+    // The adopting keeper enforces limits.
+    let control = sh(QUIET).max_runtime(Duration::from_millis(300));
+    let control = spawn(&mut client, control).await;
     times_out(&mut client, &control, "deadline_exceeded").await;
     for run in [&late, &other] {
         let shown = still_runs(&mut client, run).await;
         let total = extended(&shown, Deadline::MaxRuntime).expect("it was extended");
         assert!(
-            total > MORE.saturating_sub(LIMIT) && total <= MORE,
+            total > MORE.saturating_sub(LONG_LIMIT) && total <= MORE,
             "{total:?}"
         );
         assert_eq!(
@@ -107,41 +116,11 @@ async fn extension_outlasts_server_and_keeper(options: Options) {
     }
 }
 
-async fn stopping_run_is_not_extended(options: Options) {
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let spec = sh("trap '' TERM; echo up; while :; do sleep 0.1; done");
-    let spec = spec
-        .max_runtime(Duration::from_secs(1))
-        .grace(Duration::from_mins(1));
-    let run = spawn(&mut client, spec).await;
-    eventually_async("its stop", PATIENCE, async || {
-        let run = client.clone().get(&run).await.ok()?;
-        (run.state() == RunState::Stopping).then_some(())
-    })
-    .await;
-    let (code, reason, _) = refusal(client.extend(&run, &[], MORE).await);
-    assert_eq!(
-        (code, &*reason),
-        (Code::FailedPrecondition, "INVALID_STATE")
-    );
-    let ended = must(
-        "abort",
-        client
-            .abort_with(&run, Some(Duration::ZERO), pb::AbortWait::TreeEmpty)
-            .await,
-    );
-    assert_eq!(ended.reason(), "deadline_exceeded", "{ended:?}");
-    assert_eq!(extended(&ended, Deadline::MaxRuntime), None);
-    let (_, reason, _) = refusal(client.extend(&run, &[], MORE).await);
-    assert_eq!(reason, "RUN_ENDED");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn extension_has_a_bound_and_needs_a_limit() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let mut spec = sh(SLEEPS).max_runtime(Duration::from_mins(10));
+    let mut spec = sh(QUIET).max_runtime(Duration::from_mins(10));
     spec.timeouts.get_or_insert_default().extension_max = Some(duration(Duration::from_mins(5)));
     let run = spawn(&mut client, spec).await;
     let all = [Deadline::MaxRuntime];
@@ -178,7 +157,7 @@ async fn extension_has_a_bound_and_needs_a_limit() {
             (Code::FailedPrecondition, "NO_TIME_LIMIT")
         );
     }
-    let free = spawn(&mut client, sh(SLEEPS)).await;
+    let free = spawn(&mut client, sh(QUIET)).await;
     assert_eq!(
         refusal(client.extend(&free, &[], MORE).await).1,
         "NO_TIME_LIMIT"
@@ -194,34 +173,39 @@ async fn extension_has_a_bound_and_needs_a_limit() {
     }
     for run in [run, free] {
         must("abort", client.abort(&run).await);
+        let (_, reason, _) = refusal(client.extend(&run, &[], MORE).await);
+        assert_eq!(reason, "RUN_ENDED");
     }
+    assert_stopping_run_is_not_extended(&mut client).await;
+    assert_paused_time_uses_no_extension(&mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn inactivity_is_extended_across_server_deaths() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let spec = inactivity::limited("echo up; sleep 1000", LIMIT);
-    let run = spawn(&mut client, spec.clone()).await;
-    let seen = must("extend", client.extend(&run, &[], MORE).await);
-    let until = end(&seen, Deadline::Inactivity);
-    assert_eq!(extended(&seen, Deadline::MaxRuntime), None);
-    kennel.kill_server();
-    let mut client = kennel.client().await;
-    let control = spawn(&mut client, spec).await;
-    times_out(&mut client, &control, "deadline_exceeded").await;
-    let seen = still_runs(&mut client, &run).await;
-    assert_eq!(end(&seen, Deadline::Inactivity), until);
-    must("abort", client.abort(&run).await);
+/// The keeper stops it, and refuses.
+async fn assert_stopping_run_is_not_extended(client: &mut Client) {
+    let spec = sh("trap '' TERM; echo up; while :; do sleep 0.1; done");
+    let spec = spec
+        .max_runtime(Duration::from_millis(300))
+        .grace(Duration::from_mins(1));
+    let run = spawn(client, spec).await;
+    eventually_async("its stop", PATIENCE, async || {
+        let run = client.clone().get(&run).await.ok()?;
+        (run.state() == RunState::Stopping).then_some(())
+    })
+    .await;
+    let (code, reason, _) = refusal(client.extend(&run, &[], MORE).await);
+    assert_eq!(
+        (code, &*reason),
+        (Code::FailedPrecondition, "INVALID_STATE")
+    );
+    let at_once = client.abort_with(&run, Some(Duration::ZERO), pb::AbortWait::TreeEmpty);
+    let ended = must("abort", at_once.await);
+    assert_eq!(ended.reason(), "deadline_exceeded", "{ended:?}");
+    assert_eq!(extended(&ended, Deadline::MaxRuntime), None);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn paused_time_does_not_use_an_extension() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let mut spec = sh(SLEEPS).max_runtime(LIMIT);
-    spec.timeouts.get_or_insert_default().inactivity = Some(duration(LIMIT));
-    let run = spawn(&mut client, spec).await;
+async fn assert_paused_time_uses_no_extension(client: &mut Client) {
+    let spec = inactivity::limited(QUIET, LONG_LIMIT).max_runtime(LONG_LIMIT);
+    let run = spawn(client, spec).await;
     must("pause", client.pause(&run).await);
     let seen = must("extend", client.extend(&run, &[], MORE).await);
     for of in [Deadline::MaxRuntime, Deadline::Inactivity] {
@@ -233,7 +217,7 @@ async fn paused_time_does_not_use_an_extension() {
         assert!(extended(&seen, of).is_some(), "{seen:?}");
     }
     // Another run lives and ends meanwhile.
-    let other = spawn(&mut client, sh("echo up; sleep 2")).await;
+    let other = spawn(client, sh("echo up; sleep 1")).await;
     must("wait", client.ended(&other).await);
     let before = must("get", client.get(&other).await).end_time;
     let resumed = must("resume", client.resume(&run).await);
@@ -245,30 +229,7 @@ async fn paused_time_does_not_use_an_extension() {
     must("abort", client.abort(&run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn extension_is_durable_while_store_is_away() {
-    let mut postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
-    let mut client = kennel.client().await;
-    let run = spawn(&mut client, sh(SLEEPS).max_runtime(LIMIT)).await;
-    let control = spawn(&mut client, sh(SLEEPS).max_runtime(LIMIT * 2)).await;
-    postgres.crash().await;
-    let seen = must("extend", client.extend(&run, &[], MORE).await);
-    kennel.kill_server();
-    postgres.run().await;
-    let mut client = kennel.client().await;
-    times_out(&mut client, &control, "deadline_exceeded").await;
-    let shown = still_runs(&mut client, &run).await;
-    let of = Deadline::MaxRuntime;
-    assert_eq!(end(&shown, of), end(&seen, of));
-    eventually_async("the row", Duration::from_mins(1), async || {
-        let sql = "SELECT count(*) FROM runs WHERE facets::jsonb #>> '{extensions,limits,max_runtime}' <> ''";
-        (postgres.psql(sql).await.trim() == "1").then_some(())
-    })
-    .await;
-    must("abort", client.abort(&run).await);
-}
-
+/// A start that is probed is counted by the server, any other one by the keeper.
 #[tokio::test(flavor = "multi_thread")]
 async fn command_extends_every_limit_that_counts() {
     let kennel = Kennel::on_sqlite().await;
@@ -276,7 +237,7 @@ async fn command_extends_every_limit_that_counts() {
     let mut spec = service().max_runtime(LIMIT);
     spec.timeouts.get_or_insert_default().inactivity = Some(duration(LIMIT));
     spec.readiness = Some(by_notice(Some(LIMIT)));
-    let mut run = Service::start(&mut client, spec.clone()).await;
+    let mut run = Service::start(&mut client, spec).await;
     run.says(&mut client, "EXTEND_TIMEOUT_USEC=600000000").await;
     let all = [
         Deadline::MaxRuntime,
@@ -285,6 +246,28 @@ async fn command_extends_every_limit_that_counts() {
     ];
     let is_extended = |run: &pb::Run| all.iter().all(|of| extended(run, *of).is_some());
     run.shows(&client, "its extensions", is_extended).await;
+
+    let never = pb::readiness::Probe::Tcp(pb::TcpProbe { port: 1 });
+    let readiness = pb::Readiness {
+        probe: Some(never),
+        start_timeout: Some(duration(LIMIT)),
+        ..pb::Readiness::default()
+    };
+    let mut spec = service();
+    spec.readiness = Some(Box::new(readiness));
+    spec.liveness = Some(watchdog(Duration::from_hours(1)));
+    let mut probed = Service::start(&mut client, spec).await;
+    probed
+        .says(&mut client, "EXTEND_TIMEOUT_USEC=600000000")
+        .await;
+    let is_extended = |run: &pb::Run| extended(run, Deadline::StartTimeout).is_some();
+    let seen = probed.shows(&client, "its extension", is_extended).await;
+    // Every limit of both would be over then.
+    let begun = micros(seen.attempt().start_time.as_ref().expect("it runs"));
+    is_past(begun + i64::try_from(LIMIT.as_micros()).unwrap()).await;
+    for run in [&run.run, &probed.run] {
+        still_runs(&mut client, run).await;
+    }
     // The start is over: its limit can be extended no more.
     run.says(&mut client, "READY=1").await;
     must("wait", client.wait(&run.run, WaitCondition::Ready).await);
@@ -292,57 +275,20 @@ async fn command_extends_every_limit_that_counts() {
         .extend(&run.run, &[Deadline::StartTimeout], MORE)
         .await;
     assert_eq!(refusal(late).1, "NO_TIME_LIMIT");
-    let control = Service::start(&mut client, spec).await;
-    let ended = must("wait", client.ended(&control.run).await);
-    assert_eq!(ended.state(), RunState::Failed, "{ended:?}");
-    still_runs(&mut client, &run.run).await;
-    must("abort", client.abort(&run.run).await);
-}
-
-/// The server counts the start of a run that is probed; its command extends it at the socket of its watchdog.
-#[tokio::test(flavor = "multi_thread")]
-async fn start_that_is_probed_can_be_extended() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let mut spec = service();
-    let never = pb::readiness::Probe::Tcp(pb::TcpProbe { port: 1 });
-    spec.readiness = Some(Box::new(pb::Readiness {
-        probe: Some(never),
-        start_timeout: Some(duration(LIMIT)),
-        ..pb::Readiness::default()
-    }));
-    spec.liveness = Some(watchdog(Duration::from_hours(1)));
-    let mut by_command = Service::start(&mut client, spec.clone()).await;
-    by_command
-        .says(&mut client, "EXTEND_TIMEOUT_USEC=600000000")
-        .await;
-    let by_caller = Service::start(&mut client, spec.clone()).await;
-    let start = [Deadline::StartTimeout];
-    must("extend", client.extend(&by_caller.run, &start, MORE).await);
-    let control = Service::start(&mut client, spec).await;
-    times_out(&mut client, &control.run, "not_ready").await;
-    for run in [by_command.run, by_caller.run] {
-        let seen = still_runs(&mut client, &run).await;
-        assert!(
-            extended(&seen, Deadline::StartTimeout).is_some(),
-            "{seen:?}"
-        );
+    for run in [run.run, probed.run] {
         must("abort", client.abort(&run).await);
     }
+    assert_flood_ends_at_the_bound(&mut client).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn flood_of_extensions_ends_at_the_bound() {
-    const BOUND: Duration = Duration::from_secs(2);
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
+async fn assert_flood_ends_at_the_bound(client: &mut Client) {
+    const BOUND: Duration = Duration::from_millis(500);
     let script = "import os, socket\n\
          s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
          s.connect(os.environ['NOTIFY_SOCKET'])\n\
-         print('up', flush=True)\n\
-         while True: s.send(b'EXTEND_TIMEOUT_USEC=1000000')";
+         while True: s.send(b'EXTEND_TIMEOUT_USEC=2000000')";
     let mut spec = kennel_tests::argv(&["/usr/bin/env", "python3", "-c", script]);
-    spec = spec.max_runtime(LIMIT);
+    spec = spec.max_runtime(Duration::from_secs(2));
     spec.timeouts.get_or_insert_default().extension_max = Some(duration(BOUND));
     spec.liveness = Some(watchdog(Duration::from_hours(1)));
     let run = must("spawn", client.spawn(spec).await).run_id;
@@ -350,47 +296,18 @@ async fn flood_of_extensions_ends_at_the_bound() {
     assert_eq!(ended.reason(), "deadline_exceeded", "{ended:?}");
     assert_eq!(extended(&ended, Deadline::MaxRuntime), Some(BOUND));
     let heard = must("hear", client.hear_all(&run, 0).await);
-    let times = heard
-        .stations()
-        .iter()
-        .filter(|name| **name == "extended")
-        .count();
+    let stations = heard.stations();
+    let times = stations.iter().filter(|name| **name == "extended");
     // At most one in 100 ms, of some thousand notices.
-    assert!((1..=60).contains(&times), "{times}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn next_attempt_begins_without_extensions() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let script = format!(
-        "echo up; until [ -e {0} ]; do sleep 0.05; done; rm {0}; exit 1",
-        go.display()
-    );
-    let mut spec = sh(&script).max_runtime(LIMIT);
-    spec.restart = Some(pb::RestartPolicy {
-        mode: pb::RestartMode::OnFailure.into(),
-        ..pb::RestartPolicy::default()
-    });
-    let run = spawn(&mut client, spec).await;
-    let seen = must("extend", client.extend(&run, &[], MORE).await);
-    assert!(extended(&seen, Deadline::MaxRuntime).is_some());
-    std::fs::write(&go, "").expect("a file");
-    let second = eventually_async("a second attempt", PATIENCE, async || {
-        let run = client.clone().get(&run).await.ok()?;
-        (run.attempt().number == 2 && run.state() == RunState::Running).then_some(run)
-    })
-    .await;
-    assert_eq!(extended(&second, Deadline::MaxRuntime), None, "{second:?}");
-    times_out(&mut client, &run, "deadline_exceeded").await;
+    let times = times.count();
+    assert!((1..=30).contains(&times), "{times}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_extends_limits_and_shows_them() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let spec = inactivity::limited(SLEEPS, Duration::from_mins(5)).max_runtime(LIMIT * 40);
+    let spec = inactivity::limited(QUIET, Duration::from_mins(5)).max_runtime(LIMIT * 100);
     let run = spawn(&mut client, spec).await;
     let says = async |words: &[&str]| {
         let output = run_to_end(kennel.cli(words), PATIENCE).await;

@@ -1,14 +1,15 @@
 //! One key, one process: repeats, mismatches, fences.
 
 use kennel_proto::pb::RunState;
-use kennel_tests::{Kennel, Options, PATIENCE, Postgres, RunExt, complaint, must, new_run_id, sh};
+use kennel_tests::{Kennel, PATIENCE, RunExt, complaint, must, new_run_id, sh};
 use tonic::Code;
 
 /// Repeats of one request at the same time.
 const REPEATS: usize = 16;
 
-async fn one_key_starts_one_process(options: Options) {
-    let kennel = Kennel::start(options).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn one_key_starts_one_process() {
+    let mut kennel = Kennel::on_sqlite().await;
     let ran = kennel.scratch().join("ran");
     let run_id = new_run_id();
     let spec = sh(&format!("echo $$ >> {}; exec sleep 300", ran.display()));
@@ -57,23 +58,12 @@ async fn one_key_starts_one_process(options: Options) {
             .count(),
         1
     );
+    assert_earlier_abort_fences(&mut kennel).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_key_starts_one_process_on_sqlite() {
-    one_key_starts_one_process(Options::default()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_key_starts_one_process_on_postgres() {
-    let postgres = Postgres::start().await;
-    one_key_starts_one_process(Options::on(&postgres.url())).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn earlier_abort_fences_the_key_for_good() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let ran = kennel.scratch().join("ran");
+/// For good: also over the death of the service.
+async fn assert_earlier_abort_fences(kennel: &mut Kennel) {
+    let ran = kennel.scratch().join("fenced");
     let spec = sh(&format!("echo ran > {}", ran.display()));
     let run_id = new_run_id();
     let mut client = kennel.client().await;

@@ -1,13 +1,10 @@
-//! Liveness of a run: probes that are repeated once it is ready, and the effect of their failure.
+//! Liveness of a run, seen by calls and at the command line. In pauses, restarts and at the next server:
+//! `supervisor/tests/runs/rules.rs`.
 
-use kennel_proto::pb::{
-    self, RestartMode, RunState, WaitCondition, line_pattern::Pattern, liveness, readiness,
-};
+use kennel_proto::pb::{self, RunState, WaitCondition, line_pattern::Pattern, liveness, readiness};
 use kennel_tests::{
-    Client, Footprint, Kennel, PATIENCE, RunExt, SpecExt,
-    client::{complaint, duration},
-    eventually_async, must, new_run_id, sh,
-    shell::run_to_end,
+    Client, Footprint, Kennel, PATIENCE, SpecExt, client::duration, eventually_async, must,
+    new_run_id, sh, shell::run_to_end,
 };
 use std::{
     io::{Read as _, Write as _},
@@ -19,6 +16,9 @@ use std::{
     time::Duration,
 };
 use tonic_health::server::HealthReporter;
+
+/// Path of the probes, which is passed as it is.
+const PATH: &str = "/live?of=all";
 
 /// An HTTP server whose status is changed by the test, and which counts its requests.
 pub(crate) struct Server {
@@ -38,9 +38,13 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut stream = stream;
-                let _ = stream.read(&mut [0; 1024]);
+                let mut request = [0; 1024];
+                let _ = stream.read(&mut request);
+                let wanted = format!("GET {PATH} HTTP/1.1\r\n");
+                let is_wanted = request.starts_with(wanted.as_bytes());
                 count.fetch_add(1, Ordering::SeqCst);
                 let status = answers.load(Ordering::SeqCst);
+                let status = if is_wanted { status } else { 404 };
                 let _ = write!(stream, "HTTP/1.1 {status} Said\r\n\r\n");
             }
         });
@@ -59,11 +63,6 @@ impl Server {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Waits until it got so many more requests.
-    async fn is_asked(&self, more: usize) {
-        self.is_asked_in_all(self.asked() + more).await;
-    }
-
     /// Waits until it got so many requests since its start.
     pub(crate) async fn is_asked_in_all(&self, wanted: usize) {
         let seen = eventually_async("it is asked", PATIENCE, async || {
@@ -75,7 +74,7 @@ impl Server {
     pub(crate) fn probe(&self) -> pb::HttpProbe {
         pb::HttpProbe {
             port: u32::from(self.port),
-            path: "/live".into(),
+            path: PATH.into(),
         }
     }
 
@@ -119,12 +118,12 @@ async fn run_that_fails_its_probes_is_stopped() {
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_up(&run).await;
     // It is not ready yet, so there are no probes.
-    tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(server.asked(), 0);
     server.says(204);
     must("write", client.write(&run, "1", None, b"go\n").await);
-    server.is_asked(5).await;
-    // A success between failures resets the count, so two in a row never occur.
+    server.is_asked_in_all(2).await;
+    let running = must("get", client.get(&run).await);
+    assert_eq!(running.state(), RunState::Running);
     server.says(503);
     let why = not_live(&mut client, &run).await;
     assert_eq!(why.failures, 3);
@@ -133,84 +132,12 @@ async fn run_that_fails_its_probes_is_stopped() {
     let answer = run_to_end(kennel.cli(&["why", &run]), PATIENCE).await;
     let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
     assert!(answer.contains("not live"), "{answer}");
+    assert_command_line_has_liveness(&kennel, &server).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn liveness_leads_to_a_restart() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let server = Server::start();
-    let mut spec = sh("echo up; exec sleep 1000").restart(pb::RestartPolicy {
-        mode: RestartMode::OnFailure.into(),
-        delay: Some(duration(Duration::from_millis(10))),
-        max_restarts: Some(1),
-        ..pb::RestartPolicy::default()
-    });
-    spec.liveness = Some(server.liveness(2));
-    server.says(500);
-    let run = must("spawn", client.spawn(spec).await).run_id;
-    let ended = must("wait", client.ended(&run).await);
-    assert_eq!(ended.reason(), "restarts_exhausted", "{ended:?}");
-    assert_eq!(ended.attempt().number, 2);
-    let past = &ended.previous_attempts[0];
-    let reason = past.end_reason.clone().and_then(|end| end.reason);
-    assert!(
-        matches!(reason, Some(pb::end_reason::Reason::NotLive(_))),
-        "{past:?}"
-    );
-}
-
-/// A paused run cannot answer, and earlier failures do not count afterwards.
-#[tokio::test(flavor = "multi_thread")]
-async fn paused_run_is_not_probed() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let server = Server::start();
-    let mut spec = sh("echo up; exec sleep 1000");
-    spec.liveness = Some(server.liveness(1));
-    let run = must("spawn", client.spawn(spec).await).run_id;
-    server.is_asked(2).await;
-    must("pause", client.pause(&run).await);
-    let before = server.asked();
-    server.says(503);
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    // One may have been in flight.
-    assert!(server.asked() <= before + 1, "it is probed in a pause");
-    let paused = must("get", client.get(&run).await);
-    assert_eq!(paused.state(), RunState::Paused, "{paused:?}");
-    must("resume", client.resume(&run).await);
-    assert_eq!(not_live(&mut client, &run).await.failures, 1);
-}
-
-/// Without a server there is no probe; the next one continues.
-#[tokio::test(flavor = "multi_thread")]
-async fn next_server_probes_on() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let server = Server::start();
-    let mut spec = sh("echo up; exec sleep 1000");
-    spec.readiness = Some(ready_line("up"));
-    spec.liveness = Some(server.liveness(2));
-    let run = must("spawn", client.spawn(spec).await).run_id;
-    let (_, ready) = must("wait", client.wait(&run, WaitCondition::Ready).await);
-    assert!(ready);
-    server.is_asked(1).await;
-    kennel.kill_server();
-    let mut client = kennel.client().await;
-    server.is_asked(3).await;
-    let running = must("get", client.get(&run).await);
-    assert_eq!(running.state(), RunState::Running);
-    server.says(404);
-    assert_eq!(not_live(&mut client, &run).await.failures, 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_has_liveness() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let server = Server::start();
-    server.says(500);
-    let url = format!("http://localhost:{}/live", server.port);
+/// The server fails.
+async fn assert_command_line_has_liveness(kennel: &Kennel, server: &Server) {
+    let url = format!("http://localhost:{}{PATH}", server.port);
     let run = new_run_id();
     let words = [
         "run",
@@ -230,30 +157,8 @@ async fn command_line_has_liveness() {
     ];
     let output = run_to_end(kennel.cli(&words), PATIENCE).await;
     assert_eq!(output.status.code(), Some(143), "{output:?}");
-    assert_eq!(not_live(&mut client, &run).await.failures, 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_a_liveness_are_named() {
-    let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let mut spec = sh("true");
-    spec.liveness = Some(pb::Liveness {
-        probe: Some(liveness::Probe::Tcp(pb::TcpProbe { port: 70_000 })),
-        interval: Some(duration(Duration::from_millis(1))),
-        timeout: Some(duration(Duration::ZERO)),
-        failure_threshold: Some(0),
-    });
-    let refused = client.spawn(spec).await.expect_err("four faults");
-    let mut fields = complaint(&refused).fields;
-    fields.sort();
-    let wanted = ["failure_threshold", "interval", "tcp.port", "timeout"];
-    let wanted = wanted.map(|field| format!("spec.liveness.{field}"));
-    assert_eq!(fields, wanted);
-    let mut spec = sh("true");
-    spec.liveness = Some(pb::Liveness::default());
-    let refused = client.spawn(spec).await.expect_err("no probe");
-    assert_eq!(complaint(&refused).fields, ["spec.liveness"]);
+    assert_eq!(not_live(&mut client, &run).await.failures, 2);
 }
 
 /// Serves grpc.health.v1 at a port of this host, to the end of the test.

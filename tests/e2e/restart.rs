@@ -20,6 +20,7 @@ with_and_without_cgroup!(keeper_death_ends_runs_and_keeps_exits);
 async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
+    let before = client.server_info().await.expect("it answers");
     let polite = sh("trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done");
     let polite = must("spawn", client.spawn(polite).await);
     let stubborn = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -50,6 +51,11 @@ async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
         (RunState::Failed, Some(5)),
         "what was over stays as it was"
     );
+    let after = client.server_info().await.expect("it answers");
+    assert_eq!(after.generation, before.generation + 1);
+    assert_eq!(after.node_id, before.node_id);
+    let epochs = [before.keeper, after.keeper].map(|keeper| keeper.expect("a keeper").epoch);
+    assert_ne!(epochs[0], epochs[1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,30 +123,4 @@ async fn interrupted_start_informs_the_next_one() {
     let certificate = run.attempt().certificate.clone().expect("it has ended");
     let signals: Vec<&str> = certificate.steps.iter().map(|s| &*s.signal).collect();
     assert_eq!(signals.first(), Some(&"SIGTERM"), "{certificate:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_start_logs_its_generation() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let first = kennel
-        .client()
-        .await
-        .server_info()
-        .await
-        .expect("it answers");
-    assert_eq!(
-        kennel.terminate(kennel_tests::SHUTDOWN_LIMIT).await.code(),
-        Some(0)
-    );
-    kennel.restart().await;
-    let second = kennel
-        .client()
-        .await
-        .server_info()
-        .await
-        .expect("it answers");
-    assert_eq!(second.generation, first.generation + 1);
-    assert_eq!(second.node_id, first.node_id);
-    let epochs = [first.keeper, second.keeper].map(|keeper| keeper.expect("a keeper").epoch);
-    assert_ne!(epochs[0], epochs[1]);
 }

@@ -1,48 +1,36 @@
 //! Output of ended runs is removed by the node's limits, and every reader can tell exactly which bytes it has not seen.
+//! The limits themselves, and directories that cannot be removed: `supervisor/tests/runs/retention.rs`.
 
 use kennel_proto::pb::{
     self, GapReason, OutputRemovalReason, OutputStream, event::Payload, lifecycle::Station,
     output_part::Part, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, RunExt, User, complaint, eventually_async, must, programs,
-    sh,
+    Client, Kennel, Options, PATIENCE, RunExt, complaint, eventually_async, must, programs, sh,
     shell::{run_to_end, text},
-    within,
 };
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt, chown},
-    time::Duration,
-};
+use std::time::Duration;
 use tonic::Code;
 
 /// Longest wait for the removal: the check runs every ten seconds, and the machine may be busy.
 const REMOVED_MAX: Duration = Duration::from_mins(1);
 const BYTES: u64 = 3_000_000;
 
-fn keeping(words: &[&'static str]) -> Options {
-    let mut all = vec!["--retain-at-least", "0s"];
-    all.extend(words);
-    Options {
-        words: all,
-        ..Options::default()
-    }
-}
-
-async fn removed(client: &mut Client, run_id: &str) -> pb::OutputRemoval {
-    loop {
-        let run = must("get", client.get(run_id).await);
-        if let Some(removal) = run.output_removed {
-            return removal;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+async fn removed(client: &Client, run_id: &str) -> pb::OutputRemoval {
+    eventually_async("its output is removed", REMOVED_MAX, async || {
+        let run = must("get", client.clone().get(run_id).await);
+        run.output_removed
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_run_reports_all_its_output_missing() {
-    let mut kennel = Kennel::start(keeping(&["--retain-runs", "1"])).await;
+    let mut kennel = Kennel::start(Options {
+        words: vec!["--retain-at-least", "0s", "--retain-runs", "1"],
+        ..Options::default()
+    })
+    .await;
     let mut client = kennel.client().await;
     let script = format!(
         "{} bytes {BYTES}; echo error >&2; exit 3",
@@ -56,8 +44,7 @@ async fn removed_run_reports_all_its_output_missing() {
     let second = must("spawn", client.spawn(sh("echo kept")).await);
     must("wait", client.ended(&second.run_id).await);
 
-    let waits = Box::pin(removed(&mut client, &first.run_id));
-    let removal = within("it is removed", REMOVED_MAX, waits).await;
+    let removal = removed(&client, &first.run_id).await;
     assert_eq!(removal.reason(), OutputRemovalReason::OwnerRuns);
     assert_eq!((removal.stdout_bytes, removal.stderr_bytes), (BYTES, 6));
     assert!(removal.remove_time.is_some());
@@ -145,87 +132,6 @@ async fn assert_other_ways_tell_it(kennel: &Kennel, client: &mut Client, run_id:
         (retention.runs_per_owner, retention.node_bytes),
         (Some(1), None)
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn oldest_output_makes_room_on_full_node() {
-    let options = keeping(&["--retain-runs", "all", "--retain-bytes", "4M"]);
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let script = format!("{} bytes {BYTES}", programs::naughty().display());
-    let waits = format!(
-        "{script}; while [ ! -e {} ]; do sleep 0.05; done",
-        go.display()
-    );
-    let mut runs = Vec::new();
-    for script in [&script, &script, &waits] {
-        let run = must("spawn", client.spawn(sh(script)).await);
-        if script == &waits {
-            let mut live = Count::default();
-            live.read(&kennel, &run.run_id, BYTES).await;
-        } else {
-            must("wait", client.ended(&run.run_id).await);
-        }
-        runs.push(run.run_id);
-    }
-    // Three megabytes of a live one, and three of each of the others: there is space for none of them.
-    for ended in &runs[..2] {
-        let waits = Box::pin(removed(&mut client, ended));
-        let removal = within("the ended ones go", REMOVED_MAX, waits).await;
-        assert_eq!(removal.reason(), OutputRemovalReason::NodeBytes);
-    }
-    fs::write(&go, "").expect("written");
-    must("wait", client.ended(&runs[2]).await);
-    let mut whole = Count::default();
-    whole.read(&kennel, &runs[2], 0).await;
-    assert_eq!((whole.came, whole.missing), (BYTES, 0), "it fits alone");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn readers_learn_of_removal_despite_readonly_directory() {
-    let options = Options {
-        user: User::Unprivileged,
-        ..keeping(&["--retain-runs", "1"])
-    };
-    let kennel = Kennel::start(options).await;
-    let mut client = kennel.client().await;
-    let first = must("spawn", client.spawn(sh("echo gone")).await);
-    must("wait", client.ended(&first.run_id).await);
-    let go = kennel.scratch().join("go");
-    let script = format!(
-        "echo up; while [ ! -e {} ]; do sleep 0.05; done",
-        go.display()
-    );
-    let second = must("spawn", client.spawn(sh(&script)).await);
-    client.hear_up(&second.run_id).await;
-
-    let runs = kennel.data_dir().join("runs");
-    let owner = fs::metadata(&runs).expect("it is there");
-    chown(&runs, Some(0), Some(0)).expect("root may take it");
-    fs::set_permissions(&runs, fs::Permissions::from_mode(0o755)).expect("own directory");
-    fs::write(&go, "").expect("written");
-    must("wait", client.ended(&second.run_id).await);
-    let waits = Box::pin(removed(&mut client, &first.run_id));
-    within("it is marked", REMOVED_MAX, waits).await;
-    let said = async || {
-        kennel
-            .log()
-            .contains("cannot remove output of ended runs")
-            .then_some(())
-    };
-    eventually_async("the log says so", PATIENCE, said).await;
-    assert!(kennel.run_dir(&first.run_id).join("index").exists());
-    let mut late = Count::default();
-    late.read(&kennel, &first.run_id, 0).await;
-    assert_eq!((late.came, late.missing, late.ended), (0, 5, true));
-
-    let owner_uid = std::os::unix::fs::MetadataExt::uid(&owner);
-    chown(&runs, Some(owner_uid), Some(owner_uid)).expect("root may give it away");
-    let gone = async || (!kennel.run_dir(&first.run_id).exists()).then_some(());
-    eventually_async("it goes", REMOVED_MAX, gone).await;
-    let kept = must("stream", client.hear_all(&second.run_id, 0).await);
-    assert_eq!(kept.text(), "up\n");
 }
 
 /// Bytes that one reader has received, of both streams together.

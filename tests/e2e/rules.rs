@@ -1,14 +1,16 @@
-//! Output rules: the actions of a line. Across deaths of the server: `rules_in_bad_weather`.
+//! Output rules: the actions of a line, and faults of rules and probes. Across deaths of the server:
+//! `rules_in_bad_weather`; ends after a result: `supervisor/tests/runs/rules.rs`.
 
 use kennel_proto::pb::{
-    self, Activity, RunState, event::Payload, lifecycle::Station, line_pattern::Pattern,
-    output_rule::Action,
+    self, Activity, RestartMode, RunState, event::Payload, lifecycle::Station,
+    line_pattern::Pattern, liveness, output_rule::Action, readiness,
 };
 use kennel_tests::{
     Client, Heard, Kennel, PATIENCE, RunExt, SpecExt, client::complaint, client::duration,
     eventually_async, must, sh,
 };
 use std::{collections::BTreeMap, time::Duration};
+use tonic::Code;
 
 pub(crate) fn rule(name: &str, pattern: Pattern, action: Action) -> pb::OutputRule {
     pb::OutputRule {
@@ -149,7 +151,7 @@ os.write(1, b'{"type":"result","session_id":"late"}\n')
 time.sleep(1000)
 "#;
     let agent = kennel_tests::argv(&["/usr/bin/env", "python3", "-c", script]);
-    let after = Duration::from_millis(1500);
+    let after = Duration::from_secs(1);
     let of_result = || {
         json(
             "/type",
@@ -203,35 +205,7 @@ time.sleep(1000)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_ended_after_its_result_has_own_end() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    for (script, state, reason) in [
-        (
-            "echo result; sleep 0.2; exit 0",
-            RunState::Succeeded,
-            "exited",
-        ),
-        ("echo result; sleep 0.2; exit 3", RunState::Failed, "exited"),
-        (
-            "echo result; trap 'exit 4' TERM; sleep 300 & wait",
-            RunState::Succeeded,
-            "result",
-        ),
-    ] {
-        let rules = vec![rule(
-            "result",
-            regex("^result$"),
-            result(Duration::from_secs(1), Duration::from_secs(5)),
-        )];
-        let run = must("spawn", client.spawn(with(sh(script), rules)).await).run_id;
-        let ended = must("end", client.ended(&run).await);
-        assert_eq!((ended.state(), ended.reason()), (state, reason), "{script}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_rules_are_named() {
+async fn faults_of_rules_and_probes_are_named() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut none = rule("none", regex("x"), emit());
@@ -247,19 +221,96 @@ async fn faults_of_rules_are_named() {
             result(Duration::from_hours(25), Duration::ZERO),
         ),
     ];
-    let status = client
-        .spawn(with(sh("true"), rules))
-        .await
-        .expect_err("faults");
-    let mut fields = complaint(&status).fields;
-    fields.sort();
-    let wanted = [
-        "spec.output_rules[0].name",
-        "spec.output_rules[1].pattern.regex",
-        "spec.output_rules[2].activity",
-        "spec.output_rules[2].name",
-        "spec.output_rules[3]",
-        "spec.output_rules[4].result.after",
-    ];
-    assert_eq!(fields, wanted);
+    let short = Some(duration(Duration::from_millis(1)));
+    let none = Some(duration(Duration::ZERO));
+    let readiness = pb::Readiness {
+        probe: Some(readiness::Probe::Tcp(pb::TcpProbe { port: 0 })),
+        interval: short,
+        start_timeout: none,
+        ..pb::Readiness::default()
+    };
+    let no_line = pb::Readiness {
+        probe: Some(readiness::Probe::Line(pb::LinePattern {
+            pattern: Some(regex("(")),
+        })),
+        ..pb::Readiness::default()
+    };
+    let liveness = pb::Liveness {
+        probe: Some(liveness::Probe::Tcp(pb::TcpProbe { port: 70_000 })),
+        interval: short,
+        timeout: none,
+        failure_threshold: Some(0),
+    };
+    let restart = pb::RestartPolicy {
+        mode: RestartMode::Always.into(),
+        factor: Some(11),
+        max_restarts: Some(0),
+        ..pb::RestartPolicy::default()
+    };
+    let spec = || sh("true");
+    let ready_by = |readiness: pb::Readiness| pb::RunSpec {
+        readiness: Some(Box::new(readiness)),
+        ..spec()
+    };
+    let live_by = |liveness: pb::Liveness| pb::RunSpec {
+        liveness: Some(liveness),
+        ..spec()
+    };
+    let succeeds_with = |codes: Vec<u32>| pb::RunSpec {
+        success_exit_codes: codes,
+        ..spec()
+    };
+    for (faulty, wanted) in [
+        (
+            with(spec(), rules),
+            &[
+                "output_rules[0].name",
+                "output_rules[1].pattern.regex",
+                "output_rules[2].activity",
+                "output_rules[2].name",
+                "output_rules[3]",
+                "output_rules[4].result.after",
+            ][..],
+        ),
+        (
+            ready_by(readiness),
+            &[
+                "readiness.interval",
+                "readiness.start_timeout",
+                "readiness.tcp.port",
+            ],
+        ),
+        (ready_by(no_line), &["readiness.line.regex"]),
+        (
+            live_by(liveness),
+            &[
+                "liveness.failure_threshold",
+                "liveness.interval",
+                "liveness.tcp.port",
+                "liveness.timeout",
+            ],
+        ),
+        (live_by(pb::Liveness::default()), &["liveness"]),
+        (succeeds_with(vec![0]), &["success_exit_codes"]),
+        (succeeds_with(vec![7, 256]), &["success_exit_codes[1]"]),
+        (succeeds_with((1..=17).collect()), &["success_exit_codes"]),
+        (
+            spec()
+                .restart(restart)
+                .on_leader_exit(pb::LeaderExitAction::Keep, None),
+            &[
+                "on_leader_exit.action",
+                "restart.factor",
+                "restart.max_restarts",
+            ],
+        ),
+    ] {
+        let status = client.spawn(faulty).await.expect_err("faults");
+        let complaint = complaint(&status);
+        assert_eq!(complaint.code, Code::InvalidArgument);
+        let mut fields = complaint.fields;
+        fields.sort();
+        let wanted = wanted.iter().map(|field| format!("spec.{field}"));
+        assert_eq!(fields, wanted.collect::<Vec<_>>());
+    }
 }

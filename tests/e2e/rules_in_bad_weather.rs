@@ -16,7 +16,10 @@ use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, client::duration, eventually,
     eventually_async, must, programs, sh, shell::run_to_end,
 };
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use std::{
+    fs::File,
+    io::Write as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -24,11 +27,15 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// SIGKILLs of the server, with the cause in the middle of them.
-const DEATHS: usize = 20;
+const DEATHS: usize = 4;
+/// And of `make soak`.
+const MANY_DEATHS: usize = 20;
 /// Limits of silence: above what a busy machine takes.
 const LIMIT: Duration = Duration::from_secs(5);
 const RESULT_AFTER: Duration = Duration::from_secs(1);
-const EVERY: Duration = Duration::from_millis(50);
+const EVERY: Duration = Duration::from_millis(200);
+/// Runs that may wait for one cause.
+const WAITING_MAX: usize = 64;
 /// Limit of a liveness probe: a slow answer of a busy machine is no failure, which comes at once.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 /// Services of the server of gRPC health.
@@ -47,9 +54,11 @@ struct Scene {
     ends: Option<fn(&Reason) -> bool>,
 }
 
-/// The causes of one kind of weather: a file, and the state of servers that are probed.
+/// The causes of one kind of weather: a pipe with a line for each run, a file, and the state of servers that are probed.
 struct Cause {
     go: PathBuf,
+    /// The named pipe, open at both ends.
+    lines: File,
     /// Not ready before it.
     starts: Server,
     /// Fails after it.
@@ -73,9 +82,13 @@ impl Cause {
         starts.says(503);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let tcp = listener.local_addr().expect("bound").port();
+        let pipe = pipe_of(&go);
+        mkfifo(&pipe, Mode::S_IRWXU).expect("own directory");
+        let lines = File::options().read(true).write(true).open(&pipe);
         let accepting = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
         Self {
             go,
+            lines: lines.expect("own pipe"),
             starts,
             fails,
             grpc: (reporter, port),
@@ -85,6 +98,8 @@ impl Cause {
 
     async fn come(&mut self) {
         std::fs::write(&self.go, "").expect("own directory");
+        let lines = [b'\n'; WAITING_MAX];
+        self.lines.write_all(&lines).expect("it fits into the pipe");
         self.starts.says(200);
         self.fails.says(503);
         let reporter = &self.grpc.0;
@@ -145,10 +160,13 @@ fn at_line(script: &str, action: Action) -> pb::RunSpec {
 
 const QUIET: &str = "exec sleep 1000";
 
-/// Returns a script that does this once the file is there, and continues.
+fn pipe_of(go: &Path) -> PathBuf {
+    go.with_extension("pipe")
+}
+
+/// Returns a script that does this once the cause is there, and continues.
 fn then(go: &Path, what: &str) -> String {
-    let go = go.display();
-    format!("until [ -e {go} ]; do sleep 0.05; done; {what}; {QUIET}")
+    format!("read x <{}; {what}; {QUIET}", pipe_of(go).display())
 }
 
 /// Returns runs that become ready, and continue.
@@ -247,9 +265,9 @@ fn is_not_ready(reason: &Reason) -> bool {
 /// Returns runs that are stopped by a rule, a probe or a limit.
 fn that_are_stopped(cause: &Cause) -> Vec<Scene> {
     let file = cause.go.display();
-    let silent = format!("until [ -e {file} ]; do echo; sleep 0.1; done; {QUIET}");
+    let silent = format!("until [ -e {file} ]; do echo; sleep 0.5; done; {QUIET}");
     let watchdog =
-        format!("until [ -e {file} ]; do systemd-notify WATCHDOG=1; sleep 0.2; done; {QUIET}");
+        format!("until [ -e {file} ]; do systemd-notify WATCHDOG=1; sleep 0.5; done; {QUIET}");
     let result = Action::Result(pb::output_rule::Result {
         after: Some(duration(RESULT_AFTER)),
         grace: None,
@@ -320,7 +338,7 @@ fn that_are_late() -> Vec<Scene> {
 /// Returns a run that writes numbered lines to both streams until the file is there; a rule tests each.
 fn counts_until(stop: &Path) -> pb::RunSpec {
     let script = format!(
-        "i=0; until [ -e {} ]; do i=$((i+1)); echo mark $i; echo noise $i; echo err $i >&2; sleep 0.05; done",
+        "i=0; until [ -e {} ]; do i=$((i+1)); echo mark $i; echo noise $i; echo err $i >&2; sleep 0.1; done",
         stop.display()
     );
     let rules = vec![
@@ -359,21 +377,28 @@ async fn spawn(client: &mut Client, scenes: Vec<Scene>) -> Played {
     runs
 }
 
-fn all_of(cause: &Cause) -> Vec<Scene> {
+/// Returns scenes of every kind, of all causes or of some.
+fn all_of(cause: &Cause, is_wanted: impl Fn(&str) -> bool) -> Vec<Scene> {
     let scenes = that_become_ready(cause).into_iter();
     let scenes = scenes.chain(that_go_on(cause));
-    scenes.chain(that_are_stopped(cause)).collect()
+    let scenes = scenes.chain(that_are_stopped(cause));
+    scenes.filter(|scene| is_wanted(scene.name)).collect()
+}
+
+/// Whether it is one of those that stand for the way in which they act: by a line, by a probe, by a notice, at a limit.
+fn stands_for_others(name: &str) -> bool {
+    ["line", "http", "notify", "annotate", "result", "live grpc"].contains(&name)
 }
 
 /// The cause comes while no server lives; servers die before, during and after its effect.
-async fn die_and_come_back(kennel: &Kennel, cause: &mut Cause) {
-    for death in 0..DEATHS {
+async fn die_and_come_back(kennel: &Kennel, cause: &mut Cause, deaths: usize) {
+    for death in 0..deaths {
         eventually("a server", Duration::from_mins(1), || kennel.server()).await;
         tokio::time::sleep(Duration::from_millis(53 * (death as u64 % 6))).await;
         if kennel.server().is_some() {
             kennel.kill_server();
         }
-        if death == DEATHS / 2 {
+        if death == deaths / 2 {
             cause.come().await;
         }
     }
@@ -416,6 +441,17 @@ async fn assert_acted_once(client: &mut Client, runs: &Played) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_probes_and_limits_act_once() {
+    assert_all_act_once(DEATHS, stands_for_others).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes: `make soak` runs it"]
+async fn rules_act_once_over_twenty_deaths() {
+    assert_all_act_once(MANY_DEATHS, |_| true).await;
+}
+
+/// Plays every scene over so many deaths, and those that are wanted without the database and at an upgrade.
+async fn assert_all_act_once(deaths: usize, is_wanted: fn(&str) -> bool) {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options {
         own_binary: true,
@@ -424,20 +460,20 @@ async fn rules_probes_and_limits_act_once() {
     .await;
     let mut client = kennel.client().await;
     let cause = |name: &str| Cause::prepare(kennel.scratch().join(name));
-    let (mut deaths, mut gone, mut replaced) = (
+    let (mut dead, mut gone, mut replaced) = (
         cause("deaths").await,
         cause("gone").await,
         cause("replaced").await,
     );
-    let mut runs = spawn(&mut client, all_of(&gone)).await;
-    let at_upgrade = spawn(&mut client, all_of(&replaced)).await;
+    let mut runs = spawn(&mut client, all_of(&gone, is_wanted)).await;
+    let at_upgrade = spawn(&mut client, all_of(&replaced, is_wanted)).await;
     let stop = kennel.scratch().join("stop");
     let counting = must("spawn", client.spawn(counts_until(&stop)).await).run_id;
-    let mut scenes = all_of(&deaths);
+    let mut scenes = all_of(&dead, |_| true);
     scenes.extend(that_are_late());
     let at_deaths = spawn(&mut client, scenes).await;
 
-    die_and_come_back(&kennel, &mut deaths).await;
+    die_and_come_back(&kennel, &mut dead, deaths).await;
     client = kennel.client().await;
     act(&client, &at_deaths).await;
     postgres.crash().await;

@@ -110,13 +110,13 @@ async fn bursts_leave_control_groups() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let before = must("spawn", client.spawn(sh("true")).await);
-    for _ in 0..3 {
+    for _ in 0..2 {
         // More than there are slots for waiting shims.
         let mut all = Vec::new();
         for _ in 0..40 {
             let mut client = client.clone();
             all.push(tokio::spawn(async move {
-                let run = must("spawn", client.spawn(sh("sleep 0.3")).await);
+                let run = must("spawn", client.spawn(sh("sleep 0.1")).await);
                 must("wait", client.ended(&run.run_id).await)
             }));
         }

@@ -2,10 +2,7 @@
 
 use kennel_proto::pb::{self, RestartMode, RunState};
 use kennel_tests::{
-    Kennel, PATIENCE, RunExt, SpecExt,
-    client::{complaint, duration},
-    must, sh,
-    shell::run_to_end,
+    Kennel, PATIENCE, RunExt, SpecExt, client::duration, must, sh, shell::run_to_end,
 };
 use std::time::Duration;
 
@@ -44,29 +41,10 @@ async fn listed_exit_code_is_success_and_stays() {
     let ended = must("wait", client.ended(&run.run_id).await);
     let seen = (ended.state(), ended.reason(), ended.code());
     assert_eq!(seen, (RunState::Cancelled, "aborted", Some(143)));
+    assert_command_line_has_codes_of_success(&kennel).await;
 }
 
-/// The next service closes it by the record of its shim.
-#[tokio::test(flavor = "multi_thread")]
-async fn exit_without_a_service_counts_the_same() {
-    let mut kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let mut spec = succeeds_with("echo up; sleep 0.5; exit 143", &[143]);
-    spec.set_recovery(pb::RecoveryPolicy::Adopt);
-    let run = must("spawn", client.spawn(spec).await).run_id;
-    client.hear_up(&run).await;
-    kennel.kill_service_after(|| {});
-    kennel.wait_for_exit(PATIENCE).await;
-    kennel.restart().await;
-    client = kennel.client().await;
-    let ended = must("wait", client.ended(&run).await);
-    let seen = (ended.state(), ended.reason(), ended.code());
-    assert_eq!(seen, (RunState::Succeeded, "success_exit", Some(143)));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_has_codes_of_success() {
-    let kennel = Kennel::on_sqlite().await;
+async fn assert_command_line_has_codes_of_success(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = [
         "run",
@@ -86,20 +64,4 @@ async fn command_line_has_codes_of_success() {
     let spec = runs[0].spec.as_ref().expect("it is shown");
     assert_eq!(spec.success_exit_codes, [143, 7]);
     assert_eq!(runs[0].state(), RunState::Succeeded);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_success_codes_are_named() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let many: Vec<u32> = (1..=17).collect();
-    for (codes, field) in [
-        (&[0][..], "spec.success_exit_codes"),
-        (&[7, 256], "spec.success_exit_codes[1]"),
-        (&many, "spec.success_exit_codes"),
-    ] {
-        let refused = client.spawn(succeeds_with("true", codes)).await;
-        let fields = complaint(&refused.expect_err("a fault")).fields;
-        assert_eq!(fields, [field]);
-    }
 }

@@ -73,7 +73,6 @@ async fn stage(words: &[&'static str]) -> Stage {
 
 /// A run that has ended, the expected first line, and its expected span.
 struct Scene {
-    stage: Stage,
     run: String,
     reason: &'static str,
     says: &'static str,
@@ -110,9 +109,8 @@ impl Scene {
         owned(fixed.into_iter().chain(error))
     }
 
-    /// Checks that the run's span and the counter of ended runs agree with the row, once, and have nothing else.
-    async fn check_telemetry(&self) {
-        let collector = &self.stage.collector;
+    /// Checks that the run's span agrees with the row, once, and has nothing else.
+    async fn check_span(&self, collector: &Collector) {
         let spans = || -> Vec<SpanRow> {
             let spans = collector.spans().into_iter().map(SpanRow::from);
             let whole = spans.filter(|span| {
@@ -121,10 +119,7 @@ impl Scene {
             whole.collect()
         };
         let what = format!("{} is reported", self.says);
-        eventually(&what, PATIENCE, || {
-            (!spans().is_empty() && collector.count("kennel.run.ended", &[]) > 0).then_some(())
-        })
-        .await;
+        eventually(&what, PATIENCE, || (!spans().is_empty()).then_some(())).await;
         let found = spans();
         let [span] = &found[..] else {
             panic!("{}: reported more than once: {found:#?}", self.says);
@@ -145,20 +140,42 @@ impl Scene {
         assert_eq!(marks, expected, "{}: {span:#?}", self.says);
         let wrong = self.marks.error.map(|_| self.reason);
         assert_eq!(span.error.as_deref(), wrong, "{}", self.says);
-
-        let mut series = collector.series("kennel.run.ended");
-        for (attributes, _) in &mut series {
-            attributes.remove("kennel.containment");
-        }
-        // The parent of a run is counted too.
-        if self.reason == "parent_ended" {
-            let aborted = |(name, value): (&String, &String)| {
-                name == "kennel.run.end_reason" && value == "aborted"
-            };
-            series.retain(|(attributes, _)| !attributes.iter().any(aborted));
-        }
-        assert_eq!(series, [(self.counted(), 1)], "{}", self.says);
     }
+}
+
+/// Checks the first lines of all runs of a server, their spans, and that each is counted once. Returns their reasons.
+async fn check(stage: &Stage, scenes: &[Scene]) -> BTreeSet<&'static str> {
+    let mut expected: BTreeMap<BTreeMap<String, String>, u64> = BTreeMap::new();
+    for scene in scenes {
+        let Scene {
+            run, reason, says, ..
+        } = scene;
+        let ended = must("get", stage.client().await.get(run).await);
+        assert_eq!(ended.reason(), *reason, "{says}: {ended:?}");
+        let answer = answer(stage, run, &[]);
+        let first = answer.lines().next().unwrap_or_default();
+        assert!(first.starts_with(says), "{reason}: {answer}");
+        let json: serde_json::Value =
+            serde_json::from_str(&why_json(stage, run)).expect("it is JSON");
+        assert_eq!(json["answer"], first);
+        scene.check_span(&stage.collector).await;
+        *expected.entry(scene.counted()).or_default() += 1;
+    }
+    let counted = || {
+        let mut series: BTreeMap<BTreeMap<String, String>, u64> = BTreeMap::new();
+        for (mut attributes, count) in stage.collector.series("kennel.run.ended") {
+            attributes.remove("kennel.containment");
+            *series.entry(attributes).or_default() += count;
+        }
+        series
+    };
+    let total: u64 = expected.values().sum();
+    eventually("all are counted", PATIENCE, || {
+        (counted().values().sum::<u64>() >= total).then_some(())
+    })
+    .await;
+    assert_eq!(counted(), expected);
+    scenes.iter().map(|scene| scene.reason).collect()
 }
 
 fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
@@ -168,64 +185,55 @@ fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String
 
 #[tokio::test(flavor = "multi_thread")]
 async fn first_line_names_each_possible_end() {
-    let mut seen = BTreeSet::new();
-    for scene in [
-        Box::pin(exited(
+    let stage = stage(&[]).await;
+    let mut scenes = Vec::new();
+    for (script, says, marks) in [
+        (
             "exit 0",
             "Ended by itself: its command exited with code 0 at 2",
             marks("succeeded", None, "empty").exit(CODE, "0"),
-        ))
-        .await,
-        Box::pin(exited(
+        ),
+        (
             "exit 3",
             "Ended by itself: its command exited with code 3 at 2",
             marks("failed", Some("exit_nonzero"), "empty").exit(CODE, "3"),
-        ))
-        .await,
-        Box::pin(exited(
+        ),
+        (
             "kill -SEGV $$",
             "Ended by SIGSEGV at 2",
             marks("failed", Some("signal"), "empty").exit(SIGNAL, "SIGSEGV"),
-        ))
-        .await,
-        Box::pin(killed_from_outside()).await,
-        Box::pin(signalled_by_a_client()).await,
-        Box::pin(aborted()).await,
-        Box::pin(not_executable()).await,
-        Box::pin(fenced()).await,
+        ),
+    ] {
+        let run = end(&stage, sh(script)).await;
+        scenes.push(scene(run, "exited", says, marks));
+    }
+    scenes.extend([
+        Box::pin(killed_from_outside(&stage)).await,
+        Box::pin(signalled_by_a_client(&stage)).await,
+        Box::pin(aborted(&stage)).await,
+        Box::pin(not_executable(&stage)).await,
+        Box::pin(fenced(&stage)).await,
+        Box::pin(shim_was_lost(&stage)).await,
+        Box::pin(ran_too_long(&stage)).await,
+        Box::pin(paused_too_long(&stage)).await,
+        Box::pin(wrote_too_much(&stage)).await,
+        Box::pin(crashed_too_often(&stage)).await,
+        Box::pin(never_ready(&stage)).await,
+        Box::pin(hung_after_its_result(&stage)).await,
+        Box::pin(was_not_live(&stage)).await,
+        Box::pin(gave_no_sign(&stage)).await,
+        Box::pin(exited_with_a_code_of_success(&stage)).await,
+    ]);
+    scenes.extend(Box::pin(lost_its_parent(&stage)).await);
+    let mut seen = check(&stage, &scenes).await;
+    drop(stage);
+    for (stage, scene) in [
         Box::pin(shut_down()).await,
         Box::pin(service_died()).await,
         Box::pin(host_started_anew()).await,
         Box::pin(no_server_came_back()).await,
-        Box::pin(shim_was_lost()).await,
-        Box::pin(ran_too_long()).await,
-        Box::pin(paused_too_long()).await,
-        Box::pin(wrote_too_much()).await,
-        Box::pin(crashed_too_often()).await,
-        Box::pin(never_ready()).await,
-        Box::pin(hung_after_its_result()).await,
-        Box::pin(was_not_live()).await,
-        Box::pin(gave_no_sign()).await,
-        Box::pin(exited_with_a_code_of_success()).await,
-        Box::pin(lost_its_parent()).await,
     ] {
-        let Scene {
-            stage: kennel,
-            run,
-            reason,
-            says,
-            ..
-        } = &scene;
-        let ended = must("get", kennel.client().await.get(run).await);
-        assert_eq!(ended.reason(), *reason, "{says}: {ended:?}");
-        let answer = answer(kennel, run, &[]);
-        let first = answer.lines().next().unwrap_or_default();
-        assert!(first.starts_with(says), "{reason}: {answer}");
-        let json: serde_json::Value =
-            serde_json::from_str(&why_json(kennel, run)).expect("it is JSON");
-        assert_eq!(json["answer"], first);
-        scene.check_telemetry().await;
-        seen.insert(scene.reason);
+        seen.extend(check(&stage, &[scene]).await);
     }
     let not_here: BTreeSet<&str> = NOT_HERE.iter().map(|(reason, _)| *reason).collect();
     let accounted: BTreeSet<&str> = seen.union(&not_here).copied().collect();
@@ -310,45 +318,35 @@ async fn story_is_in_order_with_orderer_and_rungs() {
     must("abort", client.abort(&run.run_id).await);
 }
 
-async fn exited(script: &str, says: &'static str, marks: Marks) -> Scene {
-    let kennel = stage(&[]).await;
-    let run = end(&kennel, sh(script)).await;
-    scene(kennel, run, "exited", says, marks)
-}
-
-async fn killed_from_outside() -> Scene {
-    let kennel = stage(&[]).await;
-    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+async fn killed_from_outside(kennel: &Kennel) -> Scene {
+    let run = up(kennel, sh("echo up; exec sleep 1000")).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     kill_exactly(&leader, Signal::SIGKILL);
-    ended(&kennel, &run.run_id).await;
+    ended(kennel, &run.run_id).await;
     let says = "Ended by SIGKILL from outside at 2";
     let marks = marks("failed", Some("signal"), "empty").exit(SIGNAL, "SIGKILL");
-    scene(kennel, run.run_id, "exited", says, marks)
+    scene(run.run_id, "exited", says, marks)
 }
 
-async fn signalled_by_a_client() -> Scene {
-    let kennel = stage(&[]).await;
-    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+async fn signalled_by_a_client(kennel: &Kennel) -> Scene {
+    let run = up(kennel, sh("echo up; exec sleep 1000")).await;
     let sent = kennel.cli(&["signal", "USR1", &run.run_id]).output();
     let sent = sent.expect("it runs");
     assert!(sent.status.success(), "{sent:?}");
-    ended(&kennel, &run.run_id).await;
+    ended(kennel, &run.run_id).await;
     let says = "Ended by SIGUSR1, which uid:";
     let marks = marks("failed", Some("signal"), "empty").exit(SIGNAL, "SIGUSR1");
-    scene(kennel, run.run_id, "exited", says, marks)
+    scene(run.run_id, "exited", says, marks)
 }
 
-async fn aborted() -> Scene {
-    let kennel = stage(&[]).await;
-    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+async fn aborted(kennel: &Kennel) -> Scene {
+    let run = up(kennel, sh("echo up; exec sleep 1000")).await;
     must("abort", kennel.client().await.abort(&run.run_id).await);
     let marks = marks("cancelled", None, "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run.run_id, "aborted", "Ended because uid:", marks)
+    scene(run.run_id, "aborted", "Ended because uid:", marks)
 }
 
-async fn not_executable() -> Scene {
-    let kennel = stage(&[]).await;
+async fn not_executable(kennel: &Kennel) -> Scene {
     let noise = kennel.scratch().join("noise");
     fs::write(&noise, [0_u8; 64]).expect("written");
     fs::set_permissions(&noise, fs::Permissions::from_mode(0o755)).expect("changed");
@@ -358,28 +356,27 @@ async fn not_executable() -> Scene {
     refused.expect_err("it cannot be executed");
     let says = "Never started: start failed at exec";
     let marks = marks("failed", Some("spawn_failed"), "never_ran");
-    scene(kennel, run, "start_failed", says, marks)
+    scene(run, "start_failed", says, marks)
 }
 
-async fn fenced() -> Scene {
-    let kennel = stage(&[]).await;
+async fn fenced(kennel: &Kennel) -> Scene {
     let run = new_run_id();
     must("abort", kennel.client().await.abort(&run).await);
     let marks = marks("cancelled", None, "never_ran");
-    scene(kennel, run, "fenced", "Never started: uid:", marks)
+    scene(run, "fenced", "Never started: uid:", marks)
 }
 
-async fn shut_down() -> Scene {
+async fn shut_down() -> (Stage, Scene) {
     let mut kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     kennel.terminate(PATIENCE).await;
     kennel.restart().await;
     let says = "Ended because the service was shut down: after SIG";
     let marks = marks("cancelled", None, "empty").exit(SIGNAL, "SIGINT");
-    scene(kennel, run.run_id, "server_shutdown", says, marks)
+    (kennel, scene(run.run_id, "server_shutdown", says, marks))
 }
 
-async fn service_died() -> Scene {
+async fn service_died() -> (Stage, Scene) {
     let mut kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     kennel.kill_service_after(|| {});
@@ -388,10 +385,10 @@ async fn service_died() -> Scene {
     ended(&kennel, &run.run_id).await;
     let says = "Ended while its service was dead: its shim ended it by its own plan";
     let marks = marks("lost", Some("lost"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run.run_id, "service_lost", says, marks)
+    (kennel, scene(run.run_id, "service_lost", says, marks))
 }
 
-async fn host_started_anew() -> Scene {
+async fn host_started_anew() -> (Stage, Scene) {
     let mut kennel = stage(&[]).await;
     let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
@@ -413,12 +410,13 @@ async fn host_started_anew() -> Scene {
     .await;
     let says = "Ended with its host, which was started anew";
     let marks = marks("lost", Some("unverified"), "unverified");
-    scene(kennel, run.run_id, "rebooted", says, marks)
+    (kennel, scene(run.run_id, "rebooted", says, marks))
 }
 
-async fn no_server_came_back() -> Scene {
+async fn no_server_came_back() -> (Stage, Scene) {
     let kennel = stage(&["--orphan-ttl", "100ms"]).await;
-    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+    let script = "trap 'echo asked; exit 9' TERM; echo up; while :; do sleep 0.02; done";
+    let run = up(&kennel, sh(script)).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     let lock = kennel.data_dir().join("server.lock");
     fs::remove_file(&lock).expect("it is there");
@@ -430,17 +428,19 @@ async fn no_server_came_back() -> Scene {
     .await;
     fs::remove_dir(&lock).expect("own directory");
     ended(&kennel, &run.run_id).await;
+    let mut client = kennel.client().await;
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(heard.text(), "up\nasked\n");
     let says = "Ended by Kennel, which could not continue it";
-    let marks = marks("lost", Some("lost"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run.run_id, "orphan_terminated", says, marks)
+    let marks = marks("lost", Some("lost"), "empty").exit(CODE, "9");
+    (kennel, scene(run.run_id, "orphan_terminated", says, marks))
 }
 
-async fn shim_was_lost() -> Scene {
-    let kennel = stage(&[]).await;
-    let run = up(&kennel, sh("echo up; exec sleep 1000")).await;
+async fn shim_was_lost(kennel: &Kennel) -> Scene {
+    let run = up(kennel, sh("echo up; exec sleep 1000")).await;
     let shim = Proc::read(run.attempt().shim_pid).expect("it lives");
     kill_exactly(&shim, Signal::SIGKILL);
-    ended(&kennel, &run.run_id).await;
+    ended(kennel, &run.run_id).await;
     let says = "Ended by Kennel, which had lost the run's shim, its own process beside the command; after SIGTERM its command was ended by SIGTERM";
     let (error, verdict) = if kennel.cgroup_bases().is_empty() {
         ("unverified", "unverified")
@@ -448,16 +448,15 @@ async fn shim_was_lost() -> Scene {
         ("shim_lost", "empty")
     };
     let marks = marks("failed", Some(error), verdict).exit(SIGNAL, "SIGTERM");
-    scene(kennel, run.run_id, "shim_lost", says, marks)
+    scene(run.run_id, "shim_lost", says, marks)
 }
 
-async fn ran_too_long() -> Scene {
-    let kennel = stage(&[]).await;
+async fn ran_too_long(kennel: &Kennel) -> Scene {
     let spec = sh("exec sleep 1000").max_runtime(Duration::from_millis(100));
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says = "Ended by its limit of time: it had run for longer than max_runtime allows (100ms); after SIGTERM";
     let marks = marks("failed", Some("timeout"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run, "deadline_exceeded", says, marks)
+    scene(run, "deadline_exceeded", says, marks)
 }
 
 fn line(text: &str) -> pb::LinePattern {
@@ -466,32 +465,30 @@ fn line(text: &str) -> pb::LinePattern {
     }
 }
 
-async fn never_ready() -> Scene {
-    let kennel = stage(&[]).await;
+async fn never_ready(kennel: &Kennel) -> Scene {
     let mut spec = sh("exec sleep 1000");
     spec.readiness = Some(Box::new(pb::Readiness {
         probe: Some(pb::readiness::Probe::Line(line("ready"))),
         start_timeout: Some(duration(Duration::from_millis(100))),
         ..pb::Readiness::default()
     }));
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says = "Ended because it was not ready within its start timeout (100ms); after SIGTERM";
     let marks = marks("failed", Some("not_ready"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run, "not_ready", says, marks)
+    scene(run, "not_ready", says, marks)
 }
 
-async fn exited_with_a_code_of_success() -> Scene {
-    let kennel = stage(&[]).await;
+async fn exited_with_a_code_of_success(kennel: &Kennel) -> Scene {
     let mut spec = sh("exit 143");
     spec.success_exit_codes = vec![143];
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says = "Ended by itself: its command exited with code 143";
     let marks = marks("succeeded", None, "empty").exit(CODE, "143");
-    scene(kennel, run, "success_exit", says, marks)
+    scene(run, "success_exit", says, marks)
 }
 
-async fn lost_its_parent() -> Scene {
-    let kennel = stage(&[]).await;
+/// The parent is aborted, as another run was.
+async fn lost_its_parent(kennel: &Kennel) -> [Scene; 2] {
     let mut client = kennel.client().await;
     let mut spec = sh("exec sleep 1000");
     let parent = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
@@ -504,11 +501,13 @@ async fn lost_its_parent() -> Scene {
     must("ended", client.ended(&run).await);
     let marks = marks("cancelled", None, "empty").exit(SIGNAL, "SIGTERM");
     let says = "Ended because its parent, run 0";
-    scene(kennel, run, "parent_ended", says, marks)
+    [
+        scene(parent, "aborted", "Ended because uid:", marks),
+        scene(run, "parent_ended", says, marks),
+    ]
 }
 
-async fn was_not_live() -> Scene {
-    let kennel = stage(&[]).await;
+async fn was_not_live(kennel: &Kennel) -> Scene {
     let mut spec = sh("exec sleep 1000");
     // No process serves this port.
     let tcp = pb::TcpProbe { port: 1 };
@@ -518,24 +517,22 @@ async fn was_not_live() -> Scene {
         failure_threshold: Some(2),
         ..pb::Liveness::default()
     });
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says = "Ended because it was not live: 2 probes failed in a row, the last with: Connection refused";
     let marks = marks("failed", Some("not_live"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run, "not_live", says, marks)
+    scene(run, "not_live", says, marks)
 }
 
-async fn gave_no_sign() -> Scene {
-    let kennel = stage(&[]).await;
+async fn gave_no_sign(kennel: &Kennel) -> Scene {
     let mut spec = sh("exec sleep 1000");
     spec.liveness = Some(crate::notify::watchdog(Duration::from_millis(300)));
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says = "Ended by its watchdog: its command gave no sign for 300ms; after SIGTERM its command was ended by SIGTERM";
     let marks = marks("failed", Some("watchdog"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run, "watchdog", says, marks)
+    scene(run, "watchdog", says, marks)
 }
 
-async fn hung_after_its_result() -> Scene {
-    let kennel = stage(&[]).await;
+async fn hung_after_its_result(kennel: &Kennel) -> Scene {
     let mut spec = sh("echo result; exec sleep 1000");
     let after = Some(duration(Duration::from_millis(100)));
     spec.output_rules = vec![pb::OutputRule {
@@ -547,59 +544,49 @@ async fn hung_after_its_result() -> Scene {
         })),
         ..pb::OutputRule::default()
     }];
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says = "Ended after its result: the output rule done had seen it, and the run did not end by itself; after SIGTERM";
     let marks = marks("succeeded", None, "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run, "result", says, marks)
+    scene(run, "result", says, marks)
 }
 
-async fn paused_too_long() -> Scene {
-    let kennel = stage(&[]).await;
+async fn paused_too_long(kennel: &Kennel) -> Scene {
     let spec = sh("echo up; exec sleep 1000");
     let spec = spec.max_pause(Duration::from_millis(50), pb::OnMaxPause::Abort);
-    let run = up(&kennel, spec).await;
+    let run = up(kennel, spec).await;
     must("pause", kennel.client().await.pause(&run.run_id).await);
-    ended(&kennel, &run.run_id).await;
+    ended(kennel, &run.run_id).await;
     let says =
         "Ended by its limit of time: it had been paused for longer than max_pause allows (50ms)";
     let marks = marks("failed", Some("timeout"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run.run_id, "deadline_exceeded", says, marks)
+    scene(run.run_id, "deadline_exceeded", says, marks)
 }
 
-async fn wrote_too_much() -> Scene {
-    let kennel = stage(&[]).await;
+async fn wrote_too_much(kennel: &Kennel) -> Scene {
     let spec = sh("while :; do echo 0123456789012345678901234567890123456789; done");
     let spec = spec.kept_output(1024 * 1024, pb::OutputOverflow::Abort);
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says =
         "Ended by its limit of output: it had written more than is kept of it (1048576 bytes)";
     let marks = marks("failed", Some("limit"), "empty").exit(SIGNAL, "SIGTERM");
-    scene(kennel, run, "limit_exceeded", says, marks)
+    scene(run, "limit_exceeded", says, marks)
 }
 
-async fn crashed_too_often() -> Scene {
-    let kennel = stage(&[]).await;
+async fn crashed_too_often(kennel: &Kennel) -> Scene {
     let spec = sh("exit 3").restart(pb::RestartPolicy {
         mode: pb::RestartMode::OnFailure.into(),
         delay: Duration::from_millis(10).try_into().ok(),
         max_restarts: Some(1),
         ..pb::RestartPolicy::default()
     });
-    let run = end(&kennel, spec).await;
+    let run = end(kennel, spec).await;
     let says = "Ended because it had been started again as often as it may: after 1 restart in a row the last attempt exited with code 3";
     let marks = marks("failed", Some("restarts_exhausted"), "empty").exit(CODE, "3");
-    scene(kennel, run, "restarts_exhausted", says, marks)
+    scene(run, "restarts_exhausted", says, marks)
 }
 
-fn scene(
-    stage: Stage,
-    run: String,
-    reason: &'static str,
-    says: &'static str,
-    marks: Marks,
-) -> Scene {
+fn scene(run: String, reason: &'static str, says: &'static str, marks: Marks) -> Scene {
     Scene {
-        stage,
         run,
         reason,
         says,
