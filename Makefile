@@ -7,10 +7,22 @@ SHELL := /bin/bash
 # packages (by .ci/tools, where they are missing).
 export CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
+export PATH := $(KENNEL_TOOLS)/rust/bin:$(PATH)
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
+# Compiles what tests run, and lints it on the way: one build for both. __CLIPPY_HACKERY__ is clippy's own separator.
+LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ $(CARGO)
 
-.PHONY: help build serve test quick check lint form clippy fmt proto proto-image bench growth profile soak vm site pages tools
+ifeq ($(firstword $(MAKECMDGOALS)),ring)
+# The words after `ring` are names of rings, and no targets.
+RINGS := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+.PHONY: ring $(RINGS)
+$(RINGS): ring
+ring: ## run slow rings by name, as in `make ring clients site`, and record that they passed; without a name: list them
+	@.ci/ring $(if $(RINGS),run $(RINGS),list)
+else
+
+.PHONY: help build serve quick test test-all binaries nextest check lint form fmt proto proto-image mutants bench growth profile soak vm site tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,46 +33,60 @@ build: ## build the binary
 serve: ## start a server on embedded SQLite, data under target/serve
 	$(CARGO) run -p kennel -- serve --data-dir "$(CARGO_TARGET_DIR)/serve"
 
-test: tools form ## everything that must hold before a change lands; ends with the test runner's summary
-	$(CARGO) build --workspace --bins
-	$(CARGO) metadata --format-version 1 >"$(CARGO_TARGET_DIR)/packages.json"
-	$(CARGO) nextest list --workspace --list-type binaries-only --message-format json >"$(CARGO_TARGET_DIR)/tests.json"
-	nice -n 19 $(MAKE) --no-print-directory clippy pages >"$(CARGO_TARGET_DIR)/lint.log" 2>&1 & lint=$$!; \
-	cargo nextest run --cargo-metadata "$(CARGO_TARGET_DIR)/packages.json" --binaries-metadata "$(CARGO_TARGET_DIR)/tests.json" \
-		--test-threads $$((1 + $$(nproc))) && failed=0 || failed=$$?; \
-	wait $$lint || { cat "$(CARGO_TARGET_DIR)/lint.log" >&2; exit 1; }; \
-	exit $$failed
-
 quick: ## the core alone, without root, services or tools, but for full disks, which take a process each: lifecycle, journal, store on SQLite, supervisor on a fake kernel
 	$(CARGO) test --quiet -p kennel-lifecycle -p kennel-journal -p kennel-store -p kennel-supervisor --lib --test lifecycle --test journal --test sqlite --test runs -- --skip full_disk
 
-check: clippy ## what a change to one crate needs: types and lints, no tests
+test: tools form ## everything that a change of the product's own code can break; ends with the test runner's summary
+	$(MAKE) --no-print-directory nextest FILTER="$$(.ci/ring filter)"
 
-lint: form clippy ## form, lints, the contract, and the licences where cargo-deny is installed
+test-all: test ## make test, then every slow ring: clients, manifests, programs, site, virtual machines, matrix, soak's short forms
+	.ci/ring run all
+
+# Builds and lints what tests run. The runner gets its binaries by a list, so that nothing waits for cargo's lock.
+binaries:
+	$(LINTED) build --workspace --bins
+	$(CARGO) metadata --format-version 1 >"$(CARGO_TARGET_DIR)/packages.json"
+	$(LINTED) nextest list --workspace --list-type binaries-only --message-format json >"$(CARGO_TARGET_DIR)/tests.json"
+
+# Runs the tests that FILTER selects.
+nextest: binaries
+	cargo nextest run --cargo-metadata "$(CARGO_TARGET_DIR)/packages.json" --binaries-metadata "$(CARGO_TARGET_DIR)/tests.json" \
+		--test-threads $$((2 * $$(nproc))) -E '$(FILTER)'
+
+check: ## what a change to one crate needs: types and lints, no tests
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+lint: form check ## form, licences, types and lints
 
 form: tools
 	cargo fmt --all -- --check
-	$(BUF) lint
-	$(BUF) format --diff --exit-code proto
-	$(BUF) breaking --against proto/kennel.v1.binpb
-	if command -v cargo-deny >/dev/null; then cargo deny --offline --locked check bans licenses sources; else echo "cargo-deny is not installed: licences and bans were not checked"; fi
-
-clippy:
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	cargo fetch --locked --quiet
+	cargo deny --offline --locked check bans licenses sources
+	if GIT_TERMINAL_PROMPT=0 timeout 30 cargo deny --log-level off fetch db >/dev/null 2>&1; then \
+		cargo deny --offline --locked check advisories; \
+	else \
+		echo "advisories were not checked: RustSec's database cannot be reached"; \
+	fi
 
 fmt: ## format Rust and proto
 	cargo fmt --all
 	if [ -x "$(BUF)" ]; then "$(BUF)" format -w proto; fi
 
-proto: tools ## lint the contract and compare it with the committed image
+proto: ## lint the contract and compare it with the committed image
+	.ci/tools buf
 	$(BUF) lint
+	$(BUF) format --diff --exit-code proto
 	$(BUF) breaking --against proto/kennel.v1.binpb
 
-proto-image: tools ## accept the present contract as the one that must not break
+proto-image: ## accept the present contract as the one that must not break
+	.ci/tools buf
 	$(BUF) build -o proto/kennel.v1.binpb
 
+mutants: ## put 60 faults into the product, one after the other, and list which tests notice: an hour or two
+	.ci/mutants
+
 bench: ## measure beside the floors, and say which targets are not reached
-	.ci/tools bench
+	.ci/tools tests bench
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p kennel-tests --bin bench
 
@@ -79,17 +105,15 @@ soak: ## what takes too long for every change: 100,000 runs under faults, as man
 	KENNEL_MUTATIONS=1000000 $(CARGO) test --release -p kennel-keeper -p kennel-lifecycle -p kennel-store -p kennel-edge -- wrong_bytes have_these_bytes
 
 vm: ## the virtual machines, the long ones too: limits of runs, no memory left, escaping programs, loss of power, on Debian's kernel; a booted systemd
-	.ci/tools vm
-	$(CARGO) build --workspace --bins
-	$(CARGO) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
+	.ci/tools tests vm images
+	$(LINTED) build --workspace --bins
+	$(LINTED) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
 
-site: tools ## build the documentation into target/site/book, and check its links
-	$(CARGO) build --workspace --bins
-	@$(MAKE) --no-print-directory pages
-
-# Of binaries that are built.
-pages:
+site: ## build the documentation into target/site/book, and check its links
+	.ci/tools site
+	$(LINTED) build --workspace --bins
 	"$(CARGO_TARGET_DIR)/debug/site" "$(CARGO_TARGET_DIR)/site"
 
-tools: ## install what the checks need, where it is missing
+tools: ## install what make test needs, where it is missing
 	.ci/tools
+endif
