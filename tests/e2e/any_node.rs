@@ -2,18 +2,14 @@
 
 use kennel_proto::pb::{self, NodeReachability, RunFilter, RunState};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, argv, eventually_async, must, shell::run_to_end,
+    Client, Kennel, PATIENCE, argv, cases, eventually_async, fleet::ThreeNodes, must,
+    shell::run_to_end,
 };
 
-async fn nodes(postgres: &Postgres) -> [Kennel; 3] {
-    let node = async |name| {
-        Kennel::start(Options {
-            words: vec!["--node-name", name, "--node-lease", "3s"],
-            ..Options::on(&postgres.url())
-        })
-        .await
-    };
-    [node("one").await, node("two").await, node("three").await]
+cases! {
+    fn requests_at_any_of_three_nodes(mut ThreeNodes::start().await);
+    list_over_nodes_continues_at_any_of_them,
+    node_is_drained_and_named_for_spawns_elsewhere,
 }
 
 /// Returns the output of a command that succeeds, or its error.
@@ -39,12 +35,12 @@ async fn page(at: &mut Client, filter: &RunFilter, page_token: String) -> pb::Li
     must("page", at.process.list_runs(request).await).into_inner()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn list_over_nodes_continues_at_any_of_them() {
-    let postgres = Postgres::start().await;
-    let [mut one, two, three] = nodes(&postgres).await;
+async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
+    let ThreeNodes {
+        one, two, three, ..
+    } = nodes;
     let mut spawned = Vec::new();
-    for node in [&one, &two, &three, &one, &two] {
+    for node in [&*one, &*two, &*three, &*one, &*two] {
         let run = node.client().await.spawn(argv(&["sleep", "600"])).await;
         spawned.push(must("spawn", run).run_id);
     }
@@ -84,7 +80,7 @@ async fn list_over_nodes_continues_at_any_of_them() {
         runs.iter().all(is_marked).then_some(())
     })
     .await;
-    let table = must("ps", said(&three, &["ps"]).await);
+    let table = must("ps", said(three, &["ps"]).await);
     for (id, node, state) in [
         (&spawned[4], "one", "UNREACHABLE (RUNNING)"),
         (&spawned[3], "two", "RUNNING"),
@@ -99,21 +95,22 @@ async fn list_over_nodes_continues_at_any_of_them() {
             .collect();
         assert_eq!(words[1..3], [node, state], "{table}");
     }
-    let table = must("ps", said(&two, &["ps", "--node", "one", "-q"]).await);
+    let table = must("ps", said(two, &["ps", "--node", "one", "-q"]).await);
     assert_eq!(table, format!("{}\n{}\n", spawned[1], spawned[4]));
-    let unknown = said(&two, &["ps", "--node", "four"]).await;
+    let unknown = said(two, &["ps", "--node", "four"]).await;
     assert!(unknown.expect_err("none").contains("four"));
-    one.launch_again().await;
+    one.restart().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn node_is_drained_and_named_for_spawns_elsewhere() {
-    let postgres = Postgres::start().await;
-    let [one, two, mut three] = nodes(&postgres).await;
-    must("drain", said(&two, &["drain", "one"]).await);
+async fn node_is_drained_and_named_for_spawns_elsewhere(nodes: &mut ThreeNodes) {
+    nodes.see_each_other().await;
+    let ThreeNodes {
+        one, two, three, ..
+    } = nodes;
+    must("drain", said(two, &["drain", "one"]).await);
     let shows = async |what: &str, word: bool| {
         eventually_async(what, PATIENCE, async || {
-            let table = said(&two, &["nodes"]).await.ok()?;
+            let table = said(two, &["nodes"]).await.ok()?;
             let line = table.lines().find(|line| line.contains(" one "))?;
             (line.contains("draining") == word).then_some(())
         })
@@ -123,12 +120,12 @@ async fn node_is_drained_and_named_for_spawns_elsewhere() {
     // The next server of the node continues it, and reports it from its start on.
     one.kill_server();
     let spawn = ["--node", "one", "spawn", "--", "sleep", "600"];
-    let refused = said(&two, &spawn).await.expect_err("it is drained");
+    let refused = said(two, &spawn).await.expect_err("it is drained");
     assert!(refused.contains("drain"), "{refused}");
     shows("it is still drained", true).await;
-    must("undrain", said(&two, &["undrain", "one"]).await);
+    must("undrain", said(two, &["undrain", "one"]).await);
     shows("it takes runs again", false).await;
-    let id = must("spawn", said(&two, &spawn).await);
+    let id = must("spawn", said(two, &spawn).await);
     let run = must("get", two.client().await.get(id.trim()).await);
     assert_eq!(run.other_node.expect("there").node_name, "one");
 
@@ -138,14 +135,14 @@ async fn node_is_drained_and_named_for_spawns_elsewhere() {
         &["undrain", "three"],
         &["spawn", "--node", "three", "--", "true"],
     ] {
-        let refused = said(&two, words).await.expect_err("no server is there");
+        let refused = said(two, words).await.expect_err("no server is there");
         assert!(refused.contains("node three"), "{refused}");
     }
     for words in [
         &["drain", "four"][..],
         &["spawn", "--node", "four", "--", "true"],
     ] {
-        let refused = said(&two, words).await.expect_err("no such node");
+        let refused = said(two, words).await.expect_err("no such node");
         assert!(refused.contains("\"four\""), "{refused}");
     }
     three.launch_again().await;

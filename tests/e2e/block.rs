@@ -5,12 +5,19 @@ use kennel_proto::pb::{
     event::Payload,
 };
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async, must,
-    pattern, postgres::Postgres, programs, sh, within,
+    Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, cases, complaint, eventually_async,
+    must, pattern, postgres::Postgres, programs, sh, within,
 };
 use nix::sys::signal::Signal;
 use std::{fs, path::Path, time::Duration};
 use tonic::{Status, Streaming};
+
+cases! {
+    fn waiting_output_of_one_server(Kennel::on_sqlite().await);
+    waiting_run_is_ended_without_loss,
+    deleted_consumer_no_longer_blocks,
+    command_waits_for_slowest_consumer_without_loss,
+}
 
 const MIB: usize = 1 << 20;
 /// Space of a segment with a bound of one MiB, and the addition of lifecycle entries and blocks.
@@ -83,19 +90,8 @@ async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
     within("a warning", PATIENCE, waits).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_waits_for_slowest_consumer_without_loss() {
-    every_byte_arrives(Options::default(), 32 * MIB).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn command_waits_for_slowest_consumer_on_postgres() {
-    let postgres = Postgres::start().await;
-    every_byte_arrives(Options::on(&postgres.url()), 8 * MIB).await;
-}
-
-async fn every_byte_arrives(options: Options, bytes: usize) {
-    let kennel = Kennel::start(options).await;
+async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
+    let bytes = 8 * MIB;
     let mut client = kennel.client().await;
     let program = programs::naughty();
     let script = format!("{} bytes {bytes}", program.display());
@@ -187,9 +183,7 @@ fn lines(progress: &Path) -> String {
     )
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn waiting_run_is_ended_without_loss() {
-    let kennel = Kennel::on_sqlite().await;
+async fn waiting_run_is_ended_without_loss(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
     for name in ["abort", "runtime", "orphan"] {
@@ -363,9 +357,7 @@ async fn acknowledged_output_survives_the_keeper() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn deleted_consumer_no_longer_blocks() {
-    let kennel = Kennel::on_sqlite().await;
+async fn deleted_consumer_no_longer_blocks(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!("{} bytes {}", programs::naughty().display(), 4 * MIB);
     let run = must("spawn", client.spawn(waiting(&script)).await);
@@ -409,12 +401,15 @@ async fn waiting_output_of_ended_run_stays_until_acknowledged() {
         let run = must("get", kennel.client().await.get(id).await);
         run.output_removed
     };
-    // The same check that removes the one would remove the other.
+    // A server begins with a check; the same check that removes the one would remove the other.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
     let gone = async || removed(&plain.run_id).await;
     eventually_async("the plain one goes", REMOVED_MAX, gone).await;
     let heard = must("stream", client.hear_all(id, 0).await);
     assert_eq!(heard.text(), "waits\n");
     ack(&mut client, id, "reads", Acked::Seq(heard.last_seq())).await;
+    kennel.kill_server();
     let gone = async || removed(id).await;
     eventually_async("it goes once it is acknowledged", REMOVED_MAX, gone).await;
 }

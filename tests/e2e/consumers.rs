@@ -5,7 +5,7 @@ use kennel_proto::pb::{
     event::Payload, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt,
+    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, cases,
     client::{Complaint, fact, retry_after},
     complaint, eventually_async, must, new_run_id, pattern, programs, sh,
     shell::{run_to_end, text},
@@ -15,6 +15,15 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use tonic::{Code, Status, Streaming};
 
 type Stream = Streaming<pb::StreamEventsResponse>;
+
+cases! {
+    fn consumers_of_one_server(Kennel::on_sqlite().await);
+    command_line_consumer_continues_after_printed_output,
+    newer_reader_replaces_older_one,
+    consumers_are_bounded_listed_and_deleted,
+    unacknowledged_output_is_given_again,
+    consumer_of_many_runs_survives_deaths,
+}
 
 /// More than a few messages.
 const BYTES: usize = 1 << 20;
@@ -89,19 +98,7 @@ async fn read(stream: &mut Stream, heard: &mut Heard, enough: usize) -> Acked {
     Acked::Cursor(heard.cursor.clone().into())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unacknowledged_output_is_given_again_on_sqlite() {
-    given_again(Options::default()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unacknowledged_output_is_given_again_on_postgres() {
-    let postgres = Postgres::start().await;
-    given_again(Options::on(&postgres.url())).await;
-}
-
-async fn given_again(options: Options) {
-    let mut kennel = Kennel::start(options).await;
+async fn unacknowledged_output_is_given_again(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(writes()).await);
     let id = run.run_id.as_str();
@@ -121,7 +118,7 @@ async fn given_again(options: Options) {
     // Its reader is gone, then its server is.
     for life in ["the same server", "the next server"] {
         if life == "the next server" {
-            kennel.replace_server().await;
+            kennel.kill_server();
             client = kennel.client().await;
         }
         let mut again = Heard::default();
@@ -193,11 +190,9 @@ async fn given_again(options: Options) {
     assert!(nothing.events.is_empty(), "{:?}", nothing.events);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn newer_reader_replaces_older_one() {
-    let kennel = Kennel::on_sqlite().await;
+async fn newer_reader_replaces_older_one(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("go-newer_reader");
     let script = format!(
         "echo before; while [ ! -e {} ]; do sleep 0.01; done; echo after",
         go.display()
@@ -302,9 +297,7 @@ fn of_label(app: &str) -> pb::StreamEventsRequest {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn consumer_of_many_runs_survives_deaths() {
-    let mut kennel = Kennel::on_sqlite().await;
+async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let request = of_label("x");
     let mut first = open(&mut client, &request).await;
@@ -330,7 +323,7 @@ async fn consumer_of_many_runs_survives_deaths() {
     let unsaid = Acked::Cursor(crowd.cursor.clone().into());
 
     // A reader without a position, at the next server: acknowledged events do not come again.
-    kennel.replace_server().await;
+    kennel.kill_server();
     let mut client = kennel.client().await;
     let mut second = open(&mut client, &request).await;
     let mut again = Crowd::default();
@@ -467,6 +460,9 @@ async fn consumer_gets_exact_gap_of_removed_output() {
     must("wait", client.ended(id).await);
     let next_run = must("spawn", client.spawn(sh("echo kept")).await);
     must("wait", client.ended(&next_run.run_id).await);
+    // A server begins with a check.
+    kennel.kill_server();
+    let mut client = kennel.client().await;
     eventually_async("its output goes", REMOVED_MAX, async || {
         let run = must("get", kennel.client().await.get(id).await);
         run.output_removed
@@ -502,9 +498,7 @@ async fn consumer_gets_exact_gap_of_removed_output() {
     assert_eq!(acked.acked_seq, Some(last));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn consumers_are_bounded_listed_and_deleted() {
-    let kennel = Kennel::on_sqlite().await;
+async fn consumers_are_bounded_listed_and_deleted(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo one; sleep 600")).await);
     let id = run.run_id.as_str();
@@ -560,11 +554,9 @@ async fn consumers_are_bounded_listed_and_deleted() {
     must("abort", client.abort(id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_consumer_continues_after_printed_output() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_line_consumer_continues_after_printed_output(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("go-command_line");
     let script = format!(
         "echo one; echo two; while [ ! -e {} ]; do sleep 0.01; done; echo three",
         go.display()

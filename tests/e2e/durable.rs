@@ -2,8 +2,8 @@
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, complaint, eventually_async, must,
-    new_run_id, node_log, sh, within,
+    Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, cases, complaint, eventually_async,
+    must, new_run_id, node_log, sh, within,
 };
 use std::{fs, time::Duration};
 use tonic::Code;
@@ -11,10 +11,29 @@ use tonic::Code;
 /// A client may have to wait for the store's own time limits.
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_starts_without_store_and_runs_continue() {
-    let mut postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+/// A server, and its database.
+struct Stored {
+    kennel: Kennel,
+    postgres: Postgres,
+}
+
+impl Stored {
+    async fn start() -> Self {
+        let postgres = Postgres::start().await;
+        let kennel = Kennel::start(Options::on(&postgres.url())).await;
+        Self { kennel, postgres }
+    }
+}
+
+cases! {
+    fn calls_without_store(mut Stored::start().await);
+    a_stop_is_durable_before_it_is_answered,
+    unanswered_insert_is_a_run_never_started,
+    nothing_starts_without_store_and_runs_continue,
+}
+
+async fn nothing_starts_without_store_and_runs_continue(stored: &mut Stored) {
+    let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     let script = format!(
@@ -69,10 +88,8 @@ async fn nothing_starts_without_store_and_runs_continue() {
     assert!(!ran.exists(), "nor did it run later");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unanswered_insert_is_a_run_never_started() {
-    let postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+async fn unanswered_insert_is_a_run_never_started(stored: &mut Stored) {
+    let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
     // A first run, so that a connection is open when the store stops answering.
     let first = must("spawn", client.spawn(sh("exit 0")).await);
@@ -128,10 +145,8 @@ async fn unanswered_insert_is_a_run_never_started() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stop_is_durable_before_it_is_answered() {
-    let postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+async fn a_stop_is_durable_before_it_is_answered(stored: &mut Stored) {
+    let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
     let run = must(
         "spawn",

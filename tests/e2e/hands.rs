@@ -1,7 +1,7 @@
 //! Habits of other command lines: short ids, several runs, selectors, output formats, values as typed.
 
 use kennel_tests::{
-    Kennel, PATIENCE, SpecExt, argv, must, sh,
+    Kennel, PATIENCE, SpecExt, argv, cases, must, sh,
     shell::{finish, run_to_end, text},
 };
 use std::{
@@ -9,6 +9,22 @@ use std::{
     io::Write as _,
     process::{Output, Stdio},
 };
+
+cases! {
+    fn habits_of_other_command_lines(Bench::start().await);
+    output_forms_match_kubectl_and_docker,
+    one_command_acts_on_several_runs,
+    signals_have_names_numbers_and_either_order,
+    refusals_are_in_words_of_the_command_line,
+    run_has_the_flags_of_docker,
+    logs_are_bounded_by_lines_and_times,
+    wait_takes_conditions_of_kubectl,
+    several_runs_are_restarted_at_once,
+    wait_gives_up_after_its_timeout,
+    version_names_commit_and_build,
+    last_events_of_a_run_are_printed,
+    restarts_are_limited_as_in_docker,
+}
 
 struct Bench(Kennel);
 
@@ -79,9 +95,7 @@ async fn parts_of_an_id_name_a_run() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_command_acts_on_several_runs() {
-    let bench = Bench::start().await;
+async fn one_command_acts_on_several_runs(bench: &Bench) {
     let mut ids = Vec::new();
     for n in ["1", "2", "3"] {
         ids.push(bench.sleeper("n", n).await);
@@ -106,9 +120,7 @@ async fn one_command_acts_on_several_runs() {
     assert!(stopped.contains("CANCELLED"), "{stopped}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn signals_have_names_numbers_and_either_order() {
-    let bench = Bench::start().await;
+async fn signals_have_names_numbers_and_either_order(bench: &Bench) {
     let script = "trap 'echo got' USR1; echo ready; while :; do sleep 0.02; done";
     let mut client = bench.0.client().await;
     let run = must("spawn", client.spawn(sh(script)).await).run_id;
@@ -173,9 +185,7 @@ async fn selectors_select_in_lists_and_streams() {
     assert!(said.contains("--label"), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn output_forms_match_kubectl_and_docker() {
-    let bench = Bench::start().await;
+async fn output_forms_match_kubectl_and_docker(bench: &Bench) {
     let run = bench.sleeper("app", "web").await;
     for (words, shown) in [
         (&["ps", "-q"][..], run.clone()),
@@ -236,11 +246,10 @@ async fn output_forms_match_kubectl_and_docker() {
     };
     assert!(forced.contains("\u{1b}[32mRUNNING\u{1b}[0m"), "{forced:?}");
     assert!(!bench.answer(&["ps"]).await.contains('\u{1b}'));
+    bench.answer(&["stop", &run]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_in_words_of_the_command_line() {
-    let bench = Bench::start().await;
+async fn refusals_are_in_words_of_the_command_line(bench: &Bench) {
     let run = bench.sleeper("a", "b").await;
     for verb in ["screen", "attach"] {
         let (code, said) = bench.refusal(&[verb, &run]).await;
@@ -260,9 +269,7 @@ async fn refusals_are_in_words_of_the_command_line() {
     assert!(!said.contains("spec."), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn run_has_the_flags_of_docker() {
-    let bench = Bench::start().await;
+async fn run_has_the_flags_of_docker(bench: &Bench) {
     let variables = bench.0.scratch().join("env");
     fs::write(&variables, "# comment\nA=1 \"x\"\n\nHOME\nB=2\n").expect("written");
     let file = variables.to_str().expect("UTF-8");
@@ -328,9 +335,7 @@ async fn run_has_the_flags_of_docker() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn logs_are_bounded_by_lines_and_times() {
-    let bench = Bench::start().await;
+async fn logs_are_bounded_by_lines_and_times(bench: &Bench) {
     let run = bench
         .answer(&["spawn", "--", "sh", "-c", "echo one; echo two; echo three"])
         .await;
@@ -367,9 +372,7 @@ async fn logs_are_bounded_by_lines_and_times() {
     assert!(both.contains(&format!("{other} | four")), "{both}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn wait_takes_conditions_of_kubectl() {
-    let bench = Bench::start().await;
+async fn wait_takes_conditions_of_kubectl(bench: &Bench) {
     let run = bench.sleeper("a", "b").await;
     let ready = bench.says(&["wait", "--for=condition=Ready", &run]).await;
     assert_eq!(ready.status.code(), Some(0), "{ready:?}");
@@ -380,9 +383,7 @@ async fn wait_takes_conditions_of_kubectl() {
     assert_eq!(ended.status.code(), Some(128 + 9), "{ended:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn several_runs_are_restarted_at_once() {
-    let bench = Bench::start().await;
+async fn several_runs_are_restarted_at_once(bench: &Bench) {
     let mut runs = Vec::new();
     for _ in 0..2 {
         let run = bench
@@ -412,9 +413,7 @@ async fn several_runs_are_restarted_at_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn wait_gives_up_after_its_timeout() {
-    let bench = Bench::start().await;
+async fn wait_gives_up_after_its_timeout(bench: &Bench) {
     let run = bench.sleeper("a", "b").await;
     let (code, said) = bench.refusal(&["wait", "--timeout", "200ms", &run]).await;
     assert_eq!(code, Some(124), "{said}");
@@ -427,9 +426,7 @@ async fn wait_gives_up_after_its_timeout() {
     assert!(bench.answer(&["ps", "-q"]).await.contains(&run));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn version_names_commit_and_build() {
-    let bench = Bench::start().await;
+async fn version_names_commit_and_build(bench: &Bench) {
     let version = bench.answer(&["version", "-o", "json"]).await;
     let version: serde_json::Value = serde_json::from_str(&version).expect("JSON");
     assert_eq!(version["version"], version["serverVersion"]);
@@ -442,9 +439,7 @@ async fn version_names_commit_and_build() {
     assert!(bench.answer(&["--version"]).await.contains("commit "));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn last_events_of_a_run_are_printed() {
-    let bench = Bench::start().await;
+async fn last_events_of_a_run_are_printed(bench: &Bench) {
     let run = bench.sleeper("n", "1").await;
     bench.answer(&["stop", &run]).await;
     let all = bench.answer(&["events", &run]).await;
@@ -469,9 +464,7 @@ async fn last_events_of_a_run_are_printed() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn restarts_are_limited_as_in_docker() {
-    let bench = Bench::start().await;
+async fn restarts_are_limited_as_in_docker(bench: &Bench) {
     let words = [
         "run",
         "--restart",

@@ -2,10 +2,18 @@
 //! replacement.
 
 use kennel_tests::{
-    Kennel, PATIENCE, must, sh,
+    Kennel, PATIENCE, cases, must, sh,
     shell::{finish, run_to_end, text},
 };
 use std::{io::Write as _, process::Output, process::Stdio};
+
+cases! {
+    fn words_of_other_command_lines(Kennel::on_sqlite().await);
+    habits_without_a_place_are_answered_by_name,
+    unknown_names_of_runs_are_answered_by_name,
+    words_of_other_tools_do_the_same_here,
+    terminal_in_a_pipeline_is_plain_bytes,
+}
 
 /// Exit code of `kennel run` for an invalid command line.
 const RUN_USAGE: i32 = 125;
@@ -29,9 +37,7 @@ async fn refused(kennel: &Kennel, line: &str, code: i32, hint: &str) -> String {
     errors
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn habits_without_a_place_are_answered_by_name() {
-    let kennel = Kennel::on_sqlite().await;
+async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
     for (line, code, hint) in [
         ("run --uid 1 -- id", RUN_USAGE, "--user UID:GID"),
         ("run --name=web -- true", RUN_USAGE, "--label name="),
@@ -115,14 +121,12 @@ async fn habits_without_a_place_are_answered_by_name() {
         ("-n prod ps", USAGE, "no namespaces"),
         ("serve --socket /x", USAGE, "--listen unix:PATH"),
     ] {
-        let said = refused(&kennel, line, code, hint).await;
+        let said = refused(kennel, line, code, hint).await;
         assert!(said.starts_with("error: there is no "), "{line}: {said}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unknown_names_of_runs_are_answered_by_name() {
-    let kennel = Kennel::on_sqlite().await;
+async fn unknown_names_of_runs_are_answered_by_name(kennel: &Kennel) {
     for (line, code, hint) in [
         ("top x", USAGE, "kennel tree RUN"),
         ("ps running", USAGE, "--state running"),
@@ -155,11 +159,11 @@ async fn unknown_names_of_runs_are_answered_by_name() {
         ("run --user nobody -- id", RUN_USAGE, "write numbers"),
         ("restrat x", USAGE, "restart"),
     ] {
-        refused(&kennel, line, code, hint).await;
+        refused(kennel, line, code, hint).await;
     }
     // No suggestion is near enough.
     for line in ["run --zzz -- true", "logs -z x", "quiz", "isolate x"] {
-        let said = errors(&typed(&kennel, line).await);
+        let said = errors(&typed(kennel, line).await);
         assert!(
             !said.contains("as a value") && !said.contains("similar"),
             "{line}: {said}"
@@ -167,20 +171,18 @@ async fn unknown_names_of_runs_are_answered_by_name() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn words_of_other_tools_do_the_same_here() {
-    let kennel = Kennel::on_sqlite().await;
+async fn words_of_other_tools_do_the_same_here(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "trap 'echo hup' HUP; echo ready; while :; do sleep 0.02; done";
     let run = must("spawn", client.spawn(sh(script)).await).run_id;
     client.hear_text(&run, "ready").await;
     // Paths in hints lead to values.
     for line in ["pid RUN", "is-active RUN", "kill -0 RUN"] {
-        let hint = errors(&typed(&kennel, line).await);
+        let hint = errors(&typed(kennel, line).await);
         let path = hint.split("jsonpath='").nth(1).expect("a path");
         let path = path.split('\'').next().expect("its end");
         let line = format!("get {run} -o jsonpath={path}");
-        let output = typed(&kennel, &line).await;
+        let output = typed(kennel, &line).await;
         assert!(!text(&output).is_empty(), "{line}: {output:?}");
     }
     // A signal in the place of a run ends none.
@@ -190,7 +192,7 @@ async fn words_of_other_tools_do_the_same_here() {
         "kill 10 RUN",
         "kill RUN 9",
     ] {
-        let output = typed(&kennel, &line.replace("RUN", &run)).await;
+        let output = typed(kennel, &line.replace("RUN", &run)).await;
         let said = errors(&output);
         assert_eq!(output.status.code(), Some(USAGE), "{line}: {said}");
         assert!(said.contains("hint: kennel kill -s "), "{line}: {said}");
@@ -210,18 +212,16 @@ async fn words_of_other_tools_do_the_same_here() {
         ("run --restart=OnFailure -- echo done", "done"),
         ("stop --grace-period=0 RUN", "CANCELLED"),
     ] {
-        let output = typed(&kennel, &line.replace("RUN", &run)).await;
+        let output = typed(kennel, &line.replace("RUN", &run)).await;
         assert!(output.status.success(), "{line}: {output:?}");
         assert!(text(&output).contains(prints), "{line}: {output:?}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn terminal_in_a_pipeline_is_plain_bytes() {
-    let kennel = Kennel::on_sqlite().await;
+async fn terminal_in_a_pipeline_is_plain_bytes(kennel: &Kennel) {
     // Output before any client attached is drawn on a terminal, and only there.
     for line in ["run -it -- echo drawn", "run -t -- echo drawn"] {
-        let output = typed(&kennel, line).await;
+        let output = typed(kennel, line).await;
         assert_eq!(output.stdout, b"drawn\r\n", "{line}: {output:?}");
     }
     // The terminal echoes; after an unfinished line one end of file passes the line, and a second one ends.

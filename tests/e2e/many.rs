@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{self, RunFilter, RunState, stream_events_request::Position};
 use kennel_tests::{
-    Heard, Kennel, PATIENCE, SpecExt, complaint,
+    Heard, Kennel, PATIENCE, SpecExt, cases, complaint,
     crowd::{Crowd, beginning, labelled, open},
     must, naughty, pattern, sh,
     shell::run_to_end,
@@ -11,30 +11,47 @@ use kennel_tests::{
 use std::{fs, os::unix::fs::FileExt};
 use tonic::Code;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn filtered_stream_has_present_and_later_matches() {
-    let kennel = Kennel::on_sqlite().await;
+cases! {
+    fn streams_of_many_runs(Kennel::on_sqlite().await);
+    stream_of_hundred_runs_is_cheap,
+    filtered_stream_has_present_and_later_matches,
+    newly_matching_run_is_given_whole,
+    stream_of_children_has_no_other_runs,
+    stream_and_cursor_are_of_run_or_filter,
+    server_death_loses_no_byte_of_many_runs,
+    unreadable_journal_ends_the_stream_once,
+}
+
+async fn filtered_stream_has_present_and_later_matches(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("go-filtered_stream");
     let waits = format!(
         "echo begin; while [ ! -e {} ]; do sleep 0.01; done; echo end",
         go.display()
     );
     let past = must(
         "spawn",
-        client.spawn(sh("echo past").label("app", "x")).await,
+        client.spawn(sh("echo past").label("app", "filtered")).await,
     );
     must("wait", client.ended(&past.run_id).await);
-    let live = must("spawn", client.spawn(sh(&waits).label("app", "x")).await);
+    let live = must(
+        "spawn",
+        client.spawn(sh(&waits).label("app", "filtered")).await,
+    );
     must("spawn", client.spawn(sh(&waits).label("app", "y")).await);
     client.hear_text(&live.run_id, "begin\n").await;
 
-    let mut all = open(&mut client, labelled("x"), beginning()).await;
-    let mut only_live = open(&mut client, labelled("x"), Position::Live(pb::FromLive {})).await;
+    let mut all = open(&mut client, labelled("filtered"), beginning()).await;
+    let mut only_live = open(
+        &mut client,
+        labelled("filtered"),
+        Position::Live(pb::FromLive {}),
+    )
+    .await;
     let last_line = Position::Tail(pb::FromTail {
         amount: Some(pb::from_tail::Amount::Lines(1)),
     });
-    let mut tail = open(&mut client, labelled("x"), last_line).await;
+    let mut tail = open(&mut client, labelled("filtered"), last_line).await;
     // A heartbeat is the last of the present messages.
     let mut crowds = [Crowd::default(), Crowd::default(), Crowd::default()];
     for (crowd, stream) in crowds.iter_mut().zip([&mut all, &mut only_live, &mut tail]) {
@@ -45,7 +62,7 @@ async fn filtered_stream_has_present_and_later_matches() {
     }
     let late = must(
         "spawn",
-        client.spawn(sh("echo late").label("app", "x")).await,
+        client.spawn(sh("echo late").label("app", "filtered")).await,
     );
     fs::write(&go, "").expect("written");
     for (crowd, stream) in crowds.iter_mut().zip([&mut all, &mut only_live, &mut tail]) {
@@ -73,16 +90,16 @@ async fn filtered_stream_has_present_and_later_matches() {
 
     // After the last cursor there are only new events, and up to now there are none.
     let cursor = all.position();
-    let mut rest = open(&mut client, labelled("x"), cursor.clone()).await;
+    let mut rest = open(&mut client, labelled("filtered"), cursor.clone()).await;
     let next = must(
         "spawn",
-        client.spawn(sh("echo next").label("app", "x")).await,
+        client.spawn(sh("echo next").label("app", "filtered")).await,
     );
     let mut resumed = Crowd::default();
     resumed.until_ended(&mut rest, 1).await;
     assert_eq!(resumed.runs.keys().collect::<Vec<_>>(), [&next.run_id]);
     let request = pb::StreamEventsRequest {
-        filter: Some(labelled("x")),
+        filter: Some(labelled("filtered")),
         position: Some(cursor),
         until: pb::StreamUntil::Head.into(),
         ..pb::StreamEventsRequest::default()
@@ -96,14 +113,12 @@ async fn filtered_stream_has_present_and_later_matches() {
     assert_eq!(text(&stopped, &next), some("next\n"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn server_death_loses_no_byte_of_many_runs() {
+async fn server_death_loses_no_byte_of_many_runs(kennel: &Kennel) {
     const BYTES: usize = 400_000;
-    let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let program = kennel_tests::programs::naughty();
     // Each stops half-way, until it is released.
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("go-server_death");
     let script = format!(
         "{0} bytes {BYTES}; while [ ! -e {1} ]; do sleep 0.01; done; {0} bytes {BYTES}",
         program.display(),
@@ -111,12 +126,12 @@ async fn server_death_loses_no_byte_of_many_runs() {
     );
     let mut spawned = Vec::new();
     for _ in 0..4 {
-        let run = client.spawn(sh(&script).label("app", "x")).await;
+        let run = client.spawn(sh(&script).label("app", "deaths")).await;
         spawned.push(must("spawn", run).run_id);
     }
     let mut crowd = Crowd::default();
     for round in 0..4 {
-        let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+        let mut stream = open(&mut client, labelled("deaths"), crowd.position()).await;
         for _ in 0..6 {
             let message = within("it continues", PATIENCE, stream.message()).await;
             crowd.take(must("read", message).expect("it does not end"));
@@ -128,11 +143,11 @@ async fn server_death_loses_no_byte_of_many_runs() {
         client = kennel.client().await;
         // The run starts, and may end, while it has no reader.
         let run = client
-            .spawn(naughty(&["bytes", "100000"]).label("app", "x"))
+            .spawn(naughty(&["bytes", "100000"]).label("app", "deaths"))
             .await;
         spawned.push(must("spawn", run).run_id);
     }
-    let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+    let mut stream = open(&mut client, labelled("deaths"), crowd.position()).await;
     crowd.until_ended(&mut stream, spawned.len()).await;
     let half = pattern(BYTES);
     for (number, run_id) in spawned.iter().enumerate() {
@@ -150,33 +165,34 @@ async fn server_death_loses_no_byte_of_many_runs() {
     assert_eq!(crowd.runs.len(), spawned.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stream_of_two_hundred_runs_is_cheap() {
-    const RUNS: usize = 200;
-    let kennel = Kennel::on_sqlite().await;
+async fn stream_of_hundred_runs_is_cheap(kennel: &Kennel) {
+    const RUNS: usize = 100;
     let mut client = kennel.client().await;
-    let deaf = open(&mut kennel.client().await, labelled("x"), beginning()).await;
-    let mut stream = open(&mut client, labelled("x"), beginning()).await;
-    let script = "head -c 200000 /dev/zero";
+    let deaf = open(&mut kennel.client().await, labelled("cheap"), beginning()).await;
+    let mut stream = open(&mut client, labelled("cheap"), beginning()).await;
+    let script = "head -c 400000 /dev/zero";
     let mut others = kennel.client().await;
-    let before = resident_kib(&kennel);
+    let before = resident_kib(kennel);
     let spawning = async {
         for _ in 0..RUNS {
-            must("spawn", others.spawn(sh(script).label("app", "x")).await);
+            must(
+                "spawn",
+                others.spawn(sh(script).label("app", "cheap")).await,
+            );
         }
     };
     let mut crowd = Crowd::default();
     tokio::join!(spawning, crowd.until_ended(&mut stream, RUNS));
     for heard in crowd.runs.values() {
-        assert_eq!(heard.stdout.len(), 200_000);
+        assert_eq!(heard.stdout.len(), 400_000);
     }
     // 40 MB were written, and one of the readers has read none of them.
-    let grown = resident_kib(&kennel).saturating_sub(before);
+    let grown = resident_kib(kennel).saturating_sub(before);
     assert!(grown < 64 * 1024, "it has grown by {grown} KiB");
     assert!(crowd.cursor.len() < 16 * 1024, "{}", crowd.cursor.len());
     // Ended runs come from the store, with the same events.
     let mut later = Crowd::default();
-    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let mut stream = open(&mut client, labelled("cheap"), beginning()).await;
     later.until_ended(&mut stream, RUNS).await;
     for (run_id, heard) in &later.runs {
         assert!(heard.events.len() >= 6 && crowd.runs[run_id].stdout == heard.stdout);
@@ -193,13 +209,14 @@ fn resident_kib(kennel: &Kennel) -> u64 {
     words.and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unreadable_journal_ends_the_stream_once() {
-    let kennel = Kennel::on_sqlite().await;
+async fn unreadable_journal_ends_the_stream_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
     for _ in 0..3 {
-        let run = must("spawn", client.spawn(sh("echo it").label("app", "x")).await);
+        let run = must(
+            "spawn",
+            client.spawn(sh("echo it").label("app", "unreadable")).await,
+        );
         must("wait", client.ended(&run.run_id).await);
         runs.push(run.run_id);
     }
@@ -214,7 +231,7 @@ async fn unreadable_journal_ends_the_stream_once() {
     let mut crowd = Crowd::default();
     let mut refusals = Vec::new();
     while crowd.ended() < 2 {
-        let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+        let mut stream = open(&mut client, labelled("unreadable"), crowd.position()).await;
         loop {
             match within("it continues", PATIENCE, stream.message()).await {
                 Ok(message) => crowd.take(message.expect("it does not end in order")),
@@ -231,13 +248,13 @@ async fn unreadable_journal_ends_the_stream_once() {
     assert_eq!(refusals, ["JOURNAL_UNREADABLE"]);
     assert!(!crowd.runs.contains_key(&runs[1]));
     // After that it is silent.
-    let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+    let mut stream = open(&mut client, labelled("unreadable"), crowd.position()).await;
     let beats = crowd.heartbeats;
     while crowd.heartbeats == beats {
         let message = within("a heartbeat", PATIENCE, stream.message()).await;
         crowd.take(must("read", message).expect("it does not end"));
     }
-    let logs = run_to_end(kennel.cli(&["logs", "-l", "app=x"]), PATIENCE).await;
+    let logs = run_to_end(kennel.cli(&["logs", "-l", "app=unreadable"]), PATIENCE).await;
     assert!(logs.status.success(), "{logs:?}");
     let lines = String::from_utf8(logs.stdout).expect("text");
     assert_eq!(lines.lines().count(), 2, "{lines}");
@@ -245,20 +262,21 @@ async fn unreadable_journal_ends_the_stream_once() {
     assert!(said.contains(&runs[1]), "{said}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn newly_matching_run_is_given_whole() {
-    let kennel = Kennel::on_sqlite().await;
+async fn newly_matching_run_is_given_whole(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let filter = || RunFilter {
         states: vec![RunState::Failed.into()],
-        ..RunFilter::default()
+        ..labelled("newly")
     };
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("go-newly_matching");
     let fails = format!(
         "echo it; while [ ! -e {} ]; do sleep 0.01; done; exit 3",
         go.display()
     );
-    let failing = must("spawn", client.spawn(sh(&fails)).await);
+    let failing = must(
+        "spawn",
+        client.spawn(sh(&fails).label("app", "newly")).await,
+    );
     let mut stream = open(&mut client, filter(), beginning()).await;
     let mut crowd = Crowd::default();
     while crowd.heartbeats == 0 {
@@ -268,16 +286,17 @@ async fn newly_matching_run_is_given_whole() {
     assert!(crowd.runs.is_empty());
     // Also for a reader that was away meanwhile.
     let mut stream = open(&mut client, filter(), crowd.position()).await;
-    must("spawn", client.spawn(sh("true")).await);
+    must(
+        "spawn",
+        client.spawn(sh("true").label("app", "newly")).await,
+    );
     fs::write(&go, "").expect("written");
     crowd.until_ended(&mut stream, 1).await;
     assert_eq!(crowd.runs.keys().collect::<Vec<_>>(), [&failing.run_id]);
     assert_eq!(crowd.runs[&failing.run_id].text(), "it\n");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stream_of_children_has_no_other_runs() {
-    let kennel = Kennel::on_sqlite().await;
+async fn stream_of_children_has_no_other_runs(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let parent = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
     let child = || pb::RunSpec {
@@ -302,12 +321,13 @@ async fn stream_of_children_has_no_other_runs() {
     assert_eq!(crowd.runs.keys().collect::<Vec<_>>(), [&past, &late]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stream_and_cursor_are_of_run_or_filter() {
-    let kennel = Kennel::on_sqlite().await;
+async fn stream_and_cursor_are_of_run_or_filter(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(sh("true").label("app", "x")).await);
-    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let run = must(
+        "spawn",
+        client.spawn(sh("true").label("app", "cursor")).await,
+    );
+    let mut stream = open(&mut client, labelled("cursor"), beginning()).await;
     let message = within("a snapshot", PATIENCE, stream.message()).await;
     let cursor = must("read", message).expect("one").cursor;
     let ask = |run_id: &str, filter, position| pb::StreamEventsRequest {
@@ -318,9 +338,12 @@ async fn stream_and_cursor_are_of_run_or_filter() {
     };
     for (request, field) in [
         (ask("", None, beginning()), "run_id"),
-        (ask(&run.run_id, Some(labelled("x")), beginning()), "run_id"),
         (
-            ask("", Some(labelled("x")), Position::AfterSeq(1)),
+            ask(&run.run_id, Some(labelled("cursor")), beginning()),
+            "run_id",
+        ),
+        (
+            ask("", Some(labelled("cursor")), Position::AfterSeq(1)),
             "after_seq",
         ),
         (

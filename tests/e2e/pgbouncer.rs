@@ -12,7 +12,7 @@ const STORE_PATIENCE: Duration = Duration::from_mins(1);
 /// Workers of a load.
 const WORKERS: usize = 4;
 /// Runs of theirs after which a load counts as continuing.
-const SOME: usize = 40;
+const SOME: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_holds_behind_a_pooler_that_changes_sessions() {

@@ -4,10 +4,19 @@ use kennel_proto::pb::{
     self, OutputStream, OutputView, output_part::Part, read_output_request::Range,
 };
 use kennel_tests::{
-    Client, Kennel, PATIENCE, SpecExt, complaint, must, programs, sh,
+    Client, Kennel, PATIENCE, SpecExt, cases, complaint, must, programs, sh,
     shell::{run_to_end, text},
 };
 use tonic::Code;
+
+cases! {
+    fn reads_of_output(Kennel::on_sqlite().await);
+    removed_output_is_counted,
+    plain_text_has_no_partial_escape_sequence,
+    invalid_request_is_refused_by_its_field,
+    logs_show_what_is_asked_of_them,
+    pages_are_contiguous_during_and_after_a_run,
+}
 
 fn ask(run_id: &str, range: Range) -> pb::ReadOutputRequest {
     pb::ReadOutputRequest {
@@ -36,11 +45,9 @@ fn bytes_and_gaps(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
     (bytes, omitted, removed)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn pages_are_contiguous_during_and_after_a_run() {
-    let mut kennel = Kennel::on_sqlite().await;
+async fn pages_are_contiguous_during_and_after_a_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
+    let go = kennel.scratch().join("go-pages_are");
     let script = format!(
         "seq 100000; echo error >&2; echo up; while [ ! -e '{}' ]; do sleep 0.02; done; echo late",
         go.display()
@@ -54,7 +61,7 @@ async fn pages_are_contiguous_during_and_after_a_run() {
         if ended {
             std::fs::write(&go, "").expect("written");
             must("wait", client.ended(&run.run_id).await);
-            kennel.replace_server().await;
+            kennel.kill_server();
             client = kennel.client().await;
         }
         let (mut offset, mut came) = (0, Vec::new());
@@ -95,9 +102,7 @@ async fn pages_are_contiguous_during_and_after_a_run() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn removed_output_is_counted() {
-    let kennel = Kennel::on_sqlite().await;
+async fn removed_output_is_counted(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!("{} bytes 4000000", programs::naughty().display());
     let spec = sh(&script).kept_output(1 << 20, pb::OutputOverflow::HeadTail);
@@ -121,9 +126,7 @@ async fn removed_output_is_counted() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn plain_text_has_no_partial_escape_sequence() {
-    let kennel = Kennel::on_sqlite().await;
+async fn plain_text_has_no_partial_escape_sequence(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script =
         r"printf 'a\033[1;31mred\033[0m\033]0;title\033\\é\tb\007\n'; printf 'open \033]0;never'";
@@ -148,9 +151,7 @@ async fn plain_text_has_no_partial_escape_sequence() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn invalid_request_is_refused_by_its_field() {
-    let kennel = Kennel::on_sqlite().await;
+async fn invalid_request_is_refused_by_its_field(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo four")).await);
     must("wait", client.ended(&run.run_id).await);
@@ -198,9 +199,7 @@ async fn invalid_request_is_refused_by_its_field() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn logs_show_what_is_asked_of_them() {
-    let kennel = Kennel::on_sqlite().await;
+async fn logs_show_what_is_asked_of_them(kennel: &Kennel) {
     let script = r"printf '\033[1mone\033[0m\n'; echo error >&2; echo two; echo three";
     let answer = async |words: &[&str]| {
         let output = run_to_end(kennel.cli(words), PATIENCE).await;

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{AbortWait, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt,
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, cases,
     client::retry_after,
     collector::{Collector, Manner, SpanRow},
     complaint, eventually, eventually_async, must, new_run_id,
@@ -31,11 +31,28 @@ fn count_until(go: &Path) -> String {
     )
 }
 
-async fn kennel_on(postgres: &Postgres) -> Kennel {
-    kennel_that_tells(postgres, Vec::new()).await
+/// A server, and its database.
+struct Stored {
+    kennel: Kennel,
+    postgres: Postgres,
 }
 
-/// Starts the same with these variables.
+impl Stored {
+    async fn start() -> Self {
+        let postgres = Postgres::start().await;
+        let kennel = kennel_that_tells(&postgres, Vec::new()).await;
+        Self { kennel, postgres }
+    }
+}
+
+cases! {
+    fn starts_without_store(mut Stored::start().await);
+    upgrade_falls_back_on_unusable_schema,
+    newer_schema_does_not_end_runs,
+    stop_known_only_by_row_is_done_later,
+}
+
+/// Starts a server with these variables.
 async fn kennel_that_tells(postgres: &Postgres, env: Vec<(String, String)>) -> Kennel {
     // Long enough for a server that comes at once, and short enough to notice its absence.
     Kennel::start(Options {
@@ -150,10 +167,8 @@ async fn tellings(client: &mut Client, run_id: &str, station: &str) -> usize {
 }
 
 /// A stop that was accepted before the server died is in the row alone, if no process lived to record more of it.
-#[tokio::test(flavor = "multi_thread")]
-async fn stop_known_only_by_row_is_done_later() {
-    let mut postgres = Postgres::start().await;
-    let mut kennel = kennel_on(&postgres).await;
+async fn stop_known_only_by_row_is_done_later(stored: &mut Stored) {
+    let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
     client.hear_up(&run.run_id).await;
@@ -167,7 +182,7 @@ async fn stop_known_only_by_row_is_done_later() {
         ))
         .await;
     postgres.crash().await;
-    let mut client = replace_without_store(&mut kennel).await;
+    let mut client = replace_without_store(kennel).await;
     assert_eq!(
         must("get", client.get(run_id).await).state(),
         RunState::Running
@@ -185,49 +200,49 @@ async fn stop_known_only_by_row_is_done_later() {
 }
 
 /// For any fault of the store: runs wait, and the log reports it.
-#[tokio::test(flavor = "multi_thread")]
-async fn newer_schema_does_not_end_runs() {
-    let postgres = Postgres::start().await;
-    let mut kennel = kennel_on(&postgres).await;
+async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
+    let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
     client.hear_up(&run.run_id).await;
+    let logged = kennel.log().len();
     postgres.psql(NEWER).await;
-    let mut client = replace_without_store(&mut kennel).await;
+    let mut client = replace_without_store(kennel).await;
     refuses_a_spawn(&mut client).await;
     assert!(kennel.is_serving("liveness").await && !kennel.is_serving("readiness").await);
     assert_eq!(
         must("get", client.get(&run.run_id).await).state(),
         RunState::Running
     );
-    assert!(kennel.log().contains("schema 999"), "{}", kennel.log());
+    let log = kennel.log();
+    assert!(log[logged..].contains("schema 999"), "{log}");
     postgres.psql(NOT_NEWER).await;
-    becomes_ready(&kennel).await;
+    becomes_ready(kennel).await;
     must("abort", client.abort(&run.run_id).await);
 }
 
 /// The new binary cannot use this schema; the former one may.
-#[tokio::test(flavor = "multi_thread")]
-async fn upgrade_falls_back_on_unusable_schema() {
-    let mut postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
+    let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
     client.hear_up(&run.run_id).await;
     let upgrade = || run_to_end(kennel.cli(&["upgrade"]), PATIENCE);
 
+    let logged = kennel.log().len();
     postgres.psql(NEWER).await;
     let output = upgrade().await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(printed.contains("fell back to kennel"), "{printed}");
-    assert!(kennel.log().contains("schema 999"), "{}", kennel.log());
+    let log = kennel.log();
+    assert!(log[logged..].contains("schema 999"), "{log}");
     let mut client = kennel.client().await;
     let again = must("get", client.get(&run.run_id).await);
     assert_eq!(again.state(), RunState::Running);
 
     postgres.psql(NOT_NEWER).await;
-    becomes_ready(&kennel).await;
+    becomes_ready(kennel).await;
     // Where it is only unavailable, the new server waits for it like any other.
     postgres.crash().await;
     let output = upgrade().await;
@@ -235,7 +250,7 @@ async fn upgrade_falls_back_on_unusable_schema() {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(printed.contains("(generation 0)"), "{printed}");
     postgres.run().await;
-    becomes_ready(&kennel).await;
+    becomes_ready(kennel).await;
     must("abort", kennel.client().await.abort(&run.run_id).await);
 }
 

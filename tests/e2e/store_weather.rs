@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 pub(crate) const STORE_PATIENCE: Duration = Duration::from_mins(1);
 const WORKERS: usize = 4;
 /// Runs after which a load counts as continuing.
-const SOME: usize = 40;
+const SOME: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn freeze_during_commits_loses_and_repeats_nothing() {

@@ -3,9 +3,17 @@
 use kennel_proto::pb::{
     self, OutputStream, OutputView, event::Payload, stream_events_request::Position,
 };
-use kennel_tests::{Client, Kennel, PATIENCE, SpecExt, must, sh, within};
+use kennel_tests::{Client, Kennel, PATIENCE, SpecExt, cases, must, sh, within};
 use prost_types::value::Kind;
 use tonic::Code;
+
+cases! {
+    fn views_of_output(Kennel::on_sqlite().await);
+    a_line_that_is_json_comes_parsed,
+    line_with_a_gap_is_shown_cut,
+    a_view_that_is_not_known_is_refused,
+    view_is_same_wherever_its_reader_resumes,
+}
 
 /// Pieces that a reader of a view has received.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -91,9 +99,7 @@ fn line(text: &str) -> (String, bool) {
     (text.to_owned(), false)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn view_is_same_wherever_its_reader_resumes() {
-    let mut kennel = Kennel::on_sqlite().await;
+async fn view_is_same_wherever_its_reader_resumes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut wanted = vec![];
     let lines = |stdout: &[&str]| {
@@ -140,7 +146,7 @@ async fn view_is_same_wherever_its_reader_resumes() {
         }
         assert_eq!(live, wanted, "{view:?}");
         // The server is replaced in the middle of it.
-        kennel.replace_server().await;
+        kennel.kill_server();
         client = kennel.client().await;
         for (before, cursor, seq) in stops {
             let resumed = read_all(&mut client, &run.run_id, view, Position::Cursor(cursor)).await;
@@ -159,9 +165,7 @@ async fn view_is_same_wherever_its_reader_resumes() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_is_json_comes_parsed() {
-    let kennel = Kennel::on_sqlite().await;
+async fn a_line_that_is_json_comes_parsed(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = r#"echo '{"type":"result","cost":0.25,"big":12345678901234567890}'; echo 'no {json'; echo 7"#;
     let run = must("spawn", client.spawn(sh(script)).await);
@@ -194,9 +198,7 @@ async fn a_line_that_is_json_comes_parsed() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn line_with_a_gap_is_shown_cut() {
-    let kennel = Kennel::on_sqlite().await;
+async fn line_with_a_gap_is_shown_cut(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // One line of four megabytes, one of which is retained.
     let script = "printf begin; head -c 4000000 /dev/zero | tr '\\0' x; echo end; echo whole";
@@ -219,9 +221,7 @@ async fn line_with_a_gap_is_shown_cut() {
     assert!((200_000..1 << 20).contains(&kept), "{kept}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_view_that_is_not_known_is_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn a_view_that_is_not_known_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("true")).await);
     let request = pb::StreamEventsRequest {

@@ -2,10 +2,21 @@
 
 use kennel_proto::pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found};
 use kennel_tests::{
-    Client, Kennel, PATIENCE, SpecExt, client::complaint, eventually, must, sh, shell::run_to_end,
+    Client, Kennel, PATIENCE, SpecExt, cases, client::complaint, eventually, must, sh,
+    shell::run_to_end,
 };
 use std::time::Duration;
 use tonic::Code;
+
+cases! {
+    fn waits_for_output(Kennel::on_sqlite().await);
+    past_and_coming_lines_are_found_with_groups,
+    prompt_without_line_end_is_found,
+    end_without_match_is_an_answer,
+    json_value_is_found_in_megabyte_line,
+    malformed_and_huge_patterns_are_refused,
+    command_line_waits_over_server_deaths,
+}
 
 fn literal(text: &str) -> Pattern {
     Pattern::Literal(text.to_owned())
@@ -23,9 +34,7 @@ async fn found(client: &mut Client, run: &str, pattern: Pattern) -> pb::OutputMa
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn past_and_coming_lines_are_found_with_groups() {
-    let kennel = Kennel::on_sqlite().await;
+async fn past_and_coming_lines_are_found_with_groups(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "echo one; echo port 1 >&2; read x; printf 'listen'; sleep 0.2; echo 'ing on port 8080'; sleep 300";
     let run = must("spawn", client.spawn(sh(script).open_input()).await);
@@ -59,9 +68,7 @@ async fn past_and_coming_lines_are_found_with_groups() {
     must("abort", client.abort(&run).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn prompt_without_line_end_is_found() {
-    let kennel = Kennel::on_sqlite().await;
+async fn prompt_without_line_end_is_found(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
         "spawn",
@@ -73,9 +80,7 @@ async fn prompt_without_line_end_is_found() {
     must("abort", client.abort(&run.run_id).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn end_without_match_is_an_answer() {
-    let kennel = Kennel::on_sqlite().await;
+async fn end_without_match_is_an_answer(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
         "spawn",
@@ -92,12 +97,10 @@ async fn end_without_match_is_an_answer() {
     assert_eq!(last.line, "last");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn json_value_is_found_in_megabyte_line() {
-    let kennel = Kennel::on_sqlite().await;
+async fn json_value_is_found_in_megabyte_line(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = r#"echo '{"type":"system","session_id":"no"}'
-        printf '{"pad":"'; head -c 5242880 /dev/zero | tr '\0' x; echo '","type":"result","session":{"id":"s\u0041"},"n":[1,{"k":true}]}'"#;
+        printf '{"pad":"'; head -c 2097152 /dev/zero | tr '\0' x; echo '","type":"result","session":{"id":"s\u0041"},"n":[1,{"k":true}]}'"#;
     let run = must("spawn", client.spawn(sh(script)).await);
     let pattern = Pattern::Json(pb::JsonPattern {
         pointer: "/type".into(),
@@ -127,9 +130,7 @@ async fn json_value_is_found_in_megabyte_line() {
     assert!(found.truncated && found.line.len() == 64 * 1024);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn malformed_and_huge_patterns_are_refused() {
-    let kennel = Kennel::on_sqlite().await;
+async fn malformed_and_huge_patterns_are_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("sleep 300")).await).run_id;
     let json = |pointer: &str, equals: &str| {
@@ -156,15 +157,13 @@ async fn malformed_and_huge_patterns_are_refused() {
 }
 
 /// The wait continues at the next server, which finds the same line.
-#[tokio::test(flavor = "multi_thread")]
-async fn command_line_waits_over_server_deaths() {
-    let kennel = Kennel::on_sqlite().await;
+async fn command_line_waits_over_server_deaths(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "echo first; read x; echo second; exec sleep 300";
     let run = must("spawn", client.spawn(sh(script).open_input()).await).run_id;
     let command = kennel.cli(&["wait-output", &run, "^sec(.*)$"]);
     let waiting = tokio::spawn(run_to_end(command, PATIENCE));
-    for _ in 0..3 {
+    for _ in 0..2 {
         eventually("a server", PATIENCE, || kennel.server()).await;
         kennel.kill_server();
         client = kennel.client().await;

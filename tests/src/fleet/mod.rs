@@ -5,8 +5,10 @@
 
 mod check;
 mod load;
+mod three;
 
 pub use check::Tally;
+pub use three::ThreeNodes;
 
 use crate::{
     Kennel, Options, PATIENCE, Postgres, eventually, eventually_async, kennel::kill_exactly,
