@@ -4,7 +4,7 @@ use crate::{run_secrets::Secrets, secrets::files_with};
 use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState, secret::Source};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, cases, complaint, eventually,
-    eventually_async, fact, must, new_run_id, programs, sh,
+    eventually_async, fact, must, new_run_id, programs, scratch, sh,
 };
 use std::{
     fs,
@@ -293,7 +293,7 @@ async fn children_have_no_more_privileges((_, kennel): &(Secrets, Kennel)) {
 }
 
 async fn link_leads_no_child_out_of_its_sandbox((_, kennel): &(Secrets, Kennel)) {
-    let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let outside = scratch::closed_dir();
     // Below /tmp, which is open to write.
     let scratch = tempfile::tempdir().expect("a directory");
     let work = scratch.path().join("work").display().to_string();

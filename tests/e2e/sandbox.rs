@@ -2,7 +2,8 @@
 
 use kennel_proto::pb::{self, CoverageGapKind, Isolation, SeccompProfile};
 use kennel_tests::{
-    Client, Kennel, Options, RunExt, SpecExt, User, argv, cases, must, procfs::Proc, sh, within,
+    Client, Kennel, Options, RunExt, SpecExt, User, argv, cases, must, procfs::Proc, scratch, sh,
+    within,
 };
 use nix::unistd::Uid;
 use std::{
@@ -246,7 +247,7 @@ async fn hostile_run_in_a_sandbox_reaches_nothing(kennel: &Kennel) {
 async fn command_in_a_sandbox_writes_its_own_places(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Not below /tmp, which is open.
-    let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let outside = scratch::closed_dir();
     let (cwd, more) = (outside.path().join("cwd"), outside.path().join("more"));
     for dir in [&cwd, &more] {
         fs::create_dir(dir).expect("own directory");

@@ -22,6 +22,7 @@ pub mod programs;
 pub mod project;
 pub mod raw;
 pub mod relay;
+pub mod scratch;
 pub mod shell;
 pub mod sqlite;
 pub mod strace;
