@@ -2,18 +2,16 @@
 
 use kennel_proto::pb::{self, AbortWait, NodeReachability, RunState};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually, eventually_async,
-    kennel::kill_exactly, must, procfs::Proc, sh, shell::run_to_end,
+    Kennel, PATIENCE, RunExt, SpecExt, cases, complaint, eventually, eventually_async,
+    fleet::ThreeNodes, kennel::kill_exactly, must, procfs::Proc, sh, shell::run_to_end,
 };
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-async fn node(postgres: &Postgres, name: &'static str) -> Kennel {
-    Kennel::start(Options {
-        words: vec!["--node-name", name, "--node-lease", "3s"],
-        ..Options::on(&postgres.url())
-    })
-    .await
+cases! {
+    fn forgotten_nodes(mut ThreeNodes::start().await);
+    runs_of_forgotten_node_are_lost_by_decision,
+    halted_node_ends_its_forgotten_runs,
 }
 
 /// Forgets a node through another one, repeated while it is refused.
@@ -33,10 +31,10 @@ async fn reachability(by: &Kennel, name: &str) -> NodeReachability {
     found.expect("it is listed").reachability()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn runs_of_forgotten_node_are_lost_by_decision() {
-    let postgres = Postgres::start().await;
-    let (mut one, two) = (node(&postgres, "one").await, node(&postgres, "two").await);
+async fn runs_of_forgotten_node_are_lost_by_decision(nodes: &mut ThreeNodes) {
+    let ThreeNodes {
+        postgres, one, two, ..
+    } = nodes;
     let (mut here, mut there) = (one.client().await, two.client().await);
     let lives = must("spawn", here.spawn(sh("echo up; exec sleep 600")).await).run_id;
     here.hear_up(&lives).await;
@@ -50,14 +48,14 @@ async fn runs_of_forgotten_node_are_lost_by_decision() {
     let refused = refused.expect_err("it has a lease");
     assert_eq!(complaint(&refused).reason, "NODE_HAS_LEASE");
     let unknown = pb::ForgetNodeRequest {
-        node: "three".to_owned(),
+        node: "four".to_owned(),
     };
     let unknown = there.admin.forget_node(unknown).await;
     assert_eq!(unknown.expect_err("there is none").code(), Code::NotFound);
 
     one.kill_service_after(|| {});
     eventually_async("its lease ends", PATIENCE, async || {
-        let now = reachability(&two, "one").await;
+        let now = reachability(two, "one").await;
         (now == NodeReachability::Unreachable).then_some(())
     })
     .await;
@@ -66,9 +64,24 @@ async fn runs_of_forgotten_node_are_lost_by_decision() {
     assert_eq!(left.reason, "ABORT_QUEUED");
     let stops = async || postgres.psql("SELECT count(*) FROM left_stops").await;
     assert_eq!(stops().await.trim(), "1");
-    forget(&two, "one").await;
+    forget(two, "one").await;
     assert_eq!(stops().await.trim(), "0", "no node carries it out");
     let run = must("get", there.get(&lives).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Lost, "node_forgotten")
+    );
+    // An ended run keeps its outcome.
+    let run = must("get", there.get(&ended).await);
+    assert_eq!((run.state(), run.reason()), (RunState::Failed, "exited"));
+    assert_eq!(reachability(two, "one").await, NodeReachability::Forgotten);
+    let again = must("again", there.admin.forget_node(request()).await).into_inner();
+    assert_eq!(again.ended_runs, 0);
+
+    // It is a node again.
+    one.restart().await;
+    assert_eq!(reachability(two, "one").await, NodeReachability::Reachable);
+    let run = must("get", one.client().await.get(&lives).await);
     assert_eq!(
         (run.state(), run.reason()),
         (RunState::Lost, "node_forgotten")
@@ -76,31 +89,15 @@ async fn runs_of_forgotten_node_are_lost_by_decision() {
     let why = run_to_end(two.cli(&["why", &lives]), PATIENCE).await;
     let text = String::from_utf8_lossy(&why.stdout).into_owned();
     assert!(text.contains("has forgotten its node"), "{text}");
-    // An ended run keeps its outcome.
-    let run = must("get", there.get(&ended).await);
-    assert_eq!((run.state(), run.reason()), (RunState::Failed, "exited"));
-    assert_eq!(reachability(&two, "one").await, NodeReachability::Forgotten);
-    let again = must("again", there.admin.forget_node(request()).await).into_inner();
-    assert_eq!(again.ended_runs, 0);
-
-    // It is a node again.
-    one.restart().await;
-    assert_eq!(reachability(&two, "one").await, NodeReachability::Reachable);
-    let run = must("get", one.client().await.get(&lives).await);
-    assert_eq!(
-        (run.state(), run.reason()),
-        (RunState::Lost, "node_forgotten")
-    );
     must("spawn", one.client().await.spawn(sh("true")).await);
     kennel_tests::Footprint::of_id(&lives)
         .until_nothing_is_left()
         .await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn halted_node_ends_its_forgotten_runs() {
-    let postgres = Postgres::start().await;
-    let (one, two) = (node(&postgres, "one").await, node(&postgres, "two").await);
+async fn halted_node_ends_its_forgotten_runs(nodes: &mut ThreeNodes) {
+    nodes.see_each_other().await;
+    let ThreeNodes { one, two, .. } = nodes;
     let mut here = one.client().await;
     let spec = sh("echo up; exec sleep 600").open_input();
     let run = must("spawn", here.spawn(spec).await);
@@ -108,7 +105,7 @@ async fn halted_node_ends_its_forgotten_runs() {
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     let server = one.server().expect("it serves");
     kill_exactly(&server, Signal::SIGSTOP);
-    forget(&two, "one").await;
+    forget(two, "one").await;
     assert!(leader.is_alive(), "no server signals runs of another node");
     let closed = must("get", two.client().await.get(&run.run_id).await);
     assert_eq!(closed.reason(), "node_forgotten");

@@ -2,25 +2,67 @@
 
 use kennel_proto::pb::{self, AbortWait, DesiredState, RunState};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, argv, complaint, eventually,
-    eventually_async, fact, kennel::kill_exactly, must, procfs::Proc, relay::Relay, sh,
-    shell::run_to_end, within,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, argv, cases, complaint, eventually,
+    eventually_async, fact, fleet::ThreeNodes, kennel::kill_exactly, must, procfs::Proc,
+    relay::Relay, sh, shell::run_to_end, within,
 };
 use nix::sys::signal::Signal;
-use std::{fs, path::Path, time::Duration};
+use std::{fs, time::Duration};
+use tempfile::TempDir;
 
 /// A client may have to wait for the store's own time limits.
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
-async fn node(postgres: &Postgres, name: &'static str, points: &Path) -> Kennel {
-    Kennel::start(Options {
-        words: vec!["--node-name", name, "--node-lease", "3s"],
-        ..Options {
-            store: Some(postgres.url()),
-            ..Options::crashing(points)
+/// Nodes of one database, of which the first has points at which it dies.
+struct Nodes {
+    postgres: Postgres,
+    one: Kennel,
+    two: Kennel,
+    points: TempDir,
+}
+
+impl Nodes {
+    async fn start() -> Self {
+        let postgres = Postgres::start().await;
+        let points = tempfile::tempdir().expect("a directory");
+        let one = Kennel::start(Options {
+            words: vec!["--node-name", "one", "--node-lease", "3s"],
+            ..Options {
+                store: Some(postgres.url()),
+                ..Options::crashing(points.path())
+            }
+        })
+        .await;
+        let two = ThreeNodes::node(&postgres, "two").await;
+        Self {
+            postgres,
+            one,
+            two,
+            points,
         }
-    })
-    .await
+    }
+
+    /// Lets the first node be reached again where its record has another address.
+    async fn reach_the_first(&mut self) {
+        self.one.replace_server().await;
+        let address = format!(
+            "SELECT count(*) FROM nodes WHERE name = 'one' AND address = '{}'",
+            self.one.address()
+        );
+        eventually_async("its address is recorded", PATIENCE, async || {
+            (self.postgres.psql(&address).await.trim() == "1").then_some(())
+        })
+        .await;
+    }
+}
+
+cases! {
+    fn stops_left_for_a_node(mut Nodes::start().await);
+    stop_left_for_dead_node_is_done_later,
+    stop_is_left_for_an_unreadable_run,
+    sharper_stop_shortens_the_one_that_is_left,
+    left_stop_takes_effect_once_over_a_crash,
+    stop_accepted_without_store_reaches_other_node,
 }
 
 /// Starts a run of this node that is RUNNING in its record.
@@ -43,19 +85,16 @@ async fn carried_out(client: &mut Client, run_id: &str) -> usize {
         .count()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stop_left_for_dead_node_is_done_later() {
-    let postgres = Postgres::start().await;
-    let points = tempfile::tempdir().expect("a directory");
-    let one = node(&postgres, "one", points.path()).await;
-    let two = node(&postgres, "two", points.path()).await;
-    let run = running(&one, &two).await;
+async fn stop_left_for_dead_node_is_done_later(nodes: &mut Nodes) {
+    let Nodes { one, two, .. } = nodes;
+    let run = running(one, two).await;
     let id = run.run_id.as_str();
     let keeper = Proc::read(one.keeper_pid()).expect("own child");
     kill_exactly(&keeper, Signal::SIGSTOP);
     one.kill_server();
     let mut there = two.client().await;
-    fs::remove_file(one.socket()).expect("no server is reached there");
+    let aside = one.scratch().join("aside");
+    fs::rename(one.socket(), &aside).expect("no server is reached there");
     for _ in 0..2 {
         let left = there.abort_with(id, None, AbortWait::None).await;
         let left = left.expect_err("it is not done");
@@ -69,11 +108,9 @@ async fn stop_left_for_dead_node_is_done_later() {
     let seen = must("get", there.get(id).await);
     assert_eq!((seen.desired(), seen.end_reason), (DesiredState::Run, None));
     assert!(seen.left_stop.expect("left").by.starts_with("uid:"));
-    for words in [["get", id], ["why", id]] {
-        let shown = run_to_end(two.cli(&words), PATIENCE).await;
-        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
-        assert!(text.contains("not done before the node is back"), "{text}");
-    }
+    let shown = run_to_end(two.cli(&["get", id]), PATIENCE).await;
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(text.contains("not done before the node is back"), "{text}");
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     assert!(leader.is_alive());
 
@@ -86,24 +123,24 @@ async fn stop_left_for_dead_node_is_done_later() {
     eventually("it ends", PATIENCE, || (!leader.is_alive()).then_some(())).await;
     let gone = there.abort_with(id, None, AbortWait::None).await;
     must("abort of an ended run", gone);
+    fs::rename(aside, one.socket()).expect("it is reached again");
 }
 
 /// A later version has written the record: only its columns can be read.
-#[tokio::test(flavor = "multi_thread")]
-async fn stop_is_left_for_an_unreadable_run() {
-    let postgres = Postgres::start().await;
-    let points = tempfile::tempdir().expect("a directory");
-    let mut one = node(&postgres, "one", points.path()).await;
-    let two = node(&postgres, "two", points.path()).await;
-    let run = running(&one, &two).await;
+async fn stop_is_left_for_an_unreadable_run(nodes: &mut Nodes) {
+    let Nodes {
+        postgres, one, two, ..
+    } = nodes;
+    let run = running(one, two).await;
     let id = run.run_id.as_str();
     let keeper = Proc::read(one.keeper_pid()).expect("own child");
     kill_exactly(&keeper, Signal::SIGSTOP);
     one.kill_server();
     fs::remove_file(one.socket()).expect("no server is reached there");
-    let known = postgres.psql("SELECT spec FROM runs").await;
+    let known = format!("SELECT spec FROM runs WHERE run_id = '{id}'");
+    let known = postgres.psql(&known).await;
     let write = async |spec: &str| {
-        let sql = format!("UPDATE runs SET spec = $spec${spec}$spec$");
+        let sql = format!("UPDATE runs SET spec = $spec${spec}$spec$ WHERE run_id = '{id}'");
         postgres.psql(&sql).await;
     };
     let later = r#"{"policy":{"kind":"later"}}"#;
@@ -135,29 +172,29 @@ async fn stop_is_left_for_an_unreadable_run() {
     let refused = complaint(&refused.expect_err("its end cannot be read"));
     assert_eq!(refused.reason, "NODE_UNREACHABLE");
     assert_eq!(stops().await.trim(), "0");
+    write(&known).await;
+    one.restart().await;
 }
 
 /// A node without its store cannot know whose run it is: its promise is kept by the run's own node.
-#[tokio::test(flavor = "multi_thread")]
-async fn stop_accepted_without_store_reaches_other_node() {
-    let postgres = Postgres::start().await;
-    let points = tempfile::tempdir().expect("a directory");
+async fn stop_accepted_without_store_reaches_other_node(nodes: &mut Nodes) {
+    let Nodes { postgres, two, .. } = nodes;
+    let between = tempfile::tempdir().expect("a directory");
     let socket = ".s.PGSQL.5432";
     let behind = postgres.socket_dir().join(socket);
-    let relay = Relay::start(points.path().join(socket), behind);
-    let cut_off = postgres.url_in(points.path());
-    let one = Kennel::start(Options {
-        words: vec!["--node-name", "one", "--node-lease", "3s"],
+    let relay = Relay::start(between.path().join(socket), behind);
+    let cut_off = postgres.url_in(between.path());
+    let three = Kennel::start(Options {
+        words: vec!["--node-name", "three", "--node-lease", "3s"],
         ..Options::on(&cut_off)
     })
     .await;
-    let two = node(&postgres, "two", points.path()).await;
-    let run = running(&two, &two).await;
+    let run = running(two, two).await;
     let id = run.run_id.as_str();
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     relay.cut();
     let accepted = eventually_async("it is accepted", STORE_PATIENCE, async || {
-        let mut here = one.client().await;
+        let mut here = three.client().await;
         here.abort_with(id, None, AbortWait::None).await.ok()
     })
     .await;
@@ -173,12 +210,10 @@ async fn stop_accepted_without_store_reaches_other_node() {
     assert_eq!(carried_out(&mut there, id).await, 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sharper_stop_shortens_the_one_that_is_left() {
-    let postgres = Postgres::start().await;
-    let points = tempfile::tempdir().expect("a directory");
-    let one = node(&postgres, "one", points.path()).await;
-    let two = node(&postgres, "two", points.path()).await;
+async fn sharper_stop_shortens_the_one_that_is_left(nodes: &mut Nodes) {
+    let Nodes {
+        postgres, one, two, ..
+    } = nodes;
     let mut here = one.client().await;
     let deaf = sh("trap '' TERM; echo up; while :; do sleep 1; done");
     let id = &must("spawn", here.spawn(deaf).await).run_id;
@@ -212,16 +247,17 @@ async fn sharper_stop_shortens_the_one_that_is_left() {
     assert!(keeper.is_alive());
     let run = must("get", there.get(id).await);
     assert_eq!(run.left_stop, None);
+    nodes.reach_the_first().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn left_stop_takes_effect_once_over_a_crash() {
-    let postgres = Postgres::start().await;
-    let points = tempfile::tempdir().expect("a directory");
-    let one = node(&postgres, "one", points.path()).await;
-    let nowhere = tempfile::tempdir().expect("a directory");
-    let two = node(&postgres, "two", nowhere.path()).await;
-    let run = running(&one, &two).await;
+async fn left_stop_takes_effect_once_over_a_crash(nodes: &mut Nodes) {
+    let Nodes {
+        postgres,
+        one,
+        two,
+        points,
+    } = nodes;
+    let run = running(one, two).await;
     let id = run.run_id.as_str();
     // The node is not reachable, and lives: its address leads nowhere.
     let lost = "UPDATE nodes SET address = 'unix:/nonexistent/kennel.sock' WHERE name = 'one'";

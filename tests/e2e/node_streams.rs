@@ -1,14 +1,13 @@
 //! The events of the runs of all nodes in one stream, at any node.
 
-use crate::forward::Fleet;
-use kennel_client::Connection;
 use kennel_proto::pb::{
     self, RunFilter, RunState, StreamedNodeState as State, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint,
+    Client, Kennel, Options, PATIENCE, SpecExt, cases, complaint,
     crowd::{Crowd, LONG, beginning, labelled, message, open},
     eventually_async, fact,
+    fleet::ThreeNodes,
     kennel::kill_exactly,
     must, naughty, pattern,
     procfs::Proc,
@@ -20,25 +19,22 @@ use nix::sys::signal::Signal;
 use std::{fs, path::Path};
 use tonic::{Code, Request, Streaming, metadata::MetadataValue};
 
-async fn node(postgres: &Postgres, name: &'static str) -> Kennel {
-    Kennel::start(Options {
-        words: vec!["--node-name", name, "--node-lease", "3s"],
-        ..Options::on(&postgres.url())
-    })
-    .await
+cases! {
+    fn streams_over_three_nodes(mut ThreeNodes::start().await);
+    call_that_names_node_has_its_runs,
+    idle_stream_over_nodes_has_heartbeats_alone,
+    slow_reader_delays_no_other_and_fills_nothing,
+    halted_node_is_continued_at_its_place,
+    consumer_of_absent_node_has_its_later_events,
+    stream_over_nodes_loses_nothing_to_deaths,
+    dead_node_is_reported_and_continues,
+    forgotten_node_ends_with_its_records,
+    unanswering_node_is_reported_once_it_has_runs,
 }
 
-async fn nodes(postgres: &Postgres) -> [Kennel; 3] {
-    [
-        node(postgres, "one").await,
-        node(postgres, "two").await,
-        node(postgres, "three").await,
-    ]
-}
-
-/// Runs this at a node.
-async fn spawn(at: &Kennel, script: &str) -> String {
-    let run = at.client().await.spawn(sh(script).label("app", "x")).await;
+/// Runs this at a node, as one of the runs of a case.
+async fn spawn(at: &Kennel, case: &str, script: &str) -> String {
+    let run = at.client().await.spawn(sh(script).label("app", case)).await;
     must("spawn", run).run_id
 }
 
@@ -50,10 +46,11 @@ fn waiting(go: &Path) -> String {
 
 async fn until_head(
     at: &mut Client,
+    case: &str,
     position: Position,
 ) -> Result<Streaming<pb::StreamEventsResponse>, tonic::Status> {
     let request = pb::StreamEventsRequest {
-        filter: Some(labelled("x")),
+        filter: Some(labelled(case)),
         position: Some(position),
         until: pb::StreamUntil::Head.into(),
         ..pb::StreamEventsRequest::default()
@@ -62,13 +59,13 @@ async fn until_head(
     opened.map(tonic::Response::into_inner)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stream_over_nodes_loses_nothing_to_deaths() {
+async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
+    const CASE: &str = "deaths";
     const BYTES: usize = 400_000;
-    let postgres = Postgres::start().await;
-    let nodes = nodes(&postgres).await;
+    nodes.see_each_other().await;
+    let nodes = [&nodes.one, &nodes.two, &nodes.three];
     // Each stops half-way, until it is released.
-    let go = nodes[0].scratch().join("go");
+    let go = nodes[0].scratch().join(format!("go-{CASE}"));
     let program = kennel_tests::programs::naughty();
     let script = format!(
         "{0} bytes {BYTES}; while [ ! -e {1} ]; do sleep 0.01; done; {0} bytes {BYTES}",
@@ -76,16 +73,14 @@ async fn stream_over_nodes_loses_nothing_to_deaths() {
         go.display()
     );
     let mut spawned = Vec::new();
-    for node in &nodes {
-        for _ in 0..2 {
-            spawned.push(spawn(node, &script).await);
-        }
+    for node in nodes {
+        spawned.push(spawn(node, CASE, &script).await);
     }
     let mut crowd = Crowd::default();
-    for round in 0..6 {
-        let (here, other) = (&nodes[round % 3], &nodes[(round + 1) % 3]);
+    for round in 0..3 {
+        let (here, other) = (nodes[round], nodes[(round + 1) % 3]);
         let mut client = here.client().await;
-        let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+        let mut stream = open(&mut client, labelled(CASE), crowd.position()).await;
         for _ in 0..6 {
             crowd.take(message(&mut stream).await);
         }
@@ -95,7 +90,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths() {
         for _ in 0..3 {
             crowd.take(message(&mut stream).await);
         }
-        if round == 3 {
+        if round == 1 {
             fs::write(&go, "").expect("written");
         }
         // The called node dies, and another one is called.
@@ -106,7 +101,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths() {
         eventually_async("it has a server", PATIENCE, async || here.server()).await;
     }
     let mut client = nodes[2].client().await;
-    let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+    let mut stream = open(&mut client, labelled(CASE), crowd.position()).await;
     crowd.until_ended(&mut stream, spawned.len()).await;
     let expected = [pattern(BYTES), pattern(BYTES)].concat();
     assert_eq!(crowd.runs.len(), spawned.len());
@@ -120,9 +115,12 @@ async fn stream_over_nodes_loses_nothing_to_deaths() {
         assert_eq!(heard.stations().first(), Some(&"recorded"), "{run}");
     }
     // After the last cursor there is nothing, at whichever node.
-    for node in &nodes {
+    for node in nodes {
         let mut client = node.client().await;
-        let mut rest = must("stream", until_head(&mut client, crowd.position()).await);
+        let mut rest = must(
+            "stream",
+            until_head(&mut client, CASE, crowd.position()).await,
+        );
         let mut nothing = Crowd::default();
         while let Some(message) = must("read", within("an end", LONG, rest.message()).await) {
             nothing.take(message);
@@ -131,15 +129,20 @@ async fn stream_over_nodes_loses_nothing_to_deaths() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn dead_node_is_reported_and_continues() {
-    let postgres = Postgres::start().await;
-    let [one, mut two, three] = nodes(&postgres).await;
-    let go = one.scratch().join("go");
-    let at_one = spawn(&one, &waiting(&go)).await;
-    let at_two = spawn(&two, &waiting(&go)).await;
+async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
+    const CASE: &str = "dead";
+    nodes.see_each_other().await;
+    let ThreeNodes {
+        postgres,
+        one,
+        two,
+        three,
+    } = nodes;
+    let go = one.scratch().join(format!("go-{CASE}"));
+    let at_one = spawn(one, CASE, &waiting(&go)).await;
+    let at_two = spawn(two, CASE, &waiting(&go)).await;
     let mut client = one.client().await;
-    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let mut stream = open(&mut client, labelled(CASE), beginning()).await;
     let mut crowd = Crowd::default();
     let begin = "begin\n";
     let both = |crowd: &Crowd| crowd.text(&at_one) == begin && crowd.text(&at_two) == begin;
@@ -159,19 +162,19 @@ async fn dead_node_is_reported_and_continues() {
         "{change:?}"
     );
     // The others go on, and a node that joins is among them.
-    let joined = node(&postgres, "four").await;
+    let joined = ThreeNodes::node(postgres, "four").await;
     fs::write(&go, "").expect("written");
     let later = [
         at_one,
-        spawn(&three, "echo three").await,
-        spawn(&joined, "echo four").await,
+        spawn(three, CASE, "echo three").await,
+        spawn(&joined, CASE, "echo four").await,
     ];
     crowd.until_ended(&mut stream, later.len()).await;
     let texts = later.each_ref().map(|run| crowd.text(run));
     assert_eq!(texts, ["begin\nend\n", "three\n", "four\n"]);
 
     // Present events alone: those of the others, and then what is missing.
-    let mut rest = must("stream", until_head(&mut client, beginning()).await);
+    let mut rest = must("stream", until_head(&mut client, CASE, beginning()).await);
     let mut present = Crowd::default();
     let missing = loop {
         match within("an end", LONG, rest.message()).await {
@@ -183,7 +186,7 @@ async fn dead_node_is_reported_and_continues() {
     assert_eq!(complaint(&missing).reason, "NODE_UNREACHABLE");
     assert_eq!(fact(&missing, "node_name"), "two");
     assert_eq!(present.ended(), later.len());
-    let events = run_to_end(one.cli(&["events", "-l", "app=x"]), LONG).await;
+    let events = run_to_end(one.cli(&["events", "-l", &format!("app={CASE}")]), LONG).await;
     let said = String::from_utf8_lossy(&events.stderr).into_owned();
     assert!(!events.status.success(), "{said}");
     assert!(
@@ -198,9 +201,12 @@ async fn dead_node_is_reported_and_continues() {
     let changes = crowd.changes("two");
     assert_eq!(changes, [State::Unreachable, State::Reached]);
     let mut whole = present.position();
-    for at in [&three, &two] {
+    for at in [&*three, &*two] {
         // What was missing is given at any node.
-        let mut rest = must("stream", until_head(&mut at.client().await, whole).await);
+        let mut rest = must(
+            "stream",
+            until_head(&mut at.client().await, CASE, whole).await,
+        );
         while let Some(message) = must("read", within("an end", LONG, rest.message()).await) {
             present.take(message);
         }
@@ -210,16 +216,16 @@ async fn dead_node_is_reported_and_continues() {
     assert_eq!(present.runs[&at_two].events, crowd.runs[&at_two].events);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn halted_node_is_continued_at_its_place() {
-    let postgres = Postgres::start().await;
-    let [one, two, _three] = nodes(&postgres).await;
-    let go = one.scratch().join("go");
-    let run = spawn(&two, &waiting(&go)).await;
+async fn halted_node_is_continued_at_its_place(nodes: &mut ThreeNodes) {
+    const CASE: &str = "halted";
+    nodes.see_each_other().await;
+    let ThreeNodes { one, two, .. } = nodes;
+    let go = one.scratch().join(format!("go-{CASE}"));
+    let run = spawn(two, CASE, &waiting(&go)).await;
     let mut client = one.client().await;
     let live = Position::Live(pb::FromLive {});
     two.client().await.hear_text(&run, "begin\n").await;
-    let mut stream = open(&mut client, labelled("x"), live).await;
+    let mut stream = open(&mut client, labelled(CASE), live).await;
     // Nothing has come yet, and the place is known.
     let mut crowd = Crowd::default();
     crowd.take(message(&mut stream).await);
@@ -250,20 +256,22 @@ async fn halted_node_is_continued_at_its_place() {
     assert_eq!(crowd.text(&run), "end\n");
     // The same from the cursor, at the node itself.
     let mut client = two.client().await;
-    let mut stream = open(&mut client, labelled("x"), resumed.position()).await;
+    let mut stream = open(&mut client, labelled(CASE), resumed.position()).await;
     resumed.until_ended(&mut stream, 1).await;
     assert_eq!(resumed.runs[&run].events, crowd.runs[&run].events);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn forgotten_node_ends_with_its_records() {
-    let postgres = Postgres::start().await;
-    let [one, mut two, three] = nodes(&postgres).await;
-    let ended = spawn(&two, "echo whole").await;
+async fn forgotten_node_ends_with_its_records(nodes: &mut ThreeNodes) {
+    const CASE: &str = "forgotten";
+    nodes.see_each_other().await;
+    let ThreeNodes {
+        one, two, three, ..
+    } = nodes;
+    let ended = spawn(two, CASE, "echo whole").await;
     must("wait", two.client().await.ended(&ended).await);
-    let lives = spawn(&two, "echo up; exec sleep 600").await;
+    let lives = spawn(two, CASE, "echo up; exec sleep 600").await;
     let mut client = one.client().await;
-    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let mut stream = open(&mut client, labelled(CASE), beginning()).await;
     let mut crowd = Crowd::default();
     let is_up = |crowd: &Crowd| crowd.text(&lives) == "up\n" && crowd.ended() == 1;
     crowd.until(&mut stream, is_up).await;
@@ -283,7 +291,7 @@ async fn forgotten_node_ends_with_its_records() {
 
     // From the beginning there are its records.
     let mut client = three.client().await;
-    let mut rest = must("stream", until_head(&mut client, beginning()).await);
+    let mut rest = must("stream", until_head(&mut client, CASE, beginning()).await);
     let mut records = Crowd::default();
     while let Some(message) = must("read", within("an end", LONG, rest.message()).await) {
         records.take(message);
@@ -298,7 +306,7 @@ async fn forgotten_node_ends_with_its_records() {
         .until(&mut stream, |crowd| crowd.changes("two").len() > 2)
         .await;
     assert_eq!(crowd.changes("two").last(), Some(&State::Reached));
-    let again = spawn(&two, "echo again").await;
+    let again = spawn(two, CASE, "echo again").await;
     // The run that was closed has its events too, now that they can be read.
     crowd.until_ended(&mut stream, 3).await;
     assert_eq!(crowd.text(&again), "again\n");
@@ -306,17 +314,17 @@ async fn forgotten_node_ends_with_its_records() {
     assert!(crowd.runs[&lives].has_ended());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_stream_over_nodes_has_heartbeats_alone() {
-    let postgres = Postgres::start().await;
-    let (one, two) = (node(&postgres, "one").await, node(&postgres, "two").await);
+async fn idle_stream_over_nodes_has_heartbeats_alone(nodes: &mut ThreeNodes) {
+    const CASE: &str = "idle";
+    nodes.see_each_other().await;
+    let ThreeNodes { one, two, .. } = nodes;
     let runs = [
-        spawn(&one, "exec sleep 600").await,
-        spawn(&two, "exec sleep 600").await,
+        spawn(one, CASE, "exec sleep 600").await,
+        spawn(two, CASE, "exec sleep 600").await,
     ];
     // Longer than nodes are silent towards each other.
     let request = pb::StreamEventsRequest {
-        filter: Some(labelled("x")),
+        filter: Some(labelled(CASE)),
         position: Some(beginning()),
         heartbeat_interval: Some(prost_types::Duration {
             seconds: 6,
@@ -342,61 +350,60 @@ async fn idle_stream_over_nodes_has_heartbeats_alone() {
     assert!(crowd.nodes.is_empty(), "{:?}", crowd.nodes);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn unanswering_node_is_reported_once_it_has_runs() {
-    let postgres = Postgres::start().await;
-    let one = node(&postgres, "one").await;
+async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
+    const CASE: &str = "unanswering";
+    nodes.see_each_other().await;
+    let ThreeNodes { postgres, one, .. } = nodes;
     // It has a lease, and no node reaches it.
     let nowhere = "unix:/nowhere/kennel.sock";
     let words = vec![
         "--node-name",
-        "two",
+        "five",
         "--node-lease",
         "3s",
         "--advertise",
         nowhere,
     ];
-    let mut two = Kennel::start(Options {
+    let mut five = Kennel::start(Options {
         words,
         ..Options::on(&postgres.url())
     })
     .await;
     let mut client = one.client().await;
     // It opens once the node was found to have nothing for it.
-    let mut stream = open(&mut client, labelled("x"), Position::Live(pb::FromLive {})).await;
+    let mut stream = open(&mut client, labelled(CASE), Position::Live(pb::FromLive {})).await;
     let mut crowd = Crowd::default();
-    spawn(&two, "exec sleep 600").await;
-    let reported = crowd.until(&mut stream, |crowd| !crowd.nodes.is_empty());
+    spawn(&five, CASE, "exec sleep 600").await;
+    let reported = crowd.until(&mut stream, |crowd| !crowd.changes("five").is_empty());
     within("it is reported", LONG, reported).await;
-    assert_eq!(crowd.changes("two"), [State::Unreachable]);
+    assert_eq!(crowd.changes("five"), [State::Unreachable]);
 
-    two.kill_service_after(|| {});
+    five.kill_service_after(|| {});
     eventually_async("it is forgotten", PATIENCE, async || {
-        let forgotten = run_to_end(one.cli(&["node", "forget", "two"]), PATIENCE).await;
+        let forgotten = run_to_end(one.cli(&["node", "forget", "five"]), PATIENCE).await;
         forgotten.status.success().then_some(())
     })
     .await;
     crowd
-        .until(&mut stream, |crowd| crowd.nodes.len() == 2)
+        .until(&mut stream, |crowd| crowd.changes("five").len() == 2)
         .await;
-    two.restart().await;
-    let reported = crowd.until(&mut stream, |crowd| crowd.nodes.len() == 3);
+    five.restart().await;
+    let reported = crowd.until(&mut stream, |crowd| crowd.changes("five").len() == 3);
     within("it is reported again", LONG, reported).await;
     assert_eq!(
-        crowd.changes("two"),
+        crowd.changes("five"),
         [State::Unreachable, State::Forgotten, State::Unreachable]
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn consumer_of_absent_node_has_its_later_events() {
-    let postgres = Postgres::start().await;
-    let one = node(&postgres, "one").await;
-    let mut two = node(&postgres, "two").await;
+async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
+    const CASE: &str = "absent";
+    nodes.see_each_other().await;
+    let ThreeNodes { one, two, .. } = nodes;
     let request = pb::StreamEventsRequest {
         filter: Some(RunFilter {
             node: "two".to_owned(),
-            ..labelled("x")
+            ..labelled(CASE)
         }),
         position: Some(Position::Live(pb::FromLive {})),
         consumer: "later".to_owned(),
@@ -410,18 +417,20 @@ async fn consumer_of_absent_node_has_its_later_events() {
     two.restart().await;
     let opened = must("stream", client.process.stream_events(request).await);
     let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
-    let run = spawn(&two, "echo later").await;
+    let run = spawn(two, CASE, "echo later").await;
     within("its events", LONG, crowd.until_ended(&mut stream, 1)).await;
     assert_eq!(crowd.text(&run), "later\n");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn call_that_names_node_has_its_runs() {
-    let postgres = Postgres::start().await;
-    let [one, two, three] = nodes(&postgres).await;
+async fn call_that_names_node_has_its_runs(nodes: &mut ThreeNodes) {
+    const CASE: &str = "named";
+    nodes.see_each_other().await;
+    let ThreeNodes {
+        one, two, three, ..
+    } = nodes;
     let mut runs = Vec::new();
-    for node in [&one, &two, &three] {
-        runs.push(spawn(node, "true").await);
+    for node in [&*one, &*two, &*three] {
+        runs.push(spawn(node, CASE, "true").await);
         must(
             "wait",
             node.client().await.ended(&runs[runs.len() - 1]).await,
@@ -446,12 +455,12 @@ async fn call_that_names_node_has_its_runs() {
     };
     let of_node = |node: &str| RunFilter {
         node: node.to_owned(),
-        ..labelled("x")
+        ..labelled(CASE)
     };
-    assert_eq!(must("all", read(labelled("x"), None).await), runs);
-    let named = must("named", read(labelled("x"), Some("two")).await);
+    assert_eq!(must("all", read(labelled(CASE), None).await), runs);
+    let named = must("named", read(labelled(CASE), Some("two")).await);
     assert_eq!(named, [runs[1].clone()]);
-    let named = must("itself", read(labelled("x"), Some("one")).await);
+    let named = must("itself", read(labelled(CASE), Some("one")).await);
     assert_eq!(named, [runs[0].clone()]);
     let filtered = must("filter", read(of_node("three"), None).await);
     assert_eq!(filtered, [runs[2].clone()]);
@@ -463,84 +472,13 @@ async fn call_that_names_node_has_its_runs() {
     assert_eq!(complaint(&refused).reason, "NODE_NOT_FOUND");
 }
 
-/// Reads present events.
-async fn present(at: &Connection, position: Position) -> Result<Crowd, tonic::Status> {
-    let request = pb::StreamEventsRequest {
-        filter: Some(RunFilter::default()),
-        position: Some(position),
-        until: pb::StreamUntil::Head.into(),
-        ..pb::StreamEventsRequest::default()
-    };
-    let mut stream = at.processes().stream_events(request).await?.into_inner();
-    let mut crowd = Crowd::default();
-    while let Some(message) = within("an end", LONG, stream.message()).await? {
-        crowd.take(message);
-    }
-    Ok(crowd)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn stream_over_nodes_has_own_runs_alone() {
-    let postgres = Postgres::start().await;
-    let fleet = Fleet::start(&postgres).await;
-    let mut own = Vec::new();
-    for (at, name) in [(0, "alice"), (1, "bob")] {
-        let spawn = pb::SpawnRequest {
-            spec: Some(argv(&["sleep", "600"])),
-            ..pb::SpawnRequest::default()
-        };
-        let run = fleet.client(at, name).await.processes().spawn(spawn).await;
-        own.push(must("spawn", run).into_inner().run.expect("a run").run_id);
-    }
-    // Each at the other's node.
-    let (alice, bob) = (fleet.client(1, "alice").await, fleet.client(0, "bob").await);
-    let of_alice = must("alice's", present(&alice, beginning()).await);
-    let of_bob = must("bob's", present(&bob, beginning()).await);
-    assert_eq!(of_alice.runs.keys().collect::<Vec<_>>(), [&own[0]]);
-    assert_eq!(of_bob.runs.keys().collect::<Vec<_>>(), [&own[1]]);
-
-    // A cursor is its owner's.
-    let refused = present(&bob, of_alice.position())
-        .await
-        .expect_err("alice's");
-    assert_eq!(refused.code(), Code::InvalidArgument);
-    // One that bob writes himself, with the places of alice, opens nothing.
-    let seal = |crowd: &Crowd| crowd.cursor[3..11].to_vec();
-    let (alices, bobs) = (seal(&of_alice), seal(&of_bob));
-    let mut spliced = of_alice.cursor.clone();
-    let mut replaced = 0;
-    for at in 0..spliced.len() - 8 {
-        if spliced[at..at + 8] == alices {
-            spliced[at..at + 8].copy_from_slice(&bobs);
-            replaced += 1;
-        }
-    }
-    assert!(replaced > 2, "the seal of each place");
-    for bob in [bob, fleet.client(1, "bob").await] {
-        let position = Position::Cursor(spliced.clone().into());
-        let found = must("spliced", present(&bob, position).await);
-        assert!(!found.runs.contains_key(&own[0]), "alice's run");
-    }
-    for (id, at) in own.iter().zip([0, 1]) {
-        let name = ["alice", "bob"][at];
-        let abort = pb::AbortRequest {
-            run_id: id.clone(),
-            ..pb::AbortRequest::default()
-        };
-        must(
-            "abort",
-            fleet.client(at, name).await.processes().abort(abort).await,
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn slow_reader_delays_no_other_and_fills_nothing() {
-    const READERS: usize = 6;
-    const BYTES: usize = 24_000_000;
-    let postgres = Postgres::start().await;
-    let [one, two, _three] = nodes(&postgres).await;
-    let flood = naughty(&["bytes", &BYTES.to_string()]).label("app", "x");
+async fn slow_reader_delays_no_other_and_fills_nothing(nodes: &mut ThreeNodes) {
+    const CASE: &str = "slow";
+    const READERS: usize = 4;
+    const BYTES: usize = 16_000_000;
+    nodes.see_each_other().await;
+    let ThreeNodes { one, two, .. } = nodes;
+    let flood = naughty(&["bytes", &BYTES.to_string()]).label("app", CASE);
     let mut there = two.client().await;
     let run = must("spawn", there.spawn(flood).await).run_id;
     must("wait", there.ended(&run).await);
@@ -550,7 +488,7 @@ async fn slow_reader_delays_no_other_and_fills_nothing() {
     for _ in 0..READERS {
         // Each on a connection of its own, which it does not read.
         let mut client = one.client().await;
-        let mut stream = open(&mut client, labelled("x"), beginning()).await;
+        let mut stream = open(&mut client, labelled(CASE), beginning()).await;
         let mut crowd = Crowd::default();
         crowd
             .until(&mut stream, |crowd| !crowd.text(&run).is_empty())

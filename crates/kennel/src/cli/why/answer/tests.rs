@@ -112,3 +112,31 @@ fn text_of_callers_is_escaped_for_terminals() {
         reported.line
     );
 }
+
+#[test]
+fn unreachable_node_leaves_last_state_and_stop() {
+    let run = pb::Run {
+        state: pb::RunState::Running.into(),
+        other_node: Some(pb::Node {
+            node_name: "one".into(),
+            reachability: pb::NodeReachability::Unreachable.into(),
+            ..pb::Node::default()
+        }),
+        left_stop: Some(pb::LeftStop {
+            by: "uid:7".into(),
+            ..pb::LeftStop::default()
+        }),
+        ..pb::Run::default()
+    };
+    let reported = answer(&Records {
+        run,
+        ..Records::default()
+    });
+    for said in [
+        "its node one is unreachable since",
+        "RUNNING is its last known state",
+        "A stop is left for its node: by uid:7; not done before the node is back",
+    ] {
+        assert!(reported.line.contains(said), "{}", reported.line);
+    }
+}
