@@ -1,35 +1,40 @@
 //! SIGKILL of server, keeper or both at named points of the code, each once before and once after an effect.
 //!
-//! A row is a point, the action during which it is reached, and the victim. Each has a service of its own, a bystander
-//! that writes numbered lines to a reader that resumes, and a subject of the action. The conditions afterwards are in
-//! `aftermath`.
+//! A row is a point, the action during which it is reached, and the victim. Each has a bystander that writes numbered
+//! lines to a reader that resumes, and a subject of the action; rows follow one another on one service. The conditions
+//! afterwards are in `aftermath`.
 
 mod aftermath;
 mod again;
+mod followed;
 mod input;
 mod orphan;
 mod retain;
 mod row;
 mod says;
+mod service;
 mod table;
 mod terminal;
 
 use kennel_proto::pb::RecoveryPolicy as Recovery;
 use kennel_tests::programs;
 use row::Row;
+use service::Service;
 use std::{
     any::Any,
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
-use table::{Act, POINTS, Victim};
-use tokio::{sync::Semaphore, task::JoinSet};
+use table::{Act, POINTS, shows_adoption};
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::error::Elapsed,
+};
 
-/// Services at the same time: a row is mostly waiting.
-const ROWS_AT_ONCE: usize = 4;
+/// Services at the same time, each with its share of the rows: a row is mostly waiting.
+const SERVICES: usize = 4;
 /// Longest time of one row.
 const ROW_MAX: Duration = Duration::from_mins(2);
 /// Points that need a second node: `e2e/left_stops.rs` tests them.
@@ -177,43 +182,25 @@ async fn play(acts: &[Act]) {
 
 async fn play_with(acts: &[Act], recovery: Recovery) {
     let only = std::env::var(ONLY).ok();
-    let rows = POINTS.iter().filter(|point| acts.contains(&point.act));
-    let rows = rows.flat_map(|point| {
-        let row = |victim: &_| Row {
+    let mut chains: Vec<Vec<Row>> = vec![Vec::new(); SERVICES];
+    let points = POINTS.iter().filter(|point| acts.contains(&point.act));
+    for (number, point) in points.enumerate() {
+        let rows = point.victims.iter().map(|victim| Row {
             point: point.name,
             act: point.act,
             victim: *victim,
             recovery,
-        };
-        point.victims.iter().map(row)
-    });
-    let at_once = Arc::new(Semaphore::new(ROWS_AT_ONCE));
-    let mut playing = JoinSet::new();
-    // The effect of the keeper's death on a run does not show while the keeper lives.
-    let tells = |row: &Row| !row.adopts() || row.victim != Victim::Server || row.act == Act::Adopt;
-    for row in rows
-        .filter(tells)
-        .filter(|row| only.as_ref().is_none_or(|only| *only == row.name()))
-    {
-        let at_once = Arc::clone(&at_once);
-        playing.spawn(async move {
-            let _place = at_once.acquire_owned().await;
-            let outcome = tokio::spawn(tokio::time::timeout(ROW_MAX, row::play(row))).await;
-            let what = match outcome {
-                Ok(Ok(())) => return None,
-                Ok(Err(_)) => format!("not over within {ROW_MAX:?}"),
-                Err(error) => error
-                    .try_into_panic()
-                    .map_or_else(|error| error.to_string(), |panic| words(&*panic)),
-            };
-            let name = row.name();
-            Some(format!(
-                "{name} ({:?}): {what}\n  alone: {ONLY}={name} cargo nextest run -p kennel-tests --test chaos crash_points",
-                row.act
-            ))
         });
+        let rows = rows
+            .filter(|row| !row.adopts() || shows_adoption(point, row.victim))
+            .filter(|row| only.as_ref().is_none_or(|only| *only == row.name()));
+        chains[number % SERVICES].extend(rows);
     }
-    let played = playing.len();
+    let played: usize = chains.iter().map(Vec::len).sum();
+    let mut playing = JoinSet::new();
+    for rows in chains {
+        playing.spawn(play_chain(rows));
+    }
     let mut failed: Vec<String> = playing.join_all().await.into_iter().flatten().collect();
     failed.sort_unstable();
     assert!(
@@ -223,6 +210,54 @@ async fn play_with(acts: &[Act], recovery: Recovery) {
         failed.join("\n")
     );
     println!("{played} rows");
+}
+
+/// Plays rows on one service, and on another one after a row that failed. Returns the failures.
+async fn play_chain(rows: Vec<Row>) -> Vec<String> {
+    let mut failed = Vec::new();
+    let mut service = None;
+    let mut former: Vec<String> = Vec::new();
+    for row in rows {
+        let name = row.name();
+        let played = tokio::time::timeout(ROW_MAX, play_row(row, service.take()));
+        match outcome(tokio::spawn(played).await) {
+            Ok(back) => service = Some(back),
+            Err(what) => failed.push(format!(
+                "{name} ({:?}, after {former:?} of its service): {what}\n  alone: {ONLY}={name} cargo nextest run -p \
+                 kennel-tests --test chaos crash_points",
+                row.act
+            )),
+        }
+        former.push(name);
+        if service.is_none() {
+            former.clear();
+        }
+    }
+    if let Some(service) = service {
+        let ended = tokio::time::timeout(ROW_MAX, service.end());
+        let ended = outcome(tokio::spawn(ended).await);
+        failed.extend(ended.err().map(|what| format!("after {former:?}: {what}")));
+    }
+    failed
+}
+
+async fn play_row(row: Row, service: Option<Service>) -> Service {
+    let mut service = match service {
+        Some(service) => service,
+        None => Service::start(row.act).await,
+    };
+    row::play(row, &mut service).await;
+    service
+}
+
+fn outcome<T>(played: Result<Result<T, Elapsed>, JoinError>) -> Result<T, String> {
+    match played {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(_)) => Err(format!("not over within {ROW_MAX:?}")),
+        Err(error) => Err(error
+            .try_into_panic()
+            .map_or_else(|error| error.to_string(), |panic| words(&*panic))),
+    }
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {

@@ -17,15 +17,15 @@ use std::{
 use tokio::task::JoinSet;
 use tonic::Code;
 
-/// SIGKILLs on SQLite and on Postgres: 200 in all.
-const KILLS_ON_SQLITE: u32 = 150;
-const KILLS_ON_POSTGRES: u32 = 50;
+/// SIGKILLs on SQLite and on Postgres; `gate_storm` has 200.
+const KILLS_ON_SQLITE: u32 = 24;
+const KILLS_ON_POSTGRES: u32 = 12;
 /// Services on SQLite that are killed at the same time, each its own share: a round is mostly waiting.
-const SERVICES: u32 = 5;
+const SERVICES: u32 = 2;
 /// Clients of one service that spawn at the same time, each one run after another.
 const SPAWNERS: usize = 8;
 /// Children that wait at the same time.
-const GATED: usize = 16;
+const GATED: usize = 6;
 /// Runs of one client in one round, at most; the kill comes much sooner.
 const RUNS_MAX: usize = 12;
 
@@ -45,34 +45,33 @@ type Answers = BTreeMap<String, Result<(), Code>>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_unrecorded_on_sqlite() {
-    let mut services = JoinSet::new();
-    for _ in 0..SERVICES {
-        services.spawn(kill_at_the_gate(
-            Options::default(),
-            KILLS_ON_SQLITE / SERVICES,
-        ));
+    kill_on_sqlite(SERVICES, KILLS_ON_SQLITE).await;
+}
+
+/// Kills so many services on SQLite at the same time, all together so many times.
+pub(crate) async fn kill_on_sqlite(services: u32, kills: u32) {
+    let mut dying = JoinSet::new();
+    for _ in 0..services {
+        dying.spawn(kill_at_the_gate(Options::default(), kills / services));
     }
-    services.join_all().await;
+    dying.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_unrecorded_on_postgres() {
-    let (one, other) = (Postgres::start().await, Postgres::start().await);
-    tokio::join!(
-        kill_at_the_gate(Options::on(&one.url()), KILLS_ON_POSTGRES / 2),
-        kill_at_the_gate(Options::on(&other.url()), KILLS_ON_POSTGRES / 2),
-    );
+    let postgres = Postgres::start().await;
+    kill_at_the_gate(Options::on(&postgres.url()), KILLS_ON_POSTGRES).await;
 }
 
 /// The store is halted, so that every child waits at its gate; a child that held a sibling's gate open would wait for
 /// ever (hazard A: descriptors copied by a fork).
 #[tokio::test(flavor = "multi_thread")]
 async fn children_at_their_gates_go_when_service_dies() {
+    let postgres = Postgres::start().await;
+    let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let ran_file = kennel.scratch().join("ran");
+    fs::write(&ran_file, "").expect("written");
     for victim in [Victim::Server, Victim::Keeper, Victim::Both] {
-        let postgres = Postgres::start().await;
-        let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
-        let ran_file = kennel.scratch().join("ran");
-        fs::write(&ran_file, "").expect("written");
         postgres.halt();
         let mut spawners = JoinSet::new();
         for number in 0..GATED {
@@ -160,7 +159,7 @@ async fn end_live_runs(client: &Client, answers: &Answers) {
     aborts.join_all().await;
 }
 
-async fn kill_at_the_gate(options: Options, kills: u32) {
+pub(crate) async fn kill_at_the_gate(options: Options, kills: u32) {
     let mut kennel = Kennel::start(options).await;
     let ran_file = kennel.scratch().join("ran");
     fs::write(&ran_file, "").expect("written");

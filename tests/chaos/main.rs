@@ -5,10 +5,9 @@ mod crash_points;
 mod endurance;
 mod fleet;
 mod gate;
+mod gate_storm;
 mod input;
 mod lines;
-#[cfg(debug_assertions)]
-mod many;
 mod massacre;
 mod mutated;
 mod outage;

@@ -21,7 +21,7 @@ use std::{
 /// Set in the inner process.
 const INSIDE: &str = "KENNEL_TESTS_INSIDE_PIDNS";
 /// Rounds: one keeper, one run, one set of unrelated processes each.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 1;
 /// Starts until the number is reused, where it cannot be chosen.
 const STARTS_MAX: u32 = 70_000;
 

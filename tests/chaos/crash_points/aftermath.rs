@@ -6,8 +6,8 @@ use super::{
 };
 use kennel_proto::pb::{self, AbortWait, RunState, event::Payload};
 use kennel_tests::{
-    Client, Footprint, Heard, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
-    eventually_async, kennel::reap_orphans, must, node_log, within,
+    Client, Footprint, Heard, PATIENCE, RunExt, complaint, eventually, eventually_async, must,
+    within,
 };
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -24,8 +24,8 @@ impl LastAct {
     }
 }
 
-pub(crate) async fn look(mut scene: Scene, acted: LastAct, survives: bool) {
-    let mut client = scene.kennel.client().await;
+pub(crate) async fn look(mut scene: Scene<'_>, acted: LastAct, survives: bool) {
+    let mut client = scene.service.kennel.client().await;
     let again = if scene.row.act == Act::Spawn {
         Box::pin(look_at_spawn(&scene, &acted, &mut client, survives)).await
     } else {
@@ -50,7 +50,7 @@ pub(crate) async fn look(mut scene: Scene, acted: LastAct, survives: bool) {
 
 /// Checks a spawn; returns whether the subject runs by the second call.
 async fn look_at_spawn(
-    scene: &Scene,
+    scene: &Scene<'_>,
     acted: &LastAct,
     client: &mut Client,
     survives: bool,
@@ -64,7 +64,7 @@ async fn look_at_spawn(
                 "an OK Spawn is not there any more"
             );
             assert_eq!(times_ran(scene), 0, "it ran and there is no row");
-            let dir = scene.kennel.run_dir(&scene.subject);
+            let dir = scene.service.kennel.run_dir(&scene.subject);
             eventually("what was never recorded has no directory", PATIENCE, || {
                 (!dir.exists()).then_some(())
             })
@@ -93,7 +93,7 @@ async fn look_at_spawn(
 }
 
 /// Checks runs whose keeper has lived on, so that they are unaffected.
-async fn look_at_the_living(scene: &Scene, acted: &LastAct, client: &mut Client) {
+async fn look_at_the_living(scene: &Scene<'_>, acted: &LastAct, client: &mut Client) {
     let was_ok = |act| acted.is(&[act]);
     let run = must("get", client.get(&scene.bystander).await);
     assert_eq!(run.state(), RunState::Running, "{run:?}");
@@ -140,6 +140,9 @@ async fn look_at_the_living(scene: &Scene, acted: &LastAct, client: &mut Client)
         let server = client.server_info().await.expect("it answers");
         let upgrade = server.last_upgrade.expect("a keeper goes on with it");
         assert_eq!(upgrade.state(), pb::UpgradeState::Done, "{upgrade:?}");
+        let former = scene.upgraded.as_ref();
+        let is_this_one = former.is_none_or(|former| former.start_time != upgrade.start_time);
+        assert!(is_this_one, "{upgrade:?} was before the row");
     }
     if scene.row.act == Act::Drain {
         let server = client.server_info().await.expect("it answers");
@@ -162,14 +165,21 @@ async fn abort(client: &mut Client, id: &str) {
     }
 }
 
-async fn verify(scene: &mut Scene, acted: &LastAct, client: &mut Client, survives: bool) {
+async fn verify(scene: &mut Scene<'_>, acted: &LastAct, client: &mut Client, survives: bool) {
     let rows = must("list", client.list_all(pb::RunFilter::default(), 100).await);
     for run in &rows {
         assert!(run.end_time.is_some(), "an open row: {run:?}");
+    }
+    verify_directories(scene, &rows).await;
+    let own = [&scene.bystander, &scene.subject];
+    let rows: Vec<&pb::Run> = rows
+        .iter()
+        .filter(|run| own.contains(&&run.run_id))
+        .collect();
+    for run in &rows {
         let heard = must("stream", client.hear_all(&run.run_id, 0).await);
         verify_stations(run, &heard);
-        let print = Footprint::of_id(&run.run_id);
-        print.until_nothing_is_left().await;
+        Footprint::of_id(&run.run_id).until_nothing_is_left().await;
     }
     // A server that lives on reads all bytes in the pipes.
     let had_server = !matches!(scene.row.act, Act::Restart | Act::Recover | Act::Upgrade);
@@ -183,14 +193,17 @@ async fn verify(scene: &mut Scene, acted: &LastAct, client: &mut Client, survive
         assert_eq!(scene.row.act, Act::Spawn, "a row is gone");
     }
     verify_readers(scene, client).await;
-    let has_started = |run: &&pb::Run| {
+    let has_started = |run: &&&pb::Run| {
         let attempt = run.current_attempt.as_ref();
         attempt.is_some_and(|attempt| attempt.start_time.is_some())
     };
     for run in rows.iter().filter(has_started) {
         verify_record(scene, client, &run.run_id).await;
     }
-    verify_that_nothing_is_left(scene, &rows).await;
+    if scene.row.act == Act::Drain {
+        let undrained = client.admin.undrain(pb::UndrainRequest {}).await;
+        must("undrain", undrained);
+    }
 }
 
 fn verify_stations(run: &pb::Run, heard: &Heard) {
@@ -225,7 +238,7 @@ fn verify_lines(heard: &Heard, files: &Files, whole: bool) {
 }
 
 fn verify_subject(
-    scene: &Scene,
+    scene: &Scene<'_>,
     acted: &LastAct,
     run: &pb::Run,
     heard: &Heard,
@@ -277,7 +290,7 @@ fn verify_subject(
 }
 
 /// Checks readers that have read on over the crash: they have received all existing events.
-async fn verify_readers(scene: &mut Scene, client: &mut Client) {
+async fn verify_readers(scene: &mut Scene<'_>, client: &mut Client) {
     let taken = scene.take_readers();
     for (run_id, reader) in taken {
         let resumed = within("a reader comes to the end", PATIENCE, reader.finish()).await;
@@ -289,22 +302,23 @@ async fn verify_readers(scene: &mut Scene, client: &mut Client) {
         assert_eq!(resumed.stations(), fresh.stations());
         assert_eq!(resumed.last_seq(), fresh.last_seq());
     }
+    if let Some(followed) = scene.take_followed() {
+        let followed = followed.finish().await;
+        let fresh = must("stream", client.hear_all(&scene.subject, 0).await);
+        assert_eq!(followed.stdout, fresh.stdout);
+        assert_eq!(followed.stations().last(), fresh.stations().last());
+    }
 }
 
 /// Checks a run without its journal, by its record: all its entries, under the same seqs, and the amount of missing
 /// output.
-async fn verify_record(scene: &Scene, client: &mut Client, run_id: &str) {
+async fn verify_record(scene: &Scene<'_>, client: &mut Client, run_id: &str) {
     let whole = must("stream", client.hear_all(run_id, 0).await);
-    let dir = scene.kennel.run_dir(run_id);
-    let aside = scene.kennel.data_dir().join("aside");
-    // The last step of its end.
-    eventually("it is tidied up", PATIENCE, || {
-        (!dir.join("tmp").exists()).then_some(())
-    })
-    .await;
+    let kennel = &scene.service.kennel;
+    let (dir, aside) = (kennel.run_dir(run_id), kennel.data_dir().join("aside"));
     fs::rename(&dir, &aside).expect("the server has it open at most");
     let by_record = eventually_async("its record is read", PATIENCE, async || {
-        let heard = scene.kennel.client().await.hear_all(run_id, 0).await.ok()?;
+        let heard = kennel.client().await.hear_all(run_id, 0).await.ok()?;
         heard.stdout.is_empty().then_some(heard)
     })
     .await;
@@ -323,20 +337,11 @@ fn entries(heard: &Heard) -> Vec<&(u64, Payload)> {
     entries.collect()
 }
 
-async fn verify_that_nothing_is_left(scene: &mut Scene, rows: &[pb::Run]) {
-    let status = scene.kennel.terminate(SHUTDOWN_LIMIT).await;
-    assert_eq!(status.code(), Some(0), "{}", scene.kennel.log());
-    eventually("no process is left", PATIENCE, || {
-        reap_orphans();
-        scene.kennel.traces().is_empty().then_some(())
-    })
-    .await;
-    assert!(!scene.kennel.socket().exists(), "a socket is left");
-    for base in scene.kennel.cgroup_bases() {
-        assert!(!base.exists(), "{} is left", base.display());
-    }
+/// Checks that each directory belongs to a row, and that no run has pending work.
+async fn verify_directories(scene: &Scene<'_>, rows: &[pb::Run]) {
+    scene.service.settles().await;
     let known: BTreeSet<&str> = rows.iter().map(|run| run.run_id.as_str()).collect();
-    for dir in fs::read_dir(scene.kennel.data_dir().join("runs")).expect("a directory") {
+    for dir in fs::read_dir(scene.service.kennel.data_dir().join("runs")).expect("a directory") {
         let dir = dir.expect("an entry").path();
         let id = dir.file_name().and_then(|name| name.to_str());
         assert!(
@@ -344,10 +349,12 @@ async fn verify_that_nothing_is_left(scene: &mut Scene, rows: &[pb::Run]) {
             "{} belongs to no row",
             dir.display()
         );
-        assert!(!dir.join("tmp").exists(), "tmp is left in {}", list(&dir));
+        let tidied = format!("tmp is removed from {}", list(&dir));
+        eventually(&tidied, PATIENCE, || {
+            (!dir.join("tmp").exists()).then_some(())
+        })
+        .await;
     }
-    let logged = node_log::logged(&scene.kennel.data_dir());
-    assert_eq!((logged.unfinished, logged.pending), (0, 0), "{logged:?}");
 }
 
 fn list(dir: &Path) -> String {
@@ -356,7 +363,7 @@ fn list(dir: &Path) -> String {
     format!("{}: {names:?}", dir.display())
 }
 
-fn times_ran(scene: &Scene) -> usize {
+fn times_ran(scene: &Scene<'_>) -> usize {
     let text = fs::read_to_string(scene.files.ran()).expect("a file");
     text.lines().filter(|id| *id == scene.subject).count()
 }

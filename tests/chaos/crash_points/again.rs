@@ -2,21 +2,21 @@
 
 use super::{
     row::{Row, arm, await_death},
+    service::Service,
     table::Act,
 };
 use kennel_proto::pb::{self, RestartMode, RunKind, RunState};
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::duration, must, sh, within,
+    Footprint, Kennel, PATIENCE, RunExt, SpecExt, client::duration, must, sh, within,
 };
 use std::{fs, time::Duration};
 
 const DELAY: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-pub(crate) async fn play(row: Row) {
-    let points = tempfile::tempdir().expect("a directory");
-    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
-    let (ran, go) = (kennel.scratch().join("ran"), kennel.scratch().join("go"));
+pub(crate) async fn play(row: Row, service: &mut Service) {
+    let dir = service.fresh_dir();
+    let (ran, go) = (dir.join("ran"), dir.join("go"));
     let script = format!(
         "echo $KENNEL_RUN_ID >> {}; echo up; while [ ! -e {1} ]; do sleep 0.02; done; rm -f {1}; exit 5",
         ran.display(),
@@ -32,23 +32,28 @@ pub(crate) async fn play(row: Row) {
         });
     // A run that outlives its keeper need not be restarted.
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
-    let mut client = kennel.client().await;
+    let mut client = service.kennel.client().await;
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
 
-    arm(points.path(), &row);
+    arm(service.points(), &row);
     if row.act == Act::ComeBack {
-        kennel.kill_service_after(|| {});
-        kennel.launch_again().await;
+        service.kennel.kill_service_after(|| {});
+        service.kennel.launch_again().await;
     } else {
         fs::write(&go, "").expect("a file");
     }
-    await_death(points.path(), &row).await;
-    kennel.serve_again().await;
+    await_death(service.points(), &row).await;
+    service.kennel.serve_again().await;
 
-    let run = within("it runs again", PATIENCE, runs_again(&kennel, &run.run_id)).await;
+    let run = within(
+        "it runs again",
+        PATIENCE,
+        runs_again(&service.kennel, &run.run_id),
+    )
+    .await;
     let print = Footprint::of_run(&run);
-    let mut client = kennel.client().await;
+    let mut client = service.kennel.client().await;
     let run = must("abort", client.abort(&run.run_id).await);
     assert_eq!(
         (run.state(), run.reason()),

@@ -2,12 +2,11 @@
 
 use super::{
     row::{Row, arm, await_death},
+    service::Service,
     table::Victim,
 };
 use kennel_proto::pb::RunState;
-use kennel_tests::{
-    Client, Footprint, Kennel, Options, RunExt, SpecExt, complaint, fact, must, sh,
-};
+use kennel_tests::{Client, Footprint, RunExt, SpecExt, complaint, fact, must, sh};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -19,25 +18,23 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 const LINES: [(&str, &str); 3] = [("a", "one\n"), ("b", "two\n"), ("c", "three\n")];
 
-pub(crate) async fn play(row: Row) {
-    let points = tempfile::tempdir().expect("a directory");
-    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
+pub(crate) async fn play(row: Row, service: &mut Service) {
     let mut spec = sh("echo up; cat; echo bye").open_input();
     spec.set_recovery(row.recovery);
-    let mut client = kennel.client().await;
+    let mut client = service.kennel.client().await;
     let run_id = must("spawn", client.spawn(spec).await).run_id;
     client.hear_text(&run_id, "up\n").await;
     must("write", client.write(&run_id, "a", None, b"one\n").await);
     client.hear_text(&run_id, "one\n").await;
 
-    arm(points.path(), &row);
-    let socket = kennel.socket();
+    arm(service.points(), &row);
+    let socket = service.kennel.socket();
     let writing = tokio::spawn(write_all(socket, run_id.clone()));
-    await_death(points.path(), &row).await;
-    kennel.serve_again().await;
+    await_death(service.points(), &row).await;
+    service.kennel.serve_again().await;
     let written = must("the writer", writing.await);
 
-    let mut client = kennel.client().await;
+    let mut client = service.kennel.client().await;
     let continues = row.victim == Victim::Server || row.adopts();
     // Between the intention and the count the next keeper cannot know how much the pipe has taken.
     let in_doubt = ["keeper.input", "keeper.input_written"].contains(&row.point);

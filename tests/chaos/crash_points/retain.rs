@@ -1,28 +1,33 @@
 //! Rows in which the output of an ended run is removed: after any crash, it is whole, or it is removed and every reader
 //! gets a gap.
 
-use super::row::{Row, arm, await_death};
+use super::{
+    row::{Row, arm, await_death},
+    service::Service,
+};
 use kennel_proto::pb::{self, event::Payload};
-use kennel_tests::{Kennel, Options, eventually_async, must, sh};
+use kennel_tests::{eventually_async, kennel::kill_exactly, must, sh};
+use nix::sys::signal::Signal;
 use std::time::Duration;
 
 /// Longest wait for the removal: the check runs every ten seconds, and the machine may be busy.
 const REMOVED_MAX: Duration = Duration::from_mins(1);
 
-pub(crate) async fn play(row: Row) {
-    let points = tempfile::tempdir().expect("a directory");
-    let mut kennel = Kennel::start(Options {
-        words: vec!["--retain-runs", "0", "--retain-at-least", "0s"],
-        ..Options::crashing(points.path())
-    })
-    .await;
-    let mut client = kennel.client().await;
-    arm(points.path(), &row);
+pub(crate) async fn play(row: Row, service: &mut Service) {
+    let mut client = service.kennel.client().await;
+    arm(service.points(), &row);
     let run = must("spawn", client.spawn(sh("seq 100000; exit 5")).await);
     let run_id = run.run_id;
-    await_death(points.path(), &row).await;
-    kennel.serve_again().await;
+    // Its server may die before it answers.
+    let _ = client.ended(&run_id).await;
+    // A server begins with a check; the point may be reached by that of the present one before.
+    if let Some(server) = service.kennel.server() {
+        kill_exactly(&server, Signal::SIGKILL);
+    }
+    await_death(service.points(), &row).await;
+    service.kennel.serve_again().await;
 
+    let kennel = &service.kennel;
     let removed = async || {
         let mut client = kennel.client().await;
         let run = client.get(&run_id).await.ok()?;

@@ -1,15 +1,18 @@
-//! One row: a service, a bystander, a subject; the point is armed, the action is done, and the victim dies.
+//! One row: a bystander and a subject; the point is armed, the action is done, and the victim dies.
 
 use super::{
     aftermath::{self, LastAct},
-    again, input, retain, says,
+    again,
+    followed::Followed,
+    input, retain, says,
+    service::Service,
     table::{Act, Victim},
     terminal,
 };
 use kennel_proto::pb::{self, AbortWait};
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, SpecExt, complaint, eventually, must, new_run_id,
-    node_log, procfs::Proc, sh, sqlite::lock_writes,
+    Client, Heard, PATIENCE, SpecExt, complaint, eventually, must, new_run_id, node_log,
+    procfs::Proc, sh, sqlite::lock_writes,
 };
 use std::{
     fs,
@@ -18,7 +21,6 @@ use std::{
     sync::Mutex,
     time::Duration,
 };
-use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
@@ -79,7 +81,7 @@ impl Files {
     fn bystander(&self) -> pb::RunSpec {
         let tally = self.tally();
         self.recovered(sh(&format!(
-            "trap 'exit 0' TERM; n=0; while :; do n=$((n + 1)); echo line $n; echo $n > {}; sleep 0.03; done",
+            "trap 'exit 0' TERM; n=0; while :; do n=$((n + 1)); echo line $n; echo $n > {}; sleep 0.1; done",
             tally.display()
         )))
     }
@@ -95,7 +97,7 @@ impl Files {
         let (ran, beat, go) = (self.ran(), self.beat(), self.go());
         let script = format!(
             "trap '{trap}' TERM; echo $KENNEL_RUN_ID >> {}; echo up; n=0; \
-             while [ ! -e {} ]; do n=$((n + 1)); echo $n > {}; sleep 0.02; done; echo bye; exit 5",
+             while [ ! -e {} ]; do n=$((n + 1)); echo $n > {}; sleep 0.05; done; echo bye; exit 5",
             ran.display(),
             go.display(),
             beat.display()
@@ -153,57 +155,62 @@ async fn read(socket: PathBuf, run_id: String, heard: Arc<Mutex<Heard>>) {
 }
 
 /// All parts of a row.
-pub(crate) struct Scene {
+pub(crate) struct Scene<'a> {
     pub(crate) row: Row,
-    pub(crate) kennel: Kennel,
+    pub(crate) service: &'a mut Service,
     pub(crate) files: Files,
     pub(crate) bystander: String,
     pub(crate) subject: String,
+    /// The last upgrade before the row.
+    pub(crate) upgraded: Option<pb::Upgrade>,
     of_bystander: Option<Reader>,
     of_subject: Option<Reader>,
-    points: TempDir,
+    /// The subject in a stream of many runs.
+    followed: Option<Followed>,
 }
 
-pub(crate) async fn play(row: Row) {
+pub(crate) async fn play(row: Row, service: &mut Service) {
     if matches!(row.act, Act::Again | Act::ComeBack) {
-        return Box::pin(again::play(row)).await;
+        return Box::pin(again::play(row, service)).await;
     }
     if row.act == Act::Orphan {
-        return Box::pin(super::orphan::play(row)).await;
+        return Box::pin(super::orphan::play(row, service)).await;
     }
     if row.act == Act::Retain {
-        return Box::pin(retain::play(row)).await;
+        return Box::pin(retain::play(row, service)).await;
     }
     if row.act == Act::Terminal {
-        return Box::pin(terminal::play(row)).await;
+        return Box::pin(terminal::play(row, service)).await;
     }
     if row.act == Act::Say {
-        return Box::pin(says::play(row)).await;
+        return Box::pin(says::play(row, service)).await;
     }
     if row.act == Act::Input {
-        return Box::pin(input::play(row)).await;
+        return Box::pin(input::play(row, service)).await;
     }
-    let mut scene = Scene::set(row).await;
-    let keeper = scene.kennel.keeper_pid();
+    let mut scene = Scene::set(row, service).await;
+    let keeper = scene.service.kennel.keeper_pid();
     let last_act = scene.crash().await;
     // A run continues for as long as its keeper lives.
-    let survives = row.adopts() || scene.kennel.keeper_pid() == keeper;
+    let survives = row.adopts() || scene.service.kennel.keeper_pid() == keeper;
     Box::pin(aftermath::look(scene, last_act, survives)).await;
 }
 
-impl Scene {
-    async fn set(row: Row) -> Self {
-        let points = tempfile::tempdir().expect("a directory");
-        let kennel = Kennel::start(Options::crashing(points.path())).await;
+impl<'a> Scene<'a> {
+    async fn set(row: Row, service: &'a mut Service) -> Self {
         let files = Files {
-            dir: kennel.scratch().to_owned(),
+            dir: service.fresh_dir(),
             recovery: row.recovery,
         };
         fs::write(files.ran(), "").expect("a file");
+        let kennel = &service.kennel;
         let mut client = kennel.client().await;
+        let server = client.server_info().await.expect("it answers");
         let bystander = must("spawn", client.spawn(files.bystander()).await).run_id;
         let of_bystander = Reader::start(kennel.socket(), bystander.clone());
         let subject = new_run_id();
+        let is_followed = row.act == Act::Spawn && row.victim == Victim::Server;
+        let followed = is_followed.then(|| Followed::start(kennel.socket(), &subject));
         let of_subject = if row.act == Act::Spawn {
             None
         } else {
@@ -224,30 +231,31 @@ impl Scene {
         .await;
         Self {
             row,
-            kennel,
+            service,
             files,
             bystander,
             subject,
+            upgraded: server.last_upgrade,
             of_bystander: Some(of_bystander),
             of_subject,
-            points,
+            followed,
         }
     }
 
     /// Does the action, and returns when the point has fired and a server is back.
     async fn crash(&mut self) -> LastAct {
         // Before it is armed: the bystander may be the first to reach the point.
-        let client = self.kennel.client().await;
-        arm(self.points.path(), &self.row);
+        let client = self.service.kennel.client().await;
+        arm(self.service.points(), &self.row);
         let mut last_act = LastAct::default();
         let mut calls = self.act(client).await;
-        await_death(self.points.path(), &self.row).await;
+        await_death(self.service.points(), &self.row).await;
         if let Some(call) = calls.take() {
             // It is answered, or its connection is lost.
             let answer = must("a call", call.await);
             last_act.0 = answer.is_ok().then_some(self.row.act);
         }
-        self.kennel.serve_again().await;
+        self.service.kennel.serve_again().await;
         last_act
     }
 
@@ -255,7 +263,7 @@ impl Scene {
         let id = self.subject.clone();
         match self.row.act {
             Act::Spawn => {
-                let spec = self.files.subject(false);
+                let spec = self.spawned();
                 Some(tokio::spawn(async move {
                     client.spawn_as(&id, spec).await.map(|(run, _)| run)
                 }))
@@ -265,9 +273,9 @@ impl Scene {
                 None
             }
             Act::Owe => {
-                let data_dir = self.kennel.data_dir();
+                let data_dir = self.service.kennel.data_dir();
                 let lock = lock_writes(&data_dir.join("kennel.db"));
-                let fired = self.points.path().join(format!("{}.fired", self.row.point));
+                let fired = fired(self.service.points(), &self.row);
                 fs::write(self.files.go(), "").expect("a file");
                 eventually("the end is kept", PATIENCE, || {
                     (node_log::logged(&data_dir).pending > 0 || fired.exists()).then_some(())
@@ -304,12 +312,12 @@ impl Scene {
                 upgraded.map(|_| pb::Run::default())
             })),
             Act::Restart => {
-                self.kennel.kill_server();
+                self.service.kennel.kill_server();
                 None
             }
             Act::Recover | Act::Adopt => {
-                self.kennel.kill_service_after(|| {});
-                self.kennel.launch_again().await;
+                self.service.kennel.kill_service_after(|| {});
+                self.service.kennel.launch_again().await;
                 None
             }
         }
@@ -324,16 +332,27 @@ impl Scene {
         of_bystander.into_iter().chain(of_subject).collect()
     }
 
+    /// Returns the reader of the stream of many runs.
+    pub(crate) fn take_followed(&mut self) -> Option<Followed> {
+        self.followed.take()
+    }
+
     /// Returns the number of lines of the bystander that were read.
     pub(crate) fn lines_read(&self) -> usize {
         self.of_bystander.as_ref().map_or(0, Reader::lines)
     }
 
+    /// Returns the subject of a spawn, with a label by which a stream of many runs finds it.
+    fn spawned(&self) -> pb::RunSpec {
+        let spec = self.files.subject(false);
+        spec.label(Followed::LABEL, &self.subject)
+    }
+
     /// Repeats the subject's own call, under the same key, until a server answers it.
     pub(crate) async fn spawn_again(&self) -> Result<pb::Run, Status> {
         loop {
-            let mut client = self.kennel.client().await;
-            let spec = self.files.subject(false);
+            let mut client = self.service.kennel.client().await;
+            let spec = self.spawned();
             match client.spawn_as(&self.subject, spec).await {
                 Ok((run, _)) => return Ok(run),
                 Err(status) if is_loss(&status) => tokio::time::sleep(AGAIN).await,
@@ -350,6 +369,8 @@ fn is_loss(status: &Status) -> bool {
 
 /// Arms the point for the victim of the row.
 pub(crate) fn arm(points: &Path, row: &Row) {
+    // A former row may have left it.
+    let _ = fs::remove_file(fired(points, row));
     let word = format!("{:?}", row.victim).to_lowercase();
     fs::write(points.join("armed"), word).expect("a file");
     fs::rename(points.join("armed"), points.join(row.point)).expect("own directory");
@@ -357,12 +378,16 @@ pub(crate) fn arm(points: &Path, row: &Row) {
 
 /// Waits until the point has fired.
 pub(crate) async fn await_death(points: &Path, row: &Row) {
-    let fired = points.join(format!("{}.fired", row.point));
+    let fired = fired(points, row);
     let hit = eventually("the point is reached", PATIENCE, || hit(&fired)).await;
     eventually("who is hit dies", PATIENCE, || {
         hit.iter().all(|pid| is_dead(*pid)).then_some(())
     })
     .await;
+}
+
+fn fired(points: &Path, row: &Row) -> PathBuf {
+    points.join(format!("{}.fired", row.point))
 }
 
 /// Returns the victims, once all of them are written.

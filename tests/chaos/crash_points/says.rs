@@ -2,10 +2,11 @@
 
 use super::{
     row::{Row, arm, await_death},
+    service::Service,
     table::Victim,
 };
 use kennel_proto::pb::{self, output_rule::Action};
-use kennel_tests::{Footprint, Kennel, Options, argv, eventually_async, must};
+use kennel_tests::{Footprint, argv, eventually_async, must};
 use std::{fs, time::Duration};
 
 /// Longest wait until the line is found, after any crash.
@@ -25,11 +26,10 @@ time.sleep(1000)
 /// Events of it, each once.
 const ONCE: [&str; 4] = ["ready", "status_changed", "annotated", "activity_changed"];
 
-pub(crate) async fn play(row: Row) {
-    let points = tempfile::tempdir().expect("a directory");
-    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
-    let mut client = kennel.client().await;
-    let [notify, print] = ["notify", "print"].map(|name| kennel.scratch().join(name));
+pub(crate) async fn play(row: Row, service: &mut Service) {
+    let dir = service.fresh_dir();
+    let mut client = service.kennel.client().await;
+    let [notify, print] = ["notify", "print"].map(|name| dir.join(name));
     let [first, second] = [&notify, &print].map(|path| path.display().to_string());
     let mut spec = argv(&["/usr/bin/env", "python3", "-c", SCRIPT, &first, &second]);
     spec.set_recovery(row.recovery);
@@ -45,7 +45,7 @@ pub(crate) async fn play(row: Row) {
     let run_id = must("spawn", client.spawn(spec).await).run_id;
     client.hear_text(&run_id, "up\n").await;
 
-    arm(points.path(), &row);
+    arm(service.points(), &row);
     fs::write(&notify, "").expect("own directory");
     if row.point != "keeper.notice" {
         // A status that the server has not recorded is lost where keeper and server die together.
@@ -56,11 +56,11 @@ pub(crate) async fn play(row: Row) {
         eventually_async("the status", FOUND_MAX, status).await;
         fs::write(&print, "").expect("own directory");
     }
-    await_death(points.path(), &row).await;
-    kennel.serve_again().await;
+    await_death(service.points(), &row).await;
+    service.kennel.serve_again().await;
     fs::write(&print, "").expect("own directory");
 
-    let mut client = kennel.client().await;
+    let mut client = service.kennel.client().await;
     let continues = row.victim == Victim::Server || row.adopts();
     if continues {
         let all = async || {

@@ -1,9 +1,12 @@
 //! A row in which a command writes to its terminal, whose size is changed: by a client that repeats each unanswered
 //! call.
 
-use super::row::{Row, arm, await_death};
+use super::{
+    row::{Row, arm, await_death},
+    service::Service,
+};
 use kennel_proto::pb::{self, RunState};
-use kennel_tests::{Client, Kennel, Options, RunExt, SpecExt, must, sh};
+use kennel_tests::{Client, RunExt, SpecExt, must, sh};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -14,27 +17,26 @@ use tonic::Code;
 /// Between two tries of a call that was not answered.
 const AGAIN: Duration = Duration::from_millis(10);
 
-pub(crate) async fn play(row: Row) {
-    let points = tempfile::tempdir().expect("a directory");
-    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
-    let go = kennel.scratch().join("go");
+pub(crate) async fn play(row: Row, service: &mut Service) {
+    let dir = service.fresh_dir();
+    let go = dir.join("go");
     let script = format!(
         "stty -opost; echo up; n=0; while [ ! -e {} ]; do n=$((n + 1)); echo $n; sleep 0.01; done; echo bye",
         go.display()
     );
     let spec = sh(&script).on_terminal(pb::Terminal::default());
-    let mut client = kennel.client().await;
+    let mut client = service.kennel.client().await;
     let run_id = must("spawn", client.spawn(spec).await).run_id;
     client.hear_text(&run_id, "\n3\n").await;
 
-    arm(points.path(), &row);
-    let resizing = tokio::spawn(resize(kennel.socket(), run_id.clone()));
-    await_death(points.path(), &row).await;
-    kennel.serve_again().await;
+    arm(service.points(), &row);
+    let resizing = tokio::spawn(resize(service.kennel.socket(), run_id.clone()));
+    await_death(service.points(), &row).await;
+    service.kennel.serve_again().await;
     must("the client", resizing.await);
     fs::write(&go, "").expect("it can be written");
 
-    let mut client = kennel.client().await;
+    let mut client = service.kennel.client().await;
     let run = must("ended", client.ended(&run_id).await);
     assert_eq!((run.state(), run.code()), (RunState::Succeeded, Some(0)));
     let heard = must("stream", client.hear_all(&run_id, 0).await);
