@@ -4,7 +4,7 @@ use crate::{
     fleet::{end, no_process_is_left, start},
     handover, pauses, recorded,
     scenarios::{WIDE_TREE, kill},
-    stage::{Stage, until},
+    stage::{Stage, is_alive, until},
 };
 use kennel_keeper::client::{ClientError, Fact, KeeperEvent, Kernel, Recorded};
 use kennel_lifecycle::{
@@ -424,9 +424,11 @@ pub(crate) async fn kill_all(stage: &Stage, shims: Vec<i32>) {
     // A stopped keeper cannot take over from the shims. SAFETY: kill takes integers; the keeper is this process's
     // parent.
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };
-    for shim in shims {
-        kill(shim);
+    for shim in &shims {
+        kill(*shim);
     }
+    // A process that is exiting is there still, for the keeper that looks for it.
+    until(|| (!shims.iter().any(|pid| is_alive(*pid))).then_some(())).await;
     kill(stage.hello.keeper.pid);
     kill(std::process::id().cast_signed());
     until(|| None::<()>).await;
