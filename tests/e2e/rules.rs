@@ -204,10 +204,10 @@ time.sleep(1000)
     assert_eq!(results.count(), 1, "the first counts");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn faults_of_rules_and_probes_are_named() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
+/// A spec, and the names of its faulty fields below `spec.`, in order.
+type Faulty = (pb::RunSpec, &'static [&'static str]);
+
+fn faulty_rules() -> Faulty {
     let mut none = rule("none", regex("x"), emit());
     none.action = None;
     let rules = vec![
@@ -221,15 +221,35 @@ async fn faults_of_rules_and_probes_are_named() {
             result(Duration::from_hours(25), Duration::ZERO),
         ),
     ];
-    let short = Some(duration(Duration::from_millis(1)));
-    let none = Some(duration(Duration::ZERO));
-    let readiness = pb::Readiness {
+    let fields = &[
+        "output_rules[0].name",
+        "output_rules[1].pattern.regex",
+        "output_rules[2].activity",
+        "output_rules[2].name",
+        "output_rules[3]",
+        "output_rules[4].result.after",
+    ];
+    (with(sh("true"), rules), fields)
+}
+
+fn faulty_probes() -> [Faulty; 4] {
+    let too_short = Some(duration(Duration::from_millis(1)));
+    let zero = Some(duration(Duration::ZERO));
+    let ready_by = |readiness: pb::Readiness| pb::RunSpec {
+        readiness: Some(Box::new(readiness)),
+        ..sh("true")
+    };
+    let live_by = |liveness: pb::Liveness| pb::RunSpec {
+        liveness: Some(liveness),
+        ..sh("true")
+    };
+    let by_port = pb::Readiness {
         probe: Some(readiness::Probe::Tcp(pb::TcpProbe { port: 0 })),
-        interval: short,
-        start_timeout: none,
+        interval: too_short,
+        start_timeout: zero,
         ..pb::Readiness::default()
     };
-    let no_line = pb::Readiness {
+    let by_line = pb::Readiness {
         probe: Some(readiness::Probe::Line(pb::LinePattern {
             pattern: Some(regex("(")),
         })),
@@ -237,50 +257,20 @@ async fn faults_of_rules_and_probes_are_named() {
     };
     let liveness = pb::Liveness {
         probe: Some(liveness::Probe::Tcp(pb::TcpProbe { port: 70_000 })),
-        interval: short,
-        timeout: none,
+        interval: too_short,
+        timeout: zero,
         failure_threshold: Some(0),
     };
-    let restart = pb::RestartPolicy {
-        mode: RestartMode::Always.into(),
-        factor: Some(11),
-        max_restarts: Some(0),
-        ..pb::RestartPolicy::default()
-    };
-    let spec = || sh("true");
-    let ready_by = |readiness: pb::Readiness| pb::RunSpec {
-        readiness: Some(Box::new(readiness)),
-        ..spec()
-    };
-    let live_by = |liveness: pb::Liveness| pb::RunSpec {
-        liveness: Some(liveness),
-        ..spec()
-    };
-    let succeeds_with = |codes: Vec<u32>| pb::RunSpec {
-        success_exit_codes: codes,
-        ..spec()
-    };
-    for (faulty, wanted) in [
+    [
         (
-            with(spec(), rules),
-            &[
-                "output_rules[0].name",
-                "output_rules[1].pattern.regex",
-                "output_rules[2].activity",
-                "output_rules[2].name",
-                "output_rules[3]",
-                "output_rules[4].result.after",
-            ][..],
-        ),
-        (
-            ready_by(readiness),
+            ready_by(by_port),
             &[
                 "readiness.interval",
                 "readiness.start_timeout",
                 "readiness.tcp.port",
             ],
         ),
-        (ready_by(no_line), &["readiness.line.regex"]),
+        (ready_by(by_line), &["readiness.line.regex"]),
         (
             live_by(liveness),
             &[
@@ -291,20 +281,43 @@ async fn faults_of_rules_and_probes_are_named() {
             ],
         ),
         (live_by(pb::Liveness::default()), &["liveness"]),
+    ]
+}
+
+fn faulty_ends() -> [Faulty; 4] {
+    let succeeds_with = |codes: Vec<u32>| pb::RunSpec {
+        success_exit_codes: codes,
+        ..sh("true")
+    };
+    let restart = pb::RestartPolicy {
+        mode: RestartMode::Always.into(),
+        factor: Some(11),
+        max_restarts: Some(0),
+        ..pb::RestartPolicy::default()
+    };
+    let restarted = sh("true").restart(restart);
+    [
         (succeeds_with(vec![0]), &["success_exit_codes"]),
         (succeeds_with(vec![7, 256]), &["success_exit_codes[1]"]),
         (succeeds_with((1..=17).collect()), &["success_exit_codes"]),
         (
-            spec()
-                .restart(restart)
-                .on_leader_exit(pb::LeaderExitAction::Keep, None),
+            restarted.on_leader_exit(pb::LeaderExitAction::Keep, None),
             &[
                 "on_leader_exit.action",
                 "restart.factor",
                 "restart.max_restarts",
             ],
         ),
-    ] {
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_rules_and_probes_are_named() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let all = [faulty_rules()].into_iter();
+    let all = all.chain(faulty_probes()).chain(faulty_ends());
+    for (faulty, wanted) in all {
         let status = client.spawn(faulty).await.expect_err("faults");
         let complaint = complaint(&status);
         assert_eq!(complaint.code, Code::InvalidArgument);

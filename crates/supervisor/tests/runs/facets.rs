@@ -5,7 +5,7 @@ use crate::{
     abort, event_names,
     world::{Lives, Nature, Stage, Weather, run_id},
 };
-use kennel_lifecycle::AnnotationChange;
+use kennel_lifecycle::{AnnotationChange, Facets};
 use kennel_supervisor::{AnnotateCall, CallError};
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn annotations_survive_a_store_without_them() {
                 if is_row_lost {
                     rows.clear();
                 } else {
-                    rows.get_mut(&run_id()).unwrap().facets = Default::default();
+                    rows.get_mut(&run_id()).unwrap().facets = Facets::default();
                 }
             }
             stage.world.store.go_back(0);

@@ -367,8 +367,8 @@ fn run_has_its_time_after_its_result() {
     }
 }
 
-async fn end_after_result(stage: &Stage, exits: Option<i32>, state: RunState, by_itself: bool) {
-    if let Some(code) = exits {
+async fn end_after_result(stage: &Stage, code: Option<i32>, ended_as: RunState, by_itself: bool) {
+    if let Some(code) = code {
         stage.exits(run_id(), code);
     }
     let (view, reason) = ended(stage).await;
@@ -379,6 +379,6 @@ async fn end_after_result(stage: &Stage, exits: Option<i32>, state: RunState, by
             rule: "done".into(),
         }
     };
-    assert_eq!((view.state, reason), (state, wanted));
+    assert_eq!((view.state, reason), (ended_as, wanted));
     assert_eq!(events_named(stage, "output_matched").await, 1);
 }

@@ -1295,8 +1295,11 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
         );
         let names: Vec<String> = recorded_events.into_iter().map(|(_, name)| name).collect();
         let ended = names.iter().filter(|name| *name == "ended").count();
-        assert!(ended == 1 || names.is_empty(), "{names:?}");
-        assert!(names.last().is_none_or(|last| last == "ended"), "{names:?}");
+        assert!(ended == 1 || names.is_empty(), "{run}: {names:?}");
+        assert!(
+            names.last().is_none_or(|last| last == "ended"),
+            "{run}: {names:?}"
+        );
         let of_it = ran.iter().filter(|((of, _), _)| *of == run);
         let written = of_it.map(|(_, nature)| nature.output.len() + nature.last_words.len());
         let written: usize = written.sum();
