@@ -58,6 +58,22 @@ pub fn stat(pid: i32) -> io::Result<Stat> {
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
+/// Returns the length of the process's environment, from its first and last address: fields 50 and 51 of
+/// `proc_pid_stat(5)`. `None`: there is none, as in the middle of execve(2). What is read of /proc/pid/environ while a
+/// process executes a program may be a part of it, or nothing.
+pub fn environment_bytes(pid: i32) -> Option<u64> {
+    /// Fields before the first of them, after the name, which is the second.
+    const ENVIRONMENT_AT: usize = 50 - 3;
+    let text = read_record(&format!("/proc/{pid}/stat")).ok()?;
+    // The name may contain anything, spaces and parentheses included.
+    let end = text.iter().rposition(|byte| *byte == b')')?;
+    let fields = std::str::from_utf8(&text[end + 1..]).ok()?;
+    let mut addresses = fields.split_ascii_whitespace().skip(ENVIRONMENT_AT);
+    let mut next = || addresses.next()?.parse::<u64>().ok();
+    let (first, last) = (next()?, next()?);
+    (last != 0).then(|| last.saturating_sub(first))
+}
+
 /// Returns in how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
 pub fn namespace_depth(pid: i32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -271,6 +287,14 @@ mod tests {
         assert!(!stat.is_kernel_thread);
         let thread = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0\n";
         assert!(parse(thread).is_some_and(|stat| stat.is_kernel_thread));
+    }
+
+    #[test]
+    fn length_of_environment_is_that_of_its_file() {
+        let me = std::process::id().cast_signed();
+        let environ = fs::read("/proc/self/environ").expect("own environment");
+        assert_eq!(environment_bytes(me), Some(environ.len() as u64));
+        assert_eq!(environment_bytes(0), None, "there is no such process");
     }
 
     #[test]

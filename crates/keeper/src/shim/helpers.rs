@@ -4,6 +4,8 @@
 //! When one has exited, or has taken too long, every process of its session is killed, and every one that has left the
 //! session but has its environment. A process that has neither belongs to the run like any other, and ends with it. What
 //! is below the run's command is no descendant of a helper: one that leaves its helper becomes a child of this process.
+//! The environment of a process cannot be read while it executes a program: the end of a helper is reported once every
+//! process below could be judged.
 
 use super::work::Work;
 use crate::{
@@ -31,6 +33,7 @@ use std::{
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::Path,
+    time::Duration,
 };
 
 /// Variable with the run and the number of a command, which its descendants inherit.
@@ -39,11 +42,17 @@ const MARK: &str = "KENNEL_HELPER_ID";
 const ROUNDS_MAX: usize = 8;
 /// Longest wait for the exit of one that was killed because the run's command has exited.
 const END_WAIT_MS: u16 = 100;
+/// Time between two searches while a process that may be a descendant executes a program.
+const SEARCH_AGAIN_MS: u64 = 2;
+/// Longest time of such searches: a process that does not finish its exec stays with the run.
+const SEARCH_MS_MAX: u64 = 5_000;
 
 /// Running commands.
 #[derive(Default)]
 pub(super) struct Helpers {
     running: Vec<Helper>,
+    /// Commands that have exited, and whose descendants are not all known to be killed.
+    ending: Vec<Ending>,
     /// Number of commands that were begun.
     begun: u64,
     /// Commands of a stop that the keeper has begun here.
@@ -56,6 +65,7 @@ pub(super) struct Helpers {
 
 struct Helper {
     id: u64,
+    pid: i32,
     descent: Descent,
     process: PidFd,
     /// Pipe with the result of the child's start.
@@ -76,10 +86,37 @@ impl Helper {
     }
 }
 
+/// A helper that has been reaped.
+struct Ending {
+    descent: Descent,
+    stops: bool,
+    /// Report of its exit, which waits for the last search.
+    report: FromShim,
+    search_at: u64,
+    until: u64,
+}
+
+/// Relation of a process to a helper.
+enum Membership {
+    Descendant,
+    Unrelated,
+    /// Not known: the process is executing a program or exiting, and its environment could not be read as a whole.
+    Executing,
+}
+
+/// Result of a search for descendants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Search {
+    /// Every descendant was sent SIGKILL.
+    Complete,
+    /// Others may exist: a process below was executing a program, or new ones kept coming.
+    Incomplete,
+}
+
 /// Marks of a helper's descendants.
 struct Descent {
-    /// Number of the helper and its session.
-    sid: i32,
+    /// Session of the helper. `None`: the helper was reaped, so that the number may be another's.
+    session: Option<i32>,
     /// Its start, before which no descendant began.
     start_ticks: u64,
     /// Entry of their environment, which no other process has.
@@ -105,30 +142,46 @@ impl Helpers {
         std::mem::take(&mut self.stop_ended)
     }
 
-    /// Returns when the first time limit is reached.
+    /// Returns when the first time limit is reached, or the next search is due.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let waiting = self.running.iter().filter(|helper| !helper.timed_out);
-        waiting.map(|helper| helper.until).min()
+        let limits = waiting.map(|helper| helper.until);
+        let searches = self.ending.iter().map(|ending| ending.search_at);
+        limits.chain(searches).min()
     }
 
-    /// Ends commands that have reached their time limit.
-    pub(super) fn keep_time(&mut self, now: u64) {
+    /// Ends commands that have reached their time limit, and searches again for descendants of others. Returns reports
+    /// of those that have ended.
+    pub(super) fn keep_time(&mut self, now: u64) -> Vec<FromShim> {
         for helper in &mut self.running {
             if !helper.timed_out && now >= helper.until {
                 helper.timed_out = true;
                 helper.kill();
             }
         }
+        let is_over = |ending: &mut Ending| {
+            if now < ending.search_at {
+                return false;
+            }
+            ending.search_at = now + SEARCH_AGAIN_MS;
+            ending.descent.kill() == Search::Complete || now >= ending.until
+        };
+        let over = self.ending.extract_if(.., is_over).collect();
+        self.report_all(over)
     }
 
-    /// Handles a child that has exited and is not reaped yet. Returns a report, if it is one of these.
+    fn report_all(&mut self, over: Vec<Ending>) -> Vec<FromShim> {
+        self.stop_ended |= over.iter().any(|ending| ending.stops);
+        over.into_iter().map(|ending| ending.report).collect()
+    }
+
+    /// Handles a child that has exited and is not reaped yet. Returns a report, if it is one of these and has ended.
     pub(super) fn ended(&mut self, pid: i32, exit: Exit) -> Option<FromShim> {
-        let of_pid = |helper: &Helper| helper.descent.sid == pid;
+        let of_pid = |helper: &Helper| helper.pid == pid;
         let at = self.running.iter().position(of_pid)?;
-        let helper = self.running.remove(at);
+        let mut helper = self.running.remove(at);
         // INVARIANT: the session id is the pid of a child that is not reaped, so it is no other session's.
-        helper.descent.kill();
-        self.stop_ended |= helper.stops;
+        let search = helper.descent.kill();
         let end = match start_failure(&helper.status) {
             _ if helper.timed_out => HelperEnd::TimedOut,
             _ if helper.cut_off => HelperEnd::Refused,
@@ -136,11 +189,26 @@ impl Helpers {
             None => HelperEnd::Exited(exit),
         };
         let id = helper.id;
-        Some(FromShim::Helped { id, end })
+        let report = FromShim::Helped { id, end };
+        if search == Search::Complete {
+            self.stop_ended |= helper.stops;
+            return Some(report);
+        }
+        helper.descent.session = None;
+        let now = clock::boot_ms();
+        self.ending.push(Ending {
+            descent: helper.descent,
+            stops: helper.stops,
+            report,
+            search_at: now + SEARCH_AGAIN_MS,
+            until: now + SEARCH_MS_MAX,
+        });
+        None
     }
 
-    /// Ends all of them: the run's command has exited, and they are no part of what it leaves behind.
-    pub(super) fn end_all(&mut self) {
+    /// Ends all of them: the run's command has exited, and they are no part of what it leaves behind. Returns reports of
+    /// those that had exited.
+    pub(super) fn end_all(&mut self) -> Vec<FromShim> {
         for helper in &mut self.running {
             helper.cut_off = true;
             helper.kill();
@@ -148,6 +216,15 @@ impl Helpers {
         for helper in &self.running {
             helper.process.await_end(END_WAIT_MS);
         }
+        let until = clock::boot_ms() + u64::from(END_WAIT_MS);
+        let over = std::mem::take(&mut self.ending);
+        let running = self.running.iter().map(|helper| &helper.descent);
+        for descent in running.chain(over.iter().map(|ending| &ending.descent)) {
+            while descent.kill() == Search::Incomplete && clock::boot_ms() < until {
+                std::thread::sleep(Duration::from_millis(SEARCH_AGAIN_MS));
+            }
+        }
+        self.report_all(over)
     }
 }
 
@@ -168,8 +245,9 @@ impl Work {
             return;
         }
         match self.begin_helper(argv) {
-            Ok((descent, process, status)) => self.helpers.running.push(Helper {
+            Ok((pid, descent, process, status)) => self.helpers.running.push(Helper {
                 id,
+                pid,
                 descent,
                 process,
                 status,
@@ -206,7 +284,7 @@ impl Work {
     fn begin_helper(
         &mut self,
         argv: Vec<String>,
-    ) -> Result<(Descent, PidFd, OwnedFd), StartFailure> {
+    ) -> Result<(i32, Descent, PidFd, OwnedFd), StartFailure> {
         self.helpers.begun += 1;
         // A service below this run may have the same numbers.
         let number = format!("{}.{}", self.tree.run, self.helpers.begun);
@@ -255,56 +333,86 @@ impl Work {
             cgroup::enter(group, gated.pid).map_err(|e| cgroup_failure(&e))?;
         }
         let descent = Descent {
-            sid: gated.pid,
+            session: Some(gated.pid),
             start_ticks: procfs::stat(gated.pid).map_or(u64::MAX, |stat| stat.start_ticks),
             mark: format!("{}={}", mark.0, mark.1),
             command: self.tree.leader_pid,
         };
         // One byte always fits; a child that is gone reports why.
         let _ = nix::unistd::write(&open, &[OPEN]);
-        Ok((descent, gated.leader, gated.status))
+        Ok((gated.pid, descent, gated.leader, gated.status))
     }
 }
 
 impl Descent {
-    /// Sends SIGKILL to every descendant below this process, until none is left.
-    fn kill(&self) {
+    /// Sends SIGKILL to every descendant below this process, until no other is found.
+    fn kill(&self) -> Search {
+        let own = std::process::id().cast_signed();
+        // The helper itself counts as dead: where it is not, it is searched again when it is.
+        let mut dead: HashSet<i32> = self.session.into_iter().collect();
+        let mut killed = HashSet::new();
         for _ in 0..ROUNDS_MAX {
-            let mut is_left = false;
-            let own = std::process::id().cast_signed();
+            let (mut is_changing, mut is_executing) = (false, false);
             // To read an environment may block, and then no exit is collected: that of the command's tree is not read.
             for pid in procfs::descendants_beside(own, &HashSet::from([self.command])) {
-                let is_ours = |stat: &procfs::Stat| !stat.is_dead() && self.has(pid, stat);
-                let Some(seen) = procfs::stat(pid).ok().filter(is_ours) else {
+                let Some(seen) = procfs::stat(pid).ok().filter(|stat| !stat.is_dead()) else {
+                    // Its children became this process's, perhaps after those were listed.
+                    is_changing |= dead.insert(pid);
                     continue;
                 };
-                let Ok(process) = PidFd::open(pid) else {
-                    continue;
-                };
-                let again = procfs::stat(pid).ok();
-                if again.is_some_and(|again| again.start_ticks == seen.start_ticks) {
-                    process.signal(Signal::KILL);
-                    is_left = true;
+                match self.membership(pid, &seen) {
+                    Membership::Unrelated => {}
+                    Membership::Executing => is_executing = true,
+                    Membership::Descendant => {
+                        is_changing |=
+                            kill(pid, seen.start_ticks) && killed.insert((pid, seen.start_ticks));
+                    }
                 }
             }
-            if !is_left {
-                return;
+            match (is_changing, is_executing) {
+                (true, _) => {}
+                (false, true) => return Search::Incomplete,
+                (false, false) => return Search::Complete,
             }
         }
+        Search::Incomplete
     }
 
     /// Whether a process is of the session, or has the mark.
-    fn has(&self, pid: i32, stat: &procfs::Stat) -> bool {
-        if stat.sid == self.sid || stat.start_ticks < self.start_ticks {
-            return stat.sid == self.sid;
+    fn membership(&self, pid: i32, stat: &procfs::Stat) -> Membership {
+        if self.session == Some(stat.sid) {
+            return Membership::Descendant;
         }
-        let environ = std::fs::read(format!("/proc/{pid}/environ"));
+        if stat.start_ticks < self.start_ticks {
+            return Membership::Unrelated;
+        }
         // One that cannot be read has another user than this process can look into.
-        environ.is_ok_and(|environ| {
-            let mut entries = environ.split(|byte| *byte == 0);
-            entries.any(|entry| entry == self.mark.as_bytes())
-        })
+        let Ok(environ) = std::fs::read(format!("/proc/{pid}/environ")) else {
+            return Membership::Unrelated;
+        };
+        let mut entries = environ.split(|byte| *byte == 0);
+        if entries.any(|entry| entry == self.mark.as_bytes()) {
+            return Membership::Descendant;
+        }
+        let is_whole = procfs::environment_bytes(pid) == Some(environ.len() as u64);
+        if is_whole {
+            Membership::Unrelated
+        } else {
+            Membership::Executing
+        }
     }
+}
+
+/// Sends SIGKILL to a process. `false`: it is gone.
+fn kill(pid: i32, start_ticks: u64) -> bool {
+    let Ok(process) = PidFd::open(pid) else {
+        return false;
+    };
+    let is_same = procfs::stat(pid).is_ok_and(|again| again.start_ticks == start_ticks);
+    if is_same {
+        process.signal(Signal::KILL);
+    }
+    is_same
 }
 
 /// Reads the child's report of a step that failed.
@@ -325,6 +433,46 @@ mod tests {
     use super::*;
     use kennel_lifecycle::{SecretDelivery, StopAction, ladder::Action};
     use kennel_linux::spawn::ChildSecret;
+    use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+
+    /// A script that executes itself, in a session of its own: often it has no environment.
+    #[test]
+    fn executing_descendant_of_helper_is_ended() {
+        const TRIES: usize = 40;
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = dir.path().join("again");
+        fs::write(&script, "#!/bin/sh\nexec \"$0\"\n").expect("own directory");
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("own file");
+        for _ in 0..TRIES {
+            let mut command = Command::new("setsid");
+            command.arg(&script).env(MARK, "1.1");
+            let mut child = command.spawn().expect("util-linux is installed");
+            let pid = child.id().cast_signed();
+            let start = loop {
+                let stat = procfs::stat(pid).expect("it is not reaped");
+                assert!(!stat.is_dead(), "it executes itself for ever");
+                if stat.sid == pid {
+                    break stat.start_ticks;
+                }
+            };
+            let descent = Descent {
+                session: None,
+                start_ticks: start,
+                mark: format!("{MARK}=1.1"),
+                command: 0,
+            };
+            let until = clock::boot_ms() + SEARCH_MS_MAX;
+            while descent.kill() == Search::Incomplete {
+                assert!(clock::boot_ms() < until, "it is never found");
+            }
+            let process = PidFd::open(pid).expect("it is not reaped");
+            process.await_end(10_000);
+            let is_ended = process.has_ended();
+            process.signal(Signal::KILL);
+            child.wait().expect("own child");
+            assert!(is_ended, "the search was complete without it");
+        }
+    }
 
     #[test]
     fn shim_keeps_secrets_for_other_commands_only() {

@@ -24,7 +24,8 @@ impl Work {
     pub(super) fn stopping(&mut self) {
         self.rest = Rest::Stopping;
         // A stop applies to the run's command and its descendants.
-        self.helpers.end_all();
+        let helped = self.helpers.end_all();
+        self.words.extend(helped);
     }
 
     /// Records that the keeper has detached these.

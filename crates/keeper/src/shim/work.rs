@@ -339,7 +339,8 @@ impl Work {
 
     /// Does one round after any event: collect exits, climb, kill, conclude. `true`: everything is done and reported.
     pub(super) fn step(&mut self, now: u64, keeper_lives: bool) -> bool {
-        self.helpers.keep_time(now);
+        let helped = self.helpers.keep_time(now);
+        self.words.extend(helped);
         if self.trim_at.take_if(|at| *at <= now).is_some() {
             own_process::trim_memory();
         }
@@ -408,7 +409,8 @@ impl Work {
                         self.write_record();
                         crash_point!("shim.exit_written");
                         leader = Some(exit);
-                        self.helpers.end_all();
+                        let helped = self.helpers.end_all();
+                        self.words.extend(helped);
                     } else if let Some(word) = self.helpers.ended(pid, exit) {
                         self.words.push(word);
                     }
