@@ -10,7 +10,6 @@ use std::{
     fs,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    time::Duration,
 };
 use tonic::Code;
 
@@ -24,11 +23,14 @@ async fn ended(kennel: &Kennel, client: &mut Client) -> (String, PathBuf) {
     must("wait", client.ended(&run.run_id).await);
     let dir = kennel.run_dir(&run.run_id);
     // Until the server has cleaned up after the run, its journal does not count as closed.
+    let server = kennel.server().expect("it serves").pid;
     eventually("the run is tidied up", PATIENCE, || {
-        (!dir.join("child").exists()).then_some(())
+        let files = fs::read_dir(format!("/proc/{server}/fd")).ok()?.flatten();
+        let mut files = files.filter_map(|file| fs::read_link(file.path()).ok());
+        let is_open = files.any(|file| file.starts_with(&dir));
+        (!dir.join("child").exists() && !is_open).then_some(())
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
     (run.run_id, dir)
 }
 

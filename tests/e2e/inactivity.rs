@@ -1,6 +1,6 @@
 //! `timeouts.inactivity`: a run without output and input is stopped.
 
-use crate::play_at_once;
+use crate::{play_apart, play_at_once};
 use kennel_proto::pb::{self, RunState, end_reason::Reason};
 use kennel_tests::{
     Client, Kennel, PATIENCE, RunExt, SpecExt, client::complaint, eventually, must, sh,
@@ -26,6 +26,13 @@ async fn ends_inactive(client: &mut Client, run_id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn inactivity_is_counted_by_every_server() {
+    play_apart! {
+        inactivity_is_neither_output_nor_input_nor_pause,
+        inactivity_is_counted_across_server_deaths,
+    };
+}
+
 async fn inactivity_is_neither_output_nor_input_nor_pause() {
     let kennel = Kennel::on_sqlite().await;
     play_at_once! {
@@ -80,7 +87,6 @@ async fn accepted_input_is_activity(kennel: &Kennel) {
     assert_eq!(run.code(), Some(3), "{run:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn inactivity_is_counted_across_server_deaths() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;

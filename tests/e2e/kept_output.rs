@@ -68,7 +68,7 @@ async fn read_and_missing_output_equal_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_beyond_its_bound_is_refused_or_ends_run() {
+async fn output_beyond_bound_is_refused_or_ends_run() {
     let kennel = Kennel::on_sqlite().await;
     play_scenes! {
         &kennel;

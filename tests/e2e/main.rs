@@ -154,7 +154,7 @@ pub(crate) use with_and_without_cgroup;
 macro_rules! play_scenes {
     ($kennel:expr; $($scene:ident,)+) => {$(
         eprintln!("scene {}", stringify!($scene));
-        $scene($kennel).await;
+        Box::pin($scene($kennel)).await;
     )+};
 }
 pub(crate) use play_scenes;
@@ -162,7 +162,7 @@ pub(crate) use play_scenes;
 /// Plays scenes at the same time on one server.
 macro_rules! play_at_once {
     ($kennel:expr; $($scene:ident,)+) => {
-        tokio::join!($($scene($kennel)),+)
+        tokio::join!($(Box::pin($scene($kennel))),+)
     };
 }
 pub(crate) use play_at_once;
@@ -170,7 +170,7 @@ pub(crate) use play_at_once;
 /// Plays scenes at the same time, each on a server of its own: for those that wait for a clock.
 macro_rules! play_apart {
     ($($scene:ident,)+) => {
-        tokio::join!($($scene()),+)
+        tokio::join!($(Box::pin($scene())),+)
     };
 }
 pub(crate) use play_apart;
@@ -178,7 +178,7 @@ pub(crate) use play_apart;
 /// Plays scenes at the same time, beside the events that they share. Returns what they return, the events' first.
 macro_rules! play_together {
     ($together:expr, $events:expr; $($scene:ident,)+) => {
-        tokio::join!($events, $($scene($together)),+)
+        tokio::join!(Box::pin($events), $(Box::pin($scene($together))),+)
     };
 }
 pub(crate) use play_together;

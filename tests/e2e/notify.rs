@@ -109,7 +109,6 @@ async fn stations(client: &mut Client, run: &str, wanted: &str) -> usize {
         .count()
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn notices_of_a_command_are_heard() {
     let kennel = Kennel::on_sqlite().await;
     play_at_once! {
@@ -163,8 +162,9 @@ async fn command_says_that_it_is_ready(kennel: &Kennel) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn notices_and_signs_need_no_server() {
+async fn notices_are_heard_with_and_without_server() {
     play_apart! {
+        notices_of_a_command_are_heard,
         missing_sign_ends_a_run_without_a_server,
         notice_waits_for_the_next_keeper,
         ready_is_heard_over_deaths_of_the_server,

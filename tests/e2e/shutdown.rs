@@ -1,6 +1,7 @@
 //! SIGTERM to `kennel serve`: every run gets a polite signal, all are gone within ten seconds, and the rows have the
 //! reason.
 
+use crate::play_apart;
 use kennel_proto::pb::RunState;
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
@@ -31,11 +32,17 @@ async fn an_idle_server_ends_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn shutdown_ends_runs_with_or_without_groups() {
+    play_apart! {
+        a_shutdown_says_int_then_term_then_kills,
+        a_shutdown_without_control_groups_does_the_same,
+    };
+}
+
 async fn a_shutdown_says_int_then_term_then_kills() {
     Box::pin(shutdown(Options::default())).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_without_control_groups_does_the_same() {
     Box::pin(shutdown(Options::default().without_cgroup())).await;
 }

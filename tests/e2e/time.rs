@@ -1,11 +1,11 @@
 //! Runs that exceed a time limit.
 
-use crate::play_at_once;
+use crate::{play_apart, play_at_once};
 use kennel_proto::pb::{DesiredState, OnMaxPause, Run, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt,
     client::{Client, micros},
-    eventually,
+    eventually, eventually_async,
     kennel::kill_exactly,
     must, naughty, procfs, sh,
 };
@@ -16,7 +16,14 @@ use std::time::Duration;
 const MAX: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn time_limits_of_runs_and_pauses_are_kept() {
+async fn time_limits_need_no_server() {
+    play_apart! {
+        limits_of_runs_and_pauses_are_kept,
+        a_deadline_is_kept_while_the_server_hangs,
+    };
+}
+
+async fn limits_of_runs_and_pauses_are_kept() {
     let kennel = Kennel::on_sqlite().await;
     play_at_once! {
         &kennel;
@@ -52,7 +59,6 @@ async fn run_over_max_runtime_ends_completely(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_is_kept_while_the_server_hangs() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
@@ -95,8 +101,6 @@ async fn a_pause_moves_the_deadline(kennel: &Kennel) {
     assert!(leader_exited >= first + 1_000_000, "{run:?}");
 }
 
-/// Most checks: at 20 ms each, far more than needed.
-const LOOKS_MAX: u32 = 3_000;
 /// Long enough to be seen.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
@@ -110,14 +114,12 @@ async fn paused(kennel: &Kennel, then: OnMaxPause) -> (Client, Run) {
     (client, run)
 }
 
-async fn continues(client: &mut Client, run: &Run) {
-    let id = run.run_id.as_str();
-    let mut looks = 0;
-    while must("get", client.get(id).await).state() != RunState::Running {
-        looks += 1;
-        assert!(looks < LOOKS_MAX, "it does not go on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+async fn continues(client: &Client, run: &Run) {
+    eventually_async("it goes on", PATIENCE, async || {
+        let run = must("get", client.clone().get(&run.run_id).await);
+        (run.state() == RunState::Running).then_some(())
+    })
+    .await;
     let tree = procfs::descendants(&procfs::all(), run.attempt().shim_pid);
     assert!(tree.iter().all(|proc| proc.state != 'T'), "{tree:?}");
 }
@@ -126,7 +128,7 @@ async fn pause_ends_after_its_max_pause(kennel: &Kennel) {
     let (mut client, run) = paused(kennel, OnMaxPause::Resume).await;
     let until = run.pause_expires_at.as_ref().map(micros);
     assert!(until > run.create_time.as_ref().map(micros), "{run:?}");
-    continues(&mut client, &run).await;
+    continues(&client, &run).await;
     let resumed = must("get", client.get(&run.run_id).await);
     assert_eq!(resumed.pause_expires_at, None);
     let print = Footprint::of_run(&run);

@@ -1,5 +1,6 @@
 //! Replacement of the server's binary, while runs, streams and calls continue.
 
+use crate::play_apart;
 use kennel_proto::pb::{self, RunState, ServerEndCause, UpgradeState, WaitCondition};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, complaint, eventually,
@@ -185,6 +186,13 @@ async fn unusable_binary_is_refused_without_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn binary_that_does_not_serve_is_given_up() {
+    play_apart! {
+        silent_binary_is_given_up_with_its_processes,
+        new_server_not_serving_yields_to_former,
+    };
+}
+
 async fn silent_binary_is_given_up_with_its_processes() {
     let kennel = start().await;
     let pids = kennel.scratch().join("pids");
@@ -217,7 +225,6 @@ async fn silent_binary_is_given_up_with_its_processes() {
     must("it serves on", second.spawn(sh("true")).await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn new_server_not_serving_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
