@@ -355,6 +355,10 @@ async fn each_rpc_answers_each_caller_by_role() {
         let _ = writeln!(table, "{rpc}");
         for (column, expects) in &columns {
             for absent in [false, true] {
+                // Without an identity no answer depends on the run.
+                if absent && !matches!(expects, Expects::Role(_)) {
+                    continue;
+                }
                 let of_none = absent.then(|| good_requests(&new_run_id()));
                 let message = of_none.as_ref().unwrap_or(&of_alice).get(rpc);
                 let message = message.unwrap_or_else(|| panic!("no request for {rpc}"));

@@ -222,6 +222,7 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn only_https_urls_without_a_user_are_accepted() {
@@ -237,6 +238,21 @@ mod tests {
         ] {
             https(url).expect_err("it is refused");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_issuer_is_given_up_in_time() {
+        // It connects, and never answers.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = silent.local_addr().expect("an address");
+        let source = Source {
+            issuer: "https://issuer.example".to_owned(),
+            url: Some(format!("https://{at}/keys")),
+            ca: None,
+            token: None,
+        };
+        let why = fetch(&source).await.expect_err("no answer");
+        assert_eq!(why, "no answer within 10 s");
     }
 
     #[test]
