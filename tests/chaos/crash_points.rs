@@ -34,7 +34,7 @@ use tokio::{
 };
 
 /// Services at the same time, each with its share of the rows: a row is mostly waiting.
-const SERVICES: usize = 4;
+const SERVICES: usize = 6;
 /// Longest time of one row.
 const ROW_MAX: Duration = Duration::from_mins(2);
 /// Points that need a second node: `e2e/left_stops.rs` tests them.
@@ -183,8 +183,8 @@ async fn play(acts: &[Act]) {
 async fn play_with(acts: &[Act], recovery: Recovery) {
     let only = std::env::var(ONLY).ok();
     let mut chains: Vec<Vec<Row>> = vec![Vec::new(); SERVICES];
-    let points = POINTS.iter().filter(|point| acts.contains(&point.act));
-    for (number, point) in points.enumerate() {
+    let points: Vec<_> = POINTS.iter().filter(|p| acts.contains(&p.act)).collect();
+    for (number, point) in points.iter().enumerate() {
         let rows = point.victims.iter().map(|victim| Row {
             point: point.name,
             act: point.act,
@@ -194,7 +194,11 @@ async fn play_with(acts: &[Act], recovery: Recovery) {
         let rows = rows
             .filter(|row| !row.adopts() || shows_adoption(point, row.victim))
             .filter(|row| only.as_ref().is_none_or(|only| *only == row.name()));
-        chains[number % SERVICES].extend(rows);
+        for (turn, row) in rows.enumerate() {
+            // The rows of one point play one after the other, unless it is the only one.
+            let chain = if points.len() == 1 { turn } else { number };
+            chains[chain % SERVICES].push(row);
+        }
     }
     let played: usize = chains.iter().map(Vec::len).sum();
     let mut playing = JoinSet::new();

@@ -5,12 +5,11 @@ use kennel_client::{
     Address, Connection, Credentials, EventReader, Start, Tls, Token, connect, connect_with,
 };
 use kennel_proto::pb::{
-    self, AbortWait, RunFilter, RunState, event::Payload, secret::Source,
-    stream_events_request::Position,
+    self, AbortWait, RunState, event::Payload, secret::Source, stream_events_request::Position,
 };
 use kennel_tests::{
     Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, cases, complaint,
-    crowd::{Crowd, LONG, beginning},
+    crowd::{Crowd, LONG, beginning, labelled},
     eventually_async, fact,
     kennel::kill_exactly,
     must,
@@ -66,10 +65,10 @@ cases! {
 
 cases! {
     fn calls_over_nodes_with_tls(Fleet::start().await);
+    spawn_for_halted_node_runs_once_after_refusal,
     stream_over_nodes_has_own_runs_alone,
     owners_stay_apart_across_nodes,
     sent_secret_reaches_the_other_node_over_tls,
-    spawn_for_halted_node_runs_once_after_refusal,
     foreign_unreadable_run_is_answered_like_absent,
 }
 
@@ -267,14 +266,14 @@ async fn commands_go_to_the_node_that_is_named(nodes: &mut Nodes) {
         assert!(line.contains(name) && line.contains("reachable"), "{text}");
         assert_eq!(line.starts_with('*'), name == "one", "{text}");
     }
-    must_run(&two, &["--node", "one", "drain"]).await;
+    must_run(two, &["--node", "one", "drain"]).await;
     let refused = one.client().await.spawn(sh("true")).await;
     let refused = refused.expect_err("it is drained");
     assert_eq!(complaint(&refused).reason, "NODE_DRAINING");
-    let run = must_run(&one, &["--node", "two", "run", "--", "echo", "said"]).await;
+    let run = must_run(one, &["--node", "two", "run", "--", "echo", "said"]).await;
     assert_eq!(run, "said\n");
-    must_run(&two, &["--node", "one", "drain", "--undo"]).await;
-    must_run(&one, &["run", "--", "true"]).await;
+    must_run(two, &["--node", "one", "drain", "--undo"]).await;
+    must_run(one, &["run", "--", "true"]).await;
 
     let absent = run_to_end(one.cli(&["--node", "three", "ps"]), PATIENCE).await;
     let said = String::from_utf8_lossy(&absent.stderr).into_owned();
@@ -373,7 +372,7 @@ fn sleeper() -> pb::SpawnRequest {
 /// Reads present events.
 async fn present(at: &Connection, position: Position) -> Result<Crowd, tonic::Status> {
     let request = pb::StreamEventsRequest {
-        filter: Some(RunFilter::default()),
+        filter: Some(labelled("own")),
         position: Some(position),
         until: pb::StreamUntil::Head.into(),
         ..pb::StreamEventsRequest::default()
@@ -390,7 +389,7 @@ async fn stream_over_nodes_has_own_runs_alone(fleet: &Fleet) {
     let mut own = Vec::new();
     for (at, name) in [(0, "alice"), (1, "bob")] {
         let spawn = pb::SpawnRequest {
-            spec: Some(argv(&["sleep", "600"])),
+            spec: Some(argv(&["sleep", "600"]).label("app", "own")),
             ..pb::SpawnRequest::default()
         };
         let run = fleet.client(at, name).await.processes().spawn(spawn).await;
