@@ -108,7 +108,7 @@ async fn three_commands_make_a_chain_that_openssl_accepts((dir, access): &(TempD
         .flatten()
     {
         let mode = file.metadata().expect("a file").permissions().mode() & 0o777;
-        assert_eq!(mode, 0o600, "{:?}", file.path());
+        assert_eq!(mode, 0o600, "{}", file.path().display());
     }
     for line in [
         "[tls]",
