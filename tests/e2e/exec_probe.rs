@@ -140,15 +140,15 @@ async fn probe_is_ended_with_its_session(kennel: &Kennel) {
         assert_eq!(seen.state(), RunState::Running, "{seen:?}");
         let tree = must("tree", client.tree(&run.run_id).await);
         let leader = run.attempt().pid;
-        let probes = tree
+        let others = tree
             .processes
             .iter()
             .filter(|process| process.pid != leader);
-        let probes: Vec<Proc> = probes.filter_map(|seen| Proc::read(seen.pid)).collect();
+        let former: Vec<Proc> = others.filter_map(|seen| Proc::read(seen.pid)).collect();
         // The one that ran at that time has ended, and another one has too.
         probed(begun() + 1).await;
         eventually_async("a former probe is gone", PATIENCE, async || {
-            (!probes.iter().any(Proc::is_alive)).then_some(())
+            (!former.iter().any(Proc::is_alive)).then_some(())
         })
         .await;
         let print = Footprint::of_run(&run);
