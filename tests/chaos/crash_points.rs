@@ -25,7 +25,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use table::{Act, POINTS, shows_adoption};
 use tokio::{
@@ -223,8 +223,15 @@ async fn play_chain(rows: Vec<Row>) -> Vec<String> {
     let mut former: Vec<String> = Vec::new();
     for row in rows {
         let name = row.name();
+        let began = Instant::now();
         let played = tokio::time::timeout(ROW_MAX, play_row(row, service.take()));
-        match outcome(tokio::spawn(played).await) {
+        let played = outcome(tokio::spawn(played).await);
+        println!(
+            "{:>6.1} s {name} ({:?})",
+            began.elapsed().as_secs_f64(),
+            row.act
+        );
+        match played {
             Ok(back) => service = Some(back),
             Err(what) => failed.push(format!(
                 "{name} ({:?}, after {former:?} of its service): {what}\n  alone: {ONLY}={name} cargo nextest run -p \
