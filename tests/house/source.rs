@@ -16,7 +16,7 @@ struct Rule {
     allowed: &'static [&'static str],
 }
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     Rule {
         says: "unsafe lives in linux and keeper alone",
         words: &["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"],
@@ -84,6 +84,11 @@ const RULES: [Rule; 8] = [
         says: "each channel has a bound, with a reason for its size",
         words: &["unbounded_channel", "UnboundedSender", "UnboundedReceiver"],
         allowed: &[],
+    },
+    Rule {
+        says: "delays that grow from retry to retry are drawn by the backoff of lifecycle",
+        words: &["pause * 2", "pause *= 2", "delay * 2", "delay *= 2"],
+        allowed: &["crates/lifecycle/"],
     },
 ];
 

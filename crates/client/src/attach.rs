@@ -227,8 +227,11 @@ mod tests {
     async fn cancelled_calls_use_up_no_attempt() {
         let (connection, dials) = to_lost_server();
         let mut attachment = Attachment::new(&connection, pb::AttachOpen::default());
+        let cancels = 3 * RESUMES_MAX;
+        let most = Duration::from_millis(cancels.into());
+        attachment.resumes = Resumes::with_first_delay_over(most);
         // As if each key or signal cancelled the call: many in one pause between two attempts.
-        for _ in 0..3 * RESUMES_MAX {
+        for _ in 0..cancels {
             let cancelled = timeout(Duration::from_millis(1), attachment.next()).await;
             assert!(cancelled.is_err(), "{cancelled:?}");
         }

@@ -316,7 +316,7 @@ where
             address: address.clone(),
             source,
         });
-        if !error.is_broken() || !resumes.pause(CONNECTS_MAX, None).await {
+        if !error.is_broken() || !resumes.pause(CONNECTS_MAX).await {
             return Err(error);
         }
     }

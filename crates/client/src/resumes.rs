@@ -1,8 +1,10 @@
 //! Retries of calls whose server was lost: their number and delays.
 
 use crate::Failure;
+use kennel_lifecycle::{Backoff, Retries};
 use std::{
     future::Future,
+    hash::{BuildHasher as _, RandomState},
     pin::{Pin, pin},
     time::Duration,
 };
@@ -11,20 +13,48 @@ use tonic::{Code, Response, Status};
 
 /// Lost connections in a row, without any progress in between, after which a client gives up.
 pub const RESUMES_MAX: u32 = 10;
-const DELAY_FIRST: Duration = Duration::from_millis(100);
-const DELAY_MAX: Duration = Duration::from_secs(2);
+/// Delays between two attempts: [`RESUMES_MAX`] of them take 13 s on average.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(200), Duration::from_secs(4));
+/// Longest delay that a server may ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
+/// Time without an answer after which a call waits at a server in service.
+const WAITS_AFTER: Duration = Duration::from_secs(2);
 
 /// Number of losses in a row, and the pause before the next attempt.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Resumes {
     losses: u32,
+    retries: Retries,
     due: Option<Pin<Box<Sleep>>>,
 }
 
+impl Default for Resumes {
+    fn default() -> Self {
+        Self::seeded(RandomState::new().hash_one(()))
+    }
+}
+
 impl Resumes {
+    fn seeded(seed: u64) -> Self {
+        Self {
+            losses: 0,
+            retries: RETRY.retries(seed),
+            due: None,
+        }
+    }
+
+    /// Returns a count whose first delay is longer than this, for tests.
+    #[cfg(test)]
+    pub(crate) fn with_first_delay_over(least: Duration) -> Self {
+        let seed = (0..1_000).find(|seed| RETRY.retries(*seed).next_delay() > least);
+        Self::seeded(seed.expect("most first delays are longer"))
+    }
+
     /// Resets the count after progress.
     pub(crate) fn begin_anew(&mut self) {
-        *self = Self::default();
+        self.losses = 0;
+        self.retries.reset();
+        self.due = None;
     }
 
     /// Waits before the next attempt, or gives up with the failure.
@@ -34,9 +64,9 @@ impl Resumes {
         Ok(())
     }
 
-    /// Waits before the next attempt, for this long or longer each time. `false`: the maximum is reached.
-    pub(crate) async fn pause(&mut self, most: u32, pause: Option<Duration>) -> bool {
-        let may_try = self.set_due(most, pause);
+    /// Waits before the next attempt. `false`: the maximum is reached.
+    pub(crate) async fn pause(&mut self, most: u32) -> bool {
+        let may_try = self.set_due(most, None);
         if may_try {
             self.wait().await;
         }
@@ -60,14 +90,17 @@ impl Resumes {
         }
     }
 
-    /// Sets the time of the next attempt: after this pause, or one that is longer each time.
-    fn set_due(&mut self, most: u32, pause: Option<Duration>) -> bool {
+    /// Sets the time of the next attempt: after at least this long, if a server asked for it.
+    fn set_due(&mut self, most: u32, least: Option<Duration>) -> bool {
         if self.losses >= most {
             return false;
         }
-        let delay = DELAY_FIRST * 2_u32.pow(self.losses);
         self.losses += 1;
-        self.due = Some(Box::pin(sleep(pause.unwrap_or(delay).min(DELAY_MAX))));
+        let delay = match least {
+            Some(least) => self.retries.next_delay_after(least.min(RETRY_AFTER_MAX)),
+            None => self.retries.next_delay(),
+        };
+        self.due = Some(Box::pin(sleep(delay)));
         true
     }
 }
@@ -107,7 +140,7 @@ where
     let mut resumes = Resumes::default();
     loop {
         let mut answer = pin!(call());
-        let answered = match tokio::time::timeout(DELAY_MAX, &mut answer).await {
+        let answered = match tokio::time::timeout(WAITS_AFTER, &mut answer).await {
             Ok(answered) => answered,
             Err(_) => {
                 // It waits at a server in service.

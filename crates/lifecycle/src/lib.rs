@@ -6,6 +6,7 @@
 
 mod api_access;
 pub mod audit;
+mod backoff;
 mod capabilities;
 mod certificate;
 mod containment;
@@ -52,6 +53,7 @@ mod usage;
 pub mod verdict;
 
 pub use api_access::ApiAccess;
+pub use backoff::{Backoff, Retries};
 pub use capabilities::{CapabilitySet, UnknownCapability};
 pub use certificate::{
     SignalScope, SignalSender, StopCertificate, StopCommand, StopCommandEnd, StopInput, StopStep,

@@ -7,14 +7,19 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+    Backoff, Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder,
+    Timestamp,
 };
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{sync::watch, task::JoinSet};
 
-/// First and longest pause between two tries.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// Delays between two tries.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Opens the store in the background and retries after any error. Calls wait for the first try alone.
 #[must_use]
@@ -48,7 +53,7 @@ struct Later {
 }
 
 async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
-    let mut pause = RETRY_FIRST;
+    let mut retries = RETRY.retries(RandomState::new().hash_one(()));
     let mut said = String::new();
     loop {
         let error = match open(&url).await {
@@ -67,8 +72,7 @@ async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
             said.clone_from(&why);
         }
         tell.send_replace(State::Away(why));
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_LONGEST);
+        tokio::time::sleep(retries.next_delay()).await;
     }
 }
 

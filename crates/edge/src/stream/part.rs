@@ -10,10 +10,14 @@ use crate::{
 };
 use futures_util::{StreamExt, pin_mut};
 use kennel_client::Repeats;
-use kennel_lifecycle::NodeId;
+use kennel_lifecycle::{Backoff, NodeId};
 use kennel_supervisor::{Elsewhere, Serving, Supervisor};
 use pb::stream_events_request::Position;
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -85,8 +89,8 @@ enum Ended {
     Failed(Status),
 }
 
-/// First pause before the stream of a node is opened again.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// Delays before the stream of a node is opened again.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(100), limits::NODE_PAUSE_MAX);
 
 /// What a stream has too much of whose cursor would be too long.
 pub(super) const CURSOR_QUOTA: &str = "bytes in one cursor";
@@ -129,7 +133,7 @@ impl Part {
     }
 
     async fn follow(&mut self) -> Result<(), Gone> {
-        let mut pause = PAUSE_FIRST;
+        let mut retries = RETRY.retries(RandomState::new().hash_one(()));
         loop {
             let route = self.route().await?;
             self.repeats.begin_anew();
@@ -145,12 +149,11 @@ impl Part {
                 Ended::Failed(why) => return self.report(Report::Failed(Box::new(why))).await,
                 Ended::Lost(why) => {
                     if self.away.is_none() {
-                        pause = PAUSE_FIRST;
+                        retries.reset();
                     }
                     self.lose(why, true);
-                    let paused = sleep(pause);
+                    let paused = sleep(retries.next_delay());
                     self.unless_given_up(paused).await?;
-                    pause = (pause * 2).min(limits::NODE_PAUSE_MAX);
                 }
             }
         }

@@ -3,15 +3,21 @@
 use super::link::{Link, print_exact, refused};
 use crate::{args::AuditArgs, failure::Failure, terminal_text, values};
 use kennel_client as client;
+use kennel_lifecycle::Backoff;
 use kennel_proto::{
     json,
     pb::{self, audit_record::Record},
 };
 use kennel_supervisor::{ChainError, ChainHead, check_audit_chain, export_audit_chain};
-use std::{fmt::Write as _, path::Path, time::Duration};
+use std::{
+    fmt::Write as _,
+    hash::{BuildHasher as _, RandomState},
+    path::Path,
+    time::Duration,
+};
 
-/// Pause before the next call after a server was lost.
-const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Delays before the next call after a server was lost.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(400), Duration::from_millis(400));
 /// Most such calls in a row.
 const AGAIN_MAX: u32 = 50;
 /// Processes of a signal that are shown.
@@ -26,6 +32,7 @@ pub(crate) async fn audit(link: &Link, args: AuditArgs) -> Result<(), Failure> {
         ..pb::StreamAuditRequest::default()
     };
     let mut lost = 0;
+    let mut retries = RETRY.retries(RandomState::new().hash_one(()));
     loop {
         let read = read(link, &mut request, &mut lost).await;
         let Err(failure) = read else { return Ok(()) };
@@ -34,7 +41,7 @@ pub(crate) async fn audit(link: &Link, args: AuditArgs) -> Result<(), Failure> {
             return Err(failure.failure);
         }
         lost += 1;
-        tokio::time::sleep(AGAIN_AFTER).await;
+        tokio::time::sleep(retries.next_delay()).await;
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::{losses::Losses, scope};
 use crate::values::chain_head;
+use kennel_lifecycle::Backoff;
 use kennel_linux::own_file;
 use kennel_supervisor::{
     ChainHead, Supervisor, TrailAsk, TrailEntry, TrailKind, TrailRecord,
@@ -20,7 +21,9 @@ use opentelemetry_sdk::{
     logs::{LogBatch, LogExporter as Exporter, SdkLogRecord, SdkLogger, SdkLoggerProvider},
 };
 use std::{
-    fs, io,
+    fs,
+    hash::{BuildHasher as _, RandomState},
+    io,
     io::Write as _,
     path::{Path, PathBuf},
     sync::{
@@ -37,9 +40,8 @@ const EVENT: &str = "kennel.audit";
 const POSITION: &str = "audit/exported";
 /// Longest time of one export.
 const EXPORT_MAX: Duration = Duration::from_secs(15);
-/// First and longest pause after a failure.
-const AGAIN_FIRST: Duration = Duration::from_secs(1);
-const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// Delays after a failure.
+const RETRY: Backoff = Backoff::up_to(Duration::from_secs(1), Duration::from_secs(10));
 /// Pause between log lines while the collector takes nothing.
 const LOG_AGAIN: Duration = Duration::from_hours(1);
 
@@ -99,6 +101,7 @@ impl AuditExport {
 
     async fn run(self, supervisor: &Supervisor, mut position: Position) {
         let mut silent = None;
+        let mut unread = RETRY.retries(seed());
         loop {
             let ask = TrailAsk {
                 follow: true,
@@ -108,6 +111,7 @@ impl AuditExport {
             let failure = loop {
                 match reader.next().await {
                     Ok(Some(records)) => {
+                        unread.reset();
                         let removed = removed(position.get(), &records);
                         if removed > 0 {
                             tracing::warn!(
@@ -128,7 +132,7 @@ impl AuditExport {
                 }
             };
             tracing::warn!(error = %failure, "cannot read the audit log for a collector, retrying");
-            tokio::time::sleep(AGAIN_MAX).await;
+            tokio::time::sleep(unread.next_delay()).await;
         }
     }
 
@@ -137,7 +141,7 @@ impl AuditExport {
     async fn deliver(&self, records: &[TrailRecord], silent: &mut Option<Duration>) {
         let made: Vec<SdkLogRecord> = records.iter().map(|one| self.record(one)).collect();
         let batch: Vec<_> = made.iter().map(|record| (record, &self.scope)).collect();
-        let mut pause = AGAIN_FIRST;
+        let mut retries = RETRY.retries(seed());
         loop {
             let sending = self.exporter.export(LogBatch::new(&batch));
             let sent: OTelSdkResult = tokio::time::timeout(EXPORT_MAX, sending)
@@ -156,9 +160,9 @@ impl AuditExport {
                     }
                 }
             }
-            tokio::time::sleep(pause).await;
-            *silent.get_or_insert_default() += pause;
-            pause = (pause * 2).min(AGAIN_MAX);
+            let delay = retries.next_delay();
+            tokio::time::sleep(delay).await;
+            *silent.get_or_insert_default() += delay;
         }
     }
 
@@ -185,6 +189,11 @@ impl AuditExport {
         }
         record
     }
+}
+
+/// Returns a random seed of delays.
+fn seed() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 /// Whether a failure is logged. `silent`: pauses since one was.

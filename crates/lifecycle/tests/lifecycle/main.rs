@@ -4,6 +4,7 @@
 
 mod adopted;
 mod audit;
+mod backoff;
 mod certificate;
 mod countdown;
 mod entries;

@@ -4,16 +4,17 @@ use crate::{
     registry::{Shared, floors::Floor},
     streams::consumers::CONSUMERS_PER_RUN_MAX,
 };
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{Backoff, RunId};
 use kennel_store::{ConsumerFilter, StoreError};
 use std::{sync::Arc, time::Duration};
 
-/// Wait before the store is asked again after it did not answer.
-const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Delays before the store is asked again after it did not answer.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(500), Duration::from_secs(2));
 
 /// Updates the floors from the store, for as long as this server has the node.
 pub(crate) async fn look_after(shared: Arc<Shared>) {
     let floors = &shared.consumers.floors;
+    let mut retries = RETRY.retries(("floors", shared.config.node));
     loop {
         let _ = shared.store.taken_over().await;
         let changed = std::mem::take(&mut floors.lock().changed);
@@ -34,8 +35,9 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
         }
         let again = async {
             if has_failed {
-                tokio::time::sleep(RETRY_AFTER).await;
+                tokio::time::sleep(retries.next_delay()).await;
             } else {
+                retries.reset();
                 floors.woken.notified().await;
             }
         };

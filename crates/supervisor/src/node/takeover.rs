@@ -8,7 +8,7 @@ use crate::{
     run::writes,
 };
 use kennel_keeper::client::HeldRun;
-use kennel_lifecycle::{KeeperEpoch, RunId, recovery::Seen};
+use kennel_lifecycle::{Backoff, KeeperEpoch, RunId, recovery::Seen};
 use kennel_linux::crash_point;
 use kennel_store::{Opening, RunRow, StoreError};
 use std::{
@@ -20,14 +20,15 @@ use tokio::{sync::oneshot, task::JoinSet};
 
 /// Time for which the runs of an earlier server wait for the store.
 const STORE_WAIT: Duration = Duration::from_secs(2);
-/// First and longest pause between two attempts.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// Delays between two attempts.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(100), Duration::from_secs(2));
 /// Interval at which a lease of another keeper is requested, and time after its end for which it is.
 const LEASE_POLL: Duration = Duration::from_millis(500);
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// Interval at which the store is checked for being the same one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The same interval while the store is unavailable: a new life of the store is to be met when it comes.
+const LOOK_EVERY_AWAY: Duration = Duration::from_millis(100);
 
 /// Result of acquiring the node in the store.
 pub(crate) struct Taken {
@@ -132,7 +133,7 @@ enum Again {
 
 /// Acquires the node when the store is available.
 async fn take_at_last(shared: &Arc<Shared>, again: Again) {
-    let mut pause = RETRY_FIRST;
+    let mut retries = RETRY.retries(("takeover", shared.config.node));
     let mut logged = String::new();
     loop {
         match Box::pin(take_late(shared, again)).await {
@@ -148,8 +149,7 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
                 }
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RETRY_LONGEST);
+        tokio::time::sleep(retries.next_delay()).await;
     }
 }
 
@@ -251,8 +251,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
                 }
                 LOOK_EVERY
             }
-            // No pause: a new life of the store is to be met when it comes.
-            Err(_) => RETRY_FIRST,
+            Err(_) => LOOK_EVERY_AWAY,
         };
     }
 }

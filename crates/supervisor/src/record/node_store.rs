@@ -102,6 +102,11 @@ impl NodeStore {
         self.doubt.notified().await;
     }
 
+    /// Returns the node whose rows this server writes.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// Returns this server's generation; absent while the node is not acquired.
     pub(crate) fn generation(&self) -> Option<i64> {
         *self.generation.borrow()

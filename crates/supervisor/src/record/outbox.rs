@@ -13,7 +13,7 @@ use crate::{
     record::node_store::NodeStore,
 };
 use kennel_journal::node_log::{LogPosition, OwnedFrame, SyncError};
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{Backoff, RunId};
 use kennel_linux::crash_point;
 use kennel_store::{Change, RunRow, StoreError};
 use std::{
@@ -30,9 +30,8 @@ use tokio::{
 pub(super) const PROMISES_QUEUED_MAX: usize = 1024;
 /// Most bytes of pending changes: a change that does not fit waits with its caller.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// First and longest pause between two deliveries.
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// Delays between two deliveries.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(100), Duration::from_secs(2));
 
 /// A change that is to be logged.
 #[derive(Debug)]
@@ -119,7 +118,7 @@ impl NodeRecord {
     /// Delivers changes as they become pending, for this server's lifetime.
     pub(crate) async fn deliver_for_ever(&self, store: &NodeStore) {
         let mut pending = self.pending.subscribe();
-        let mut pause = RETRY_FIRST;
+        let mut retries = RETRY.retries(("outbox", store.node()));
         let mut logged = String::new();
         loop {
             while !self.has_pending() {
@@ -136,7 +135,7 @@ impl NodeRecord {
             drop(delivery);
             match delivered {
                 Ok(_) => {
-                    pause = RETRY_FIRST;
+                    retries.reset();
                     logged.clear();
                 }
                 Err(error) => {
@@ -145,8 +144,7 @@ impl NodeRecord {
                         tracing::warn!(%why, "the database does not accept the pending writes, retrying: new runs are refused until it does");
                         logged = why;
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_LONGEST);
+                    tokio::time::sleep(retries.next_delay()).await;
                 }
             }
         }

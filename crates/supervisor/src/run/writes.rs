@@ -6,15 +6,14 @@ use crate::{
     registry::Shared,
     run::task::Done,
 };
-use kennel_lifecycle::{Facets, Report, RowState, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{Backoff, Facets, Report, Retries, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;
 use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// First and longest pause between two attempts.
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// Delays between two attempts.
+const RETRY: Backoff = Backoff::up_to(Duration::from_millis(50), Duration::from_secs(2));
 /// Longest time of the store for a change that can be stored in the node log instead.
 const STORE_SLOW: Duration = Duration::from_secs(1);
 
@@ -160,7 +159,7 @@ async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure
 
 /// Reads the row of a run, once the store answers.
 pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
-    let mut pause = RETRY_FIRST;
+    let mut retries = RETRY.retries(run);
     loop {
         match store.get(run).await {
             Ok(row) => return row,
@@ -168,7 +167,7 @@ pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
                 tracing::debug!(run_id = %run, %error, "the row is not read yet");
             }
         }
-        rest(store, &mut pause).await;
+        rest(store, &mut retries).await;
     }
 }
 
@@ -185,7 +184,7 @@ pub(crate) async fn meet(shared: Arc<Shared>, new: Box<NewRun>, done: mpsc::Send
 
 async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
     let run = new.run;
-    let mut pause = RETRY_FIRST;
+    let mut retries = RETRY.retries(run);
     loop {
         let row = match row_of(store, run).await {
             Some(row) => row,
@@ -196,7 +195,7 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
                     Ok(Inserted::Taken(row)) => *row,
                     Err(error) => {
                         tracing::warn!(run_id = %run, %error, "the row is not rewritten yet");
-                        rest(store, &mut pause).await;
+                        rest(store, &mut retries).await;
                         continue;
                     }
                 }
@@ -211,12 +210,11 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
 }
 
 /// Waits before the next attempt; less where the store has just become available.
-async fn rest(store: &NodeStore, pause: &mut Duration) {
+async fn rest(store: &NodeStore, retries: &mut Retries) {
     tokio::select! {
-        () = tokio::time::sleep(*pause) => {}
+        () = tokio::time::sleep(retries.next_delay()) => {}
         () = store.opened() => {}
     }
-    *pause = (*pause * 2).min(RETRY_LONGEST);
 }
 
 async fn insert(store: &NodeStore, new: &NewRun) -> Done {
@@ -297,7 +295,7 @@ pub(crate) async fn until_delivered(shared: &Shared, run: RunId) {
 /// Makes a change durable: in the store, or where that does not take it, in the node log. `false`: the row is not this
 /// server's to write.
 async fn keep(shared: &Shared, run: RunId, what: &str, change: &Change) -> bool {
-    let mut pause = RETRY_FIRST;
+    let mut retries = RETRY.retries(run);
     let mut logged = false;
     loop {
         let error = match at_once(shared, run, change).await {
@@ -307,7 +305,7 @@ async fn keep(shared: &Shared, run: RunId, what: &str, change: &Change) -> bool 
         if !std::mem::replace(&mut logged, true) {
             tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, retrying");
         }
-        rest(&shared.store, &mut pause).await;
+        rest(&shared.store, &mut retries).await;
     }
 }
 
@@ -345,7 +343,7 @@ where
     Fut: Future<Output = Result<(), StoreError>>,
 {
     let began = clock::instant();
-    let mut pause = RETRY_FIRST;
+    let mut retries = RETRY.retries(run);
     let mut logged = false;
     loop {
         match write().await {
@@ -369,6 +367,6 @@ where
                 }
             }
         }
-        rest(store, &mut pause).await;
+        rest(store, &mut retries).await;
     }
 }
