@@ -99,9 +99,9 @@ profile: ## one run, hop by hop: times, system calls, page faults, switches; pri
 	$(CARGO) build --release --workspace --bins
 	"$(CARGO_TARGET_DIR)/release/bench" profile
 
-soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, an empty database after 10,000 runs, twenty upgrades, a long input, 2,000 runs on five nodes of a Postgres under faults beside a witness, a million wrong encodings for each decoder, thirty million lines under a hundred and fifty deaths, a store that is stopped for a minute
+soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, an empty database after 10,000 runs, twenty upgrades, a long input, 2,000 runs on five nodes of a Postgres under faults beside a witness, a million wrong encodings for each decoder, thirty million lines under a hundred and fifty deaths, every rule and probe over twenty, a store that is stopped for a minute
 	$(CARGO) build --release --workspace --bins
-	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --test chaos --test runs --run-ignored only --no-capture
+	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --test chaos --test e2e --test runs --run-ignored only --no-capture
 	KENNEL_MUTATIONS=1000000 $(CARGO) test --release -p kennel-keeper -p kennel-lifecycle -p kennel-store -p kennel-edge -- wrong_bytes have_these_bytes
 
 vm: ## the virtual machines, the long ones too: limits of runs, no memory left, escaping programs, loss of power, on Debian's kernel; a booted systemd
