@@ -159,15 +159,17 @@ impl Scene {
     /// Returns the locations of each secret, by place.
     async fn places(&self) -> Vec<String> {
         let mut places = Vec::new();
+        let log = self.kennel.log();
+        let rows = match &self.postgres {
+            Some(postgres) => rows(postgres).await,
+            None => String::new(),
+        };
         for secret in SECRETS {
             places.extend(files_with(secret, &self.kennel.data_dir()));
-            if holds(self.kennel.log().as_bytes(), secret) {
-                places.push("log".into());
-            }
-            if let Some(postgres) = &self.postgres
-                && holds(rows(postgres).await.as_bytes(), secret)
-            {
-                places.push("database".into());
+            for (name, text) in [("log", &log), ("database", &rows)] {
+                if holds(text.as_bytes(), secret) {
+                    places.push(name.into());
+                }
             }
         }
         places.sort();
