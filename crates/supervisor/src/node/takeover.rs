@@ -313,7 +313,12 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     let mut ended = Vec::new();
     for runs in record.open_beside(&rows).chunks(adopt::ROWS_MAX) {
         let read = store.get_all(runs).await.map_err(BootError::Store)?;
-        ended.extend(read.into_iter().filter(|row| row.outcome.is_some()));
+        for row in read.into_iter().filter(|row| row.outcome.is_some()) {
+            // Rows are read one by one: only then they come with their entries. A silent run has these in its row alone,
+            // and the node log must have them too when the store goes back.
+            let whole = store.get(row.new.run).await.map_err(BootError::Store)?;
+            ended.push(whole.unwrap_or(row));
+        }
     }
     let forgotten = ended.iter();
     let forgotten = forgotten.filter_map(|row| {

@@ -6,6 +6,7 @@ use crate::{
 };
 use kennel_journal::GapReason;
 use kennel_lifecycle::{Entry, Exit, RetentionLimits};
+use kennel_store::StoredState;
 use kennel_supervisor::{CallError, Condition, Event, Payload, Position};
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -193,5 +194,42 @@ fn silent_run_is_marked_as_removed_in_row() {
         let removal = view.output_removed.expect("it is marked");
         assert_eq!((removal.seq, removal.lens), (seen.len() as u64, [0, 0]));
         assert_eq!(names(&events(stage).await), names(&seen));
+    });
+}
+
+/// Its server died after it had written the end, and before it noted that in the node log.
+#[test]
+fn events_of_unnoted_end_outlive_older_store() {
+    let lives = Lives::of(Nature::default());
+    let store = &lives.world.store;
+    let log = lives.data_dir.path().join("log");
+    let (noted, expected) = lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        while store.row(run_id()).unwrap().state != StoredState::Running {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let noted: Vec<_> = fs::read_dir(&log)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .map(|path| (fs::read(&path).unwrap(), path))
+            .collect();
+        let expected = names(&ended(stage).await);
+        while lives.world.state.lock().unwrap().acknowledged.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        (noted, expected)
+    });
+    fs::remove_dir_all(&log).unwrap();
+    fs::create_dir(&log).unwrap();
+    for (bytes, path) in noted {
+        fs::write(path, bytes).unwrap();
+    }
+    lives.live(async |stage| {
+        store.go_back(0);
+        store.rows.lock().unwrap().remove(&run_id());
+        while store.row(run_id()).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(names(&events(stage).await), expected);
     });
 }

@@ -1562,10 +1562,13 @@ impl Store for MemoryStore {
     async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
         self.check()?;
         let rows = self.rows.lock().unwrap();
-        Ok(runs
-            .iter()
-            .filter_map(|run| rows.get(run).cloned())
-            .collect())
+        let found = runs.iter().filter_map(|run| rows.get(run).cloned());
+        // Only a query for one row reads its entries.
+        let found = found.map(|row| RunRow {
+            entries: None,
+            ..row
+        });
+        Ok(found.collect())
     }
 
     async fn ended_with_pids(
