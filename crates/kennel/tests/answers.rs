@@ -28,16 +28,16 @@ const TIME: i64 = 4_102_444_800;
 const HOSTILE: &str =
     "a\u{1b}[2J\u{1b}]0;b\u{7}\u{9b}1m\nstate           SUCCEEDED\rc\u{202e}d\u{2066}";
 
-fn at(second: i64) -> Option<Time> {
-    Some(Time {
+fn at(second: i64) -> Time {
+    Time {
         seconds: TIME + second,
         nanos: 0,
-    })
+    }
 }
 
 /// Returns a live run of this command.
 fn live(run_id: &str, args: &[&str]) -> pb::Run {
-    let argv = pb::Argv {
+    let command = pb::Argv {
         args: args.iter().map(ToString::to_string).collect(),
         ..pb::Argv::default()
     };
@@ -46,19 +46,19 @@ fn live(run_id: &str, args: &[&str]) -> pb::Run {
         owner: "uid:0".to_owned(),
         node_id: "node-a".to_owned(),
         spec: Some(pb::RunSpec {
-            command: Some(pb::run_spec::Command::Argv(argv)),
+            command: Some(pb::run_spec::Command::Argv(command)),
             ..pb::RunSpec::default()
         }),
         kind: RunKind::Job.into(),
         state: RunState::Running.into(),
-        create_time: at(0),
+        create_time: Some(at(0)),
         current_attempt: Some(pb::Attempt {
             number: 1,
             pid: 4711,
             process_group_id: 4711,
             session_id: 4711,
             shim_pid: 4710,
-            start_time: at(1),
+            start_time: Some(at(1)),
             ..pb::Attempt::default()
         }),
         ..pb::Run::default()
@@ -69,7 +69,7 @@ fn live(run_id: &str, args: &[&str]) -> pb::Run {
 fn ended(run_id: &str, state: RunState, reason: EndReason, result: exit::Result) -> pb::Run {
     let mut run = live(run_id, &["sh", "-c", "exit"]);
     run.state = state.into();
-    run.end_time = at(9);
+    run.end_time = Some(at(9));
     run.end_reason = Some(pb::EndReason {
         reason: Some(reason),
     });
@@ -131,7 +131,7 @@ fn events(payloads: Vec<Payload>) -> Vec<pb::StreamEventsResponse> {
             run_id: RUN.to_owned(),
             attempt: 1,
             base_seq: 0,
-            base_time: at(0),
+            base_time: Some(at(0)),
             events,
         }],
         ..pb::StreamEventsResponse::default()
@@ -166,7 +166,6 @@ fn story(outputs: Vec<Payload>, result: exit::Result, reason: &str) -> Vec<Paylo
             result: Some(result),
             ..pb::Exit::default()
         }),
-        ..lifecycle::LeaderExited::default()
     };
     let ended = lifecycle::Ended {
         state: RunState::Failed.into(),
@@ -247,7 +246,7 @@ fn run_is_shown_with_all_its_facts() {
     });
     run.time_limits = vec![pb::TimeLimit {
         limit: pb::Deadline::MaxRuntime.into(),
-        end_time: at(3),
+        end_time: Some(at(3)),
         ..pb::TimeLimit::default()
     }];
     run.labels = [("app".to_owned(), "web".to_owned())].into();
@@ -280,14 +279,13 @@ fn server_is_described() {
         available,
         why: "the host has no cgroup v2".to_owned(),
         instead: "the shim ends the tree".to_owned(),
-        ..pb::Capability::default()
     };
     let info = pb::ServerInfo {
         version: "1.2.3".to_owned(),
         node_id: "node-a".to_owned(),
         node_name: "alpha".to_owned(),
         generation: 7,
-        start_time: at(0),
+        start_time: Some(at(0)),
         keeper: Some(pb::Keeper {
             epoch: "epoch".to_owned(),
             pid: 42,
@@ -297,7 +295,6 @@ fn server_is_described() {
         store: Some(pb::StoreInfo {
             kind: "sqlite".to_owned(),
             reachable: true,
-            ..pb::StoreInfo::default()
         }),
         host: Some(pb::HostCapabilities {
             kernel: "6.18".to_owned(),
@@ -402,7 +399,7 @@ fn exit_code_of_wait_is_the_commands() {
     let exited = || EndReason::Exited(end_reason::Exited {});
     let code = exit::Result::Code;
     let unknown = || exit::Result::Unknown(exit::Unknown {});
-    for (run, reached) in [
+    let answers = vec![
         (ended(RUN, RunState::Failed, exited(), code(5)), true),
         (ended(RUN, RunState::Succeeded, exited(), code(0)), true),
         (ended(RUN, RunState::Failed, exited(), killed()), true),
@@ -411,7 +408,8 @@ fn exit_code_of_wait_is_the_commands() {
         (ended(RUN, RunState::Lost, exited(), unknown()), true),
         (ended(RUN, RunState::Failed, exited(), code(5)), true),
         (ended(RUN, RunState::Failed, exited(), code(5)), false),
-    ] {
+    ];
+    for (run, reached) in answers {
         let run = Some(run);
         server.answer("WaitRun", &pb::WaitRunResponse { run, reached });
     }
@@ -550,7 +548,7 @@ fn names_of_runs_are_printed_safely() {
     server.stream("StreamEvents", &messages);
     let record = pb::AuditRecord {
         seq: 1,
-        time: at(0),
+        time: Some(at(0)),
         run_id: HOSTILE.to_owned(),
         record: Some(pb::audit_record::Record::Request(pb::AuditRequest {
             rpc: "Spawn".to_owned(),
@@ -561,7 +559,6 @@ fn names_of_runs_are_printed_safely() {
     };
     let records = pb::StreamAuditResponse {
         records: vec![record],
-        ..pb::StreamAuditResponse::default()
     };
     server.answer("StreamAudit", &records);
     // As the server writes it.
