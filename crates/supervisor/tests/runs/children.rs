@@ -104,7 +104,7 @@ fn waiting_child_ends_under_the_next_server() {
 }
 
 #[tokio::test]
-async fn parent_is_a_live_run_at_the_first_call() {
+async fn parent_is_live_at_the_first_call() {
     let stage = Stage::set(Nature::default()).await;
     let child = || below(run_id(), child_id(), OnParentEnd::End);
     let refused = stage.supervisor.spawn(child()).await;
