@@ -480,6 +480,25 @@ mod tests {
     }
 
     #[test]
+    fn viewer_and_run_are_no_consumers() {
+        let caller = |role| Caller {
+            role,
+            ..Caller::default()
+        };
+        assert!(may_consume(&caller(Role::Viewer)).is_err());
+        assert!(may_consume(&caller(Role::Spawner)).is_ok());
+        let run = Some(crate::access::AsRun {
+            id: RunId::from_u128(1),
+            spec: Arc::default(),
+        });
+        let of_run = Caller {
+            run,
+            ..caller(Role::Admin)
+        };
+        assert!(may_consume(&of_run).is_err());
+    }
+
+    #[test]
     fn bearer_tokens_are_read_from_their_header() {
         let with = |value: &str| {
             let value = value.parse().expect("a header");
