@@ -146,6 +146,18 @@ async fn inactivity_ends_no_sooner_than_extended() {
     assert!(recorded.total > MAX && recorded.total <= MAX * 3);
 }
 
+#[tokio::test]
+async fn extension_by_server_is_refused_whole() {
+    let (stage, run) = inactive_for_a_minute().await;
+    let call = extend(run.run, &[], MAX * 1000);
+    let refused = stage.supervisor.extend(call).await;
+    assert!(matches!(refused, Err(CallError::ExtensionTooLong { .. })));
+    let view = stage.supervisor.get(run.run).await.unwrap();
+    let extensions = view.facets.extensions;
+    assert!(extensions.of(1, Deadline::Inactivity).total.is_zero());
+    stage.exits(run.run, 0);
+}
+
 #[test]
 fn extended_inactivity_outlasts_its_server() {
     let lives = Lives::of(Nature::default());
@@ -198,7 +210,7 @@ fn extension_is_durable_during_store_outage() {
 /// A start that is probed is counted by the server, on the clock of the host.
 #[tokio::test]
 async fn probed_start_ends_no_sooner_than_extended() {
-    const START: Duration = Duration::from_millis(50);
+    const START: Duration = Duration::from_millis(100);
     let stage = Stage::set(Nature::default()).await;
     let mut call = call(None);
     call.spec.policy.readiness = Some(Box::new(Readiness {
@@ -208,6 +220,15 @@ async fn probed_start_ends_no_sooner_than_extended() {
         start_timeout: Some(MAX),
     }));
     let long = stage.supervisor.spawn(call.clone()).await.unwrap().run.run;
+    let readiness = call.spec.policy.readiness.as_mut().unwrap();
+    readiness.start_timeout = Some(START * 4);
+    let ready = stage.supervisor.spawn(call.clone()).await.unwrap().run.run;
+    stage.writes(ready, b"ready\n");
+    stage
+        .supervisor
+        .wait(ready, Condition::Ready)
+        .await
+        .unwrap();
     let readiness = call.spec.policy.readiness.as_mut().unwrap();
     readiness.start_timeout = Some(START);
     let run = stage.supervisor.spawn(call).await.unwrap().run.run;
@@ -219,6 +240,9 @@ async fn probed_start_ends_no_sooner_than_extended() {
     assert_eq!(view.outcome.unwrap().reason, EndReason::NotReady);
     assert!(before.elapsed() >= START * 5);
     // Once the run is ready there is no such limit.
+    let view = stage.supervisor.get(ready).await.unwrap();
+    assert_eq!(view.state, RunState::Running);
+    stage.exits(ready, 0);
     stage.writes(long, b"ready\n");
     stage.supervisor.wait(long, Condition::Ready).await.unwrap();
     let late = stage.supervisor.extend(extend(long, &[], MAX)).await;
