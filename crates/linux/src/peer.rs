@@ -6,6 +6,7 @@ use nix::{
     sys::socket::{getsockopt, sockopt},
 };
 use std::{
+    collections::HashMap,
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -194,6 +195,44 @@ pub fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
         .flatten()
 }
 
+/// Whether `pid` is, or descends from, `ancestor` or a process of `known`, by number and start time. Those that were seen
+/// to on the way are known from then on.
+pub(crate) fn descends_from_known(
+    pid: i32,
+    ancestor: Option<i32>,
+    known: &mut HashMap<i32, u64>,
+) -> bool {
+    (0..LOOKS_MAX)
+        .find_map(|_| climb_to_known(pid, ancestor, known).ok())
+        .unwrap_or(false)
+}
+
+fn climb_to_known(
+    pid: i32,
+    ancestor: Option<i32>,
+    known: &mut HashMap<i32, u64>,
+) -> io::Result<bool> {
+    let (mut at, mut way) = (pid, Vec::new());
+    while way.len() < procfs::ANCESTORS_MAX {
+        let stat = match ancestor {
+            Some(ancestor) if at == ancestor => None,
+            _ => Some(procfs::stat(at)?).filter(|stat| known.get(&at) != Some(&stat.start_ticks)),
+        };
+        match stat {
+            None => {
+                known.extend(way);
+                return Ok(true);
+            }
+            Some(stat) if stat.ppid > 0 => {
+                way.push((at, stat.start_ticks));
+                at = stat.ppid;
+            }
+            Some(_) => return Ok(false),
+        }
+    }
+    Err(Errno::ELOOP.into())
+}
+
 /// Whether the ancestors of `pid` were all seen, and `ancestor` is neither among them nor `pid` itself.
 pub(crate) fn is_beside(pid: i32, ancestor: i32) -> bool {
     let seen = (0..LOOKS_MAX).find_map(|_| climb(pid, &[ancestor]).ok());
@@ -237,6 +276,20 @@ mod tests {
         assert!(descends_from(me, &[me]));
         assert!(descends_from(me, &[parent]));
         assert!(!descends_from(parent, &[me]));
+    }
+
+    #[test]
+    fn known_ancestor_is_known_with_its_start_only() {
+        let me = i32::try_from(std::process::id()).expect("a pid");
+        let parent = procfs::stat(me).expect("own stat").ppid;
+        let mut known = HashMap::new();
+        assert!(!descends_from_known(me, None, &mut known) && known.is_empty());
+        assert!(descends_from_known(me, Some(parent), &mut known));
+        let start = procfs::stat(me).expect("own stat").start_ticks;
+        assert_eq!(known, HashMap::from([(me, start)]));
+        assert!(descends_from_known(me, None, &mut known));
+        let mut reused = HashMap::from([(me, start - 1)]);
+        assert!(!descends_from_known(me, None, &mut reused));
     }
 
     #[test]

@@ -1,19 +1,19 @@
 //! All processes of one run, as its shim or its keeper can reach them.
 
+mod each;
 mod round;
 mod session;
 mod unrelated;
+mod walk;
 
 use crate::{
     cgroup, marker,
     pidfd::PidFd,
     procfs::{self, Stat},
-    targets::{
-        Holds, MembershipEvidence, SignalOutcome, SignalTarget, SignalledProcess,
-        TARGETS_LISTED_MAX,
-    },
+    targets::{Holds, MembershipEvidence, SignalOutcome, SignalledProcess, TARGETS_LISTED_MAX},
     tasks,
 };
+pub use each::{ListMembers, SignalEach};
 use kennel_lifecycle::{
     CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, limits::LEFTOVERS_LISTED_MAX,
 };
@@ -22,6 +22,8 @@ pub use round::SignalRound;
 pub use session::Session;
 use std::collections::{HashMap, HashSet};
 use unrelated::InGroup;
+pub use walk::Lineage;
+use walk::Walk;
 
 /// Root of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct Tree {
     pub leader_pid: i32,
     /// Known processes of the leader's session.
     pub session: Session,
+    /// Processes that descend from the root, as far as that is verified.
+    pub lineage: Lineage,
     /// Root of the tree.
     pub root: Root,
     /// The shim, where that is no child of this process: it is reaped without this one, and so are the processes it leaves.
@@ -77,11 +81,9 @@ impl Tree {
 
     /// Returns the numbers of all members, zombies included.
     pub fn pids(&self) -> HashSet<i32> {
-        let mut pids = self.below_root();
-        let inside = self.in_group_beside(&pids);
-        pids.extend(inside.of_run);
-        pids.retain(|pid| !self.is_ours(*pid));
-        pids
+        let mut walk = Walk::new(self);
+        while !walk.step(self) {}
+        walk.pids(self)
     }
 
     /// Returns the numbers of all processes below the root, in any group.
@@ -92,24 +94,6 @@ impl Tree {
             Root::Nowhere => Vec::new(),
         };
         below.into_iter().collect()
-    }
-
-    /// Returns all members with the evidence for each, zombies included; the first `most` by number, and the number of
-    /// the others.
-    pub fn list(&self, most: usize) -> (Vec<(i32, Stat, Holds)>, usize) {
-        let mut pids: Vec<i32> = self.pids().into_iter().collect();
-        pids.sort_unstable();
-        let unlisted = pids.len().saturating_sub(most);
-        pids.truncate(most);
-        let listed = pids.into_iter().filter_map(|pid| {
-            let stat = procfs::stat(pid).ok()?;
-            let holds = self.holds(pid);
-            // The start time is the same before and after, so the evidence is that of this process, and not of an
-            // unrelated one.
-            let same = procfs::stat(pid).is_ok_and(|after| after.start_ticks == stat.start_ticks);
-            (same && holds.any()).then_some((pid, stat, holds))
-        });
-        (listed.collect(), unlisted)
     }
 
     /// Returns the living members, without the leader.
@@ -130,26 +114,6 @@ impl Tree {
         }
     }
 
-    /// Sends a signal to the processes of `target`, one by one, with a result for each.
-    pub fn signal_each(
-        &self,
-        signal: Signal,
-        target: SignalTarget,
-    ) -> Result<Vec<SignalledProcess>, NoTerminal> {
-        Ok(match target {
-            SignalTarget::Leader => self.signal_leader(signal).into_iter().collect(),
-            SignalTarget::Tree => self.signal_members(signal, |_| true),
-            SignalTarget::Group => self.signal_members(signal, |m| m.pgid == self.leader_pid),
-            SignalTarget::TerminalForeground => match self.foreground_group()? {
-                // Its members are of the terminal's session, which is the leader's.
-                Some(group) => {
-                    self.signal_members(signal, |m| m.pgid == group && m.sid == self.leader_pid)
-                }
-                None => Vec::new(),
-            },
-        })
-    }
-
     /// Returns the foreground process group of the leader's controlling terminal. `None`: the leader was reaped, and
     /// with it went its hold on a terminal.
     fn foreground_group(&self) -> Result<Option<i32>, NoTerminal> {
@@ -163,29 +127,6 @@ impl Tree {
             return Ok(Some(stat.tpgid));
         }
         Err(NoTerminal)
-    }
-
-    fn signal_members(
-        &self,
-        signal: Signal,
-        named: impl Fn(&Stat) -> bool,
-    ) -> Vec<SignalledProcess> {
-        let members = self.members();
-        let known: HashSet<i32> = members.keys().copied().collect();
-        let mut signalled = Vec::new();
-        let mut send_to_each = |members: HashMap<i32, Stat>| {
-            for (pid, stat) in members.into_iter().filter(|(_, stat)| named(stat)) {
-                signalled.push(SignalledProcess {
-                    pid,
-                    start_ticks: stat.start_ticks,
-                    result: self.signal_member(pid, &stat, signal),
-                });
-            }
-        };
-        send_to_each(members);
-        send_to_each(self.newcomers(&known));
-        signalled.sort_unstable_by_key(|process| process.pid);
-        signalled
     }
 
     /// Signals the leader by its descriptor, which refers to no other process. `None`: it was reaped, and nothing is
@@ -249,32 +190,34 @@ impl Tree {
         self.foreign.as_ref().is_none_or(PidFd::is_unreaped)
     }
 
-    /// Returns children of this process that came from the lost shim, found by session or marker, and all below them.
+    /// Returns processes that came from the lost shim, found by session or marker, and all below them.
     fn orphans(&self) -> Vec<i32> {
+        let roots = self.roots();
+        let below = roots.iter().flat_map(|pid| procfs::descendants(*pid));
+        roots.iter().copied().chain(below).collect()
+    }
+
+    /// Returns children of this process that came from the lost shim, found by session or marker. The orphans of a shim
+    /// that was no child of this process are others' children: those of the leader's session.
+    fn roots(&self) -> Vec<i32> {
         if self.foreign.is_some() {
-            return self.strays();
+            return self.strays().into_keys().collect();
         }
         let children = procfs::children(std::process::id().cast_signed());
         let of_session =
             self.session
                 .among(self.leader_pid, &self.leader, children.iter().copied());
-        let mut found = Vec::new();
-        for child in children {
-            if of_session.contains(&child) || marker::of(child) == Some(self.run) {
-                found.push(child);
-                found.extend(procfs::descendants(child));
-            }
-        }
-        found
+        let is_of_run =
+            |child: &i32| of_session.contains_key(child) || marker::of(*child) == Some(self.run);
+        children.into_iter().filter(is_of_run).collect()
     }
 
-    /// Returns the orphans of a shim that was no child of this process, so that they are others' children: those of the
-    /// leader's session, as far as that is verified, and all below them.
-    fn strays(&self) -> Vec<i32> {
+    /// Returns the processes of the leader's session, with their start times, as far as that is verified.
+    fn strays(&self) -> HashMap<i32, u64> {
         let all = procfs::all_pids().unwrap_or_default();
         let found = self.session.among(self.leader_pid, &self.leader, all);
-        let below = found.iter().flat_map(|pid| procfs::descendants(*pid));
-        found.iter().copied().chain(below).collect()
+        self.lineage.0.borrow_mut().extend(&found);
+        found
     }
 
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
@@ -412,29 +355,6 @@ impl Tree {
         members
     }
 
-    /// Sends a signal to the leader's group alone.
-    pub fn signal_group(&self, signal: Signal) -> SignalOutcome {
-        match self.leader.signal_group(signal) {
-            // Before Linux 6.9 a group has no safe address: its members are signalled one by one.
-            SignalOutcome::Failed(libc::EINVAL) => {
-                let mut round = SignalRound::new(SignalScope::Tree);
-                for (pid, stat) in self.members() {
-                    if stat.pgid == self.leader_pid {
-                        round.count(self.signal_member(pid, &stat, signal));
-                    }
-                }
-                match round {
-                    SignalRound { delivered: 1.., .. } => SignalOutcome::Delivered,
-                    SignalRound {
-                        errno: Some(errno), ..
-                    } => SignalOutcome::Failed(errno),
-                    SignalRound { .. } => SignalOutcome::Gone,
-                }
-            }
-            sent => sent,
-        }
-    }
-
     /// Thaws the control group and continues each stopped member, so that a pending signal can act.
     pub fn wake(&self) -> SignalRound {
         if let Some(group) = &self.cgroup
@@ -493,19 +413,9 @@ impl Tree {
         let cgroup = group.is_some_and(|group| {
             cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
         });
-        let (shim, keeper) = match self.root {
-            Root::Shim(shim) => {
-                let below = crate::peer::descends_from(pid, &[shim]);
-                (below && self.shim_is_there(), false)
-            }
-            Root::Lost if self.foreign.is_some() => (false, self.strays().contains(&pid)),
-            // Its parent may have been killed a moment ago, so that only this evidence is left of its descent.
-            Root::Lost => {
-                let me = std::process::id().cast_signed();
-                (false, crate::peer::descends_from(pid, &[me]))
-            }
-            Root::Nowhere => (false, false),
-        };
+        let below = self.is_below(pid);
+        let shim = below && matches!(self.root, Root::Shim(_));
+        let keeper = below && self.root == Root::Lost;
         Holds {
             cgroup,
             shim,

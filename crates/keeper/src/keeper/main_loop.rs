@@ -4,6 +4,7 @@ mod adopting;
 mod auditing;
 mod ending;
 mod inputs;
+mod members;
 mod memory;
 mod orphan_clock;
 mod orphans;
@@ -45,6 +46,7 @@ use kennel_linux::{
     clock, crash_point,
     fdpass::{self, Received},
 };
+use members::Slices;
 use nix::{
     errno::Errno,
     sys::{
@@ -131,6 +133,7 @@ pub(super) struct Keeper {
     runs: HashMap<RunId, Run>,
     wakes: BTreeSet<(u64, RunId)>,
     waking: HashMap<RunId, u64>,
+    slices: Slices,
     orphans: Vec<Orphan>,
     /// Time of the next step of the orphans of a pending request.
     orphans_due: u64,
@@ -199,6 +202,7 @@ impl Keeper {
             runs: HashMap::new(),
             wakes: BTreeSet::new(),
             waking: HashMap::new(),
+            slices: Slices::default(),
             orphans: Vec::new(),
             orphans_due: 0,
             reapings: Vec::new(),
@@ -225,14 +229,15 @@ impl Keeper {
             }
             self.arm_timer(now)?;
             self.watch_server()?;
-            let timeout = if self.pool_is_short() {
+            let timeout = if self.pool_is_short() || self.slices.are_wanted() {
                 EpollTimeout::ZERO
             } else {
                 EpollTimeout::NONE
             };
             let ready = match self.epoll.wait(&mut events, timeout) {
                 Ok(0) => {
-                    if self.pool.refill().is_err() {
+                    self.do_slice();
+                    if self.pool_is_short() && self.pool.refill().is_err() {
                         self.pool.stop_refilling();
                     }
                     continue;
@@ -264,6 +269,9 @@ impl Keeper {
                 }
             }
             self.on_time(clock::boot_ms());
+            if self.slices.are_overdue() {
+                self.do_slice();
+            }
         }
     }
 
@@ -388,6 +396,7 @@ impl Keeper {
             self.forget_exit(id, is_on_record);
         }
         self.watch(id);
+        self.plan_slice(id);
         if let Some(group) = group {
             if !self.groups.clear(&group) {
                 self.leftovers.add([group], now);
@@ -501,7 +510,7 @@ impl Keeper {
             } => self.ask_run(seq, run, |run, now| {
                 run.signal(seq, signal, target, request.as_deref(), now);
             }),
-            ToKeeper::Tree { seq, run } => self.ask_run(seq, run, |run, _| run.list(seq)),
+            ToKeeper::Tree { seq, run } => self.ask_run(seq, run, |run, now| run.list(seq, now)),
             ToKeeper::Input { seq, run, request } => {
                 self.ask_run(seq, run, |run, _| run.ask_input(seq, request));
             }

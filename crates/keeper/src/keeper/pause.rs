@@ -365,7 +365,7 @@ mod tests {
     use kennel_lifecycle::{CgroupIdentity, RunId};
     use kennel_linux::{
         pidfd::PidFd,
-        tree::{Root, Session},
+        tree::{Lineage, Root, Session},
     };
     use std::fs;
 
@@ -377,6 +377,7 @@ mod tests {
             leader: PidFd::open(me).expect("a pidfd"),
             leader_pid: me,
             session: Session::default(),
+            lineage: Lineage::default(),
             root: Root::Nowhere,
             foreign: None,
             cgroup: Some(group),

@@ -41,6 +41,7 @@ use kennel_linux::{
     usage::Counting,
 };
 use kept::Kept;
+use members::MemberRequests;
 pub(super) use notices::RunNotices;
 pub(super) use outputs::Outputs;
 use requests::Requests;
@@ -132,6 +133,7 @@ pub(super) struct Run {
     /// Rounds of signals after the last server was gone for good.
     unreported: Option<Vec<StopStep>>,
     requests: Requests,
+    member_requests: MemberRequests,
     helpers: Helpers,
     pub(super) outgoing: Vec<RunMessage>,
     pub(super) for_shim: Vec<ToShim>,
@@ -194,6 +196,7 @@ impl Run {
             kept: Kept::default(),
             unreported: None,
             requests: Requests::default(),
+            member_requests: MemberRequests::default(),
             helpers: Helpers::default(),
             outgoing: Vec::new(),
             for_shim: Vec::new(),
@@ -374,6 +377,7 @@ impl Run {
         self.gate = None;
         self.ladder = None;
         self.tree = None;
+        self.end_member_requests();
         self.refuse_helpers();
         self.end_input();
         self.end_notices();

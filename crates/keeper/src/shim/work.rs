@@ -31,7 +31,7 @@ use kennel_linux::{
     clock, crash_point, memfd, own_process,
     reap::{self, Waited},
     spawn::{self, ChildImage, Ends, Lent, Memory, failure},
-    tree::{Root, Session, Tree},
+    tree::{Lineage, Root, Session, Tree},
 };
 use nix::poll::PollFlags;
 use std::{
@@ -200,6 +200,7 @@ impl Work {
                 leader: gated.leader,
                 leader_pid: gated.pid,
                 session: Session::default(),
+                lineage: Lineage::default(),
                 root: Root::Shim(shim.map_or_else(own_pid, |shim| shim.pid)),
                 foreign: None,
                 cgroup: job.cgroup,

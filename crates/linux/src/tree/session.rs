@@ -1,10 +1,7 @@
 //! The session of a run's leader, identified by its number: the owner of that number after the leader's exit.
 
 use crate::{pidfd::PidFd, procfs};
-use std::{
-    cell::RefCell,
-    collections::{HashMap, HashSet},
-};
+use std::{cell::RefCell, collections::HashMap};
 
 /// Processes that were verified to be of the session when they were read, by number and start.
 #[derive(Debug, Default)]
@@ -16,7 +13,7 @@ impl Session {
         self.0.borrow_mut().extend(of_session(number, members));
     }
 
-    /// Returns those of `candidates` that are of the session, as long as its number is verified to be its own.
+    /// Returns those of `candidates` that are of the session, with their start times, as long as its number is verified to be its own.
     ///
     /// INVARIANT: the number of a session is not reused while a process of the session is there. A process that was
     /// known before the scan and is there after it has been there all the time, and so has the leader until it is
@@ -26,17 +23,17 @@ impl Session {
         number: i32,
         leader: &PidFd,
         candidates: impl IntoIterator<Item = i32>,
-    ) -> HashSet<i32> {
+    ) -> HashMap<i32, u64> {
         let found = of_session(number, candidates);
         let mut known = self.0.borrow_mut();
         known.retain(|pid, start_ticks| {
             procfs::stat(*pid).is_ok_and(|stat| stat.start_ticks == *start_ticks)
         });
         if known.is_empty() && !leader.is_unreaped() {
-            return HashSet::new();
+            return HashMap::new();
         }
         known.extend(&found);
-        found.into_keys().collect()
+        found
     }
 }
 

@@ -32,14 +32,20 @@ fn truncated_list_has_the_missing_count() {
         leader: pidfd(&children[0]),
         leader_pid: children[0].id().cast_signed(),
         session: Session::default(),
+        lineage: Lineage::default(),
         root: Root::Shim(std::process::id().cast_signed()),
         foreign: None,
         cgroup: None,
         init: None,
     };
-    let (all, none) = tree.list(usize::MAX);
+    let list = |most| {
+        let mut list = ListMembers::new(&tree, most);
+        while !list.step(&tree) {}
+        (list.listed, list.unlisted)
+    };
+    let (all, none) = list(usize::MAX);
     assert!(all.len() >= children.len() && none == 0);
-    let (two, missing) = tree.list(2);
+    let (two, missing) = list(2);
     assert_eq!(two.len(), 2);
     assert!(missing >= 1);
     assert!(two[0].0 < two[1].0);
@@ -58,6 +64,7 @@ fn number_of_another_session_names_no_orphan() {
         leader,
         leader_pid: stranger.id().cast_signed(),
         session: Session::default(),
+        lineage: Lineage::default(),
         root: Root::Lost,
         foreign: None,
         cgroup: None,
@@ -102,6 +109,7 @@ fn session_without_leader_excludes_unrelated_process() {
         leader: fd,
         leader_pid: leader.id().cast_signed(),
         session: Session::default(),
+        lineage: Lineage::default(),
         root: Root::Lost,
         foreign: None,
         cgroup: None,
@@ -138,6 +146,7 @@ fn leader_is_signalled_first_then_others_by_age() {
         leader: pidfd(&child),
         leader_pid: 50,
         session: Session::default(),
+        lineage: Lineage::default(),
         root: Root::Nowhere,
         foreign: None,
         cgroup: None,

@@ -93,7 +93,7 @@ impl Tree {
         self.classify(self.listed(), below)
     }
 
-    fn listed(&self) -> Vec<i32> {
+    pub(super) fn listed(&self) -> Vec<i32> {
         self.cgroup
             .as_ref()
             .map(cgroup::members)
@@ -116,8 +116,13 @@ impl Tree {
         inside
     }
 
+    /// Whether a process in the control group is of the run, or taken for it.
+    pub(super) fn owns(&self, pid: i32, below: &HashSet<i32>) -> bool {
+        self.owner_of(pid, below) == Owner::Run
+    }
+
     fn owner_of(&self, pid: i32, below: &HashSet<i32>) -> Owner {
-        if below.contains(&pid) {
+        if below.contains(&pid) || self.is_below(pid) {
             return Owner::Run;
         }
         let start = || procfs::stat(pid).ok().map(|stat| stat.start_ticks);

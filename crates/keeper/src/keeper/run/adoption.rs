@@ -10,7 +10,7 @@ use crate::{
 use kennel_lifecycle::{Countdown, NodeId, Recovery, ladder::Ladder};
 use kennel_linux::{
     clock,
-    tree::{Root, Session, Tree},
+    tree::{Lineage, Root, Session, Tree},
     usage::Counting,
 };
 
@@ -23,6 +23,7 @@ impl Run {
             leader: found.leader,
             leader_pid: found.identity.command.pid,
             session: Session::default(),
+            lineage: Lineage::default(),
             root: Root::Shim(found.identity.shim.pid),
             foreign: Some(found.shim),
             cgroup: found.identity.cgroup.clone(),

@@ -17,6 +17,7 @@ impl Run {
         self.pause.forget_request();
         self.forget_input_waiting();
         self.forget_helpers_waiting();
+        self.forget_member_requests();
         if let Stage::Preparing { seq } = &mut self.stage {
             *seq = None;
         }

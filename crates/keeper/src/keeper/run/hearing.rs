@@ -14,7 +14,7 @@ use kennel_linux::{
     clock, crash_point,
     pidfd::PidFd,
     procfs, reap,
-    tree::{Init, Root, Session, Tree},
+    tree::{Init, Lineage, Root, Session, Tree},
 };
 use std::os::fd::OwnedFd;
 
@@ -112,6 +112,7 @@ impl Run {
             leader: PidFd::from_fd(leader),
             leader_pid: identity.command.pid,
             session: Session::default(),
+            lineage: Lineage::default(),
             root: Root::Shim(shim_pid),
             foreign: None,
             cgroup: self.cgroup.clone(),
@@ -170,6 +171,7 @@ impl Run {
         if std::mem::replace(&mut self.heard.leader_exited, true) {
             return;
         }
+        self.finish_signal();
         if let Some(terminal) = self.terminal() {
             terminal.leader_is_gone();
         }

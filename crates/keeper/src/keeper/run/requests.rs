@@ -47,13 +47,6 @@ impl Run {
         }
         before
     }
-
-    /// Answers whether a signal was sent under this id.
-    pub(in crate::keeper) fn answer_whether_sent(&mut self, seq: u64, id: &str, now: u64) {
-        if !self.sent_before(seq, Some(id), now) {
-            self.answer(seq, Answer::NotSent);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -239,7 +239,7 @@ fn each_request_is_answered_once_at_any_end() {
                     run.interrupt(2, Some("a"), 0);
                     run.pause(3, 0);
                     run.signal(4, Signal::HUP, SignalTarget::Tree, Some("b"), 0);
-                    run.list(5);
+                    run.list(5, 0);
                     run.resume(6);
                     run.answer_whether_sent(7, "a", 0);
                 }
@@ -249,11 +249,7 @@ fn each_request_is_answered_once_at_any_end() {
                 step(&mut run, 0);
             }
             assert!(run.has_ended(), "{number}: {:?}", facts(&run));
-            let seq = |message: &RunMessage| match message {
-                RunMessage::Answer(seq, ..) => Some(*seq),
-                RunMessage::Fact(..) => None,
-            };
-            let mut answered: Vec<u64> = run.outgoing.iter().filter_map(seq).collect();
+            let mut answered = answers(&run);
             answered.sort_unstable();
             assert_eq!(
                 answered,
@@ -271,6 +267,47 @@ fn step(run: &mut Run, now: u64) {
         run.for_shim.clear();
         run.step(now);
     }
+    while run.has_member_requests() {
+        run.serve_member_requests();
+    }
+}
+
+/// The loop serves others between the slices. Lists that are asked for meanwhile are one list, and a newer one.
+#[test]
+fn large_tree_is_listed_and_signalled_in_slices() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
+    let mut run = running(dir.path(), pidfd(&children[0]));
+    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
+    run.outgoing.clear();
+    run.list(1, 0);
+    run.list(2, 0);
+    run.signal(3, Signal::CONT, SignalTarget::Tree, Some("a"), 0);
+    run.answer_whether_sent(4, "a", 0);
+    run.list(5, 0);
+    assert!(answers(&run).is_empty(), "that would be all in one slice");
+    while run.has_member_requests() {
+        run.serve_member_requests();
+    }
+    assert_eq!(answers(&run), [1, 2, 5, 3, 4]);
+    let to_all = |message: &RunMessage| match message {
+        RunMessage::Fact(_, Fact::SignalSent { targets, .. }) => *targets == Some(40),
+        _ => false,
+    };
+    assert!(run.outgoing.iter().any(to_all));
+    run.list(6, 0);
+    run.signal(7, Signal::CONT, SignalTarget::Tree, None, 0);
+    run.server_lost();
+    run.over();
+    assert_eq!(answers(&run), [1, 2, 5, 3, 4], "no server waits for more");
+}
+
+fn answers(run: &Run) -> Vec<u64> {
+    let seq = |message: &RunMessage| match message {
+        RunMessage::Answer(seq, ..) => Some(*seq),
+        RunMessage::Fact(..) => None,
+    };
+    run.outgoing.iter().filter_map(seq).collect()
 }
 
 fn has_signalled(run: &Run) -> bool {
