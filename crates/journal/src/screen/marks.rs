@@ -64,13 +64,10 @@ impl Marks {
         self.title.as_deref()
     }
 
-    pub(super) fn feed(&mut self, text: &str) {
-        for letter in text.chars() {
-            // Most of the output is text.
-            if self.state != State::Text || letter < ' ' || ('\u{80}'..='\u{9f}').contains(&letter)
-            {
-                self.take(letter);
-            }
+    pub(super) fn feed(&mut self, letter: char) {
+        // Most of the output is text.
+        if self.state != State::Text || letter < ' ' || ('\u{80}'..='\u{9f}').contains(&letter) {
+            self.take(letter);
         }
     }
 

@@ -4,8 +4,9 @@
 //! [avt](https://docs.rs/avt); state that it does not track (title, reporting modes of keys and mouse) is tracked here.
 
 mod marks;
+mod steps;
 
-use avt::{ScreenKind, Terminal};
+use avt::{Parser, ScreenKind, Terminal, parser::Function};
 use kennel_lifecycle::TerminalSize;
 use marks::Marks;
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use std::fmt::Write as _;
 use kennel_lifecycle::MODES_AT_FIRST;
 
 /// Most characters of a grid. A larger terminal is not drawn: its model would take the memory that the service needs.
-pub const SCREEN_CELLS_MAX: u32 = 1 << 20;
+pub const SCREEN_CELLS_MAX: u32 = 1 << 18;
 
 /// Ends an unfinished escape sequence (CAN of ECMA-48).
 const CANCEL: char = '\u{18}';
@@ -59,10 +60,37 @@ fn within(size: TerminalSize) -> TerminalSize {
     }
 }
 
+/// Returns the sizes by which a grid gets from one size to another. In one step it would have the longer of both sides in
+/// each direction: 4,000 lines of 16 characters that become 16 of 4,000 have 16 million cells in between.
+fn way(from: TerminalSize, to: TerminalSize) -> impl Iterator<Item = TerminalSize> {
+    let (rows, cols) = if to.rows < from.rows {
+        (to.rows, from.cols)
+    } else {
+        (from.rows, to.cols)
+    };
+    let between = TerminalSize { rows, cols };
+    let in_one = TerminalSize {
+        rows: from.rows.max(to.rows),
+        cols: from.cols.max(to.cols),
+    };
+    (!is_drawn(in_one))
+        .then_some(between)
+        .into_iter()
+        .chain([to])
+}
+
 /// A terminal that receives output.
 pub struct Screen {
     terminal: Terminal,
+    /// Reads the same as the terminal, one function ahead: so each has its cost before it is carried out.
+    parser: Parser,
+    /// Whether characters are inserted.
+    inserts: bool,
     marks: Marks,
+    /// Text that is still to be drawn, from this byte on.
+    text: (String, usize),
+    /// Repetitions of the last character that are still to be drawn.
+    repeats: u16,
     /// An incomplete UTF-8 character.
     partial: Vec<u8>,
 }
@@ -146,7 +174,11 @@ impl Screen {
         let TerminalSize { rows, cols } = within(size);
         Self {
             terminal: Terminal::new(cols.into(), rows.into()).expect("neither side is 0"),
+            parser: Parser::new(),
+            inserts: false,
             marks: Marks::default(),
+            text: (String::new(), 0),
+            repeats: 0,
             partial: Vec::new(),
         }
     }
@@ -162,43 +194,80 @@ impl Screen {
         }
     }
 
-    /// Changes its size to this, or to the largest that is drawn.
+    /// Changes its size to this, or to the largest that is drawn; what was read before is drawn on the old one.
     pub fn resize(&mut self, size: TerminalSize) {
-        let TerminalSize { rows, cols } = within(size);
-        self.terminal.resize(cols.into(), rows.into());
+        self.draw(&mut { u64::MAX });
+        for TerminalSize { rows, cols } in way(self.size(), within(size)) {
+            self.terminal.resize(cols.into(), rows.into());
+        }
     }
 
-    /// Feeds the bytes that follow.
+    /// Draws the bytes that follow.
     pub fn feed(&mut self, data: &[u8]) {
+        self.read(data);
+        self.draw(&mut { u64::MAX });
+    }
+
+    /// Reads the bytes that follow; [`draw`](Self::draw) draws them.
+    pub fn read(&mut self, data: &[u8]) {
         let mut joined = std::mem::take(&mut self.partial);
-        if joined.is_empty() {
-            return self.feed_from_letter(data);
-        }
         joined.extend_from_slice(data);
-        self.feed_from_letter(&joined);
+        let whole = joined.len() - undecided(&joined);
+        self.partial = joined.split_off(whole);
+        for chunk in joined.utf8_chunks() {
+            self.text.0.push_str(chunk.valid());
+            if !chunk.invalid().is_empty() {
+                self.text.0.push('\u{fffd}');
+            }
+        }
     }
 
     /// Records that bytes are missing: a sequence begun before them is not continued.
     pub fn skip(&mut self) {
         self.partial.clear();
-        self.feed_text(CANCEL.encode_utf8(&mut [0; 4]));
+        self.text.0.push(CANCEL);
     }
 
-    fn feed_from_letter(&mut self, data: &[u8]) {
-        let whole = data.len() - undecided(data);
-        let (now, later) = data.split_at(whole);
-        for chunk in now.utf8_chunks() {
-            self.feed_text(chunk.valid());
-            if !chunk.invalid().is_empty() {
-                self.feed_text("\u{fffd}");
+    /// Draws as much of what was read as so many steps allow, and takes them off; returns whether all is drawn. The last
+    /// function may take a few more.
+    pub fn draw(&mut self, steps: &mut u64) -> bool {
+        while *steps > 0 {
+            if self.repeats > 0 {
+                self.repeat(steps);
+                continue;
+            }
+            let (text, at) = &mut self.text;
+            let Some(letter) = text[*at..].chars().next() else {
+                self.text = (String::new(), 0);
+                return true;
+            };
+            *at += letter.len_utf8();
+            self.marks.feed(letter);
+            let Some(function) = self.parser.feed(letter) else {
+                *steps -= 1;
+                self.terminal.feed(letter);
+                continue;
+            };
+            self.inserts = steps::inserts(&function, self.inserts);
+            if let Function::Rep(times) = function {
+                self.terminal.feed(CANCEL);
+                self.repeats = times.max(1);
+            } else {
+                let cost = steps::of(&function, &self.terminal, self.inserts);
+                *steps = steps.saturating_sub(cost);
+                self.terminal.feed(letter);
             }
         }
-        self.partial = later.to_vec();
+        false
     }
 
-    fn feed_text(&mut self, text: &str) {
-        self.marks.feed(text);
-        self.terminal.feed(text);
+    fn repeat(&mut self, steps: &mut u64) {
+        let each = steps::of(&Function::Rep(1), &self.terminal, self.inserts);
+        let times = u16::try_from(*steps / each).unwrap_or(u16::MAX);
+        let times = times.clamp(1, self.repeats);
+        self.terminal.execute(Function::Rep(times));
+        self.repeats -= times;
+        *steps = steps.saturating_sub(each * u64::from(times));
     }
 
     /// Returns the present picture.

@@ -125,6 +125,39 @@ fn output_of_a_hostile_command_is_bounded() {
 }
 
 #[test]
+fn repetitions_and_clears_cost_what_they_touch() {
+    let large = TerminalSize {
+        rows: 512,
+        cols: 512,
+    };
+    let long: &[u8] = b"x\x1b[65535b";
+    let cases = [
+        (SIZE, long, 65_535),
+        (large, b"\x1b[2J".as_slice(), 512 * 512),
+        (large, b"\x1b[4hx".as_slice(), 512),
+        (SIZE, b"plain".as_slice(), 5),
+    ];
+    for (size, data, least) in cases {
+        let mut screen = Screen::new(size);
+        screen.read(data);
+        let mut steps = u64::MAX;
+        assert!(screen.draw(&mut steps));
+        let cost = u64::MAX - steps;
+        assert!((least..2 * least + 16).contains(&cost), "{data:?}: {cost}");
+    }
+    let mut whole = Screen::new(SIZE);
+    whole.feed(long);
+    let mut turns = Screen::new(SIZE);
+    turns.read(long);
+    let mut count = 1;
+    while !turns.draw(&mut 1_000) {
+        count += 1;
+    }
+    assert!(count > 60, "{count}");
+    assert_eq!(turns.picture(), whole.picture());
+}
+
+#[test]
 fn repaint_restores_tab_stops() {
     let cleared = "      ä \x0e\x1b[g".as_bytes();
     let added = b"\x1b[1;4H\x1bH";
@@ -211,6 +244,23 @@ proptest! {
             single.feed(&[*byte]);
         }
         prop_assert_eq!(&single.picture(), &whole);
+        let mut turns = Screen::new(SIZE);
+        turns.read(&data);
+        while !turns.draw(&mut 3) {}
+        prop_assert_eq!(&turns.picture(), &whole);
+    }
+
+    #[test]
+    fn resize_has_no_more_cells_in_between(sides in any::<[u16; 4]>()) {
+        let [from, to] = [[sides[0], sides[1]], [sides[2], sides[3]]];
+        let size = |[rows, cols]: [u16; 2]| within(TerminalSize { rows, cols });
+        let (mut at, to) = (size(from), size(to));
+        for next in way(at, to) {
+            let peak = TerminalSize { rows: at.rows.max(next.rows), cols: at.cols.max(next.cols) };
+            prop_assert!(is_drawn(peak), "{:?} to {:?}", at, next);
+            at = next;
+        }
+        prop_assert_eq!(at, to);
     }
 
     /// A client that attaches in the middle sees the same as one that was attached all the time, from then on too.

@@ -1,27 +1,58 @@
 //! Recently requested terminals: a model of each is retained for a while, so that frequent callers do not cause all
-//! output to be read each time.
+//! output to be read each time. Their number, their cells, and the threads that draw are bounded.
 
-use crate::base::calls::{Event, Payload, Reached};
-use kennel_journal::Screen;
+use crate::base::{
+    blocking::blocking,
+    calls::{CallError, Event, Payload, Reached},
+};
+use kennel_journal::{Picture, SCREEN_CELLS_MAX, Screen, is_drawn};
 use kennel_lifecycle::{Entry, RunId, TerminalSize};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 /// Most models that are retained.
 const KEPT_MAX: usize = 32;
+/// Most cells of all retained models.
+const KEPT_CELLS_MAX: u32 = 4 * SCREEN_CELLS_MAX;
 /// Time for which a model is retained after the last request.
 pub(crate) const KEPT_FOR: Duration = Duration::from_mins(1);
+/// Most screens that are brought up to date at once: each has a model in memory.
+const CALLS_MAX: usize = 16;
+/// Most threads that draw at once.
+const THREADS_MAX: usize = 2;
+/// Steps after which others have their turn on a thread: about 10 ms.
+const TURN_STEPS: u64 = 1 << 21;
+
 /// Models of the recently requested terminals.
-#[derive(Debug, Default)]
-pub(crate) struct Screens(Mutex<AllKept>);
+#[derive(Debug)]
+pub(crate) struct Screens {
+    all: Mutex<AllKept>,
+    calls: Arc<Semaphore>,
+    threads: Arc<Semaphore>,
+}
+
+impl Default for Screens {
+    fn default() -> Self {
+        Self {
+            all: Mutex::default(),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            threads: Arc::new(Semaphore::new(THREADS_MAX)),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 struct AllKept {
     runs: HashMap<RunId, Kept>,
+    /// One for each owner who reads screens: each has one call at a time.
+    owners: HashMap<String, Arc<Semaphore>>,
     /// A task removes models whose time has passed.
     swept: bool,
 }
@@ -33,11 +64,17 @@ pub(crate) type Place = Arc<tokio::sync::Mutex<Option<Follower>>>;
 struct Kept {
     place: Place,
     used: Instant,
+    cells: u32,
+}
+
+/// Permission to bring a screen up to date, until it is dropped.
+pub(crate) struct Turn {
+    _calls: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Screens {
     fn all(&self) -> MutexGuard<'_, AllKept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the slot of this run's model, and whether the caller is the one that has to [`sweep`](Self::sweep).
@@ -53,11 +90,94 @@ impl Screens {
         let kept = all.runs.entry(run).or_insert_with(|| Kept {
             place: Place::default(),
             used: now,
+            cells: 0,
         });
         kept.used = now;
         let place = Arc::clone(&kept.place);
         let sweeps = !std::mem::replace(&mut all.swept, true);
         (place, sweeps)
+    }
+
+    /// Records the size of a model that is retained, and removes the oldest others where all have too many cells.
+    pub(crate) fn kept(&self, run: RunId, size: TerminalSize) {
+        let mut all = self.all();
+        if let Some(kept) = all.runs.get_mut(&run) {
+            // A larger one is drawn on fewer lines.
+            let cells = u32::from(size.rows) * u32::from(size.cols);
+            kept.cells = cells.min(SCREEN_CELLS_MAX);
+        }
+        while all.runs.values().map(|kept| kept.cells).sum::<u32>() > KEPT_CELLS_MAX {
+            let others = all.runs.iter().filter(|(other, _)| **other != run);
+            let Some(oldest) = others.min_by_key(|(_, kept)| kept.used) else {
+                return;
+            };
+            let oldest = *oldest.0;
+            all.runs.remove(&oldest);
+        }
+    }
+
+    /// Waits until this owner may bring a screen up to date.
+    pub(crate) async fn begin(&self, owner: &str) -> Turn {
+        let of_owner = {
+            let mut all = self.all();
+            // Those whom no call holds are not needed.
+            all.owners.retain(|_, calls| Arc::strong_count(calls) > 1);
+            let calls = all.owners.entry(owner.to_owned());
+            Arc::clone(calls.or_insert_with(|| Arc::new(Semaphore::new(1))))
+        };
+        // Neither is ever closed. In this order an owner waits for itself, and takes no place from others.
+        let of_owner = of_owner.acquire_owned().await.ok();
+        let of_all = Arc::clone(&self.calls).acquire_owned().await.ok();
+        Turn {
+            _calls: [of_owner, of_all],
+        }
+    }
+
+    /// Draws events, as many as so many steps allow, in turns; takes the steps off.
+    pub(crate) async fn draw(
+        &self,
+        mut follower: Follower,
+        steps: &mut u64,
+    ) -> Result<Follower, CallError> {
+        while !follower.is_drawn && *steps > 0 {
+            let mut turn = TURN_STEPS.min(*steps);
+            *steps -= turn;
+            let left;
+            (follower, left) = self
+                .on_thread(move || {
+                    follower.draw(&mut turn);
+                    (follower, turn)
+                })
+                .await?;
+            *steps += left;
+        }
+        Ok(follower)
+    }
+
+    /// Returns the model with its picture.
+    pub(crate) async fn picture(
+        &self,
+        follower: Follower,
+    ) -> Result<(Follower, Option<Picture>), CallError> {
+        self.on_thread(move || {
+            let picture = is_drawn(follower.size).then(|| follower.screen.picture());
+            (follower, picture)
+        })
+        .await
+    }
+
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CallError> {
+        let thread = Arc::clone(&self.threads).acquire_owned().await;
+        // The thread is taken until the work has ended, also where its caller has left.
+        let done = blocking(move || {
+            let _thread = thread;
+            work()
+        });
+        done.await
+            .map_err(|error| CallError::Internal(error.to_string()))
     }
 
     /// Removes models without a recent request. Returns whether others remain.
@@ -76,11 +196,15 @@ impl Screens {
 pub(crate) struct Follower {
     /// Absent: made of no events.
     pub(crate) position: Option<Reached>,
-    pub(crate) screen: Screen,
+    screen: Screen,
     /// Size of the terminal.
     pub(crate) size: TerminalSize,
     pub(crate) attempt: u32,
     pub(crate) whole_from: u64,
+    /// Events up to the position that are still to be drawn.
+    unread: VecDeque<Event>,
+    /// Whether all events up to the position are drawn.
+    pub(crate) is_drawn: bool,
 }
 
 impl Default for Follower {
@@ -92,31 +216,54 @@ impl Default for Follower {
             size,
             attempt: 1,
             whole_from: 1,
+            unread: VecDeque::new(),
+            is_drawn: true,
         }
     }
 }
 
 impl Follower {
-    /// Feeds events to the model, in order.
-    pub(crate) fn feed(&mut self, events: Vec<Event>) {
-        for event in events {
-            if event.attempt > self.attempt {
-                // Each attempt runs on a terminal of its own.
-                self.attempt = event.attempt;
-                self.screen = Screen::new(self.size);
+    /// Takes the events that follow, up to a position.
+    pub(crate) fn read(&mut self, events: Vec<Event>, position: Reached) {
+        self.unread.extend(events);
+        self.position = Some(position);
+        self.is_drawn = false;
+    }
+
+    /// Draws events in order, as many as so many steps allow, and takes the steps off.
+    fn draw(&mut self, steps: &mut u64) {
+        while self.screen.draw(steps) {
+            let Some(event) = self.unread.pop_front() else {
+                self.is_drawn = true;
+                return;
+            };
+            let before = self.screen.size();
+            self.take(event);
+            let after = self.screen.size();
+            if before != after {
+                let cells = |size: TerminalSize| u64::from(size.rows) * u64::from(size.cols);
+                *steps = steps.saturating_sub(cells(before) + cells(after));
             }
-            match event.payload {
-                Payload::Output { data, .. } => self.screen.feed(&data),
-                Payload::Lifecycle(Entry::TerminalResized(size)) => {
-                    self.size = size;
-                    self.screen.resize(self.size);
-                }
-                Payload::Gap(_) => {
-                    self.screen.skip();
-                    self.whole_from = event.seq + 1;
-                }
-                Payload::Lifecycle(_) | Payload::Line { .. } => {}
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        if event.attempt > self.attempt {
+            // Each attempt runs on a terminal of its own.
+            self.attempt = event.attempt;
+            self.screen = Screen::new(self.size);
+        }
+        match event.payload {
+            Payload::Output { data, .. } => self.screen.read(&data),
+            Payload::Lifecycle(Entry::TerminalResized(size)) => {
+                self.size = size;
+                self.screen.resize(self.size);
             }
+            Payload::Gap(_) => {
+                self.screen.skip();
+                self.whole_from = event.seq + 1;
+            }
+            Payload::Lifecycle(_) | Payload::Line { .. } => {}
         }
     }
 }
@@ -124,6 +271,7 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::{Context, Waker};
 
     #[tokio::test(start_paused = true)]
     async fn unused_screens_are_forgotten_and_bounded() {
@@ -140,6 +288,18 @@ mod tests {
             !Arc::ptr_eq(&first, &screens.place(run(0)).0),
             "the oldest has gone"
         );
+        let large = TerminalSize {
+            rows: 512,
+            cols: 512,
+        };
+        for number in 1..=5 {
+            screens.kept(run(number), large);
+        }
+        assert!(
+            !screens.all().runs.contains_key(&run(1)),
+            "its cells are too many"
+        );
+        assert!(screens.all().runs.contains_key(&run(2)));
         tokio::time::advance(KEPT_FOR / 2).await;
         screens.place(run(5));
         tokio::time::advance(KEPT_FOR / 2).await;
@@ -148,5 +308,52 @@ mod tests {
         tokio::time::advance(KEPT_FOR).await;
         assert!(!screens.sweep());
         assert!(screens.place(run(1)).1, "it needs another refresh");
+    }
+
+    #[tokio::test]
+    async fn owner_waits_for_itself_alone() {
+        let screens = Screens::default();
+        let first = screens.begin("a").await;
+        let mut second = std::pin::pin!(screens.begin("a"));
+        let polled = second
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        let _other = screens.begin("b").await;
+        assert_eq!(screens.calls.available_permits(), CALLS_MAX - 2);
+        drop(first);
+        second.await;
+        screens.begin("c").await;
+        assert_eq!(
+            screens.all().owners.len(),
+            2,
+            "one without a call is removed"
+        );
+    }
+
+    #[tokio::test]
+    async fn repetition_is_drawn_in_turns_within_steps() {
+        let screens = Screens::default();
+        let mut follower = Follower::default();
+        let output = Event {
+            seq: 1,
+            attempt: 1,
+            at: kennel_lifecycle::Timestamp(0),
+            payload: Payload::Output {
+                stream: 1,
+                offset: 0,
+                data: b"x\x1b[65535b".to_vec().into(),
+            },
+        };
+        follower.read(vec![output], Reached::default());
+        let mut steps = 1_000;
+        let follower = screens.draw(follower, &mut steps).await.expect("a turn");
+        assert!(!follower.is_drawn && steps == 0);
+        let mut steps = 1_000_000;
+        let follower = screens.draw(follower, &mut steps).await.expect("a turn");
+        assert!(
+            follower.is_drawn && (1..950_000).contains(&steps),
+            "{steps}"
+        );
     }
 }

@@ -4,24 +4,21 @@
 //! do not cause all of it to be read each time.
 
 use crate::{
-    base::{
-        blocking::blocking,
-        calls::{CallError, Event, Payload, Position, Reached, RunView},
-    },
+    base::calls::{CallError, Position, Reached, RunView},
     registry::{
         Supervisor,
-        screens::{Follower, KEPT_FOR},
+        screens::{Follower, KEPT_FOR, Screens},
     },
     streams::events::Events,
 };
-use kennel_journal::{Picture, is_drawn};
+use kennel_journal::Picture;
 use kennel_lifecycle::{RunId, RunKind};
 use std::sync::Arc;
 
 /// Most bytes read at once.
 const READ_BYTES_MAX: usize = 256 * 1024;
-/// More bytes than this are fed to the model on a thread of its own.
-const FED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
+/// Most steps of one call: characters, and cells that are touched for them. About as many as 1 GB of plain lines takes.
+const STEPS_MAX: u64 = 1 << 31;
 
 /// Content of a terminal, and the events that it is made of.
 #[derive(Clone, Debug)]
@@ -39,33 +36,23 @@ pub struct ScreenView {
     pub whole_from: u64,
 }
 
-/// Feeds the model up to the present head.
-async fn catch_up(mut follower: Follower, events: &mut Events) -> Result<Follower, CallError> {
+/// Brings the model up to the present head, as far as so many steps allow, and takes them off.
+async fn catch_up(
+    screens: &Screens,
+    mut follower: Follower,
+    events: &mut Events,
+    steps: &mut u64,
+) -> Result<Follower, CallError> {
     let head = events.head();
-    while events.position().seq < head {
-        let Some(batch) = events.next(READ_BYTES_MAX).await? else {
-            break;
-        };
-        let bytes: usize = batch.iter().map(output_len).sum();
-        if bytes <= FED_IN_PLACE_BYTES_MAX {
-            follower.feed(batch);
-            continue;
+    loop {
+        follower = screens.draw(follower, steps).await?;
+        if !follower.is_drawn || events.position().seq >= head {
+            return Ok(follower);
         }
-        let fed = blocking(move || {
-            follower.feed(batch);
-            follower
-        });
-        let broken = |error: std::io::Error| CallError::Internal(error.to_string());
-        follower = fed.await.map_err(broken)?;
-    }
-    follower.position = Some(events.position());
-    Ok(follower)
-}
-
-fn output_len(event: &Event) -> usize {
-    match &event.payload {
-        Payload::Output { data, .. } => data.len(),
-        _ => 0,
+        let Some(batch) = events.next(READ_BYTES_MAX).await? else {
+            return Ok(follower);
+        };
+        follower.read(batch, events.position());
     }
 }
 
@@ -90,26 +77,38 @@ impl Supervisor {
                 }
             });
         }
+        let screens = &self.shared.screens;
+        let _turn = screens.begin(&view.owner).await;
         let mut kept = place.lock().await;
         let follower = kept.take().unwrap_or_default();
         let from = follower
             .position
             .map_or(Position::Beginning, Position::After);
         let mut events = self.events(run, from).await?.1;
-        let follower = catch_up(follower, &mut events).await?;
-        let size = follower.size;
-        let shown = ScreenView {
-            run: view,
-            attempt: follower.attempt,
-            picture: follower.screen.picture(),
-            position: events.position(),
-            whole_from: follower.whole_from,
-        };
+        let mut steps = STEPS_MAX;
+        let mut follower = catch_up(screens, follower, &mut events, &mut steps).await?;
+        let mut picture = None;
+        if follower.is_drawn {
+            (follower, picture) = screens.picture(follower).await?;
+        }
+        let (size, is_drawn) = (follower.size, follower.is_drawn);
+        let (attempt, whole_from) = (follower.attempt, follower.whole_from);
         *kept = Some(follower);
-        if is_drawn(size) {
-            Ok(shown)
-        } else {
-            Err(CallError::ScreenTooLarge { run, size })
+        screens.kept(run, size);
+        match picture {
+            Some(picture) => Ok(ScreenView {
+                run: view,
+                attempt,
+                picture,
+                position: events.position(),
+                whole_from,
+            }),
+            None if is_drawn => Err(CallError::ScreenTooLarge { run, size }),
+            // The next call continues from here.
+            None => Err(CallError::QuotaExceeded {
+                what: "steps of one call that draws a screen".to_owned(),
+                limit: STEPS_MAX,
+            }),
         }
     }
 }
