@@ -9,6 +9,7 @@ mod kernel;
 mod link;
 mod listing;
 mod liveness;
+mod shared_lists;
 
 pub use crate::values::{
     EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding,
@@ -32,6 +33,7 @@ pub use listing::{
     Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
 };
 pub use listing::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX};
+use shared_lists::SharedLists;
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -80,6 +82,7 @@ pub const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct KeeperClient {
     link: Arc<Link>,
+    lists: Arc<SharedLists>,
 }
 
 /// Receiver of the keeper's events. It has one reader.
@@ -106,7 +109,8 @@ impl KeeperClient {
         socket: OwnedFd,
     ) -> Result<(Self, KeeperEvents, KeeperHello, Vec<HeldRun>), ClientError> {
         let (link, events, hello, held) = Link::open(socket).await?;
-        Ok((Self { link }, events, hello, held))
+        let lists = Arc::default();
+        Ok((Self { link, lists }, events, hello, held))
     }
 
     /// Takes the keeper's listening sockets, which came with the hello; once.

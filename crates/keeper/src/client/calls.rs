@@ -273,16 +273,16 @@ impl Kernel for KeeperClient {
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
-        let asked = |seq| ToKeeper::Tree { seq, run };
-        let listed: WireListing = match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Listed, fds) => listing::read(fds)?,
-            (Answer::Signal(_), _) => return Ok(Listing::default()),
-            (Answer::Exhausted(what), _) => return Err(ClientError::Exhausted(what)),
-            _ => return Err(ClientError::KeeperGone),
+        let list = || async {
+            let asked = |seq| ToKeeper::Tree { seq, run };
+            match self.link.ask(asked, Vec::new()).await? {
+                (Answer::Listed, fds) => listing::read(fds),
+                (Answer::Signal(_), _) => Ok(WireListing::default()),
+                (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
+                _ => Err(ClientError::KeeperGone),
+            }
         };
-        // The keeper has other runs to serve, so slow reads happen here.
-        let described = tokio::task::spawn_blocking(move || listing::describe(&listed)).await;
-        described.map_err(|_| ClientError::KeeperGone)
+        self.lists.read(run, list).await
     }
 
     async fn upgrade(
