@@ -23,6 +23,7 @@ cases! {
     settings_of_the_file_outlast_its_edit,
     node_gives_grace_where_spec_names_none,
     stop_steps_fit_grace_of_first_spawn,
+    node_gives_limits_that_spec_does_not_have,
 }
 
 /// A server with a configuration file.
@@ -115,6 +116,46 @@ async fn node_gives_grace_where_spec_names_none(node: &mut Node) {
     assert_eq!(run.grace, Some(duration(ms(30_000))), "{run:?}");
     let soon = client.abort_with(&run.run_id, Some(ms(20)), pb::AbortWait::TreeEmpty);
     must("abort", soon.await);
+}
+
+async fn node_gives_limits_that_spec_does_not_have(node: &mut Node) {
+    node.write("[defaults.limits]\ncore = 0\nnofile = \"64:128\"\njob = { nofile = 50 }\n");
+    let mut client = node.restart().await;
+    let spec = sh("ulimit -c; ulimit -Sn; ulimit -Hn");
+    let mut own = spec.clone();
+    own.limits = Some(pb::RunLimits {
+        rlimits: vec![pb::Rlimit {
+            resource: pb::RlimitResource::Nofile.into(),
+            soft: Some(70),
+            hard: None,
+        }],
+        ..pb::RunLimits::default()
+    });
+    for (spec, text, given) in [
+        (
+            spec.clone().kind_of(RunKind::Heartbeat),
+            "0\n64\n128\n",
+            vec!["core", "nofile"],
+        ),
+        (
+            spec.kind_of(RunKind::Job),
+            "0\n50\n50\n",
+            vec!["nofile", "core"],
+        ),
+        (own, "0\n70\n70\n", vec!["core"]),
+    ] {
+        let run = must("spawn", client.spawn(spec).await);
+        client.hear_text(&run.run_id, text).await;
+        let limits = run.spec.and_then(|spec| spec.limits).unwrap_or_default();
+        let mut names = limits.from_node;
+        names.sort();
+        let mut given = given;
+        given.sort_unstable();
+        assert_eq!(names, given);
+        let shown = run_to_end(node.kennel.cli(&["get", &run.run_id]), PATIENCE).await;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("core=0:0 (from the node)"), "{shown}");
+    }
 }
 
 /// A default of the node decides when the run begins, and never for a run that exists.

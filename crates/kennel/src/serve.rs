@@ -10,6 +10,7 @@ use crate::{
 };
 use clap::ArgMatches;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
+use kennel_lifecycle::DefaultLimits;
 use std::{ffi::OsString, time::Duration};
 
 /// Exit code after the loss of a component.
@@ -38,6 +39,7 @@ pub(crate) fn keeper(
         cgroup,
         orphan_ttl,
         memory_reserve,
+        default_limits,
     } = usable;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
@@ -55,6 +57,7 @@ pub(crate) fn keeper(
             .collect(),
         orphan_ttl,
         memory_reserve,
+        default_limits,
         service_manager: service_manager(here),
     })
     .map_err(|error| not_kept(&error))?;
@@ -74,6 +77,7 @@ pub(crate) struct Usable {
     pub(crate) cgroup: CgroupUse,
     pub(crate) orphan_ttl: Duration,
     pub(crate) memory_reserve: Option<u64>,
+    pub(crate) default_limits: DefaultLimits,
 }
 
 /// Reads those of a command line, which must have no flags of clients.
@@ -124,6 +128,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
         cgroup: flags.cgroup(here)?,
         orphan_ttl: flags.orphan_ttl(here)?,
         memory_reserve: flags.memory_reserve(here)?,
+        default_limits: flags.default_limits(here)?,
     })
 }
 
@@ -193,6 +198,9 @@ fn not_kept(error: &KeeperError) -> Failure {
             .hint("each ListenStream= of the unit of the socket must be an address of --listen"),
         KeeperError::MemoryReserve { .. } => {
             failure.hint("set less with --memory-reserve, or give the service more memory")
+        }
+        KeeperError::DefaultLimits(_) => {
+            failure.hint("set others with --default-limit; kennel status says what runs can have")
         }
         KeeperError::Server(_) | KeeperError::Host { .. } => failure,
     }

@@ -60,6 +60,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
     let lease = flags.node_lease(here)?;
     let privileges = flags.restrict_runs(here)?;
     let default_grace = flags.default_grace(here)?;
+    let default_limits = flags.default_limits(here)?;
     let forbids_api_access = flags.forbid_api_access(here)?;
     let secrets = Arc::new(flags.secrets(here, &config.data_dir)?);
     let open_files = limits::open_files()
@@ -85,6 +86,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
         privileges,
         default_grace,
+        default_limits,
         retention,
         telemetry,
         health: Arc::new(GrpcHealth),

@@ -19,6 +19,10 @@ const CONFIG: &str = "config";
 /// Two settings for one purpose: the one of a higher layer hides the other.
 const RIVALS: [&str; 2] = ["store", "store_file"];
 
+/// The table of settings for runs whose spec has no value, and the setting that its limits are.
+const DEFAULTS: &str = "defaults";
+const DEFAULT_LIMIT: &str = "default_limit";
+
 /// One setting, and the source of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
@@ -255,12 +259,25 @@ impl File {
         })?;
         let mut values = BTreeMap::new();
         for (key, value) in table {
-            let value = scalar(&value).ok_or_else(|| {
+            let (key, value) = match value.as_table() {
+                Some(table) if key == DEFAULTS => {
+                    let limits = default_limits(table).map_err(|wrong| {
+                        Failure::new(format!("{shown}: {wrong}")).hint(
+                            "write its limits as in [defaults.limits]: nofile = \"1024:524288\"",
+                        )
+                    })?;
+                    (DEFAULT_LIMIT.to_owned(), Some(limits))
+                }
+                _ => (key.replace('-', "_"), scalar(&value)),
+            };
+            let value = value.ok_or_else(|| {
                 Failure::new(format!(
                     "{shown}: {key} must be text, a number, true, false or a list of texts"
                 ))
             })?;
-            values.insert(key.replace('-', "_"), value);
+            if values.insert(key.clone(), value).is_some() {
+                return Err(Failure::new(format!("{shown}: {key} is set twice")));
+            }
         }
         if RIVALS.iter().all(|rival| values.contains_key(*rival)) {
             return Err(Failure::new(format!(
@@ -318,6 +335,26 @@ fn scalar(value: &toml::Value) -> Option<String> {
         }
         toml::Value::Datetime(_) | toml::Value::Table(_) => None,
     }
+}
+
+/// Reads `[defaults.limits]`: a limit is a key with its value, and a table in it has those of runs of one kind.
+fn default_limits(defaults: &toml::Table) -> Result<String, String> {
+    let mut entries = Vec::new();
+    for (name, limits) in defaults {
+        let limits = limits.as_table().filter(|_| name == "limits");
+        let limits = limits.ok_or_else(|| format!("there is no setting {DEFAULTS}.{name}"))?;
+        for (name, value) in limits {
+            let of_kind = value.as_table().into_iter().flatten();
+            let of_kind = of_kind.map(|(of_kind, value)| (format!("{name}:{of_kind}"), value));
+            let of_all = (!value.is_table()).then(|| (name.clone(), value));
+            for (name, value) in of_all.into_iter().chain(of_kind) {
+                let text = scalar(value).filter(|_| !value.is_array());
+                let text = text.ok_or_else(|| format!("{name} must be text or a number"))?;
+                entries.push(format!("{name}={text}"));
+            }
+        }
+    }
+    Ok(entries.join(","))
 }
 
 impl fmt::Display for Setting {
@@ -386,6 +423,20 @@ mod tests {
     }
 
     #[test]
+    fn default_limits_are_a_table_or_a_list() {
+        let table = "[defaults.limits]\ncore = 0\nnofile = \"1024:524288\"\n[defaults.limits.job]\npids = 100\n";
+        let list = "default_limit = [\"core=0\", \"nofile=1024:524288\", \"job:pids=100\"]\n";
+        for file in [table, list] {
+            let read = settings(&[], &[], file).expect("well formed");
+            let (value, origin) = of(&read, "default_limit");
+            let mut limits: Vec<&str> = value.as_deref().unwrap_or_default().split(',').collect();
+            limits.sort_unstable();
+            assert_eq!(limits, ["core=0", "job:pids=100", "nofile=1024:524288"]);
+            assert_eq!(origin, "file");
+        }
+    }
+
+    #[test]
     fn store_of_higher_layer_hides_the_other_kind() {
         let file = "store = \"sqlite:/f\"\n";
         let read = settings(&["--store-file", "/x"], &[], file).expect("well formed");
@@ -405,6 +456,13 @@ mod tests {
             ("store = \"sqlite:/a\"\nstore_file = \"/b\"\n", "both set"),
             ("store = \"postgres://u:hush@h/d\"\n", "store_file"),
             ("[cgroup]\nx = 1\n", "must be text"),
+            ("[defaults]\nlimits = 1\n", "no setting defaults.limits"),
+            ("[defaults.grace]\njob = 1\n", "no setting defaults.grace"),
+            ("[defaults.limits.job.pids]\nx = 1\n", "job:pids must be"),
+            (
+                "default_limit = \"core=0\"\n[defaults.limits]\ncore = 0\n",
+                "set twice",
+            ),
         ] {
             let wrong = settings(&[], &[], file).expect_err(file);
             assert!(wrong.contains(named) && !wrong.contains("hush"), "{wrong}");

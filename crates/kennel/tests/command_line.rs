@@ -236,6 +236,14 @@ fn config_check_finds_what_serve_would_refuse() {
             "default_grace = \"shell=1s\"\n",
             "write heartbeat, service, terminal, job",
         ),
+        (
+            "[defaults.limits]\njob = { pids = 0 }\n",
+            "default_limit: pids-max must be 1 to",
+        ),
+        (
+            "[defaults.limits]\ncore = 0\n[defaults.limits.shell]\ncore = 1\n",
+            "write heartbeat, service, terminal, job",
+        ),
         ("log = [\n", ":1: "),
     ] {
         std::fs::write(&file, text).expect("written");
@@ -287,6 +295,26 @@ fn secret_directories_and_data_directory_must_not_overlap() {
     for named in ["", " ", ",", "secrets, ", "/no/such/directory", "database"] {
         let (status, _, err) = checked(&["config", "check"], named);
         assert_eq!((status, &*err), (Some(0), ""), "{named}");
+    }
+}
+
+#[test]
+fn default_limit_beyond_the_host_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let socket = format!("unix:{}", path("s"));
+    // No process may raise a limit of open files beyond that of the kernel, and without a group there is none of memory.
+    let limits = "core=0,nofile=18446744073709551614,job:memory=1G";
+    let words = ["serve", "--cgroup", "off", "--default-limit", limits];
+    let data = path("data");
+    let (status, _, err) = run(&[&words[..], &["--data-dir", &data, "--listen", &socket]].concat());
+    assert_eq!(status, Some(2), "{err}");
+    for part in [
+        "a hard limit of RLIMIT_NOFILE above",
+        "a control group for each run",
+        "--default-limit",
+    ] {
+        assert!(err.contains(part), "{err}");
     }
 }
 

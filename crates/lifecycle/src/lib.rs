@@ -12,6 +12,7 @@ mod certificate;
 mod containment;
 mod countdown;
 mod default_grace;
+mod default_limits;
 mod effect;
 mod entry;
 mod extension;
@@ -61,6 +62,7 @@ pub use certificate::{
 pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
 pub use default_grace::{DefaultGrace, DefaultGraceError};
+pub use default_limits::{DefaultLimits, DefaultLimitsError};
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::{Entry, RuleMatch};
 pub use extension::{Extendable, Extension, Extensions};

@@ -2,9 +2,9 @@
 
 use crate::names::named;
 use crate::{
-    Containment, Deadline, DefaultGrace, EndReason, Exit, Isolation, LiveProbe, Liveness, Outcome,
-    OutputBound, OutputRule, Privileges, Readiness, ReadyProbe, RestartPolicy, RuleAction,
-    RunLimits, Signal, StateProbe, Violation,
+    Containment, Deadline, DefaultGrace, DefaultLimits, EndReason, Exit, Isolation, LiveProbe,
+    Liveness, Outcome, OutputBound, OutputRule, Privileges, Readiness, ReadyProbe, RestartPolicy,
+    RuleAction, RunLimits, Signal, StateProbe, Violation,
     ladder::{Action, StopPlan},
     limits, rules,
     spec::count_at_most,
@@ -66,6 +66,11 @@ impl Policy {
         let grace = self.stop.grace.or_else(|| node.of(self.kind));
         self.stop.grace = grace;
         self.stop.check_waits(self.grace())
+    }
+
+    /// Gives the run the limits of its node for its kind that its spec does not have. Returns their names.
+    pub fn fill_limits(&mut self, node: &DefaultLimits) -> Vec<String> {
+        self.limits.fill_fitting(&node.of(self.kind))
     }
 
     /// Returns the policy for when the whole service dies. Only the kind `service` continues by default.

@@ -49,6 +49,15 @@ named! {
     }
 }
 
+impl Resource {
+    /// Returns its name as a shell's ulimit and `kennel run --limit` have it, such as `nofile`.
+    #[must_use]
+    pub fn short_name(self) -> String {
+        let name = self.name();
+        name.strip_prefix("RLIMIT_").unwrap_or(name).to_lowercase()
+    }
+}
+
 /// A limit of each process of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rlimit {
@@ -261,6 +270,55 @@ impl RunLimits {
                 wrong("", "must have a limit");
             }
         }
+    }
+
+    /// Takes the limits of `node` that are not set here, except for transfers and priorities. Returns their names, as
+    /// `kennel run` has them.
+    pub fn fill(&mut self, node: &Self) -> Vec<String> {
+        fn take<T: Copy>(own: &mut Option<T>, node: Option<T>) -> bool {
+            let takes = own.is_none() && node.is_some();
+            *own = own.or(node);
+            takes
+        }
+        let mut taken = Vec::new();
+        for limit in &node.rlimits {
+            let same = |own: &Rlimit| own.resource == limit.resource;
+            if !self.rlimits.iter().any(same) {
+                self.rlimits.push(*limit);
+                taken.push(limit.resource.short_name());
+            }
+        }
+        let others = [
+            ("memory-max", take(&mut self.memory_max, node.memory_max)),
+            ("memory-high", take(&mut self.memory_high, node.memory_high)),
+            ("swap-max", take(&mut self.swap_max, node.swap_max)),
+            ("pids-max", take(&mut self.pids_max, node.pids_max)),
+            ("cpus", take(&mut self.cpu_quota, node.cpu_quota)),
+            ("cpu-weight", take(&mut self.cpu_weight, node.cpu_weight)),
+        ];
+        let others = others.into_iter().filter(|(_, is_taken)| *is_taken);
+        taken.extend(others.map(|(name, _)| name.to_owned()));
+        taken
+    }
+
+    /// Takes the limits of its node that are not set here and fit those that are. Returns their names.
+    pub(crate) fn fill_fitting(&mut self, node: &Self) -> Vec<String> {
+        let mut node = node.clone();
+        let fits = |high: Option<u64>, max: Option<u64>| high.zip(max).is_none_or(|(h, m)| h <= m);
+        if !fits(self.memory_high, node.memory_max) {
+            node.memory_max = None;
+        }
+        if !fits(node.memory_high, self.memory_max.or(node.memory_max)) {
+            node.memory_high = None;
+        }
+        self.fill(&node)
+    }
+
+    /// Returns the first violation.
+    pub(crate) fn violation(&self) -> Option<Violation> {
+        let mut found = Vec::new();
+        self.check(&mut found);
+        found.into_iter().next()
     }
 
     /// Adds the violations of the limits.

@@ -56,6 +56,8 @@ pub struct RunSpec {
     pub api_access: ApiAccess,
     /// Secrets of its command.
     pub secrets: Vec<Secret>,
+    /// Names of the limits of the policy that its node gave.
+    pub node_limits: Vec<String>,
 }
 
 /// A command with its environment.

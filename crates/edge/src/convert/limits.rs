@@ -48,8 +48,8 @@ fn shown_io(limit: &IoLimit) -> pb::IoLimit {
     }
 }
 
-/// Returns the limits for reads; absent: there are none.
-pub(crate) fn shown(limits: &RunLimits) -> Option<pb::RunLimits> {
+/// Returns the limits for reads, with the names of those that the node gave; absent: there are none.
+pub(crate) fn shown(limits: &RunLimits, from_node: &[String]) -> Option<pb::RunLimits> {
     if *limits == RunLimits::default() {
         return None;
     }
@@ -76,6 +76,7 @@ pub(crate) fn shown(limits: &RunLimits) -> Option<pb::RunLimits> {
         pids_max: limits.pids_max,
         cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
         io: limits.io.iter().map(shown_io).collect(),
+        from_node: from_node.to_vec(),
     })
 }
 
@@ -174,6 +175,7 @@ mod tests {
                 reads_per_second: Some(3),
                 writes_per_second: Some(4),
             }],
+            from_node: vec!["nofile".to_owned()],
         };
         let parsed = parse(Some(&limits), &mut found);
         assert_eq!(found, []);
@@ -200,8 +202,11 @@ mod tests {
             writes: Some(4),
         };
         assert_eq!(parsed.io, [disk]);
-        assert_eq!(parse(shown(&parsed).as_ref(), &mut found), parsed);
-        assert_eq!(shown(&RunLimits::default()), None);
+        let given = ["pids-max".to_owned()];
+        let shown_again = shown(&parsed, &given).expect("limits");
+        assert_eq!(shown_again.from_node, given);
+        assert_eq!(parse(Some(&shown_again), &mut found), parsed);
+        assert_eq!(shown(&RunLimits::default(), &[]), None);
         assert_eq!(parse(None, &mut found), RunLimits::default());
     }
 

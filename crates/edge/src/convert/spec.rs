@@ -85,6 +85,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         parent: parent(spec.parent.as_ref(), found),
         api_access: api_access::parse(spec.api_access, found),
         secrets: secrets::parse(spec.secrets, found),
+        node_limits: Vec::new(),
     };
     let wrong = parsed.violations().into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
@@ -104,6 +105,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         parent,
         api_access,
         secrets,
+        node_limits,
     } = spec;
     let (cwd, raw_cwd) = command::shown_cwd(command.cwd.as_deref());
     pb::RunSpec {
@@ -116,7 +118,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         labels: labels.clone(),
         stop: shown_stop(&policy.stop),
         timeouts: shown_timeouts(policy.timeouts),
-        limits: limits::shown(&policy.limits),
+        limits: limits::shown(&policy.limits, node_limits),
         on_leader_exit: shown_leader_exit(policy.on_leader_exit),
         pause: shown_pause(policy.pause),
         min_containment: policy

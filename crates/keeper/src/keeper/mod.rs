@@ -34,7 +34,7 @@ pub use service_manager::ServiceManager;
 
 use crate::{exit_slots::ExitSlots, notify_place, values::KeeperHello};
 use groups::Groups;
-use kennel_lifecycle::LimitPowers;
+use kennel_lifecycle::{DefaultLimits, LimitPowers};
 use kennel_linux::{
     attributes::{self, Inherited, Protection},
     capability::{Capability, CapabilityName},
@@ -82,6 +82,8 @@ pub struct KeeperConfig {
     pub orphan_ttl: Duration,
     /// Bytes that stay free below the memory limit of its own control group and of those above; absent: no such reserve.
     pub memory_reserve: Option<u64>,
+    /// Limits of runs whose spec has none.
+    pub default_limits: DefaultLimits,
     /// Is notified that the service is ready, is ending, or is alive.
     pub service_manager: ServiceManager,
 }
@@ -147,6 +149,9 @@ pub enum KeeperError {
         /// The lowest limit of its control group and of those above.
         limit: u64,
     },
+    /// This host cannot hold limits that runs are to have.
+    #[error("this host cannot hold the default limits: it lacks {}", .0.join(", "))]
+    DefaultLimits(Vec<String>),
     /// The server process cannot be started.
     #[error("cannot start the server process")]
     Server(#[source] io::Error),
@@ -170,7 +175,8 @@ impl KeeperError {
             | Self::DataDir { .. }
             | Self::Listen { .. }
             | Self::PassedSocket { .. }
-            | Self::MemoryReserve { .. } => 2,
+            | Self::MemoryReserve { .. }
+            | Self::DefaultLimits(_) => 2,
             Self::Server(_) | Self::Host { .. } => 1,
         }
     }
@@ -210,6 +216,11 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let inherited =
         Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
     let memory_reserve = reserve(config, &groups).inspect_err(|_| groups.remove())?;
+    let lacking = config.default_limits.missing(&powers);
+    if !lacking.is_empty() {
+        groups.remove();
+        return Err(KeeperError::DefaultLimits(lacking));
+    }
     let sockets = ReconnectSockets::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
     let capabilities = capabilities(&groups, &sockets, &powers, memory_reserve.as_ref())?;

@@ -9,7 +9,9 @@ use kennel_keeper::{
     keeper::{self, CgroupChoice, KeeperConfig, ListenAddress, ServiceManager},
     rundir, server_socket,
 };
-use kennel_lifecycle::{CommandSpec, PidNamespace, Policy, RunId, Signal, StopPolicy};
+use kennel_lifecycle::{
+    CommandSpec, DefaultLimits, PidNamespace, Policy, RunId, Signal, StopPolicy,
+};
 use std::{
     collections::HashMap,
     io::Read,
@@ -94,6 +96,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
         preflight_env: Vec::new(),
         orphan_ttl: handover::orphan_ttl(&args[2]),
         memory_reserve: None,
+        default_limits: DefaultLimits::default(),
         service_manager: ServiceManager::default(),
     };
     match keeper::run(&config) {

@@ -9,7 +9,7 @@ use crate::{
     values,
 };
 use clap::{Args, Subcommand, ValueEnum};
-use kennel_lifecycle::{DefaultGrace, Privileges, RunKind};
+use kennel_lifecycle::{DefaultGrace, DefaultLimits, Privileges, RunKind, RunLimits};
 use kennel_supervisor::SecretSources;
 use std::{
     ffi::OsString,
@@ -46,6 +46,10 @@ pub(crate) struct ServeArgs {
     /// [default: 5s]
     #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
     default_grace: Vec<(Option<RunKind>, Duration)>,
+    /// Limits of runs whose spec does not have them, such as core=0,nofile=1024:524288,pids=500: names of `run --limit`,
+    /// memory, memory-high, swap-max, pids, cpus, cpu-weight; of one kind: job:pids=100; repeatable [default: none]
+    #[arg(long, value_name = "[KIND:]NAME=VALUE", value_parser = values::node_limit, value_delimiter = ',')]
+    default_limit: Vec<(Option<RunKind>, RunLimits)>,
     /// Directory whose files runs may have as secrets, such as a mounted Secret of Kubernetes; repeatable [default: none]
     #[arg(long, value_name = "DIR", value_delimiter = ',')]
     secret_dir: Vec<PathBuf>,
@@ -142,6 +146,7 @@ const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
 const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
 const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
+const DEFAULT_LIMIT: &str = "KENNEL_DEFAULT_LIMIT";
 const SECRET_DIR: &str = "KENNEL_SECRET_DIR";
 /// Smallest memory reserve, in bytes.
 const MEMORY_RESERVE_MIN: u64 = 1 << 20;
@@ -198,6 +203,19 @@ impl ServeArgs {
                 Failure::new(format!("{DEFAULT_GRACE}: {wrong}"))
                     .hint("set it with --default-grace, KENNEL_DEFAULT_GRACE or default_grace")
             })?;
+        }
+        Ok(node)
+    }
+
+    /// Limits of runs whose spec has none.
+    pub(crate) fn default_limits(&self, here: &Surroundings) -> Result<DefaultLimits, Failure> {
+        let read = |text: &str| text.split(',').map(values::node_limit).collect();
+        let given = Some(self.default_limit.clone()).filter(|given| !given.is_empty());
+        let given: Option<Vec<_>> = here.setting(given, DEFAULT_LIMIT, read)?;
+        let mut node = DefaultLimits::default();
+        for (kind, limit) in given.into_iter().flatten() {
+            node.add(kind, &limit)
+                .map_err(|wrong| Failure::new(format!("{DEFAULT_LIMIT}: {wrong}")))?;
         }
         Ok(node)
     }

@@ -3,8 +3,19 @@
 use kennel_proto::pb;
 use std::time::Duration;
 
-/// Formats each limit by the name of its flag.
+/// Formats each limit by the name of its flag, and says which the node gave.
 pub(crate) fn words(limits: &pb::RunLimits) -> Vec<String> {
+    let mut words = plain_words(limits);
+    for word in &mut words {
+        let name = word.split(['=', ' ']).next().unwrap_or_default();
+        if limits.from_node.iter().any(|given| given == name) {
+            word.push_str(" (from the node)");
+        }
+    }
+    words
+}
+
+fn plain_words(limits: &pb::RunLimits) -> Vec<String> {
     let mut words: Vec<String> = limits.rlimits.iter().map(rlimit).collect();
     let mut number = |name: &str, value: Option<String>| {
         words.extend(value.map(|value| format!("{name} {value}")));
@@ -101,10 +112,11 @@ mod tests {
                 reads_per_second: Some(9),
                 ..pb::IoLimit::default()
             }],
+            from_node: vec!["core".to_owned()],
         };
         let reported = [
             "nofile=1024:4096",
-            "core=unlimited",
+            "core=unlimited (from the node)",
             "nice 5",
             "oom-score-adj -500",
             "memory-max 536870912 bytes",

@@ -369,13 +369,14 @@ mod tests {
         run.spec.as_mut().expect("it has one").limits = Some(pb::RunLimits {
             nice: Some(5),
             pids_max: Some(100),
+            from_node: vec!["pids-max".to_owned()],
             ..pb::RunLimits::default()
         });
         run.pause_expires_at = Some(SystemTime::UNIX_EPOCH.into());
         let reported = super::run(&run);
         for line in [
             "limit           nice 5\n",
-            "limit           pids-max 100\n",
+            "limit           pids-max 100 (from the node)\n",
             "pause over      1970-01-01T00:00:00Z\n",
         ] {
             assert!(reported.contains(line), "{reported}");

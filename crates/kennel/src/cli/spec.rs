@@ -263,6 +263,7 @@ fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
             (args.io_read_iops, |limit| &mut limit.reads_per_second),
             (args.io_write_iops, |limit| &mut limit.writes_per_second),
         ]),
+        from_node: Vec::new(),
     };
     Ok((limits != pb::RunLimits::default()).then_some(limits))
 }

@@ -10,8 +10,10 @@ pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
 use kennel_lifecycle::{
-    CapabilitySet, Privileges, RunKind, Sandbox, Seccomp, Signal, TerminalSize, UNLIMITED,
+    CapabilitySet, CpuQuota, Privileges, Rlimit, RunKind, RunLimits, Sandbox, Seccomp, Signal,
+    TerminalSize, UNLIMITED,
     labels::{Selector, SelectorError},
+    limits::CPU_PERIOD_DEFAULT,
 };
 use kennel_proto::pb::{self, ProcessRef};
 use kennel_supervisor::ChainHead;
@@ -182,11 +184,14 @@ pub(crate) fn grace(text: &str) -> Result<(Option<RunKind>, Duration), String> {
     let Some((kind, grace)) = text.split_once('=') else {
         return Ok((None, duration(text)?));
     };
-    let kind = kind.trim().parse().map_err(|_| {
+    Ok((Some(run_kind(kind)?), duration(grace)?))
+}
+
+fn run_kind(kind: &str) -> Result<RunKind, String> {
+    kind.trim().parse().map_err(|_| {
         let kinds: Vec<_> = RunKind::ALL.iter().map(|kind| kind.name()).collect();
         format!("{kind} is no kind of runs: write {}", kinds.join(", "))
-    })?;
-    Ok((Some(kind), duration(grace)?))
+    })
 }
 
 /// Reads `SEQ:HASH`, as `kennel audit --verify` prints it.
@@ -218,21 +223,66 @@ pub(crate) fn rlimit(text: &str) -> Result<pb::Rlimit, String> {
     let resource = pb::RlimitResource::from_str_name(&full_name)
         .filter(|known| *known != pb::RlimitResource::Unspecified)
         .ok_or_else(|| format!("{name:?} is no limit: {HINT}"))?;
-    let value = |text: &str| match text {
-        "unlimited" => Ok(UNLIMITED),
-        number => number
-            .parse::<u64>()
-            .map_err(|_| format!("{number:?} is neither a number nor \"unlimited\": {HINT}")),
-    };
-    let (soft, hard) = match values.split_once(':') {
-        Some((soft, hard)) => (value(soft)?, Some(value(hard)?)),
-        None => (value(values)?, None),
-    };
+    let (soft, hard) = soft_and_hard(values).map_err(|wrong| format!("{wrong}: {HINT}"))?;
     Ok(pb::Rlimit {
         resource: resource.into(),
         soft: Some(soft),
         hard,
     })
+}
+
+fn soft_and_hard(values: &str) -> Result<(u64, Option<u64>), String> {
+    let value = |text: &str| match text {
+        "unlimited" => Ok(UNLIMITED),
+        number => number
+            .parse::<u64>()
+            .map_err(|_| format!("{number:?} is neither a number nor \"unlimited\"")),
+    };
+    Ok(match values.split_once(':') {
+        Some((soft, hard)) => (value(soft)?, Some(value(hard)?)),
+        None => (value(values)?, None),
+    })
+}
+
+/// Reads one limit that a node gives, `NAME=VALUE`, or `KIND:NAME=VALUE` for runs of one kind.
+pub(crate) fn node_limit(text: &str) -> Result<(Option<RunKind>, RunLimits), String> {
+    const HINT: &str =
+        "write it as NAME=VALUE or KIND:NAME=VALUE, such as nofile=1024:524288 or job:pids=100";
+    let (name, value) = text.trim().split_once('=').ok_or(HINT)?;
+    let (kind, name) = match name.split_once(':') {
+        Some((kind, name)) => (Some(run_kind(kind)?), name),
+        None => (None, name),
+    };
+    let number = || {
+        let wrong = |_| format!("{value:?} is no number: {HINT}");
+        value.parse::<u64>().map_err(wrong)
+    };
+    let mut limits = RunLimits::default();
+    match name {
+        "memory" | "memory-max" => limits.memory_max = Some(bytes(value)?),
+        "memory-high" => limits.memory_high = Some(bytes(value)?),
+        "swap-max" => limits.swap_max = Some(bytes(value)?),
+        "pids" | "pids-max" => limits.pids_max = Some(number()?),
+        "cpus" => {
+            let (quota, period) = (cpus(value)?, CPU_PERIOD_DEFAULT);
+            limits.cpu_quota = Some(CpuQuota { quota, period });
+        }
+        "cpu-weight" => {
+            let weight = u32::try_from(number()?);
+            limits.cpu_weight = Some(weight.map_err(|_| format!("{value} is no weight"))?);
+        }
+        name => {
+            let resource = format!("RLIMIT_{}", name.to_uppercase()).parse();
+            let resource = resource.map_err(|_| format!("{name:?} is no limit: {HINT}"))?;
+            let (soft, hard) = soft_and_hard(value).map_err(|wrong| format!("{wrong}: {HINT}"))?;
+            limits.rlimits = vec![Rlimit {
+                resource,
+                soft,
+                hard: hard.unwrap_or(soft),
+            }];
+        }
+    }
+    Ok((kind, limits))
 }
 
 /// Reads `PATH:BYTES`, such as `/data:10M`.
@@ -437,6 +487,39 @@ mod tests {
         );
         for text in ["", "=2s", "shell=2s", "job=", "job=soon", "-1s"] {
             assert!(grace(text).is_err(), "{text:?} was read as a grace");
+        }
+    }
+
+    #[test]
+    fn limits_of_a_node_are_read() {
+        let of = |text: &str| {
+            let (kind, limits) = node_limit(text)?;
+            let name = RunLimits::default().fill(&limits).concat();
+            Ok::<_, String>((kind, name))
+        };
+        for (text, kind, name) in [
+            ("core=0", None, "core"),
+            ("nofile=1024:524288", None, "nofile"),
+            ("job:stack=unlimited", Some(RunKind::Job), "stack"),
+            ("terminal:pids=9", Some(RunKind::Terminal), "pids-max"),
+            ("memory=512M", None, "memory-max"),
+            ("memory-high=1G", None, "memory-high"),
+            ("swap-max=0", None, "swap-max"),
+            ("cpus=1.5", None, "cpus"),
+            ("cpu-weight=50", None, "cpu-weight"),
+        ] {
+            assert_eq!(of(text), Ok((kind, name.to_owned())), "{text}");
+        }
+        for text in [
+            "",
+            "core",
+            "core=x",
+            "cores=1",
+            "shell:core=0",
+            "pids=-1",
+            "nofile=1:",
+        ] {
+            assert!(node_limit(text).is_err(), "{text:?} was read as a limit");
         }
     }
 

@@ -40,7 +40,7 @@ use kennel_keeper::{
     spare_dirs::SpareDirs,
 };
 use kennel_lifecycle::{
-    DefaultGrace, NodeId, Privileges, Refusal, RetentionLimits, RunId, StopOrder,
+    DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, StopOrder,
 };
 use kennel_store::{NewRun, Store};
 use std::{
@@ -86,6 +86,8 @@ pub struct SupervisorConfig {
     pub privileges: Privileges,
     /// Grace periods of runs whose spec names none.
     pub default_grace: DefaultGrace,
+    /// Limits of runs whose spec has none.
+    pub default_limits: DefaultLimits,
     /// Limits of the retained output of ended runs.
     pub retention: RetentionLimits,
     /// Receiver of spans and measurements.

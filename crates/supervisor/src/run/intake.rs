@@ -279,6 +279,7 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
     let command = &call.spec.command;
     let mut policy = call.spec.policy.clone();
     let unfit = policy.fill_grace(&shared.config.default_grace);
+    policy.fill_limits(&shared.config.default_limits);
     if let Some(violation) = unfit.or_else(|| fault_of_size(&policy)) {
         return Err(CallError::InvalidSpec(violation));
     }
@@ -522,6 +523,8 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
     let mut spec = call.spec.clone();
     // It fits: the command was made of the same policy.
     let _ = spec.policy.fill_grace(&shared.config.default_grace);
+    let limits = spec.policy.fill_limits(&shared.config.default_limits);
+    spec.node_limits.extend(limits);
     NewRun {
         traceparent: call.traceparent.clone(),
         restarted_from: call.restarted_from,

@@ -275,6 +275,7 @@ impl Stage {
             runs_max: 100,
             privileges: kennel_lifecycle::Privileges::default(),
             default_grace: kennel_lifecycle::DefaultGrace::default(),
+            default_limits: kennel_lifecycle::DefaultLimits::default(),
             retention: *world.retention.lock().unwrap(),
         };
         // A keeper that holds runs has had a server, and so has one whose node has a generation.

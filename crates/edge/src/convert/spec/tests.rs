@@ -90,6 +90,7 @@ fn parsed_full() -> RunSpec {
             source: kennel_lifecycle::SecretSource::ServerFile("db".to_owned()),
             delivery: kennel_lifecycle::SecretDelivery::File,
         }],
+        node_limits: Vec::new(),
     }
 }
 
