@@ -5,6 +5,7 @@ use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SpecExt, cases,
     client::{complaint, duration},
     must, new_run_id, programs, sh,
+    shell::run_to_end,
 };
 use std::{
     fs,
