@@ -18,7 +18,7 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use handshakes::Handshakes;
-use places::Place;
+use places::{Full, Place};
 use refusals::Refusal;
 use std::{
     collections::HashSet,
@@ -26,7 +26,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -68,18 +68,27 @@ pub(crate) struct Connection {
     has_called: AtomicBool,
     /// The tokens of its calls.
     tokens: Mutex<HashSet<Bearer>>,
-    /// Fires when its credentials are no longer valid.
+    /// Its slot, until it has ended.
+    place: Weak<Place>,
+    /// Fires when its credentials are no longer valid, or another client has its slot.
     cut: CancellationToken,
 }
 
 impl Connection {
-    pub(crate) fn new(peer: Peer) -> Arc<Self> {
+    fn new(peer: Peer, place: &Arc<Place>) -> Arc<Self> {
         Arc::new(Self {
             peer,
             has_called: AtomicBool::new(false),
             tokens: Mutex::default(),
-            cut: CancellationToken::new(),
+            place: Arc::downgrade(place),
+            cut: place.displaced(),
         })
+    }
+
+    /// Counts it with the connections of this principal; an error: that has too many.
+    pub(crate) fn identify(&self, principal: &str) -> Result<(), Full> {
+        let place = self.place.upgrade();
+        place.map_or(Ok(()), |place| place.identify(principal))
     }
 
     /// Records that a call was accepted, with its token where it needed one.
@@ -142,7 +151,7 @@ pub(crate) struct Accepted {
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     refusals: Arc<Refusals>,
-    _place: Place,
+    _place: Arc<Place>,
 }
 
 impl Connected for Accepted {
@@ -241,17 +250,17 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Acceptor<J> {
 
     /// Admits a connection of this peer; `None`: there is no slot for it, and it is closed.
     fn welcome(&self, io: Io, mut peer: Peer) -> Option<Accepted> {
-        let place = match self.places.take(&peer) {
+        let place = match self.place(&peer) {
             Ok(place) => place,
             Err(full) => {
                 self.refusals.note(full.into(), &peer);
                 // Where there is a slot among the refused, it gets the reason.
                 peer.verdict = PeerVerdict::TooMany(full);
-                self.places.take(&peer).ok()?
+                self.place(&peer).ok()?
             }
         };
         let begun = self.ending.begun.clone().cancelled_owned();
-        let connection = Connection::new(peer);
+        let connection = Connection::new(peer, &place);
         self.credentials.watch(&connection);
         let cut = connection.cut.clone().cancelled_owned();
         Some(Accepted {
@@ -265,11 +274,32 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Acceptor<J> {
             _place: place,
         })
     }
+
+    fn place(&self, peer: &Peer) -> Result<Arc<Place>, Full> {
+        let (place, greedy) = self.places.take(peer)?;
+        if let Some(greedy) = greedy {
+            let peer = Peer::of_network(greedy, None);
+            self.refusals.note(Refusal::Displaced, &peer);
+        }
+        if let Origin::Network {
+            certificate: Some(certificate),
+            ..
+        } = &peer.origin
+            && let rules = self.credentials.access().rules()
+            && rules.of_principal(&certificate.uri).is_some()
+        {
+            place.identify(&certificate.uri)?;
+        }
+        Ok(Arc::new(place))
+    }
 }
 
 impl Accepted {
-    /// Polls for its end while there is nothing to read.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Polls for its end, which comes also while it is read from and written to without a pause.
+    fn end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.over.as_mut().poll(cx).is_ready() || self.cut.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         if self.connection.has_called.load(Ordering::Relaxed) {
             self.idle = None;
         }
@@ -278,12 +308,9 @@ impl Accepted {
         {
             self.idle = None;
             self.refusals.note(Refusal::NoCall, &self.connection.peer);
-            return Poll::Ready(());
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        match &mut self.silence {
-            Some((begun, _)) => begun.as_mut().poll(cx),
-            None => Poll::Pending,
-        }
+        Ok(())
     }
 }
 
@@ -293,9 +320,7 @@ impl AsyncRead for Accepted {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.over.as_mut().poll(cx).is_ready() || self.cut.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        self.end(cx)?;
         let before = buf.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.io).poll_read(cx, buf) {
             if buf.filled().len() > before {
@@ -303,10 +328,12 @@ impl AsyncRead for Accepted {
             }
             return Poll::Ready(read);
         }
-        match self.poll_end(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
+        if let Some((begun, _)) = &mut self.silence
+            && begun.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        Poll::Pending
     }
 }
 
@@ -316,14 +343,17 @@ impl AsyncWrite for Accepted {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.end(cx)?;
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end(cx)?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end(cx)?;
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 
@@ -332,6 +362,7 @@ impl AsyncWrite for Accepted {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.end(cx)?;
         Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
     }
 

@@ -88,20 +88,20 @@ impl PeerVerdict {
                 "unreadable",
                 "it cannot be read whose process has connected",
             ),
-            Self::TooMany(Full::Process) => {
-                status::too_many("connections of one process", CONNECTIONS_PER_PROCESS_MAX)
-            }
-            Self::TooMany(Full::User) => {
-                status::too_many("connections of one user", CONNECTIONS_PER_USER_MAX)
-            }
-            Self::TooMany(Full::Run) => {
-                status::too_many("connections of one run", CONNECTIONS_PER_RUN_MAX)
-            }
-            Self::TooMany(Full::All | Full::Refused) => {
-                status::too_many("connections", CONNECTIONS_MAX)
-            }
+            Self::TooMany(full) => too_many(full),
         })
     }
+}
+
+/// Returns the answer to each call on a connection beyond this bound.
+pub(crate) fn too_many(full: Full) -> Status {
+    let (what, limit) = match full {
+        Full::Process => ("connections of one process", CONNECTIONS_PER_PROCESS_MAX),
+        Full::User => ("connections of one user", CONNECTIONS_PER_USER_MAX),
+        Full::Run => ("connections of one run", CONNECTIONS_PER_RUN_MAX),
+        Full::All | Full::Refused => ("connections", CONNECTIONS_MAX),
+    };
+    status::too_many(what, limit)
 }
 
 fn unknown_user() -> Status {

@@ -89,6 +89,9 @@ impl Gate {
             (unknown, status)
         });
         let admitted = called.and_then(|(own, token)| {
+            if let Err(full) = connection.identify(&own.principal) {
+                return Err((own, auth::too_many(full)));
+            }
             let named = on_behalf(own.clone(), request.headers_mut()).map_err(|e| (own, e))?;
             let named = rules.with_limits(named);
             match auth::authorize(&named, path) {

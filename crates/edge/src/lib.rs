@@ -10,6 +10,7 @@ mod answers;
 mod attach;
 mod auth;
 mod convert;
+mod crowd;
 mod deadline;
 pub mod digest;
 mod enums;
@@ -32,6 +33,7 @@ mod stream;
 mod trace_context;
 
 pub use access::{Access, AccessError};
+pub use crowd::Crowd;
 pub use health::{GrpcHealth, unready};
 use kennel_proto::{json, pb, reason};
 pub use serve::{EdgeConfig, ServeError, serve};

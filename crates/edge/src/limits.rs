@@ -49,7 +49,7 @@ pub const AUDIT_STREAMS_MAX: usize = 16;
 /// Calls and streams on one connection. Above [`STREAMS_MAX`], so that a client that has opened too many gets an error and
 /// can still make calls, where at the transport's own limit it would only wait.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 2304;
-/// Connections at a time of peers that may call.
+/// Connections at a time of peers that are known.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Connections of these that one user leaves to others; and as many of its own are for processes without any.
 pub const CONNECTIONS_RESERVED: usize = 64;
@@ -65,14 +65,17 @@ pub const CONNECTIONS_OF_RUNS_MAX: usize = 512;
 pub const CONNECTIONS_PER_RUNS_OF_OWNER_MAX: usize = 256;
 /// Runs above a run among which the one is looked for whose process calls.
 pub const RUN_ANCESTORS_MAX: usize = 64;
+/// Connections over TCP of clients that have not identified themselves; they take none of the others', and beyond it the
+/// address with the most loses its oldest.
+pub const CONNECTIONS_UNIDENTIFIED_MAX: usize = 512;
 /// Connections of peers that may not call; more are closed at once.
 pub const CONNECTIONS_REFUSED_MAX: usize = 32;
 /// Longest time of a connection without an accepted call.
 pub const FIRST_CALL_MAX: Duration = Duration::from_secs(10);
 /// Longest time of a TLS handshake.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// TLS handshakes at a time on one listener; beyond it the oldest is dropped.
-pub const HANDSHAKES_MAX: usize = 128;
+/// TLS handshakes at a time on one listener; beyond it the address with the most loses its oldest.
+pub const HANDSHAKES_MAX: usize = 512;
 /// Interval of checking the access file and the credentials of open connections.
 pub const ACCESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest time for which a new server lets clients over TCP wait for the first keys of issuers.

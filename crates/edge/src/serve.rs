@@ -168,10 +168,10 @@ where
         judge,
     } = inbound;
     access.measure(telemetry);
-    let gate = Gate::new(trail, Arc::clone(&access), runs.clone());
+    let gate = Gate::new(trail.clone(), Arc::clone(&access), runs.clone());
     let credentials = Credentials::new(access, runs);
     let places = Places::default();
-    let refusals = Refusals::new(telemetry, &places);
+    let refusals = Refusals::new(telemetry, &places, trail);
     let pace = Pace {
         shares: shares.clone(),
         calls: ending.calls.clone(),

@@ -7,26 +7,26 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use kennel_edge::Crowd;
 use std::{
     fmt, fs, io,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
 };
 
 /// Pause before another try to listen: the server before this one may still have the address.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Most connections at a time; more wait unaccepted until one of these has ended.
-const CONNECTIONS_MAX: usize = 16;
+/// Most connections at a time; beyond it the address with the most loses its oldest.
+const CONNECTIONS_MAX: usize = 64;
 /// Longest time for the head of a request.
-const HEAD_MAX: Duration = Duration::from_secs(5);
+const HEAD_MAX: Duration = Duration::from_secs(1);
 /// Longest time of a connection, which is for one request.
 const CONNECTION_MAX: Duration = Duration::from_secs(15);
 /// Most bytes of the head of a request.
@@ -86,6 +86,9 @@ impl HttpAddress {
     }
 }
 
+/// Clients by address; those of a unix socket count as one.
+type Clients = Arc<Mutex<Crowd<CONNECTIONS_MAX>>>;
+
 /// Serves the router for ever. `what` is its name in the log.
 pub(crate) async fn serve(address: HttpAddress, what: &'static str, routes: Router) {
     let mut said = false;
@@ -103,14 +106,15 @@ pub(crate) async fn serve(address: HttpAddress, what: &'static str, routes: Rout
 }
 
 async fn listen(address: &HttpAddress, what: &str, routes: Router) -> io::Result<()> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let clients = Clients::default();
     match address {
         HttpAddress::Tcp(at) => {
             let listener = TcpListener::bind(at).await?;
             tracing::info!(address = %listener.local_addr()?, "serving {what}");
             loop {
-                let place = place(&places).await;
-                accepted(listener.accept().await.map(|a| a.0), place, &routes).await;
+                let client = listener.accept().await;
+                let client = client.map(|(client, from)| (client, from.ip()));
+                accepted(client, &clients, &routes).await;
             }
         }
         HttpAddress::Unix(path) => {
@@ -124,24 +128,20 @@ async fn listen(address: &HttpAddress, what: &str, routes: Router) -> io::Result
             let listener = UnixListener::from_std(listener)?;
             tracing::info!(address = %path.display(), "serving {what}");
             loop {
-                let place = place(&places).await;
-                accepted(listener.accept().await.map(|a| a.0), place, &routes).await;
+                let client = listener.accept().await;
+                let client = client.map(|(client, _)| (client, Ipv4Addr::LOCALHOST.into()));
+                accepted(client, &clients, &routes).await;
             }
         }
     }
 }
 
-async fn place(places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
-    let place = Arc::clone(places).acquire_owned();
-    place.await.expect("the semaphore is never closed")
-}
-
 /// Serves one request of a client, in a task that ends by itself.
-async fn accepted<S>(client: io::Result<S>, place: OwnedSemaphorePermit, routes: &Router)
+async fn accepted<S>(client: io::Result<(S, IpAddr)>, clients: &Clients, routes: &Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Ok(client) = client else {
+    let Ok((client, address)) = client else {
         // Descriptors may be used up: the next accept would fail at once.
         tokio::time::sleep(ACCEPT_REST).await;
         return;
@@ -155,10 +155,16 @@ where
             TokioIo::new(client),
             TowerToHyperService::new(routes.clone()),
         );
+    let clients = Arc::clone(clients);
+    let mut crowd = clients.lock().unwrap_or_else(PoisonError::into_inner);
+    let (client, _) = crowd.add(address);
+    drop(crowd);
     tokio::spawn(async move {
-        // A client that is gone, slow or wrong gets no answer.
-        let _ = tokio::time::timeout(CONNECTION_MAX, serving).await;
-        drop(place);
+        let served = tokio::time::timeout(CONNECTION_MAX, serving);
+        // A client that is displaced, gone, slow or wrong gets no answer.
+        let _ = client.displaced.run_until_cancelled(served).await;
+        let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.remove(&client);
     });
 }
 
@@ -169,4 +175,45 @@ async fn is_left(path: &Path) -> bool {
         .await
         .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
     is_socket && refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn idle_clients_hold_up_no_probe() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let routes = Router::new().route("/livez", get(async || "ok"));
+        let address = HttpAddress::Unix(path.clone());
+        let serving = tokio::spawn(async move { listen(&address, "health", routes).await });
+        let connect = async || loop {
+            match UnixStream::connect(&path).await {
+                Ok(client) => return client,
+                // It does not listen yet.
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            idle.push(connect().await);
+        }
+        let mut probe = connect().await;
+        let request = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
+        probe.write_all(request).await.expect("sent");
+        let mut answer = String::new();
+        let read = probe.read_to_string(&mut answer);
+        let read = tokio::time::timeout(CONNECTION_MAX, read).await;
+        read.expect("in time").expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        // Each idle one is closed, the displaced one too.
+        for mut idle in idle {
+            let closed = tokio::time::timeout(HEAD_MAX * 3, idle.read_u8()).await;
+            closed.expect("closed in time").expect_err("no byte");
+        }
+        serving.abort();
+    }
 }

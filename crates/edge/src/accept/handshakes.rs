@@ -1,5 +1,5 @@
-//! TLS handshakes of one port: many at a time, each for a bounded time. Beyond the bound a new handshake replaces the
-//! oldest, so that half-open ones lock no other client out.
+//! TLS handshakes of one port: many at a time, each for a bounded time. Beyond the bound a new handshake displaces the
+//! oldest of the address with the most, so that half-open ones lock no other client out.
 
 use super::{
     Io,
@@ -8,23 +8,28 @@ use super::{
 use crate::{
     access::{Access, ClientCertificate},
     auth::Peer,
+    crowd::{Crowd, Member},
     limits::{HANDSHAKE_MAX, HANDSHAKES_MAX},
 };
-use std::{collections::VecDeque, io, net::IpAddr, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::{AbortHandle, JoinSet},
+    task::JoinSet,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-type Shaken = Result<(Box<TlsStream<TcpStream>>, IpAddr), (io::Error, IpAddr)>;
+/// Result of a handshake; `None`: it was displaced.
+type Shaken = (
+    Member,
+    IpAddr,
+    Option<io::Result<Box<TlsStream<TcpStream>>>>,
+);
 
 pub(super) struct Handshakes {
     access: Arc<Access>,
     refusals: Arc<Refusals>,
     running: JoinSet<Shaken>,
-    /// Handshakes in progress, the oldest first.
-    handles: VecDeque<AbortHandle>,
+    in_progress: Crowd<HANDSHAKES_MAX>,
 }
 
 impl Handshakes {
@@ -33,7 +38,7 @@ impl Handshakes {
             access: Arc::clone(access),
             refusals: Arc::clone(refusals),
             running: JoinSet::new(),
-            handles: VecDeque::new(),
+            in_progress: Crowd::default(),
         }
     }
 
@@ -48,46 +53,50 @@ impl Handshakes {
                 }
                 Some(shaken) = self.running.join_next() => shaken,
             };
-            self.handles.retain(|handle| !handle.is_finished());
+            let Ok((member, address, shaken)) = shaken else {
+                continue;
+            };
+            self.in_progress.remove(&member);
             match shaken {
-                Ok(Ok((io, address))) => {
+                Some(Ok(io)) => {
                     let (_, session) = io.get_ref();
                     let certificate = session
                         .peer_certificates()
                         .and_then(ClientCertificate::read);
                     return Ok((Io::Right(io), Peer::of_network(address, certificate)));
                 }
-                Ok(Err((error, address))) => {
+                Some(Err(error)) => {
                     tracing::debug!(%error, %address, "TLS handshake failed");
-                    self.refusals
-                        .note(Refusal::Handshake, &Peer::of_network(address, None));
+                    let peer = Peer::of_network(address, None);
+                    self.refusals.note_handshake(&error, &peer);
                 }
-                // It was replaced by another one.
-                Err(_) => {}
+                None => {}
             }
         }
     }
 
     fn begin(&mut self, socket: TcpStream, address: IpAddr) {
-        if self.running.len() >= HANDSHAKES_MAX
-            && let Some(oldest) = self.handles.pop_front()
-        {
-            oldest.abort();
+        let (member, greedy) = self.in_progress.add(address);
+        if let Some(greedy) = greedy {
+            let peer = Peer::of_network(greedy, None);
+            self.refusals.note(Refusal::Displaced, &peer);
         }
         let tls = self.access.tls();
         let shake = async move {
             let tls = tls.ok_or_else(|| io::Error::other("there is no certificate any more"))?;
             socket.set_nodelay(true)?;
-            let shaken = TlsAcceptor::from(tls).accept(socket);
+            let shaken = async {
+                // A client that sends nothing costs no more than its socket.
+                socket.readable().await?;
+                TlsAcceptor::from(tls).accept(socket).await
+            };
             let shaken = tokio::time::timeout(HANDSHAKE_MAX, shaken).await;
-            shaken.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+            let io = shaken.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            Ok(Box::new(io))
         };
-        let handle = self.running.spawn(async move {
-            match shake.await {
-                Ok(io) => Ok((Box::new(io), address)),
-                Err(error) => Err((error, address)),
-            }
+        self.running.spawn(async move {
+            let shaken = member.displaced.run_until_cancelled(shake).await;
+            (member, address, shaken)
         });
-        self.handles.push_back(handle);
     }
 }

@@ -1,12 +1,13 @@
 //! Slots for connections: bounds by process, by user and in total. Refused peers have a few of their own, so that they
-//! get the reason and take no slot from others.
+//! get the reason and take no slot from others; so have clients over TCP until their principal is known.
 
 use crate::{
     auth::{Origin, Peer, PeerVerdict},
+    crowd::{Crowd, Member},
     limits::{
         CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_PER_PROCESS_MAX,
         CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_RUNS_OF_OWNER_MAX, CONNECTIONS_PER_USER_MAX,
-        CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED,
+        CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED, CONNECTIONS_UNIDENTIFIED_MAX,
     },
 };
 use kennel_lifecycle::RunId;
@@ -16,6 +17,7 @@ use std::{
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
+use tokio_util::sync::CancellationToken;
 
 /// The bound that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,10 +38,8 @@ pub(crate) enum Full {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum User {
     Uid(u32),
-    /// The principal of a certificate.
-    Certificate(String),
-    /// All network clients that have not authenticated yet.
-    Unproven,
+    /// The principal of a certificate or token.
+    Principal(String),
 }
 
 /// Part of one user: a process, all of other pid namespaces, which have no number here, being one; or a network
@@ -52,22 +52,6 @@ enum Part {
 
 /// A process in the count of connections.
 type Process = (User, Part);
-
-fn process(origin: &Origin) -> Process {
-    match origin {
-        Origin::Process { uid, pid } => (User::Uid(*uid), Part::Pid(*pid)),
-        Origin::Network {
-            address,
-            certificate,
-        } => {
-            let user = match certificate {
-                Some(certificate) => User::Certificate(certificate.uri.clone()),
-                None => User::Unproven,
-            };
-            (user, Part::Address(*address))
-        }
-    }
-}
 
 /// Number of connections of each.
 #[derive(Clone, Debug, Default)]
@@ -83,13 +67,14 @@ pub(crate) struct Taken {
     of_owner: HashMap<Arc<str>, usize>,
     of_user: HashMap<User, usize>,
     of_process: HashMap<Process, usize>,
+    unidentified: Crowd<CONNECTIONS_UNIDENTIFIED_MAX>,
 }
 
 /// One slot; free again when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Places,
-    of: Pool,
+    of: Mutex<Pool>,
 }
 
 /// The connections among which one is counted.
@@ -97,29 +82,40 @@ pub(crate) struct Place {
 enum Pool {
     Admitted(Process),
     OfRun(RunId, Arc<str>),
+    Unidentified(Member),
     Refused,
 }
 
 impl Places {
-    /// Takes a slot for one more connection of this peer.
-    pub(crate) fn take(&self, peer: &Peer) -> Result<Place, Full> {
+    /// Takes a slot for one more connection of this peer. Returns the address whose connection it has displaced, too.
+    pub(crate) fn take(&self, peer: &Peer) -> Result<(Place, Option<IpAddr>), Full> {
         let mut taken = self.lock();
-        let of = match peer.verdict {
-            PeerVerdict::Allowed => Pool::Admitted(process(&peer.origin)),
-            PeerVerdict::OfARun(Some(run)) => {
-                Pool::OfRun(run, peer.owner.clone().unwrap_or_default())
+        let mut displaced = None;
+        let of = match (peer.verdict, &peer.origin) {
+            (PeerVerdict::Allowed, Origin::Process { uid, pid }) => {
+                let process = (User::Uid(*uid), Part::Pid(*pid));
+                taken.admit(&process)?;
+                Pool::Admitted(process)
             }
-            _ => Pool::Refused,
+            (PeerVerdict::Allowed, Origin::Network { address, .. }) => {
+                let (member, greedy) = taken.unidentified.add(*address);
+                displaced = greedy;
+                Pool::Unidentified(member)
+            }
+            (PeerVerdict::OfARun(Some(run)), _) => {
+                let owner = peer.owner.clone().unwrap_or_default();
+                taken.admit_of_run(run, &owner)?;
+                Pool::OfRun(run, owner)
+            }
+            _ if taken.refused >= CONNECTIONS_REFUSED_MAX => return Err(Full::Refused),
+            _ => {
+                taken.refused += 1;
+                Pool::Refused
+            }
         };
-        match &of {
-            Pool::Admitted(process) => taken.admit(process)?,
-            Pool::OfRun(run, owner) => taken.admit_of_run(*run, owner)?,
-            Pool::Refused if taken.refused >= CONNECTIONS_REFUSED_MAX => return Err(Full::Refused),
-            Pool::Refused => taken.refused += 1,
-        }
         drop(taken);
-        let places = self.clone();
-        Ok(Place { places, of })
+        let (places, of) = (self.clone(), Mutex::new(of));
+        Ok((Place { places, of }, displaced))
     }
 
     /// Returns the number of connections, without the refused.
@@ -191,10 +187,36 @@ impl Taken {
     }
 }
 
+impl Place {
+    /// Counts a client over TCP with the others of its principal, from its first call on.
+    pub(crate) fn identify(&self, principal: &str) -> Result<(), Full> {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Pool::Unidentified(member) = &*of {
+            let user = User::Principal(principal.to_owned());
+            let process = (user, Part::Address(member.address));
+            let mut taken = self.places.lock();
+            taken.admit(&process)?;
+            taken.unidentified.remove(member);
+            drop(taken);
+            *of = Pool::Admitted(process);
+        }
+        Ok(())
+    }
+
+    /// Returns the token that fires when the connection has to end, so that another client has its slot.
+    pub(super) fn displaced(&self) -> CancellationToken {
+        match &*self.of.lock().unwrap_or_else(PoisonError::into_inner) {
+            Pool::Unidentified(member) => member.displaced.clone(),
+            _ => CancellationToken::new(),
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
+        let of = self.of.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut taken = self.places.lock();
-        match &self.of {
+        match of {
             Pool::Admitted(process) => {
                 taken.admitted -= 1;
                 give_back(&mut taken.of_user, &process.0);
@@ -204,6 +226,9 @@ impl Drop for Place {
                 taken.of_runs -= 1;
                 give_back(&mut taken.of_owner, owner);
                 give_back(&mut taken.of_run, run);
+            }
+            Pool::Unidentified(member) => {
+                taken.unidentified.remove(member);
             }
             Pool::Refused => taken.refused -= 1,
         }
@@ -226,6 +251,14 @@ fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn take(places: &Places, peer: &Peer) -> Result<Place, Full> {
+        places.take(peer).map(|(place, _)| place)
+    }
+
+    fn network(address: &str) -> Peer {
+        Peer::of_network(address.parse().expect("an address"), None)
+    }
 
     fn peer(uid: u32, pid: i32, verdict: PeerVerdict) -> Peer {
         let pid = Some(pid);
@@ -250,13 +283,13 @@ mod tests {
         let places = Places::default();
         let greedy = peer(1000, 1, PeerVerdict::Allowed);
         let held: Vec<_> = (0..CONNECTIONS_PER_PROCESS_MAX)
-            .map(|_| places.take(&greedy).expect("a place"))
+            .map(|_| take(&places, &greedy).expect("a place"))
             .collect();
-        assert_eq!(places.take(&greedy).expect_err("enough"), Full::Process);
-        let other = places.take(&peer(1000, 2, PeerVerdict::Allowed));
+        assert_eq!(take(&places, &greedy).expect_err("enough"), Full::Process);
+        let other = take(&places, &peer(1000, 2, PeerVerdict::Allowed));
         other.expect("a place of another process");
         drop(held);
-        places.take(&greedy).expect("free again");
+        take(&places, &greedy).expect("free again");
         assert_eq!(places.admitted(), 0);
     }
 
@@ -267,7 +300,7 @@ mod tests {
         let full = (1..).find_map(|pid| {
             let of = peer(1000, pid, PeerVerdict::Allowed);
             loop {
-                match places.take(&of) {
+                match take(&places, &of) {
                     Ok(place) => held.push(place),
                     Err(Full::Process) => return None,
                     Err(full) => return Some(full),
@@ -278,13 +311,13 @@ mod tests {
         assert_eq!(held.len(), CONNECTIONS_PER_USER_MAX - CONNECTIONS_RESERVED);
         let fresh = (0..CONNECTIONS_RESERVED).map(|n| {
             let pid = 1_000_000 + i32::try_from(n).expect("small");
-            places.take(&peer(1000, pid, PeerVerdict::Allowed))
+            take(&places, &peer(1000, pid, PeerVerdict::Allowed))
         });
         held.extend(fresh.map(|place| place.expect("one for a process that has none")));
         let of_root =
-            (0..CONNECTIONS_RESERVED).map(|_| places.take(&peer(0, 7, PeerVerdict::Allowed)));
+            (0..CONNECTIONS_RESERVED).map(|_| take(&places, &peer(0, 7, PeerVerdict::Allowed)));
         held.extend(of_root.map(|place| place.expect("one for another user")));
-        let last = places.take(&peer(0, 8, PeerVerdict::Allowed));
+        let last = take(&places, &peer(0, 8, PeerVerdict::Allowed));
         assert_eq!(last.expect_err("all"), Full::All);
     }
 
@@ -295,7 +328,7 @@ mod tests {
         let mut take_all = |owner: &str, runs: std::ops::Range<u128>| {
             let mut taken = 0;
             for run in runs {
-                while let Ok(place) = places.take(&of_run(run, owner)) {
+                while let Ok(place) = take(&places, &of_run(run, owner)) {
                     held.push(place);
                     taken += 1;
                 }
@@ -310,11 +343,9 @@ mod tests {
         assert_eq!(take_all("b", 100..164), left - CONNECTIONS_RESERVED);
         assert_eq!(take_all("c", 200..264), 1);
         assert_eq!(take_all("d", 300..301), 1);
-        places
-            .take(&peer(1000, 1, PeerVerdict::Allowed))
-            .expect("a place");
+        take(&places, &peer(1000, 1, PeerVerdict::Allowed)).expect("a place");
         held.clear();
-        places.take(&of_run(0, "a")).expect("free again");
+        take(&places, &of_run(0, "a")).expect("free again");
         assert_eq!(places.admitted(), 0);
         assert!(places.lock().of_owner.is_empty());
     }
@@ -324,14 +355,37 @@ mod tests {
         let places = Places::default();
         let refused = peer(1000, 1, PeerVerdict::OfARun(None));
         let held: Vec<_> = (0..CONNECTIONS_REFUSED_MAX)
-            .map(|_| places.take(&refused).expect("a place"))
+            .map(|_| take(&places, &refused).expect("a place"))
             .collect();
-        assert_eq!(places.take(&refused).expect_err("enough"), Full::Refused);
+        assert_eq!(take(&places, &refused).expect_err("enough"), Full::Refused);
         assert_eq!(places.admitted(), 0);
-        places
-            .take(&peer(1000, 1, PeerVerdict::Allowed))
-            .expect("a place");
+        take(&places, &peer(1000, 1, PeerVerdict::Allowed)).expect("a place");
         drop(held);
-        places.take(&refused).expect("free again");
+        take(&places, &refused).expect("free again");
+    }
+
+    #[test]
+    fn unidentified_clients_take_no_place_of_others() {
+        let places = Places::default();
+        let one = take(&places, &network("192.0.2.1")).expect("a place");
+        let ended = one.displaced();
+        let greedy = network("192.0.2.2");
+        let mut held: Vec<_> = (0..CONNECTIONS_UNIDENTIFIED_MAX * 2)
+            .map(|_| take(&places, &greedy).expect("a place"))
+            .collect();
+        assert!(held[0].displaced().is_cancelled());
+        assert!(!ended.is_cancelled());
+        assert_eq!(places.admitted(), 0);
+        one.identify("token:ci").expect("a place of a principal");
+        one.identify("token:ci").expect("it has one");
+        assert_eq!(places.admitted(), 1);
+        for place in held.iter().rev().take(CONNECTIONS_PER_PROCESS_MAX) {
+            place.identify("token:b").expect("a place");
+        }
+        assert_eq!(held[0].identify("token:b"), Err(Full::Process));
+        held.clear();
+        drop(one);
+        assert_eq!(places.admitted(), 0);
+        assert!(places.lock().of_user.is_empty());
     }
 }

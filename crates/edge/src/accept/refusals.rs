@@ -2,15 +2,20 @@
 //! intervals that has their number.
 
 use super::places::{Full, Places};
-use crate::{auth::Peer, limits::REFUSALS_WARNED_EVERY};
+use crate::{auth::Peer, limits::REFUSALS_WARNED_EVERY, status::code_name};
 use kennel_lifecycle::Timestamp;
-use kennel_supervisor::telemetry::{Telemetry, names};
+use kennel_supervisor::{
+    LoggedRequest, Supervisor, TrailEntry, TrailRecord,
+    telemetry::{Telemetry, names},
+};
 use opentelemetry::{KeyValue, metrics::Counter};
 use std::{
     collections::HashMap,
+    io,
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
+use tonic::Code;
 
 /// Reason why a connection is closed or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +26,8 @@ pub(crate) enum Refusal {
     NoCall,
     /// The TLS handshake failed.
     Handshake,
+    /// Its address had the most unidentified connections or handshakes when there was no slot for another one.
+    Displaced,
 }
 
 impl From<Full> for Refusal {
@@ -30,7 +37,7 @@ impl From<Full> for Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Full(Full::Process),
         Self::Full(Full::User),
         Self::Full(Full::Run),
@@ -38,6 +45,7 @@ impl Refusal {
         Self::Full(Full::Refused),
         Self::NoCall,
         Self::Handshake,
+        Self::Displaced,
     ];
 
     fn word(self) -> &'static str {
@@ -49,6 +57,7 @@ impl Refusal {
             Self::Full(Full::Refused) => "refused_limit",
             Self::NoCall => "no_call",
             Self::Handshake => "handshake",
+            Self::Displaced => "displaced",
         }
     }
 
@@ -67,6 +76,9 @@ impl Refusal {
                 "peers that may not call have too many connections, closing further ones"
             }
             Self::Handshake => "TLS handshakes have failed",
+            Self::Displaced => {
+                "too many clients have not identified themselves, closing the oldest of the address with the most"
+            }
             Self::NoCall => "connections have made no call that was accepted, closing them",
         }
     }
@@ -76,13 +88,19 @@ impl Refusal {
 #[derive(Debug)]
 pub(crate) struct Refusals {
     telemetry: Telemetry,
+    /// Audit log of failed handshakes; absent: none.
+    trail: Option<Supervisor>,
     counter: Counter<u64>,
     /// For each kind: time of the last warning, and the number since.
     warned: Mutex<HashMap<Refusal, (Timestamp, u64)>>,
 }
 
 impl Refusals {
-    pub(crate) fn new(telemetry: &Telemetry, places: &Places) -> Arc<Self> {
+    pub(crate) fn new(
+        telemetry: &Telemetry,
+        places: &Places,
+        trail: Option<Supervisor>,
+    ) -> Arc<Self> {
         let counter = telemetry
             .meter()
             .u64_counter("kennel.connection.refused")
@@ -108,9 +126,29 @@ impl Refusals {
             .build();
         Arc::new(Self {
             telemetry: telemetry.clone(),
+            trail,
             counter,
             warned: Mutex::default(),
         })
+    }
+
+    /// Notes a failed handshake. The audit log has it where the client spoke TLS, and not for a probe of the port.
+    pub(super) fn note_handshake(&self, error: &io::Error, peer: &Peer) {
+        self.note(Refusal::Handshake, peer);
+        if let Some(trail) = &self.trail
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            let denied = LoggedRequest {
+                rpc: "Handshake".to_owned(),
+                by: peer.name(),
+                code: code_name(Code::Unauthenticated).to_owned(),
+                reason: "HANDSHAKE_FAILED".to_owned(),
+                calls: 1,
+                ..LoggedRequest::default()
+            };
+            let denied = denied.with("error", error.to_string());
+            trail.audit_denied(TrailRecord::now(None, TrailEntry::Request(denied)));
+        }
     }
 
     pub(crate) fn note(&self, refusal: Refusal, peer: &Peer) {

@@ -34,6 +34,33 @@ async fn bytes_without_a_call_keep_no_connection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn busy_client_without_a_call_is_disconnected() {
+    let met = meet().await;
+    let (mut client, mut accepted) = (met.client, met.accepted);
+    client.write_all(b"xx").await.expect("sent");
+    assert_eq!(accepted.read_u8().await.expect("received"), b'x');
+    tokio::time::advance(limits::FIRST_CALL_MAX).await;
+    let error = read(&mut accepted).await.expect_err("a byte is there");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_never_reads_is_disconnected() {
+    let met = meet().await;
+    let (_client, mut accepted) = (met.client, met.accepted);
+    let write = async {
+        loop {
+            if let Err(error) = accepted.write_all(&[0; 4096]).await {
+                return error;
+            }
+        }
+    };
+    let error = tokio::time::timeout(TOO_LONG, write).await;
+    let error = error.expect("in bounded time");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
 async fn client_with_calls_stays_until_the_time_limit() {
     let met = meet().await;
     let (mut client, mut accepted) = (met.client, met.accepted);
@@ -124,7 +151,7 @@ fn doors(
     ending: &Ending,
 ) -> impl Stream<Item = io::Result<Accepted>> + use<> {
     let places = Places::default();
-    let refusals = Refusals::new(&Telemetry::default(), &places);
+    let refusals = Refusals::new(&Telemetry::default(), &places, None);
     let listeners = listeners.into_iter().map(Listener::Unix).collect();
     let credentials = Credentials::new(Arc::new(Access::own(None, 0)), None);
     incoming(listeners, ending, &places, &refusals, &credentials, judge)
