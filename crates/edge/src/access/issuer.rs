@@ -189,6 +189,10 @@ impl Issuers {
         let issuer = self.0.get(&unproved.iss);
         let issuer = issuer.ok_or("the access file does not name the token's issuer")?;
         let header = jsonwebtoken::decode_header(token).map_err(text)?;
+        // No extension is known here; RFC 7515, 4.1.11: such a token must be refused.
+        if header.crit.is_some() {
+            return Err("the token has an extension that must be understood".into());
+        }
         let key = header.kid.ok_or("the token names no key")?;
         let keys = issuer.keys.get(now).map_err(|why| TokenFault {
             lacks_keys: true,
@@ -504,6 +508,10 @@ mod tests {
         let by_header = [
             (json!({"alg": "ES256", "kid": "x"}), "key is not"),
             (json!({"alg": "ES256"}), "no key"),
+            (
+                json!({"alg": "ES256", "kid": "p", "crit": ["exp"], "exp": 1}),
+                "must be understood",
+            ),
             (json!({"alg": "EdDSA", "kid": "p"}), "algorithm"),
             (json!({"alg": "HS256", "kid": "p"}), "algorithm"),
             (json!({"alg": "HS256", "kid": "o"}), "key is not"),

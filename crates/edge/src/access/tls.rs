@@ -182,16 +182,21 @@ fn clients_of(
         let lists = CertificateRevocationListDer::pem_file_iter(crl)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let lists = lists.map_err(|e| pem("a list of revoked certificates", crl, e))?;
-        builder = builder.with_crls(lists);
+        // What was revoked since its end is not in it.
+        builder = builder.with_crls(lists).enforce_revocation_expiration();
     }
     builder
         .build()
         .map_err(|e| TlsError::ClientCa(e.to_string()))
 }
 
-/// Returns the principal of a certificate. `uid:7` and `token:ci` are URIs too, and name principals of other kinds.
+/// Returns the principal of a certificate. `uid:7`, `token:ci` and `oidc:https://issuer#name` are URIs too, and name
+/// principals of other kinds.
 fn principal<'a>(mut uris: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    uris.find(|uri| uri.contains("://"))
+    uris.find(|uri| {
+        let scheme = uri.split_once("://").map(|(scheme, _)| scheme);
+        scheme.is_some_and(|scheme| !scheme.contains(':'))
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -222,6 +227,11 @@ fn pem(what: &'static str, path: &Path, source: rustls::pki_types::pem::Error) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer,
+        KeyIdMethod, KeyPair, KeyUsagePurpose, SanType, SerialNumber,
+    };
+    use time::{Duration, OffsetDateTime};
 
     #[test]
     fn certificate_is_no_user_and_no_token() {
@@ -229,5 +239,51 @@ mod tests {
         assert_eq!(of(&["spiffe://a/b", "spiffe://c"]), Some("spiffe://a/b"));
         assert_eq!(of(&["uid:0", "spiffe://a/b"]), Some("spiffe://a/b"));
         assert_eq!(of(&["uid:0", "token:ci"]), None);
+        let claimed = "oidc:https://issuer.example#ci";
+        assert_eq!(of(&[claimed, "token:a://b"]), None);
+        assert_eq!(of(&[claimed, "spiffe://a/b"]), Some("spiffe://a/b"));
+    }
+
+    #[test]
+    fn expired_list_of_revoked_certificates_lets_none_in() {
+        let days = |days| OffsetDateTime::now_utc() + Duration::days(days);
+        let params = || CertificateParams::new(Vec::new()).expect("no names");
+        let mut authority = params();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = || KeyPair::generate().expect("a key");
+        let (authority_key, key) = (key(), key());
+        let root = authority.self_signed(&authority_key).expect("signed");
+        let issuer = Issuer::new(authority, authority_key);
+        let uri = "spiffe://a/b".try_into().expect("a URI");
+        let mut client = params();
+        client.subject_alt_names = vec![SanType::URI(uri)];
+        let client = client.signed_by(&key, &issuer).expect("signed");
+        let shown = ClientCertificate::read(&[client.der().clone()]).expect("it has a URI");
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |name: &str, text: String| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).expect("own directory");
+            path
+        };
+        for (next, trusted) in [(1, true), (-1, false)] {
+            let list = CertificateRevocationListParams {
+                this_update: days(-2),
+                next_update: days(next),
+                crl_number: SerialNumber::from(1),
+                issuing_distribution_point: None,
+                revoked_certs: Vec::new(),
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            let list = list.signed_by(&issuer).expect("signed");
+            let files = Files {
+                certificate: file("client.pem", client.pem()),
+                key: file("client.key", key.serialize_pem()),
+                client_ca: Some(file("ca.pem", root.pem())),
+                crl: Some(file("crl.pem", list.pem().expect("PEM"))),
+            };
+            let tls = Tls::read(&files).expect("usable");
+            assert_eq!(tls.trusts(&shown), trusted, "next update in {next} days");
+        }
     }
 }
