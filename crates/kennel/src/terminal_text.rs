@@ -41,6 +41,20 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
     safe
 }
 
+/// Escapes JSON, or YAML whose texts are quoted as in JSON: its value stays the same.
+pub(crate) fn json(document: &str) -> String {
+    let mut safe = String::with_capacity(document.len());
+    for c in document.chars() {
+        if is_unsafe(c) && !c.is_ascii_whitespace() {
+            // Writing to a String cannot fail. None of them is above U+FFFF.
+            let _ = write!(safe, "\\u{:04x}", u32::from(c));
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
 fn push(safe: &mut String, text: &str, kept: &[char]) {
     for c in text.chars() {
         if is_unsafe(c) && !kept.contains(&c) {
@@ -99,6 +113,19 @@ mod tests {
             "a\\u{1b}[2Jb\\u{9b}c\\u{202e}d\\u{2066}e\\u{200f}\\r\n\tä二"
         );
         assert!(one_line(text).ends_with(r"\r\n\tä二"));
+    }
+
+    #[test]
+    fn json_is_escaped_and_means_the_same() {
+        let text = "a\u{1b}[2Jb\u{7f}\u{9b}c\u{202e}d\u{2066}e\u{2028}\r\n\tä二";
+        let document = serde_json::json!({ "k": text, "\u{9b}": [text] });
+        let pretty = serde_json::to_string_pretty(&document).expect("JSON");
+        for plain in [document.to_string(), pretty] {
+            let safe = json(&plain);
+            assert!(!safe.chars().any(|c| is_unsafe(c) && c != '\n'), "{safe:?}");
+            let read: serde_json::Value = serde_json::from_str(&safe).expect("JSON");
+            assert_eq!(read, document);
+        }
     }
 
     #[test]

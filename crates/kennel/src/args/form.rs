@@ -1,7 +1,14 @@
 //! The output format: one option for all commands.
 
-use crate::template::{self, Template};
-use std::{str::FromStr, sync::Arc};
+use crate::{
+    template::{self, Template},
+    terminal_text,
+};
+use std::{
+    io::{self, IsTerminal},
+    str::FromStr,
+    sync::Arc,
+};
 
 /// The form of what is printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,13 +34,21 @@ impl Format {
         matches!(self, Self::Text | Self::Wide | Self::Name)
     }
 
-    /// Formats a document, which is JSON.
+    /// Formats a document, which is JSON, so that a terminal acts on nothing in it.
     pub(crate) fn document(&self, json: &str) -> String {
         let value = || serde_json::from_str(json).unwrap_or(serde_json::Value::Null);
         match self {
-            Self::Text | Self::Wide | Self::Name | Self::Json => format!("{json}\n"),
-            Self::Yaml => format!("---\n{}", template::yaml(&value())),
-            Self::Template(template) => template.render(&value()) + "\n",
+            Self::Text | Self::Wide | Self::Name | Self::Json => terminal_text::json(json) + "\n",
+            Self::Yaml => terminal_text::json(&format!("---\n{}", template::yaml(&value()))),
+            Self::Template(template) => {
+                let text = template.render(&value()) + "\n";
+                // A program gets the text itself.
+                if io::stdout().is_terminal() {
+                    terminal_text::lines(&text)
+                } else {
+                    text
+                }
+            }
         }
     }
 }

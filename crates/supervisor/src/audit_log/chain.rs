@@ -26,7 +26,7 @@ pub struct ChainChecked {
     pub first: u64,
     /// The newest line.
     pub head: ChainHead,
-    /// Lines that are no records: writes that a crash of the host left unfinished.
+    /// Lines that are no records: writes that a crash of the host left unfinished, with zeros where a block is missing.
     pub fragments: u64,
 }
 
@@ -169,9 +169,20 @@ impl Check<'_> {
         let mut begun = first.is_none();
         for (line, text) in (1..).zip(BufReader::new(file).split(b'\n')) {
             let text = text.map_err(unread(path))?;
-            let Ok(record) = serde_json::from_slice::<TrailRecord>(&text) else {
-                self.checked.fragments += u64::from(!text.is_empty());
-                continue;
+            let record = match serde_json::from_slice::<TrailRecord>(&text) {
+                Ok(record) => record,
+                Err(error) if error.is_eof() || text.contains(&0) => {
+                    self.checked.fragments += u64::from(!text.is_empty());
+                    continue;
+                }
+                Err(_) => {
+                    return Err(ChainError::Broken {
+                        path: path.to_owned(),
+                        line,
+                        seq: self.checked.head.seq,
+                        what: "the line after it is no record, and no unfinished one",
+                    });
+                }
             };
             let seq = record.seq;
             let follows = follows(&self.checked, &record, self.known);

@@ -262,6 +262,23 @@ async fn chained(dir: &Path) -> PathBuf {
 }
 
 #[tokio::test]
+async fn foreign_line_is_found() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = chained(dir.path()).await;
+    let whole = fs::read(&file).expect("a file");
+    for foreign in ["Spawn by uid:0", "{}", "{\"seq\":7}", "[]"] {
+        let text = [&whole, foreign.as_bytes(), b"\n"].concat();
+        fs::write(&file, text).expect("own directory");
+        let found = check_audit_chain(dir.path(), None).expect_err("it is no record");
+        assert!(found.to_string().contains("seq 6"), "{foreign}: {found}");
+    }
+    let torn = [&whole[..], b"{\"seq\":7,\0\0\0\n"].concat();
+    fs::write(&file, torn).expect("own directory");
+    let checked = check_audit_chain(dir.path(), None).expect("a host left it");
+    assert_eq!(checked.fragments, 2);
+}
+
+#[tokio::test]
 async fn chain_goes_through_all_files() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);

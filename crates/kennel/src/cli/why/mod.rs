@@ -13,7 +13,7 @@ use crate::{args::WhyArgs, failure::Failure, terminal_text, values};
 use answer::Answer;
 use kennel_client as client;
 use kennel_client::{EventReader, Start, Time};
-use kennel_proto::pb::{self, event::Payload};
+use kennel_proto::pb::{self, audit_record::Record, event::Payload};
 use serde_json::json;
 use std::fmt::Write as _;
 use story::Moment;
@@ -74,6 +74,7 @@ async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Records, Failure
         ..pb::StreamAuditRequest::default()
     };
     known.audit = trail(link, of_run, &mut known.unread).await;
+    known.audit.retain(|record| !is_refused_elsewhere(record));
     let end = known.run.end_time.map(|mut end| {
         end.seconds += AFTER_SECS;
         end
@@ -85,7 +86,17 @@ async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Records, Failure
         ..pb::StreamAuditRequest::default()
     };
     known.node = trail(link, of_node, &mut known.unread).await;
+    known.node.retain(|record| !is_refused_elsewhere(record));
     Ok(known)
+}
+
+/// Whether it is a refused call about no run, which has changed nothing of this one.
+fn is_refused_elsewhere(record: &pb::AuditRecord) -> bool {
+    let request = match &record.record {
+        Some(Record::Request(request)) => request,
+        _ => return false,
+    };
+    record.run_id.is_empty() && request.code != "OK"
 }
 
 /// Reads the audit log; the rest of the story does not depend on it.
@@ -207,4 +218,25 @@ fn as_json(known: &Records, line: &str, moments: &[Moment], unknown: &[String]) 
         "runTraceParent": run.run_trace_parent,
     })
     .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_calls_of_others_are_no_part_of_the_story() {
+        let record = |run_id: &str, code: &str| pb::AuditRecord {
+            run_id: run_id.to_owned(),
+            record: Some(Record::Request(pb::AuditRequest {
+                code: code.to_owned(),
+                ..pb::AuditRequest::default()
+            })),
+            ..pb::AuditRecord::default()
+        };
+        assert!(is_refused_elsewhere(&record("", "PERMISSION_DENIED")));
+        assert!(!is_refused_elsewhere(&record("01", "PERMISSION_DENIED")));
+        assert!(!is_refused_elsewhere(&record("", "OK")));
+        assert!(!is_refused_elsewhere(&pb::AuditRecord::default()));
+    }
 }
