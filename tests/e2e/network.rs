@@ -9,7 +9,7 @@ use kennel_client::{Address, Connection, connect_with};
 use kennel_proto::pb::{self, secret::Source, stream_events_request::Position};
 use kennel_tests::{
     Options, PATIENCE, SpecExt, cases,
-    client::duration,
+    client::{duration, sh},
     complaint, eventually,
     kennel::bare_command,
     must, new_run_id, programs,
@@ -18,7 +18,13 @@ use kennel_tests::{
     within,
 };
 use prost::Message;
-use std::{fs, io::Write as _, net::TcpStream, os::unix::process::CommandExt, time::Duration};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    os::unix::process::CommandExt,
+    time::Duration,
+};
 use tonic::{Code, Request, client::Grpc};
 use tonic_types::StatusExt;
 
@@ -157,6 +163,7 @@ pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
 cases! {
     fn principals_on_one_server(mut with_permissions().await);
     credentials_are_in_the_audit_log,
+    network_callers_inherit_named_variables,
     foreign_run_is_answered_like_an_absent_one,
     only_named_users_are_given,
     only_named_secrets_are_given,
@@ -169,7 +176,16 @@ cases! {
 
 /// A server where Alice may run as another user and with some of the server's secrets.
 async fn with_permissions() -> Net {
-    Net::start_prepared(Options::default(), &[], |text| {
+    let env = [
+        ("KENNEL_INHERIT", "NET_NAMED*"),
+        ("NET_NAMED", "yes"),
+        ("NET_SECRET", "hush"),
+    ];
+    let options = Options {
+        env: env.map(|(name, value)| (name.into(), value.into())).into(),
+        ..Options::default()
+    };
+    Net::start_prepared(options, &[], |text| {
         let name = "name = \"spiffe://kennel/alice\"";
         let [first, second] = GROUPS;
         text.replace(
@@ -447,6 +463,43 @@ async fn credentials_are_in_the_audit_log(net: &mut Net) {
     assert_eq!(denied.credential, format!("token:sha256:{}", &hash[..16]));
     let token = fs::read_to_string(net.file("ca/viewer.token")).expect("it is there");
     assert!(!net.kennel.log().contains(token.trim()));
+    let mut garbage = must("a connection", TcpStream::connect(("127.0.0.1", net.port)));
+    must("a write", garbage.write_all(b"GET / HTTP/1.1\r\n\r\n"));
+    // It is closed when its handshake has failed.
+    let _ = garbage.read_to_end(&mut Vec::new());
+    let logged = must("trail", client.logged_requests("").await);
+    let failed = logged.iter().find(|request| request.rpc == "Handshake");
+    let failed = failed.unwrap_or_else(|| panic!("no handshake: {logged:#?}"));
+    assert_eq!(
+        (&*failed.by, &*failed.code),
+        ("ip:127.0.0.1", "UNAUTHENTICATED")
+    );
+    assert!(!failed.asked["error"].is_empty());
+}
+
+async fn network_callers_inherit_named_variables(net: &mut Net) {
+    let spec = || pb::RunSpec {
+        env: Some(pb::Env {
+            mode: pb::EnvMode::InheritAll.into(),
+            ..pb::Env::default()
+        }),
+        ..sh("echo \"${PATH:+path} ${NET_NAMED:-none} ${NET_SECRET:-none}\"")
+    };
+    let alice = net.by_certificate("alice").await;
+    let run = new_run_id();
+    let request = pb::SpawnRequest {
+        run_id: run.clone(),
+        spec: Some(spec()),
+        ..pb::SpawnRequest::default()
+    };
+    must("spawn", alice.processes().spawn(request).await);
+    let mut client = net.kennel.client().await;
+    let own = new_run_id();
+    must("spawn", client.spawn_as(&own, spec()).await);
+    for (run, said) in [(run, "path yes none\n"), (own, "path yes hush\n")] {
+        let heard = must("output", client.hear_all(&run, 0).await);
+        assert_eq!(String::from_utf8_lossy(&heard.stdout), said);
+    }
 }
 
 async fn only_named_users_are_given(net: &mut Net) {

@@ -119,6 +119,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.restrict_runs(here)?;
     flags.forbid_api_access(here)?;
     flags.default_grace(here)?;
+    flags.inherit(here)?;
     telemetry::filter(flags.log(here))?;
     let config = ServeConfig::resolve(&flags.base, here)?;
     flags.secrets(here, &config.data_dir)?;

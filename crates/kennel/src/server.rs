@@ -61,6 +61,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
     let privileges = flags.restrict_runs(here)?;
     let default_grace = flags.default_grace(here)?;
     let default_limits = flags.default_limits(here)?;
+    let inherit = flags.inherit(here)?;
     let forbids_api_access = flags.forbid_api_access(here)?;
     let secrets = Arc::new(flags.secrets(here, &config.data_dir)?);
     let open_files = limits::open_files()
@@ -83,6 +84,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
         lease,
         data_dir: config.data_dir.clone(),
         server_env: here.env.clone().into_iter().collect(),
+        inherit,
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
         privileges,
         default_grace,

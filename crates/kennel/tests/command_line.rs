@@ -244,6 +244,7 @@ fn config_check_finds_what_serve_would_refuse() {
             "[defaults.limits]\ncore = 0\n[defaults.limits.shell]\ncore = 1\n",
             "write heartbeat, service, terminal, job",
         ),
+        ("inherit = \"A,*_B\"\n", "inherit: \"*_B\" is no variable"),
         ("log = [\n", ":1: "),
     ] {
         std::fs::write(&file, text).expect("written");

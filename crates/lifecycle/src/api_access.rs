@@ -19,14 +19,25 @@ named! {
 }
 
 impl RunSpec {
+    /// Leaves only what the node names of the server's environment, as for callers over the network.
+    pub fn hold_env(&mut self) {
+        if self.command.env_mode == EnvMode::InheritAll {
+            self.command.env_mode = EnvMode::InheritNamed;
+        }
+    }
+
     /// This spec of a child that a process of `parent` spawns, with no more privileges than that run has. An error says what it
     /// asks for beyond them.
     ///
     /// A sandbox is taken over whole: paths of the child's own could lead out of it, by a link that the parent has made.
     pub fn within_parent(mut self, parent: &Self) -> Result<Self, &'static str> {
-        let takes_all = |spec: &Self| spec.command.env_mode == EnvMode::InheritAll;
-        if takes_all(&self) && !takes_all(parent) {
-            return Err("a child has the server's environment only where its parent has it");
+        match (self.command.env_mode, parent.command.env_mode) {
+            (EnvMode::InheritAll, EnvMode::InheritAll) => {}
+            (EnvMode::InheritAll, EnvMode::InheritNamed) => self.hold_env(),
+            (EnvMode::InheritAll, _) => {
+                return Err("a child has the server's environment only where its parent has it");
+            }
+            _ => {}
         }
         let is_held = |secret: String| parent.server_secrets().any(|held| held == secret);
         if !self.server_secrets().all(is_held) {
@@ -104,6 +115,9 @@ mod tests {
         let (all, least) = (of(EnvMode::InheritAll), of(EnvMode::None));
         all.clone().within_parent(&least).expect_err("more");
         all.clone().within_parent(&all).expect("as much");
+        let named = of(EnvMode::InheritNamed);
+        let held = all.clone().within_parent(&named).expect("held");
+        assert_eq!(held, named);
         RunSpec::default()
             .within_parent(&least)
             .expect("no secrets");

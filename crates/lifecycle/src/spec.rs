@@ -25,6 +25,8 @@ named! {
         InheritAll = "inherit_all",
         /// Nothing.
         None = "none",
+        /// Those of `Minimal`, and what the node names for callers over the network that ask for everything.
+        InheritNamed = "inherit_named",
     }
 }
 
@@ -375,19 +377,19 @@ fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {
 }
 
 /// Composes the environment of a command: the variables that the mode takes from the server's, then the caller's own,
-/// then Kennel's.
+/// then Kennel's. `named`: what [`EnvMode::InheritNamed`] takes; a name that ends with `*` stands for all that begin so.
 ///
 /// The server's own settings and secrets never pass, in no mode.
 #[must_use]
 pub fn compose_env(
     mode: EnvMode,
-    server: &[(String, String)],
+    (server, named): (&[(String, String)], &[String]),
     caller: &BTreeMap<String, String>,
     ours: &[(String, String)],
 ) -> Vec<(String, String)> {
     let taken = server
         .iter()
-        .filter(|(name, _)| !is_own(name) && passes(mode, name))
+        .filter(|(name, _)| !is_own(name) && passes(mode, named, name))
         .cloned();
     let mut env: BTreeMap<String, String> = taken.collect();
     env.extend(caller.iter().map(|(n, v)| (n.clone(), v.clone())));
@@ -397,14 +399,20 @@ pub fn compose_env(
     marker.into_iter().chain(env).collect()
 }
 
-fn passes(mode: EnvMode, name: &str) -> bool {
+fn passes(mode: EnvMode, named: &[String], name: &str) -> bool {
     const MINIMAL: [&str; 9] = [
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR",
     ];
+    let is_minimal = MINIMAL.contains(&name) || name.starts_with("LC_");
+    let is_named = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
+    };
     match mode {
         EnvMode::None => false,
-        EnvMode::Minimal => MINIMAL.contains(&name) || name.starts_with("LC_"),
+        EnvMode::Minimal => is_minimal,
         EnvMode::InheritAll => true,
+        EnvMode::InheritNamed => is_minimal || named.iter().any(is_named),
     }
 }
 

@@ -156,6 +156,11 @@ impl Caller {
         self.via.is_some() && self.principal.starts_with("uid:")
     }
 
+    /// Whether it calls over the network, here or at the node that calls on its behalf.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.via.is_some() || !self.credential.is_empty()
+    }
+
     /// Whether its commands may run as this user with these groups.
     pub(crate) fn may_run_as(&self, user: &RunUser) -> bool {
         let Granted { users, groups, .. } = &*self.granted;

@@ -325,7 +325,7 @@ fn shown_timeouts(timeouts: Timeouts) -> Option<pb::Timeouts> {
 fn shown_env(command: &CommandSpec) -> Option<pb::Env> {
     let mode = match command.env_mode {
         EnvMode::Minimal => pb::EnvMode::Unspecified,
-        EnvMode::InheritAll => pb::EnvMode::InheritAll,
+        EnvMode::InheritAll | EnvMode::InheritNamed => pb::EnvMode::InheritAll,
         EnvMode::None => pb::EnvMode::None,
     };
     let is_said = mode != pb::EnvMode::Unspecified || !command.env.is_empty();

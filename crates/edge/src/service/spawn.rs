@@ -45,7 +45,11 @@ impl Processes {
     }
 
     /// Spawns. A run that is refused is counted. A run of another owner under the same id is answered as one of another spec.
-    pub(super) async fn admit(&self, call: SpawnCall, caller: &Caller) -> Result<Spawned, Status> {
+    pub(super) async fn admit(
+        &self,
+        mut call: SpawnCall,
+        caller: &Caller,
+    ) -> Result<Spawned, Status> {
         let validate_only = call.validate_only;
         if let Some(user) = &call.spec.policy.privileges.user
             && !caller.may_run_as(user)
@@ -64,6 +68,9 @@ impl Processes {
                 caller,
                 "secrets of this principal in the access file does not name a secret of the spec",
             ));
+        }
+        if caller.is_remote() {
+            call.spec.hold_env();
         }
         let call = SpawnCall {
             owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),

@@ -50,6 +50,10 @@ pub(crate) struct ServeArgs {
     /// memory, memory-high, swap-max, pids, cpus, cpu-weight; of one kind: job:pids=100; repeatable [default: none]
     #[arg(long, value_name = "[KIND:]NAME=VALUE", value_parser = values::node_limit, value_delimiter = ',')]
     default_limit: Vec<(Option<RunKind>, RunLimits)>,
+    /// Variable of the server that commands of callers over the network have with --env-mode inherit, beside those of
+    /// minimal; NAME* for all that begin so; repeatable [default: none]
+    #[arg(long, value_name = "NAME", value_parser = values::variable_pattern, value_delimiter = ',')]
+    inherit: Vec<String>,
     /// Directory whose files runs may have as secrets, such as a mounted Secret of Kubernetes; repeatable [default: none]
     #[arg(long, value_name = "DIR", value_delimiter = ',')]
     secret_dir: Vec<PathBuf>,
@@ -218,6 +222,14 @@ impl ServeArgs {
                 .map_err(|wrong| Failure::new(format!("{DEFAULT_LIMIT}: {wrong}")))?;
         }
         Ok(node)
+    }
+
+    /// Variables that commands of callers over the network may inherit.
+    pub(crate) fn inherit(&self, here: &Surroundings) -> Result<Vec<String>, Failure> {
+        let read = |text: &str| text.split(',').map(values::variable_pattern).collect();
+        let given = Some(self.inherit.clone()).filter(|given| !given.is_empty());
+        let given = here.setting(given, "KENNEL_INHERIT", read)?;
+        Ok(given.unwrap_or_default())
     }
 
     /// Sources of the secrets of runs. No directory of them may hold files of the server itself.

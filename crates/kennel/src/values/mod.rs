@@ -194,6 +194,16 @@ fn run_kind(kind: &str) -> Result<RunKind, String> {
     })
 }
 
+/// Reads the name of a variable, or `NAME*`.
+pub(crate) fn variable_pattern(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    let start = name.strip_suffix('*').unwrap_or(name);
+    if name.is_empty() || start.contains(['=', '*']) {
+        return Err(format!("{text:?} is no variable: write NAME or NAME*"));
+    }
+    Ok(name.to_owned())
+}
+
 /// Reads `SEQ:HASH`, as `kennel audit --verify` prints it.
 pub(crate) fn chain_head(text: &str) -> Result<ChainHead, String> {
     let read = text.split_once(':').and_then(|(seq, hash)| {

@@ -360,9 +360,10 @@ fn server_settings_and_secrets_pass_in_no_mode() {
         "INVOCATION_ID",
     ];
     let server: Vec<_> = own.iter().map(|name| pair(name, "secret")).collect();
-    for mode in [EnvMode::Minimal, EnvMode::InheritAll, EnvMode::None] {
+    let every = ["*".to_owned()];
+    for mode in EnvMode::ALL.iter().copied() {
         assert_eq!(
-            compose_env(mode, &server, &BTreeMap::new(), &[]),
+            compose_env(mode, (&server, &every), &BTreeMap::new(), &[]),
             [],
             "{mode:?}"
         );
@@ -383,7 +384,8 @@ fn mode_decides_which_server_variables_pass() {
     ];
     let server: Vec<_> = names.iter().map(|name| pair(name, "s")).collect();
     let taken = |mode| {
-        let env = compose_env(mode, &server, &BTreeMap::new(), &[]);
+        let named = ["SSH_*".to_owned(), "PAGER".to_owned()];
+        let env = compose_env(mode, (&server, &named), &BTreeMap::new(), &[]);
         env.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
     assert_eq!(taken(EnvMode::None), Vec::<String>::new());
@@ -395,6 +397,18 @@ fn mode_decides_which_server_variables_pass() {
         taken(EnvMode::InheritAll),
         [
             "EDITOR",
+            "HOME",
+            "LANG",
+            "LC_ALL",
+            "PAGER",
+            "PATH",
+            "SSH_AUTH_SOCK",
+            "TZ"
+        ]
+    );
+    assert_eq!(
+        taken(EnvMode::InheritNamed),
+        [
             "HOME",
             "LANG",
             "LC_ALL",
@@ -417,7 +431,7 @@ fn caller_wins_over_server_and_kennel_over_caller() {
     ]);
     let ours = [pair("KENNEL_RUN_ID", "ours"), pair("KENNEL_SOCKET", "ours")];
     assert_eq!(
-        compose_env(EnvMode::Minimal, &server, &caller, &ours),
+        compose_env(EnvMode::Minimal, (&server, &[]), &caller, &ours),
         [
             // First, so that a scan that reads the beginning finds it.
             pair("KENNEL_RUN_ID", "ours"),

@@ -80,6 +80,8 @@ pub struct SupervisorConfig {
     pub data_dir: PathBuf,
     /// The server's own environment, from which commands may inherit variables.
     pub server_env: Vec<(String, String)>,
+    /// Names of these that commands of callers over the network may inherit beyond the usual ones.
+    pub inherit: Vec<String>,
     /// Most live runs.
     pub runs_max: u32,
     /// Requirements on every run: a spec may only be stricter.

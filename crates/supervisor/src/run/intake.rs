@@ -444,18 +444,20 @@ fn child_env(
         .into_iter()
         .filter(|(name, _)| !env.contains_key(*name));
     ours.extend(context.map(|(name, value)| (name.to_owned(), value)));
+    let (server, named) = (&shared.config.server_env, &*shared.config.inherit);
     match terminal {
-        None => compose_env(*env_mode, &shared.config.server_env, env, &ours),
+        None => compose_env(*env_mode, (server, named), env, &ours),
         Some(terminal) => {
             let mut env = env.clone();
             env.entry("TERM".into())
                 .or_insert_with(|| terminal.term.clone());
             // Variables of another terminal's size.
             let sizes = ["COLUMNS", "LINES"];
-            let server = shared.config.server_env.iter();
-            let server = server.filter(|(name, _)| !sizes.contains(&name.as_str()));
+            let server = server
+                .iter()
+                .filter(|(name, _)| !sizes.contains(&name.as_str()));
             let server: Vec<_> = server.cloned().collect();
-            compose_env(*env_mode, &server, &env, &ours)
+            compose_env(*env_mode, (&server, named), &env, &ours)
         }
     }
 }

@@ -272,6 +272,7 @@ impl Stage {
             lease: Duration::from_secs(45),
             data_dir: data_dir.path().to_owned(),
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
+            inherit: Vec::new(),
             runs_max: 100,
             privileges: kennel_lifecycle::Privileges::default(),
             default_grace: kennel_lifecycle::DefaultGrace::default(),
