@@ -1,5 +1,5 @@
-//! Clients that have not identified themselves, by network address. At the bound the address with the most clients loses
-//! its oldest one, so that no address locks out another.
+//! Clients that have not identified themselves, by network address. At the bound the address with the most clients
+//! loses its oldest one, so that no address locks out another.
 
 use std::{
     cmp::Reverse,

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_calls_of_others_are_no_part_of_the_story() {
+    fn story_omits_refused_calls_of_others() {
         let record = |run_id: &str, code: &str| pb::AuditRecord {
             run_id: run_id.to_owned(),
             record: Some(Record::Request(pb::AuditRequest {
