@@ -2,7 +2,7 @@
 
 use kennel_tests::{
     PATIENCE, census, eventually,
-    kennel::{bare_command, kill_exactly},
+    kennel::{assert_refused, bare_command, detached_call, kill_exactly},
     must,
     procfs::{self, Proc},
     programs,
@@ -95,6 +95,36 @@ async fn other_runs_end_with_the_first() {
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "up\n");
     nothing_is_left(dir.path()).await;
+}
+
+/// A process that its run has detached calls in the place of a client: by hand, without anything of the run.
+#[tokio::test(flavor = "multi_thread")]
+async fn detached_process_below_process_1_may_not_call() {
+    let dir = scratch();
+    let go = dir.path().join("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
+    let mut first = serve(dir.path(), true, &script);
+    let first = must("start", first.stderr(Stdio::null()).spawn());
+    let server = format!("unix:{}", socket(dir.path()).display());
+    eventually("it listens", PATIENCE, || {
+        socket(dir.path()).exists().then_some(())
+    })
+    .await;
+    let said = dir.path().join("said");
+    let call = detached_call(&server, &go_of(dir.path()), &said);
+    let words = ["--server", &server, "run", "--on-leader-exit", "keep", "--"];
+    let words: Vec<&str> = words.into_iter().chain(["sh", "-c", &call]).collect();
+    let spawned = kennel_in(dir.path(), &words).await;
+    assert!(spawned.status.success(), "{spawned:?}");
+    must("write", fs::write(go_of(dir.path()), ""));
+    assert_refused(&said).await;
+    must("write", fs::write(go, ""));
+    must("wait", first.wait_with_output());
+    nothing_is_left(dir.path()).await;
+}
+
+fn go_of(dir: &Path) -> PathBuf {
+    dir.join("go-detached")
 }
 
 #[tokio::test(flavor = "multi_thread")]

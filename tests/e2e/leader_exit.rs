@@ -6,7 +6,7 @@ use kennel_proto::pb::{
 };
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually,
-    kennel::{kill_exactly, reap_orphans},
+    kennel::{assert_refused, detached_call, kill_exactly, reap_orphans},
     must, new_run_id,
     procfs::Proc,
     programs, sh,
@@ -24,6 +24,7 @@ with_and_without_cgroup!(
     pause_ends_with_its_leader,
     keeper_death_leaves_only_detached_processes,
     next_start_removes_traces_of_detached_process,
+    detached_process_may_not_call_after_restart,
 );
 
 /// A grace that a polite child never needs.
@@ -360,6 +361,27 @@ async fn output_of_detached_process_is_discarded_safely(kennel: &Kennel) {
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.text(), "said\n", "an ended run has no more output");
     Footprint::of_id(&run.run_id).assert_nothing_left();
+}
+
+async fn detached_process_may_not_call_after_restart(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let (go, said) = (kennel.scratch().join("go"), kennel.scratch().join("said"));
+    let call = detached_call(&kennel.address(), &go, &said);
+    let mut client = kennel.client().await;
+    let spec = sh(&call).on_leader_exit(KEEP.0, KEEP.1);
+    let run = must("spawn", client.spawn(spec).await);
+    let shim = Proc::read(run.attempt().shim_pid).expect("a shim");
+    must("wait", client.ended(&run.run_id).await);
+    drop(client);
+    kennel.terminate(PATIENCE).await;
+    kennel.restart().await;
+    fs::write(go, b"").expect("a file");
+    assert_refused(&said).await;
+    eventually("its shim ends with it", PATIENCE, || {
+        reap_orphans();
+        (!shim.is_alive()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -575,6 +575,25 @@ fn was_waited_for(child: i32) {
         .retain(|pid| *pid != child);
 }
 
+/// Returns a script whose shell ends, and leaves a process that has nothing of the run in its environment. Once `go`
+/// is there, that process lists the runs of this server, and writes to `said` what it gets.
+#[must_use]
+pub fn detached_call(server: &str, go: &Path, said: &Path) -> String {
+    let kennel = programs::kennel();
+    let (kennel, go, said) = (kennel.display(), go.display(), said.display());
+    format!(
+        "setsid env -i PATH=$PATH sh -c 'until [ -e {go} ]; do sleep 0.05; done; \
+         {kennel} --server {server} ps >{said}.new 2>&1; echo code=$? >>{said}.new; mv {said}.new {said}' &"
+    )
+}
+
+/// Waits for what such a process writes, and asserts that its call was refused.
+pub async fn assert_refused(said: &Path) {
+    let text = eventually("an answer", PATIENCE, || fs::read_to_string(said).ok()).await;
+    assert!(text.contains("process of a run may not use"), "{text}");
+    assert!(!text.contains("code=0"), "{text}");
+}
+
 /// Reaps every zombie that came to the test as an orphan.
 pub fn reap_orphans() {
     let own = i32::try_from(std::process::id()).expect("pids are small");

@@ -5,6 +5,7 @@
 
 pub mod audit;
 pub mod client;
+pub mod detached;
 mod exit_record;
 mod exit_slots;
 mod held;

@@ -60,6 +60,12 @@ pub fn path(data_dir: &Path, run: RunId) -> PathBuf {
     data_dir.join("runs").join(run.to_string())
 }
 
+/// Returns the data directory of a run's directory.
+pub(crate) fn data_dir(run_dir: &Path) -> io::Result<&Path> {
+    let dir = run_dir.parent().and_then(Path::parent);
+    dir.ok_or_else(|| io::ErrorKind::InvalidFilename.into())
+}
+
 /// Lists all runs that have a directory.
 #[must_use]
 pub fn all(data_dir: &Path) -> Vec<RunId> {

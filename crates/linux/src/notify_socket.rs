@@ -132,8 +132,8 @@ mod tests {
             assert_eq!(datagram.bytes, text.as_bytes());
             let sender = datagram.sender.expect("the kernel names it");
             assert_eq!(sender.pid, me);
-            assert_eq!(sender.descent(&[], &[me]), Descent::Member);
-            assert_eq!(sender.descent(&[], &[i32::MAX]), Descent::Other);
+            assert_eq!(sender.descent(&(&[][..], &[me][..])), Descent::Member);
+            assert_eq!(sender.descent(&(&[][..], &[i32::MAX][..])), Descent::Other);
             if taken {
                 socket.drop_first();
             }
@@ -177,6 +177,9 @@ mod tests {
             .expect("it is there")
             .sender;
         let me = std::process::id().cast_signed();
-        assert_eq!(sender.expect("named").descent(&[], &[me]), Descent::Ended);
+        assert_eq!(
+            sender.expect("named").descent(&(&[][..], &[me][..])),
+            Descent::Ended
+        );
     }
 }

@@ -52,20 +52,47 @@ pub enum Descent {
     Unreadable,
 }
 
+/// Evidence that a process is a member.
+pub trait Membership {
+    /// Whether the members have this control group, or one above it. A process whose ancestors have died keeps its
+    /// group.
+    fn has_group(&self, group: &Path) -> bool;
+
+    /// Whether this process, by number and start time, is a member's ancestor or a member. When it dies, its children
+    /// get another parent, and this evidence of them is gone.
+    fn has_ancestor(&self, pid: i32, start_ticks: u64) -> bool;
+
+    /// Whether process 1 adopts the members whose ancestors have died, so that a child of process 1 is one.
+    fn has_orphans_of_init(&self) -> bool {
+        false
+    }
+}
+
+/// Any of these groups and of these ancestors, by number.
+impl Membership for (&[&Path], &[i32]) {
+    fn has_group(&self, group: &Path) -> bool {
+        self.0.iter().any(|base| group.starts_with(base))
+    }
+
+    fn has_ancestor(&self, pid: i32, _: u64) -> bool {
+        self.1.contains(&pid)
+    }
+}
+
 /// Determines the membership of the process that has connected this socket, not of a later process with its number.
 ///
 /// Before Linux 6.5 the socket does not know its process, and the number is opened anew. A process that has exited in
 /// between is noticed, unless all numbers have been used since.
 #[must_use]
-pub fn descent(socket: &impl AsFd, groups: &[&Path], ancestors: &[i32]) -> Descent {
+pub fn descent(socket: &impl AsFd, members: &impl Membership) -> Descent {
     match connector(socket) {
-        Ok((pid, process)) => judge(pid, groups, ancestors, || process.has_ended()),
+        Ok((pid, process)) => judge(pid, members, || process.has_ended()),
         Err(descent) => descent,
     }
 }
 
-/// The nearest of `ancestors` from which the process descends that has connected this socket; `None`: it descends from none, has
-/// ended, or cannot be read.
+/// The nearest of `ancestors` from which the process descends that has connected this socket; `None`: it descends from
+/// none, has ended, or cannot be read. A process whose ancestor has died is of none: it loses what it had by it.
 #[must_use]
 pub fn nearest_ancestor(socket: &impl AsFd, ancestors: &[i32]) -> Option<i32> {
     let (pid, process) = connector(socket).ok().filter(|(pid, _)| *pid > 0)?;
@@ -113,7 +140,7 @@ impl Sender {
     /// Determines the membership of the sender, not of a later process with its number. A sender that has exited and is
     /// not reaped yet still has its membership.
     #[must_use]
-    pub fn descent(&self, groups: &[&Path], ancestors: &[i32]) -> Descent {
+    pub fn descent(&self, members: &impl Membership) -> Descent {
         let opened;
         let process = match &self.process {
             Some(process) => process,
@@ -126,17 +153,17 @@ impl Sender {
                 Err(_) => return Descent::Unreadable,
             },
         };
-        judge(self.pid, groups, ancestors, || !process.is_unreaped())
+        judge(self.pid, members, || !process.is_unreaped())
     }
 }
 
 /// Determines the membership of the process with this number, as long as it is the intended one.
-fn judge(pid: i32, groups: &[&Path], ancestors: &[i32], is_gone: impl Fn() -> bool) -> Descent {
+fn judge(pid: i32, members: &impl Membership, is_gone: impl Fn() -> bool) -> Descent {
     for _ in 0..LOOKS_MAX {
         // No process gets into a pid namespace from which its old one cannot see it (setns(2)): a process without a
         // number here was not started here.
         let seen = if pid > 0 {
-            seen(pid, groups, ancestors)
+            seen(pid, members)
         } else {
             Some(Descent::Other)
         };
@@ -152,13 +179,13 @@ fn judge(pid: i32, groups: &[&Path], ancestors: &[i32], is_gone: impl Fn() -> bo
 }
 
 /// Reads the membership of a process; `None`: it cannot be read at present.
-fn seen(pid: i32, groups: &[&Path], ancestors: &[i32]) -> Option<Descent> {
+fn seen(pid: i32, members: &impl Membership) -> Option<Descent> {
     let group = cgroup::read_path_of(pid).ok()?;
-    if group.is_some_and(|group| groups.iter().any(|base| group.starts_with(base))) {
+    if group.is_some_and(|group| members.has_group(&group)) {
         return Some(Descent::Member);
     }
     let chain = chain(pid)?;
-    if chain.iter().any(|(pid, _)| ancestors.contains(pid)) {
+    if chain.is_of(members) {
         return Some(Descent::Member);
     }
     // A parent that exits during the walk passes its children on, past those that were read: only a chain read twice
@@ -166,29 +193,51 @@ fn seen(pid: i32, groups: &[&Path], ancestors: &[i32]) -> Option<Descent> {
     (self::chain(pid)? == chain).then_some(Descent::Other)
 }
 
-/// Returns the process and its ancestors below process 1, with their start times; `None`: one cannot be read, or there
-/// are too many.
-fn chain(pid: i32) -> Option<Vec<(i32, u64)>> {
-    let mut chain = Vec::new();
+/// A process and its ancestors below process 1, with their start times.
+#[derive(PartialEq, Eq)]
+struct Chain {
+    processes: Vec<(i32, u64)>,
+    /// Whether the last one is a child of process 1. It is not where a process outside of this pid namespace has
+    /// started it.
+    is_below_init: bool,
+}
+
+impl Chain {
+    fn is_of(&self, members: &impl Membership) -> bool {
+        let mut processes = self.processes.iter();
+        self.is_below_init && members.has_orphans_of_init()
+            || processes.any(|(pid, start)| members.has_ancestor(*pid, *start))
+    }
+}
+
+/// Returns the chain of a process; `None`: one cannot be read, or there are too many.
+fn chain(pid: i32) -> Option<Chain> {
+    let mut processes = Vec::new();
     let mut at = pid;
-    while chain.len() < procfs::ANCESTORS_MAX {
+    while processes.len() < procfs::ANCESTORS_MAX {
         let stat = procfs::stat(at).ok()?;
-        chain.push((at, stat.start_ticks));
+        processes.push((at, stat.start_ticks));
         if stat.ppid <= 1 {
-            return Some(chain);
+            let is_below_init = stat.ppid == 1;
+            return Some(Chain {
+                processes,
+                is_below_init,
+            });
         }
         at = stat.ppid;
     }
     None
 }
 
-/// Whether one of `ancestors` is among the ancestors of `pid`, or is `pid`.
+/// Whether one of `ancestors` is among the ancestors of `pid`, or is `pid`. When an ancestor dies, its descendants are
+/// those of the next subreaper above it: callers name that one as well, or have other evidence of them.
 #[must_use]
 pub fn descends_from(pid: i32, ancestors: &[i32]) -> bool {
     nearest_of(pid, ancestors).is_some()
 }
 
-/// Returns the first of `ancestors` among `pid` and its ancestors.
+/// Returns the first of `ancestors` among `pid` and its ancestors. That of a process whose ancestor has died is the next
+/// one above, if any.
 pub fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
     (0..LOOKS_MAX)
         .find_map(|_| climb(pid, ancestors).ok())
@@ -233,7 +282,8 @@ fn climb_to_known(
     Err(Errno::ELOOP.into())
 }
 
-/// Whether the ancestors of `pid` were all seen, and `ancestor` is neither among them nor `pid` itself.
+/// Whether the ancestors of `pid` were all seen, and `ancestor` is neither among them nor `pid` itself. It says nothing
+/// when `ancestor` is dead: callers check afterwards that it lives.
 pub(crate) fn is_beside(pid: i32, ancestor: i32) -> bool {
     let seen = (0..LOOKS_MAX).find_map(|_| climb(pid, &[ancestor]).ok());
     seen.is_some_and(|found| found.is_none())
@@ -297,11 +347,44 @@ mod tests {
         let (one, _other) = UnixStream::pair().expect("a pair");
         let me = i32::try_from(std::process::id()).expect("a pid");
         let parent = procfs::stat(me).expect("own stat").ppid;
-        assert_eq!(descent(&one, &[], &[me]), Descent::Member);
-        assert_eq!(descent(&one, &[], &[parent]), Descent::Member);
-        assert_eq!(descent(&one, &[], &[i32::MAX]), Descent::Other);
+        let by = |ancestor: i32| descent(&one, &(&[][..], &[ancestor][..]));
+        assert_eq!(by(me), Descent::Member);
+        assert_eq!(by(parent), Descent::Member);
+        assert_eq!(by(i32::MAX), Descent::Other);
         assert_eq!(nearest_ancestor(&one, &[parent, me]), Some(me));
         assert_eq!(nearest_ancestor(&one, &[parent]), Some(parent));
         assert_eq!(nearest_ancestor(&one, &[i32::MAX]), None);
+    }
+
+    /// Ancestors by number and start time, and whether process 1 has orphans.
+    struct Known(Vec<(i32, u64)>, bool);
+
+    impl Membership for Known {
+        fn has_group(&self, _: &Path) -> bool {
+            false
+        }
+
+        fn has_ancestor(&self, pid: i32, start_ticks: u64) -> bool {
+            self.0.contains(&(pid, start_ticks))
+        }
+
+        fn has_orphans_of_init(&self) -> bool {
+            self.1
+        }
+    }
+
+    #[test]
+    fn chain_below_process_1_belongs_to_its_keeper() {
+        let chain = |is_below_init| Chain {
+            processes: vec![(30, 3), (20, 2)],
+            is_below_init,
+        };
+        let none = || Vec::new();
+        assert!(chain(true).is_of(&Known(none(), true)));
+        // The keeper is another process, or the process comes from outside of the container.
+        assert!(!chain(true).is_of(&Known(none(), false)));
+        assert!(!chain(false).is_of(&Known(none(), true)));
+        assert!(chain(false).is_of(&Known(vec![(20, 2)], false)));
+        assert!(!chain(false).is_of(&Known(vec![(20, 1)], false)));
     }
 }

@@ -161,6 +161,11 @@ impl Caller {
         self.via.is_some() || !self.credential.is_empty()
     }
 
+    /// Whether it has the rights of the server's own user, so that it gains none by a process of that user.
+    pub(crate) fn has_all_rights(&self) -> bool {
+        self.role >= Role::Admin && self.run.is_none()
+    }
+
     /// Whether its commands may run as this user with these groups.
     pub(crate) fn may_run_as(&self, user: &RunUser) -> bool {
         let Granted { users, groups, .. } = &*self.granted;

@@ -72,6 +72,11 @@ impl Processes {
         if caller.is_remote() {
             call.spec.hold_env();
         }
+        if !caller.has_all_rights()
+            && let Some(missing) = self.supervisor.no_detached_identity(&call.spec.policy)
+        {
+            return Err(status::capability_missing(&[missing]));
+        }
         let call = SpawnCall {
             owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),
             owner_output_max: caller.quota.output_bytes.map(NonZeroU64::get),

@@ -80,12 +80,13 @@ impl Link {
             behind: Notify::new(),
             liveness: Liveness::default(),
         });
-        let (ToServer::Hello { held: runs, hello }, listeners) =
+        let (ToServer::Hello { held: runs, mut hello }, listeners) =
             link.receive().await.ok_or(ClientError::KeeperGone)?
         else {
             return Err(ClientError::KeeperGone);
         };
         link.state().listeners = listeners;
+        hello.judge_detached();
         let mut held = Vec::new();
         for _ in 0..runs {
             let (ToServer::Held(run), outputs) =

@@ -20,7 +20,7 @@ const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);
 /// Mode of the directory.
 const MODE: u32 = 0o700;
 /// Names that this service makes in it, where no setting names another place.
-const ENTRIES: [&str; 16] = [
+const ENTRIES: [&str; 17] = [
     "lock",
     "node",
     "server.lock",
@@ -37,6 +37,7 @@ const ENTRIES: [&str; 16] = [
     "audit",
     "exits",
     "spare",
+    "detached",
 ];
 /// Names that earlier, unreleased builds have made in it. They may hold ends of runs that no database has.
 const ENTRIES_OF_EARLIER_BUILDS: [&str; 3] = ["facts", "ledger", "unfinished"];

@@ -32,7 +32,7 @@ pub use data_dir::node_id;
 pub use group_record::remove_groups;
 pub use service_manager::ServiceManager;
 
-use crate::{exit_slots::ExitSlots, notify_place, values::KeeperHello};
+use crate::{detached, exit_slots::ExitSlots, notify_place, values::KeeperHello};
 use groups::Groups;
 use kennel_lifecycle::{DefaultLimits, LimitPowers};
 use kennel_linux::{
@@ -200,6 +200,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     umask(Mode::from_bits_truncate(0o077));
     data_dir::create(&config.data_dir)?;
     let _lock = data_dir::lock(&config.data_dir)?;
+    detached::sweep(&config.data_dir);
     let node = data_dir::node_id(&config.data_dir)?;
     let epoch = data_dir::new_epoch().map_err(host("draw a name for this keeper"))?;
     let open_files = limits::raise_open_files().map_err(host("raise the limit of open files"))?;

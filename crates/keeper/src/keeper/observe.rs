@@ -159,7 +159,7 @@ fn hints(recorded: &Recorded, command: &Found, marked: &[i32]) -> Vec<i32> {
     living
 }
 
-/// The first ancestor without the marker.
+/// The first ancestor without the marker: where the marked ones above have died, the process that has adopted it.
 fn topmost_marked(pid: i32, marked: &[i32]) -> i32 {
     let mut at = pid;
     for _ in 0..procfs::ANCESTORS_MAX {

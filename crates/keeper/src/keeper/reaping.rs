@@ -25,6 +25,7 @@ pub(super) struct Untouchable {
 }
 
 impl Untouchable {
+    /// A process whose shim has died is of no live run by ancestry: only its group is left to show it.
     fn includes(&self, pid: i32) -> bool {
         self.pids.contains(&pid)
             || peer::descends_from(pid, &self.live_shims)

@@ -30,17 +30,18 @@ pub(super) fn is_next_keeper(socket: &OwnedFd, run_dir: &Path) -> bool {
         Err(_) => PidFd::open(caller.pid),
     };
     let Ok(process) = process else { return false };
-    let data_dir = run_dir.parent().and_then(Path::parent);
+    let data_dir = rundir::data_dir(run_dir);
     caller.pid > 0
         && caller.uid == nix::unistd::geteuid().as_raw()
-        && data_dir.is_some_and(|dir| !is_of_a_run(caller.pid, dir) && holds_lock(caller.pid, dir))
+        && data_dir.is_ok_and(|dir| !is_of_a_run(caller.pid, dir) && holds_lock(caller.pid, dir))
         // What was read above belongs to this very process only if it is still alive.
         && !process.has_ended()
 }
 
 /// Whether a process is, or may be, a member of any run: an ancestor is a shim other than this process's own, it is in
 /// a run's control group, or it has the marker of a run of this data directory. A service inside of a run has the outer
-/// shim as its own ancestor.
+/// shim as its own ancestor. A member whose shim has died, and that has neither group nor marker, is refused for want of
+/// the lock.
 fn is_of_a_run(pid: i32, data_dir: &Path) -> bool {
     let own = std::process::id().cast_signed();
     let Some(ours) = ancestors(own) else {

@@ -15,6 +15,7 @@ use super::{
     save::Save,
 };
 use crate::{
+    detached,
     exit_record::Will,
     exit_slots::ExitSlot,
     held,
@@ -87,7 +88,7 @@ pub(super) struct Work {
     pub(super) attributes: Attributes,
     pub(super) tree: Tree,
     /// Identity of this process, where it has been read.
-    shim: Option<ProcessIdentity>,
+    pub(super) shim: Option<ProcessIdentity>,
     /// The first process of its private pid namespace.
     init: Option<Init>,
     status: Option<OwnedFd>,
@@ -172,6 +173,8 @@ impl Work {
             terminal: job.terminal,
             born_in,
         };
+        let run_dir = PathBuf::from(job.run_dir);
+        detached::record(&run_dir, &policy, shim.as_ref()).map_err(|e| prepare(&e))?;
         let namespace = policy.pid_namespace;
         // Where a run has little memory the kernel may end its child before it executes, and all that share its memory.
         let memory = match policy.limits.memory_max {
@@ -180,10 +183,10 @@ impl Work {
         };
         let (gated, init) = namespace::within(namespace, || {
             spawn::fork_gated(&child, ends, &job.attributes, namespace, memory)
-        })?;
+        })
+        .inspect_err(|_| detached::forget(&run_dir, shim.as_ref()))?;
         helpers::forget_unneeded(&mut child, &policy);
         let (init, of_tree) = init.unzip();
-        let run_dir = PathBuf::from(job.run_dir);
         let run = job.run;
         let slot = exits.zip(job.exit_slot);
         let slot = slot.map(|(file, number)| ExitSlot::new(file, number));

@@ -73,6 +73,26 @@ pub struct KeeperHello {
 }
 
 impl KeeperHello {
+    /// Adds the capability that follows from the others: whether detached processes stay known.
+    pub(crate) fn judge_detached(&mut self) {
+        let known = match &self.cgroup_base {
+            Err(why) if !self.adopts_as_init() => {
+                let text = "no control group outlives the shim of a detached process, and the keeper is not process 1";
+                Err(format!("{text}: {why}"))
+            }
+            Ok(_) | Err(_) => Ok(()),
+        };
+        let known = Capability::tried(CapabilityName::DetachedIdentity, known);
+        self.capabilities.push(known);
+    }
+
+    /// Whether the keeper is process 1, so that it adopts every orphan of its pid namespace. Where runs have control
+    /// groups, these distinguish its own from others.
+    #[must_use]
+    pub fn adopts_as_init(&self) -> bool {
+        self.keeper.pid == 1 && self.cgroup_base.is_err()
+    }
+
     /// Returns why this host lacks a capability; absent: it has it.
     #[must_use]
     pub fn lacks(&self, name: CapabilityName) -> Option<&str> {

@@ -84,6 +84,27 @@ mod tests {
         assert_eq!(events.recv().await, KeeperEvent::ShimGone(late));
     }
 
+    #[test]
+    fn detached_processes_are_known_by_group_or_process_1() {
+        let base = || Ok("/c/kennel-N-E".into());
+        let none = || Err("none".to_owned());
+        for (pid, cgroup_base, is_known, adopts) in [
+            (2, base(), true, false),
+            (1, base(), true, false),
+            (1, none(), true, true),
+            (2, none(), false, false),
+        ] {
+            let ToServer::Hello { mut hello, .. } = hello(0) else {
+                panic!("it is one");
+            };
+            hello.keeper.pid = pid;
+            hello.cgroup_base = cgroup_base;
+            hello.judge_detached();
+            let why = hello.lacks(crate::client::CapabilityName::DetachedIdentity);
+            assert_eq!((why.is_none(), hello.adopts_as_init()), (is_known, adopts));
+        }
+    }
+
     #[tokio::test]
     async fn server_that_reads_messages_answers_a_ping() {
         let (keeper, server) = fdpass::pair().expect("a pair");

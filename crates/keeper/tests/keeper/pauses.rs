@@ -282,8 +282,13 @@ pub(crate) fn kept(dir: &Path, choice: &str) {
         let before = size();
         by_deadline("the rest goes on", || size() > before);
     }
+    let on_file = || fs::read_dir(dir.join("data/detached")).map_or(0, Iterator::count);
+    assert_eq!(on_file(), 1, "the shim of the rest is known");
+    assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
+    assert_eq!(on_file(), 1, "to the next service too");
     fs::write(dir.join("end"), "").expect("a file");
     no_process_is_left(dir);
+    assert_eq!(on_file(), 0);
     // The next keeper removes the empty directories of an earlier one.
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
 }

@@ -10,19 +10,16 @@ use crate::{
     node::recover,
     registry::{Handle, Supervisor},
 };
-use kennel_lifecycle::{ApiAccess, NodeId, RunId, RunIdentity, RunState, Usage};
-use kennel_linux::peer;
-use kennel_linux::peer::Descent;
-use kennel_linux::peer::Peer as PeerSeen;
-use kennel_linux::usage;
+use kennel_keeper::detached;
+use kennel_lifecycle::{ApiAccess, NodeId, RunId, RunState, Usage};
+use kennel_linux::{
+    cgroup,
+    peer::{self, Descent, Membership, Peer as PeerSeen},
+    usage,
+};
 use kennel_store::{ListFilter, PageStart, RunRow};
 use std::{
-    collections::BTreeMap,
-    io,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    collections::BTreeMap, ffi::OsStr, io, os::fd::AsFd, path::Path, sync::Arc, time::Duration,
 };
 
 /// Longest time for the store to answer a ping.
@@ -174,29 +171,26 @@ impl Supervisor {
     /// Whether the process that connected this socket belongs to a run: then it has no rights here.
     #[must_use]
     pub fn descent(&self, socket: &impl AsFd) -> Descent {
-        let base = self.shared.hello.cgroup_base.as_ref().ok();
         // Where they have ended, their process ids may belong to unrelated processes by now.
         let live = self.shared.running().into_iter();
-        let live = live.filter_map(|(_, handle)| handle.live.borrow().view.identity.clone());
-        let live: Vec<RunIdentity> = live.collect();
-        // The control group of a run that an earlier keeper began is not below this keeper's.
-        let groups = live.iter().filter_map(|run| run.cgroup.as_ref());
-        let groups = groups.map(|group| Path::new(&group.path));
-        let elsewhere = groups.filter(|group| base.is_none_or(|base| !group.starts_with(base)));
-        let groups: Vec<&Path> = base
-            .map(PathBuf::as_path)
-            .into_iter()
-            .chain(elsewhere)
-            .collect();
-        let mut ancestors: Vec<i32> = live.iter().map(|run| run.shim.pid).collect();
-        // All processes that this keeper began, the survivors of ended runs among them. Process 1 is the ancestor of
-        // every process.
-        let keeper = self.shared.hello.keeper.pid;
-        ancestors.extend((keeper > 1).then_some(keeper));
-        peer::descent(socket, &groups, &ancestors)
+        let live = live.filter_map(|(_, handle)| {
+            let live = handle.live.borrow();
+            let identity = live.view.identity.as_ref()?;
+            Some(identity.shim.pid)
+        });
+        let (config, hello) = (&self.shared.config, &self.shared.hello);
+        let members = Members {
+            data_dir: &config.data_dir,
+            groups: cgroup::base_prefix(config.node),
+            keeper: hello.keeper.pid,
+            adopts_as_init: hello.adopts_as_init(),
+            shims: live.collect(),
+        };
+        peer::descent(socket, &members)
     }
 
-    /// Returns the run with a token from whose shim the process descends that connected this socket, and its owner.
+    /// Returns the run with a token from whose shim the process descends that connected this socket, and its owner. When
+    /// the shim dies, the process has no token.
     #[must_use]
     pub fn run_with_token(&self, socket: &impl AsFd) -> Option<(RunId, Arc<str>)> {
         let mut runs = Vec::new();
@@ -286,6 +280,40 @@ impl Supervisor {
     }
 }
 
+/// Processes of runs of this data directory, by whichever keeper they were started.
+struct Members<'a> {
+    data_dir: &'a Path,
+    /// Beginning of the names of the control groups of all keepers of this node.
+    groups: String,
+    /// Process id of the keeper.
+    keeper: i32,
+    /// Whether a child of process 1 is the keeper's.
+    adopts_as_init: bool,
+    /// Shims of live runs.
+    shims: Vec<i32>,
+}
+
+impl Membership for Members<'_> {
+    fn has_group(&self, group: &Path) -> bool {
+        let mut names = group.iter().filter_map(OsStr::to_str);
+        names.any(|name| name.starts_with(&self.groups))
+    }
+
+    /// A process whose shim dies is the keeper's child, until that dies. Then its control group shows where it belongs;
+    /// without one it is not known any more, and `detached_identity` is missing.
+    fn has_ancestor(&self, pid: i32, start_ticks: u64) -> bool {
+        // Process 1 is the ancestor of every process: there, only its own children count.
+        (pid == self.keeper && pid > 1)
+            || self.shims.contains(&pid)
+            || detached::has_shim(self.data_dir, pid, start_ticks)
+    }
+
+    /// When the keeper dies as process 1, so do all others.
+    fn has_orphans_of_init(&self) -> bool {
+        self.adopts_as_init
+    }
+}
+
 /// Returns the live state, once it is more than a start whose record is not known; `None` when the store decides.
 async fn settled(handle: &Handle) -> Option<Live> {
     let mut live = handle.live.clone();
@@ -310,4 +338,35 @@ fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
         states.extend(RunState::OPEN);
     }
     states
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn members_are_known_across_restarts() {
+        let data = tempfile::tempdir().expect("a directory");
+        let members = |keeper| Members {
+            data_dir: data.path(),
+            groups: cgroup::base_prefix(NodeId::from_u128(1)),
+            keeper,
+            adopts_as_init: false,
+            shims: vec![30],
+        };
+        let (now, other) = (NodeId::from_u128(1), NodeId::from_u128(2));
+        let group = |node| format!("/c/{}EPOCH/run-R-1/below", cgroup::base_prefix(node));
+        assert!(members(20).has_group(Path::new(&group(now))));
+        assert!(!members(20).has_group(Path::new(&group(other))));
+        assert!(!members(20).has_group(Path::new("/c/kennel-keeper")));
+
+        assert!(members(20).has_ancestor(20, 7) && members(20).has_ancestor(30, 7));
+        assert!(!members(1).has_ancestor(1, 7), "it is everyone's");
+        assert!(!members(20).has_ancestor(40, 7));
+        fs::create_dir(data.path().join("detached")).expect("a directory");
+        fs::write(data.path().join("detached/40.7"), "").expect("a file");
+        assert!(members(20).has_ancestor(40, 7));
+        assert!(!members(20).has_ancestor(40, 8), "a later process");
+    }
 }

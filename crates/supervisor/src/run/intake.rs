@@ -27,8 +27,8 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    ApiAccess, CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy,
-    Recovery, Refusal, RunId, RunState, StopOrder, StopReason, compose_env,
+    ApiAccess, CommandSpec, Containment, EndReason, LeaderExit, Missing, NodeId, PidNamespace,
+    Policy, Recovery, Refusal, RunId, RunState, StopOrder, StopReason, compose_env,
 };
 use kennel_store::{NewRun, RunRow};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -396,6 +396,24 @@ fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
         field: "spec.recovery".into(),
         capability: format!("a run that outlives the service: {why}"),
     })
+}
+
+impl Supervisor {
+    /// Returns what this host lacks for a run that detaches processes which this user could take for its own clients. A
+    /// process that has killed its shim is known by its control group, or by its parent where the keeper is process 1.
+    #[must_use]
+    pub fn no_detached_identity(&self, policy: &Policy) -> Option<Missing> {
+        let user = policy.privileges.user.as_ref();
+        let is_own = user.is_none_or(|user| user.uid == kennel_linux::effective_uid());
+        if policy.on_leader_exit != LeaderExit::Keep || !is_own {
+            return None;
+        }
+        let why = self.shared.hello.lacks(CapabilityName::DetachedIdentity)?;
+        Some(Missing {
+            field: "spec.on_leader_exit".into(),
+            capability: format!("detached_identity, for KEEP below the role of an admin: {why}"),
+        })
+    }
 }
 
 /// Returns what this host lacks for a run of another user.

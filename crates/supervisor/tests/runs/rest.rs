@@ -6,7 +6,8 @@ use crate::{
 };
 use kennel_keeper::client::{KeeperEvent, SignalTarget};
 use kennel_lifecycle::{
-    EndReason, Exit, LeaderExit, Refusal, RunId, RunState, Signal, StreamsEnd, TreeVerdict,
+    EndReason, Exit, LeaderExit, Policy, Privileges, Refusal, RunId, RunState, RunUser, Signal,
+    StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, ExitRecord, Seen},
 };
 use kennel_store::{Desired, RunRow};
@@ -139,4 +140,33 @@ async fn start_closes_detached_runs_and_ends_aborted_ones() {
     assert_eq!(outcome.exit, Some(Exit::Code(0)));
     assert_eq!(end(stopped).await.reason, EndReason::OrphanTerminated);
     assert_eq!(stage.kernel().orphans_ended, [stopped]);
+}
+
+#[tokio::test]
+async fn detaching_for_own_user_needs_detached_identity() {
+    let policy = |on_leader_exit, user: Option<u32>| Policy {
+        on_leader_exit,
+        privileges: Privileges {
+            user: user.map(|uid| RunUser {
+                uid,
+                gid: 1,
+                groups: Vec::new(),
+            }),
+            ..Privileges::default()
+        },
+        ..Policy::default()
+    };
+    let own = kennel_linux::effective_uid();
+    let (keep, stop) = (LeaderExit::Keep, LeaderExit::Stop);
+    // The world's host has no capability.
+    let stage = Stage::set(Nature::default()).await;
+    let missing = |policy: Policy| stage.supervisor.no_detached_identity(&policy);
+    for refused in [policy(keep, None), policy(keep, Some(own))] {
+        let missing = missing(refused).expect("refused");
+        assert_eq!(missing.field, "spec.on_leader_exit");
+        assert!(missing.capability.starts_with("detached_identity"));
+    }
+    for allowed in [policy(stop, None), policy(keep, Some(own + 1))] {
+        assert_eq!(missing(allowed), None);
+    }
 }

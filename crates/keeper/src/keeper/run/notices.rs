@@ -256,7 +256,8 @@ impl Run {
             Root::Lost | Root::Nowhere => tree.leader_pid,
         });
         let ancestors: Vec<i32> = ancestors.into_iter().collect();
-        match sender.descent(&groups, &ancestors) {
+        // A sender whose ancestor dies, and that is in no group of the run, is refused: it only loses.
+        match sender.descent(&(&groups[..], &ancestors[..])) {
             Descent::Member => None,
             seen @ (Descent::Other | Descent::Ended | Descent::Unreadable) => {
                 Some(Notified::Refused {

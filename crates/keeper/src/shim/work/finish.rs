@@ -1,9 +1,12 @@
 //! The end of a run's tree: the verdict of its shim.
 
 use super::{Rest, Work};
-use crate::wire::{FromShim, PIDS_MAX};
+use crate::{
+    detached,
+    wire::{FromShim, PIDS_MAX},
+};
 use kennel_lifecycle::{
-    CgroupIdentity, Signal, TreeVerdict,
+    CgroupIdentity, LeaderExit, Signal, TreeVerdict,
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 use kennel_linux::{cgroup, clock, crash_point, marker};
@@ -19,6 +22,9 @@ const KEPT_LOOK_MS: u64 = 1_000;
 impl Work {
     /// Handles an empty tree. The keeper checks the control group itself; without it, that is done here too.
     pub(super) fn finish(&mut self, now: u64, keeper_lives: bool) -> bool {
+        if self.policy.on_leader_exit == LeaderExit::Keep {
+            detached::forget(&self.run_dir, self.shim.as_ref());
+        }
         if self.unannounced {
             return true;
         }
