@@ -155,7 +155,7 @@ cases! {
     named_process_with_a_marker_ends_within_scope,
     marker_is_a_hint_and_unrelated_processes_live,
     audit_of_hundred_live_runs_finds_nothing,
-    lost_socket_and_replaced_lock_are_reported,
+    removed_socket_returns_and_replaced_files_are_reported,
 }
 
 async fn leak_in_an_ended_runs_cgroup_is_ended(kennel: &Kennel) {
@@ -355,15 +355,24 @@ async fn audit_of_hundred_live_runs_finds_nothing(kennel: &Kennel) {
     assert_eq!(service.sockets[0].state(), pb::SocketState::InPlace);
 }
 
-async fn lost_socket_and_replaced_lock_are_reported(kennel: &Kennel) {
+async fn removed_socket_returns_and_replaced_files_are_reported(kennel: &Kennel) {
     let mut client = kennel.client().await;
     fs::remove_file(kennel.socket()).expect("it was there");
+    eventually("it is bound again", PATIENCE, || {
+        kennel.socket().exists().then_some(())
+    })
+    .await;
+    let (listed, text) = cli(kennel, &["ps"]).await;
+    assert!(listed.status.success(), "{text}");
+    assert!(kennel.log().contains("it is bound again"));
     let lock = kennel.data_dir().join("lock");
     fs::remove_file(&lock).expect("it was there");
     let service = audit(&mut client).await.service.expect("the audit has it");
-    assert_eq!(service.sockets[0].state(), pb::SocketState::Missing);
+    assert_eq!(service.sockets[0].state(), pb::SocketState::InPlace);
     assert!(!service.lock_in_place);
-    fs::write(kennel.socket(), "").expect("another file");
+    let other = kennel.scratch().join("other");
+    fs::write(&other, "").expect("another file");
+    fs::rename(other, kennel.socket()).expect("in the place of the socket");
     let service = audit(&mut client).await.service.expect("the audit has it");
     assert_eq!(service.sockets[0].state(), pb::SocketState::Replaced);
 }

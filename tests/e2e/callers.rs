@@ -13,6 +13,8 @@ use std::{
 const TRIES: u32 = 20;
 /// Connections that are held.
 const HELD: usize = 2000;
+/// Runs that are aborted beside a storm of connections: most of these failed when the runtime accepted.
+const ABORTED_BESIDE: usize = 12;
 /// Upper bound for an abort beside them.
 const ABORT_MAX: Duration = Duration::from_secs(10);
 
@@ -192,6 +194,23 @@ print("held", len(held), flush=True)
 time.sleep(1000)
 "#;
 
+/// Connects and closes without end, in four processes: `python - SOCKET`.
+const STORM: &str = r#"
+import os, socket, sys
+for _ in range(4):
+    if os.fork() == 0:
+        while True:
+            sock = socket.socket(socket.AF_UNIX)
+            sock.setblocking(False)
+            try:
+                sock.connect(sys.argv[1])
+            except OSError:
+                pass
+            sock.close()
+print("storm", flush=True)
+os.wait()
+"#;
+
 fn python(script: &str, words: &[&str]) -> pb::RunSpec {
     let words = [&["/usr/bin/python3", "-c", script], words].concat();
     argv(&words)
@@ -202,6 +221,7 @@ cases! {
     fn callers_of_one_server(Kennel::on_sqlite().await);
     runs_cannot_call_by_any_way_around,
     connections_held_by_a_run_block_no_client,
+    connects_of_a_run_block_no_client,
     connections_of_one_process_block_no_client,
 }
 
@@ -264,6 +284,26 @@ async fn connections_held_by_a_run_block_no_client(kennel: &Kennel) {
     client.hear_text(&run.run_id, &format!("held {HELD}")).await;
     abort_within(kennel, &run.run_id).await;
     assert_warned(kennel, "peers that may not call have too many connections").await;
+}
+
+async fn connects_of_a_run_block_no_client(kennel: &Kennel) {
+    let mut client = kennel.client().await;
+    let socket = kennel.socket();
+    let spec = python(STORM, &[socket.to_str().expect("UTF-8")]);
+    let storm = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&storm, "storm").await;
+    for _ in 0..ABORTED_BESIDE {
+        let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
+        abort_within(kennel, &run.run_id).await;
+    }
+    abort_within(kennel, &storm).await;
+    let heard = must("stream", client.hear_all(&storm, 0).await);
+    let warned = heard.warnings();
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert!(
+        warned[0].contains("refused or closed at once"),
+        "{warned:?}"
+    );
 }
 
 async fn connections_of_one_process_block_no_client(kennel: &Kennel) {

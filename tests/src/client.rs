@@ -572,6 +572,18 @@ impl Heard {
             .collect()
     }
 
+    /// Returns the texts of the warnings, in order.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<&str> {
+        let mut texts = Vec::new();
+        for (_, payload) in &self.events {
+            if let pb::event::Payload::Warning(warning) = payload {
+                texts.push(warning.message.as_str());
+            }
+        }
+        texts
+    }
+
     /// Returns the reported sizes of the terminal, in order: lines, characters of a line.
     #[must_use]
     pub fn terminal_sizes(&self) -> Vec<(u32, u32)> {

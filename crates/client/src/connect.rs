@@ -13,18 +13,22 @@ use kennel_proto::pb;
 use std::{
     io,
     net::SocketAddr,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 use tonic::{Code, transport::Endpoint};
 
 /// Connections that break before the first call, after which a client gives up.
 const CONNECTS_MAX: u32 = 5;
+/// Longest time for room in the full queue of a unix socket, and between two attempts.
+const QUEUE_MAX: Duration = Duration::from_secs(5);
+const QUEUE_LOOK: Duration = Duration::from_millis(5);
 /// Longest time for a TCP connection with its handshake.
 const DIAL_MAX: Duration = Duration::from_secs(10);
 /// Longest time for one of several addresses of a host.
@@ -349,7 +353,7 @@ pub(crate) async fn dial_unix(
     let Address::Unix(path) = address else {
         return Err(no_server(io::ErrorKind::Unsupported.into()));
     };
-    let stream = UnixStream::connect(path).await.map_err(no_server)?;
+    let stream = open_unix(path).await.map_err(no_server)?;
     let uid = stream.peer_cred().map_err(no_server)?.uid();
     if uid != own_uid && uid != 0 && Some(uid) != other {
         return Err(ConnectError::ForeignServer {
@@ -358,6 +362,20 @@ pub(crate) async fn dial_unix(
         });
     }
     Ok(stream)
+}
+
+/// Connects, and waits for room in the queue of the server's socket, which another process may have filled.
+async fn open_unix(path: &Path) -> io::Result<UnixStream> {
+    let give_up = Instant::now() + QUEUE_MAX;
+    loop {
+        match UnixStream::connect(path).await {
+            // Full: EAGAIN of connect(2).
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < give_up => {
+                sleep(QUEUE_LOOK).await;
+            }
+            connected => return connected,
+        }
+    }
 }
 
 async fn dial_tcp(
@@ -437,6 +455,26 @@ mod tests {
         connected.await.expect("the fourth server lives");
         assert_eq!(dials.load(Ordering::Relaxed), 4);
         drop(theirs);
+    }
+
+    #[tokio::test]
+    async fn full_queue_is_waited_for() {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let path = dir.path().join("socket");
+        let socket = tokio::net::UnixSocket::new_stream().expect("a socket");
+        socket.bind(&path).expect("bound");
+        let listener = socket.listen(1).expect("it listens");
+        let mut queued = Vec::new();
+        while let Ok(stream) = UnixStream::connect(&path).await {
+            queued.push(stream);
+        }
+        let make_room = async {
+            for _ in &queued {
+                listener.accept().await.expect("a connection");
+            }
+        };
+        let (opened, ()) = tokio::join!(open_unix(&path), make_room);
+        opened.expect("there was room in the end");
     }
 
     #[tokio::test]

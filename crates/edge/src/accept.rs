@@ -5,6 +5,7 @@ mod credentials;
 mod handshakes;
 pub(crate) mod places;
 mod refusals;
+mod unix;
 
 pub(crate) use credentials::Credentials;
 pub(crate) use places::Places;
@@ -18,12 +19,17 @@ use crate::{
 };
 use futures_util::stream::{self, Stream};
 use handshakes::Handshakes;
+use kennel_lifecycle::RunId;
 use places::{Full, Place};
 use refusals::Refusal;
 use std::{
     collections::HashSet,
     future::Future,
     io,
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
+    },
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -34,7 +40,8 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixStream},
+    sync::mpsc,
     time::Sleep,
 };
 use tokio_rustls::server::TlsStream;
@@ -44,6 +51,7 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 use tonic::transport::server::Connected;
+use unix::{Admitted, UnixAcceptor};
 
 /// Signals at which connections have to end.
 #[derive(Clone, Debug, Default)]
@@ -162,120 +170,180 @@ impl Connected for Accepted {
     }
 }
 
+/// Judges the peers of unix sockets.
+pub(crate) trait Judge: Clone + Send + 'static {
+    /// Identifies the peer of a connection.
+    fn judge(&self, socket: &StdUnixStream) -> io::Result<Peer>;
+
+    /// Warns the run, if any, that the peer of a refused connection belongs to, where that is due.
+    fn warn(&self, socket: &StdUnixStream, is_due: impl FnOnce(RunId) -> bool);
+}
+
 /// Returns the connections of all listeners.
-pub(crate) fn incoming<J>(
+pub(crate) fn incoming<J: Judge>(
     listeners: Vec<Listener>,
     ending: &Ending,
     places: &Places,
     refusals: &Arc<Refusals>,
     credentials: &Arc<Credentials>,
-    judge: J,
-) -> impl Stream<Item = io::Result<Accepted>> + use<J>
-where
-    J: Fn(&UnixStream) -> io::Result<Peer> + Clone + Send + 'static,
-{
-    let streams = listeners.into_iter().map(|listener| {
-        let acceptor = Acceptor {
-            handshakes: Handshakes::new(credentials.access(), refusals),
-            listener,
+    judge: &J,
+) -> io::Result<impl Stream<Item = io::Result<Accepted>> + use<J>> {
+    let acceptors = listeners.into_iter().map(|listener| {
+        let welcome = Welcome {
             places: places.clone(),
             refusals: Arc::clone(refusals),
             credentials: Arc::clone(credentials),
             ending: ending.clone(),
-            judge: judge.clone(),
         };
+        let door = match listener {
+            Listener::Unix(listener, rebound) => Door::Unix(UnixAcceptor::start(
+                listener,
+                rebound,
+                judge.clone(),
+                welcome.clone(),
+            )?),
+            Listener::Tcp(listener) => {
+                Door::Tcp(listener, Handshakes::new(credentials.access(), refusals))
+            }
+        };
+        Ok(Acceptor { door, welcome })
+    });
+    let streams = acceptors.collect::<io::Result<Vec<_>>>()?;
+    let streams = streams.into_iter().map(|acceptor| {
         Box::pin(stream::unfold(acceptor, |mut acceptor| async move {
             let accepted = acceptor.accept().await;
             Some((Ok(accepted), acceptor))
         }))
     });
-    stream::select_all(streams)
+    Ok(stream::select_all(streams))
 }
 
-/// A listening socket.
+/// A listening socket that does not block.
 pub(crate) enum Listener {
-    Unix(UnixListener),
+    /// With those that are to replace it.
+    Unix(StdUnixListener, mpsc::Receiver<OwnedFd>),
     Tcp(TcpListener),
 }
 
-struct Acceptor<J> {
-    listener: Listener,
-    handshakes: Handshakes,
-    places: Places,
-    refusals: Arc<Refusals>,
-    credentials: Arc<Credentials>,
-    ending: Ending,
-    judge: J,
+enum Door<J> {
+    Unix(UnixAcceptor<J>),
+    Tcp(TcpListener, Handshakes),
 }
 
-impl<J: Fn(&UnixStream) -> io::Result<Peer>> Acceptor<J> {
+struct Acceptor<J> {
+    door: Door<J>,
+    welcome: Welcome,
+}
+
+impl<J: Judge> Acceptor<J> {
     async fn accept(&mut self) -> Accepted {
+        let shut = self.welcome.ending.shut.clone();
         loop {
-            let shut = self.ending.shut.clone();
             let met = tokio::select! { biased;
-                () = shut.cancelled() => return std::future::pending().await,
+                () = shut.cancelled() => break,
                 met = self.meet() => met,
             };
             match met {
-                Ok((io, peer)) => {
-                    if let Some(accepted) = self.welcome(io, peer) {
-                        return accepted;
-                    }
-                    // A peer that keeps connecting must not keep this task from others.
-                    tokio::task::yield_now().await;
-                }
+                Ok(Some(accepted)) => return accepted,
+                // A peer that keeps connecting must not keep this task from others.
+                Ok(None) => tokio::task::yield_now().await,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection, retrying");
                     tokio::time::sleep(limits::ACCEPT_REST).await;
                 }
             }
         }
+        if let Door::Unix(acceptor) = &mut self.door {
+            acceptor.stop();
+            while let Some(admitted) = acceptor.next().await {
+                if let Ok(accepted) = self.welcome.admitted(admitted) {
+                    return accepted;
+                }
+            }
+        }
+        std::future::pending().await
     }
 
-    /// Accepts the next connection, and identifies its peer. Cancel-safe.
-    async fn meet(&mut self) -> io::Result<(Io, Peer)> {
-        match &self.listener {
-            Listener::Unix(listener) => {
-                let (io, _) = listener.accept().await?;
-                let peer = (self.judge)(&io)?;
-                Ok((Io::Left(io), peer))
-            }
-            Listener::Tcp(listener) => {
+    /// Accepts the next connection, and identifies its peer; `None`: there is no slot for it, and it is closed.
+    /// Cancel-safe.
+    async fn meet(&mut self) -> io::Result<Option<Accepted>> {
+        let welcome = &self.welcome;
+        match &mut self.door {
+            Door::Unix(acceptor) => match acceptor.next().await {
+                Some(admitted) => welcome.admitted(admitted).map(Some),
+                // Its thread has failed: connections stay in the queue.
+                None => std::future::pending().await,
+            },
+            Door::Tcp(listener, handshakes) => {
                 // Without the keys a good token would be refused: clients wait in the queue of the socket.
-                self.credentials.begun().await;
-                self.handshakes.next(listener).await
+                welcome.credentials.begun().await;
+                let (io, mut peer) = handshakes.next(listener).await?;
+                let silent = welcome.ending.silent.token();
+                let place = welcome.place(&mut peer);
+                Ok(place.map(|place| welcome.accepted(io, peer, place, silent)))
+            }
+        }
+    }
+}
+
+/// Slots for connections, and what ends them.
+#[derive(Clone)]
+struct Welcome {
+    places: Places,
+    refusals: Arc<Refusals>,
+    credentials: Arc<Credentials>,
+    ending: Ending,
+}
+
+impl Welcome {
+    /// Takes a slot for a connection of this peer; `None`: there is none.
+    fn place(&self, peer: &mut Peer) -> Option<Arc<Place>> {
+        match self.take(peer) {
+            Ok(place) => Some(place),
+            Err(full) => {
+                self.refusals.note(full.into(), peer);
+                // Where there is a slot among the refused, it gets the reason.
+                peer.verdict = PeerVerdict::TooMany(full);
+                self.take(peer).ok()
             }
         }
     }
 
-    /// Admits a connection of this peer; `None`: there is no slot for it, and it is closed.
-    fn welcome(&self, io: Io, mut peer: Peer) -> Option<Accepted> {
-        let place = match self.place(&peer) {
-            Ok(place) => place,
-            Err(full) => {
-                self.refusals.note(full.into(), &peer);
-                // Where there is a slot among the refused, it gets the reason.
-                peer.verdict = PeerVerdict::TooMany(full);
-                self.place(&peer).ok()?
-            }
-        };
+    fn admitted(&self, admitted: Admitted) -> io::Result<Accepted> {
+        let Admitted {
+            io,
+            peer,
+            place,
+            silent,
+        } = admitted;
+        let io = Io::Left(UnixStream::from_std(io)?);
+        Ok(self.accepted(io, peer, place, silent))
+    }
+
+    fn accepted(
+        &self,
+        io: Io,
+        peer: Peer,
+        place: Arc<Place>,
+        silent: TaskTrackerToken,
+    ) -> Accepted {
         let begun = self.ending.begun.clone().cancelled_owned();
         let connection = Connection::new(peer, &place);
         self.credentials.watch(&connection);
         let cut = connection.cut.clone().cancelled_owned();
-        Some(Accepted {
+        Accepted {
             io,
             connection,
-            silence: Some((Box::pin(begun), self.ending.silent.token())),
+            silence: Some((Box::pin(begun), silent)),
             idle: Some(Box::pin(tokio::time::sleep(limits::FIRST_CALL_MAX))),
             over: Box::pin(self.ending.over.clone().cancelled_owned()),
             cut: Box::pin(cut),
             refusals: Arc::clone(&self.refusals),
             _place: place,
-        })
+        }
     }
 
-    fn place(&self, peer: &Peer) -> Result<Arc<Place>, Full> {
+    fn take(&self, peer: &Peer) -> Result<Arc<Place>, Full> {
         let (place, greedy) = self.places.take(peer)?;
         if let Some(greedy) = greedy {
             let peer = Peer::of_network(greedy, None);

@@ -90,6 +90,18 @@ pub const REFUSAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub const REFUSALS_WARNED_EVERY: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: descriptors may be used up, and the next one would fail at once.
 pub const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Time in which refused connections at a unix socket are counted by run, and a refused process is not judged again.
+pub const STORM_WINDOW: Duration = Duration::from_secs(1);
+/// Connections of such a process in that time that get the reason; further ones are closed at once.
+pub const REFUSED_ANSWERS_MAX: u32 = 32;
+/// Refused connections of a run in that time for which it gets a Warning.
+pub const STORM: u32 = 100;
+/// Refused connections of which one is looked at for its run.
+pub const STORM_SAMPLE: u32 = 10;
+/// Most that are looked at in that time.
+pub const STORM_SAMPLES_MAX: u32 = 50;
+/// Runs with such a Warning that are remembered: they get no second one.
+pub const STORMS_REMEMBERED_MAX: usize = 4096;
 /// Metadata of one request.
 pub const METADATA_BYTES_MAX: u32 = 64 * 1024;
 /// Interval of checking the store, for health.

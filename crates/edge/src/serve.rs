@@ -1,7 +1,7 @@
 //! Starts the services on the listeners, and shuts them down in order.
 
 use crate::{
-    accept::{self, Credentials, Ending, Listener, Places, Refusals},
+    accept::{self, Credentials, Ending, Judge, Listener, Places, Refusals},
     access::Access,
     answers::Answers,
     auth::{Peer, PeerVerdict},
@@ -22,14 +22,18 @@ use crate::{
     service::{Admin, Audited, Processes},
     shares::Shares,
 };
-use kennel_supervisor::{Serving, Supervisor, telemetry::Telemetry};
+use kennel_lifecycle::RunId;
+use kennel_supervisor::{ListeningSocket, Serving, Supervisor, telemetry::Telemetry};
 use std::{
     io,
     net::TcpListener as StdTcpListener,
-    os::{fd::OwnedFd, unix::net::UnixListener as StdUnixListener},
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener as StdUnixListener, UnixStream},
+    },
     sync::Arc,
 };
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tonic::{service::Routes, transport::Server};
 use tonic_health::pb::health_server::HealthServer;
@@ -70,7 +74,7 @@ pub enum ServeError {
 /// [`limits::LEAVE_CALLS_MAX`] later and a little more.
 pub async fn serve(
     supervisor: Supervisor,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<ListeningSocket>,
     config: EdgeConfig,
 ) -> Result<(), ServeError> {
     let listeners: io::Result<Vec<_>> = listeners.into_iter().map(listen).collect();
@@ -85,23 +89,12 @@ pub async fn serve(
     let shares = Shares::default();
     let routes = routes(&supervisor, &config, (&links, &shares), &tasks, &reporter)?;
 
-    let (judging, access) = (supervisor.clone(), Arc::clone(&config.access));
     let forward = Forward::new(supervisor.clone(), links);
     let may_runs_call = !config.forbids_api_access;
-    let judge = move |socket: &UnixStream| {
-        let seen = judging.peer(socket)?;
-        let pid = (seen.pid > 0).then_some(seen.pid);
-        let descent = || judging.descent(socket);
-        let mut peer = Peer::judge(seen.uid, pid, &access.rules(), descent);
-        if let PeerVerdict::OfARun(run) = &mut peer.verdict
-            && let Some((of, owner)) = may_runs_call
-                .then(|| judging.run_with_token(socket))
-                .flatten()
-        {
-            *run = Some(of);
-            peer.owner = Some(owner);
-        }
-        Ok(peer)
+    let judge = PeerJudge {
+        supervisor: supervisor.clone(),
+        access: Arc::clone(&config.access),
+        may_runs_call,
     };
     let runs = RunTokens::new(config.digest_key, supervisor.clone());
     let runs = may_runs_call.then(|| Arc::new(runs));
@@ -136,6 +129,39 @@ pub async fn serve(
     Ok(())
 }
 
+/// Judges the peers of unix sockets by the runs of this server.
+#[derive(Clone)]
+struct PeerJudge {
+    supervisor: Supervisor,
+    access: Arc<Access>,
+    may_runs_call: bool,
+}
+
+impl Judge for PeerJudge {
+    fn judge(&self, socket: &UnixStream) -> io::Result<Peer> {
+        let supervisor = &self.supervisor;
+        let seen = supervisor.peer(socket)?;
+        let pid = (seen.pid > 0).then_some(seen.pid);
+        let descent = || supervisor.descent(socket);
+        let mut peer = Peer::judge(seen.uid, pid, &self.access.rules(), descent);
+        if let PeerVerdict::OfARun(run) = &mut peer.verdict
+            && let Some((of, owner)) = self
+                .may_runs_call
+                .then(|| supervisor.run_with_token(socket))
+                .flatten()
+        {
+            *run = Some(of);
+            peer.owner = Some(owner);
+        }
+        Ok(peer)
+    }
+
+    fn warn(&self, socket: &UnixStream, is_due: impl FnOnce(RunId) -> bool) {
+        let text = "the run makes many connections to the server's socket that are refused or closed at once";
+        self.supervisor.warn_run_of(socket, is_due, text);
+    }
+}
+
 /// Listeners, and the check of peers.
 struct Inbound<J> {
     listeners: Vec<Listener>,
@@ -158,7 +184,7 @@ async fn run<J>(
     drained: impl Future<Output = ()>,
 ) -> Result<(), ServeError>
 where
-    J: Fn(&UnixStream) -> io::Result<Peer> + Clone + Send + 'static,
+    J: Judge,
 {
     let Inbound {
         listeners,
@@ -178,10 +204,11 @@ where
         ending: ending.begun.clone(),
     };
     let inside = (gate, BytesInFlight(shares), pace);
+    let incoming = accept::incoming(listeners, ending, &places, &refusals, &credentials, &judge);
     let serving = server(telemetry, inside, forward)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
-            accept::incoming(listeners, ending, &places, &refusals, &credentials, judge),
+            incoming.map_err(ServeError::Listen)?,
             ending.begun.clone().cancelled_owned(),
         );
     tokio::select! {
@@ -240,11 +267,11 @@ async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
     ending.over.cancel();
 }
 
-fn listen(socket: OwnedFd) -> io::Result<Listener> {
-    let listener = StdUnixListener::from(socket);
+fn listen(listening: ListeningSocket) -> io::Result<Listener> {
+    let listener = StdUnixListener::from(listening.socket);
     if listener.local_addr().is_ok() {
         listener.set_nonblocking(true)?;
-        return Ok(Listener::Unix(UnixListener::from_std(listener)?));
+        return Ok(Listener::Unix(listener, listening.rebound));
     }
     let listener = StdTcpListener::from(OwnedFd::from(listener));
     listener.set_nonblocking(true)?;

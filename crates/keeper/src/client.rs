@@ -29,6 +29,7 @@ pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
 pub use kernel::Kernel;
 use link::Link;
+pub use link::ListeningSocket;
 pub use listing::{
     Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
 };
@@ -115,7 +116,7 @@ impl KeeperClient {
 
     /// Takes the keeper's listening sockets, which came with the hello; once.
     #[must_use]
-    pub fn take_listeners(&self) -> Vec<OwnedFd> {
+    pub fn take_listeners(&self) -> Vec<ListeningSocket> {
         std::mem::take(&mut self.link.state().listeners)
     }
 

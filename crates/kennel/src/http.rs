@@ -31,6 +31,8 @@ const HEAD_MAX: Duration = Duration::from_secs(1);
 const CONNECTION_MAX: Duration = Duration::from_secs(15);
 /// Most bytes of the head of a request.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Time between two checks of the file of a unix socket.
+const FILE_CHECK: Duration = Duration::from_secs(2);
 /// Pause after a failed accept.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
@@ -93,7 +95,14 @@ type Clients = Arc<Mutex<Crowd<CONNECTIONS_MAX>>>;
 pub(crate) async fn serve(address: HttpAddress, what: &'static str, routes: Router) {
     let mut said = false;
     loop {
-        let error = match listen(&address, what, routes.clone()).await {
+        let served = tokio::select! {
+            served = listen(&address, what, routes.clone()) => served,
+            () = removed(&address) => {
+                tracing::warn!(%address, "the file of the socket was removed, it is bound again");
+                continue;
+            }
+        };
+        let error = match served {
             Ok(()) => return,
             Err(error) => error,
         };
@@ -102,6 +111,19 @@ pub(crate) async fn serve(address: HttpAddress, what: &'static str, routes: Rout
             said = true;
         }
         tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Waits until the file of a unix socket is gone.
+async fn removed(address: &HttpAddress) {
+    let HttpAddress::Unix(path) = address else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(FILE_CHECK).await;
+        if fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            return;
+        }
     }
 }
 
@@ -213,6 +235,22 @@ mod tests {
         for mut idle in idle {
             let closed = tokio::time::timeout(HEAD_MAX * 3, idle.read_u8()).await;
             closed.expect("closed in time").expect_err("no byte");
+        }
+        serving.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn removed_socket_is_bound_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let address = HttpAddress::Unix(path.clone());
+        let serving = tokio::spawn(serve(address, "nothing", Router::new()));
+        for _ in 0..2 {
+            while !path.exists() {
+                tokio::time::sleep(FILE_CHECK).await;
+            }
+            UnixStream::connect(&path).await.expect("it listens");
+            fs::remove_file(&path).expect("own file");
         }
         serving.abort();
     }

@@ -17,7 +17,7 @@ use kennel_keeper::{
 };
 use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
-use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig};
+use kennel_supervisor::{EXIT_LEFT, ListeningSocket, Supervisor, SupervisorConfig};
 use std::{
     fs::{File, TryLockError},
     io,
@@ -312,11 +312,12 @@ fn access_of_server(config: &ServeConfig, hello: &KeeperHello) -> Result<Access,
 }
 
 /// Returns its addresses, with the numbers of ports chosen by the kernel.
-fn addresses(config: &ServeConfig, listeners: &[OwnedFd]) -> String {
+fn addresses(config: &ServeConfig, listeners: &[ListeningSocket]) -> String {
+    let sockets = listeners.iter().map(|listening| &listening.socket);
     let texts = config
         .listen
         .iter()
-        .zip(listeners)
+        .zip(sockets)
         .map(|(address, socket)| match address {
             ListenAddress::Unix { .. } => address.to_string(),
             ListenAddress::Tcp(_) => {

@@ -3,6 +3,7 @@
 //!
 //! Mechanisms, no policy: `kennel-lifecycle` decides on their use, and `kennel-keeper` carries it out.
 
+pub mod accept;
 pub mod attributes;
 pub mod beneath;
 pub mod block_device;

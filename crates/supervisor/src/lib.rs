@@ -52,11 +52,12 @@ pub use kennel_journal::{
 };
 pub use kennel_keeper::audit::Described;
 pub use kennel_keeper::client::{
-    Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, Listing, Member,
-    NoPty, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses, SocketSeen,
-    Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
+    Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, ListeningSocket,
+    Listing, Member, NoPty, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
+    SocketSeen, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
 };
-pub use kennel_linux::peer::{Descent, Peer as PeerSeen};
+pub use kennel_linux::accept::take_batch;
+pub use kennel_linux::peer::{Descent, Peer as PeerSeen, credentials as peer_credentials};
 pub use kennel_store::spec_text;
 pub use kennel_store::{
     ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,

@@ -151,6 +151,10 @@ impl Refusals {
         }
     }
 
+    pub(super) fn now(&self) -> Timestamp {
+        self.telemetry.now()
+    }
+
     pub(crate) fn note(&self, refusal: Refusal, peer: &Peer) {
         let attribute = KeyValue::new(names::REASON, refusal.word());
         self.counter.add(1, &[attribute]);

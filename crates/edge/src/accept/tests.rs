@@ -94,7 +94,9 @@ async fn peer_is_judged_by_socket_credentials() {
 async fn all_listeners_are_accepted_from() {
     let dir = TempDir::new().expect("a directory");
     let paths = ["a", "b"].map(|name| dir.path().join(name));
-    let listeners = paths.iter().map(|p| UnixListener::bind(p).expect("bound"));
+    let listeners = paths
+        .iter()
+        .map(|p| StdUnixListener::bind(p).expect("bound"));
     let mut incoming = doors(listeners.collect(), &Ending::default());
     for path in paths {
         let _client = UnixStream::connect(path).await.expect("connected");
@@ -123,7 +125,7 @@ struct Met {
 async fn meet() -> Met {
     let dir = TempDir::new().expect("a directory");
     let path = dir.path().join("socket");
-    let listener = UnixListener::bind(&path).expect("bound");
+    let listener = StdUnixListener::bind(&path).expect("bound");
     let ending = Ending::default();
     let mut incoming = doors(vec![listener], &ending);
     let client = UnixStream::connect(&path).await.expect("connected");
@@ -135,24 +137,40 @@ async fn meet() -> Met {
     }
 }
 
-fn judge(socket: &UnixStream) -> io::Result<Peer> {
-    let cred = socket.peer_cred()?;
-    let other = || kennel_supervisor::Descent::Other;
-    Ok(Peer::judge(
-        cred.uid(),
-        cred.pid(),
-        &Rules::own(cred.uid()),
-        other,
-    ))
+/// Takes every peer for one that is of no run.
+#[derive(Clone)]
+struct OfNoRun;
+
+impl Judge for OfNoRun {
+    fn judge(&self, socket: &StdUnixStream) -> io::Result<Peer> {
+        let seen = kennel_supervisor::peer_credentials(socket)?;
+        let other = || kennel_supervisor::Descent::Other;
+        let rules = Rules::own(seen.uid);
+        Ok(Peer::judge(seen.uid, Some(seen.pid), &rules, other))
+    }
+
+    fn warn(&self, _: &StdUnixStream, _: impl FnOnce(RunId) -> bool) {}
 }
 
 fn doors(
-    listeners: Vec<UnixListener>,
+    listeners: Vec<StdUnixListener>,
     ending: &Ending,
 ) -> impl Stream<Item = io::Result<Accepted>> + use<> {
     let places = Places::default();
     let refusals = Refusals::new(&Telemetry::default(), &places, None);
-    let listeners = listeners.into_iter().map(Listener::Unix).collect();
+    let listeners = listeners.into_iter().map(|listener| {
+        listener.set_nonblocking(true).expect("own socket");
+        Listener::Unix(listener, mpsc::channel(1).1)
+    });
     let credentials = Credentials::new(Arc::new(Access::own(None, 0)), None);
-    incoming(listeners, ending, &places, &refusals, &credentials, judge)
+    let listeners = listeners.collect();
+    let incoming = incoming(
+        listeners,
+        ending,
+        &places,
+        &refusals,
+        &credentials,
+        &OfNoRun,
+    );
+    incoming.expect("a thread")
 }

@@ -2,9 +2,13 @@ use super::*;
 use crate::access::Rules;
 use kennel_client::{self as client, Address, Connection};
 use kennel_supervisor::Descent;
-use std::{os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
+use std::{
+    os::unix::{fs::MetadataExt, net::UnixStream as StdUnixStream},
+    path::PathBuf,
+    time::Duration,
+};
 use tempfile::TempDir;
-use tokio::{net::UnixStream, task::JoinHandle};
+use tokio::{net::UnixStream, sync::mpsc, task::JoinHandle};
 use tonic::Code;
 use tonic_health::{
     ServingStatus,
@@ -96,8 +100,35 @@ async fn client_of_a_leaving_server_waits_for_next() {
         .expect("it waits");
 }
 
+#[tokio::test]
+async fn socket_that_was_bound_again_is_served() {
+    let house = House::open(false);
+    let before = house.connect().await;
+    std::fs::remove_file(&house.path).expect("own file");
+    let again = StdUnixListener::bind(&house.path).expect("bound");
+    house.rebind.send(again.into()).await.expect("it is served");
+    for connection in [before, house.connect().await] {
+        connection.health().check(whole()).await.expect("admitted");
+    }
+    house.shut_down().await;
+}
+
 fn whole() -> HealthCheckRequest {
     HealthCheckRequest::default()
+}
+
+/// Judges every peer so.
+#[derive(Clone)]
+struct Judged(Descent);
+
+impl Judge for Judged {
+    fn judge(&self, socket: &StdUnixStream) -> io::Result<Peer> {
+        let seen = kennel_supervisor::peer_credentials(socket)?;
+        let rules = Rules::own(seen.uid);
+        Ok(Peer::judge(seen.uid, Some(seen.pid), &rules, || self.0))
+    }
+
+    fn warn(&self, _: &StdUnixStream, _: impl FnOnce(RunId) -> bool) {}
 }
 
 /// A server with health alone, behind the real listeners.
@@ -107,6 +138,8 @@ struct House {
     leaving: Serving,
     /// The listener, as the keeper holds it.
     _held: StdUnixListener,
+    /// Where the keeper sends one in its place.
+    rebind: mpsc::Sender<OwnedFd>,
     reporter: HealthReporter,
     serving: JoinHandle<Result<(), ServeError>>,
     _dir: TempDir,
@@ -119,7 +152,9 @@ impl House {
         let path = dir.path().join("socket");
         let socket = StdUnixListener::bind(&path).expect("bound");
         let held = socket.try_clone().expect("a descriptor");
-        let listener = listen(socket.into()).expect("listening");
+        let (rebind, rebound) = mpsc::channel(1);
+        let socket = socket.into();
+        let listener = listen(ListeningSocket { socket, rebound }).expect("listening");
         let reporter = HealthReporter::new();
         let health = HealthService::from_health_reporter(reporter.clone());
         let mut routes = Routes::builder();
@@ -131,16 +166,11 @@ impl House {
         let own_uid = std::fs::metadata(dir.path()).expect("it is there").uid();
         let access = Arc::new(Access::own(None, own_uid));
         let serving = tokio::spawn(async move {
-            let descent = if of_a_run {
+            let judge = Judged(if of_a_run {
                 Descent::Member
             } else {
                 Descent::Other
-            };
-            let judge = move |socket: &UnixStream| {
-                let cred = socket.peer_cred()?;
-                let rules = Rules::own(cred.uid());
-                Ok(Peer::judge(cred.uid(), cred.pid(), &rules, || descent))
-            };
+            });
             let shut_down = async {
                 doors.begun.cancelled().await;
                 if leaves.is_leaving() {
@@ -175,6 +205,7 @@ impl House {
             ending,
             leaving,
             _held: held,
+            rebind,
             reporter,
             serving,
             _dir: dir,

@@ -36,8 +36,20 @@ const QUEUED_MAX: usize = 65_536;
 /// further behind treats the link as lost; the keeper reports all of it again to the next one.
 const EVENTS_QUEUED_MAX: usize = 262_144;
 
+/// Most sockets that wait to replace one: a check makes one in some seconds.
+const REBOUND_QUEUED_MAX: usize = 16;
+
 /// Pause between two attempts to send where no event may announce free space.
 const SEND_AGAIN: Duration = Duration::from_millis(20);
+
+/// A listening socket of the keeper.
+#[derive(Debug)]
+pub struct ListeningSocket {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Sockets at the same address, each in place of the one before, whose file was removed.
+    pub rebound: mpsc::Receiver<OwnedFd>,
+}
 
 type Reply = (Answer, Vec<OwnedFd>);
 
@@ -61,7 +73,9 @@ pub(super) struct State {
     seq: u64,
     waiting: HashMap<u64, oneshot::Sender<Reply>>,
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    pub(super) listeners: Vec<OwnedFd>,
+    pub(super) listeners: Vec<ListeningSocket>,
+    /// Where the sockets go that replace those.
+    rebound: Vec<mpsc::Sender<OwnedFd>>,
     /// Runs whose shims were late, until they are taken.
     pub(super) held: HashMap<RunId, HeldRun>,
 }
@@ -80,12 +94,22 @@ impl Link {
             behind: Notify::new(),
             liveness: Liveness::default(),
         });
-        let (ToServer::Hello { held: runs, mut hello }, listeners) =
-            link.receive().await.ok_or(ClientError::KeeperGone)?
+        let (
+            ToServer::Hello {
+                held: runs,
+                mut hello,
+            },
+            listeners,
+        ) = link.receive().await.ok_or(ClientError::KeeperGone)?
         else {
             return Err(ClientError::KeeperGone);
         };
-        link.state().listeners = listeners;
+        for socket in listeners {
+            let (to, rebound) = mpsc::channel(REBOUND_QUEUED_MAX);
+            let mut state = link.state();
+            state.listeners.push(ListeningSocket { socket, rebound });
+            state.rebound.push(to);
+        }
         hello.judge_detached();
         let mut held = Vec::new();
         for _ in 0..runs {
@@ -249,6 +273,17 @@ impl Link {
                         let run = held.run;
                         self.state().held.insert(run, held);
                         KeeperEvent::ShimReconnected(run)
+                    }
+                    ToServer::Rebound(index) => {
+                        let state = self.state();
+                        let to = usize::try_from(index)
+                            .ok()
+                            .and_then(|at| state.rebound.get(at));
+                        // A server that accepts no more has dropped its end.
+                        if let (Some(to), Some(socket)) = (to, fds.into_iter().next()) {
+                            let _ = to.try_send(socket);
+                        }
+                        continue;
                     }
                     ToServer::Hello { .. } => continue,
                 };

@@ -109,6 +109,18 @@ impl Listening {
         })
     }
 
+    /// Listens anew at the path of a unix socket whose file was removed, and returns whether it has. The old socket cannot
+    /// be reached by any new client. A file that is there is not Kennel's to remove, and a service manager's socket is
+    /// that one's to bind.
+    pub(super) fn bind_again(&mut self) -> io::Result<bool> {
+        if self.maker != Maker::Keeper || self.seen() != SocketSeen::Missing {
+            return Ok(false);
+        }
+        // The old one is dropped after that: its inode has not become the new file's.
+        *self = open(&self.address)?;
+        Ok(true)
+    }
+
     /// Returns the path of its file, or the port.
     pub(super) fn name(&self) -> String {
         match &self.address {
@@ -369,6 +381,26 @@ mod tests {
             panic!("not refused as a socket");
         };
         assert!(source.to_string().contains("else than a socket"));
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn removed_socket_is_bound_again_and_replaced_one_is_left() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("made/kennel.sock");
+        let mut listening = listen_at(&path).expect("it listens");
+        assert!(!listening.bind_again().expect("nothing to do"));
+        // As a cleaner of temporary folders does.
+        fs::remove_dir_all(dir.path().join("made")).expect("own directory");
+        assert!(listening.bind_again().expect("bound"));
+        assert_eq!(listening.seen(), SocketSeen::InPlace);
+        UnixStream::connect(&path).expect("it listens");
+        let mode = fs::metadata(&path).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::remove_file(&path).expect("own file");
+        fs::write(&path, "another's").expect("a file");
+        assert!(!listening.bind_again().expect("nothing to do"));
+        drop(listening);
         assert!(path.exists());
     }
 

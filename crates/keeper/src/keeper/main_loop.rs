@@ -74,6 +74,8 @@ const SHIMS_FROM: u64 = 16;
 
 /// Most events handled at once.
 const EVENTS_MAX: usize = 64;
+/// Time between two checks of the files of listening sockets.
+const LISTENING_CHECK_MS: u64 = 2_000;
 /// Pause between two attempts at an operation that failed.
 const TRY_AGAIN_MS: u64 = 20;
 
@@ -109,6 +111,8 @@ pub(super) struct Keeper {
     signals: SignalFd,
     /// Only kept open: the server accepts.
     listening: Vec<Listening>,
+    /// Time of the next check of their files.
+    listening_due: u64,
     groups: Groups,
     sockets: ReconnectSockets,
     facts: HostFacts,
@@ -183,6 +187,7 @@ impl Keeper {
             upgrades: parts.upgrades,
             signals: parts.signals,
             listening: parts.listening,
+            listening_due: clock::boot_ms() + LISTENING_CHECK_MS,
             groups: parts.groups,
             sockets: parts.sockets,
             facts: parts.facts,
@@ -320,6 +325,7 @@ impl Keeper {
         .into_iter()
         .flatten()
         .chain(ends)
+        .chain([self.listening_due])
         .min();
         // An earlier wake-up does no harm; a later one would.
         let Some(at) = wake.filter(|at| self.timer_at.is_none_or(|armed| *at < armed)) else {
@@ -344,6 +350,7 @@ impl Keeper {
             self.server.flush();
         }
         self.keep_memory_reserve(now);
+        self.keep_listening(now);
         self.step_orphans(now);
         self.step_reapings(now);
         self.leftovers.step(now);

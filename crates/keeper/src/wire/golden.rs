@@ -325,6 +325,7 @@ fn questions_to_the_keeper_have_these_bytes() {
     };
     check(&helped, "0a0201");
     check(&ToServer::Pong, "05");
+    check(&ToServer::Rebound(1), "0601");
 }
 
 #[test]

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{io, time::Duration};
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 13;
+pub(crate) const VERSION: u8 = 14;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes in a signal result or a tree listing; the others are counted.
@@ -187,6 +187,8 @@ pub(crate) enum ToServer {
     Ping,
     /// The answer to a `Ping`.
     Pong,
+    /// With a listening socket in place of the one with this index in the hello.
+    Rebound(u32),
 }
 
 /// Answer to a request with a `seq`.

@@ -8,7 +8,7 @@ use crate::{
         view::{Live, StartAnswer},
     },
     node::recover,
-    registry::{Handle, Supervisor},
+    registry::{Handle, Order, Supervisor},
 };
 use kennel_keeper::detached;
 use kennel_lifecycle::{ApiAccess, NodeId, RunId, RunState, Usage};
@@ -193,13 +193,34 @@ impl Supervisor {
     /// the shim dies, the process has no token.
     #[must_use]
     pub fn run_with_token(&self, socket: &impl AsFd) -> Option<(RunId, Arc<str>)> {
+        self.nearest_run(socket, |view| view.spec.api_access != ApiAccess::None)
+    }
+
+    /// Adds a Warning to the run, if any, from whose shim the process descends that connected this socket, and that
+    /// `is_due` selects. When the shim dies, no run is found.
+    pub fn warn_run_of(&self, socket: &impl AsFd, is_due: impl FnOnce(RunId) -> bool, text: &str) {
+        let Some((run, _)) = self.nearest_run(socket, |_| true) else {
+            return;
+        };
+        if is_due(run)
+            && let Some(handle) = self.shared.find(run)
+        {
+            handle.send(Order::Warn(text.to_owned()), &self.shared.background);
+        }
+    }
+
+    fn nearest_run(
+        &self,
+        socket: &impl AsFd,
+        is_meant: impl Fn(&RunView) -> bool,
+    ) -> Option<(RunId, Arc<str>)> {
         let mut runs = Vec::new();
         for (run, handle) in self.shared.running() {
             let live = handle.live.borrow();
             let view = &live.view;
             // The identity of an attempt that has ended may be another process's by now.
-            let has_token = view.spec.api_access != ApiAccess::None && live.is_at_work();
-            let identity = view.identity.as_ref().filter(|_| has_token);
+            let is_meant = is_meant(view) && live.is_at_work();
+            let identity = view.identity.as_ref().filter(|_| is_meant);
             let shim = identity.map(|identity| identity.shim.pid);
             runs.extend(shim.map(|shim| (shim, (run, Arc::clone(&handle.owner)))));
         }

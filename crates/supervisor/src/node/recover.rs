@@ -464,7 +464,7 @@ pub(crate) fn answer(order: Order) {
         Order::Pause(reply) | Order::Resume(reply) => {
             drop(reply.send(Err(refused())));
         }
-        Order::InputAccepted => {}
+        Order::InputAccepted | Order::Warn(_) => {}
     }
 }
 

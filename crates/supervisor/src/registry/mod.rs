@@ -124,6 +124,8 @@ pub(crate) enum Order {
     Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
     /// A notice, not an order: input was accepted, which counts as activity.
     InputAccepted,
+    /// A notice too: a Warning for the run's events.
+    Warn(String),
     /// Answered when the change is durable.
     Annotate(Box<AnnotateCall>, oneshot::Sender<Result<(), OrderError>>),
     /// Answered when the extension is durable.

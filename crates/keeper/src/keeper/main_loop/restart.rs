@@ -3,7 +3,9 @@
 //! Runs continue meanwhile, with their ladders, deadlines and pauses. Only where no server comes for too long are they
 //! ended: `orphan_clock` counts that time.
 
-use super::{Keeper, SERVER, ending::millis, orphan_clock::OrphanClock, report};
+use super::{
+    Keeper, LISTENING_CHECK_MS, SERVER, ending::millis, orphan_clock::OrphanClock, report,
+};
 use crate::{
     keeper::{run::Run, server::Server, serving::Serving as ServingLock},
     values::{FormerServer, KeeperHello},
@@ -272,6 +274,26 @@ impl Keeper {
             messages.extend(kept.map(|(at, fact)| (report(run.id, at, fact), Vec::new())));
         }
         self.server.hand_over(messages);
+    }
+
+    /// Binds listening sockets again whose files were removed, and gives them to the server. The next server gets them
+    /// with its hello.
+    pub(super) fn keep_listening(&mut self, now: u64) {
+        if now < self.listening_due {
+            return;
+        }
+        self.listening_due = now + LISTENING_CHECK_MS;
+        if self.ending.drained_by.is_some() {
+            return;
+        }
+        for index in 0..self.listening.len() {
+            // An error persists: the leak check shows the socket as missing, and the next check tries again.
+            if let Ok(true) = self.listening[index].bind_again() {
+                let socket = Rc::clone(&self.listening[index].socket);
+                let number = u32::try_from(index).unwrap_or(u32::MAX);
+                self.send(&ToServer::Rebound(number), vec![socket]);
+            }
+        }
     }
 
     /// Lets each run act, and take a step after that.

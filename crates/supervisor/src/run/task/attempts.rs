@@ -397,7 +397,7 @@ impl RunTask {
             Order::Pause(reply) | Order::Resume(reply) => {
                 drop(reply.send(Err(none())));
             }
-            Order::InputAccepted => {}
+            Order::InputAccepted | Order::Warn(_) => {}
             Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Signal(_, reply) => drop(reply.send(Err(none()))),
         }

@@ -7,7 +7,7 @@ use crate::{
     run::output::Output,
 };
 use kennel_keeper::client::SignalResult;
-use kennel_lifecycle::{Command, Input, Phase, Refusal, StopOrder, StopReason};
+use kennel_lifecycle::{Command, Entry, Input, Phase, Refusal, StopOrder, StopReason};
 
 impl RunTask {
     pub(super) fn order(&mut self, order: Order) {
@@ -29,6 +29,7 @@ impl RunTask {
             Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
             Order::Resize(call, reply) => self.resize(call, reply),
             Order::InputAccepted => self.silence.break_off(),
+            Order::Warn(message) => self.note(&Entry::Warning { message }),
             Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Extend(call, reply) => self.extend(call, reply),
             Order::Pause(reply) => match self.machine.phase() {

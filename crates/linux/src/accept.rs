@@ -1,0 +1,106 @@
+//! Connections of a listening unix socket, taken in batches.
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use std::{
+    io,
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+};
+
+/// Most connections of a batch.
+const BATCH_MAX: usize = 256;
+
+/// Connections that were accepted at once.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Connections whose peers are there.
+    pub open: Vec<UnixStream>,
+    /// Connections that their peers have closed already.
+    pub closed: Vec<UnixStream>,
+}
+
+/// Waits for connections of a listener that does not block, and takes those that are there; `None`: `stop` is closed,
+/// and further ones are left in the queue.
+pub fn take_batch(listener: &UnixListener, stop: &impl AsFd) -> io::Result<Option<Batch>> {
+    loop {
+        let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = [watched(listener.as_fd()), watched(stop.as_fd())];
+        wait(&mut fds, PollTimeout::NONE)?;
+        if fds[1].any() == Some(true) {
+            return Ok(None);
+        }
+        let mut accepted = Vec::new();
+        while accepted.len() < BATCH_MAX {
+            match listener.accept() {
+                Ok((socket, _)) => accepted.push(socket),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if accepted.is_empty() => return Err(error),
+                // The next batch reports it, if it persists.
+                Err(_) => break,
+            }
+        }
+        if !accepted.is_empty() {
+            return split(accepted).map(Some);
+        }
+    }
+}
+
+/// Separates the closed ones, by one system call for all.
+fn split(accepted: Vec<UnixStream>) -> io::Result<Batch> {
+    let mut fds: Vec<PollFd<'_>> = accepted
+        .iter()
+        .map(|socket| PollFd::new(socket.as_fd(), PollFlags::empty()))
+        .collect();
+    wait(&mut fds, PollTimeout::ZERO)?;
+    let closed: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
+    let mut batch = Batch::default();
+    for (socket, is_closed) in accepted.into_iter().zip(closed) {
+        if is_closed {
+            batch.closed.push(socket);
+        } else {
+            socket.set_nonblocking(true)?;
+            batch.open.push(socket);
+        }
+    }
+    Ok(batch)
+}
+
+fn wait(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> io::Result<()> {
+    loop {
+        match poll(fds, timeout) {
+            Err(Errno::EINTR) => {}
+            done => return Ok(done.map(drop)?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn closed_connections_are_told_apart_until_the_stop() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("bound");
+        listener.set_nonblocking(true).expect("own socket");
+        let (stop, end) = UnixStream::pair().expect("a pair");
+        let connect = || UnixStream::connect(&path).expect("connected");
+        let _open = connect();
+        drop(connect());
+        // What was sent before does not keep it.
+        connect().write_all(b"PRI").expect("sent");
+        let taken = take_batch(&listener, &stop).expect("accepted");
+        let batch = taken.expect("not stopped");
+        assert_eq!((batch.open.len(), batch.closed.len()), (1, 2));
+        drop(end);
+        let _queued = connect();
+        assert!(take_batch(&listener, &stop).expect("stopped").is_none());
+    }
+}
