@@ -210,7 +210,7 @@ CREATE TABLE consumers (
     -- The run that it reads; empty: many, by a filter.
     run_id                TEXT NOT NULL,
     name                  TEXT NOT NULL,
-    -- Who has registered it.
+    -- Who has registered it: each owner has names of its own.
     owner                 TEXT NOT NULL,
     -- Raised by one with each reader.
     session               INTEGER NOT NULL,
@@ -222,7 +222,7 @@ CREATE TABLE consumers (
     -- The last acknowledgement; NULL: there was none.
     acked_us              INTEGER,
 
-    PRIMARY KEY (node, run_id, name),
+    PRIMARY KEY (node, run_id, owner, name),
     CONSTRAINT consumers_run CHECK (length(run_id) IN (0, 26)),
     CONSTRAINT consumers_name CHECK (length(name) BETWEEN 1 AND 64),
     CONSTRAINT consumers_counters CHECK (session >= 1 AND acked >= 0),

@@ -291,6 +291,7 @@ async fn waiting_command_survives_a_store_outage() {
         let request = pb::GetConsumerRequest {
             run_id: id.to_owned(),
             consumer: "reads".to_owned(),
+            ..pb::GetConsumerRequest::default()
         };
         let mut client = kennel.client().await;
         client.process.get_consumer(request).await.ok()
@@ -370,6 +371,7 @@ async fn deleted_consumer_no_longer_blocks(kennel: &Kennel) {
     let request = pb::DeleteConsumerRequest {
         run_id: id.to_owned(),
         consumer: "forgotten".to_owned(),
+        ..pb::DeleteConsumerRequest::default()
     };
     must("delete", client.process.delete_consumer(request).await);
     while !heard.has_ended() {

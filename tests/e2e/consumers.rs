@@ -85,6 +85,7 @@ async fn get(client: &mut Client, run_id: &str, name: &str) -> Result<pb::Consum
     let request = pb::GetConsumerRequest {
         run_id: run_id.to_owned(),
         consumer: name.to_owned(),
+        ..pb::GetConsumerRequest::default()
     };
     let got = client.process.get_consumer(request).await?.into_inner();
     Ok(got.consumer.expect("an answer has the consumer"))
@@ -390,6 +391,7 @@ async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     let request = pb::DeleteConsumerRequest {
         run_id: String::new(),
         consumer: "collector".to_owned(),
+        ..pb::DeleteConsumerRequest::default()
     };
     must("delete", client.process.delete_consumer(request).await);
     assert_eq!(end(&mut third).await.reason, "CONSUMER_NOT_FOUND");

@@ -19,6 +19,7 @@ use kennel_tests::{
 };
 use prost::Message;
 use std::{
+    collections::BTreeSet,
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
@@ -165,6 +166,7 @@ cases! {
     credentials_are_in_the_audit_log,
     network_callers_inherit_named_variables,
     foreign_run_is_answered_like_an_absent_one,
+    consumers_of_owners_are_apart,
     only_named_users_are_given,
     only_named_secrets_are_given,
     service_account_tokens_of_a_named_issuer_call,
@@ -268,6 +270,59 @@ async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
     let ended = must("get", ended).into_inner().run.expect("a run");
     assert_eq!(ended.state(), pb::RunState::Cancelled);
     assert!(format!("{:?}", ended.end_reason).contains("token:operator"));
+}
+
+async fn consumers_of_owners_are_apart(net: &mut Net) {
+    let (alice, bob) = (
+        net.by_certificate("alice").await,
+        net.by_certificate("bob").await,
+    );
+    let request = |name: &str| pb::StreamEventsRequest {
+        filter: Some(pb::RunFilter::default()),
+        consumer: name.to_owned(),
+        ..pb::StreamEventsRequest::default()
+    };
+    let open =
+        async |by: &Connection, name: &str| by.processes().stream_events(request(name)).await;
+    let own = must("first", open(&alice, "collector").await);
+    must("the same name", open(&bob, "collector").await);
+    for number in 1..64 {
+        must("bob's", open(&bob, &format!("c{number}")).await);
+    }
+    let refused = open(&bob, "c64").await.map(drop);
+    assert_eq!(refused.expect_err("full").code(), Code::ResourceExhausted);
+    must("a place of her own", open(&alice, "second").await);
+    let get = async |by: &Connection, owner: &str| {
+        let request = pb::GetConsumerRequest {
+            consumer: "collector".to_owned(),
+            owner: owner.to_owned(),
+            ..pb::GetConsumerRequest::default()
+        };
+        let got = by.processes().get_consumer(request).await;
+        got.map(|got| got.into_inner().consumer.expect("an answer has it"))
+    };
+    // Her reader was not replaced.
+    let hers = must("get", get(&alice, "").await);
+    assert_eq!(
+        (hers.state(), &*hers.owner),
+        (pb::ConsumerState::Read, "spiffe://kennel/alice")
+    );
+    drop(own);
+    let foreign = get(&bob, "spiffe://kennel/alice").await;
+    assert_eq!(foreign.expect_err("not his").code(), Code::NotFound);
+    let operator = net.by_token("operator").await;
+    let seen = must("an operator", get(&operator, "spiffe://kennel/bob").await);
+    assert_eq!(seen.owner, "spiffe://kennel/bob");
+    let owners = async |by: &Connection| {
+        let all = pb::ListConsumersRequest {
+            page_size: 1000,
+            ..pb::ListConsumersRequest::default()
+        };
+        let listed = must("list", by.processes().list_consumers(all).await).into_inner();
+        let owners = listed.consumers.into_iter().map(|consumer| consumer.owner);
+        owners.collect::<BTreeSet<_>>().len()
+    };
+    assert_eq!((owners(&bob).await, owners(&operator).await), (1, 2));
 }
 
 async fn open_streams_end_when_their_credentials_do(net: &mut Net) {

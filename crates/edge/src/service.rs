@@ -349,7 +349,8 @@ impl Processes {
         &self,
         request: Request<pb::AckEventsRequest>,
     ) -> Result<Response<pb::AckEventsResponse>, Status> {
-        let call = consumer::ack(request.get_ref(), &self.key)?;
+        let owner = &auth::caller(&request)?.owner;
+        let call = consumer::ack(request.get_ref(), owner, &self.key)?;
         self.consumer_in_scope(auth::scope(&request)?, &call.key)
             .await?;
         let supervisor = self.supervisor.clone();
@@ -371,8 +372,12 @@ impl Processes {
         request: Request<pb::GetConsumerRequest>,
     ) -> Result<Response<pb::GetConsumerResponse>, Status> {
         let scope = auth::scope(&request)?;
+        let owner = auth::caller(&request)?.owner.as_str();
         let request = request.get_ref();
-        let key = consumer::key(&request.run_id, &request.consumer)?;
+        let owner = Some(&*request.owner)
+            .filter(|of| !of.is_empty())
+            .unwrap_or(owner);
+        let key = consumer::key(&request.run_id, &request.consumer, owner)?;
         self.consumer_in_scope(scope, &key).await?;
         let view = answer_of(self.supervisor.consumer(&key)).await?;
         Ok(Response::new(pb::GetConsumerResponse {
@@ -395,8 +400,12 @@ impl Processes {
         request: Request<pb::DeleteConsumerRequest>,
     ) -> Result<Response<pb::DeleteConsumerResponse>, Status> {
         let scope = auth::scope(&request)?;
+        let owner = auth::caller(&request)?.owner.as_str();
         let request = request.get_ref();
-        let key = consumer::key(&request.run_id, &request.consumer)?;
+        let owner = Some(&*request.owner)
+            .filter(|of| !of.is_empty())
+            .unwrap_or(owner);
+        let key = consumer::key(&request.run_id, &request.consumer, owner)?;
         self.consumer_in_scope(scope, &key).await?;
         let supervisor = self.supervisor.clone();
         let deleted = self.to_its_end(async move { supervisor.delete_consumer(&key).await });

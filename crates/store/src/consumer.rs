@@ -8,18 +8,20 @@ use kennel_lifecycle::{NodeId, RunId, Timestamp};
 pub struct ConsumerKey {
     /// The run that it reads; absent: a multi-run stream, by a filter.
     pub run: Option<RunId>,
-    /// Its name.
+    /// Owner that registered it.
+    pub owner: String,
+    /// Its name, among those of its owner.
     pub name: String,
 }
 
 impl ConsumerKey {
-    fn run_text(&self) -> String {
+    pub(crate) fn run_text(&self) -> String {
         self.run.map(|run| run.to_string()).unwrap_or_default()
     }
 
     /// Text that is no run's key.
     pub(crate) fn text(&self) -> String {
-        format!("{}/{}", self.run_text(), self.name)
+        format!("{}/{}/{}", self.run_text(), self.name, self.owner)
     }
 
     /// Returns the fencing error of the consumer: with its run, or the id of none.
@@ -35,8 +37,6 @@ pub struct ConsumerRow {
     pub key: ConsumerKey,
     /// Node whose runs it reads.
     pub node: NodeId,
-    /// Principal that registered it.
-    pub owner: String,
     /// Session number, incremented by each reader.
     pub session: u64,
     /// Acknowledged position: the seq for a run, the message number for a multi-run stream.
@@ -66,7 +66,7 @@ const COLUMNS: &str =
     "node, run_id, name, owner, session, acked, cursor_bytes, created_us, acked_us";
 
 /// Of two writes of one consumer the less advanced one changes nothing, in either order.
-const PUT_OVER: &str = "ON CONFLICT (node, run_id, name) DO UPDATE SET session = excluded.session, \
+const PUT_OVER: &str = "ON CONFLICT (node, run_id, owner, name) DO UPDATE SET session = excluded.session, \
     acked = excluded.acked, cursor_bytes = excluded.cursor_bytes, acked_us = excluded.acked_us \
     WHERE consumers.created_us = excluded.created_us AND consumers.session <= excluded.session \
     AND consumers.acked <= excluded.acked";
@@ -82,17 +82,17 @@ pub(crate) fn put_sqlite() -> String {
 pub(crate) fn put_postgres() -> String {
     format!(
         "INSERT INTO consumers ({COLUMNS}) SELECT n.node, $2, $3, $4, $5, $6, $7, $8, $9 FROM nodes n \
-         WHERE n.node = $1 AND n.generation = $10 FOR KEY SHARE OF n {PUT_OVER} RETURNING run_id || '/' || name"
+         WHERE n.node = $1 AND n.generation = $10 FOR KEY SHARE OF n {PUT_OVER} RETURNING run_id || '/' || name || '/' || owner"
     )
 }
 
-pub(crate) const DELETE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 AND run_id = ?2 AND name = ?3 \
-    AND EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?4)";
+pub(crate) const DELETE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 AND run_id = ?2 AND owner = ?3 AND name = ?4 \
+    AND EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?5)";
 
 pub(crate) const DELETE_POSTGRES: &str = "WITH present AS (SELECT node FROM nodes \
-    WHERE node = $1 AND generation = $4 FOR KEY SHARE) \
-    DELETE FROM consumers WHERE node IN (SELECT node FROM present) AND run_id = $2 AND name = $3 \
-    RETURNING run_id || '/' || name";
+    WHERE node = $1 AND generation = $5 FOR KEY SHARE) \
+    DELETE FROM consumers WHERE node IN (SELECT node FROM present) AND run_id = $2 AND owner = $3 AND name = $4 \
+    RETURNING run_id || '/' || name || '/' || owner";
 
 pub(crate) const EXPIRE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 \
     AND EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?3) \
@@ -102,11 +102,11 @@ pub(crate) const EXPIRE_POSTGRES: &str = "WITH present AS (SELECT node FROM node
     WHERE node = $1 AND generation = $3 FOR KEY SHARE) \
     DELETE FROM consumers WHERE node IN (SELECT node FROM present) \
     AND run_id IN (SELECT run_id FROM runs WHERE node = $1 AND output_removed_us < $2) \
-    RETURNING run_id || '/' || name";
+    RETURNING run_id || '/' || name || '/' || owner";
 
-/// Counts the consumers of a run (or of multi-run streams), and those of the node.
+/// Counts the consumers of an owner: of a run (or of multi-run streams), and all of the node.
 pub(crate) const COUNT: &str = "SELECT COUNT(*) AS of_node, \
-    COUNT(CASE WHEN run_id = $2 THEN 1 END) AS of_run FROM consumers WHERE node = $1";
+    COUNT(CASE WHEN run_id = $2 THEN 1 END) AS of_run FROM consumers WHERE node = $1 AND owner = $3";
 
 /// A change of a consumer.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ macro_rules! bind {
                 .bind(row.node.to_string())
                 .bind(row.key.run.map(|run| run.to_string()).unwrap_or_default())
                 .bind(row.key.name.clone())
-                .bind(row.owner.clone())
+                .bind(row.key.owner.clone())
                 .bind($crate::consumer::number(row.session))
                 .bind($crate::consumer::number(row.acked))
                 .bind(row.cursor.clone())
@@ -157,6 +157,7 @@ macro_rules! bind {
             W::Delete(node, key) => query
                 .bind(node.to_string())
                 .bind(key.run.map(|run| run.to_string()).unwrap_or_default())
+                .bind(key.owner.clone())
                 .bind(key.name.clone()),
             W::Expire(node, before) => query.bind(node.to_string()).bind(before.0),
         }
@@ -185,13 +186,15 @@ pub(crate) fn select(node: NodeId, filter: &ConsumerFilter, limit: u32) -> Sql {
         sql.push(" AND owner = ").push_bind(owner.clone());
     }
     if let Some(after) = &filter.after {
-        sql.push(" AND (run_id, name) > (")
+        sql.push(" AND (run_id, owner, name) > (")
             .push_bind(after.run_text())
+            .push(", ")
+            .push_bind(after.owner.clone())
             .push(", ")
             .push_bind(after.name.clone())
             .push(")");
     }
-    sql.push(" ORDER BY run_id, name LIMIT ")
+    sql.push(" ORDER BY run_id, owner, name LIMIT ")
         .push_bind(i64::from(limit));
     sql
 }
@@ -213,7 +216,6 @@ pub(crate) fn row(row: &impl Columns) -> Result<ConsumerRow, StoreError> {
     let node: String = row.column("node")?;
     Ok(ConsumerRow {
         node: record::read_id("node", &node).map_err(unreadable)?,
-        owner: row.column("owner")?,
         session: unsigned("session")?,
         acked: unsigned("acked")?,
         cursor: row.column("cursor_bytes")?,
@@ -221,6 +223,7 @@ pub(crate) fn row(row: &impl Columns) -> Result<ConsumerRow, StoreError> {
         acked_at: row.column::<Option<_>>("acked_us")?.map(Timestamp),
         key: ConsumerKey {
             run,
+            owner: row.column("owner")?,
             name: name.clone(),
         },
     })

@@ -401,7 +401,7 @@ impl<R: Reader> Store for Durable<R> {
                 let filter = ConsumerFilter {
                     run: Some(key.run),
                     name: Some(key.name.clone()),
-                    owner: None,
+                    owner: Some(key.owner.clone()),
                     after: None,
                 };
                 match &self.consumers(node, &filter, 1).await?[..] {
@@ -435,10 +435,10 @@ impl<R: Reader> Store for Durable<R> {
     async fn count_consumers(
         &self,
         node: NodeId,
-        run: Option<RunId>,
+        key: &ConsumerKey,
     ) -> Result<(u64, u64), StoreError> {
-        let run = run.map(|run| run.to_string()).unwrap_or_default();
-        let sql = Sql::new(consumer::COUNT).bind(node.to_string()).bind(run);
+        let sql = Sql::new(consumer::COUNT).bind(node.to_string());
+        let sql = sql.bind(key.run_text()).bind(key.owner.clone());
         let counts = self.read(sql, consumer::counts).await?.pop();
         Ok(counts.unwrap_or_default())
     }

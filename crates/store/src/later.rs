@@ -306,9 +306,9 @@ impl Store for Later {
     async fn count_consumers(
         &self,
         node: NodeId,
-        run: Option<RunId>,
+        key: &ConsumerKey,
     ) -> Result<(u64, u64), StoreError> {
-        self.inner().await?.count_consumers(node, run).await
+        self.inner().await?.count_consumers(node, key).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -516,11 +516,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<ConsumerRow>, StoreError>;
 
-    /// Counts the consumers of a run, or of multi-run streams, and those of the node.
+    /// Counts the consumers of this key's owner: those of the key's run, or of multi-run streams, and all of the node.
     async fn count_consumers(
         &self,
         node: NodeId,
-        run: Option<RunId>,
+        key: &ConsumerKey,
     ) -> Result<(u64, u64), StoreError>;
 
     /// Whether the store answers, and would accept writes, as far as it can tell without one.

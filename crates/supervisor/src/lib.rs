@@ -35,7 +35,7 @@ pub use registry::consumers::{ConsumerPlace, ConsumerSeat};
 pub use registry::{Supervisor, SupervisorConfig, serving::Serving};
 pub use run::input::{CloseCall, InputProgress, InputWritten, WriteCall};
 pub use streams::consumers::{
-    AckPoint, CONSUMERS_OF_MANY_MAX, CONSUMERS_PER_NODE_MAX, CONSUMERS_PER_RUN_MAX, ConsumerBegin,
+    AckPoint, CONSUMERS_OF_MANY_MAX, CONSUMERS_PER_OWNER_MAX, CONSUMERS_PER_RUN_MAX, ConsumerBegin,
     ConsumerView,
 };
 pub use streams::events::Events;

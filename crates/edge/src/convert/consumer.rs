@@ -57,23 +57,30 @@ pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> Strin
 }
 
 /// Parses the key of a request's consumer.
-pub(crate) fn key(run_id: &str, consumer: &str) -> Result<ConsumerKey, Status> {
+pub(crate) fn key(run_id: &str, consumer: &str, owner: &str) -> Result<ConsumerKey, Status> {
     let mut found = Vec::new();
-    let key = parse_key(run_id, consumer, &mut found);
+    let key = parse_key(run_id, consumer, owner, &mut found);
     request::no_violations(&found)?;
     Ok(key)
 }
 
-fn parse_key(run_id: &str, consumer: &str, found: &mut Vec<Violation>) -> ConsumerKey {
-    let name = name("consumer", consumer, found);
-    let run = request::optional_run_id(run_id, found);
-    ConsumerKey { run, name }
+fn parse_key(run_id: &str, consumer: &str, owner: &str, found: &mut Vec<Violation>) -> ConsumerKey {
+    ConsumerKey {
+        name: name("consumer", consumer, found),
+        run: request::optional_run_id(run_id, found),
+        owner: owner.to_owned(),
+    }
 }
 
-pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<AckCall, Status> {
+/// Parses an acknowledgement of a consumer of this owner.
+pub(crate) fn ack(
+    request: &pb::AckEventsRequest,
+    owner: &str,
+    seal: &DigestKey,
+) -> Result<AckCall, Status> {
     use pb::ack_events_request::Position;
     let mut found = Vec::new();
-    let key = parse_key(&request.run_id, &request.consumer, &mut found);
+    let key = parse_key(&request.run_id, &request.consumer, owner, &mut found);
     let mut is_wrong = |field: &str, why: &str| {
         found.push(Violation::new(field, why));
         AckPoint::Seq(0)
@@ -91,7 +98,7 @@ pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<Ac
             Some(_) => is_wrong("cursor", "is one of another run"),
             None => is_wrong("cursor", "is not one that a server has given for this run"),
         },
-        (Some(Position::Cursor(bytes)), None) => match many_cursor::place(bytes, &key.name, seal) {
+        (Some(Position::Cursor(bytes)), None) => match many_cursor::place(bytes, &key, seal) {
             Some(place) => {
                 cursor = Some(bytes.to_vec());
                 AckPoint::Message {
@@ -139,13 +146,17 @@ pub(crate) fn list(
 fn after(token: &str) -> Option<ConsumerKey> {
     let text = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
     let text = String::from_utf8(text).ok()?;
-    let (run, name) = text.split_once('/')?;
+    let (run, rest) = text.split_once('/')?;
+    let (name, owner) = rest.split_once('/')?;
     let run = match run {
         "" => None,
         run => Some(run.parse().ok()?),
     };
-    let name = name.to_owned();
-    Some(ConsumerKey { run, name })
+    Some(ConsumerKey {
+        run,
+        owner: owner.to_owned(),
+        name: name.to_owned(),
+    })
 }
 
 /// Returns the consumers that fit on a page, and the start of the next page.
@@ -165,7 +176,8 @@ pub(crate) fn page(views: Vec<ConsumerView>, limit: u32) -> pb::ListConsumersRes
     }
     if let Some(key) = last.filter(|_| is_full || response.consumers.len() < of) {
         let run = key.run.map(|run| run.to_string()).unwrap_or_default();
-        response.next_page_token = BASE64_URL_SAFE_NO_PAD.encode(format!("{run}/{}", key.name));
+        let token = format!("{run}/{}/{}", key.name, key.owner);
+        response.next_page_token = BASE64_URL_SAFE_NO_PAD.encode(token);
     }
     response
 }
@@ -181,7 +193,7 @@ pub(crate) fn consumer(view: ConsumerView) -> pb::Consumer {
         acked_seq: row.key.run.is_some().then_some(row.acked),
         run_id: row.key.run.map(|run| run.to_string()).unwrap_or_default(),
         name: row.key.name,
-        owner: row.owner,
+        owner: row.key.owner,
         cursor: row.cursor.into(),
         state: state.into(),
         create_time: Some(time::timestamp(row.created)),

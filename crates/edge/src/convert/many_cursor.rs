@@ -8,7 +8,9 @@ use super::{nodes_cursor, token::filter_text};
 use crate::digest::DigestKey;
 use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{Age, Amount, ConsumerPlace, Form, ListFilter, ManyReached, Reached, Tail};
+use kennel_supervisor::{
+    Age, Amount, ConsumerKey, ConsumerPlace, Form, ListFilter, ManyReached, Reached, Tail,
+};
 use sha2::{Digest, Sha256};
 
 const VERSION: u8 = 16;
@@ -59,10 +61,15 @@ pub(super) fn without_place(cursor: &[u8]) -> Option<&[u8]> {
 }
 
 /// Makes the cursor of a message to a consumer's reader.
-pub(crate) fn of_consumer(cursor: &[u8], place: (u64, u64), name: &str, key: &DigestKey) -> Bytes {
+pub(crate) fn of_consumer(
+    cursor: &[u8],
+    place: (u64, u64),
+    consumer: &ConsumerKey,
+    key: &DigestKey,
+) -> Bytes {
     let (session, number) = (place.0.to_be_bytes(), place.1.to_be_bytes());
     let mut to = vec![VERSION_OF_CONSUMER];
-    to.extend(consumer_seal(session, number, name, cursor, key));
+    to.extend(consumer_seal(session, number, consumer, cursor, key));
     to.extend(session);
     to.extend(number);
     to.extend(cursor);
@@ -70,7 +77,11 @@ pub(crate) fn of_consumer(cursor: &[u8], place: (u64, u64), name: &str, key: &Di
 }
 
 /// Returns the reader and the message of a consumer that carried this cursor. Absent: it is none of this consumer.
-pub(crate) fn place(cursor: &[u8], name: &str, key: &DigestKey) -> Option<ConsumerPlace> {
+pub(crate) fn place(
+    cursor: &[u8],
+    consumer: &ConsumerKey,
+    key: &DigestKey,
+) -> Option<ConsumerPlace> {
     let mut from = cursor;
     let from = &mut from;
     if take::<1>(from)? != [VERSION_OF_CONSUMER] {
@@ -78,7 +89,7 @@ pub(crate) fn place(cursor: &[u8], name: &str, key: &DigestKey) -> Option<Consum
     }
     let seal: [u8; SEAL_BYTES] = take(from)?;
     let (session, number) = (take(from)?, take(from)?);
-    (seal == consumer_seal(session, number, name, from, key)).then(|| ConsumerPlace {
+    (seal == consumer_seal(session, number, consumer, from, key)).then(|| ConsumerPlace {
         session: u64::from_be_bytes(session),
         number: u64::from_be_bytes(number),
         cursor: cursor.to_vec(),
@@ -88,7 +99,7 @@ pub(crate) fn place(cursor: &[u8], name: &str, key: &DigestKey) -> Option<Consum
 fn consumer_seal(
     session: [u8; 8],
     number: [u8; 8],
-    name: &str,
+    consumer: &ConsumerKey,
     cursor: &[u8],
     key: &DigestKey,
 ) -> [u8; SEAL_BYTES] {
@@ -96,7 +107,9 @@ fn consumer_seal(
         CONSUMER_DOMAIN,
         &session,
         &number,
-        name.as_bytes(),
+        consumer.owner.as_bytes(),
+        b"\0",
+        consumer.name.as_bytes(),
         b"\0",
         cursor,
     ];
@@ -369,20 +382,27 @@ mod tests {
     fn consumer_cursor_is_private_and_others_are_shared() {
         let key = DigestKey::new([1; 32]);
         let plain = encode(Seal([3; SEAL_BYTES]), None, &ManyReached::default());
-        let given = of_consumer(&plain, (7, 9), "indexer", &key);
+        let consumer = |owner: &str, name: &str| ConsumerKey {
+            run: None,
+            owner: owner.to_owned(),
+            name: name.to_owned(),
+        };
+        let own = consumer("alice", "indexer");
+        let given = of_consumer(&plain, (7, 9), &own, &key);
         assert!(is_of_many(&given));
         assert_eq!(without_place(&given), Some(&plain[..]));
         assert_eq!(without_place(&plain), Some(&plain[..]));
-        let found = place(&given, "indexer", &key).expect("its own");
+        let found = place(&given, &own, &key).expect("its own");
         assert_eq!((found.session, found.number), (7, 9));
         assert_eq!(found.cursor, given);
-        assert!(place(&given, "other", &key).is_none());
-        assert!(place(&plain, "indexer", &key).is_none());
-        assert!(place(&given, "indexer", &DigestKey::new([2; 32])).is_none());
+        assert!(place(&given, &consumer("alice", "other"), &key).is_none());
+        assert!(place(&given, &consumer("bob", "indexer"), &key).is_none());
+        assert!(place(&plain, &own, &key).is_none());
+        assert!(place(&given, &own, &DigestKey::new([2; 32])).is_none());
         for at in 0..given.len() {
             let mut bent = given.to_vec();
             bent[at] ^= 1;
-            assert!(place(&bent, "indexer", &key).is_none(), "byte {at}");
+            assert!(place(&bent, &own, &key).is_none(), "byte {at}");
         }
     }
 

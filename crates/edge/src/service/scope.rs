@@ -67,16 +67,13 @@ impl Processes {
         if let Some(run) = key.run {
             self.in_scope(scope.clone(), run).await?;
         }
-        let Some(owner) = scope.owner() else {
+        if scope.owner().is_none_or(|owner| owner == key.owner) {
             return Ok(());
-        };
-        match answer_of(self.supervisor.consumer(key)).await? {
-            view if view.row.owner == owner => Ok(()),
-            _ => Err(status::of(&CallError::ConsumerNotFound {
-                run: key.run,
-                name: key.name.clone(),
-            })),
         }
+        Err(status::of(&CallError::ConsumerNotFound {
+            run: key.run,
+            name: key.name.clone(),
+        }))
     }
 
     /// Refuses a run of another node, where that one can be called instead of this one.

@@ -53,9 +53,9 @@ impl Processes {
     ) -> Opened {
         let scope = Scope::of(caller);
         self.below_scope(&scope, &mut request.filter).await?;
-        let owner = scope.owner().map(str::to_owned);
-        let own = self.supervisor.node();
-        let mut ask = request::events_of_many(&request, own, owner, &self.key)?;
+        let seen = scope.owner().map(str::to_owned);
+        let (own, owner) = (self.supervisor.node(), &caller.owner);
+        let mut ask = request::events_of_many(&request, own, owner, seen, &self.key)?;
         let nodes = match self.node_of(request.filter.as_ref()).await? {
             Some(node) if asks_nodes || node == own => Nodes::One(node),
             Some(_) => return Err(status::node_of_call()),
@@ -77,7 +77,7 @@ impl Processes {
         };
         let reader = match consumer {
             Some(consumer) => {
-                let reading = self.read_for(consumer, ask, caller.owner.clone(), open);
+                let reading = self.read_for(consumer, ask, open);
                 self.unless_going(reading).await?
             }
             None => {
@@ -136,13 +136,9 @@ impl Processes {
         &self,
         consumer: ManyConsumer,
         mut ask: ManyAsk,
-        owner: String,
         open: impl Fn(ManyAsk) -> NodesReader,
     ) -> Result<NodesReader, Status> {
-        let key = ConsumerKey {
-            run: None,
-            name: consumer.name,
-        };
+        let key = consumer.key;
         // A request for something else does not replace a reader.
         match self.supervisor.consumer(&key).await {
             Ok(view) => {
@@ -155,7 +151,6 @@ impl Processes {
         let mut reader = open(ask.clone());
         reader.begin_if_live().await;
         let begin = ConsumerBegin {
-            owner,
             acked: 0,
             cursor: reader.position().encode().into(),
         };
@@ -189,6 +184,7 @@ async fn open(
     };
     let key = ConsumerKey {
         run: Some(call.run),
+        owner,
         name: consumer.name.clone(),
     };
     let after = |seat: &ConsumerSeat| match Cursor::decode(seat.begin()) {
@@ -205,7 +201,6 @@ async fn open(
     let (view, events) = open_from(supervisor, call, call.from).await?;
     let (run, at, form) = (call.run, events.position(), call.form);
     let begin = ConsumerBegin {
-        owner,
         acked: at.seq,
         cursor: Cursor { run, at, form }.encode().into(),
     };

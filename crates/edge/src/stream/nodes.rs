@@ -66,7 +66,7 @@ impl Named {
         self.seat.given(self.number);
         let row = self.seat.row();
         let place = (row.session, self.number);
-        many_cursor::of_consumer(cursor, place, &row.key.name, &self.key)
+        many_cursor::of_consumer(cursor, place, &row.key, &self.key)
     }
 }
 

@@ -240,6 +240,9 @@ pub(crate) struct ConsumerRef {
     /// Run that it reads [default: many, by a filter]
     #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) run: Option<String>,
+    /// Owner that registered it [default: the caller's]
+    #[arg(long)]
+    pub(crate) owner: Option<String>,
 }
 
 of_contract! {

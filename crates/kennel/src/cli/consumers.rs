@@ -20,19 +20,21 @@ pub(crate) async fn consumers(link: &Link, command: ConsumersCommand) -> Result<
         ConsumersCommand::Ls { run } => {
             list(link, link.run_id_or_none(run.as_deref()).await?).await
         }
-        ConsumersCommand::Get(ConsumerRef { name, run }) => {
+        ConsumersCommand::Get(ConsumerRef { name, run, owner }) => {
             let request = pb::GetConsumerRequest {
                 run_id: link.run_id_or_none(run.as_deref()).await?,
                 consumer: name,
+                owner: owner.unwrap_or_default(),
             };
             let processes = link.connection.processes();
             let asked = repeated!(outlast, processes.get_consumer(request));
             show(link, asked.await.map_err(refused)?.consumer)
         }
-        ConsumersCommand::Rm(ConsumerRef { name, run }) => {
+        ConsumersCommand::Rm(ConsumerRef { name, run, owner }) => {
             let request = pb::DeleteConsumerRequest {
                 run_id: link.run_id_or_none(run.as_deref()).await?,
                 consumer: name,
+                owner: owner.unwrap_or_default(),
             };
             let mut processes = link.connection.processes();
             let deleted = processes.delete_consumer(request).await;
@@ -83,11 +85,12 @@ fn table(consumers: &[pb::Consumer]) -> String {
         };
         vec![
             Cell::from(&consumer.name),
+            Cell::from(&consumer.owner),
             Cell::from(run),
             Cell::from(words::consumer_state(consumer.state())),
             Cell::or_dash(consumer.acked_seq),
         ]
     };
     let rows = consumers.iter().map(row).collect();
-    table::table(&["NAME", "RUN", "STATE", "ACKED"], rows, false)
+    table::table(&["NAME", "OWNER", "RUN", "STATE", "ACKED"], rows, false)
 }

@@ -12,10 +12,10 @@ fn consumer(run: Option<RunId>, name: &str) -> ConsumerRow {
     ConsumerRow {
         key: ConsumerKey {
             run,
+            owner: "uid:7".to_owned(),
             name: name.to_owned(),
         },
         node: NodeId::from_u128(NODE),
-        owner: "uid:7".to_owned(),
         session: 1,
         acked: 0,
         cursor: vec![0, 255, 7],
@@ -134,15 +134,53 @@ pub(super) async fn consumers_are_found_counted_and_removed(bed: Bed) {
         ..of(Some(one))
     };
     assert_eq!(found(named, 100).await, [key(2)]);
-    let count = async |run| bed.store.count_consumers(node, run).await.unwrap();
-    assert_eq!(count(Some(one)).await, (2, 4));
-    assert_eq!(count(None).await, (1, 4));
+    let count = async |at| bed.store.count_consumers(node, &key(at)).await.unwrap();
+    assert_eq!(count(1).await, (2, 4));
+    assert_eq!(count(0).await, (1, 4));
     for _ in 0..2 {
         let deleted = bed.store.delete_consumer(node, &key(1), generation).await;
         deleted.unwrap();
         assert_eq!(found(every(), 100).await, [key(0), key(2), key(3)]);
     }
-    assert_eq!(count(Some(one)).await, (1, 3));
+    assert_eq!(count(1).await, (1, 3));
+}
+
+pub(super) async fn names_of_consumers_belong_to_owners(bed: Bed) {
+    let node = NodeId::from_u128(NODE);
+    let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let of = |owner: &str, run, created| {
+        let mut row = consumer(run, "a");
+        owner.clone_into(&mut row.key.owner);
+        row.created = Timestamp(created);
+        row
+    };
+    let run = Some(new_run(1).run);
+    let rows = [
+        of("alice", None, 1),
+        of("bob", None, 2),
+        of("alice", run, 3),
+        of("bob", run, 4),
+    ];
+    for row in &rows {
+        bed.store.put_consumer(row, generation).await.unwrap();
+    }
+    assert_eq!(all(&bed).await, rows);
+    let after = ConsumerFilter {
+        after: Some(rows[2].key.clone()),
+        ..ConsumerFilter::default()
+    };
+    let rest = bed.store.consumers(node, &after, 100).await.unwrap();
+    assert_eq!(rest, rows[3..]);
+    let count = async |at: usize| {
+        bed.store
+            .count_consumers(node, &rows[at].key)
+            .await
+            .unwrap()
+    };
+    assert_eq!((count(0).await, count(3).await), ((1, 2), (1, 2)));
+    let gone = bed.store.delete_consumer(node, &rows[0].key, generation);
+    gone.await.unwrap();
+    assert_eq!(all(&bed).await, rows[1..]);
 }
 
 pub(super) async fn consumers_are_removed_after_their_runs_output(bed: Bed) {

@@ -1,9 +1,6 @@
 //! Reads from the store how far all consumers of a run have acknowledged, each time that a consumer has changed.
 
-use crate::{
-    registry::{Shared, floors::Floor},
-    streams::consumers::CONSUMERS_PER_RUN_MAX,
-};
+use crate::registry::{Shared, floors::Floor};
 use kennel_lifecycle::{Backoff, RunId};
 use kennel_store::{ConsumerFilter, StoreError};
 use std::{sync::Arc, time::Duration};
@@ -55,8 +52,8 @@ pub(crate) async fn read(shared: &Shared, run: RunId) -> Result<Floor, StoreErro
         run: Some(Some(run)),
         ..ConsumerFilter::default()
     };
-    let most = u32::try_from(CONSUMERS_PER_RUN_MAX).unwrap_or(u32::MAX);
-    let rows = shared.store.consumers(&filter, most).await?;
+    // All of them: each owner has its own number.
+    let rows = shared.store.consumers(&filter, u32::MAX).await?;
     let least = rows.iter().map(|row| row.acked).min();
     Ok(least.map_or(Floor::NoConsumer, Floor::UpTo))
 }

@@ -332,11 +332,11 @@ impl NodeStore {
 
     pub(crate) async fn count_consumers(
         &self,
-        run: Option<RunId>,
+        key: &ConsumerKey,
     ) -> Result<(u64, u64), StoreError> {
         self.read(
             "count_consumers",
-            self.store.count_consumers(self.node, run),
+            self.store.count_consumers(self.node, key),
         )
         .await
     }

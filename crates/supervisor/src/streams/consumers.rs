@@ -18,18 +18,16 @@ use kennel_lifecycle::RunId;
 use kennel_store::{ConsumerFilter, ConsumerKey, ConsumerRow, StoreError};
 use std::sync::atomic::Ordering;
 
-/// Most consumers of one run.
+/// Most consumers of one run, of each owner.
 pub const CONSUMERS_PER_RUN_MAX: u64 = 16;
-/// Most consumers of many runs, on one node.
+/// Most consumers of many runs on one node, of each owner.
 pub const CONSUMERS_OF_MANY_MAX: u64 = 64;
-/// Most consumers of one node.
-pub const CONSUMERS_PER_NODE_MAX: u64 = 10_000;
+/// Most consumers of one node, of each owner.
+pub const CONSUMERS_PER_OWNER_MAX: u64 = 10_000;
 
 /// Start of a consumer that does not exist yet.
 #[derive(Clone, Debug)]
 pub struct ConsumerBegin {
-    /// The caller that registers it.
-    pub owner: String,
     /// For one run: the seq behind which it begins. For many: 0.
     pub acked: u64,
     /// The same position as a client's cursor.
@@ -94,7 +92,6 @@ impl Supervisor {
                 let row = ConsumerRow {
                     key: key.clone(),
                     node: shared.config.node,
-                    owner: begin.owner,
                     // A cursor of a deleted consumer is not valid for its successor.
                     session: now.0.max(1).unsigned_abs(),
                     acked: begin.acked,
@@ -195,7 +192,7 @@ impl Supervisor {
         let filter = ConsumerFilter {
             run: Some(key.run),
             name: Some(key.name.clone()),
-            owner: None,
+            owner: Some(key.owner.clone()),
             after: None,
         };
         Ok(self.shared.store.consumers(&filter, 1).await?.pop())
@@ -216,15 +213,18 @@ impl Supervisor {
     }
 
     async fn check_room(&self, key: &ConsumerKey) -> Result<(), CallError> {
-        let (of_run, of_node) = self.shared.store.count_consumers(key.run).await?;
+        let (of_run, of_node) = self.shared.store.count_consumers(key).await?;
         let (what, most) = match key.run {
-            Some(_) => ("consumers of a run", CONSUMERS_PER_RUN_MAX),
-            None => ("consumers of many runs", CONSUMERS_OF_MANY_MAX),
+            Some(_) => ("consumers of a run of this owner", CONSUMERS_PER_RUN_MAX),
+            None => (
+                "consumers of many runs of this owner",
+                CONSUMERS_OF_MANY_MAX,
+            ),
         };
         let (what, limit) = if of_run >= most {
             (what, most)
-        } else if of_node >= CONSUMERS_PER_NODE_MAX {
-            ("consumers of this node", CONSUMERS_PER_NODE_MAX)
+        } else if of_node >= CONSUMERS_PER_OWNER_MAX {
+            ("consumers of this owner", CONSUMERS_PER_OWNER_MAX)
         } else {
             return Ok(());
         };

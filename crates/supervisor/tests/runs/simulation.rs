@@ -927,10 +927,10 @@ impl Store for Shaky {
     async fn count_consumers(
         &self,
         node: NodeId,
-        run: Option<RunId>,
+        key: &ConsumerKey,
     ) -> Result<(u64, u64), StoreError> {
         self.read().await?;
-        self.store.count_consumers(node, run).await
+        self.store.count_consumers(node, key).await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

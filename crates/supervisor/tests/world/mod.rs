@@ -1651,6 +1651,10 @@ impl Store for MemoryStore {
                     .name
                     .as_ref()
                     .is_none_or(|name| *name == row.key.name)
+                && filter
+                    .owner
+                    .as_ref()
+                    .is_none_or(|owner| *owner == row.key.owner)
                 && filter.after.as_ref().is_none_or(|after| row.key > *after)
         };
         let consumers = self.consumers.lock().unwrap();
@@ -1661,12 +1665,13 @@ impl Store for MemoryStore {
     async fn count_consumers(
         &self,
         _: NodeId,
-        run: Option<RunId>,
+        key: &ConsumerKey,
     ) -> Result<(u64, u64), StoreError> {
         self.check()?;
         let consumers = self.consumers.lock().unwrap();
-        let of_run = consumers.keys().filter(|key| key.run == run).count();
-        Ok((of_run as u64, consumers.len() as u64))
+        let of_owner = consumers.keys().filter(|own| own.owner == key.owner);
+        let of_run = of_owner.clone().filter(|own| own.run == key.run).count();
+        Ok((of_run as u64, of_owner.count() as u64))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

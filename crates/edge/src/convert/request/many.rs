@@ -13,7 +13,7 @@ use crate::{
     pb::{self, stream_events_request::Position as Asked},
 };
 use kennel_lifecycle::{NodeId, Violation};
-use kennel_supervisor::{ConsumerPlace, Form, Kinds, ListFilter, ManyCall, ManyFrom};
+use kennel_supervisor::{ConsumerKey, ConsumerPlace, Form, Kinds, ListFilter, ManyCall, ManyFrom};
 use std::time::Duration;
 use tonic::Status;
 
@@ -75,15 +75,17 @@ impl ManyAsk {
 /// Consumer that reads the events of many runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ManyConsumer {
-    pub(crate) name: String,
+    pub(crate) key: ConsumerKey,
     /// Position that the reader gives.
     pub(crate) place: Option<ConsumerPlace>,
 }
 
-/// Parses a request. `scope`: the owner whose runs alone the caller may see; `key` seals the cursors of consumers.
+/// Parses a request of this owner. `scope`: the owner whose runs alone the caller may see; `key` seals the cursors of
+/// consumers.
 pub(crate) fn events_of_many(
     request: &pb::StreamEventsRequest,
     node: NodeId,
+    owner: &str,
     scope: Option<String>,
     key: &DigestKey,
 ) -> Result<ManyAsk, Status> {
@@ -108,9 +110,14 @@ pub(crate) fn events_of_many(
     let fails_on_gap = fails_on_gap(request, &mut found);
     let until_head = until_head(request, &mut found);
     let consumer = consumer_name(request, &mut found).map(|name| {
+        let consumer = ConsumerKey {
+            run: None,
+            owner: owner.to_owned(),
+            name,
+        };
         let place = match &request.position {
             Some(Asked::Cursor(bytes)) => {
-                let place = many_cursor::place(bytes, &name, key);
+                let place = many_cursor::place(bytes, &consumer, key);
                 if place.is_none() {
                     let why = "is not one that this consumer was given";
                     found.push(Violation::new("cursor", why));
@@ -119,7 +126,10 @@ pub(crate) fn events_of_many(
             }
             _ => None,
         };
-        ManyConsumer { name, place }
+        ManyConsumer {
+            key: consumer,
+            place,
+        }
     });
     no_violations(&found)?;
     Ok(ManyAsk {
@@ -207,7 +217,7 @@ mod tests {
     }
 
     fn parsed(request: &pb::StreamEventsRequest) -> Result<ManyAsk, Status> {
-        events_of_many(request, NodeId::from_u128(1), None, &key())
+        events_of_many(request, NodeId::from_u128(1), "uid:0", None, &key())
     }
 
     #[test]
