@@ -13,7 +13,7 @@ use crate::{
 };
 use futures_util::future::Either;
 use http::{HeaderMap, Request, Response};
-use kennel_supervisor::{LoggedRequest, Supervisor, TrailEntry, TrailRecord};
+use kennel_supervisor::{DeniedCaller, LoggedRequest, Supervisor, TrailEntry, TrailRecord};
 use std::{
     future::{Ready, ready},
     sync::Arc,
@@ -112,6 +112,7 @@ impl Gate {
 
     fn record(&self, path: &str, peer: &Peer, caller: Caller, status: &Status) {
         let Some(trail) = &self.trail else { return };
+        let is_named = !caller.owner.is_empty();
         let method = json::method(path).unwrap_or(OTHER);
         let info = status.get_details_error_info();
         let denied = LoggedRequest {
@@ -129,11 +130,12 @@ impl Gate {
             (_, Origin::Network { address, .. }) => denied.with("address", address.to_string()),
             _ => denied,
         };
-        let run = match peer.verdict {
-            PeerVerdict::OfARun(run) => run.map(|run| run.to_string()),
-            _ => None,
+        let (run, of) = match peer.verdict {
+            PeerVerdict::OfARun(Some(run)) => (Some(run.to_string()), DeniedCaller::Run),
+            _ if is_named => (None, DeniedCaller::Named),
+            _ => (None, DeniedCaller::Stranger),
         };
-        trail.audit_denied(TrailRecord::now(run, TrailEntry::Request(denied)));
+        trail.audit_denied(TrailRecord::now(run, TrailEntry::Request(denied)), of);
     }
 }
 

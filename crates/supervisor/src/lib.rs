@@ -15,8 +15,8 @@ mod streams;
 pub mod telemetry;
 
 pub use audit_log::{
-    ChainChecked, ChainError, ChainHead, LoggedProcess, LoggedRequest, LoggedSignal, ServiceEvent,
-    TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
+    ChainChecked, ChainError, ChainHead, DeniedCaller, LoggedProcess, LoggedRequest, LoggedSignal,
+    ServiceEvent, TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
     export_audit_chain,
 };
 pub use base::calls::*;

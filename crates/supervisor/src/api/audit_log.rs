@@ -1,7 +1,7 @@
 //! The calls that write and read the audit log.
 
 use crate::{
-    audit_log::{TrailAsk, TrailReader, TrailRecord},
+    audit_log::{DeniedCaller, TrailAsk, TrailReader, TrailRecord},
     registry::Supervisor,
 };
 use tokio::sync::watch;
@@ -19,8 +19,8 @@ impl Supervisor {
 
     /// Records that a caller without permission was refused: the first refusal at once, then those of a minute as one
     /// line, so that a flood of refusals pushes nothing else out.
-    pub fn audit_denied(&self, record: TrailRecord) {
-        self.shared.trail.deny(record);
+    pub fn audit_denied(&self, record: TrailRecord, of: DeniedCaller) {
+        self.shared.trail.deny(record, of);
     }
 
     /// Queues a record at once and does not report whether it was written.

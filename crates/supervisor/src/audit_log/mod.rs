@@ -150,6 +150,17 @@ pub struct LoggedProcess {
     pub result: String,
 }
 
+/// Caller whose request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeniedCaller {
+    /// The access file does not name it.
+    Stranger,
+    /// It has a role, and not the one that it needs.
+    Named,
+    /// A process of a run.
+    Run,
+}
+
 /// Something that happened to the service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceEvent {
@@ -231,7 +242,7 @@ enum Job {
     /// One of many similar calls: they are counted together for a while.
     Counted(Box<TrailRecord>),
     /// A refused caller's request: refusals are counted together for longer, whatever was requested.
-    Denied(Box<TrailRecord>),
+    Denied(Box<TrailRecord>, DeniedCaller),
     Flush(oneshot::Sender<()>),
 }
 
@@ -280,8 +291,8 @@ impl Trail {
     }
 
     /// Queues the refusal of a caller without permission.
-    pub(crate) fn deny(&self, record: TrailRecord) {
-        self.hand_in(Job::Denied(Box::new(record)));
+    pub(crate) fn deny(&self, record: TrailRecord, of: DeniedCaller) {
+        self.hand_in(Job::Denied(Box::new(record), of));
     }
 
     /// Queues a line, and waits a moment until it is in its file.

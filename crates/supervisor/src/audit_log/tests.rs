@@ -204,11 +204,11 @@ async fn refused_callers_are_summed() {
         record
     };
     for rpc in 0..1000 {
-        trail.deny(denied(1, rpc));
+        trail.deny(denied(1, rpc), DeniedCaller::Stranger);
     }
     // More users than are counted.
     for by in 1..100 {
-        trail.deny(denied(by, 0));
+        trail.deny(denied(by, 0), DeniedCaller::Stranger);
     }
     let all = read(&trail, everything()).await;
     let calls = all.iter().filter_map(|record| match &record.entry {
@@ -226,10 +226,10 @@ async fn refused_runs_take_no_place_of_users() {
     let trail = Trail::open(dir.path());
     for _ in 0..2 {
         for run in 0..200 {
-            trail.deny(denied(0, Some(run)));
+            trail.deny(denied(0, Some(run)), DeniedCaller::Run);
         }
     }
-    trail.deny(denied(7, None));
+    trail.deny(denied(7, None), DeniedCaller::Stranger);
     let all = read(&trail, everything()).await;
     let requests = all.iter().filter_map(|record| match &record.entry {
         TrailEntry::Request(request) => Some((record.run.is_some(), request)),
@@ -245,6 +245,24 @@ async fn refused_runs_take_no_place_of_users() {
     }
     assert_eq!((of_runs, of_their_user, of_another), (32, 368, 1));
     assert_eq!(trail.lost(), 0);
+}
+
+#[tokio::test]
+async fn refused_strangers_take_no_place_of_named_principals() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trail = Trail::open(dir.path());
+    for by in 1000..1100 {
+        trail.deny(denied(by, None), DeniedCaller::Stranger);
+    }
+    for by in 200..300 {
+        trail.deny(denied(by, None), DeniedCaller::Named);
+    }
+    let all = read(&trail, everything()).await;
+    let named = all.iter().filter(|record| match &record.entry {
+        TrailEntry::Request(request) => request.by.starts_with("uid:2"),
+        _ => false,
+    });
+    assert_eq!(named.count(), 100);
 }
 
 /// Writes the audit log of three servers, over a torn line; returns its file.

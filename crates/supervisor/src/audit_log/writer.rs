@@ -1,7 +1,7 @@
 //! The thread that writes the audit log.
 
 use super::{
-    Job, LoggedRequest, TrailEntry, TrailRecord,
+    DeniedCaller, Job, LoggedRequest, TrailEntry, TrailRecord,
     chain::{self, ChainHead},
     files,
 };
@@ -35,10 +35,10 @@ const TICK: Duration = Duration::from_secs(1);
 const COUNT_FOR: Duration = Duration::from_secs(10);
 /// Time for which refusals of one user and reason are counted together.
 const DENIED_FOR: Duration = Duration::from_mins(1);
-/// Most users and reasons whose refusals are counted at a time; refusals of further ones are lost, and counted as lost.
-const DENIED_MAX: usize = 16;
-/// Most runs, with their reasons, whose refusals are counted apart at a time. They take no place of users.
-const DENIED_RUNS_MAX: usize = 16;
+/// Most callers of each kind, with their reasons, whose refusals are counted at a time, in the order of [`DeniedCaller`].
+/// They take no place of another kind. Refusals of further ones are lost, and counted as lost; those of runs are counted
+/// for their user.
+const DENIED_MAX: [usize; 3] = [16, 256, 16];
 /// Most kinds of calls that are counted at a time.
 const COUNTED_MAX: usize = 1024;
 /// Bytes at the end of a file in which its last line is searched; no line is nearly as long.
@@ -54,7 +54,7 @@ pub(super) struct Writer {
     pending: VecDeque<TrailRecord>,
     waiting: Vec<oneshot::Sender<()>>,
     counted: Vec<(Instant, TrailRecord)>,
-    denied: Vec<(Instant, TrailRecord)>,
+    denied: [Vec<(Instant, TrailRecord)>; DENIED_MAX.len()],
     /// Written, but not synced.
     dirty: bool,
     /// Whether the failure to write was logged.
@@ -81,7 +81,7 @@ impl Writer {
             pending: VecDeque::new(),
             waiting: Vec::new(),
             counted: Vec::new(),
-            denied: Vec::new(),
+            denied: Default::default(),
             dirty: false,
             failure_logged: false,
             aged: None,
@@ -118,7 +118,8 @@ impl Writer {
     }
 
     fn is_idle(&self) -> bool {
-        let counts = !self.counted.is_empty() || !self.denied.is_empty();
+        let denied = self.denied.iter().any(|sums| !sums.is_empty());
+        let counts = denied || !self.counted.is_empty();
         !self.dirty && self.pending.is_empty() && !counts
     }
 
@@ -129,7 +130,7 @@ impl Writer {
                 self.waiting.extend(written);
             }
             Job::Counted(record) => self.count(*record),
-            Job::Denied(record) => self.deny(*record),
+            Job::Denied(record, of) => self.deny(*record, of),
             Job::Flush(written) => {
                 self.end_counts(None, None);
                 self.waiting.push(written);
@@ -158,27 +159,21 @@ impl Writer {
     }
 
     /// Counts refused callers like [`Self::count`]; there may be any number of them.
-    fn deny(&mut self, record: TrailRecord) {
+    fn deny(&mut self, record: TrailRecord, of: DeniedCaller) {
         let is_like = |one: &LoggedRequest, other: &LoggedRequest| one.is_denied_like(other);
-        if add_to(&mut self.denied, &record, is_like) {
+        let sums = &mut self.denied[of as usize];
+        if add_to(sums, &record, is_like) {
             return;
         }
-        let of_runs = |of_run: bool| {
-            let sums = self.denied.iter();
-            sums.filter(|(_, sum)| sum.run.is_some() == of_run).count()
-        };
-        if record.run.is_some() && of_runs(true) >= DENIED_RUNS_MAX {
-            // Further runs of a user are counted together.
-            return self.deny(TrailRecord {
-                run: None,
-                ..record
-            });
-        }
-        if record.run.is_none() && of_runs(false) >= DENIED_MAX {
+        if sums.len() >= DENIED_MAX[of as usize] {
+            if of == DeniedCaller::Run {
+                let run = None;
+                return self.deny(TrailRecord { run, ..record }, DeniedCaller::Stranger);
+            }
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.denied.extend(sum_after(&record));
+        sums.extend(sum_after(&record));
         self.pend(record);
     }
 
@@ -190,7 +185,9 @@ impl Writer {
             due.collect::<Vec<_>>()
         };
         let mut due = due_of(&mut self.counted, counted);
-        due.extend(due_of(&mut self.denied, denied));
+        for sums in &mut self.denied {
+            due.extend(due_of(sums, denied));
+        }
         for (_, sum) in due {
             if let TrailEntry::Request(request) = &sum.entry
                 && request.calls > 0
