@@ -2,7 +2,7 @@
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
 //! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
-//! `bench tls`, `bench quota`, `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees, `bench tls 2` two rounds. `bench profile` is `make profile`, `bench growth` is
+//! `bench tls`, `bench quota`, `bench flood`, `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees, `bench tls 2` two rounds. `bench profile` is `make profile`, `bench growth` is
 //! `make growth`. `bench fleet-store` simulates the leases and spawns of up to 10,000 nodes on one Postgres, `bench history`
 //! fills a Postgres with up to 300,000 ended runs; a number takes that size alone. Neither is part of the whole.
 //!
@@ -11,6 +11,7 @@
 mod counts;
 mod fleet;
 mod fleet_store;
+mod flood;
 mod floor;
 mod growth;
 mod idle;
@@ -104,6 +105,9 @@ async fn measure(words: &[String]) {
     }
     if wanted("quota") {
         quota::measure(&mut table).await;
+    }
+    if wanted("flood") {
+        flood::measure(&mut table).await;
     }
     if wanted("idle") {
         idle::measure(&mut table).await;

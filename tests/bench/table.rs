@@ -208,6 +208,10 @@ impl Times {
     pub(crate) fn p99(&self) -> String {
         readable(self.at(99))
     }
+
+    pub(crate) fn max(&self) -> String {
+        readable(self.at(100))
+    }
 }
 
 fn readable(took: Duration) -> String {

@@ -7,7 +7,8 @@ use crate::{
 use kennel_client::Connection;
 use kennel_proto::pb::{self, ApiAccess};
 use kennel_tests::{
-    Heard, Options, PATIENCE, cases, eventually_async, must, new_run_id, pattern, sh, within,
+    Heard, Options, PATIENCE, cases, client::duration, eventually_async, must, new_run_id, pattern,
+    sh, within,
 };
 use std::{
     fmt::Write as _,
@@ -53,7 +54,7 @@ fn quota(refused: &Status) -> String {
 }
 
 /// Owners with a quota, each of one case.
-const QUOTAS: [(&str, &str); 8] = [
+const QUOTAS: [(&str, &str); 9] = [
     ("live", "live_runs = 2"),
     ("rate", "spawns_per_second = 2"),
     ("paced", "live_runs = 1"),
@@ -62,6 +63,7 @@ const QUOTAS: [(&str, &str); 8] = [
     ("slow", "output_bytes_per_second = 20000"),
     ("flight", "stream_bytes = 100000"),
     ("parent", "live_runs = 2"),
+    ("rows", "record_bytes = 20000"),
 ];
 
 /// Starts a server where each of them has a certificate, and its quota is in force.
@@ -76,7 +78,7 @@ async fn with_quotas() -> Net {
     .await
 }
 
-// The last three replace the server.
+// The last four replace the server.
 cases! {
     fn quotas_of_owners(mut with_quotas().await);
     spawns_above_the_rate_are_refused,
@@ -84,6 +86,7 @@ cases! {
     streams_of_an_owner_are_bounded,
     bytes_in_flight_of_an_owner_are_bounded,
     children_count_for_the_owner_of_their_parent,
+    records_of_an_owner_are_bounded,
     live_runs_of_an_owner_are_bounded,
     output_on_disk_of_an_owner_is_bounded,
     output_above_the_rate_waits_and_is_whole,
@@ -128,9 +131,59 @@ async fn spawns_above_the_rate_are_refused(net: &mut Net) {
         }
     }
     assert!(refused > 0, "40 at once");
-    eventually_async("a client that tries again gets in", PATIENCE, async || {
+    let run = eventually_async("a client that tries again gets in", PATIENCE, async || {
         spawn(&owner).await.ok()
     })
+    .await;
+    // Another attempt is another command.
+    let refused = eventually_async("restarts above the rate", PATIENCE, async || {
+        let request = pb::RestartRequest {
+            run_id: run.clone(),
+            grace: Some(duration(Duration::ZERO)),
+            ..pb::RestartRequest::default()
+        };
+        let status = owner.processes().restart(request).await.err()?;
+        (status.code() == Code::ResourceExhausted).then_some(status)
+    })
+    .await;
+    assert_eq!(quota(&refused), "spawns a second of this owner");
+}
+
+async fn records_of_an_owner_are_bounded(net: &mut Net) {
+    const FULL: &str = "bytes of records of this owner";
+    let owner = net.by_certificate("rows").await;
+    let script = format!("exec sleep 300 # {}", "x".repeat(9000));
+    let first = must("first", spawn_script(&owner, &script).await);
+    must("second", spawn_script(&owner, &script).await);
+    let refused = spawn(&owner).await.expect_err("beyond the quota");
+    assert_eq!(quota(&refused), FULL);
+    let annotate = pb::AnnotateRunRequest {
+        run_id: first.clone(),
+        set: [("a".to_owned(), "b".to_owned())].into(),
+        ..pb::AnnotateRunRequest::default()
+    };
+    let refused = owner.processes().annotate_run(annotate).await;
+    assert_eq!(quota(&refused.expect_err("beyond the quota")), FULL);
+    let fence = pb::AbortRequest {
+        run_id: new_run_id(),
+        ..pb::AbortRequest::default()
+    };
+    let refused = owner.processes().abort(fence).await;
+    assert_eq!(quota(&refused.expect_err("beyond the quota")), FULL);
+    let bob = net.by_certificate("bob").await;
+    must("another owner's", spawn(&bob).await);
+
+    // Its runs end, and the next server knows what is stored.
+    abort(&owner, &first).await;
+    net.kennel.kill_server();
+    eventually_async(
+        "rows are counted by the next server",
+        PATIENCE,
+        async || {
+            let status = spawn(&owner).await.err()?;
+            (status.code() == Code::ResourceExhausted).then(|| assert_eq!(quota(&status), FULL))
+        },
+    )
     .await;
 }
 

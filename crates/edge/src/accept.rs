@@ -78,7 +78,8 @@ pub(crate) struct Connection {
     tokens: Mutex<HashSet<Bearer>>,
     /// Its slot, until it has ended.
     place: Weak<Place>,
-    /// Fires when its credentials are no longer valid, or another client has its slot.
+    /// Fires when its credentials are no longer valid, its owner's calls are refused without end, or another client has
+    /// its slot.
     cut: CancellationToken,
 }
 
@@ -134,6 +135,11 @@ impl Connection {
 
     fn tokens(&self) -> MutexGuard<'_, HashSet<Bearer>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.is_cancelled()
     }
 
     /// Ends the connection.

@@ -1,12 +1,19 @@
-//! Bytes in flight of owners: of their answers those that the transport holds because the client has not taken them.
+//! What the calls of an owner take of the server's memory, for its quotas: calls in progress, bytes of requests that
+//! were received, also of one whose body never ends, and bytes of answers that were produced and not yet written by the
+//! transport.
 //!
-//! An owner at its quota waits, stream by stream, until its clients have read; no byte is lost. A call of which nothing
-//! is in flight may always send one message, so that no call waits for another client to read.
+//! A call or a request beyond its quota is refused; as many refusals as calls may wait for their answer, and further ones
+//! end their connection. At the quota of answers each call may have one message in flight,
+//! and waits for its next one until there is room: it loses nothing, and unary calls are answered. New streams are
+//! refused.
 
 use crate::{
-    access::Caller,
+    accept::Connection,
+    access::{Caller, Quota},
+    deadline,
     layer::{Answer, Middleware},
-    shares::Shares,
+    pace::Pace,
+    shares::{Kind, Share, Shares, Used},
 };
 use bytes::Bytes;
 use http::{Request, Response};
@@ -16,86 +23,192 @@ use std::{
     num::NonZeroU64,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
 };
-use tokio::sync::watch;
 use tonic::{Status, body::Body};
 use tower::Service;
 
-/// Number of bytes in flight of one owner. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct InFlight(Arc<watch::Sender<u64>>);
+/// Length of the head of a message in a body of gRPC: a flag, then the number of bytes.
+const HEAD_BYTES: usize = 5;
 
-impl InFlight {
-    /// Returns the number of bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        *self.0.borrow()
-    }
-
-    /// Whether a call has it.
-    pub(crate) fn is_in_use(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
-    }
+/// Counts what calls take of their owner's quota.
+#[derive(Clone, Debug)]
+pub(crate) struct Counting {
+    pub(crate) shares: Shares,
+    /// Paces refusals.
+    pub(crate) pace: Pace,
 }
 
-/// Bounds the bytes in flight of owners.
-#[derive(Clone, Debug)]
-pub(crate) struct BytesInFlight(pub(crate) Shares);
-
-impl<S, B> Middleware<S, Request<B>> for BytesInFlight
+impl<S> Middleware<S, Request<Body>> for Counting
 where
-    S: Service<Request<B>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
 {
     type Future = Answer<S::Error>;
 
-    fn call(&self, inner: &mut S, request: Request<B>) -> Self::Future {
+    fn call(&self, inner: &mut S, request: Request<Body>) -> Self::Future {
         let caller = request.extensions().get::<Caller>();
-        let of_call = caller.and_then(|caller| {
-            let most = caller.quota.stream_bytes?;
-            Some(OfCall {
-                most,
-                of_owner: self.0.in_flight(&caller.owner),
-                own: Arc::default(),
+        let Some(caller) = caller.filter(|caller| caller.quota != Quota::default()) else {
+            return Box::pin(inner.call(request));
+        };
+        let (quota, owner) = (caller.quota, caller.owner.clone());
+        let share = self.shares.of(&owner);
+        let call = match share.take(Kind::Calls, &quota) {
+            Ok(call) => call,
+            Err(refused) => {
+                let waits = share.take(Kind::Refusals, &quota).ok();
+                if waits.is_none() && caller.via.is_none() {
+                    // Refusals without end cost others time: those of a connection end with it.
+                    let connection = request.extensions().get::<Arc<Connection>>();
+                    connection.inspect(|connection| connection.cut());
+                }
+                let budget = deadline::of_headers(request.headers());
+                let pace = self.pace.clone();
+                return Box::pin(async move {
+                    if waits.is_some() {
+                        pace.pause(&owner, budget).await;
+                    }
+                    Ok(refused.into_http())
+                });
+            }
+        };
+        let received = Arc::new(Mutex::new(share.begin(Kind::RequestBytes)));
+        let of_body = Arc::clone(&received);
+        let answer = inner.call(request.map(|body| {
+            Body::new(Received {
+                body,
+                quota,
+                message: Message::default(),
+                used: of_body,
             })
-        });
-        let answer = inner.call(request);
+        }));
         Box::pin(async move {
             let response = answer.await?;
-            Ok(match of_call {
-                None => response,
-                Some(of_call) => response.map(|body| {
-                    Body::new(Held {
-                        body,
-                        of_call,
-                        room: None,
-                    })
-                }),
-            })
+            // What is left of the request is what its body has.
+            drop(received);
+            Ok(response.map(|body| {
+                Body::new(Held {
+                    body,
+                    of_call: OfCall {
+                        most: quota.stream_bytes,
+                        of_owner: share,
+                        own: Arc::default(),
+                    },
+                    room: None,
+                    _call: call,
+                })
+            }))
         })
+    }
+}
+
+/// How much of a message in a body has come.
+#[derive(Debug, Default)]
+struct Message {
+    head: [u8; HEAD_BYTES],
+    came: usize,
+}
+
+impl Message {
+    /// Follows the next bytes of the body.
+    fn pass(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            let end = match self.came {
+                ..HEAD_BYTES => HEAD_BYTES,
+                _ => self.len(),
+            };
+            let (next, rest) = data.split_at(data.len().min(end - self.came));
+            if let Some(head) = self.head.get_mut(self.came..self.came + next.len()) {
+                head.copy_from_slice(next);
+            }
+            self.came += next.len();
+            data = rest;
+            if self.came == self.len() {
+                *self = Self::default();
+            }
+        }
+    }
+
+    /// Returns the length of the message with its head, once that has come.
+    fn len(&self) -> usize {
+        let [_, len @ ..] = self.head;
+        HEAD_BYTES + u32::from_be_bytes(len) as usize
+    }
+}
+
+/// The body of a request, counted as it is received.
+struct Received {
+    body: Body,
+    quota: Quota,
+    /// The message whose end has not come.
+    message: Message,
+    /// Also held by the call until it is answered.
+    used: Arc<Mutex<Used>>,
+}
+
+impl HttpBody for Received {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Self {
+            body,
+            quota,
+            message,
+            used,
+        } = &mut *self;
+        let is_answered = Arc::strong_count(used) == 1;
+        let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_answered {
+            // A stream of requests: the messages before this one were taken, one at a time.
+            let taken = used.amount().saturating_sub(message.came as u64);
+            used.give_back(taken);
+        }
+        let Some(frame) = ready!(Pin::new(body).poll_frame(cx)) else {
+            return Poll::Ready(None);
+        };
+        let frame = frame?;
+        if let Some(data) = frame.data_ref() {
+            used.take(data.len() as u64, quota)?;
+            message.pass(data);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
 /// The bytes in flight of one call.
 #[derive(Clone, Debug)]
 struct OfCall {
-    most: NonZeroU64,
-    of_owner: InFlight,
+    /// Absent: they are not bounded.
+    most: Option<NonZeroU64>,
+    of_owner: Arc<Share>,
     own: Arc<AtomicU64>,
 }
 
 impl OfCall {
     /// Whether another message may be sent now.
     fn has_room(&self, all: u64) -> bool {
-        all < self.most.get() || self.own.load(Ordering::Relaxed) == 0
+        let is_below = self.most.is_none_or(|most| all < most.get());
+        is_below || self.own.load(Ordering::Relaxed) == 0
     }
 
     /// Waits until another message may be sent.
     async fn room(self) {
-        let mut all = self.of_owner.0.subscribe();
+        let mut all = self.of_owner.follow(Kind::AnswerBytes);
         // The sender is held here.
         let _ = all.wait_for(|all| self.has_room(*all)).await;
     }
@@ -103,33 +216,35 @@ impl OfCall {
     /// Counts these bytes until the transport has written them.
     fn hold(&self, bytes: Bytes) -> Bytes {
         let len = bytes.len() as u64;
-        if len == 0 {
+        if len == 0 || self.most.is_none() {
             return bytes;
         }
         self.own.fetch_add(len, Ordering::Relaxed);
-        self.of_owner.0.send_modify(|all| *all += len);
-        let of_call = self.clone();
-        Bytes::from_owner(Message { bytes, of_call })
+        let mut used = self.of_owner.begin(Kind::AnswerBytes);
+        // It was produced: no quota refuses it any more.
+        let _ = used.take(len, &Quota::default());
+        let own = Arc::clone(&self.own);
+        Bytes::from_owner(Sent { bytes, used, own })
     }
 }
 
 /// Bytes of an answer, counted as long as they are there.
-struct Message {
+struct Sent {
     bytes: Bytes,
-    of_call: OfCall,
+    used: Used,
+    own: Arc<AtomicU64>,
 }
 
-impl AsRef<[u8]> for Message {
+impl AsRef<[u8]> for Sent {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Message {
+impl Drop for Sent {
     fn drop(&mut self) {
-        let len = self.bytes.len() as u64;
-        self.of_call.own.fetch_sub(len, Ordering::Relaxed);
-        self.of_call.of_owner.0.send_modify(|all| *all -= len);
+        // Before those who wait for room are woken, by the drop of what is used.
+        self.own.fetch_sub(self.used.amount(), Ordering::Relaxed);
     }
 }
 
@@ -138,6 +253,8 @@ struct Held {
     body: Body,
     of_call: OfCall,
     room: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// The call lasts as long as its answer.
+    _call: Used,
 }
 
 impl HttpBody for Held {
@@ -152,9 +269,10 @@ impl HttpBody for Held {
             body,
             of_call,
             room,
+            ..
         } = &mut *self;
         // Before the next message is made: it is at its reader or still in its source.
-        if room.is_some() || !of_call.has_room(of_call.of_owner.bytes()) {
+        if room.is_some() || !of_call.has_room(of_call.of_owner.used(Kind::AnswerBytes)) {
             let waiting = room.get_or_insert_with(|| Box::pin(of_call.clone().room()));
             ready!(waiting.as_mut().poll(cx));
             *room = None;
@@ -175,20 +293,25 @@ impl HttpBody for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{auth::Peer, layer::With};
     use futures_util::FutureExt;
-    use std::future::poll_fn;
+    use std::{convert::Infallible, future::poll_fn, num::NonZeroU32};
+    use tokio::sync::{Semaphore, mpsc};
+    use tonic_types::StatusExt;
+    use tower::{Layer, service_fn};
 
-    fn call(of_owner: &InFlight, messages: usize) -> Held {
+    fn call(of_owner: &Arc<Share>, messages: usize) -> Held {
         let frame = || Ok::<_, Status>(Frame::data(Bytes::from_static(&[7; 10])));
         let frames = (0..messages).map(|_| frame()).collect::<Vec<_>>();
         Held {
             body: Body::new(Frames(frames)),
             of_call: OfCall {
-                most: NonZeroU64::new(25).expect("not zero"),
+                most: NonZeroU64::new(25),
                 of_owner: of_owner.clone(),
                 own: Arc::default(),
             },
             room: None,
+            _call: of_owner.begin(Kind::Calls),
         }
     }
 
@@ -219,26 +342,26 @@ mod tests {
 
     #[tokio::test]
     async fn calls_wait_at_the_quota_and_lose_nothing() {
-        let of_owner = InFlight::default();
+        let of_owner = Arc::<Share>::default();
         let (mut first, mut second) = (call(&of_owner, 5), call(&of_owner, 2));
         let held = taken(&mut first);
-        assert_eq!((held.len(), of_owner.bytes()), (3, 30));
+        assert_eq!((held.len(), of_owner.used(Kind::AnswerBytes)), (3, 30));
         // Nothing of it is in flight: it sends a message all the same.
         let own = taken(&mut second);
-        assert_eq!((own.len(), of_owner.bytes()), (1, 40));
+        assert_eq!((own.len(), of_owner.used(Kind::AnswerBytes)), (1, 40));
         assert!(taken(&mut first).is_empty());
 
         drop(held);
         let rest = taken(&mut first);
-        assert_eq!((rest.len(), of_owner.bytes()), (2, 30));
+        assert_eq!((rest.len(), of_owner.used(Kind::AnswerBytes)), (2, 30));
         drop((rest, own));
         assert_eq!(taken(&mut second).len(), 1);
-        assert_eq!(of_owner.bytes(), 0);
+        assert_eq!(of_owner.used(Kind::AnswerBytes), 0);
     }
 
     #[tokio::test]
     async fn waiting_call_is_woken_by_a_reader() {
-        let of_owner = InFlight::default();
+        let of_owner = Arc::<Share>::default();
         let mut first = call(&of_owner, 4);
         let held = taken(&mut first);
         let waiting =
@@ -251,5 +374,168 @@ mod tests {
             frame.expect("no error").into_data().expect("data").len(),
             10
         );
+    }
+
+    /// A caller of this owner, with a quota of two calls and 50 bytes.
+    fn request(owner: &str, body: Body) -> Request<Body> {
+        let mut request = Request::new(body);
+        request.extensions_mut().insert(Caller {
+            owner: owner.to_owned(),
+            quota: Quota {
+                calls: NonZeroU32::new(2),
+                request_bytes: NonZeroU64::new(50),
+                ..Quota::default()
+            },
+            ..Caller::default()
+        });
+        request
+    }
+
+    fn counting() -> Counting {
+        let shares = Shares::default();
+        Counting {
+            shares: shares.clone(),
+            pace: Pace::of(shares),
+        }
+    }
+
+    fn quota(answer: &Response<Body>) -> Option<String> {
+        let status = Status::from_header_map(answer.headers())?;
+        let info = status.get_details_error_info()?;
+        info.metadata.get("quota").cloned()
+    }
+
+    #[tokio::test]
+    async fn calls_count_until_their_answer_is_sent() {
+        let go = Arc::new(Semaphore::new(0));
+        let waits = Arc::clone(&go);
+        let mut service = With(counting()).layer(service_fn(move |_: Request<Body>| {
+            let go = Arc::clone(&waits);
+            async move {
+                go.acquire().await.expect("it is open").forget();
+                let answer = Frames(vec![Ok(Frame::data(Bytes::from_static(b"x")))]);
+                Ok::<_, Infallible>(Response::new(Body::new(answer)))
+            }
+        }));
+        let mut call = |owner| service.call(request(owner, Body::empty()));
+        let (first, second) = (tokio::spawn(call("team")), tokio::spawn(call("team")));
+        let refused = call("team").await.expect("an answer");
+        let name = "calls in progress of this owner";
+        assert_eq!(quota(&refused).as_deref(), Some(name));
+        let other = tokio::spawn(call("other"));
+        go.add_permits(3);
+        let unread = [first.await, second.await, other.await];
+        let unread = unread.map(|answer| answer.expect("no panic").expect("an answer"));
+        assert!(unread.iter().all(|answer| quota(answer).is_none()));
+        let refused = call("team").await.expect("an answer");
+        assert_eq!(quota(&refused).as_deref(), Some(name), "they are not read");
+        drop(unread);
+        go.add_permits(1);
+        let last = call("team").await.expect("an answer");
+        assert_eq!(quota(&last), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_without_end_end_their_connection() {
+        let mut service = With(counting()).layer(service_fn(|_: Request<Body>| async {
+            std::future::pending::<Result<Response<Body>, Infallible>>().await
+        }));
+        let connection = Connection::new(Peer::of_network([127, 0, 0, 1].into(), None));
+        let mut call = || {
+            let mut request = request("team", Body::empty());
+            request.extensions_mut().insert(Arc::clone(&connection));
+            service.call(request)
+        };
+        let calls = [call(), call()];
+        let refused: Vec<_> = (0..2).map(|_| call()).collect();
+        assert!(!connection.is_cut());
+        let last = call();
+        assert!(connection.is_cut());
+        drop((calls, refused, last));
+    }
+
+    #[tokio::test]
+    async fn unfinished_requests_count_their_bytes() {
+        let counting = counting();
+        let used = counting.shares.of("team");
+        let mut service =
+            With(counting).layer(service_fn(|mut request: Request<Body>| async move {
+                while let Some(frame) =
+                    poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await
+                {
+                    if let Err(refused) = frame {
+                        return Ok::<_, Infallible>(refused.into_http());
+                    }
+                }
+                Ok(Response::new(Body::empty()))
+            }));
+        let (sender, unfinished) = body(&[&[7; 30]]);
+        let mut first = service.call(request("team", unfinished));
+        assert!((&mut first).now_or_never().is_none());
+        assert_eq!(used.used(Kind::RequestBytes), 30);
+        let (_, more) = body(&[&[7; 30]]);
+        let refused = service
+            .call(request("team", more))
+            .await
+            .expect("an answer");
+        let name = "bytes of requests in flight of this owner";
+        assert_eq!(quota(&refused).as_deref(), Some(name));
+        let (_, others) = body(&[&[7; 30]]);
+        let other = service.call(request("other", others)).await;
+        assert_eq!(quota(&other.expect("an answer")), None);
+        drop((first, sender));
+        assert_eq!(used.used(Kind::RequestBytes), 0);
+    }
+
+    #[tokio::test]
+    async fn stream_of_requests_counts_its_unfinished_message() {
+        let share = Arc::<Share>::default();
+        let whole = [&[0, 0, 0, 0, 30][..], &[7; 30]].concat();
+        let (sender, sent) = body(&[&whole[..3], &whole[3..], &whole[..20]]);
+        let mut received = Received {
+            body: sent,
+            quota: Quota {
+                request_bytes: NonZeroU64::new(60),
+                ..Quota::default()
+            },
+            message: Message::default(),
+            used: Arc::new(Mutex::new(share.begin(Kind::RequestBytes))),
+        };
+        let mut counts = Vec::new();
+        while let Some(frame) = poll_fn(|cx| Pin::new(&mut received).poll_frame(cx)).now_or_never()
+        {
+            frame.expect("no end").expect("within the quota");
+            counts.push(share.used(Kind::RequestBytes));
+        }
+        assert_eq!(counts, [3, 35, 20]);
+        drop((sender, received));
+        assert_eq!(share.used(Kind::RequestBytes), 0);
+    }
+
+    /// Makes a body with these frames, which ends when its sender is dropped.
+    fn body(frames: &[&[u8]]) -> (mpsc::UnboundedSender<Bytes>, Body) {
+        let (sender, frames_of_body) = mpsc::unbounded_channel();
+        for frame in frames {
+            sender
+                .send(Bytes::copy_from_slice(frame))
+                .expect("it listens");
+        }
+        (sender, Body::new(Sending(frames_of_body)))
+    }
+
+    struct Sending(mpsc::UnboundedReceiver<Bytes>);
+
+    impl HttpBody for Sending {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            self.0
+                .poll_recv(cx)
+                .map(|data| data.map(|data| Ok(Frame::data(data))))
+        }
     }
 }

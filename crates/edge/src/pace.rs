@@ -8,6 +8,7 @@ use crate::{
     shares::Shares,
 };
 use http::{HeaderMap, HeaderValue, Request, Response};
+use std::time::Duration;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, body::Body};
 use tower::Service;
@@ -40,13 +41,28 @@ where
             if let Some(owner) = owner
                 && is_without_room(answer.headers())
             {
-                let pause = pace.shares.refusal(&owner);
-                let pause = budget.map_or(pause, |budget| pause.min(budget / 2));
-                // Over where the server ends.
-                let _ = tokio::time::timeout(pause, pace.ending.cancelled()).await;
+                pace.pause(&owner, budget).await;
             }
             Ok(answer)
         })
+    }
+}
+
+impl Pace {
+    #[cfg(test)]
+    pub(crate) fn of(shares: Shares) -> Self {
+        Self {
+            shares,
+            calls: TaskTracker::new(),
+            ending: CancellationToken::new(),
+        }
+    }
+
+    /// Waits before a refusal is answered: not beyond the deadline, nor when the server ends.
+    pub(crate) async fn pause(&self, owner: &str, budget: Option<Duration>) {
+        let pause = self.shares.refusal(owner);
+        let pause = budget.map_or(pause, |budget| pause.min(budget / 2));
+        let _ = tokio::time::timeout(pause, self.ending.cancelled()).await;
     }
 }
 
@@ -63,7 +79,7 @@ mod tests {
         layer::With,
         limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND},
     };
-    use std::{convert::Infallible, time::Duration};
+    use std::convert::Infallible;
     use tokio::time::Instant;
     use tonic::Status;
     use tower::{Layer, service_fn};
@@ -90,11 +106,7 @@ mod tests {
     }
 
     fn pace() -> Pace {
-        Pace {
-            shares: Shares::default(),
-            calls: TaskTracker::new(),
-            ending: CancellationToken::new(),
-        }
+        Pace::of(Shares::default())
     }
 
     fn full() -> Status {

@@ -9,7 +9,7 @@ use crate::{
     forward::{Forward, Links},
     gate::Gate,
     health,
-    in_flight::BytesInFlight,
+    in_flight::Counting,
     layer::With,
     limits,
     observe::Observing,
@@ -203,7 +203,11 @@ where
         calls: ending.calls.clone(),
         ending: ending.begun.clone(),
     };
-    let inside = (gate, BytesInFlight(shares), pace);
+    let counting = Counting {
+        shares,
+        pace: pace.clone(),
+    };
+    let inside = (gate, counting, pace);
     let incoming = accept::incoming(listeners, ending, &places, &refusals, &credentials, &judge);
     let serving = server(telemetry, inside, forward)
         .add_routes(routes)
@@ -279,12 +283,12 @@ fn listen(listening: ListeningSocket) -> io::Result<Listener> {
 }
 
 type Inner = Stack<With<Pace>, Stack<Either<With<Forward>, Identity>, Guarded>>;
-type Guarded = Stack<With<BytesInFlight>, Stack<With<Gate>, Outer>>;
+type Guarded = Stack<With<Counting>, Stack<With<Gate>, Outer>>;
 type Outer = Stack<With<Answers>, Stack<With<Observing>, Identity>>;
 
 fn server(
     telemetry: &Telemetry,
-    (gate, in_flight, pace): (Gate, BytesInFlight, Pace),
+    (gate, counting, pace): (Gate, Counting, Pace),
     forward: Option<Forward>,
 ) -> Server<Inner> {
     Server::builder()
@@ -293,7 +297,7 @@ fn server(
         .layer(With(Observing::new(telemetry.clone())))
         .layer(With(Answers::new(telemetry)))
         .layer(With(gate))
-        .layer(With(in_flight))
+        .layer(With(counting))
         .layer(option_layer(forward.map(With)))
         // An answer of another node was paced there.
         .layer(With(pace))

@@ -134,7 +134,8 @@ impl Processes {
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let budget = deadline::of(request.metadata());
         let scope = auth::scope(&request)?;
-        let call = request::abort(request.get_ref(), by)?;
+        let owner = auth::caller(&request)?.owner.clone();
+        let call = request::abort(request.get_ref(), by, owner)?;
         self.in_scope_or_absent(scope, call.run).await?;
         let waits = call.wait != AbortWait::None;
         let supervisor = self.supervisor.clone();

@@ -1,19 +1,19 @@
-//! Quota usage of owners: spawns per second, open streams, and their bytes in flight; and the rate of their refusals.
-//! Live runs and their output are counted where they are stored.
+//! Quota usage of owners: what their calls take, one count for each kind; and the rates of their spawns and refusals.
+//! Live runs, their output and records are counted where they are stored.
 
 use crate::{
-    access::Caller,
-    in_flight::InFlight,
+    access::{Caller, Quota},
     limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND},
     run_waits::{RunWait, RunWaits},
     status,
 };
 use std::{
     collections::HashMap,
+    num::{NonZeroU32, NonZeroU64},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tonic::Status;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,19 +40,145 @@ impl Paid {
     }
 }
 
+/// What is counted of an owner as long as it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Calls until their answer was sent, streams among them.
+    Calls,
+    /// Calls beyond these, until they are answered that they are.
+    Refusals,
+    /// Bytes of requests, whole or not, until they are answered.
+    RequestBytes,
+    /// Streams of events, attached terminals, and waits for output.
+    Streams,
+    /// Bytes of answers until the transport has written them.
+    AnswerBytes,
+}
+
+impl Kind {
+    const COUNT: usize = 5;
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Calls => "calls in progress",
+            Self::Refusals => "refused calls",
+            Self::RequestBytes => "bytes of requests in flight",
+            Self::Streams => "open streams",
+            Self::AnswerBytes => "bytes in flight",
+        }
+    }
+
+    /// Returns the bound in this quota; absent: there is none.
+    fn most(self, quota: &Quota) -> Option<u64> {
+        match self {
+            Self::Calls | Self::Refusals => quota.calls.map(|most| most.get().into()),
+            Self::RequestBytes => quota.request_bytes.map(NonZeroU64::get),
+            Self::Streams => quota.streams.map(|most| most.get().into()),
+            Self::AnswerBytes => quota.stream_bytes.map(NonZeroU64::get),
+        }
+    }
+
+    fn refusal(self, most: u64) -> Status {
+        status::too_many_of_owner(self.name(), most, SECOND)
+    }
+}
+
 /// Usage of one owner.
 #[derive(Debug, Default)]
-struct Share {
+pub(crate) struct Share {
+    rates: Mutex<Rates>,
+    used: [watch::Sender<u64>; Kind::COUNT],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Rates {
     spawns: Paid,
     refusals: Paid,
-    streams: u32,
-    in_flight: InFlight,
+}
+
+impl Share {
+    /// Returns how much of this kind is used.
+    pub(crate) fn used(&self, kind: Kind) -> u64 {
+        *self.used[kind as usize].borrow()
+    }
+
+    /// Follows how much of this kind is used; changes are reported when it becomes less.
+    pub(crate) fn follow(&self, kind: Kind) -> watch::Receiver<u64> {
+        self.used[kind as usize].subscribe()
+    }
+
+    /// Begins to count one more user of this kind, with nothing at first.
+    pub(crate) fn begin(self: &Arc<Self>, kind: Kind) -> Used {
+        Used {
+            share: Arc::clone(self),
+            kind,
+            amount: 0,
+        }
+    }
+
+    /// Takes one of this kind out of the quota.
+    pub(crate) fn take(self: &Arc<Self>, kind: Kind, quota: &Quota) -> Result<Used, Status> {
+        let mut used = self.begin(kind);
+        used.take(1, quota)?;
+        Ok(used)
+    }
+
+    fn rates(&self) -> MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An amount of one kind, counted until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Used {
+    share: Arc<Share>,
+    kind: Kind,
+    amount: u64,
+}
+
+impl Used {
+    /// Takes so much more out of the quota.
+    pub(crate) fn take(&mut self, more: u64, quota: &Quota) -> Result<(), Status> {
+        let most = self.kind.most(quota);
+        let mut refused = None;
+        self.share.used[self.kind as usize].send_if_modified(|all| {
+            refused = most.filter(|_| false);
+            if refused.is_none() {
+                *all += more;
+            }
+            // Waiting tasks wait for less.
+            false
+        });
+        match refused {
+            Some(most) => Err(self.kind.refusal(most)),
+            None => {
+                self.amount += more;
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts so much less.
+    pub(crate) fn give_back(&mut self, less: u64) {
+        self.amount -= less;
+        self.share.used[self.kind as usize].send_modify(|all| *all -= less);
+    }
+
+    pub(crate) fn amount(&self) -> u64 {
+        self.amount
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        self.give_back(self.amount);
+    }
 }
 
 /// All owners with usage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
-    owners: Arc<Mutex<HashMap<String, Share>>>,
+    owners: Arc<Mutex<HashMap<String, Arc<Share>>>>,
     runs: RunWaits,
 }
 
@@ -60,23 +186,8 @@ pub(crate) struct Shares {
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     _permit: OwnedSemaphorePermit,
-    _of_owner: OfOwner,
+    _of_owner: Used,
     _of_run: Option<RunWait>,
-}
-
-/// One stream of an owner.
-#[derive(Debug)]
-struct OfOwner {
-    shares: Shares,
-    owner: String,
-}
-
-impl Drop for OfOwner {
-    fn drop(&mut self) {
-        if let Some(share) = self.shares.lock().get_mut(&self.owner) {
-            share.streams = share.streams.saturating_sub(1);
-        }
-    }
 }
 
 impl Shares {
@@ -86,20 +197,20 @@ impl Shares {
     }
 
     fn spawn_at(&self, caller: &Caller, now: Instant) -> Result<(), Status> {
-        let Some(most) = caller.quota.spawns_per_second else {
+        let Some(most) = caller.quota.spawns_per_second.map(NonZeroU32::get) else {
             return Ok(());
         };
-        let mut shares = self.of(&caller.owner);
-        let share = shares.entry(caller.owner.clone()).or_default();
-        let (spawns, wait) = share.spawns.with_one(most.get(), now);
+        let share = self.of(&caller.owner);
+        let mut rates = share.rates();
+        let (spawns, wait) = rates.spawns.with_one(most, now);
         if !wait.is_zero() {
             return Err(status::too_many_of_owner(
                 "spawns a second",
-                most.get().into(),
+                most.into(),
                 wait,
             ));
         }
-        share.spawns = spawns;
+        rates.spawns = spawns;
         Ok(())
     }
 
@@ -110,12 +221,12 @@ impl Shares {
     }
 
     fn refusal_at(&self, owner: &str, now: Instant) -> Duration {
-        let mut shares = self.of(owner);
-        let share = shares.entry(owner.to_owned()).or_default();
-        let (refusals, wait) = share.refusals.with_one(REFUSALS_PER_SECOND, now);
+        let share = self.of(owner);
+        let mut rates = share.rates();
+        let (refusals, wait) = rates.refusals.with_one(REFUSALS_PER_SECOND, now);
         // One that waits longest leaves no debt to those that come after it.
         if wait <= REFUSAL_PAUSE_MAX {
-            share.refusals = refusals;
+            rates.refusals = refusals;
         }
         wait.min(REFUSAL_PAUSE_MAX)
     }
@@ -127,45 +238,18 @@ impl Shares {
         permit: OwnedSemaphorePermit,
     ) -> Result<StreamPlace, Status> {
         let of_run = self.wait_of_run(caller)?;
-        let mut shares = self.of(&caller.owner);
-        let share = shares.entry(caller.owner.clone()).or_default();
-        if let Some(most) = caller.quota.streams
-            && share.streams >= most.get()
+        let share = self.of(&caller.owner);
+        let of_owner = share.take(Kind::Streams, &caller.quota)?;
+        if let Some(most) = Kind::AnswerBytes.most(&caller.quota)
+            && share.used(Kind::AnswerBytes) >= most
         {
-            return Err(status::too_many_of_owner(
-                "open streams",
-                most.get().into(),
-                SECOND,
-            ));
+            return Err(Kind::AnswerBytes.refusal(most));
         }
-        if let Some(most) = caller.quota.stream_bytes
-            && share.in_flight.bytes() >= most.get()
-        {
-            return Err(status::too_many_of_owner(
-                "bytes in flight",
-                most.get(),
-                SECOND,
-            ));
-        }
-        share.streams += 1;
         Ok(StreamPlace {
             _permit: permit,
-            _of_owner: OfOwner {
-                shares: self.clone(),
-                owner: caller.owner.clone(),
-            },
+            _of_owner: of_owner,
             _of_run: of_run,
         })
-    }
-
-    /// Returns the number of bytes in flight of this owner.
-    pub(crate) fn in_flight(&self, owner: &str) -> InFlight {
-        let mut shares = self.of(owner);
-        shares
-            .entry(owner.to_owned())
-            .or_default()
-            .in_flight
-            .clone()
     }
 
     /// Takes a slot among the waiting calls of the caller's run; absent: the caller is in no run.
@@ -173,21 +257,24 @@ impl Shares {
         self.runs.begin(caller)
     }
 
-    fn of(&self, owner: &str) -> MutexGuard<'_, HashMap<String, Share>> {
+    /// Returns the usage of this owner.
+    pub(crate) fn of(&self, owner: &str) -> Arc<Share> {
         let mut shares = self.lock();
-        if shares.len() >= OWNERS_KEPT && !shares.contains_key(owner) {
+        if let Some(share) = shares.get(owner) {
+            return Arc::clone(share);
+        }
+        if shares.len() >= OWNERS_KEPT {
             let now = Instant::now();
             shares.retain(|_, share| {
-                share.streams > 0
-                    || share.in_flight.is_in_use()
-                    || share.spawns.is_ahead(now)
-                    || share.refusals.is_ahead(now)
+                let rates = *share.rates();
+                let is_ahead = rates.spawns.is_ahead(now) || rates.refusals.is_ahead(now);
+                is_ahead || Arc::strong_count(share) > 1
             });
         }
-        shares
+        Arc::clone(shares.entry(owner.to_owned()).or_default())
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Share>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Share>>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -195,7 +282,7 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{access::Quota, pb::Role};
+    use crate::pb::Role;
     use std::num::NonZeroU32;
     use tokio::sync::Semaphore;
     use tonic_types::StatusExt;

@@ -10,7 +10,7 @@ use crate::{
     open,
     reader::{Columns, Reader, STATEMENT_TIMEOUT, Where},
     record::Record,
-    select,
+    record_bytes, select,
     sql::Sql,
     writer::{Answer, Failure, Write, Writer},
 };
@@ -441,6 +441,11 @@ impl<R: Reader> Store for Durable<R> {
         let sql = sql.bind(key.run_text()).bind(key.owner.clone());
         let counts = self.read(sql, consumer::counts).await?.pop();
         Ok(counts.unwrap_or_default())
+    }
+
+    async fn record_bytes(&self, node: NodeId) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(record_bytes::select(node), record_bytes::row)
+            .await
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

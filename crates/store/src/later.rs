@@ -311,6 +311,10 @@ impl Store for Later {
         self.inner().await?.count_consumers(node, key).await
     }
 
+    async fn record_bytes(&self, node: NodeId) -> Result<Vec<(String, u64)>, StoreError> {
+        self.inner().await?.record_bytes(node).await
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.inner().await?.ping().await
     }

@@ -16,6 +16,7 @@ mod open;
 mod postgres;
 mod reader;
 mod record;
+mod record_bytes;
 mod select;
 mod sql;
 mod sqlite;
@@ -37,6 +38,7 @@ pub use list::{
 };
 pub use node::{EpochRow, LeftStop, NodeRow, Opening};
 pub use open::{OpenError, open};
+pub use record_bytes::{ROW_BYTES, row_bytes};
 pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
@@ -522,6 +524,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         node: NodeId,
         key: &ConsumerKey,
     ) -> Result<(u64, u64), StoreError>;
+
+    /// Returns the bytes of the rows of a node by owner.
+    async fn record_bytes(&self, node: NodeId) -> Result<Vec<(String, u64)>, StoreError>;
 
     /// Whether the store answers, and would accept writes, as far as it can tell without one.
     async fn ping(&self) -> Result<(), StoreError>;

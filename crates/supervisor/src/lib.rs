@@ -24,7 +24,7 @@ pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use base::faults::BootError;
 pub use base::matcher::{LineMatch, LineMatcher, MatchGroup};
 pub use base::other_node::Elsewhere;
-pub use base::ports::{HealthCheck, Kernel, KernelEvents, OutputQuotas, Sealer, TokenMaker};
+pub use base::ports::{HealthCheck, Kernel, KernelEvents, OwnerQuotas, Sealer, TokenMaker};
 pub use base::secret_sources::SecretSources;
 pub use base::view::Wait;
 pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};

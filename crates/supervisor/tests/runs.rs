@@ -492,6 +492,7 @@ fn abort(run: RunId) -> AbortCall {
         wait: AbortWait::TreeEmpty,
         if_unknown: IfUnknown::Fence,
         by: "uid:0".into(),
+        owner: "uid:0".into(),
         request_id: None,
     }
 }

@@ -246,7 +246,10 @@ fn hex(text: &str) -> Option<TokenHash> {
 mod tests {
     use super::*;
     use crate::{access::rules, auth::Peer};
-    use std::{num::NonZeroU64, time::Duration};
+    use std::{
+        num::{NonZeroU32, NonZeroU64},
+        time::Duration,
+    };
 
     fn written(text: &str) -> Result<Rules, AccessError> {
         let dir = tempfile::tempdir().expect("a directory");
@@ -338,11 +341,40 @@ mod tests {
              [quota.free]\nlive_runs = 2\n",
         )
         .expect("it is good");
-        let rate = |owner: &str| rules.output_rate(owner).map_or(0, NonZeroU64::get);
+        let rate = |owner: &str| {
+            let quota = rules.of_owner(owner);
+            quota.output_bytes_per_second.map_or(0, NonZeroU64::get)
+        };
         for owner in ["ops", "uid:0", "uid:1000", "free"] {
             assert_eq!(rate(owner), 0, "{owner}");
         }
         assert_eq!((rate("team"), rate("slow")), (5, 1));
+    }
+
+    #[test]
+    fn owners_have_quotas_without_an_entry() {
+        let entries = "[[principal]]\nname = 'spiffe://a/b'\nrole = 'spawner'\n\
+             [[principal]]\nname = 'spiffe://a/c'\nrole = 'admin'\n\
+             [[principal]]\nname = 'spiffe://a/d'\nrole = 'viewer'\nowner = 'team'\n\
+             [quota.team]\ncalls = 5\n";
+        let rules = written(entries).expect("it is good");
+        let quota = |principal: &str| {
+            let caller = rules.of_principal(principal).expect("it is named");
+            rules.with_limits(caller).quota
+        };
+        let [usual, admin, team] = ["spiffe://a/b", "spiffe://a/c", "spiffe://a/d"].map(quota);
+        let bounds = |quota: Quota| {
+            let calls = quota.calls.map_or(0, NonZeroU32::get);
+            let bytes = [quota.request_bytes, quota.record_bytes];
+            (calls, bytes.map(|most| most.map_or(0, NonZeroU64::get)))
+        };
+        let bytes = [64_000_000, 1 << 30];
+        assert_eq!(bounds(usual), (1000, bytes));
+        assert_eq!(bounds(team), (5, bytes), "others are as usual");
+        for own in ["uid:0", "spiffe://a/c"] {
+            assert_eq!(rules.of_owner(own), Quota::default(), "{own}");
+        }
+        assert_eq!(admin, Quota::default());
     }
 
     #[test]

@@ -11,12 +11,10 @@ mod rules;
 mod tls;
 
 pub use file::AccessError;
-#[cfg(test)]
-pub(crate) use rules::Quota;
-pub(crate) use rules::{AsRun, Attempt, Bearer, Caller, Rules, now};
+pub(crate) use rules::{AsRun, Attempt, Bearer, Caller, Quota, Rules, now};
 pub(crate) use tls::ClientCertificate;
 
-use kennel_supervisor::{OutputQuotas, telemetry::Telemetry};
+use kennel_supervisor::{OwnerQuotas, telemetry::Telemetry};
 use opentelemetry::KeyValue;
 use remote_keys::RemoteKeys;
 use rustls::ServerConfig;
@@ -140,9 +138,13 @@ impl Access {
     }
 }
 
-impl OutputQuotas for Access {
+impl OwnerQuotas for Access {
     fn output_bytes_per_second(&self, owner: &str) -> Option<NonZeroU64> {
-        self.rules().output_rate(owner)
+        self.rules().of_owner(owner).output_bytes_per_second
+    }
+
+    fn record_bytes(&self, owner: &str) -> Option<NonZeroU64> {
+        self.rules().of_owner(owner).record_bytes
     }
 }
 

@@ -41,22 +41,40 @@ pub(crate) struct Granted {
     pub(crate) secrets: Vec<String>,
 }
 
-/// Quota of one owner's runs and streams together. Absent: limited only by the node.
+/// Quota of what one owner's principals and runs use together. Absent: limited only by the node, as for admins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default = "Quota::of_owners")]
 pub(crate) struct Quota {
     /// Runs that have not ended.
     pub(crate) live_runs: Option<NonZeroU32>,
-    /// Calls per second that start a run; as many may come at once.
+    /// Calls per second that start a run or an attempt; as many may come at once.
     pub(crate) spawns_per_second: Option<NonZeroU32>,
     /// Streams of events, attached terminals, and waits for output.
     pub(crate) streams: Option<NonZeroU32>,
+    /// Calls in progress, streams among them.
+    pub(crate) calls: Option<NonZeroU32>,
+    /// Bytes of requests that are not answered, whole or not.
+    pub(crate) request_bytes: Option<NonZeroU64>,
     /// Bytes of answers that its clients have not taken.
     pub(crate) stream_bytes: Option<NonZeroU64>,
+    /// Bytes of its rows in the database, from which on none is added and none grows.
+    pub(crate) record_bytes: Option<NonZeroU64>,
     /// Bytes of output on the disk, of live and ended runs, from which on no run is begun.
     pub(crate) output_bytes: Option<NonZeroU64>,
     /// Bytes a second at which the output of its runs together is read.
     pub(crate) output_bytes_per_second: Option<NonZeroU64>,
+}
+
+impl Quota {
+    /// The quota of an owner for which the access file has no other values.
+    pub(super) fn of_owners() -> Self {
+        Self {
+            calls: NonZeroU32::new(1000),
+            request_bytes: NonZeroU64::new(64_000_000),
+            record_bytes: NonZeroU64::new(1 << 30),
+            ..Self::default()
+        }
+    }
 }
 
 /// An accepted token.
@@ -216,21 +234,21 @@ impl Rules {
         let quota = self.quotas.get(&caller.owner);
         let quota = quota.or_else(|| self.quotas.get("*"));
         Caller {
-            quota: quota.copied().unwrap_or_default(),
+            quota: quota.copied().unwrap_or_else(Quota::of_owners),
             granted: grant.map(|grant| grant.granted.clone()).unwrap_or_default(),
             ..caller
         }
     }
 
-    /// Returns the bytes a second at which the output of an owner's runs is read, whichever principal has spawned them;
-    /// absent: it has no rate. `*` does not hold for the owner of an admin. It is called for each read of output.
-    pub(crate) fn output_rate(&self, owner: &str) -> Option<NonZeroU64> {
-        let others = || {
-            let others = self.quotas.get("*")?;
-            (!self.admins.contains(owner)).then_some(others)
+    /// Returns the quota of an owner's runs and records, whichever principal has made them. `*` and what is usual do not
+    /// hold for the owner of an admin. It is called for each read of output.
+    pub(crate) fn of_owner(&self, owner: &str) -> Quota {
+        let others = || match self.quotas.get("*") {
+            _ if self.admins.contains(owner) => Quota::default(),
+            quota => quota.copied().unwrap_or_else(Quota::of_owners),
         };
-        let quota = self.quotas.get(owner).or_else(others)?;
-        quota.output_bytes_per_second
+        let own = self.quotas.get(owner).copied();
+        own.unwrap_or_else(others)
     }
 
     /// Returns the caller for a process of this user; absent: it has no rights.

@@ -113,7 +113,11 @@ pub(super) fn call_of(
     }
 }
 
-pub(crate) fn abort(request: &pb::AbortRequest, by: String) -> Result<AbortCall, Status> {
+pub(crate) fn abort(
+    request: &pb::AbortRequest,
+    by: String,
+    owner: String,
+) -> Result<AbortCall, Status> {
     let mut found = Vec::new();
     let run = parse_run_id(&request.run_id, &mut found);
     let request_id = request_id(&request.request_id, &mut found);
@@ -136,6 +140,7 @@ pub(crate) fn abort(request: &pb::AbortRequest, by: String) -> Result<AbortCall,
         wait,
         if_unknown,
         by,
+        owner,
         request_id,
     })
 }

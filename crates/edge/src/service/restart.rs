@@ -57,6 +57,8 @@ impl Processes {
         let request = request.into_inner();
         let call = request::restart(&request, caller.principal.clone())?;
         self.in_scope(Scope::of(&caller), call.run).await?;
+        // In place or not, a command is started.
+        self.shares.spawn(&caller)?;
         let supervisor = self.supervisor.clone();
         let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
         let ordered = self.with_keeper(ordered);
@@ -67,7 +69,7 @@ impl Processes {
             };
             let owner = caller.owner.clone();
             let call = again::spawn(request, ended.run, &ended.spec, owner, trace, &self.key)?;
-            Ok(Box::pin(self.admit(call, &caller)).await?.run)
+            Ok(Box::pin(self.admit_counted(call, &caller)).await?.run)
         };
         let view = deadline::within(budget, all).await?;
         Ok(Response::new(pb::RestartResponse {

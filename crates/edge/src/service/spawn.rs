@@ -33,7 +33,11 @@ impl Processes {
             request::no_violations(&call.spec.violations())?;
         }
         let validate_only = call.validate_only;
-        let spawned = Box::pin(self.admit(call, &caller)).await?;
+        if !validate_only {
+            let taken = self.shares.spawn(&caller);
+            taken.inspect_err(|refused| self.admission.refused(refused))?;
+        }
+        let spawned = Box::pin(self.admit_counted(call, &caller)).await?;
         let is_there = spawned.existing || !validate_only;
         let begun = Begun(spawned.run.run);
         let mut response = Response::new(pb::SpawnResponse {
@@ -44,8 +48,9 @@ impl Processes {
         Ok(response)
     }
 
-    /// Spawns. A run that is refused is counted. A run of another owner under the same id is answered as one of another spec.
-    pub(super) async fn admit(
+    /// Spawns, with one spawn of the caller's quota that was taken before. A run that is refused is counted. A run of
+    /// another owner under the same id is answered as one of another spec.
+    pub(super) async fn admit_counted(
         &self,
         mut call: SpawnCall,
         caller: &Caller,
@@ -83,9 +88,6 @@ impl Processes {
             ..call
         };
         let started = async {
-            if !validate_only {
-                self.shares.spawn(caller)?;
-            }
             let supervisor = self.supervisor.clone();
             let started = self.to_its_end(async move { supervisor.spawn(call).await });
             self.with_keeper(started).await

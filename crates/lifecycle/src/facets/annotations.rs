@@ -111,8 +111,9 @@ impl Annotations {
         }
         let mut after = self.clone();
         after.apply(self.version + 1, &change.set, &change.remove);
-        let bytes: usize = after.pairs.iter().map(|(k, v)| k.len() + v.len()).sum();
-        if after.pairs.len() > limits::ANNOTATIONS_MAX || bytes > limits::ANNOTATIONS_BYTES_MAX {
+        if after.pairs.len() > limits::ANNOTATIONS_MAX
+            || after.bytes() > limits::ANNOTATIONS_BYTES_MAX
+        {
             return Err(AnnotationRefusal::TooLarge);
         }
         Ok(Some(Entry::Annotated {
@@ -121,6 +122,12 @@ impl Annotations {
             removed: change.remove,
             by: by.to_owned(),
         }))
+    }
+
+    /// Returns the bytes of all keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pairs.iter().map(|(k, v)| k.len() + v.len()).sum()
     }
 
     /// Applies the change; returns whether it is later than those applied before.

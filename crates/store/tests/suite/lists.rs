@@ -7,7 +7,7 @@ use super::{
 use kennel_lifecycle::{
     EndReason, Exit, NodeId, OnParentEnd, Parent, RowState, RunId, RunKind, RunState, Timestamp,
 };
-use kennel_store::{Inserted, ListFilter, ListOrder, ListPage, NewRun, SCANNED_MAX};
+use kennel_store::{Inserted, ListFilter, ListOrder, ListPage, NewRun, SCANNED_MAX, row_bytes};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -331,4 +331,37 @@ pub(super) async fn audit_finds_rows_by_key_or_number(bed: Bed) {
     assert_eq!(numbered(&[200], 1).await, [3]);
     assert_eq!(numbered(&[201], 9).await, [0_u128; 0]);
     assert_eq!(numbered(&[], 9).await, [0_u128; 0]);
+}
+
+pub(super) async fn bytes_of_rows_are_summed_by_owner(bed: Bed) {
+    let node = NodeId::from_u128(NODE);
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store
+        .open_node(&opening(NODE + 1, EPOCH + 1))
+        .await
+        .unwrap();
+    let of = |id: u128, owner: &str| NewRun {
+        owner: owner.to_owned(),
+        ..new_run(id)
+    };
+    let (one, ended, other) = (of(1, "alice"), of(2, "alice"), of(3, "bob"));
+    bed.store.insert(&one).await.unwrap();
+    bed.store.close(&ended, &closure()).await.unwrap();
+    bed.store.insert(&other).await.unwrap();
+    let elsewhere = NewRun {
+        node: NodeId::from_u128(NODE + 1),
+        ..of(4, "alice")
+    };
+    bed.store.insert(&elsewhere).await.unwrap();
+    let mut sums = bed.store.record_bytes(node).await.unwrap();
+    sums.sort();
+    // Each new row has the same facets.
+    let facets = sums[1].1 - row_bytes(&other);
+    let rows = row_bytes(&one) + row_bytes(&ended) + 2 * facets;
+    let of_alice = rows + entries().as_str().len() as u64;
+    let of_bob = row_bytes(&other) + facets;
+    assert_eq!(
+        sums,
+        [("alice".to_owned(), of_alice), ("bob".to_owned(), of_bob)]
+    );
 }

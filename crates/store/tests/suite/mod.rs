@@ -84,6 +84,7 @@ const CASES: &[Case] = cases![
     consumers::consumers_are_found_counted_and_removed,
     consumers::consumers_are_removed_after_their_runs_output,
     consumers::names_of_consumers_belong_to_owners,
+    lists::bytes_of_rows_are_summed_by_owner,
     lists::pages_stay_contiguous_while_rows_are_added,
     lists::runs_of_a_node_can_come_oldest_first,
     lists::entries_are_read_with_their_row_alone,

@@ -17,7 +17,7 @@ use kennel_keeper::client::{
 use kennel_lifecycle::{
     EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
-use kennel_store::{Change, Closure, Desired, Inserted, NewRun, Times};
+use kennel_store::{Change, Closure, Desired, Inserted, NewRun, ROW_BYTES, Times};
 use tokio::sync::oneshot;
 
 type Reply<T> = oneshot::Sender<Result<T, OrderError>>;
@@ -37,6 +37,7 @@ impl Supervisor {
                 Ok(row) => Some(row),
                 Err(CallError::RunNotFound(_)) => None,
                 Err(CallError::StoreUnavailable) if call.if_unknown == IfUnknown::Fence => {
+                    self.shared.check_records(&call.owner)?;
                     if let Some(view) = Box::pin(self.fence_later(&call)).await? {
                         return Ok(view);
                     }
@@ -56,6 +57,7 @@ impl Supervisor {
                     return Err(CallError::RunNotFound(call.run));
                 }
                 None => {
+                    self.shared.check_records(&call.owner)?;
                     if let Some(view) = Box::pin(self.fence(&call)).await? {
                         return Ok(view);
                     }
@@ -228,6 +230,7 @@ impl Supervisor {
             let fence = Change::Fenced(Box::new(new), Box::new(closure));
             let promised = record.promise(call.run, fence).await;
             promised.map_err(|_| CallError::StoreUnavailable)?;
+            self.shared.record_bytes.add(&call.owner, ROW_BYTES);
         }
         // A run that was spawned meanwhile can be stopped; a later one meets the pending fence.
         if self.shared.find(call.run).is_some() {
@@ -248,6 +251,7 @@ impl Supervisor {
         let (new, closure) = self.fenced(call);
         match self.shared.store.fence(&new, &closure).await {
             Ok(Inserted::New) => {
+                self.shared.record_bytes.add(&call.owner, ROW_BYTES);
                 let mut view = intake::unborn(&new);
                 view.state = closure.outcome.state();
                 view.desired = Desired::Stop;
@@ -265,7 +269,7 @@ impl Supervisor {
 
     /// Makes the row that stands for a fence.
     fn fenced(&self, call: &AbortCall) -> (NewRun, Closure) {
-        let new = intake::undescribed(&self.shared, call.run, call.by.clone());
+        let new = intake::undescribed(&self.shared, call.run, call.owner.clone());
         let outcome = Outcome {
             reason: EndReason::Fenced {
                 by: call.by.clone(),

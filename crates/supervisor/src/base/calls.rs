@@ -168,6 +168,8 @@ pub struct AbortCall {
     pub if_unknown: IfUnknown,
     /// The caller, as a principal.
     pub by: String,
+    /// The caller's owner, of the fence.
+    pub owner: String,
     /// The request's own id.
     pub request_id: Option<String>,
 }

@@ -23,10 +23,13 @@ pub trait TokenMaker: Send + Sync + std::fmt::Debug {
     fn token(&self, run: RunId, attempt: u32) -> String;
 }
 
-/// Quotas of the output of owners, as they are at present; implemented outside this crate.
-pub trait OutputQuotas: Send + Sync + std::fmt::Debug {
+/// Quotas of owners, as they are at present; implemented outside this crate.
+pub trait OwnerQuotas: Send + Sync + std::fmt::Debug {
     /// Bytes a second at which the output of all runs of this owner together is read; absent: as fast as it comes.
     fn output_bytes_per_second(&self, owner: &str) -> Option<NonZeroU64>;
+
+    /// Bytes of the rows of this owner from which on no record is made; absent: any number.
+    fn record_bytes(&self, owner: &str) -> Option<NonZeroU64>;
 }
 
 /// Seals what is kept of a run for its next attempt; implemented outside this crate, where the key is.

@@ -124,6 +124,7 @@ impl Supervisor {
             grace: Some(order.grace),
             wait: AbortWait::None,
             if_unknown: IfUnknown::Refuse,
+            owner: by.clone(),
             by,
             request_id,
         };

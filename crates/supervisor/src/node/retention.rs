@@ -56,6 +56,8 @@ struct SweepState {
     /// The last failure that was logged, so that it is not logged each time.
     logged_failure: String,
     is_over: bool,
+    /// Whether the rows of earlier servers are counted.
+    has_counted: bool,
     /// Checks left until consumers are removed.
     consumers_in: u32,
 }
@@ -117,6 +119,11 @@ async fn look(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), String
             let expired = shared.store.expire_consumers(before).await;
             expired.map_err(|e| e.to_string())?;
             sweep.consumers_in = CONSUMERS_EVERY;
+            if !sweep.has_counted {
+                let counted = shared.add_stored_records().await;
+                counted.map_err(|e| e.to_string())?;
+                sweep.has_counted = true;
+            }
         }
     }
     Ok(())

@@ -341,6 +341,11 @@ impl NodeStore {
         .await
     }
 
+    pub(crate) async fn record_bytes(&self) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read("record_bytes", self.store.record_bytes(self.node))
+            .await
+    }
+
     /// Does one write that concerns no run's row.
     async fn write_beside(
         &self,

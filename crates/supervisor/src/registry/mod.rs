@@ -5,6 +5,7 @@ pub(crate) mod consumers;
 pub(crate) mod floors;
 pub(crate) mod found;
 pub(crate) mod output_rates;
+mod record_bytes;
 mod retained;
 pub(crate) mod screens;
 pub(crate) mod serving;
@@ -14,8 +15,8 @@ pub(crate) mod unreachable;
 
 pub(crate) use self::starts::Turn;
 use self::{
-    background::Background, output_rates::OutputRates, retained::Retained, screens::Screens,
-    serving::Serving, starts::Starts,
+    background::Background, output_rates::OutputRates, record_bytes::RecordBytes,
+    retained::Retained, screens::Screens, serving::Serving, starts::Starts,
 };
 use crate::{
     audit_log::Trail,
@@ -24,7 +25,7 @@ use crate::{
             AnnotateCall, CallError, ExtendCall, ResizeCall, RestartCall, RunView, SignalCall,
         },
         drain::Drain,
-        ports::{HealthCheck, Kernel, OutputQuotas, Sealer, TokenMaker},
+        ports::{HealthCheck, Kernel, OwnerQuotas, Sealer, TokenMaker},
         secret_sources::SecretSources,
         view::{Live, StartAnswer},
     },
@@ -106,8 +107,8 @@ pub struct SupervisorConfig {
     pub socket: Option<PathBuf>,
     /// Whether no run gets access to the API.
     pub forbids_api_access: bool,
-    /// Quotas of the output of owners.
-    pub quotas: Arc<dyn OutputQuotas>,
+    /// Quotas of owners.
+    pub quotas: Arc<dyn OwnerQuotas>,
 }
 
 /// A request to one run, with the channel of its answer.
@@ -261,6 +262,8 @@ pub(crate) struct Shared {
     pub(crate) journals_bytes: Mutex<Option<u64>>,
     /// Output rates of owners.
     pub(crate) output_rates: Arc<OutputRates>,
+    /// Bytes of the rows of owners.
+    pub(crate) record_bytes: RecordBytes,
     /// Output of ended runs, for quotas.
     retained: Retained,
     /// Named readers.
@@ -316,6 +319,7 @@ impl Shared {
             found: Found::default(),
             subscribers: Arc::default(),
             journals_bytes: Mutex::new(None),
+            record_bytes: RecordBytes::default(),
             retained: Retained::default(),
             consumers: Arc::default(),
             starts: Arc::default(),

@@ -1,7 +1,7 @@
 //! Output rates of owners: how fast the output of all runs of an owner together is read. A command that writes faster
 //! fills its pipe and waits; no byte is lost.
 
-use crate::base::ports::OutputQuotas;
+use crate::base::ports::OwnerQuotas;
 use std::{
     collections::HashMap,
     num::NonZeroU64,
@@ -24,7 +24,7 @@ const OWNERS_KEPT: usize = 1024;
 /// Rates of all owners.
 #[derive(Debug)]
 pub(crate) struct OutputRates {
-    quotas: Arc<dyn OutputQuotas>,
+    quotas: Arc<dyn OwnerQuotas>,
     /// For each owner the time at which all its bytes are paid for, each with its part of a second.
     paid_at: Mutex<HashMap<Arc<str>, Paid>>,
 }
@@ -55,7 +55,7 @@ pub(crate) enum RateRoom {
 }
 
 impl OutputRates {
-    pub(crate) fn new(quotas: Arc<dyn OutputQuotas>) -> Arc<Self> {
+    pub(crate) fn new(quotas: Arc<dyn OwnerQuotas>) -> Arc<Self> {
         Arc::new(Self {
             quotas,
             paid_at: Mutex::default(),
@@ -146,9 +146,13 @@ mod tests {
     #[derive(Debug)]
     struct Rate(AtomicU64);
 
-    impl OutputQuotas for Rate {
+    impl OwnerQuotas for Rate {
         fn output_bytes_per_second(&self, _: &str) -> Option<NonZeroU64> {
             NonZeroU64::new(self.0.load(Ordering::Relaxed))
+        }
+
+        fn record_bytes(&self, _: &str) -> Option<NonZeroU64> {
+            None
         }
     }
 

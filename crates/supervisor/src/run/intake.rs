@@ -30,7 +30,7 @@ use kennel_lifecycle::{
     ApiAccess, CommandSpec, Containment, EndReason, LeaderExit, Missing, NodeId, PidNamespace,
     Policy, Recovery, Refusal, RunId, RunState, StopOrder, StopReason, compose_env,
 };
-use kennel_store::{NewRun, RunRow};
+use kennel_store::{NewRun, RunRow, row_bytes};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
@@ -90,6 +90,9 @@ impl Supervisor {
                     existing: false,
                 });
             }
+            if let Err(error) = shared.check_records(&call.owner) {
+                return self.not_startable(&call, error).await;
+            }
             if let Some(most) = call.owner_output_max
                 && let Err(error) = shared.check_retained(&call.owner, most).await
             {
@@ -105,8 +108,10 @@ impl Supervisor {
             if shared.serving.is_refusing() || self.drained().is_some() {
                 continue;
             }
+            let record_bytes = row_bytes(&new);
             match shared.enter(run, Some(most), || start(shared, new, child))? {
                 Entered::New(handle) => {
+                    shared.record_bytes.add(&call.owner, record_bytes);
                     return Box::pin(turn.of(self.begun(handle, call))).await;
                 }
                 Entered::Existing => {}

@@ -130,6 +130,7 @@ fn orderer_and_deadline_of_a_stop_survive() {
             wait: AbortWait::None,
             grace: Some(Duration::from_mins(1)),
             by: "uid:7".into(),
+            owner: "uid:7".into(),
             request_id: Some("r".into()),
             ..abort(run_id())
         };

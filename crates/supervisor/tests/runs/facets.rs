@@ -3,9 +3,9 @@
 
 use crate::{
     abort, event_names,
-    world::{Lives, Nature, Stage, Weather, run_id},
+    world::{Lives, Nature, Stage, Weather, call, run_id},
 };
-use kennel_lifecycle::{AnnotationChange, Facets};
+use kennel_lifecycle::{AnnotationChange, Facets, limits};
 use kennel_supervisor::{AnnotateCall, CallError};
 use std::time::Duration;
 
@@ -62,6 +62,46 @@ fn annotations_survive_deaths_and_a_store_outage() {
         let names = event_names(stage, run_id()).await;
         let changes = names.iter().filter(|name| *name == "annotated");
         assert_eq!(changes.count(), 3, "{names:?}");
+    });
+}
+
+#[test]
+fn events_of_a_run_are_bounded() {
+    const MAX_BYTES: u64 = 1 << 20;
+    let lives = Lives::of(Nature::default());
+    lives.live_long(async |stage| {
+        let mut begun = call(Some(run_id()));
+        begun.spec.policy.output.max_bytes = MAX_BYTES;
+        stage.supervisor.spawn(begun).await.unwrap();
+        let value = |number: u64| {
+            let mut call = set("key", None);
+            let text = format!("{number:016}").repeat(limits::ANNOTATION_VALUE_BYTES_MAX / 16);
+            call.change.set = [("key".to_owned(), text)].into();
+            call
+        };
+        let each = limits::ANNOTATION_VALUE_BYTES_MAX as u64 / 16 * 16;
+        let mut taken = 0;
+        let full = loop {
+            match stage.supervisor.annotate(value(taken)).await {
+                Ok(_) => taken += 1,
+                Err(full) => break full,
+            }
+        };
+        assert!(
+            matches!(
+                full,
+                CallError::QuotaExceeded {
+                    limit: MAX_BYTES,
+                    ..
+                }
+            ),
+            "{full:?}"
+        );
+        assert!(
+            (MAX_BYTES / 10 * 9..=MAX_BYTES).contains(&(taken * each)),
+            "{taken}"
+        );
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
     });
 }
 

@@ -933,6 +933,11 @@ impl Store for Shaky {
         self.store.count_consumers(node, key).await
     }
 
+    async fn record_bytes(&self, node: NodeId) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read().await?;
+        self.store.record_bytes(node).await
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.read().await
     }

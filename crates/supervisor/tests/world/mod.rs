@@ -1674,6 +1674,15 @@ impl Store for MemoryStore {
         Ok((of_run as u64, of_owner.count() as u64))
     }
 
+    async fn record_bytes(&self, _: NodeId) -> Result<Vec<(String, u64)>, StoreError> {
+        self.check()?;
+        let rows = self.rows.lock().unwrap();
+        let sizes = rows
+            .values()
+            .map(|row| (row.new.owner.clone(), kennel_store::row_bytes(&row.new)));
+        Ok(sizes.collect())
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         self.check()
     }
@@ -1847,8 +1856,12 @@ struct NoSeal;
 #[derive(Debug)]
 struct NoQuotas;
 
-impl kennel_supervisor::OutputQuotas for NoQuotas {
+impl kennel_supervisor::OwnerQuotas for NoQuotas {
     fn output_bytes_per_second(&self, _: &str) -> Option<std::num::NonZeroU64> {
+        None
+    }
+
+    fn record_bytes(&self, _: &str) -> Option<std::num::NonZeroU64> {
         None
     }
 }

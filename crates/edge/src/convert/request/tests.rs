@@ -204,7 +204,7 @@ fn abort_waits_for_the_tree_by_default() {
             wait,
             if_unknown: 0,
         };
-        abort(&request, "uid:1".to_owned())
+        abort(&request, "uid:1".to_owned(), "uid:1".to_owned())
     };
     let call = ask(0).expect("valid");
     assert_eq!(call.wait, AbortWait::TreeEmpty);
@@ -226,7 +226,7 @@ fn an_abort_is_bounded_too() {
         wait: 0,
         if_unknown: 3,
     };
-    let refused = abort(&request, String::new()).expect_err("refused");
+    let refused = abort(&request, String::new(), String::new()).expect_err("refused");
     assert_eq!(
         fields(&refused),
         ["grace", "if_unknown", "request_id", "request_id"]

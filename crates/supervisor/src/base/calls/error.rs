@@ -66,7 +66,7 @@ pub enum CallError {
     #[error("run {0} was stopped before it started")]
     StoppedFirst(RunId),
     /// A cap is reached.
-    #[error("no room for another run: {what} (limit {limit})")]
+    #[error("no room: {what} (limit {limit})")]
     QuotaExceeded {
         /// Name of the cap.
         what: String,

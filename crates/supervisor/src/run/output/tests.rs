@@ -1,5 +1,5 @@
 use super::*;
-use crate::{base::ports::OutputQuotas, registry::output_rates::OutputRates};
+use crate::{base::ports::OwnerQuotas, registry::output_rates::OutputRates};
 use std::{
     io::Write,
     num::NonZeroU64,
@@ -10,10 +10,14 @@ use std::{
 #[derive(Debug, Default)]
 struct Appearing(AtomicBool);
 
-impl OutputQuotas for Appearing {
+impl OwnerQuotas for Appearing {
     fn output_bytes_per_second(&self, _: &str) -> Option<NonZeroU64> {
         let is_there = self.0.load(Ordering::Relaxed);
         NonZeroU64::new(1_000_000_000).filter(|_| is_there)
+    }
+
+    fn record_bytes(&self, _: &str) -> Option<NonZeroU64> {
+        None
     }
 }
 

@@ -250,10 +250,13 @@ impl RunTask {
     }
 
     fn close(&mut self, outcome: Outcome) {
+        let entries = self.output.as_mut().map(Output::entries_at_end);
+        let bytes = entries.as_ref().map_or(0, |text| text.as_str().len());
+        self.shared.record_bytes.add(&self.new.owner, bytes as u64);
         let closure = Closure {
             outcome,
             times: self.times(),
-            entries: self.output.as_mut().map(Output::entries_at_end),
+            entries,
         };
         self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
     }

@@ -84,9 +84,18 @@ impl RunTask {
         if let Some(refusal) = self.refuses_facets() {
             return drop(reply.send(Err(OrderError::Refused(refusal))));
         }
+        if !change.set.is_empty()
+            && let Err(full) = self.shared.check_records(&self.new.owner)
+        {
+            return drop(reply.send(Err(OrderError::Call(full))));
+        }
+        let bytes = |task: &Self| task.facets.facets.annotations.bytes() as u64;
         match self.facets.facets.annotations.change(change, &by) {
             Ok(Some(entry)) => {
+                let before = bytes(self);
                 self.note(&entry);
+                let owner = &self.new.owner;
+                self.shared.record_bytes.change(owner, before, bytes(self));
                 self.write_facets();
                 self.publish();
             }

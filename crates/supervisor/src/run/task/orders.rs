@@ -2,7 +2,7 @@
 
 use super::{RunTask, answer, signalling::Signalling};
 use crate::{
-    base::clock,
+    base::{calls::CallError, clock},
     registry::{Order, OrderError},
     run::output::Output,
 };
@@ -10,8 +10,32 @@ use kennel_keeper::client::SignalResult;
 use kennel_lifecycle::{Command, Entry, Input, Phase, Refusal, StopOrder, StopReason};
 
 impl RunTask {
+    /// Refuses an order that adds an event to a run whose events have reached its bound; one that ends it or lets it
+    /// continue is taken.
+    fn within_bound(&self, order: Order) -> Option<Order> {
+        let Some(limit) = self.output.as_ref().and_then(Output::full_of_events) else {
+            return Some(order);
+        };
+        let what = "bytes of events of this run".to_owned();
+        let full = OrderError::Call(CallError::QuotaExceeded { what, limit });
+        // A caller that is gone needs no answer.
+        match order {
+            Order::Annotate(_, reply) | Order::Extend(_, reply) | Order::Resize(_, reply) => {
+                drop(reply.send(Err(full)));
+            }
+            Order::Interrupt(_, reply) => drop(reply.send(Err(full))),
+            Order::Signal(_, reply) => drop(reply.send(Err(full))),
+            Order::Pause(reply) => drop(reply.send(Err(full))),
+            order => return Some(order),
+        }
+        None
+    }
+
     pub(super) fn order(&mut self, order: Order) {
         self.at = clock::now();
+        let Some(order) = self.within_bound(order) else {
+            return;
+        };
         if self.attempts.due().is_some() {
             return self.order_between(order);
         }
