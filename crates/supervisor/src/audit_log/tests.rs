@@ -420,3 +420,33 @@ async fn export_leaves_out_files_removed_meanwhile() {
     lost(2);
     assert!(matches!(export(), Err(ChainError::Read { .. })));
 }
+
+#[tokio::test]
+async fn age_of_a_file_is_that_of_its_last_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let audit = dir.path().join(files::DIR);
+    fs::create_dir(&audit).expect("own directory");
+    let old = Timestamp(0);
+    let (stale, touched, newest) = (1, 2, 3);
+    for (seq, at) in [
+        (stale, old),
+        (touched, clock::now()),
+        (newest, clock::now()),
+    ] {
+        let mut record = asked("Spawn", 1);
+        (record.seq, record.at_us) = (seq, at.0);
+        let line = serde_json::to_string(&record).expect("JSON");
+        let path = files::path(&audit, seq);
+        fs::write(&path, line + "\n").expect("own directory");
+        let long_ago = std::time::SystemTime::UNIX_EPOCH;
+        let file = fs::File::open(&path).expect("it is there");
+        if seq == touched {
+            // As utime(2) of any process of this user does.
+            file.set_modified(long_ago).expect("own file");
+        }
+    }
+    let trail = Trail::open(dir.path());
+    trail.record(asked("Abort", 1));
+    trail.flush().await;
+    assert_eq!(files::list(&audit).expect("readable"), [touched, newest]);
+}

@@ -6,6 +6,7 @@ use super::{
     files,
 };
 use crate::base::clock;
+use kennel_lifecycle::Timestamp;
 use kennel_linux::own_file;
 use std::{
     collections::VecDeque,
@@ -18,7 +19,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -306,10 +307,10 @@ impl Writer {
         let too_many = firsts.len().saturating_sub(files::FILES_MAX);
         for (nth, first) in firsts[..before].iter().enumerate() {
             let path = files::path(&self.dir, *first);
-            let too_old = fs::metadata(&path)
-                .and_then(|file| file.modified())
-                .is_ok_and(|last| age(last) > files::AGE_MAX);
-            if (nth < too_many || too_old)
+            // By its own lines: any process of this user can change the times of a file.
+            let too_old =
+                || written_at(&path).is_some_and(|last| clock::now().since(last) > files::AGE_MAX);
+            if (nth < too_many || too_old())
                 && let Err(error) = fs::remove_file(&path)
             {
                 tracing::warn!(%error, path = %path.display(), "cannot remove an old file of the audit log");
@@ -369,16 +370,27 @@ fn tail(file: &mut File, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Finds the last record of a file.
-fn last_line(text: &[u8]) -> Option<ChainHead> {
+/// Finds the last record of a file, and its line.
+fn last_record(text: &[u8]) -> Option<(TrailRecord, &[u8])> {
     let lines = text.split(|byte| *byte == b'\n').filter(|l| !l.is_empty());
-    lines.rev().find_map(|line| {
-        let record: TrailRecord = serde_json::from_slice(line).ok()?;
-        Some(ChainHead {
-            seq: record.seq,
-            hash: chain::hash(line),
-        })
+    lines
+        .rev()
+        .find_map(|line| Some((serde_json::from_slice(line).ok()?, line)))
+}
+
+fn last_line(text: &[u8]) -> Option<ChainHead> {
+    last_record(text).map(|(record, line)| ChainHead {
+        seq: record.seq,
+        hash: chain::hash(line),
     })
+}
+
+/// Returns the time of the last record of a file; absent: none can be read, and the file has no age.
+fn written_at(path: &Path) -> Option<Timestamp> {
+    let mut file = File::open(path).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    let text = tail(&mut file, bytes).ok()?;
+    last_record(&text).map(|(record, _)| Timestamp(record.at_us))
 }
 
 /// Finds the last record of the files before this one.
@@ -426,9 +438,4 @@ fn sum_after(record: &TrailRecord) -> Option<(Instant, TrailRecord)> {
     };
     (of_sum.calls, of_sum.bytes) = (0, 0);
     Some((Instant::now(), sum))
-}
-
-fn age(since: SystemTime) -> Duration {
-    let now = SystemTime::UNIX_EPOCH + Duration::from_micros(clock::now().0.unsigned_abs());
-    now.duration_since(since).unwrap_or_default()
 }
