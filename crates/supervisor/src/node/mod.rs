@@ -2,6 +2,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod boot;
+pub(crate) mod data_dir;
 pub(crate) mod drain;
 pub(crate) mod elsewhere;
 pub(crate) mod floors;
