@@ -90,6 +90,7 @@ mod run_table;
 mod run_tokens;
 mod runbook;
 mod sandbox;
+mod sandbox_table;
 mod secrets;
 mod server_restart;
 mod service_manager;

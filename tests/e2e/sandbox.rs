@@ -70,7 +70,7 @@ for name, pid in (("keeper", keeper), ("other", other)):
 print("tried")
 "#;
 
-fn sandboxed(mut spec: pb::RunSpec) -> pb::RunSpec {
+pub(crate) fn sandboxed(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec.privileges = Some(pb::Privileges {
         sandbox: Some(pb::Sandbox::default()),
         seccomp_profile: SeccompProfile::Baseline.into(),
@@ -87,7 +87,7 @@ fn without(mut spec: pb::RunSpec, capabilities: &[&str]) -> pb::RunSpec {
 }
 
 /// Returns its output, and the run at its end.
-async fn printed(client: &mut Client, spec: pb::RunSpec) -> (String, pb::Run) {
+pub(crate) async fn printed(client: &mut Client, spec: pb::RunSpec) -> (String, pb::Run) {
     let run = must("spawn", client.spawn(spec).await);
     let ended = client.ended(&run.run_id);
     let ended = must("wait", within("it ends", SOFTWARE_PATIENCE, ended).await);

@@ -59,10 +59,10 @@ pub enum User {
     Unprivileged,
 }
 
-/// Uid and gid of `nobody`.
 /// Name of the process that forks the shims.
 const ZYGOTE: &str = "kennel-zygote";
-const UNPRIVILEGED_ID: u32 = 65534;
+/// Uid and gid of `nobody`.
+pub const UNPRIVILEGED_ID: u32 = 65534;
 
 /// Puts standard input at descriptor 3, and names it as systemd does, for the process that follows.
 const PASS_SOCKET: &str = "exec 3<&0 </dev/null; \

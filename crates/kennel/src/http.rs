@@ -53,6 +53,14 @@ impl fmt::Display for HttpAddress {
 }
 
 impl HttpAddress {
+    /// Returns the path of its socket.
+    pub(crate) fn socket(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(path) => Some(path),
+        }
+    }
+
     /// Whether other hosts may reach it.
     pub(crate) fn is_public(&self) -> bool {
         match self {

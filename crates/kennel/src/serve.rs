@@ -4,6 +4,7 @@ use crate::{
     args::{CgroupUse, ClientArgs, ServeArgs},
     config::{ServeConfig, Surroundings},
     failure::{Failure, chain, note},
+    http::HttpAddress,
     server,
     settings::Settings,
     telemetry,
@@ -11,7 +12,11 @@ use crate::{
 use clap::ArgMatches;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
 use kennel_lifecycle::DefaultLimits;
-use std::{ffi::OsString, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Exit code after the loss of a component.
 pub(crate) const LOST: u8 = 70;
@@ -40,6 +45,7 @@ pub(crate) fn keeper(
         orphan_ttl,
         memory_reserve,
         default_limits,
+        private,
     } = usable;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
@@ -59,6 +65,7 @@ pub(crate) fn keeper(
         memory_reserve,
         default_limits,
         service_manager: service_manager(here),
+        private,
     })
     .map_err(|error| not_kept(&error))?;
     if code == i32::from(LOST) {
@@ -78,6 +85,8 @@ pub(crate) struct Usable {
     pub(crate) orphan_ttl: Duration,
     pub(crate) memory_reserve: Option<u64>,
     pub(crate) default_limits: DefaultLimits,
+    /// Paths beside the data directory that are none of a run's.
+    pub(crate) private: Vec<PathBuf>,
 }
 
 /// Reads those of a command line, which must have no flags of clients.
@@ -106,14 +115,17 @@ pub(crate) fn usable(
 ) -> Result<(Settings, Usable), Failure> {
     let settings = Settings::read(typed, here)?;
     match read(flags, &settings.here) {
-        Ok(usable) => Ok((settings, usable)),
+        Ok(mut usable) => {
+            usable.private.extend(settings.file().map(Path::to_owned));
+            Ok((settings, usable))
+        }
         Err(failure) => Err(settings.blame(failure)),
     }
 }
 
 fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.retention.resolve(here)?;
-    flags.telemetry.resolve(here)?;
+    let scraped_at = flags.telemetry.resolve(here)?.scraped_at;
     flags.log_format(here)?;
     flags.node_lease(here)?;
     flags.restrict_runs(here)?;
@@ -122,14 +134,36 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.inherit(here)?;
     telemetry::filter(flags.log(here))?;
     let config = ServeConfig::resolve(&flags.base, here)?;
-    flags.secrets(here, &config.data_dir)?;
-    server::access(&config)?;
+    let secrets = flags.secrets(here, &config.data_dir)?;
+    let access = server::access(&config)?;
+    let health = config.health.as_ref();
+    let served = health.into_iter().chain(&scraped_at);
+    let database = config.store.file().into_iter().flat_map(beside_database);
+    let store_file = flags.base.store_file.clone();
+    let store_file = store_file.or(here.var("KENNEL_STORE_FILE").map(PathBuf::from));
+    let private = secrets.dirs.into_iter().chain(secrets.credentials_dir);
+    let private = private.chain(access.private_files());
+    let private = private.chain(served.filter_map(HttpAddress::socket).cloned());
+    let private = private.chain(database).chain(store_file);
+    let private = private
+        .map(|path| std::path::absolute(&path).unwrap_or(path))
+        .collect();
     Ok(Usable {
         config,
+        private,
         cgroup: flags.cgroup(here)?,
         orphan_ttl: flags.orphan_ttl(here)?,
         memory_reserve: flags.memory_reserve(here)?,
         default_limits: flags.default_limits(here)?,
+    })
+}
+
+/// Returns the files of a database in a file.
+fn beside_database(path: &Path) -> [PathBuf; 3] {
+    ["", "-wal", "-shm"].map(|end| {
+        let mut file = path.as_os_str().to_owned();
+        file.push(end);
+        file.into()
     })
 }
 

@@ -113,6 +113,14 @@ impl Settings {
         flags
     }
 
+    /// Returns the file, where a setting is its.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.all.iter().find_map(|setting| match &setting.origin {
+            Origin::File(file) => Some(file.as_path()),
+            Origin::Flag | Origin::Variable | Origin::Default => None,
+        })
+    }
+
     /// Adds the file to a failure about a value of the file, which was read as that of its variable.
     pub(crate) fn blame(&self, failure: Failure) -> Failure {
         let of_file = self.all.iter().find_map(|setting| {

@@ -1,7 +1,7 @@
 //! Containment: mechanisms that hold a run's processes together, and their gaps.
 
 use crate::names::named;
-use crate::{PidNamespace, Policy};
+use crate::{Network, PidNamespace, Policy};
 use serde::{Deserialize, Serialize};
 
 named! {
@@ -37,8 +37,10 @@ pub enum Gap {
     WorkHandedToDaemons,
     /// A command in its sandbox may signal processes of its user outside of it, and connect to their abstract sockets.
     SignalsLeaveSandbox,
-    /// A command in its sandbox may connect to sockets that have a path.
+    /// A command in its sandbox, or without a network, may connect to sockets that have a path.
     PathSocketsLeaveSandbox,
+    /// A command in its sandbox may change attributes of its user's files outside of it, such as mode, owner and times.
+    AttributesLeaveSandbox,
 }
 
 /// Containment of one run, with its gaps.
@@ -71,6 +73,8 @@ pub struct HostFacts {
     pub no_new_privileges: bool,
     /// A sandbox holds signals and abstract sockets too.
     pub sandbox_holds_signals: bool,
+    /// A sandbox has mounts of its own, which hold attributes of files too.
+    pub sandbox_has_mounts: bool,
 }
 
 impl Containment {
@@ -94,10 +98,16 @@ impl Held {
         let has_cgroup = cgroup.is_ok();
         let by = Containment::reached(has_cgroup, pid_namespace);
         let mut gaps: Vec<Gap> = cgroup.err().map(Gap::NoCgroup).into_iter().collect();
-        if policy.privileges.sandbox.is_some() {
+        let privileges = &policy.privileges;
+        if privileges.sandbox.is_some() {
             if !host.sandbox_holds_signals {
                 gaps.push(Gap::SignalsLeaveSandbox);
             }
+            if !host.sandbox_has_mounts {
+                gaps.push(Gap::AttributesLeaveSandbox);
+            }
+        }
+        if privileges.sandbox.is_some() || privileges.network == Network::None {
             gaps.push(Gap::PathSocketsLeaveSandbox);
         }
         if by == Containment::PrivatePidns {
@@ -146,6 +156,7 @@ mod tests {
         may_signal_everybody: true,
         no_new_privileges: false,
         sandbox_holds_signals: false,
+        sandbox_has_mounts: false,
     };
     const USER: HostFacts = HostFacts {
         commands_are_root: false,
@@ -227,6 +238,28 @@ mod tests {
         };
         let held = Held::on(&old, Ok(()), &Policy::default());
         assert!(held.gaps.contains(&Gap::SetuidChildUnkillable));
+    }
+
+    #[test]
+    fn sandbox_lists_what_this_host_cannot_hold() {
+        let mut policy = Policy::default();
+        policy.privileges.sandbox = Some(crate::Sandbox::default());
+        let gaps = |host: &HostFacts, policy: &Policy| Held::on(host, Ok(()), policy).gaps;
+        let open = gaps(&ROOT, &policy);
+        assert!(open.contains(&Gap::SignalsLeaveSandbox));
+        assert!(open.contains(&Gap::AttributesLeaveSandbox));
+        let holding = HostFacts {
+            sandbox_holds_signals: true,
+            sandbox_has_mounts: true,
+            ..ROOT
+        };
+        let held = gaps(&holding, &policy);
+        assert!(!held.contains(&Gap::SignalsLeaveSandbox));
+        assert!(!held.contains(&Gap::AttributesLeaveSandbox));
+        assert!(held.contains(&Gap::PathSocketsLeaveSandbox));
+        policy.privileges.sandbox = None;
+        policy.privileges.network = Network::None;
+        assert!(gaps(&holding, &policy).contains(&Gap::PathSocketsLeaveSandbox));
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub use policy::{
     LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopAction,
     StopPolicy, Timeouts,
 };
-pub use privileges::{Isolation, Privileges, RunUser, Sandbox, Seccomp};
+pub use privileges::{Isolation, Network, Privileges, RunUser, Sandbox, Seccomp};
 pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};

@@ -3,8 +3,8 @@
 use crate::names::named;
 use crate::{
     Containment, Deadline, DefaultGrace, DefaultLimits, EndReason, Exit, Isolation, LiveProbe,
-    Liveness, Outcome, OutputBound, OutputRule, Privileges, Readiness, ReadyProbe, RestartPolicy,
-    RuleAction, RunLimits, Signal, StateProbe, Violation,
+    Liveness, Network, Outcome, OutputBound, OutputRule, Privileges, Readiness, ReadyProbe,
+    RestartPolicy, RuleAction, RunLimits, Signal, StateProbe, Violation,
     ladder::{Action, StopPlan},
     limits, rules,
     spec::count_at_most,
@@ -211,7 +211,31 @@ impl Policy {
         self.check_success(found);
         self.check_commands(found);
         self.privileges.check(found);
+        self.check_network(found);
         self.check_leader_exit(found);
+    }
+
+    /// Checks probes of ports, which the server makes on the host's loopback addresses.
+    fn check_network(&self, found: &mut Vec<Violation>) {
+        if self.privileges.network == Network::Host {
+            return;
+        }
+        let has_port = |probe: &StateProbe| !matches!(probe, StateProbe::Exec(_));
+        let ready = self.readiness.as_ref().map(|r| &r.probe);
+        let live = self.liveness.as_ref().map(|l| &l.probe);
+        let fields = [
+            (
+                matches!(ready, Some(ReadyProbe::State(probe)) if has_port(probe)),
+                "spec.readiness",
+            ),
+            (
+                matches!(live, Some(LiveProbe::State(probe)) if has_port(probe)),
+                "spec.liveness",
+            ),
+        ];
+        let why = "the ports of a run without a network cannot be probed: use a command, a line or a notification";
+        let wrong = fields.into_iter().filter(|(is_wrong, _)| *is_wrong);
+        found.extend(wrong.map(|(_, field)| Violation::new(field, why)));
     }
 
     /// Checks helper commands: one in the run's tree is a child of its shim, which is in no private pid namespace.

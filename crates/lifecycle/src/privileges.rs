@@ -17,6 +17,8 @@ pub struct Privileges {
     pub sandbox: Option<Sandbox>,
     /// Permitted system calls.
     pub seccomp: Seccomp,
+    /// Its network.
+    pub network: Network,
 }
 
 /// A sandbox: the command in it reads the system, writes its own directories and reaches neither Kennel nor processes
@@ -39,6 +41,18 @@ named! {
         None = "none",
         /// All system calls but those that endanger the host.
         Baseline = "baseline",
+    }
+}
+
+named! {
+    /// Network of a command.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Network {
+        /// That of the server.
+        #[default]
+        Host = "host",
+        /// A loopback interface of its own, and no other.
+        None = "none",
     }
 }
 
@@ -74,6 +88,7 @@ impl Privileges {
             drop_capabilities: self.drop_capabilities.union(node.drop_capabilities),
             sandbox: self.sandbox.or_else(|| node.sandbox.clone()),
             seccomp: self.seccomp.max(node.seccomp),
+            network: self.network.max(node.network),
         }
     }
 
@@ -136,6 +151,7 @@ mod tests {
             drop_capabilities: CapabilitySet(1),
             sandbox: Some(Sandbox::default()),
             seccomp: Seccomp::Baseline,
+            network: Network::None,
             ..Privileges::default()
         };
         assert_eq!(Privileges::default().within(&node), node);
@@ -153,6 +169,7 @@ mod tests {
         assert_eq!(both.drop_capabilities, CapabilitySet(3));
         assert_eq!(both.sandbox, own.sandbox);
         assert_eq!(both.seccomp, Seccomp::Baseline);
+        assert_eq!(both.network, Network::None);
         assert_eq!(own.clone().within(&Privileges::default()), own);
     }
 }

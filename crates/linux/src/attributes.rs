@@ -8,6 +8,7 @@ use kennel_lifecycle::{
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::{
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::FileExt,
@@ -54,8 +55,21 @@ pub struct Attributes {
     pub oom_score_adj: Option<i32>,
     /// User, groups and privileges.
     pub privileges: Privileges,
-    /// Directory of the run, if its command is in a sandbox.
-    pub run_dir: Option<String>,
+    /// Kennel's own places, if its command is in a sandbox.
+    pub private: Option<PrivatePlaces>,
+}
+
+/// Kennel's own places, which a sandbox closes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivatePlaces {
+    /// Directory of the run, below the data directory.
+    pub run_dir: String,
+    /// Files and directories beside the data directory: those of secrets, keys and configuration.
+    pub closed: Vec<OsString>,
+    /// Sockets at which it serves.
+    pub sockets: Vec<OsString>,
+    /// Whether commands can have mounts of their own.
+    pub has_mounts: bool,
 }
 
 impl Inherited {
@@ -95,7 +109,7 @@ impl Inherited {
             nice: other(nice, self.nice),
             oom_score_adj: other(adj, of_shims),
             privileges: policy.privileges.clone(),
-            run_dir: None,
+            private: None,
         }
     }
 }

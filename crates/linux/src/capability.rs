@@ -77,6 +77,10 @@ capabilities! {
     Sandbox = "sandbox", "a run with a sandbox is refused";
     /// A sandbox confines signals and abstract sockets too: Landlock, version 6 (Linux 6.12).
     SandboxSignals = "sandbox_signals", "a command in a sandbox may signal processes of its user outside of it";
+    /// A sandbox has mounts of its own, read-only but for its own places: by `CAP_SYS_ADMIN`, else a user namespace.
+    SandboxMounts = "sandbox_mounts", "a command in a sandbox may change mode, owner, times and attributes of files of its user outside of it, Kennel's own included";
+    /// A command can have a network namespace of its own: by `CAP_SYS_ADMIN`, else a user namespace.
+    NetworkNamespace = "network_namespace", "a run without a network is refused";
     /// System calls of a command can be filtered.
     Seccomp = "seccomp", "a run with a profile of system calls is refused";
     /// The largest run is ended before the memory limit of the control group that it shares with Kennel is reached.

@@ -1,7 +1,11 @@
 //! The address of the store, as a person writes it.
 
 use sqlx::postgres::PgConnectOptions;
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 /// Parameters that may follow the `?` of a Postgres URL. Another one is refused: a misspelt `sslmode` must not be
 /// ignored, and its value must not get into a log.
@@ -61,6 +65,15 @@ impl StoreUrl {
     #[must_use]
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
         Self(Place::Sqlite(path.into()))
+    }
+
+    /// Returns the path of the database's file; absent: it is no file of this host.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.0 {
+            Place::Sqlite(path) => Some(path),
+            Place::Postgres(_) => None,
+        }
     }
 
     pub(crate) fn place(&self) -> &Place {

@@ -156,6 +156,8 @@ impl Read {
         let tls = self.file.tls.as_ref().map(Tls::read).transpose()?;
         let forward = self.file.forward.as_ref();
         let forward = forward.map(tls::NodeFiles::read).transpose()?;
+        let keys = self.file.tls.iter().map(|files| &files.key);
+        let keys = keys.chain(self.file.forward.iter().map(|files| &files.key));
         let own = Rules::own(own_uid);
         let admins = grants.values().filter(|grant| grant.role >= Role::Admin);
         let admins = admins.map(|grant| grant.owner.clone());
@@ -167,6 +169,7 @@ impl Read {
             issuers,
             tls,
             forward,
+            keys: keys.cloned().collect(),
             content: self.content,
             ..own
         })

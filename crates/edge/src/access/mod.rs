@@ -58,6 +58,13 @@ impl Access {
         self.tls().is_some()
     }
 
+    /// Returns the access file, and the files with private keys that it names.
+    #[must_use]
+    pub fn private_files(&self) -> Vec<PathBuf> {
+        let keys = self.rules().keys.clone();
+        self.file.iter().cloned().chain(keys).collect()
+    }
+
     /// Returns the rules in force.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         let rules = self.rules.read();

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use std::{
     collections::{HashMap, HashSet},
     num::{NonZeroU32, NonZeroU64},
+    path::PathBuf,
     sync::Arc,
     time::SystemTime,
 };
@@ -135,6 +136,8 @@ pub(crate) struct Rules {
     /// Credentials of this server for other nodes, and the authorities for them; absent: nothing is forwarded over a
     /// network.
     pub(crate) forward: Option<kennel_client::Tls>,
+    /// Files with private keys that the access file names.
+    pub(super) keys: Vec<PathBuf>,
     /// Hash of all files that they were read from.
     pub(super) content: TokenHash,
 }
@@ -220,6 +223,7 @@ impl Rules {
             issuers: Issuers::default(),
             tls: None,
             forward: None,
+            keys: Vec::new(),
             content: TokenHash::default(),
         }
     }

@@ -42,7 +42,7 @@ pub enum TlsError {
 #[serde(deny_unknown_fields)]
 pub(super) struct Files {
     certificate: PathBuf,
-    key: PathBuf,
+    pub(super) key: PathBuf,
     client_ca: Option<PathBuf>,
     crl: Option<PathBuf>,
 }
@@ -62,7 +62,7 @@ impl Files {
 #[serde(deny_unknown_fields)]
 pub(super) struct NodeFiles {
     certificate: PathBuf,
-    key: PathBuf,
+    pub(super) key: PathBuf,
     ca: PathBuf,
 }
 

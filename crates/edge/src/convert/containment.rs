@@ -70,8 +70,13 @@ fn shown(gap: &Gap) -> (pb::CoverageGapKind, String) {
         ),
         Gap::PathSocketsLeaveSandbox => (
             Kind::PathSocketsLeaveSandbox,
-            "the command is in a sandbox and may connect to sockets that have a path and that its user may write to; \
-             Kennel's own refuse processes of runs",
+            "the command may connect to sockets that have a path and that its user may write to, from its sandbox or \
+             without a network; Kennel's own refuse processes of runs",
+        ),
+        Gap::AttributesLeaveSandbox => (
+            Kind::AttributesLeaveSandbox,
+            "the command is in a sandbox and may change attributes (mode, owner, times) of files of its user outside \
+             of it, Kennel's own included: this host gives it no mounts of its own",
         ),
         Gap::WorkHandedToDaemons => (
             Kind::WorkHandedToDaemons,

@@ -13,7 +13,7 @@ use crate::{
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
-    CapabilitySet, CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause,
+    CapabilitySet, CommandSpec, EnvMode, InputMode, LeaderExit, Network, OnDiskFull, OnMaxPause,
     OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy, Privileges,
     RecordedSpec, Recovery, RunId, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal, StopAction,
     StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
@@ -238,6 +238,11 @@ fn privileges(privileges: Option<pb::Privileges>, found: &mut Vec<Violation>) ->
         pb::SeccompProfile::Unspecified => Seccomp::None,
         pb::SeccompProfile::Baseline => Seccomp::Baseline,
     };
+    let field = "spec.privileges.network";
+    let network = match known(field, privileges.network, "Network", found) {
+        pb::Network::Unspecified | pb::Network::Host => Network::Host,
+        pb::Network::None => Network::None,
+    };
     Privileges {
         user: privileges.user.map(|user| RunUser {
             uid: user.user_id,
@@ -251,6 +256,7 @@ fn privileges(privileges: Option<pb::Privileges>, found: &mut Vec<Violation>) ->
             writable_paths: sandbox.writable_paths,
         }),
         seccomp,
+        network,
     }
 }
 
@@ -270,6 +276,11 @@ fn shown_privileges(privileges: &Privileges) -> Option<pb::Privileges> {
         seccomp_profile: match privileges.seccomp {
             Seccomp::None => pb::SeccompProfile::Unspecified,
             Seccomp::Baseline => pb::SeccompProfile::Baseline,
+        }
+        .into(),
+        network: match privileges.network {
+            Network::Host => pb::Network::Unspecified,
+            Network::None => pb::Network::None,
         }
         .into(),
     })

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt, path::PathBuf};
 
 /// Most bytes of a policy, with its privileges counted twice as a shim gets them: the rest of a message has room for the
-/// longest paths of a run's directory and control group.
-const POLICY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 16 * 1024;
+/// longest paths of a run's directory and control group, and for the places that a sandbox closes.
+const POLICY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 16 * 1024 - PRIVATE_BYTES_MAX;
+/// Most bytes of the paths that a sandbox closes beside the data directory.
+pub(crate) const PRIVATE_BYTES_MAX: usize = 8 * 1024;
 
 /// Returns why a policy is too large for the messages between server, keeper and shim, each of which has all of it. The
 /// field is the one with most bytes.
@@ -116,7 +118,7 @@ mod tests {
         CgroupIdentity, Containment, Gap, Held, HostIdentity, IoLimit, ProcessIdentity, RunId,
         RunIdentity, Sandbox, TerminalSize, limits,
     };
-    use kennel_linux::attributes::Attributes;
+    use kennel_linux::attributes::{Attributes, PrivatePlaces};
 
     fn identity(pid: i32) -> ProcessIdentity {
         ProcessIdentity {
@@ -189,7 +191,11 @@ mod tests {
                     rlimits: policy.limits.rlimits.clone(),
                     nice: Some(i32::MIN),
                     oom_score_adj: Some(i32::MIN),
-                    run_dir: Some(run_dir),
+                    private: Some(PrivatePlaces {
+                        run_dir,
+                        closed: vec!["/".repeat(PRIVATE_BYTES_MAX).into()],
+                        ..PrivatePlaces::default()
+                    }),
                 },
                 keepsake: Some(keepsake.clone()),
                 input: true,

@@ -42,7 +42,7 @@ use ending::Ending;
 use inputs::Watched;
 use kennel_lifecycle::{HostFacts, HostIdentity, NodeId, RunId, Timestamp};
 use kennel_linux::{
-    attributes::{Inherited, Protection},
+    attributes::{Inherited, PrivatePlaces, Protection},
     clock, crash_point,
     fdpass::{self, Received},
 };
@@ -88,6 +88,8 @@ pub(super) struct Parts {
     pub(super) listening: Vec<Listening>,
     pub(super) groups: Groups,
     pub(super) facts: HostFacts,
+    /// What a sandbox closes.
+    pub(super) private: PrivatePlaces,
     pub(super) host: HostIdentity,
     pub(super) data_dir: PathBuf,
     pub(super) node: NodeId,
@@ -116,6 +118,7 @@ pub(super) struct Keeper {
     groups: Groups,
     sockets: ReconnectSockets,
     facts: HostFacts,
+    private: PrivatePlaces,
     host: HostIdentity,
     data_dir: PathBuf,
     node: NodeId,
@@ -191,6 +194,7 @@ impl Keeper {
             groups: parts.groups,
             sockets: parts.sockets,
             facts: parts.facts,
+            private: parts.private,
             host: parts.host,
             data_dir: parts.data_dir.clone(),
             node: parts.node,

@@ -32,11 +32,13 @@ pub use data_dir::node_id;
 pub use group_record::remove_groups;
 pub use service_manager::ServiceManager;
 
-use crate::{detached, exit_slots::ExitSlots, notify_place, values::KeeperHello};
+use crate::{
+    client::PRIVATE_BYTES_MAX, detached, exit_slots::ExitSlots, notify_place, values::KeeperHello,
+};
 use groups::Groups;
-use kennel_lifecycle::{DefaultLimits, LimitPowers};
+use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers};
 use kennel_linux::{
-    attributes::{self, Inherited, Protection},
+    attributes::{self, Inherited, PrivatePlaces, Protection},
     capability::{Capability, CapabilityName},
     clock, crash_point, identity, limits, memory_room,
     signal_set::SignalSet,
@@ -56,10 +58,18 @@ use reconnect::ReconnectSockets;
 use server::Server;
 use service_manager::Notifier;
 use serving::Serving;
-use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Version of this very binary.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Most bytes that the length of a path takes in a message.
+const PATH_LENGTH_BYTES: usize = 3;
 
 /// Configuration of the keeper, from the command line.
 #[derive(Clone, Debug)]
@@ -86,6 +96,31 @@ pub struct KeeperConfig {
     pub default_limits: DefaultLimits,
     /// Is notified that the service is ready, is ending, or is alive.
     pub service_manager: ServiceManager,
+    /// Files and directories beside the data directory that no command in a sandbox reaches, such as those of keys.
+    pub private: Vec<PathBuf>,
+}
+
+impl KeeperConfig {
+    /// Returns what a sandbox closes; an error: the paths are too long for a message.
+    fn private_places(&self, has_mounts: bool) -> io::Result<PrivatePlaces> {
+        let sockets = self.listen.iter().filter_map(|address| match address {
+            ListenAddress::Unix { path, .. } => Some(path.into()),
+            ListenAddress::Tcp(_) => None,
+        });
+        let places = PrivatePlaces {
+            run_dir: String::new(),
+            closed: self.private.iter().map(Into::into).collect(),
+            sockets: sockets.collect(),
+            has_mounts,
+        };
+        let paths = places.closed.iter().chain(&places.sockets);
+        let bytes: usize = paths.map(|path| path.len() + PATH_LENGTH_BYTES).sum();
+        if bytes > PRIVATE_BYTES_MAX {
+            let why = format!("they have {bytes} bytes, and at most {PRIVATE_BYTES_MAX} fit");
+            return Err(io::Error::new(io::ErrorKind::ArgumentListTooLong, why));
+        }
+        Ok(places)
+    }
 }
 
 /// Whether runs get control groups.
@@ -224,7 +259,9 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     }
     let sockets = ReconnectSockets::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
-    let capabilities = capabilities(&groups, &sockets, &powers, memory_reserve.as_ref())?;
+    let reserve = memory_reserve.as_ref();
+    let capabilities = capabilities(&groups, &sockets, &powers, reserve, &config.data_dir)?;
+    let (facts, private) = of_commands(config, &groups, &capabilities)?;
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = KeeperHello {
@@ -267,7 +304,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         upgrades,
         signals,
         listening,
-        facts: probe::facts(&groups).map_err(host("find out what commands may do"))?,
+        facts,
+        private,
         groups,
         host: here,
         data_dir: config.data_dir.clone(),
@@ -296,6 +334,7 @@ fn capabilities(
     sockets: &ReconnectSockets,
     powers: &LimitPowers,
     memory_reserve: Option<&MemoryReserve>,
+    data_dir: &Path,
 ) -> Result<Vec<Capability>, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
     let mut capabilities = groups.capabilities().to_vec();
@@ -309,8 +348,23 @@ fn capabilities(
     capabilities.push(Capability::tried(CapabilityName::RunAs, run_as));
     let dropped = probe::drop_capabilities().map_err(host("read its own capabilities"))?;
     capabilities.push(Capability::tried(CapabilityName::DropCapabilities, dropped));
-    capabilities.extend(probe::profiles());
+    let profiles = probe::profiles(data_dir);
+    capabilities.extend(profiles.map_err(host("try out what this kernel can do"))?);
     Ok(capabilities)
+}
+
+/// Finds out what commands may do on a host with these capabilities, and what a sandbox closes to them.
+fn of_commands(
+    config: &KeeperConfig,
+    groups: &Groups,
+    capabilities: &[Capability],
+) -> Result<(HostFacts, PrivatePlaces), KeeperError> {
+    let host = |step| move |source: io::Error| KeeperError::Host { step, source };
+    let facts = probe::facts(groups, capabilities);
+    let facts = facts.map_err(host("find out what commands may do"))?;
+    let private = config.private_places(facts.sandbox_has_mounts);
+    let private = private.map_err(host("close the paths of secrets and sockets to sandboxes"))?;
+    Ok((facts, private))
 }
 
 /// Returns the reserve of the configuration. One that can never be kept is refused, and so is one for which a limit is

@@ -11,7 +11,7 @@ use kennel_linux::{
     terminal::{self, NoPty},
 };
 use nix::errno::Errno;
-use std::{fs, io, ptr};
+use std::{fs, io, path::Path, ptr};
 
 /// Numbers of capabilities(7).
 const CAP_CHOWN: u32 = 0;
@@ -87,24 +87,34 @@ pub(super) fn drop_capabilities() -> io::Result<Result<(), String>> {
         .ok_or_else(|| "the server lacks CAP_SETPCAP".to_owned()))
 }
 
-/// Extent to which commands can be isolated.
-pub(super) fn profiles() -> [Capability; 3] {
+/// Extent to which commands can be isolated. The caller is single-threaded.
+pub(super) fn profiles(data_dir: &Path) -> io::Result<[Capability; 5]> {
     let sandbox = sandbox::support();
-    [
+    let tried = |data_dir: Option<&Path>| {
+        let tried = shim::in_child(|| spawn::try_namespaces(data_dir));
+        tried.map_err(|(_, error)| error)
+    };
+    Ok([
         Capability::tried(CapabilityName::Sandbox, sandbox.files),
         Capability::tried(CapabilityName::SandboxSignals, sandbox.processes),
+        Capability::tried(CapabilityName::SandboxMounts, tried(Some(data_dir))?),
+        Capability::tried(CapabilityName::NetworkNamespace, tried(None)?),
         Capability::tried(CapabilityName::Seccomp, seccomp::support()),
-    ]
+    ])
 }
 
 /// Finds what decides on the gaps of a run's containment. The caller is single-threaded.
-pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
+pub(super) fn facts(groups: &Groups, capabilities: &[Capability]) -> io::Result<HostFacts> {
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| {
         let lines = &mut status.lines();
         lines.find_map(|line| Some(line.strip_prefix(name)?.trim()))
     };
     let has = |capability: u32| is_effective(&status, capability);
+    let is_there = |name| {
+        let mut all = capabilities.iter();
+        all.any(|one| one.name == name && one.missing.is_none())
+    };
     Ok(HostFacts {
         commands_are_root: nix::unistd::geteuid().is_root(),
         groups_are_open: groups.are_open(),
@@ -112,7 +122,8 @@ pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
         namespaces_are_open: has(CAP_SYS_ADMIN) || makes_user_namespaces()?,
         may_signal_everybody: has(CAP_KILL),
         no_new_privileges: field("NoNewPrivs:") == Some("1"),
-        sandbox_holds_signals: sandbox::support().processes.is_ok(),
+        sandbox_holds_signals: is_there(CapabilityName::SandboxSignals),
+        sandbox_has_mounts: is_there(CapabilityName::SandboxMounts),
     })
 }
 

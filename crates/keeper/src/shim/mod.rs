@@ -17,7 +17,7 @@ mod work;
 pub mod zygote;
 
 pub(crate) use birth::be_born;
-pub(crate) use namespace::try_out as try_pid_namespace;
+pub(crate) use namespace::{in_child, try_out as try_pid_namespace};
 
 use crate::wire::{self, FromShim, ToShim};
 use kennel_lifecycle::ProcessIdentity;

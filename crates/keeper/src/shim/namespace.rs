@@ -266,12 +266,12 @@ pub(crate) fn try_out() -> io::Result<Result<(), String>> {
 }
 
 /// Lets a child of this process try something, and returns its result; an error, with the step that failed, where no
-/// child could.
-fn in_child(
+/// child could. The caller is single-threaded.
+pub(crate) fn in_child(
     trial: impl FnOnce() -> Result<(), String>,
 ) -> Result<Result<(), String>, (&'static str, io::Error)> {
     let (said, say) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| ("pipe", errno.into()))?;
-    match spawn::clone_here().map_err(|error| ("clone into a pid namespace", error))? {
+    match spawn::clone_here().map_err(|error| ("clone", error))? {
         Cloned::Child => {
             let text = trial().err().unwrap_or_default();
             let _ = write(&say, text.as_bytes());
@@ -294,7 +294,7 @@ fn judge(ended: &Waited, why: String) -> Result<(), String> {
     match ended {
         Waited::Ended { exit, .. } if *exit == Exit::Code(PROBE_CODE) => Ok(()),
         Waited::Ended { exit, .. } if why.is_empty() => Err(format!(
-            "the trial of a pid namespace has ended without a word: {exit:?}"
+            "the trial of a namespace has ended without a word: {exit:?}"
         )),
         Waited::Ended { .. } | Waited::Nothing | Waited::NoChild => Err(why),
     }

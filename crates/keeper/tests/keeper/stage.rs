@@ -98,6 +98,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
         memory_reserve: None,
         default_limits: DefaultLimits::default(),
         service_manager: ServiceManager::default(),
+        private: Vec::new(),
     };
     match keeper::run(&config) {
         Ok(code) => ExitCode::from(u8::try_from(code).expect("a small code")),

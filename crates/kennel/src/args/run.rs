@@ -386,6 +386,9 @@ pub(crate) struct PrivilegeArgs {
     /// Deny system calls that endanger the host
     #[arg(long, value_enum, value_name = "PROFILE")]
     pub(crate) seccomp: Option<SeccompArg>,
+    /// Network of the command [default: host]
+    #[arg(long, value_enum, value_name = "NETWORK")]
+    pub(crate) network: Option<NetworkArg>,
     /// Refuse to start with less isolation than this
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) min_isolation: Option<IsolationArg>,
@@ -395,6 +398,13 @@ of_contract! {
     pub(crate) enum SeccompArg = SeccompProfile {
         /// All calls but those that endanger the host
         Baseline,
+    }
+
+    pub(crate) enum NetworkArg = Network {
+        /// The server's
+        Host,
+        /// A loopback interface of its own alone
+        None,
     }
 
     pub(crate) enum IsolationArg = Isolation {

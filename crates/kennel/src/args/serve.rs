@@ -36,7 +36,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) memory_reserve: Option<u64>,
     /// Restrictions of every run, beyond its spec: a list of no-new-privileges, cap-drop=NAME, sandbox (with the paths
-    /// of the spec), seccomp=baseline [default: nothing]
+    /// of the spec), seccomp=baseline, network=none [default: nothing]
     #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
     restrict_runs: Option<Privileges>,
     /// Give no run access to the API: a spec with api_access is refused, and tokens of runs are not accepted [default: false]

@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and their flags.
-const FLAGS: [(&str, &str); 40] = [
+const FLAGS: [(&str, &str); 41] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -52,6 +52,7 @@ const FLAGS: [(&str, &str); 40] = [
     ("spec.privileges.sandbox", "--sandbox"),
     ("spec.privileges.seccomp_profile", "--seccomp"),
     ("spec.privileges.drop_capabilities", "--cap-drop"),
+    ("spec.privileges.network", "--network"),
     ("spec.api_access", "--api-access"),
     ("spec.pid_namespace", "--pid-namespace"),
     ("spec.restart.max_restarts", "--restart-max"),

@@ -186,6 +186,7 @@ fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
             writable_paths: args.sandbox_write,
         }),
         seccomp_profile: value::<pb::SeccompProfile>(args.seccomp),
+        network: value::<pb::Network>(args.network),
     };
     (privileges != pb::Privileges::default()).then_some(privileges)
 }

@@ -39,6 +39,9 @@ pub(crate) fn held_back(privileges: &pb::Privileges) -> Vec<String> {
     if privileges.seccomp_profile() == pb::SeccompProfile::Baseline {
         lines.push("seccomp baseline".to_owned());
     }
+    if privileges.network() == pb::Network::None {
+        lines.push("no network".to_owned());
+    }
     lines
 }
 

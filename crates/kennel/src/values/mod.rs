@@ -10,8 +10,8 @@ pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
 use kennel_lifecycle::{
-    CapabilitySet, CpuQuota, Privileges, Rlimit, RunKind, RunLimits, Sandbox, Seccomp, Signal,
-    TerminalSize, UNLIMITED,
+    CapabilitySet, CpuQuota, Network, Privileges, Rlimit, RunKind, RunLimits, Sandbox, Seccomp,
+    Signal, TerminalSize, UNLIMITED,
     labels::{Selector, SelectorError},
     limits::CPU_PERIOD_DEFAULT,
 };
@@ -169,9 +169,10 @@ pub(crate) fn restrictions(text: &str) -> Result<Privileges, String> {
             ("no-new-privileges", _) => held.no_new_privileges = true,
             ("sandbox", _) => held.sandbox = Some(Sandbox::default()),
             ("seccomp=baseline", _) => held.seccomp = Seccomp::Baseline,
+            ("network=none", _) => held.network = Network::None,
             _ => {
                 return Err(format!(
-                    "{word} restricts nothing: expected no-new-privileges, cap-drop=NAME, sandbox, seccomp=baseline"
+                    "{word} restricts nothing: expected no-new-privileges, cap-drop=NAME, sandbox, seccomp=baseline, network=none"
                 ));
             }
         }

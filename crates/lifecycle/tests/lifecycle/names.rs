@@ -3,10 +3,10 @@
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
     Activity, ApiAccess, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed,
-    InputMode, Isolation, Knob, Limit, MemoryKills, MemoryShortage, OnDiskFull, OnMaxPause,
-    OnOutputFull, OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource, RestartMode,
-    ResumeReason, RowState, RunKind, RunState, Seccomp, SecretDelivery, SignalScope, SignalSender,
-    StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
+    InputMode, Isolation, Knob, Limit, MemoryKills, MemoryShortage, Network, OnDiskFull,
+    OnMaxPause, OnOutputFull, OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource,
+    RestartMode, ResumeReason, RowState, RunKind, RunState, Seccomp, SecretDelivery, SignalScope,
+    SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -97,6 +97,7 @@ fn names_are_those_of_the_lock() {
         OnMaxPause,
         OnOutputFull,
         Isolation,
+        Network,
         OnParentEnd,
         PidNamespace,
         Seccomp,

@@ -1,9 +1,10 @@
 //! Validity of specs, and the environment of a command.
 
 use kennel_lifecycle::{
-    CpuQuota, DefaultGrace, EnvMode, InputMode, IoLimit, Knob, LeaderExit, LimitPowers, OnMaxPause,
-    PausePolicy, PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Signal,
-    StopAction, TerminalSize, TerminalSpec, UNLIMITED, compose_env, labels, ladder::Action, limits,
+    CpuQuota, DefaultGrace, EnvMode, InputMode, IoLimit, Knob, LeaderExit, LimitPowers, LiveProbe,
+    Liveness, Network, OnMaxPause, PausePolicy, PidNamespace, Readiness, ReadyProbe, Recovery,
+    Resource, Rlimit, RunKind, RunLimits, RunSpec, Signal, StateProbe, StopAction, TerminalSize,
+    TerminalSpec, UNLIMITED, compose_env, labels, ladder::Action, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -569,5 +570,36 @@ fn private_pid_namespace_allows_no_detached_process() {
     assert_eq!(
         refused(PidNamespace::Private, LeaderExit::Keep),
         ["spec.on_leader_exit.action"]
+    );
+}
+
+#[test]
+fn ports_of_a_run_without_network_are_not_probed() {
+    let refused = |network, probe: StateProbe| {
+        let spec = edited(good(), |s| {
+            s.policy.privileges.network = network;
+            let (interval, timeout) = (Duration::from_secs(1), Duration::from_secs(1));
+            s.policy.readiness = Some(Box::new(Readiness {
+                probe: ReadyProbe::State(probe.clone()),
+                interval,
+                timeout,
+                start_timeout: None,
+            }));
+            s.policy.liveness = Some(Box::new(Liveness {
+                probe: LiveProbe::State(probe),
+                interval,
+                timeout,
+                failure_threshold: 1,
+            }));
+        });
+        let found = spec.violations().into_iter().map(|v| v.field);
+        found.collect::<Vec<_>>()
+    };
+    let command = || StateProbe::Exec(vec!["true".to_owned()]);
+    assert!(refused(Network::Host, StateProbe::Tcp(80)).is_empty());
+    assert!(refused(Network::None, command()).is_empty());
+    assert_eq!(
+        refused(Network::None, StateProbe::Tcp(80)),
+        ["spec.readiness", "spec.liveness"]
     );
 }

@@ -3,6 +3,7 @@
 //! It may share the memory of its shim, and so its errno: the calls of such a child go through [`super::raw`]. Calls
 //! that need a copy of that memory may go through libc.
 
+mod namespaces;
 mod profile;
 
 use super::{
@@ -12,6 +13,7 @@ use super::{
 };
 use crate::signal_set::SignalSet;
 use libc::{c_char, c_int, c_long, c_void};
+pub(super) use namespaces::Namespaces;
 use profile::{bound_capabilities, drop_capabilities, enter_sandbox, filter_calls};
 use std::{
     ffi::CString,
@@ -57,6 +59,8 @@ pub const STEP_SANDBOX: u8 = 12;
 pub const STEP_SECCOMP: u8 = 13;
 /// Files with secrets.
 pub const STEP_SECRETS: u8 = 14;
+/// `network`.
+pub const STEP_NETWORK: u8 = 15;
 /// The first of the limits, the others after it.
 pub const STEP_RLIMITS: u8 = 32;
 
@@ -97,6 +101,8 @@ pub(super) struct Plan {
     pub(super) drop_capabilities: u64,
     /// Access to the host; absent: all that its user has.
     pub(super) sandbox: Option<Rules>,
+    /// Its mounts and its network; absent: those of the host.
+    pub(super) namespaces: Option<Namespaces>,
     /// Filter of its system calls; empty: none.
     pub(super) filter: Vec<libc::sock_filter>,
     /// Score to set; absent: the child was born with it.
@@ -169,11 +175,11 @@ pub(super) struct User {
 
 impl Plan {
     /// Whether a child that shares this process's memory, and is born with its score, can carry out the plan: another
-    /// user would change the access to that memory, and mounts are made by libc.
+    /// user or user namespace would change the access to that memory, and mounts of /proc are made by libc.
     pub(super) fn suits_shared_memory(&self) -> bool {
         let is_held =
             self.drop_capabilities != 0 || self.sandbox.is_some() || !self.filter.is_empty();
-        self.user.is_none() && !self.own_proc && !is_held
+        self.user.is_none() && !self.own_proc && self.namespaces.is_none() && !is_held
     }
 }
 
@@ -231,10 +237,23 @@ pub(super) fn run(plan: &Plan) -> ! {
     {
         fail(STATUS_FD, step, errno(), EXIT_NOT_RELEASED);
     }
+    // With this process's capabilities and limits, which it loses.
+    let needs_user_namespace = plan.namespaces.as_ref().filter(|namespaces| {
+        let entered = namespaces.enter(plan.own_proc);
+        !entered.unwrap_or_else(|(step, errno)| fail(STATUS_FD, step, errno, EXIT_NOT_RELEASED))
+    });
     hold_back(plan);
     bound_capabilities(plan.bound_capabilities);
     if let Some(user) = &plan.user {
         become_user(user, plan.terminal);
+    }
+    if let Some(namespaces) = needs_user_namespace {
+        if let Err((step, errno)) = namespaces.enter_as_user() {
+            fail(STATUS_FD, step, errno, EXIT_NOT_RELEASED);
+        }
+        // Those of the new namespace lead around its mounts.
+        bound_capabilities(u64::MAX);
+        drop_capabilities(u64::MAX);
     }
     drop_capabilities(plan.drop_capabilities);
     // As that user, who must have access to the directory. SAFETY: `cwd` is a NUL-terminated string.

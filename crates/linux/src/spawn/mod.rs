@@ -1,6 +1,7 @@
 //! Makes the command's process: cloned into its control group, set up, waiting at the gate.
 
 pub mod child;
+mod mounts;
 mod raw;
 pub mod sandbox;
 pub mod seccomp;
@@ -14,8 +15,8 @@ use crate::{
     reap,
     signal_set::SignalSet,
 };
-use child::{Birth, Plan, Score, Strings, User};
-use kennel_lifecycle::{PidNamespace, Rlimit, Seccomp, StartFailure, StartStage};
+use child::{Birth, Namespaces, Plan, Score, Strings, User};
+use kennel_lifecycle::{Network, PidNamespace, Rlimit, Seccomp, StartFailure, StartStage};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -196,10 +197,15 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         io::Result::Ok(Score { file, text })
     });
     let privileges = &attributes.privileges;
-    let run_dir = attributes.run_dir.as_deref().unwrap_or_default();
     let cwd = Path::new(OsStr::from_bytes(&child.cwd));
+    // Without its places no sandbox can be made.
+    let places = attributes.private.clone().unwrap_or_default();
     let sandbox = privileges.sandbox.as_ref();
-    let sandbox = sandbox.map(|sandbox| sandbox::rules(sandbox, Path::new(run_dir), cwd));
+    let sandbox = sandbox.map(|sandbox| sandbox::rules(sandbox, &places, cwd));
+    let (sandbox, mounts) = sandbox.transpose()?.unzip();
+    let user = privileges.user.as_ref();
+    let ids = user.map(|user| [user.uid, user.gid]);
+    let namespaces = Namespaces::new(mounts.flatten(), privileges.network == Network::None, ids);
     Ok(Plan {
         executable: c_string(child.executable.as_slice())?,
         argv: c_strings(child.argv.iter().cloned())?,
@@ -208,7 +214,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         fds,
         rlimits: attributes.rlimits.iter().map(numbers).collect(),
         nice: attributes.nice,
-        user: privileges.user.as_ref().map(|user| User {
+        user: user.map(|user| User {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
@@ -216,7 +222,8 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         no_new_privileges: privileges.gains_nothing(),
         bound_capabilities: privileges.drop_capabilities.0,
         drop_capabilities: privileges.lost_capabilities().0,
-        sandbox: sandbox.transpose()?,
+        sandbox,
+        namespaces,
         filter: match (privileges.seccomp, &privileges.sandbox) {
             (Seccomp::Baseline, _) => seccomp::baseline(),
             (Seccomp::None, Some(_)) => seccomp::of_sandbox(),
@@ -228,6 +235,29 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         ignored: SignalSet::ignored(),
         terminal: false,
     })
+}
+
+/// Makes the namespaces of a command without a network, or in a sandbox with this data directory, in this process: the
+/// error says why it cannot.
+pub fn try_namespaces(data_dir: Option<&Path>) -> Result<(), String> {
+    let mounts = data_dir.map(mounts::Mounts::of).transpose();
+    let mounts = mounts.map_err(|error| error.to_string())?;
+    let has_network = mounts.is_none();
+    let Some(namespaces) = Namespaces::new(mounts, has_network, None) else {
+        return Ok(());
+    };
+    let failed = |(_, errno)| format!("in a namespace: {}", io::Error::from_raw_os_error(errno));
+    if namespaces.enter(false).map_err(failed)? {
+        return Ok(());
+    }
+    if nix::unistd::geteuid().is_root() {
+        return Err("the server is root and lacks CAP_SYS_ADMIN".into());
+    }
+    let failed = |(_, errno)| {
+        let error = io::Error::from_raw_os_error(errno);
+        format!("in a user namespace: {error}")
+    };
+    namespaces.enter_as_user().map_err(failed)
 }
 
 type Born = (i32, PidFd, Option<Lent>);

@@ -1,12 +1,13 @@
 //! Access of a command in a sandbox, as rules of landlock(7). Made by the shim, applied by the child after its clone:
 //! paths without a rule are closed.
 
+use super::mounts::{self, Mounts, c_path, path_of};
+use crate::attributes::PrivatePlaces;
 use kennel_lifecycle::Sandbox;
 use nix::errno::Errno;
 use std::{
     ffi::CString,
     fs, io,
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -25,6 +26,7 @@ const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const READ_FILE: u64 = 1 << 2;
 const READ_DIR: u64 = 1 << 3;
+const MAKE_REGULAR: u64 = 1 << 8;
 const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
 /// All rights up to `TRUNCATE`: making, removing and renaming in directories too.
@@ -73,7 +75,7 @@ const DEVICES: [&str; 8] = [
 /// Directories that it may write beside its own.
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 /// Kennel's own configuration.
-const CONFIGURATION: &str = "/etc/kennel";
+pub(super) const CONFIGURATION: &str = "/etc/kennel";
 /// Most directory entries opened around closed paths.
 const ENTRIES_MAX: usize = 4096;
 
@@ -122,22 +124,52 @@ pub(super) struct Rules {
     pub(super) rights: Vec<(CString, u64)>,
 }
 
-/// Kennel's private paths, and those of them that belong to one run.
+impl Rules {
+    /// Returns the places in which the command may make files, and the files among them.
+    pub(super) fn writable(&self) -> impl Iterator<Item = &Path> {
+        let written = self
+            .rights
+            .iter()
+            .filter(|(_, rights)| rights & MAKE_REGULAR != 0);
+        written.map(|(path, _)| path_of(path))
+    }
+}
+
+/// Kennel's private paths.
 struct Closed {
     paths: Vec<PathBuf>,
 }
 
-/// Returns the rules of a run in this directory, whose command has this working directory.
-pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result<Rules> {
+/// Returns the rules of a run whose command has this working directory, and its mounts where it can have any.
+pub(super) fn rules(
+    sandbox: &Sandbox,
+    places: &PrivatePlaces,
+    cwd: &Path,
+) -> io::Result<(Rules, Option<Mounts>)> {
+    let run_dir = Path::new(&places.run_dir);
+    let data_dir = run_dir.ancestors().nth(2).unwrap_or(run_dir);
+    let data_dir = data_dir.canonicalize()?;
+    let closed = mounts::closed(places, &data_dir);
+    let rules = landlock(sandbox, (run_dir, &data_dir, &closed), cwd)?;
+    let mounts = places.has_mounts;
+    let mounts = mounts.then(|| mounts::mounts(places, &rules, &data_dir, &closed));
+    Ok((rules, mounts.transpose()?))
+}
+
+/// Returns the rules where these are Kennel's places: the run's directory, the data directory, and others.
+fn landlock(
+    sandbox: &Sandbox,
+    (run_dir, data_dir, private): (&Path, &Path, &[PathBuf]),
+    cwd: &Path,
+) -> io::Result<Rules> {
     let version = version()?;
     let is_scoped = version >= ABI_SCOPES;
     let devices = if version >= ABI_DEVICES { IOCTL_DEV } else { 0 };
     let handled = ALL | devices;
-    let data_dir = run_dir.ancestors().nth(2).unwrap_or(run_dir);
-    let mut closed = Closed {
-        paths: vec![data_dir.canonicalize()?],
+    let private = private.iter().map(PathBuf::as_path).chain([data_dir]);
+    let closed = Closed {
+        paths: private.map(Path::to_owned).collect(),
     };
-    closed.paths.extend(Path::new(CONFIGURATION).canonicalize());
     let but_devices = Closed {
         paths: closed
             .paths
@@ -247,19 +279,23 @@ impl Closed {
     }
 }
 
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn rules(sandbox: &Sandbox, run: &Path, cwd: &Path) -> io::Result<Rules> {
+        let places = PrivatePlaces {
+            run_dir: run.display().to_string(),
+            ..PrivatePlaces::default()
+        };
+        Ok(super::rules(sandbox, &places, cwd)?.0)
+    }
+
     fn opened(rules: &Rules, path: &Path) -> Option<u64> {
-        let found = rules.rights.iter().find(|(open, _)| {
-            let open = Path::new(std::ffi::OsStr::from_bytes(open.as_bytes()));
-            path.starts_with(open)
-        });
+        let found = rules
+            .rights
+            .iter()
+            .find(|(open, _)| path.starts_with(path_of(open)));
         found.map(|(_, rights)| *rights)
     }
 

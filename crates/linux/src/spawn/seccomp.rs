@@ -23,6 +23,15 @@ const ARGUMENTS: u32 = 16;
 /// `__NR_open_tree_attr` of Linux 6.15, on every architecture.
 const OPEN_TREE_ATTR: c_long = 467;
 
+/// Calls of a sandbox that fail with EPERM: Landlock does not judge them, and they lead to other mounts or around them.
+const AROUND_MOUNTS: &[c_long] = &[
+    libc::SYS_mount_setattr,
+    OPEN_TREE_ATTR,
+    libc::SYS_open_tree,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_setns,
+];
+
 /// Calls that fail with EPERM.
 const DENIED: &[c_long] = &[
     // Another kernel, or code in this one.
@@ -112,7 +121,7 @@ pub(super) fn baseline() -> Vec<sock_filter> {
 /// Returns the program of a sandbox without the profile. Landlock does not judge prlimit(2), and a limit of processor
 /// time kills.
 pub(super) fn of_sandbox() -> Vec<sock_filter> {
-    program(&[])
+    program(AROUND_MOUNTS)
 }
 
 /// Builds a program that denies these calls, tracing by other processes, and changes of the limits of others.
@@ -232,7 +241,10 @@ mod tests {
         assert_eq!(here(libc::SYS_prlimit64, [9, 0, 1]), eperm);
         assert_eq!(here(libc::SYS_prlimit64, [0, 0, 1]), ALLOW);
         for call in DENIED {
-            assert_eq!(here(*call, [0; 3]), ALLOW, "{call}");
+            let is_denied = AROUND_MOUNTS.contains(call);
+            let expected = if is_denied { eperm } else { ALLOW };
+            assert_eq!(here(*call, [0; 3]), expected, "{call}");
         }
+        assert!(AROUND_MOUNTS.iter().all(|call| DENIED.contains(call)));
     }
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
-    CapabilitySet, Containment, Isolation, RunId, RunState, Sandbox, Seccomp,
+    CapabilitySet, Containment, Isolation, Network, RunId, RunState, Sandbox, Seccomp,
     recovery::{CgroupSeen, Seen},
 };
 use kennel_store::RunRow;
@@ -318,6 +318,7 @@ async fn isolation_that_the_host_lacks_is_refused() {
     policy.privileges.drop_capabilities = CapabilitySet::ALL;
     policy.privileges.sandbox = Some(Sandbox::default());
     policy.privileges.seccomp = Seccomp::Baseline;
+    policy.privileges.network = Network::None;
     policy.min_isolation = Some(Isolation::Processes);
     let Err(CallError::CapabilityMissing(missing)) = stage.supervisor.spawn(strict).await else {
         panic!("it is not refused");
@@ -329,6 +330,8 @@ async fn isolation_that_the_host_lacks_is_refused() {
             "spec.privileges.drop_capabilities",
             "spec.privileges.sandbox",
             "spec.privileges.seccomp_profile",
+            "spec.privileges.network",
+            "spec.min_isolation",
             "spec.min_isolation"
         ]
     );

@@ -1782,6 +1782,7 @@ fn facts() -> HostFacts {
         may_signal_everybody: true,
         no_new_privileges: false,
         sandbox_holds_signals: true,
+        sandbox_has_mounts: true,
     }
 }
 

@@ -62,6 +62,7 @@ fn parsed_full() -> RunSpec {
                 writable_paths: vec!["/work".to_owned()],
             }),
             seccomp: Seccomp::Baseline,
+            network: Network::None,
         },
         min_isolation: Some(Isolation::Processes),
         ..Policy::default()
@@ -395,6 +396,7 @@ fn full() -> pb::RunSpec {
                 writable_paths: vec!["/work".to_owned()],
             }),
             seccomp_profile: pb::SeccompProfile::Baseline.into(),
+            network: pb::Network::None.into(),
         }),
         min_isolation: pb::Isolation::Processes.into(),
         output_rules: Vec::new(),

@@ -11,7 +11,7 @@ use crate::{
 };
 use kennel_lifecycle::{Held, Policy, Recovery, StartFailure, StartStage, TerminalSize};
 use kennel_linux::{
-    attributes::Attributes,
+    attributes::{Attributes, PrivatePlaces},
     cgroup_limits, clock, crash_point, fdpass,
     spawn::failure,
     terminal::{NoPty, Terminal},
@@ -208,7 +208,10 @@ impl Keeper {
     fn attributes(&self, request: &PrepareRequest) -> Attributes {
         let sandbox = request.policy.privileges.sandbox.as_ref();
         Attributes {
-            run_dir: sandbox.map(|_| request.run_dir.clone()),
+            private: sandbox.map(|_| PrivatePlaces {
+                run_dir: request.run_dir.clone(),
+                ..self.private.clone()
+            }),
             ..self.inherited.attributes(&request.policy)
         }
     }

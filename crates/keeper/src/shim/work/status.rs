@@ -12,9 +12,10 @@ use kennel_linux::{
     cgroup, crash_point, identity,
     spawn::{
         child::{
-            FAILED, GOING, READY, STEP_CAPABILITIES, STEP_EXEC, STEP_NAMESPACE, STEP_NICE,
-            STEP_NO_NEW_PRIVILEGES, STEP_OOM_SCORE, STEP_PROC, STEP_RLIMITS, STEP_SANDBOX,
-            STEP_SECCOMP, STEP_SECRETS, STEP_SESSION, STEP_STDIO, STEP_USER, STEP_WORK_DIR,
+            FAILED, GOING, READY, STEP_CAPABILITIES, STEP_EXEC, STEP_NAMESPACE, STEP_NETWORK,
+            STEP_NICE, STEP_NO_NEW_PRIVILEGES, STEP_OOM_SCORE, STEP_PROC, STEP_RLIMITS,
+            STEP_SANDBOX, STEP_SECCOMP, STEP_SECRETS, STEP_SESSION, STEP_STDIO, STEP_USER,
+            STEP_WORK_DIR,
         },
         failure,
     },
@@ -129,6 +130,7 @@ impl Work {
             STEP_CAPABILITIES => (StartStage::Privileges, Some("drop_capabilities".to_owned())),
             STEP_SANDBOX => (StartStage::Privileges, Some("sandbox".to_owned())),
             STEP_SECCOMP => (StartStage::Privileges, Some("seccomp_profile".to_owned())),
+            STEP_NETWORK => (StartStage::Privileges, Some("network".to_owned())),
             STEP_OOM_SCORE => (StartStage::Limits, Some(OOM_SCORE_ADJ.to_owned())),
             STEP_SECRETS => (StartStage::Secret, None),
             STEP_RLIMITS.. => (StartStage::Limits, self.limit_of(step)),

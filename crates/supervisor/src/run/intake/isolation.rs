@@ -1,7 +1,7 @@
 //! Missing features of this host among the privileges, the sandbox and the profile that a spec asks for.
 
 use kennel_keeper::client::{CapabilityName, KeeperHello};
-use kennel_lifecycle::{Isolation, Missing, Policy, Seccomp};
+use kennel_lifecycle::{Isolation, Missing, Network, Policy, Seccomp};
 
 /// The missing features, each with its field.
 pub(super) fn missing(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
@@ -33,10 +33,19 @@ pub(super) fn missing(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
     // A sandbox has a filter too: Landlock alone does not hold prlimit(2).
     let filter = (field, "a filter of system calls");
     need(filtered || sandboxed, CapabilityName::Seccomp, filter);
+    let cut_off = privileges.network == Network::None;
+    let network = (
+        "spec.privileges.network",
+        "a network of its own for a command",
+    );
+    need(cut_off, CapabilityName::NetworkNamespace, network);
     let least = (
         "spec.min_isolation",
         "isolation of signals and abstract sockets",
     );
+    let attributes = ("spec.min_isolation", "isolation of the attributes of files");
+    let insists = policy.min_isolation.is_some() && sandboxed;
+    need(insists, CapabilityName::SandboxMounts, attributes);
     let signals = policy.min_isolation == Some(Isolation::Processes) && sandboxed;
     need(signals, CapabilityName::SandboxSignals, least);
     if policy.min_isolation.is_some() && !sandboxed {
