@@ -252,11 +252,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let inherited =
         Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
     let memory_reserve = reserve(config, &groups).inspect_err(|_| groups.remove())?;
-    let lacking = config.default_limits.missing(&powers);
-    if !lacking.is_empty() {
-        groups.remove();
-        return Err(KeeperError::DefaultLimits(lacking));
-    }
+    can_hold(config, &powers).inspect_err(|_| groups.remove())?;
     let sockets = ReconnectSockets::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
     let reserve = memory_reserve.as_ref();
@@ -326,6 +322,16 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     }
     crash_point!("keeper.adopted");
     keeper.run().map_err(host("wait for events"))
+}
+
+/// Refuses limits of the node that this host cannot hold.
+fn can_hold(config: &KeeperConfig, powers: &LimitPowers) -> Result<(), KeeperError> {
+    let lacking = config.default_limits.missing(powers);
+    if lacking.is_empty() {
+        Ok(())
+    } else {
+        Err(KeeperError::DefaultLimits(lacking))
+    }
 }
 
 /// Finds out what this host can do for runs.

@@ -176,11 +176,7 @@ impl Work {
         let run_dir = PathBuf::from(job.run_dir);
         detached::record(&run_dir, &policy, shim.as_ref()).map_err(|e| prepare(&e))?;
         let namespace = policy.pid_namespace;
-        // Where a run has little memory the kernel may end its child before it executes, and all that share its memory.
-        let memory = match policy.limits.memory_max {
-            Some(_) => Memory::Copied,
-            None => Memory::Shared,
-        };
+        let memory = memory(&policy);
         let (gated, init) = namespace::within(namespace, || {
             spawn::fork_gated(&child, ends, &job.attributes, namespace, memory)
         })
@@ -525,6 +521,14 @@ impl Work {
         if self.record.steps.len() > steps {
             self.write_record();
         }
+    }
+}
+
+/// Where a run has little memory the kernel may end its child before it executes, and all that share its memory.
+fn memory(policy: &Policy) -> Memory {
+    match policy.limits.memory_max {
+        Some(_) => Memory::Copied,
+        None => Memory::Shared,
     }
 }
 

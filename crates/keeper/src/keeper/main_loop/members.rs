@@ -1,6 +1,7 @@
 //! Requests for the processes of large trees: the loop serves them in slices, while it has nothing else to do.
 
 use super::Keeper;
+use crate::keeper::run::Run;
 use kennel_lifecycle::RunId;
 use kennel_linux::clock;
 use std::collections::VecDeque;
@@ -29,10 +30,7 @@ impl Slices {
 impl Keeper {
     /// Lets a run with such requests have its turn.
     pub(super) fn plan_slice(&mut self, id: RunId) {
-        let wants = self
-            .runs
-            .get(&id)
-            .is_some_and(|run| run.has_member_requests());
+        let wants = self.runs.get(&id).is_some_and(Run::has_member_requests);
         if wants && !self.slices.runs.contains(&id) {
             self.slices.runs.push_back(id);
         }

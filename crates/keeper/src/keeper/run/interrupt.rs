@@ -17,7 +17,7 @@ use kennel_linux::{
 enum Begun {
     Done(SignalOutcome, InterruptWay),
     /// The kernel addresses no such group: its processes are signalled one by one.
-    Each(SignalEach, InterruptWay),
+    Each(Box<SignalEach>, InterruptWay),
 }
 
 impl Run {
@@ -50,13 +50,13 @@ impl Run {
                 request_id,
                 signal: Signal::INT,
                 way: Some(way),
-                each,
+                each: *each,
             }),
         }
     }
 
     /// Answers an interrupt whose processes were signalled one by one.
-    pub(super) fn interrupted(&mut self, signalling: Signalling, way: InterruptWay) {
+    pub(super) fn interrupted(&mut self, signalling: &Signalling, way: InterruptWay) {
         let results = || {
             signalling
                 .each
@@ -124,7 +124,7 @@ fn group(tree: &Tree) -> Begun {
 
 fn each(tree: &Tree, target: SignalTarget, way: InterruptWay) -> Begun {
     match SignalEach::new(tree, Signal::INT, target) {
-        Ok(each) => Begun::Each(each, way),
+        Ok(each) => Begun::Each(Box::new(each), way),
         // The leader may have given its terminal up.
         Err(NoTerminal) => group(tree),
     }

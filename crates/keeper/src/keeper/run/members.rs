@@ -243,7 +243,7 @@ impl Run {
                 self.answer_list(seqs, list.listed, list.unlisted);
             }
             Some(Current::Signal(signalling)) => match signalling.way {
-                Some(way) => self.interrupted(signalling, way),
+                Some(way) => self.interrupted(&signalling, way),
                 None => self.signalled(signalling),
             },
             None => {}
