@@ -85,7 +85,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn closed_connections_are_told_apart_until_the_stop() {
+    fn closed_connections_are_separated_until_the_stop() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).expect("bound");

@@ -236,8 +236,8 @@ pub fn descends_from(pid: i32, ancestors: &[i32]) -> bool {
     nearest_of(pid, ancestors).is_some()
 }
 
-/// Returns the first of `ancestors` among `pid` and its ancestors. That of a process whose ancestor has died is the next
-/// one above, if any.
+/// Returns the first of `ancestors` among `pid` and its ancestors. That of a process whose ancestor has died is the
+/// next one above, if any.
 pub fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
     (0..LOOKS_MAX)
         .find_map(|_| climb(pid, ancestors).ok())

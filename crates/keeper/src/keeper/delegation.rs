@@ -205,8 +205,8 @@ fn other_group(group: &Path, own: Option<&str>) -> Option<String> {
     })
 }
 
-/// Returns a process in this group that is neither this one nor a descendant of it. A descendant whose parent dies stays
-/// one: this process is a subreaper.
+/// Returns a process in this group that is neither this one nor a descendant of it. A descendant whose parent dies
+/// stays one: this process is a subreaper.
 fn other_process(group: &Path) -> Option<String> {
     let me = std::process::id().cast_signed();
     let pids = match processes(group) {

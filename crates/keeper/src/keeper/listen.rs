@@ -109,8 +109,8 @@ impl Listening {
         })
     }
 
-    /// Listens anew at the path of a unix socket whose file was removed, and returns whether it has. The old socket cannot
-    /// be reached by any new client. A file that is there is not Kennel's to remove, and a service manager's socket is
+    /// Listens anew at the path of a unix socket whose file was removed, and returns whether it has. The old socket
+    /// cannot be reached by any new client. A file that is there is not Kennel's to remove, and a service manager's socket is
     /// that one's to bind.
     pub(super) fn bind_again(&mut self) -> io::Result<bool> {
         if self.maker != Maker::Keeper || self.seen() != SocketSeen::Missing {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_socket_is_bound_again_and_replaced_one_is_left() {
+    fn removed_socket_returns_and_replaced_one_stays() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("made/kennel.sock");
         let mut listening = listen_at(&path).expect("it listens");

@@ -236,8 +236,8 @@ impl Orphan {
     }
 
     /// Whether the process is below one of the roots, which still has its pid after the check: so the check saw that
-    /// root, and not an unrelated process that got the pid during it. A process that was found once stays a member by its
-    /// descriptor when its root dies.
+    /// root, and not an unrelated process that got the pid during it. A process that was found once stays a member by
+    /// its descriptor when its root dies.
     fn is_below(&self, pid: i32, roots: &[i32], shim: &Found) -> bool {
         let Some(root) = peer::nearest_of(pid, roots) else {
             return false;

@@ -40,8 +40,8 @@ pub(super) fn is_next_keeper(socket: &OwnedFd, run_dir: &Path) -> bool {
 
 /// Whether a process is, or may be, a member of any run: an ancestor is a shim other than this process's own, it is in
 /// a run's control group, or it has the marker of a run of this data directory. A service inside of a run has the outer
-/// shim as its own ancestor. A member whose shim has died, and that has neither group nor marker, is refused for want of
-/// the lock.
+/// shim as its own ancestor. A member whose shim has died, and that has neither group nor marker, is refused for want
+/// of the lock.
 fn is_of_a_run(pid: i32, data_dir: &Path) -> bool {
     let own = std::process::id().cast_signed();
     let Some(ours) = ancestors(own) else {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn detached_processes_are_known_by_group_or_process_1() {
+    fn detached_identity_needs_group_or_process_1() {
         let base = || Ok("/c/kennel-N-E".into());
         let none = || Err("none".to_owned());
         for (pid, cgroup_base, is_known, adopts) in [

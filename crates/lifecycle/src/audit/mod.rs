@@ -358,8 +358,8 @@ fn marked(process: &Seen, run: RunId, inventory: &HostInventory) -> Option<RunEv
     (!older).then_some(tie)
 }
 
-/// Returns the evidence of the nearest ancestor that is verified to be of a run, and whether the keeper is an ancestor. A
-/// process whose ancestors of a run have died has only the latter, while the keeper lives.
+/// Returns the evidence of the nearest ancestor that is verified to be of a run, and whether the keeper is an ancestor.
+/// A process whose ancestors of a run have died has only the latter, while the keeper lives.
 fn descent(
     process: &Seen,
     census: &Census,

@@ -189,8 +189,8 @@ impl Supervisor {
         peer::descent(socket, &members)
     }
 
-    /// Returns the run with a token from whose shim the process descends that connected this socket, and its owner. When
-    /// the shim dies, the process has no token.
+    /// Returns the run with a token from whose shim the process descends that connected this socket, and its owner.
+    /// When the shim dies, the process has no token.
     #[must_use]
     pub fn run_with_token(&self, socket: &impl AsFd) -> Option<(RunId, Arc<str>)> {
         self.nearest_run(socket, |view| view.spec.api_access != ApiAccess::None)
