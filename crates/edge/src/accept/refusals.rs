@@ -5,7 +5,7 @@ use super::places::{Full, Places};
 use crate::{auth::Peer, limits::REFUSALS_WARNED_EVERY, status::code_name};
 use kennel_lifecycle::Timestamp;
 use kennel_supervisor::{
-    LoggedRequest, Supervisor, TrailEntry, TrailRecord,
+    DeniedCaller, LoggedRequest, Supervisor, TrailEntry, TrailRecord,
     telemetry::{Telemetry, names},
 };
 use opentelemetry::{KeyValue, metrics::Counter};
@@ -147,7 +147,10 @@ impl Refusals {
                 ..LoggedRequest::default()
             };
             let denied = denied.with("error", error.to_string());
-            trail.audit_denied(TrailRecord::now(None, TrailEntry::Request(denied)));
+            trail.audit_denied(
+                TrailRecord::now(None, TrailEntry::Request(denied)),
+                DeniedCaller::Stranger,
+            );
         }
     }
 

@@ -92,9 +92,8 @@ async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Records, Failure
 
 /// Whether it is a refused call about no run, which has changed nothing of this one.
 fn is_refused_elsewhere(record: &pb::AuditRecord) -> bool {
-    let request = match &record.record {
-        Some(Record::Request(request)) => request,
-        _ => return false,
+    let Some(Record::Request(request)) = &record.record else {
+        return false;
     };
     record.run_id.is_empty() && request.code != "OK"
 }
