@@ -84,7 +84,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn new(peer: Peer, place: &Arc<Place>) -> Arc<Self> {
+    pub(crate) fn new(peer: Peer, place: &Arc<Place>) -> Arc<Self> {
         Arc::new(Self {
             peer,
             has_called: AtomicBool::new(false),

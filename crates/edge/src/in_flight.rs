@@ -293,7 +293,7 @@ impl HttpBody for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{auth::Peer, layer::With};
+    use crate::{accept::Places, auth::Peer, layer::With};
     use futures_util::FutureExt;
     use std::{convert::Infallible, future::poll_fn, num::NonZeroU32};
     use tokio::sync::{Semaphore, mpsc};
@@ -440,7 +440,9 @@ mod tests {
         let mut service = With(counting()).layer(service_fn(|_: Request<Body>| async {
             std::future::pending::<Result<Response<Body>, Infallible>>().await
         }));
-        let connection = Connection::new(Peer::of_network([127, 0, 0, 1].into(), None));
+        let peer = Peer::of_network([127, 0, 0, 1].into(), None);
+        let (place, _) = Places::default().take(&peer).expect("it is empty");
+        let connection = Connection::new(peer, &Arc::new(place));
         let mut call = || {
             let mut request = request("team", Body::empty());
             request.extensions_mut().insert(Arc::clone(&connection));

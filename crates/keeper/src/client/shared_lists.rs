@@ -90,7 +90,7 @@ mod tests {
     async fn list_is_shared_by_earlier_callers() {
         let lists = Arc::new(SharedLists::default());
         let run = RunId::from_u128(7);
-        let (begin, begun) = oneshot::channel();
+        let (begin, is_begun) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let spawn = |unlisted: u32| {
             let lists = Arc::clone(&lists);
@@ -114,7 +114,7 @@ mod tests {
                 lists.read(run, list).await.expect("a list").unlisted
             }
         });
-        begun.await.expect("the first has begun");
+        is_begun.await.expect("the first has begun");
         let later = [spawn(1), spawn(2), spawn(3)];
         while lists.calls.load(Ordering::Relaxed) < 4 {
             tokio::task::yield_now().await;

@@ -385,8 +385,8 @@ fn mode_decides_which_server_variables_pass() {
     ];
     let server: Vec<_> = names.iter().map(|name| pair(name, "s")).collect();
     let taken = |mode| {
-        let named = ["SSH_*".to_owned(), "PAGER".to_owned()];
-        let env = compose_env(mode, (&server, &named), &BTreeMap::new(), &[]);
+        let granted = ["SSH_*".to_owned(), "PAGER".to_owned()];
+        let env = compose_env(mode, (&server, &granted), &BTreeMap::new(), &[]);
         env.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
     assert_eq!(taken(EnvMode::None), Vec::<String>::new());
