@@ -247,7 +247,7 @@ async fn changed_data_directory_is_put_back(served: &Served) {
         })
         .await;
     }
-    assert!(kennel.log().contains("is put back"), "{}", kennel.log());
+    assert!(kennel.log().contains("was put back"), "{}", kennel.log());
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
     must("abort", client.abort(&run.run_id).await);

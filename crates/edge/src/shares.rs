@@ -142,7 +142,7 @@ impl Used {
         let most = self.kind.most(quota);
         let mut refused = None;
         self.share.used[self.kind as usize].send_if_modified(|all| {
-            refused = most.filter(|_| false);
+            refused = most.filter(|most| all.saturating_add(more) > *most);
             if refused.is_none() {
                 *all += more;
             }

@@ -574,7 +574,7 @@ fn private_pid_namespace_allows_no_detached_process() {
 }
 
 #[test]
-fn ports_of_a_run_without_network_are_not_probed() {
+fn probes_of_ports_need_the_network() {
     let refused = |network, probe: StateProbe| {
         let spec = edited(good(), |s| {
             s.policy.privileges.network = network;

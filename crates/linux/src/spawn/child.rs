@@ -237,6 +237,12 @@ pub(super) fn run(plan: &Plan) -> ! {
     {
         fail(STATUS_FD, step, errno(), EXIT_NOT_RELEASED);
     }
+    // Before /proc is read-only.
+    if let Some(score) = &plan.score
+        && let Err(errno) = score.take()
+    {
+        fail(STATUS_FD, STEP_OOM_SCORE, errno, EXIT_NOT_RELEASED);
+    }
     // With this process's capabilities and limits, which it loses.
     let needs_user_namespace = plan.namespaces.as_ref().filter(|namespaces| {
         let entered = namespaces.enter(plan.own_proc);
@@ -394,11 +400,6 @@ pub fn mount_own_proc() -> Result<(), u8> {
 
 /// Applies the limits of the command. Resource limits come last: they could prevent the other steps.
 fn hold_back(plan: &Plan) {
-    if let Some(score) = &plan.score
-        && let Err(errno) = score.take()
-    {
-        fail(STATUS_FD, STEP_OOM_SCORE, errno, EXIT_NOT_RELEASED);
-    }
     if let Some(nice) = plan.nice {
         let process = libc::PRIO_PROCESS.cast_signed();
         // SAFETY: setpriority takes integers.

@@ -422,7 +422,7 @@ async fn export_leaves_out_files_removed_meanwhile() {
 }
 
 #[tokio::test]
-async fn age_of_a_file_is_that_of_its_last_line() {
+async fn files_age_by_their_last_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");

@@ -67,13 +67,13 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
                 tracing::warn!(
                     mode = format!("{mode:04o}"),
                     uid,
-                    "mode or owner of the data directory was changed by another process, and is put back"
+                    "mode or owner of the data directory was changed by another process, and was put back"
                 );
                 let detail = [("mode", format!("{mode:04o}")), ("uid", uid.to_string())];
                 shared.trail.note("data_directory_put_back", detail);
             }
             Err(error) if !std::mem::replace(&mut has_failed, true) => {
-                tracing::error!(%error, "cannot put mode and owner of the data directory back, trying again");
+                tracing::error!(%error, "cannot restore mode and owner of the data directory, retrying");
             }
             Err(_) => {}
         }

@@ -362,7 +362,7 @@ impl Output {
     /// Returns the bound of the run's output where its other events alone have reached that.
     pub(crate) fn full_of_events(&self) -> Option<u64> {
         let most = self.writer.bound().max_bytes;
-        (self.writer.len(Kind::Lifecycle) >= 9 * most).then_some(most)
+        (self.writer.len(Kind::Lifecycle) >= most).then_some(most)
     }
 
     /// Appends an entry to the journal, or queues it until the disk takes it.

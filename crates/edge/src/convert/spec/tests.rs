@@ -62,7 +62,7 @@ fn parsed_full() -> RunSpec {
                 writable_paths: vec!["/work".to_owned()],
             }),
             seccomp: Seccomp::Baseline,
-            network: Network::None,
+            network: Network::Host,
         },
         min_isolation: Some(Isolation::Processes),
         ..Policy::default()
@@ -212,6 +212,9 @@ fn specs() -> Vec<RunSpec> {
     }
     for namespace in PidNamespace::ALL {
         specs.push(edited(&|s| s.policy.pid_namespace = *namespace));
+    }
+    for network in Network::ALL {
+        specs.push(edited(&|s| s.policy.privileges.network = *network));
     }
     for recovery in [Recovery::Terminate, Recovery::Adopt] {
         specs.push(edited(&|s| s.policy.recovery = Some(recovery)));
@@ -396,7 +399,7 @@ fn full() -> pb::RunSpec {
                 writable_paths: vec!["/work".to_owned()],
             }),
             seccomp_profile: pb::SeccompProfile::Baseline.into(),
-            network: pb::Network::None.into(),
+            network: pb::Network::Unspecified.into(),
         }),
         min_isolation: pb::Isolation::Processes.into(),
         output_rules: Vec::new(),
