@@ -162,14 +162,6 @@ impl Writer {
     /// Counts refused callers like [`Self::count`]; there may be any number of them.
     fn deny(&mut self, record: TrailRecord, of: DeniedCaller) {
         let is_like = |one: &LoggedRequest, other: &LoggedRequest| one.is_denied_like(other);
-<<<<<<< ours
-        let of = if of == DeniedCaller::Named {
-            DeniedCaller::Stranger
-        } else {
-            of
-        };
-=======
->>>>>>> theirs
         let sums = &mut self.denied[of as usize];
         if add_to(sums, &record, is_like) {
             return;

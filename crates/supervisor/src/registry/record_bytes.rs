@@ -31,16 +31,7 @@ impl RecordBytes {
 
     fn check(&self, owner: &str, most: Option<NonZeroU64>) -> Result<(), CallError> {
         match most.map(NonZeroU64::get) {
-<<<<<<< ours
-            Some(most)
-                if self
-                    .lock()
-                    .get(owner)
-                    .is_some_and(|sum| *sum > u64::MAX - most) =>
-            {
-=======
             Some(most) if self.lock().get(owner).is_some_and(|sum| *sum >= most) => {
->>>>>>> theirs
                 Err(CallError::QuotaExceeded {
                     what: "bytes of records of this owner".into(),
                     limit: most,
