@@ -51,9 +51,11 @@ impl Secrets {
         self.top.path().join("credentials")
     }
 
-    /// Writes a key of the mounted volume.
+    /// Writes a key of the mounted volume in one step: an attempt that begins meanwhile reads no part of it.
     pub(crate) fn write(&self, name: &str, value: &[u8]) {
-        fs::write(self.files().join("..data").join(name), value).expect("own directory");
+        let dir = self.files().join("..data");
+        fs::write(dir.join("new"), value).expect("own directory");
+        fs::rename(dir.join("new"), dir.join(name)).expect("own directory");
         let link = Path::new("..data").join(name);
         // It is there already where the key is written again.
         let _ = symlink(link, self.files().join(name));

@@ -19,9 +19,9 @@ const MADE: usize = 0;
 const RENAMED: usize = 1;
 /// Runs that may begin before an earlier one has returned its directory.
 const AHEAD: usize = 3;
-/// System calls of keeper and shim together: 119, three of them to read the usage, and those of pings and new shims.
-/// Closes do not check first, as builds with debug assertions do.
-const CALLS: usize = 130;
+/// System calls of keeper and shim together, three of them to read the usage, and those of pings and new shims; waits are
+/// not counted: a busy host has more of them. Closes do not check first, as builds with debug assertions do.
+const CALLS: usize = 0;
 /// Commits that it waits for: of its row, and of its end.
 const SYNCS: usize = 2;
 /// Calls of pwrite64 in the server, those of SQLite not counted: frames of the node log, and one more where a slow host has
@@ -81,7 +81,9 @@ async fn silent_run_makes_counted_files_and_syncs() {
     let begins = |call: &&Call| call.role == Role::Shim && call.name().starts_with("clone");
     let shares = |call: &Call| call.line.contains("CLONE_VM");
     assert!(calls.iter().filter(begins).all(shares));
-    let is_ours = |call: &&Call| matches!(call.role, Role::Keeper | Role::Shim);
+    let is_ours = |call: &&Call| {
+        matches!(call.role, Role::Keeper | Role::Shim) && !call.name().starts_with("epoll_wait")
+    };
     let ours = calls.iter().filter(is_ours).count();
     assert!(
         ours <= CALLS * RUNS,
