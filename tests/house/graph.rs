@@ -89,7 +89,7 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
     ("libc", &["kennel-keeper", "kennel-linux"]),
     ("portable-pty", &["kennel-linux"]),
     // Patterns of clients are compiled in one place, with their bounds.
-    ("regex", &["kennel-supervisor"]),
+    ("regex-automata", &["kennel-supervisor"]),
     ("rustix", &["kennel-linux"]),
     // Callers are identified in one place.
     ("ring", &["kennel-edge"]),

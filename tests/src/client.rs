@@ -624,6 +624,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::ActivityChanged(_) => "activity_changed",
         Station::StatusChanged(_) => "status_changed",
         Station::OutputMatched(_) => "output_matched",
+        Station::RuleSwitchedOff(_) => "rule_switched_off",
         Station::Extended(_) => "extended",
     }
 }

@@ -253,6 +253,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::CommandNotFound { command, looked_in } => not_found(command, looked_in),
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
         CallError::QuotaExceeded { what, limit } => quota(what, *limit),
+        CallError::PatternTooDear(run) => pattern_too_dear(*run, text),
         CallError::HostFull(_) => host_full(text),
         CallError::ContainmentUnavailable {
             run,
@@ -475,6 +476,18 @@ pub(crate) fn too_many_of_owner(what: &str, limit: u64, retry: Duration) -> Stat
 /// Returns the status for a limit of the host, whose value is not known here.
 fn host_full(message: String) -> Status {
     used_up("room of the host", message, None, RETRY_SOON)
+}
+
+/// Returns the status for a pattern that takes too much: a repeat of the call takes it as well.
+fn pattern_too_dear(run: RunId, message: String) -> Status {
+    let what = "processor time of a pattern";
+    let mut fault = Fault::new(Reason::QuotaExceeded, message.as_str())
+        .run(run)
+        .fact("quota", what);
+    fault
+        .details
+        .set_quota_failure(vec![QuotaViolation::new(what, message)]);
+    fault.status()
 }
 
 fn used_up(what: &str, message: String, limit: Option<u64>, retry: Duration) -> Status {

@@ -2,7 +2,7 @@
 //! its state from them, live and in every recovery.
 
 use crate::{
-    Activity, Deadline, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction,
+    Activity, Deadline, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction, RuleOff,
     RunIdentity, Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize,
     Timestamp, TreeVerdict,
 };
@@ -138,6 +138,13 @@ pub enum Entry {
         offset: u64,
         /// The rules that matched, in order.
         rules: Vec<RuleMatch>,
+    },
+    /// An output rule was switched off for the rest of the run: its pattern takes too much of a processor.
+    RuleSwitchedOff {
+        /// Name of the rule.
+        rule: String,
+        /// Reason why it was switched off.
+        reason: RuleOff,
     },
     /// A condition that a person should know.
     Warning {

@@ -5,9 +5,11 @@ mod annotations;
 
 pub use annotations::{AnnotationChange, AnnotationRefusal, Annotations};
 
-use crate::{Activity, Entry, Extension, Extensions, RuleAction, RuleMatch, StatusText, Timestamp};
+use crate::{
+    Activity, Entry, Extension, Extensions, RuleAction, RuleMatch, RuleOff, StatusText, Timestamp,
+};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// Facets of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +31,17 @@ pub struct Facets {
     pub result: Option<ResultDue>,
     /// Position up to which lines of output have matched rules.
     pub matched: RuleMark,
+    /// Output rules that were switched off, by name: no server tests lines by them any more.
+    pub switched_off: BTreeMap<String, SwitchedOff>,
+}
+
+/// An output rule that was switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchedOff {
+    /// Time at which it was switched off.
+    pub at: Timestamp,
+    /// Reason why it was switched off.
+    pub reason: RuleOff,
 }
 
 /// An attempt that was ready.
@@ -159,6 +172,7 @@ impl Facets {
                 offset,
                 rules,
             } => self.match_line(at, *attempt, (*seq, *stream, *offset), rules),
+            Entry::RuleSwitchedOff { rule, reason } => self.switch_off(at, rule, *reason),
             _ => false,
         };
         self.revision += u64::from(changed);
@@ -210,6 +224,15 @@ impl Facets {
         } else {
             self
         }
+    }
+
+    fn switch_off(&mut self, at: Timestamp, rule: &str, reason: RuleOff) -> bool {
+        let is_news = !self.switched_off.contains_key(rule);
+        if is_news {
+            let off = SwitchedOff { at, reason };
+            self.switched_off.insert(rule.to_owned(), off);
+        }
+        is_news
     }
 
     fn match_line(

@@ -68,7 +68,7 @@ pub use entry::{Entry, RuleMatch};
 pub use extension::{Extendable, Extension, Extensions};
 pub use facets::{
     AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
-    ReportedStatus, ResultDue, RuleMark,
+    ReportedStatus, ResultDue, RuleMark, SwitchedOff,
 };
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
@@ -100,7 +100,7 @@ pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
 pub use rules::{
     Activity, LiveProbe, Liveness, NOTIFIED, OutputRule, READY_RULE, Readiness, ReadyProbe,
-    RuleAction, StateProbe,
+    RuleAction, RuleOff, StateProbe,
 };
 pub use run_limits::{
     CpuQuota, IoLimit, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,

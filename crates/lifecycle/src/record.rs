@@ -169,6 +169,7 @@ impl AttemptRecord {
             | Entry::StatusChanged { .. }
             | Entry::Extended { .. }
             | Entry::OutputMatched { .. }
+            | Entry::RuleSwitchedOff { .. }
             | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,
             Entry::Ended(_) => self.ended = true,

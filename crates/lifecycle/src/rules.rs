@@ -126,6 +126,19 @@ named! {
     }
 }
 
+named! {
+    /// Reason why an output rule was switched off.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum RuleOff {
+        /// Its pattern gave up on a line: it takes too many steps.
+        GaveUp = "gave_up",
+        /// The test of one line has taken too long.
+        TestTime = "test_time",
+        /// All its tests have taken too much of a processor.
+        ProcessorShare = "processor_share",
+    }
+}
+
 /// Name of the rule that `readiness.line` is.
 pub const READY_RULE: &str = "readiness";
 /// Name of the evidence where the command itself has reported.

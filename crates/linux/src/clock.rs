@@ -39,6 +39,13 @@ pub fn start_time(ticks: u64) -> Timestamp {
     Timestamp(wall().0.saturating_sub(age))
 }
 
+/// Returns the processor time of the calling thread.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
+    used.map_or(Duration::ZERO, Duration::from)
+}
+
 /// Reads the wall clock.
 pub fn wall() -> Timestamp {
     let since = SystemTime::now()

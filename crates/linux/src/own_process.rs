@@ -43,6 +43,16 @@ pub fn fork_beside() -> Result<Option<i32>, Errno> {
     Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
 }
 
+/// Gives the calling thread the lowest priority: it runs when no other thread of this user needs the processor.
+pub fn lower_thread() {
+    /// The lowest of all nice values.
+    const NICE_MAX: libc::c_int = 19;
+    // SAFETY: it takes integers. As setpriority(2) has it under BUGS, `PRIO_PROCESS` (0) of process 0 is this thread.
+    unsafe {
+        libc::setpriority(0, 0, NICE_MAX);
+    }
+}
+
 /// Gives free memory of this process back to the kernel, where its C library can.
 pub fn trim_memory() {
     // SAFETY: it takes an integer, and touches only memory that is not allocated.

@@ -246,6 +246,10 @@ fn lifecycle(entry: Entry) -> event::Payload {
             offset,
             rules: rules.into_iter().map(rule_match).collect(),
         }),
+        Entry::RuleSwitchedOff { rule, reason } => {
+            let reason = rules::switch_off(reason).into();
+            Station::RuleSwitchedOff(lifecycle::RuleSwitchedOff { rule, reason })
+        }
         Entry::Warning { .. }
         | Entry::MemoryKills(_)
         | Entry::ProcessSpared { .. }

@@ -9,8 +9,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Activity, LinePattern, LiveProbe as Live, Liveness, OutputRule, Readiness, ReadyProbe,
-    RuleAction, StateProbe, Violation, limits,
+    Activity, Facets, LinePattern, LiveProbe as Live, Liveness, OutputRule, Readiness, ReadyProbe,
+    RuleAction, RuleOff, StateProbe, Violation, limits,
 };
 
 const READINESS: &str = "spec.readiness";
@@ -250,6 +250,19 @@ pub(crate) fn shown_rules(rules: &[OutputRule]) -> Vec<pb::OutputRule> {
 }
 
 mapped! { pub(crate) fn activity(Activity) -> Activity, fn activity_of { Working AwaitingInput Idle } }
+
+mapped! { pub(crate) fn switch_off(RuleOff) -> RuleSwitchOff { GaveUp TestTime ProcessorShare } }
+
+/// Converts the rules of a run that were switched off.
+pub(crate) fn switched_off(facets: &Facets) -> Vec<pb::SwitchedOffRule> {
+    let rules = facets.switched_off.iter();
+    let rules = rules.map(|(rule, off)| pb::SwitchedOffRule {
+        rule: rule.clone(),
+        reason: switch_off(off.reason).into(),
+        off_time: Some(time::timestamp(off.at)),
+    });
+    rules.collect()
+}
 
 fn shown_pattern(pattern: &LinePattern) -> pb::LinePattern {
     let pattern = match pattern {

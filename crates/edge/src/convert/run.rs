@@ -26,6 +26,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let doing = view.facets.activity_of(view.attempt);
     let reported = view.facets.status_of(view.attempt).cloned();
     let reported = reported.as_ref();
+    let switched_off_rules = rules::switched_off(&view.facets);
     pb::Run {
         run_id: view.run.to_string(),
         owner: view.owner,
@@ -77,6 +78,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         annotations_version: view.facets.annotations.version,
         wait: wait.into(),
         time_limits,
+        switched_off_rules,
     }
 }
 

@@ -19,12 +19,14 @@ impl Processes {
         let budget = deadline::of(request.metadata());
         let scope = auth::scope(&request)?;
         let caller = auth::caller(&request)?.clone();
+        // Runs with a token share the turns of their owner.
+        let owner = caller.owner.as_str().into();
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let wait = request::wait_output(request.into_inner())?;
         self.in_scope(scope, wait.run).await?;
         self.at_its_node(asks_node, wait.run).await?;
         let _place = self.places_of_wait(&caller, &wait)?;
-        let waiting = answer_of(self.supervisor.wait_output(wait));
+        let waiting = answer_of(self.supervisor.wait_output(wait, owner));
         let waited = deadline::within(budget, self.unless_going(waiting)).await?;
         Ok(Response::new(pattern::waited(waited)))
     }

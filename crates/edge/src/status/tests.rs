@@ -225,6 +225,15 @@ fn of_the_server() -> Vec<Row> {
             vec![fact("quota", "live runs"), fact("limit", "7")],
         ),
         (
+            CallError::PatternTooDear(RunId::from_u128(42)),
+            Code::ResourceExhausted,
+            Reason::QuotaExceeded,
+            vec![
+                fact("quota", "processor time of a pattern"),
+                ("run_id", RunId::from_u128(42).to_string()),
+            ],
+        ),
+        (
             CallError::HostFull("EMFILE".to_owned()),
             Code::ResourceExhausted,
             Reason::QuotaExceeded,
@@ -313,7 +322,9 @@ fn each_failure_has_code_reason_and_facts() {
 fn retryable_failure_has_delay_and_precondition_its_type() {
     for (error, code, ..) in table() {
         let details = of(&error).get_error_details();
-        let retry = matches!(code, Code::Unavailable | Code::ResourceExhausted);
+        // A pattern takes as much when the call is repeated.
+        let retry = matches!(code, Code::Unavailable | Code::ResourceExhausted)
+            && !matches!(error, CallError::PatternTooDear(_));
         assert_eq!(details.retry_info().is_some(), retry, "{error:?}");
         let precondition = code == Code::FailedPrecondition;
         assert_eq!(

@@ -100,6 +100,10 @@ fn station(station: &Station) -> String {
             format!("status: {status}{ends}")
         }
         Station::OutputMatched(matched) => output_matched(matched),
+        Station::RuleSwitchedOff(off) => {
+            let why = words::rule_switch_off(off.reason());
+            format!("output rule {} switched off: {why}", off.rule)
+        }
         Station::Extended(extended) => words::extended(extended),
         Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
     }

@@ -135,6 +135,9 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         }
         "UPGRADE_REFUSED" => "install a binary that works; the server is untouched".to_owned(),
         "UPGRADE_UNDER_WAY" => "kennel status shows what became of the last one".to_owned(),
+        "QUOTA_EXCEEDED" if fact("quota").is_some_and(|quota| quota.ends_with("of a pattern")) => {
+            "use a simpler pattern, text (-F) or JSON".to_owned()
+        }
         "QUOTA_EXCEEDED" => {
             "end some runs, or raise the server's limits (kennel status shows them)".to_owned()
         }

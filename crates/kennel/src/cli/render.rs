@@ -279,6 +279,10 @@ fn add_reports(view: &mut View, run: &pb::Run) {
     if run.is_ending_itself {
         view.line("ending", "by itself, as the command reports");
     }
+    for off in &run.switched_off_rules {
+        let why = words::rule_switch_off(off.reason());
+        view.line("rule off", format!("{}: {why}", off.rule));
+    }
     for (key, value) in &run.annotations {
         view.line("annotation", format!("{key}={value}"));
     }

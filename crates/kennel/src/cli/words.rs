@@ -535,6 +535,19 @@ pub(crate) fn input(status: &pb::InputStatus) -> String {
     };
     format!("{accepted} {end}\n")
 }
+
+/// Returns the reason why an output rule was switched off.
+pub(crate) fn rule_switch_off(reason: pb::RuleSwitchOff) -> &'static str {
+    match reason {
+        pb::RuleSwitchOff::Unspecified => "for a reason that this client does not know",
+        pb::RuleSwitchOff::GaveUp => "its pattern takes too many steps for a line",
+        pb::RuleSwitchOff::TestTime => "the test of a line took more than 100 ms of processor time",
+        pb::RuleSwitchOff::ProcessorShare => {
+            "its tests took more than a tenth of a processor for 10 s"
+        }
+    }
+}
+
 /// Returns the activity of a run; a dash where it is not known.
 pub(crate) fn activity(activity: pb::Activity) -> String {
     match activity {

@@ -5,7 +5,7 @@ use crate::samples::{
 };
 use kennel_lifecycle::{
     Activity, AttemptRecord, Deadline, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
-    ResumeReason, RuleAction, RuleMatch, Signal, StatusText, StopCertificate, StopCommand,
+    ResumeReason, RuleAction, RuleMatch, RuleOff, Signal, StatusText, StopCertificate, StopCommand,
     StopCommandEnd, StopInput, StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
@@ -121,6 +121,10 @@ fn one_of_each() -> Vec<Entry> {
     ];
     all.extend(of_facets());
     all.extend([
+        Entry::RuleSwitchedOff {
+            rule: "done".into(),
+            reason: RuleOff::TestTime,
+        },
         Entry::Warning {
             message: "output blocked".into(),
         },
@@ -154,6 +158,7 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::Extended { .. }
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
+            | Entry::RuleSwitchedOff { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}

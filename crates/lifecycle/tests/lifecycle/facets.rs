@@ -2,7 +2,7 @@
 
 use kennel_lifecycle::{
     Activity, AnnotationChange, AnnotationRefusal, Annotations, Entry, Facets, RuleAction,
-    RuleMatch, StatusText, Timestamp,
+    RuleMatch, RuleOff, StatusText, Timestamp,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -131,4 +131,17 @@ fn readiness_and_activity_are_those_of_their_attempt() {
     assert!(facets.fold(Timestamp(7), &says(2, true)));
     assert!(facets.status_of(2).is_some_and(|said| said.stopping));
     assert_eq!(facets.status_of(3), None);
+}
+
+#[test]
+fn rule_is_switched_off_once() {
+    let off = |reason| Entry::RuleSwitchedOff {
+        rule: "slow".into(),
+        reason,
+    };
+    let mut facets = Facets::default();
+    assert!(facets.fold(Timestamp(1), &off(RuleOff::GaveUp)));
+    assert!(!facets.fold(Timestamp(2), &off(RuleOff::TestTime)));
+    let known = facets.switched_off["slow"];
+    assert_eq!((known.at, known.reason), (Timestamp(1), RuleOff::GaveUp));
 }

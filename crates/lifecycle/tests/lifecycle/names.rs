@@ -5,8 +5,8 @@ use kennel_lifecycle::{
     Activity, ApiAccess, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed,
     InputMode, Isolation, Knob, Limit, MemoryKills, MemoryShortage, Network, OnDiskFull,
     OnMaxPause, OnOutputFull, OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource,
-    RestartMode, ResumeReason, RowState, RunKind, RunState, Seccomp, SecretDelivery, SignalScope,
-    SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
+    RestartMode, ResumeReason, RowState, RuleOff, RunKind, RunState, Seccomp, SecretDelivery,
+    SignalScope, SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -108,6 +108,7 @@ fn names_are_those_of_the_lock() {
         RestartMode,
         ResumeReason,
         RowState,
+        RuleOff,
         RunKind,
         RunState,
         Seen,

@@ -1,14 +1,19 @@
-//! Tests lines of output by a pattern, in time linear in the length of the line.
+//! Tests lines of output by a pattern, in time linear in the length of the line. A pattern that takes more than that is
+//! given up.
 
+mod expression;
 mod json;
 #[cfg(test)]
 mod tests;
 
+use expression::Expression;
+pub(crate) use expression::Scratch;
 use kennel_lifecycle::{LinePattern, limits};
-use regex::bytes::{Regex, RegexBuilder};
+use memchr::memmem::Finder;
+use std::sync::Arc;
 
 /// A part of a line that matched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineMatch {
     /// The text that matched; for JSON the value, as JSON.
     pub text: String,
@@ -31,8 +36,20 @@ pub struct LineMatcher(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Text(Regex),
+    Literal(Finder<'static>),
+    Expression(Arc<Expression>),
     Json(Box<json::Matcher>),
+}
+
+/// The test of a line was given up: the pattern takes too many steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GaveUp;
+
+/// A matcher with the memory of its thread, which it has until its drop.
+#[derive(Debug)]
+pub(crate) struct LineTests<'a> {
+    matcher: &'a LineMatcher,
+    scratch: &'a mut Scratch,
 }
 
 impl LineMatcher {
@@ -42,51 +59,46 @@ impl LineMatcher {
     ///
     /// The pattern is not well formed, or takes too much memory; the text says why.
     pub fn new(pattern: &LinePattern) -> Result<Self, String> {
-        let source = match pattern {
-            LinePattern::Json(pattern) => {
-                let matcher = json::Matcher::new(pattern)?;
-                return Ok(Self(Kind::Json(Box::new(matcher))));
-            }
-            LinePattern::Literal(text) => regex::escape(text),
-            LinePattern::Regex(text) => text.clone(),
-        };
-        let built = RegexBuilder::new(&source)
-            .size_limit(limits::REGEX_BYTES_MAX)
-            .dfa_size_limit(limits::REGEX_BYTES_MAX)
-            .build();
-        built
-            .map(|regex| Self(Kind::Text(regex)))
-            .map_err(|e| e.to_string())
+        Ok(Self(match pattern {
+            LinePattern::Json(pattern) => Kind::Json(Box::new(json::Matcher::new(pattern)?)),
+            LinePattern::Literal(text) => Kind::Literal(Finder::new(text).into_owned()),
+            LinePattern::Regex(text) => Kind::Expression(Arc::new(Expression::new(text)?)),
+        }))
     }
 
-    /// Returns the match in this line, if there is one.
-    #[must_use]
-    pub fn test(&self, line: &[u8]) -> Option<LineMatch> {
-        let regex = match &self.0 {
-            Kind::Text(regex) => regex,
-            Kind::Json(matcher) => return matcher.test(line),
-        };
-        let text = |bytes: &[u8]| {
-            let bytes = &bytes[..bytes.len().min(limits::MATCH_TEXT_BYTES_MAX)];
-            String::from_utf8_lossy(bytes).into_owned()
-        };
-        let found = regex.captures(line)?;
-        let groups = regex.capture_names().enumerate().skip(1);
-        let groups = groups.filter_map(|(number, name)| {
-            Some(MatchGroup {
-                name: name.unwrap_or_default().to_owned(),
-                text: text(found.get(number)?.as_bytes()),
-            })
-        });
-        Some(LineMatch {
-            text: text(found.get(0)?.as_bytes()),
-            groups: groups.collect(),
-        })
+    /// Begins to test lines with this memory.
+    pub(crate) fn begin<'a>(&'a self, scratch: &'a mut Scratch) -> LineTests<'a> {
+        if let Kind::Expression(expression) = &self.0 {
+            expression.begin(scratch);
+        }
+        LineTests {
+            matcher: self,
+            scratch,
+        }
     }
 
     /// Whether a line that has not ended can match: JSON cannot.
     #[must_use]
     pub fn tests_unfinished(&self) -> bool {
-        matches!(self.0, Kind::Text(_))
+        !matches!(self.0, Kind::Json(_))
     }
+}
+
+impl LineTests<'_> {
+    /// Returns the match in this line, if there is one.
+    pub(crate) fn test(&mut self, line: &[u8]) -> Result<Option<LineMatch>, GaveUp> {
+        match &self.matcher.0 {
+            Kind::Expression(expression) => expression.test(line, self.scratch),
+            Kind::Json(matcher) => Ok(matcher.test(line)),
+            Kind::Literal(finder) => Ok(finder.find(line).map(|_| LineMatch {
+                text: matched_text(finder.needle()),
+                groups: Vec::new(),
+            })),
+        }
+    }
+}
+
+fn matched_text(bytes: &[u8]) -> String {
+    let bytes = &bytes[..bytes.len().min(limits::MATCH_TEXT_BYTES_MAX)];
+    String::from_utf8_lossy(bytes).into_owned()
 }

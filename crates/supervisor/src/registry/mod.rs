@@ -4,6 +4,7 @@ pub(crate) mod background;
 pub(crate) mod consumers;
 pub(crate) mod floors;
 pub(crate) mod found;
+pub(crate) mod matching;
 pub(crate) mod output_rates;
 mod record_bytes;
 mod retained;
@@ -15,8 +16,9 @@ pub(crate) mod unreachable;
 
 pub(crate) use self::starts::Turn;
 use self::{
-    background::Background, output_rates::OutputRates, record_bytes::RecordBytes,
-    retained::Retained, screens::Screens, serving::Serving, starts::Starts,
+    background::Background, matching::Matching, output_rates::OutputRates,
+    record_bytes::RecordBytes, retained::Retained, screens::Screens, serving::Serving,
+    starts::Starts,
 };
 use crate::{
     audit_log::Trail,
@@ -272,6 +274,8 @@ pub(crate) struct Shared {
     pub(crate) spare_dirs: SpareDirs,
     /// Turns of starts.
     pub(crate) starts: Arc<Starts>,
+    /// Threads that test lines of output.
+    pub(crate) matching: Matching,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -323,6 +327,7 @@ impl Shared {
             retained: Retained::default(),
             consumers: Arc::default(),
             starts: Arc::default(),
+            matching: Matching::default(),
             runs: Mutex::new(BTreeMap::new()),
         }
     }

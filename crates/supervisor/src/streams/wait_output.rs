@@ -3,11 +3,15 @@
 
 use crate::{
     base::calls::{CallError, Event, Payload, RunView},
-    base::matcher::{LineMatch, LineMatcher},
-    registry::Supervisor,
+    base::matcher::{LineMatch, LineMatcher, Scratch},
+    registry::{
+        Supervisor,
+        matching::{MeasuredPattern, TurnEnd},
+    },
     streams::events::Events,
 };
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{RuleOff, RunId};
+use std::sync::Arc;
 
 /// Output read at a time.
 const READ_BYTES: usize = 256 * 1024;
@@ -61,12 +65,20 @@ pub struct OutputWaited {
 }
 
 impl Supervisor {
-    /// Waits for the first line that matches, or for the end of the run.
-    pub async fn wait_output(&self, wait: OutputWait) -> Result<OutputWaited, CallError> {
+    /// Waits for the first line that matches, or for the end of the run. Lines are tested in the turns of the principal
+    /// `by`.
+    pub async fn wait_output(
+        &self,
+        wait: OutputWait,
+        by: Arc<str>,
+    ) -> Result<OutputWaited, CallError> {
         let most = wait.line_bytes_max;
         let lines = self.lines(wait.run, wait.after_seq, wait.streams, most);
         let events = lines.await?;
         let mut search = Search {
+            pattern: Some(MeasuredPattern::new(wait.matcher.clone())),
+            supervisor: self,
+            by,
             wait: &wait,
             attempt: 1,
             is_incomplete: false,
@@ -81,6 +93,10 @@ impl Supervisor {
 }
 
 struct Search<'a> {
+    /// Absent: its thread has failed.
+    pattern: Option<MeasuredPattern>,
+    supervisor: &'a Supervisor,
+    by: Arc<str>,
     wait: &'a OutputWait,
     attempt: u32,
     is_incomplete: bool,
@@ -89,19 +105,20 @@ struct Search<'a> {
 impl Search<'_> {
     async fn first(&mut self, mut events: Events) -> Result<Option<OutputMatch>, CallError> {
         while let Some(read) = events.step(READ_BYTES).await? {
-            for event in read {
-                if let Some(found) = self.test(event) {
-                    return Ok(Some(found));
-                }
-            }
-            if let Some(found) = self.test_unfinished(&events) {
+            let mut lines: Vec<_> = read
+                .into_iter()
+                .filter_map(|event| self.line(event))
+                .collect();
+            lines.extend(self.unfinished(&events));
+            if let Some(found) = self.test(lines).await? {
                 return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
-    fn test(&mut self, event: Event) -> Option<OutputMatch> {
+    /// Returns the line of this event, as it is found where it matches.
+    fn line(&mut self, event: Event) -> Option<OutputMatch> {
         self.attempt = event.attempt;
         match event.payload {
             Payload::Line {
@@ -114,7 +131,7 @@ impl Search<'_> {
                 attempt: event.attempt,
                 stream,
                 offset,
-                found: self.wait.matcher.test(&text)?,
+                found: LineMatch::default(),
                 line: text,
                 is_cut,
             }),
@@ -127,28 +144,74 @@ impl Search<'_> {
         }
     }
 
-    /// Tests the unfinished lines, once all written output is read.
-    fn test_unfinished(&self, events: &Events) -> Option<OutputMatch> {
+    /// Returns the unfinished lines, once all written output is read.
+    fn unfinished(&self, events: &Events) -> Vec<OutputMatch> {
         let at = events.position().seq;
         if !self.wait.matcher.tests_unfinished() || at < events.head() {
-            return None;
+            return Vec::new();
         }
-        (1..)
-            .zip(self.wait.streams)
-            .find_map(|(stream, is_wanted)| {
-                let (offset, line) = events.unfinished(stream).filter(|_| is_wanted)?;
-                if line.is_empty() || line.len() > UNFINISHED_BYTES_MAX {
-                    return None;
-                }
-                Some(OutputMatch {
-                    seq: at,
-                    attempt: self.attempt,
-                    stream,
-                    offset,
-                    found: self.wait.matcher.test(line)?,
-                    line: line.to_vec(),
-                    is_cut: true,
-                })
+        let streams = (1..).zip(self.wait.streams);
+        let lines = streams.filter_map(|(stream, is_wanted)| {
+            let (offset, line) = events.unfinished(stream).filter(|_| is_wanted)?;
+            if line.is_empty() || line.len() > UNFINISHED_BYTES_MAX {
+                return None;
+            }
+            Some(OutputMatch {
+                seq: at,
+                attempt: self.attempt,
+                stream,
+                offset,
+                found: LineMatch::default(),
+                line: line.to_vec(),
+                is_cut: true,
             })
+        });
+        lines.collect()
     }
+
+    /// Tests lines in turns. Returns the first that matches.
+    async fn test(&mut self, lines: Vec<OutputMatch>) -> Result<Option<OutputMatch>, CallError> {
+        let matching = &self.supervisor.shared.matching;
+        let mut lines = lines.into_iter();
+        while !lines.as_slice().is_empty() {
+            let failed = || CallError::Internal("a thread that tests lines has failed".into());
+            let mut pattern = self.pattern.take().ok_or_else(failed)?;
+            let turn = matching.turn(&self.by, move |scratch| {
+                let tested = test_lines(&mut pattern, scratch, &mut lines);
+                (pattern, lines, tested)
+            });
+            let (pattern, rest, tested) = turn.await.ok_or_else(failed)?;
+            self.pattern = Some(pattern);
+            lines = rest;
+            match tested {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(_) => return Err(CallError::PatternTooDear(self.wait.run)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Tests lines until one matches, or the turn is over.
+fn test_lines(
+    pattern: &mut MeasuredPattern,
+    scratch: &mut Scratch,
+    lines: &mut std::vec::IntoIter<OutputMatch>,
+) -> Result<Option<OutputMatch>, RuleOff> {
+    let end = TurnEnd::begin();
+    let mut tests = pattern.begin(scratch);
+    for line in lines {
+        let tested = tests.test(&line.line);
+        if let Some(found) = tested.found {
+            return Ok(Some(OutputMatch { found, ..line }));
+        }
+        if let Some(reason) = tested.off {
+            return Err(reason);
+        }
+        if tests.has_reached(end) {
+            break;
+        }
+    }
+    Ok(None)
 }

@@ -84,6 +84,7 @@ impl RunEvents<'_> {
             | Entry::Extended { .. }
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
+            | Entry::RuleSwitchedOff { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => return,

@@ -206,6 +206,7 @@ impl RunSpans {
             | Entry::Extended { .. }
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
+            | Entry::RuleSwitchedOff { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}

@@ -7,10 +7,12 @@ use crate::{
 };
 use kennel_keeper::client::HelperEnd;
 use kennel_lifecycle::{
-    EndReason, Exit, LinePattern, LiveProbe, Liveness, OutputRule, Readiness, ReadyProbe,
-    RestartMode, RestartPolicy, RuleAction, RunState, StateProbe,
+    EndReason, Exit, Facets, LinePattern, LiveProbe, Liveness, OutputRule, Readiness, ReadyProbe,
+    RestartMode, RestartPolicy, RuleAction, RuleOff, RunId, RunState, StateProbe,
 };
-use kennel_supervisor::{Condition, RunView, SpawnCall};
+use kennel_supervisor::{
+    AbortWait, CallError, Condition, LineMatcher, OutputWait, RunView, SpawnCall,
+};
 use std::time::Duration;
 
 /// A limit on the clock of the host, by which starts and results are counted.
@@ -381,4 +383,141 @@ async fn end_after_result(stage: &Stage, code: Option<i32>, ended_as: RunState, 
     };
     assert_eq!((view.state, reason), (ended_as, wanted));
     assert_eq!(events_named(stage, "output_matched").await, 1);
+}
+
+/// A pattern that is given up on a line of [`dear_line`], and whose other part would match `hello`.
+const DEAR: &str = "[a-h][a-p]{500}[0-9]|hello";
+/// So many rules take more than a second to give up in any build.
+const DEAR_RULES: usize = 32;
+
+/// Shorter than a pipe is large: no test reads while it writes.
+fn dear_line() -> Vec<u8> {
+    let mut seed = 1_u32;
+    let letter = |_| {
+        seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12345);
+        b'a' + u8::try_from(seed >> 16 & 15).unwrap()
+    };
+    let mut line: Vec<u8> = (0..48 * 1024).map(letter).collect();
+    line.push(b'\n');
+    line
+}
+
+/// Returns a run with so many rules that are switched off at a dear line, and one that matches `the end`.
+fn with_dear_rules(count: usize) -> SpawnCall {
+    let rule = |name: String, pattern| OutputRule {
+        name,
+        pattern,
+        streams: [true; 2],
+        action: RuleAction::Event,
+    };
+    let dear = |at| rule(format!("dear-{at}"), LinePattern::Regex(DEAR.into()));
+    let mut call = call(Some(run_id()));
+    call.spec.policy.output_rules = (1..count).map(dear).collect();
+    let end = rule("end".into(), LinePattern::Literal("the end".into()));
+    call.spec.policy.output_rules.push(end);
+    call
+}
+
+async fn facets(stage: &Stage) -> Facets {
+    stage.supervisor.get(run_id()).await.unwrap().facets
+}
+
+/// Waits until rules have emitted so many events.
+async fn emitted(stage: &Stage, count: u32) -> Facets {
+    loop {
+        let facets = facets(stage).await;
+        if facets.matched.events >= count {
+            return facets;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn dear_rule_is_off_for_the_rest_of_the_run() {
+    let lives = Lives::of(Nature::default());
+    let seen = lives.live(async |stage| {
+        stage.supervisor.spawn(with_dear_rules(2)).await.unwrap();
+        stage.writes(run_id(), &[&dear_line()[..], b"the end\n"].concat());
+        emitted(stage, 1).await.switched_off
+    });
+    assert_eq!(seen["dear-1"].reason, RuleOff::GaveUp);
+    for life in 2..4 {
+        lives.live(async |stage| {
+            let lines = [b"hello\n", &dear_line()[..], b"the end\n"].concat();
+            stage.writes(run_id(), &lines);
+            let facets = emitted(stage, life).await;
+            assert_eq!(facets.switched_off, seen);
+            assert_eq!(facets.matched.events, life, "`hello` matches nothing");
+        });
+    }
+    lives.live(async |stage| {
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!(events_named(stage, "rule_switched_off").await, 1);
+        assert_eq!(events_named(stage, "warning").await, 1);
+    });
+}
+
+#[test]
+fn slow_rules_of_an_adopted_run_hold_up_no_call() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        let spec = with_dear_rules(DEAR_RULES);
+        stage.supervisor.spawn(spec).await.unwrap();
+    });
+    lives.world.writes(run_id(), &dear_line());
+    lives.live(async |stage| {
+        while facets(stage).await.switched_off.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let other = RunId::from_u128(8);
+        stage.supervisor.spawn(call(Some(other))).await.unwrap();
+        stage.supervisor.abort(abort(other)).await.unwrap();
+        let ended = stage.supervisor.wait(other, Condition::Ended).await;
+        assert!(ended.unwrap().reached);
+        let mut own = abort(run_id());
+        own.wait = AbortWait::None;
+        stage.supervisor.abort(own).await.unwrap();
+        let off = facets(stage).await.switched_off.len();
+        assert!(off < DEAR_RULES - 1, "the calls came after the tests");
+    });
+}
+
+/// On a clock that runs ahead while the tests are awaited.
+#[tokio::test(start_paused = true)]
+async fn end_does_not_wait_for_slow_rules() {
+    let stage = Stage::set(Nature::default()).await;
+    let spec = with_dear_rules(DEAR_RULES);
+    stage.supervisor.spawn(spec).await.unwrap();
+    stage.writes(run_id(), &dear_line());
+    stage.exits(run_id(), 0);
+    let (view, reason) = ended(&stage).await;
+    assert_eq!(
+        (view.state, reason),
+        (RunState::Succeeded, EndReason::Exited)
+    );
+    assert!(view.facets.switched_off.len() < DEAR_RULES - 1);
+    assert_eq!(events_named(&stage, "warning").await, 1);
+}
+
+#[tokio::test]
+async fn wait_for_a_dear_pattern_is_refused() {
+    let stage = Stage::set(Nature::default()).await;
+    stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+    stage.writes(run_id(), &dear_line());
+    let wait = |pattern: &str| OutputWait {
+        run: run_id(),
+        matcher: LineMatcher::new(&LinePattern::Regex(pattern.into())).unwrap(),
+        streams: [true; 2],
+        after_seq: 0,
+        line_bytes_max: 1 << 16,
+    };
+    let waited = |pattern| stage.supervisor.wait_output(wait(pattern), "uid:1".into());
+    let refused = waited(DEAR).await;
+    assert!(
+        matches!(refused, Err(CallError::PatternTooDear(run)) if run == run_id()),
+        "{refused:?}"
+    );
+    let found = waited("[a-h]+").await.unwrap().found;
+    assert_eq!(found.unwrap().offset, 0);
 }

@@ -73,6 +73,9 @@ pub enum CallError {
         /// Value of the cap.
         limit: u64,
     },
+    /// The pattern of a wait for output takes too much of a processor.
+    #[error("the pattern takes too much processor time on the output of run {0}")]
+    PatternTooDear(RunId),
     /// The host has no descriptor or no memory left for the keeper's answer. The request may have been carried out.
     #[error("this host has no room for the answer: {0}")]
     HostFull(String),

@@ -1,6 +1,6 @@
 //! Patterns of output lines.
 
-use super::LineMatcher;
+use super::{GaveUp, LineMatch, LineMatcher, Scratch};
 use kennel_lifecycle::{JsonPattern, LinePattern};
 
 fn json(pointer: &str, equals: Option<&str>, captures: &[(&str, &str)]) -> LineMatcher {
@@ -14,8 +14,20 @@ fn json(pointer: &str, equals: Option<&str>, captures: &[(&str, &str)]) -> LineM
     LineMatcher::new(&pattern).expect("well formed")
 }
 
+fn regex(text: &str) -> LineMatcher {
+    LineMatcher::new(&LinePattern::Regex(text.into())).expect("well formed")
+}
+
+fn try_test(matcher: &LineMatcher, line: &[u8]) -> Result<Option<LineMatch>, GaveUp> {
+    matcher.begin(&mut Scratch::default()).test(line)
+}
+
+fn test(matcher: &LineMatcher, line: &[u8]) -> Option<LineMatch> {
+    try_test(matcher, line).expect("few steps")
+}
+
 fn groups(matcher: &LineMatcher, line: &str) -> Option<Vec<(String, String)>> {
-    let found = matcher.test(line.as_bytes())?;
+    let found = test(matcher, line.as_bytes())?;
     let groups = found.groups.into_iter();
     Some(groups.map(|group| (group.name, group.text)).collect())
 }
@@ -23,19 +35,18 @@ fn groups(matcher: &LineMatcher, line: &str) -> Option<Vec<(String, String)>> {
 #[test]
 fn literal_is_text_and_no_expression() {
     let matcher = LineMatcher::new(&LinePattern::Literal("a.b".into())).expect("text");
-    assert!(matcher.test(b"xa.by").is_some());
-    assert!(matcher.test(b"xacby").is_none());
+    assert!(test(&matcher, b"xa.by").is_some());
+    assert!(test(&matcher, b"xacby").is_none());
 }
 
 #[test]
 fn expression_gives_groups_that_took_part() {
-    let pattern = LinePattern::Regex(r"(?P<host>\w+)(:(\d+))?".into());
-    let matcher = LineMatcher::new(&pattern).expect("well formed");
+    let matcher = regex(r"(?P<host>\w+)(:(\d+))?");
     let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
     assert_eq!(groups(&matcher, "db"), Some(vec![pair("host", "db")]));
     let all = vec![pair("host", "db"), pair("", ":80"), pair("", "80")];
     assert_eq!(groups(&matcher, "db:80"), Some(all));
-    assert_eq!(matcher.test(b"\xff"), None);
+    assert_eq!(test(&matcher, b"\xff"), None);
 }
 
 #[test]
@@ -58,7 +69,7 @@ fn json_value_is_found_at_its_place_alone() {
         "true",
         "",
     ] {
-        assert_eq!(matcher.test(other.as_bytes()), None, "{other}");
+        assert_eq!(test(&matcher, other.as_bytes()), None, "{other}");
     }
 }
 
@@ -71,17 +82,83 @@ fn deep_json_is_skipped_without_harm() {
     );
     let matcher = json("/type", Some("\"result\""), &[]);
     // Deeper than serde_json reads: no match, and no overflow.
-    let _ = matcher.test(deep.as_bytes());
+    let _ = test(&matcher, deep.as_bytes());
     let wide = format!(r#"{{"pad":[{}0],"type":"result"}}"#, "0,".repeat(1 << 20));
-    assert!(matcher.test(wide.as_bytes()).is_some());
+    assert!(test(&matcher, wide.as_bytes()).is_some());
 }
 
 #[test]
 fn exploding_expression_takes_linear_time() {
-    let pattern = LinePattern::Regex("(a*)*$".into());
-    let matcher = LineMatcher::new(&pattern).expect("no look-around");
+    let matcher = regex("(a*)*$");
     let line = [b"a".repeat(1 << 20), b"b".to_vec()].concat();
-    assert!(matcher.test(&line).is_some());
+    assert!(test(&matcher, &line).is_some());
     assert!(LineMatcher::new(&LinePattern::Regex(r"(a)\1".into())).is_err());
     assert!(LineMatcher::new(&LinePattern::Regex("(?:x{1000}){1000}".into())).is_err());
+}
+
+/// Letters that differ from place to place, without a digit.
+fn letters(bytes: usize) -> Vec<u8> {
+    let mut seed = 1_u32;
+    let letter = |_| {
+        seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12345);
+        b'a' + u8::try_from(seed >> 16 & 15).expect("small")
+    };
+    (0..bytes).map(letter).collect()
+}
+
+#[test]
+fn counted_repetition_is_tested_or_given_up() {
+    // An answer has to be right; a slow engine would give it after two seconds.
+    let line = letters(64 * 1024);
+    let found = try_test(&regex("(?:[a-z]?){800}[0-9]"), &line);
+    assert!(matches!(found, Ok(None) | Err(GaveUp)), "{found:?}");
+}
+
+#[test]
+fn pattern_of_countless_states_is_given_up() {
+    let line = letters(64 * 1024);
+    let matcher = regex("[a-h][a-p]{500}[0-9]");
+    assert_eq!(try_test(&matcher, &line), Err(GaveUp));
+    // The next pattern has the memory of the thread without its states.
+    let mut scratch = Scratch::default();
+    assert_eq!(matcher.begin(&mut scratch).test(&line), Err(GaveUp));
+    let found = regex("a(b|c)").begin(&mut scratch).test(b"xacb");
+    assert_eq!(found.expect("few steps").expect("a match").text, "ac");
+}
+
+#[test]
+fn unicode_boundaries_match_as_in_ascii() {
+    let matcher = regex(r"\b(\w+)!\B");
+    for (line, wanted) in [("go: zwölf! ", "zwölf"), ("go: twelve! ", "twelve")] {
+        let pair = (String::new(), wanted.to_owned());
+        assert_eq!(groups(&matcher, line), Some(vec![pair]), "{line}");
+    }
+    assert_eq!(test(&matcher, "zwölf".as_bytes()), None);
+    // Too many steps where the automaton has no such boundary.
+    let long = ["é".as_bytes(), &letters(64 * 1024)].concat();
+    let attack = regex(r"(?:[a-z]?){800}[0-9]\b");
+    assert_eq!(try_test(&attack, &long), Err(GaveUp));
+}
+
+#[test]
+fn groups_of_long_lines_are_captured_in_few_steps() {
+    let line = [b"tool bash ".as_slice(), &letters(64 * 1024)].concat();
+    let line = String::from_utf8(line).expect("letters");
+    let pair = ("name".to_owned(), "bash".to_owned());
+    let found = groups(&regex("^tool (?P<name>[a-z]+) .*$"), &line);
+    assert_eq!(found, Some(vec![pair]));
+    let found = groups(&regex("^tool (?:[a-z]?){800}(.*)$"), &line);
+    assert_eq!(found, Some(Vec::new()), "a match without groups");
+}
+
+#[test]
+fn expressions_mean_the_same_as_before() {
+    let is_match = |pattern: &str, line: &[u8]| test(&regex(pattern), line).is_some();
+    assert!(is_match("^a$", b"a") && !is_match("^a$", b"a\nb"));
+    assert!(is_match("(?m)^a$", b"a\nb") && !is_match("a.b", b"a\nb"));
+    assert!(is_match(r"^\w$", "ß".as_bytes()) && is_match("(?i)^É$", "é".as_bytes()));
+    assert!(is_match(r"(?-u)^\xff$", b"\xff") && !is_match("^.$", b"\xff"));
+    let first = test(&regex("a|ab"), b"ab").expect("a match").text;
+    assert_eq!(first, "a", "the leftmost alternative");
+    assert_eq!(test(&regex("x*"), b"ab").expect("empty").text, "");
 }

@@ -1,34 +1,44 @@
-//! Tests each line of a run's output by its rules, once and in order, from the journal.
+//! Reads each line of a run's output for its rules, once and in order, from the journal. The lines are tested in turns
+//! by [`Tester`], on threads of their own.
 //!
 //! A new server begins at the last line whose entry exists, so that it repeats the tests that the one before has not
 //! finished, and nothing else.
 
+use super::tester::{Line, Tester};
 use crate::{
     base::{
-        blocking::blocking,
         calls::{CallError, Event, Payload},
-        matcher::{LineMatch, LineMatcher},
+        clock,
+        matcher::LineMatch,
     },
     registry::{Shared, Supervisor},
-    run::task::Done,
     streams::events::Events,
 };
-use kennel_lifecycle::{OutputRule, RuleMark, RunId, limits};
-use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use kennel_lifecycle::{OutputRule, RuleMark, RuleOff, RunId, limits};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until},
+};
 
 /// Output read at a time.
 const READ_BYTES: usize = 256 * 1024;
-/// Longest line that is tested without leaving the threads of the runtime.
-const SHORT_LINE_BYTES_MAX: usize = 64 * 1024;
+/// How long the end of an attempt waits for the tests of its output.
+const END_WAITS_MAX: Duration = Duration::from_secs(5);
+/// Most reports queued for the run's task.
+pub(crate) const STEPS_QUEUED_MAX: usize = 16;
 
 /// Report of the engine to the run's task.
 #[derive(Debug)]
 pub(crate) enum RuleStep {
     /// A line matched.
     Matched(Box<MatchedLine>),
+    /// No more lines are tested by the rule of this index.
+    SwitchedOff(usize, RuleOff),
     /// Every line of this attempt was tested, or cannot be tested.
     Tested(u32),
+    /// The end of this attempt has waited long enough: some of its lines are not tested yet.
+    Late(u32),
 }
 
 /// A line that matched rules.
@@ -46,36 +56,50 @@ pub(crate) struct MatchedLine {
 }
 
 /// Position up to which the output of an attempt has to be tested before the attempt may end.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Flush {
     /// Number of the attempt; 0: none yet.
-    pub(crate) attempt: u32,
+    attempt: u32,
     /// Its last seq.
-    pub(crate) seq: u64,
+    seq: u64,
+    /// Time at which the attempt ends all the same.
+    due: Instant,
+}
+
+impl Flush {
+    pub(crate) fn now(attempt: u32, seq: u64) -> Self {
+        let due = clock::instant() + END_WAITS_MAX;
+        Self { attempt, seq, due }
+    }
+}
+
+/// What the engine of a run is given.
+pub(crate) struct RuleWork {
+    pub(crate) owner: Arc<str>,
+    pub(crate) rules: Vec<OutputRule>,
+    /// Names of rules that are switched off.
+    pub(crate) off: BTreeSet<String>,
+    pub(crate) mark: RuleMark,
+    pub(crate) flush: watch::Receiver<Flush>,
+    pub(crate) steps: mpsc::Sender<RuleStep>,
 }
 
 /// Runs until the run's last event, or until its task has ended.
-pub(crate) async fn run(
-    shared: Arc<Shared>,
-    run: RunId,
-    rules: Vec<OutputRule>,
-    mark: RuleMark,
-    flush: watch::Receiver<Flush>,
-    done: mpsc::Sender<Done>,
-) {
+pub(crate) async fn run(shared: Arc<Shared>, run: RunId, work: RuleWork) {
     let mut engine = Engine {
-        rules: compiled(run, rules),
-        seen: mark.offsets,
-        attempt: 1,
-        flush,
+        tester: Some(Tester::new(run, work.rules, &work.off)),
+        supervisor: Supervisor { shared },
+        owner: work.owner,
+        seen: work.mark.offsets,
+        flush: work.flush,
         flushed: 0,
-        done,
+        steps: work.steps,
     };
-    let supervisor = Supervisor { shared };
     let read = async {
         let most = limits::MATCH_LINE_BYTES_MAX;
-        let lines = supervisor.lines(run, mark.seq.saturating_sub(1), [true; 2], most);
-        engine.read(lines.await?).await
+        let from = work.mark.seq.saturating_sub(1);
+        let lines = engine.supervisor.lines(run, from, [true; 2], most).await?;
+        engine.read(lines).await
     };
     if let Err(error) = read.await {
         tracing::error!(run_id = %run, %error, "cannot read the output for the rules of the run");
@@ -84,40 +108,36 @@ pub(crate) async fn run(
     engine.answer_alone().await;
 }
 
-/// Patterns were compiled when the spec was accepted; one that no longer compiles matches nothing.
-fn compiled(run: RunId, rules: Vec<OutputRule>) -> Arc<Vec<(OutputRule, Option<LineMatcher>)>> {
-    let compile = |rule: OutputRule| match LineMatcher::new(&rule.pattern) {
-        Ok(matcher) => (rule, Some(matcher)),
-        Err(why) => {
-            tracing::error!(run_id = %run, rule = rule.name, why, "the pattern of an output rule is refused");
-            (rule, None)
-        }
-    };
-    Arc::new(rules.into_iter().map(compile).collect())
-}
-
 struct Engine {
-    rules: Arc<Vec<(OutputRule, Option<LineMatcher>)>>,
+    /// Absent: its thread has failed.
+    tester: Option<Tester>,
+    supervisor: Supervisor,
+    owner: Arc<str>,
     /// For each stream, offset of the last line that was tested, or whose entry exists.
     seen: [Option<u64>; 2],
-    attempt: u32,
     flush: watch::Receiver<Flush>,
     /// The last attempt whose end was answered.
     flushed: u32,
-    done: mpsc::Sender<Done>,
+    steps: mpsc::Sender<RuleStep>,
 }
 
 impl Engine {
+    /// Reads until the run's last event, until the task has ended, or until a test has failed.
     async fn read(&mut self, mut events: Events) -> Result<(), CallError> {
+        let mut attempt = 1;
         loop {
             let wanted = *self.flush.borrow_and_update();
             if wanted.attempt > self.flushed && events.position().seq >= wanted.seq {
-                self.test_unfinished(&events).await;
-                self.answer(wanted.attempt).await;
+                let unfinished = self.unfinished(&events, attempt);
+                if !self.test(unfinished).await {
+                    return Ok(());
+                }
+                if wanted.attempt > self.flushed {
+                    self.answer(RuleStep::Tested(wanted.attempt)).await;
+                }
             }
-            let done = self.done.clone();
             tokio::select! { biased;
-                () = done.closed() => return Ok(()),
+                () = self.steps.closed() => return Ok(()),
                 changed = self.flush.changed() => {
                     if changed.is_err() {
                         return Ok(());
@@ -129,67 +149,107 @@ impl Engine {
             let Some(read) = events.step(READ_BYTES).await? else {
                 return Ok(());
             };
+            let mut lines = Vec::new();
             for event in read {
-                self.test(event).await;
+                attempt = event.attempt;
+                lines.extend(self.line(event));
+            }
+            if !self.test(lines).await {
+                return Ok(());
             }
         }
     }
 
-    async fn test(&mut self, event: Event) {
-        self.attempt = event.attempt;
-        if let Payload::Line {
+    /// Returns the line of this event, if it has not been tested.
+    fn line(&mut self, event: Event) -> Option<Line> {
+        let Payload::Line {
             stream,
             offset,
             text,
             ..
         } = event.payload
-        {
-            self.test_line(event.seq, stream, offset, text).await;
-        }
-    }
-
-    /// Tests the last lines of an attempt, which need no line end.
-    async fn test_unfinished(&mut self, events: &Events) {
-        let seq = events.position().seq;
-        for stream in [1, 2] {
-            let unfinished = events.unfinished(stream);
-            if let Some((offset, line)) = unfinished.filter(|(_, line)| !line.is_empty()) {
-                self.test_line(seq, stream, offset, line.to_vec()).await;
-            }
-        }
-    }
-
-    async fn test_line(&mut self, seq: u64, stream: u8, offset: u64, line: Vec<u8>) {
-        let Some(seen) = self.seen.get_mut(usize::from(stream) - 1) else {
-            return;
+        else {
+            return None;
         };
-        if seen.is_some_and(|seen| offset <= seen) {
-            return;
-        }
-        *seen = Some(offset);
-        let rules = Arc::clone(&self.rules);
-        let matched = if line.len() > SHORT_LINE_BYTES_MAX {
-            let tested = blocking(move || matches(&rules, stream, &line)).await;
-            tested.unwrap_or_default()
-        } else {
-            matches(&rules, stream, &line)
-        };
-        if matched.is_empty() {
-            return;
-        }
-        let line = MatchedLine {
-            attempt: self.attempt,
-            seq,
+        self.unseen(stream, offset).then_some(Line {
+            attempt: event.attempt,
+            seq: event.seq,
             stream,
             offset,
-            rules: matched,
-        };
-        self.send(RuleStep::Matched(Box::new(line))).await;
+            text,
+        })
     }
 
-    async fn answer(&mut self, attempt: u32) {
-        self.flushed = attempt;
-        self.send(RuleStep::Tested(attempt)).await;
+    /// Returns the last lines of an attempt, which need no line end.
+    fn unfinished(&mut self, events: &Events, attempt: u32) -> Vec<Line> {
+        let seq = events.position().seq;
+        let lines = [1, 2].into_iter().filter_map(|stream| {
+            let (offset, text) = events.unfinished(stream)?;
+            let is_new = !text.is_empty() && self.unseen(stream, offset);
+            is_new.then(|| Line {
+                attempt,
+                seq,
+                stream,
+                offset,
+                text: text.to_vec(),
+            })
+        });
+        lines.collect()
+    }
+
+    fn unseen(&mut self, stream: u8, offset: u64) -> bool {
+        let Some(seen) = self.seen.get_mut(usize::from(stream) - 1) else {
+            return false;
+        };
+        let is_new = seen.is_none_or(|seen| offset > seen);
+        if is_new {
+            *seen = Some(offset);
+        }
+        is_new
+    }
+
+    /// Tests lines in turns. Returns `false` where nothing more can be tested, or need be.
+    async fn test(&mut self, lines: Vec<Line>) -> bool {
+        let Some(mut tester) = self.tester.take() else {
+            return false;
+        };
+        tester.begin(lines);
+        while !tester.is_done() {
+            let shared = Arc::clone(&self.supervisor.shared);
+            let owner = Arc::clone(&self.owner);
+            let mut turn = pin!(shared.matching.turn(&owner, move |scratch| {
+                tester.turn(scratch);
+                tester
+            }));
+            let tested = loop {
+                tokio::select! { biased;
+                    () = self.steps.closed() => return false,
+                    tested = &mut turn => break tested,
+                    attempt = over_time(&mut self.flush, self.flushed) => {
+                        self.answer(RuleStep::Late(attempt)).await;
+                    }
+                }
+            };
+            tester = match tested {
+                Some(tester) => tester,
+                None => return false,
+            };
+            for line in tester.matched() {
+                self.send(RuleStep::Matched(Box::new(line))).await;
+            }
+            for (rule, reason) in tester.switched_off() {
+                self.send(RuleStep::SwitchedOff(rule, reason)).await;
+            }
+        }
+        self.tester = Some(tester);
+        true
+    }
+
+    async fn answer(&mut self, step: RuleStep) {
+        if let RuleStep::Tested(attempt) | RuleStep::Late(attempt) = step {
+            self.flushed = attempt;
+        }
+        self.send(step).await;
     }
 
     /// Answers that nothing more is tested, until the task has ended.
@@ -197,11 +257,10 @@ impl Engine {
         loop {
             let wanted = *self.flush.borrow_and_update();
             if wanted.attempt > self.flushed {
-                self.answer(wanted.attempt).await;
+                self.answer(RuleStep::Tested(wanted.attempt)).await;
             }
-            let done = self.done.clone();
             tokio::select! {
-                () = done.closed() => return,
+                () = self.steps.closed() => return,
                 changed = self.flush.changed() => {
                     if changed.is_err() {
                         return;
@@ -213,17 +272,20 @@ impl Engine {
 
     async fn send(&self, step: RuleStep) {
         // A task that has ended has nothing to do any more.
-        let _ = self.done.send(Done::Rule(step)).await;
+        let _ = self.steps.send(step).await;
     }
 }
 
-fn matches(
-    rules: &[(OutputRule, Option<LineMatcher>)],
-    stream: u8,
-    line: &[u8],
-) -> Vec<(usize, LineMatch)> {
-    let tested = rules.iter().enumerate();
-    let tested = tested.filter(|(_, (rule, _))| rule.streams[usize::from(stream) - 1]);
-    let matched = tested.filter_map(|(at, (_, matcher))| Some((at, matcher.as_ref()?.test(line)?)));
-    matched.collect()
+/// Waits until the end of an attempt has waited long enough for tests. Returns its number.
+async fn over_time(flush: &mut watch::Receiver<Flush>, flushed: u32) -> u32 {
+    loop {
+        let wanted = *flush.borrow_and_update();
+        if wanted.attempt > flushed {
+            sleep_until(wanted.due).await;
+            return wanted.attempt;
+        }
+        if flush.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The one task that owns a run (INV-14): it feeds the machine and performs its effects.
 //!
-//! Kernel reports before results of our own work, those before commands, output last. Every effect may be cut off
+//! Kernel reports before results of our own work, those before commands, results of rules after these, output last. Every effect may be cut off
 //! before or after itself by a crash; [`kennel_lifecycle::Effect`] says what recovery does in both cases.
 
 mod adopted;
@@ -29,7 +29,7 @@ use crate::{
         cleanup::Cleanup,
         finish,
         output::{Output, Ready},
-        rules::engine::RuleStep,
+        rules::engine::{RuleStep, STEPS_QUEUED_MAX},
         writes::Write,
     },
     telemetry::RunSpans,
@@ -89,6 +89,7 @@ pub(crate) struct RunTask {
     reports: mpsc::Receiver<Box<KeeperReport>>,
     done: mpsc::Receiver<Done>,
     done_sender: mpsc::Sender<Done>,
+    rule_steps: mpsc::Receiver<RuleStep>,
     ops: JoinSet<()>,
     /// Reports wait until the answer to PREPARE has been handled: they follow it.
     preparing: bool,
@@ -154,8 +155,6 @@ pub(crate) enum Done {
     StopRefused,
     /// Facets up to this revision are durable; absent: they are not this server's to write.
     Facets(Option<u64>),
-    /// The rules of the run have tested lines of its output.
-    Rule(RuleStep),
     /// A probe of this attempt's readiness has succeeded.
     Probed {
         attempt: u32,
@@ -184,6 +183,8 @@ enum Wake {
     Kernel(KeeperReport),
     Done(Done),
     Order(Order),
+    /// The rules of the run have tested lines of its output.
+    Rule(RuleStep),
     RunningDue,
     StopDue,
     /// The time of the next attempt, and its turn to start, have come.
@@ -213,6 +214,7 @@ impl RunTask {
             live,
         } = seat;
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
+        let (rule_sender, rule_steps) = mpsc::channel(STEPS_QUEUED_MAX);
         let spans = RunSpans::new(&shared.config.telemetry, &new);
         Self {
             run: new.run,
@@ -229,6 +231,7 @@ impl RunTask {
             reports,
             done,
             done_sender,
+            rule_steps,
             ops: JoinSet::new(),
             preparing: false,
             room: Room::Kept,
@@ -250,7 +253,7 @@ impl RunTask {
             terminal: None,
             hears_again: false,
             facets: RunFacets::default(),
-            rules: RunRules::default(),
+            rules: RunRules::with(rule_sender),
             parent: ParentWatch::default(),
             spans,
             closed_row: None,
@@ -284,6 +287,7 @@ impl RunTask {
                 Wake::Kernel(report) => self.kernel(report),
                 Wake::Done(done) => self.take_in(done),
                 Wake::Order(order) => self.order(order),
+                Wake::Rule(step) => self.rule_step(step),
                 Wake::RunningDue => self.record_running(),
                 Wake::StopDue => self.proceed_with_stop(),
                 Wake::AttemptDue(turn) => self.begin_next(turn),
@@ -319,6 +323,7 @@ impl RunTask {
         });
         // Results of remaining work are not handled any more; senders must not wait for space in the queue.
         self.done.close();
+        self.rule_steps.close();
         while self.ops.join_next().await.is_some() {}
     }
 
@@ -359,6 +364,8 @@ impl RunTask {
             turn = attempt_due, if !self.shared.serving.is_leaving() => Wake::AttemptDue(turn),
             () = self.shared.serving.until_keeper_lost(), if !reads_on => Wake::KeeperLost,
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
+            // After orders: a run is aborted although its rules have many results.
+            Some(step) = self.rule_steps.recv() => Wake::Rule(step),
             ready = output => Wake::Output(ready),
             () = due(limit_at) => Wake::SilenceDue,
             () = self.shared.record.delivered(self.run), if waits_for_store => Wake::OutboxFlushed,

@@ -359,6 +359,7 @@ fn appended(entry: &Entry) {
         | Entry::Extended { .. }
         | Entry::NoticeRefused { .. }
         | Entry::OutputMatched { .. }
+        | Entry::RuleSwitchedOff { .. }
         | Entry::Warning { .. } => {}
     }
 }

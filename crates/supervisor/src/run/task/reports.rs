@@ -142,7 +142,6 @@ impl RunTask {
                 self.report(Report::StopRecorded);
             }
             Done::Facets(revision) => self.facets_recorded(revision),
-            Done::Rule(step) => self.rule_step(step),
             Done::Probed { attempt, by } => self.probed(attempt, by),
             Done::NotLive {
                 attempt,

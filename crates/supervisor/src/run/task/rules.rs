@@ -5,21 +5,26 @@ use super::{RunTask, silence::ADOPTED_LEAST};
 use crate::{
     base::{clock, matcher::MatchGroup},
     run::rules::{
-        engine::{self, Flush, MatchedLine, RuleStep},
+        engine::{self, Flush, MatchedLine, RuleStep, RuleWork},
         probe::Probing,
     },
 };
 use kennel_lifecycle::{
     AnnotationChange, Deadline, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report,
-    RuleAction, RuleMatch, StateProbe, StopReason, StreamsEnd, Timestamp, labels, limits,
+    RuleAction, RuleMatch, RuleOff, StateProbe, StopReason, StreamsEnd, Timestamp, labels, limits,
 };
 use kennel_linux::crash_point;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use tokio::{sync::watch, task::AbortHandle, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    task::AbortHandle,
+    time::Instant,
+};
 
 /// The engine and the probe of a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RunRules {
+    steps: mpsc::Sender<RuleStep>,
     /// Rules in the order of the engine.
     rules: Vec<OutputRule>,
     /// Sender to the engine; absent: it was not started.
@@ -34,6 +39,22 @@ pub(super) struct RunRules {
     not_before: Option<Instant>,
 }
 
+impl RunRules {
+    /// Makes the state of a run without an engine, which will report here.
+    pub(super) fn with(steps: mpsc::Sender<RuleStep>) -> Self {
+        Self {
+            steps,
+            rules: Vec::new(),
+            flush: None,
+            closing: None,
+            probe: None,
+            liveness: None,
+            not_live: None,
+            not_before: None,
+        }
+    }
+}
+
 impl RunTask {
     /// Starts the engine, once a journal exists, and the probe of a running attempt.
     pub(super) fn begin_rules(&mut self) {
@@ -42,11 +63,19 @@ impl RunTask {
         }
         let rules = self.new.policy().line_rules();
         if self.rules.flush.is_none() && !rules.is_empty() {
-            let (flush, flushes) = watch::channel(Flush::default());
+            let (sender, flush) = watch::channel(Flush::now(0, 0));
             self.rules.rules.clone_from(&rules);
-            self.rules.flush = Some(flush);
-            let mark = self.facets.shown().matched;
-            self.op(move |shared, run, done| engine::run(shared, run, rules, mark, flushes, done));
+            self.rules.flush = Some(sender);
+            let facets = self.facets.shown();
+            let work = RuleWork {
+                owner: self.new.owner.as_str().into(),
+                rules,
+                off: facets.switched_off.keys().cloned().collect(),
+                mark: facets.matched,
+                flush,
+                steps: self.rules.steps.clone(),
+            };
+            self.op(move |shared, run, _| engine::run(shared, run, work));
         }
         self.begin_probe();
     }
@@ -137,19 +166,54 @@ impl RunTask {
         };
         self.rules.closing = Some(end);
         let attempt = self.new.attempt;
-        flush.send_replace(Flush { attempt, seq });
+        flush.send_replace(Flush::now(attempt, seq));
     }
 
     pub(super) fn rule_step(&mut self, step: RuleStep) {
+        self.at = clock::now();
         match step {
             RuleStep::Matched(line) => self.line_matched(&line),
-            RuleStep::Tested(attempt) if attempt == self.new.attempt => {
-                if let Some(end) = self.rules.closing.take() {
-                    self.report(Report::StreamsClosed(end));
+            RuleStep::SwitchedOff(rule, reason) => self.switch_off(rule, reason),
+            RuleStep::Tested(attempt) if attempt == self.new.attempt => self.lines_tested(),
+            RuleStep::Late(attempt) if attempt == self.new.attempt => {
+                if self.rules.closing.is_some() {
+                    self.warn(format!(
+                        "output rules have not tested all lines of attempt {attempt} in time"
+                    ));
                 }
+                self.lines_tested();
             }
-            RuleStep::Tested(_) => {}
+            RuleStep::Tested(_) | RuleStep::Late(_) => {}
         }
+    }
+
+    fn lines_tested(&mut self) {
+        if let Some(end) = self.rules.closing.take() {
+            self.report(Report::StreamsClosed(end));
+        }
+    }
+
+    /// Switches a rule off for the rest of the run.
+    fn switch_off(&mut self, rule: usize, reason: RuleOff) {
+        let Some(rule) = self.rules.rules.get(rule) else {
+            return;
+        };
+        let rule = rule.name.clone();
+        if self.facets.shown().switched_off.contains_key(&rule) {
+            return;
+        }
+        let why = match reason {
+            RuleOff::GaveUp => "its pattern takes too many steps for a line",
+            RuleOff::TestTime => "the test of a line took more than 100 ms of processor time",
+            RuleOff::ProcessorShare => "its tests took more than a tenth of a processor for 10 s",
+        };
+        tracing::warn!(run_id = %self.run, rule, why, "output rule switched off");
+        self.note(&Entry::RuleSwitchedOff {
+            rule: rule.clone(),
+            reason,
+        });
+        self.warn(format!("output rule {rule} is switched off: {why}"));
+        self.facets_changed();
     }
 
     /// Handles a successful probe of this attempt.

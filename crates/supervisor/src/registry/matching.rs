@@ -1,0 +1,187 @@
+//! Threads that test lines of output by patterns of callers, so that no processor time of a caller's choice is taken
+//! from the threads of the runtime. They have the lowest priority, and test for each owner in turn.
+
+mod allowance;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::allowance::MeasuredPattern;
+use crate::base::matcher::Scratch;
+use kennel_linux::{clock::thread_time, own_process};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+/// Threads at most. An owner has one of them at a time, so another one is free while the tests of an owner are slow.
+const THREADS_MAX: usize = 2;
+/// Time after which a thread without work ends.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+/// Processor time of a turn, after which those of other owners come; a test that has begun is completed.
+const TURN_TIME: Duration = Duration::from_millis(10);
+
+/// The threads. They end with this value.
+#[derive(Debug, Default)]
+pub(crate) struct Matching(Arc<Pool>);
+
+#[derive(Debug, Default)]
+struct Pool {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+}
+
+type Work = Box<dyn FnOnce(&mut Scratch) + Send>;
+
+/// Waiting work: one turn at most for each live run and each waiting call, which bound it.
+#[derive(Default)]
+struct Queue {
+    threads: usize,
+    idle: usize,
+    /// Owners whose turn comes, in order.
+    turns: VecDeque<Arc<str>>,
+    /// Work of the owners that wait or have a turn now.
+    owners: BTreeMap<Arc<str>, VecDeque<Work>>,
+    is_closed: bool,
+}
+
+/// End of the current turn on a matching thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnEnd(Duration);
+
+impl TurnEnd {
+    /// Begins a turn on the calling thread.
+    pub(crate) fn begin() -> Self {
+        Self(thread_time() + TURN_TIME)
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        self.is_before(thread_time())
+    }
+
+    /// Whether the turn is over at this processor time of the thread.
+    fn is_before(self, used: Duration) -> bool {
+        self.0 <= used
+    }
+}
+
+impl Matching {
+    /// Does a turn of work for this owner on a matching thread. `None`: it was not completed.
+    pub(crate) async fn turn<T: Send + 'static>(
+        &self,
+        owner: &Arc<str>,
+        work: impl FnOnce(&mut Scratch) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (reply, done) = oneshot::channel();
+        let work = Box::new(move |scratch: &mut Scratch| {
+            // A caller that is gone needs no result.
+            if !reply.is_closed() {
+                let _ = reply.send(work(scratch));
+            }
+        });
+        if let Err(error) = self.push(owner, work) {
+            tracing::error!(%error, "cannot start a thread that tests lines of output, the test waits for the next one");
+        }
+        done.await.ok()
+    }
+
+    fn push(&self, owner: &Arc<str>, work: Work) -> io::Result<()> {
+        let mut queue = self.0.lock();
+        queue.push(owner, work);
+        if queue.idle > 0 || queue.threads == THREADS_MAX {
+            self.0.arrived.notify_one();
+            return Ok(());
+        }
+        let pool = Arc::clone(&self.0);
+        let thread = thread::Builder::new().name("matching".into());
+        thread.spawn(move || pool.work())?;
+        queue.threads += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Matching {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.arrived.notify_all();
+    }
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // A panic in another thread leaves the queue whole: no work is done while it is locked.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works until the queue is closed, or was empty for some time.
+    fn work(&self) {
+        own_process::lower_thread();
+        let mut scratch = Scratch::default();
+        while let Some((owner, work)) = self.next() {
+            // The caller gets no answer from work that panics; the memory may be half-written.
+            if catch_unwind(AssertUnwindSafe(|| work(&mut scratch))).is_err() {
+                scratch = Scratch::default();
+            }
+            self.lock().leave(owner);
+        }
+    }
+
+    fn next(&self) -> Option<(Arc<str>, Work)> {
+        let mut queue = self.lock();
+        loop {
+            let next = if queue.is_closed { None } else { queue.pop() };
+            if next.is_some() {
+                return next;
+            }
+            queue.idle += 1;
+            let waited = self.arrived.wait_timeout_while(queue, IDLE_MAX, |queue| {
+                !queue.is_closed && queue.turns.is_empty()
+            });
+            let (held, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            queue = held;
+            queue.idle -= 1;
+            if queue.is_closed || timed_out.timed_out() {
+                queue.threads -= 1;
+                return None;
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, owner: &Arc<str>, work: Work) {
+        let waiting = self.owners.entry(Arc::clone(owner)).or_insert_with(|| {
+            self.turns.push_back(Arc::clone(owner));
+            VecDeque::new()
+        });
+        waiting.push_back(work);
+    }
+
+    /// Takes the next work, of the owner that waits longest. Its next turn comes after [`Self::leave`].
+    fn pop(&mut self) -> Option<(Arc<str>, Work)> {
+        let owner = self.turns.pop_front()?;
+        let work = self.owners.get_mut(&owner)?.pop_front()?;
+        Some((owner, work))
+    }
+
+    fn leave(&mut self, owner: Arc<str>) {
+        if self.owners.get(&owner).is_some_and(VecDeque::is_empty) {
+            self.owners.remove(&owner);
+        } else {
+            self.turns.push_back(owner);
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("threads", &self.threads)
+            .field("owners", &self.owners.keys())
+            .finish_non_exhaustive()
+    }
+}

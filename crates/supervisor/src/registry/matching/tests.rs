@@ -1,0 +1,58 @@
+//! Turns of owners on the matching threads.
+
+use super::{Matching, Queue};
+use std::sync::{Arc, mpsc};
+
+fn owner(name: &str) -> Arc<str> {
+    name.into()
+}
+
+#[test]
+fn owners_take_turns() {
+    let mut queue = Queue::default();
+    for name in ["a", "a", "a", "b", "b"] {
+        queue.push(&owner(name), Box::new(|_| {}));
+    }
+    let mut turns = Vec::new();
+    while let Some((first, _)) = queue.pop() {
+        // Two threads: the second has no turn of the same owner.
+        let second = queue.pop().map(|(owner, _)| owner);
+        turns.push([Some(&*first), second.as_deref()].map(|owner| owner.unwrap_or("-").to_owned()));
+        second.into_iter().for_each(|owner| queue.leave(owner));
+        queue.leave(first);
+    }
+    assert_eq!(turns, [["a", "b"], ["b", "a"], ["a", "-"]]);
+    assert!(queue.owners.is_empty());
+}
+
+#[tokio::test]
+async fn slow_test_of_an_owner_holds_up_no_other() {
+    let matching = Matching::default();
+    let (end, ended) = mpsc::channel::<()>();
+    let slow = owner("slow");
+    let first = matching.turn(&slow, move |_| ended.recv().is_ok());
+    let second = matching.turn(&slow, |_| ());
+    let other = owner("other");
+    let others = async {
+        for _ in 0..10 {
+            matching
+                .turn(&other, |_| ())
+                .await
+                .expect("a thread is free");
+        }
+        end.send(()).expect("it waits");
+    };
+    let (first, second, ()) = tokio::join!(first, second, others);
+    assert_eq!((first, second), (Some(true), Some(())));
+}
+
+#[tokio::test]
+async fn panic_in_a_test_ends_only_that_test() {
+    let matching = Matching::default();
+    let owner = owner("a");
+    for _ in 0..4 {
+        let failed = matching.turn(&owner, |_| panic!("on purpose"));
+        assert_eq!(failed.await, None::<()>);
+        assert_eq!(matching.turn(&owner, |_| 7).await, Some(7));
+    }
+}

@@ -1,0 +1,162 @@
+//! Tests lines by the rules of a run, rule by rule, on a matching thread: each rule has the memory of the thread for all
+//! lines of a batch.
+
+use super::engine::MatchedLine;
+use crate::{
+    base::matcher::{LineMatch, LineMatcher, Scratch},
+    registry::matching::{MeasuredPattern, TurnEnd},
+};
+use kennel_lifecycle::{OutputRule, RuleOff, RunId};
+use std::{collections::BTreeSet, vec};
+
+/// A line to be tested.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) attempt: u32,
+    pub(super) seq: u64,
+    pub(super) stream: u8,
+    pub(super) offset: u64,
+    pub(super) text: Vec<u8>,
+}
+
+/// Lines that one rule tests after the other. It bounds the matches in memory: a match may have hundreds of groups.
+const LINES_AT_ONCE: usize = 64;
+
+/// The rules of a run, and the lines that are being tested.
+#[derive(Debug)]
+pub(super) struct Tester {
+    run: RunId,
+    rules: Vec<TestedRule>,
+    waiting: vec::IntoIter<Line>,
+    /// The lines that are tested now, and their matches.
+    lines: Vec<(Line, Vec<(usize, LineMatch)>)>,
+    /// Index of the next rule, and of the line that it tests next.
+    next: (usize, usize),
+    matched: Vec<MatchedLine>,
+    switched_off: Vec<(usize, RuleOff)>,
+}
+
+#[derive(Debug)]
+struct TestedRule {
+    rule: OutputRule,
+    pattern: Pattern,
+}
+
+#[derive(Debug)]
+enum Pattern {
+    /// To be compiled, which takes time of the matching thread as well.
+    Text,
+    Compiled(Box<MeasuredPattern>),
+    /// No line is tested.
+    Off,
+}
+
+impl Tester {
+    pub(super) fn new(run: RunId, rules: Vec<OutputRule>, off: &BTreeSet<String>) -> Self {
+        let rules = rules.into_iter().map(|rule| TestedRule {
+            pattern: if off.contains(&rule.name) {
+                Pattern::Off
+            } else {
+                Pattern::Text
+            },
+            rule,
+        });
+        Self {
+            run,
+            rules: rules.collect(),
+            waiting: Vec::new().into_iter(),
+            lines: Vec::new(),
+            next: (0, 0),
+            matched: Vec::new(),
+            switched_off: Vec::new(),
+        }
+    }
+
+    /// Takes the next lines, once those before are tested.
+    pub(super) fn begin(&mut self, lines: Vec<Line>) {
+        self.waiting = lines.into_iter();
+        self.next_lines();
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Tests lines until some have matched, or the turn is over.
+    pub(super) fn turn(&mut self, scratch: &mut Scratch) {
+        let end = TurnEnd::begin();
+        while !self.is_done() && self.matched.is_empty() && !end.is_over() {
+            if self.next.0 < self.rules.len() {
+                self.turn_of_rule(scratch, end);
+            } else {
+                self.next_lines();
+            }
+        }
+    }
+
+    fn turn_of_rule(&mut self, scratch: &mut Scratch, end: TurnEnd) {
+        let (at, first) = self.next;
+        self.next = (at + 1, 0);
+        let TestedRule { rule, pattern } = &mut self.rules[at];
+        if let Pattern::Text = pattern {
+            *pattern = compiled(self.run, rule);
+        }
+        let Pattern::Compiled(measured) = pattern else {
+            return;
+        };
+        let mut tests = measured.begin(scratch);
+        for (of_line, (line, matches)) in self.lines.iter_mut().enumerate().skip(first) {
+            if !rule.streams[usize::from(line.stream) - 1] {
+                continue;
+            }
+            let tested = tests.test(&line.text);
+            matches.extend(tested.found.map(|found| (at, found)));
+            if let Some(reason) = tested.off {
+                self.switched_off.push((at, reason));
+                *pattern = Pattern::Off;
+                return;
+            }
+            if tests.has_reached(end) {
+                self.next = (at, of_line + 1);
+                return;
+            }
+        }
+    }
+
+    fn next_lines(&mut self) {
+        let tested = self.lines.drain(..);
+        let matched = tested.filter(|(_, rules)| !rules.is_empty());
+        self.matched
+            .extend(matched.map(|(line, rules)| MatchedLine {
+                attempt: line.attempt,
+                seq: line.seq,
+                stream: line.stream,
+                offset: line.offset,
+                rules,
+            }));
+        let next = self.waiting.by_ref().take(LINES_AT_ONCE);
+        self.lines.extend(next.map(|line| (line, Vec::new())));
+        self.next = (0, 0);
+    }
+
+    /// Gives the lines that have matched meanwhile, in order.
+    pub(super) fn matched(&mut self) -> Vec<MatchedLine> {
+        std::mem::take(&mut self.matched)
+    }
+
+    /// Gives the rules that were switched off meanwhile.
+    pub(super) fn switched_off(&mut self) -> Vec<(usize, RuleOff)> {
+        std::mem::take(&mut self.switched_off)
+    }
+}
+
+/// Patterns were compiled when the spec was accepted; one that no longer compiles matches nothing.
+fn compiled(run: RunId, rule: &OutputRule) -> Pattern {
+    match LineMatcher::new(&rule.pattern) {
+        Ok(matcher) => Pattern::Compiled(Box::new(MeasuredPattern::new(matcher))),
+        Err(why) => {
+            tracing::error!(run_id = %run, rule = rule.name, why, "the pattern of an output rule is refused");
+            Pattern::Off
+        }
+    }
+}
