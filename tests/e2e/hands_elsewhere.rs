@@ -42,7 +42,7 @@ async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
         ("run --uid 1 -- id", RUN_USAGE, "--user UID:GID"),
         ("run --name=web -- true", RUN_USAGE, "--label name="),
         ("run -v /a:/b -- true", RUN_USAGE, "host's own files"),
-        ("run --network host -- true", RUN_USAGE, "host's network"),
+        ("run --net host -- true", RUN_USAGE, "host's network"),
         ("run -p 80:80 -- true", RUN_USAGE, "host's network"),
         ("run -p MemoryMax=1G -- true", RUN_USAGE, "--memory-max"),
         ("run --health-cmd x -- true", RUN_USAGE, "--live-exec"),

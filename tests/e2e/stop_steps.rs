@@ -174,11 +174,11 @@ async fn longest_accepted(client: &mut Client) -> String {
         let steps = vec![step(Action::Exec(command), Duration::from_millis(1)); 16];
         with(argv(&["sleep", "600"]), steps)
     };
-    let refused = client.spawn(of(4000)).await.expect_err("it is too large");
+    let refused = client.spawn(of(3000)).await.expect_err("it is too large");
     let refused = complaint(&refused);
     assert_eq!(refused.reason, "INVALID_FIELD");
     assert_eq!(refused.fields, ["spec.stop.steps"]);
-    must("spawn", client.spawn(of(3000)).await).run_id
+    must("spawn", client.spawn(of(2500)).await).run_id
 }
 
 /// The shim carries out the signals, waits and commands of its plan; the standard input of its run ended with the keeper.

@@ -20,7 +20,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tonic::{Code, transport::Endpoint};
 
@@ -366,16 +366,17 @@ pub(crate) async fn dial_unix(
 
 /// Connects, and waits for room in the queue of the server's socket, which another process may have filled.
 async fn open_unix(path: &Path) -> io::Result<UnixStream> {
-    let give_up = Instant::now() + QUEUE_MAX;
-    loop {
-        match UnixStream::connect(path).await {
-            // Full: EAGAIN of connect(2).
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < give_up => {
-                sleep(QUEUE_LOOK).await;
+    let connected = async {
+        loop {
+            match UnixStream::connect(path).await {
+                // Full: EAGAIN of connect(2).
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE_LOOK).await,
+                connected => return connected,
             }
-            connected => return connected,
         }
-    }
+    };
+    let connected = timeout(QUEUE_MAX, connected).await;
+    connected.unwrap_or_else(|_| Err(io::ErrorKind::WouldBlock.into()))
 }
 
 async fn dial_tcp(
