@@ -13,6 +13,7 @@ use kennel_lifecycle::{
     Timestamp,
 };
 use kennel_supervisor::{Event, Gap, GapReason, MissingBytes, OutputPart, OutputRead, Payload};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Batches events that follow each other in one run's order, one batch for each attempt.
 pub(crate) fn batches(run: RunId, events: Vec<Event>, as_json: bool) -> Vec<pb::RunEvents> {
@@ -213,12 +214,7 @@ fn lifecycle(entry: Entry) -> event::Payload {
             set,
             removed,
             by,
-        } => Station::Annotated(lifecycle::Annotated {
-            version,
-            set,
-            removed: removed.into_iter().collect(),
-            by,
-        }),
+        } => annotated(version, set, removed, by),
         Entry::Ready { attempt, by } => Station::Ready(lifecycle::Ready { attempt, by }),
         Entry::ActivityChanged {
             attempt,
@@ -260,6 +256,20 @@ fn lifecycle(entry: Entry) -> event::Payload {
     };
     event::Payload::Lifecycle(pb::Lifecycle {
         station: Some(station),
+    })
+}
+
+fn annotated(
+    version: u64,
+    set: BTreeMap<String, String>,
+    removed: BTreeSet<String>,
+    by: String,
+) -> Station {
+    Station::Annotated(lifecycle::Annotated {
+        version,
+        set,
+        removed: removed.into_iter().collect(),
+        by,
     })
 }
 

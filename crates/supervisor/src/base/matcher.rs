@@ -36,7 +36,7 @@ pub struct LineMatcher(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Literal(Finder<'static>),
+    Literal(Box<Finder<'static>>),
     Expression(Arc<Expression>),
     Json(Box<json::Matcher>),
 }
@@ -61,7 +61,7 @@ impl LineMatcher {
     pub fn new(pattern: &LinePattern) -> Result<Self, String> {
         Ok(Self(match pattern {
             LinePattern::Json(pattern) => Kind::Json(Box::new(json::Matcher::new(pattern)?)),
-            LinePattern::Literal(text) => Kind::Literal(Finder::new(text).into_owned()),
+            LinePattern::Literal(text) => Kind::Literal(Box::new(Finder::new(text).into_owned())),
             LinePattern::Regex(text) => Kind::Expression(Arc::new(Expression::new(text)?)),
         }))
     }

@@ -197,8 +197,12 @@ async fn readiness_begins_the_restart_count_anew() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     stage.supervisor.abort(abort(run_id())).await.unwrap();
-    let (view, _) = ended(&stage).await;
-    assert_eq!(view.state, RunState::Cancelled);
+    let (_, reason) = ended(&stage).await;
+    // The abort may come between an exit, whose lines are still tested, and the next attempt.
+    assert!(
+        matches!(reason, EndReason::Aborted { .. } | EndReason::Exited),
+        "{reason:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -434,7 +438,7 @@ async fn emitted(stage: &Stage, count: u32) -> Facets {
 }
 
 #[test]
-fn dear_rule_is_off_for_the_rest_of_the_run() {
+fn dear_rule_stays_off() {
     let lives = Lives::of(Nature::default());
     let seen = lives.live(async |stage| {
         stage.supervisor.spawn(with_dear_rules(2)).await.unwrap();
@@ -444,8 +448,8 @@ fn dear_rule_is_off_for_the_rest_of_the_run() {
     assert_eq!(seen["dear-1"].reason, RuleOff::GaveUp);
     for life in 2..4 {
         lives.live(async |stage| {
-            let lines = [b"hello\n", &dear_line()[..], b"the end\n"].concat();
-            stage.writes(run_id(), &lines);
+            let output = [b"hello\n", &dear_line()[..], b"the end\n"].concat();
+            stage.writes(run_id(), &output);
             let facets = emitted(stage, life).await;
             assert_eq!(facets.switched_off, seen);
             assert_eq!(facets.matched.events, life, "`hello` matches nothing");
@@ -459,7 +463,7 @@ fn dear_rule_is_off_for_the_rest_of_the_run() {
 }
 
 #[test]
-fn slow_rules_of_an_adopted_run_hold_up_no_call() {
+fn slow_rules_hold_up_no_call() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         let spec = with_dear_rules(DEAR_RULES);

@@ -141,7 +141,7 @@ fn unicode_boundaries_match_as_in_ascii() {
 }
 
 #[test]
-fn groups_of_long_lines_are_captured_in_few_steps() {
+fn groups_of_long_lines_are_captured() {
     let line = [b"tool bash ".as_slice(), &letters(64 * 1024)].concat();
     let line = String::from_utf8(line).expect("letters");
     let pair = ("name".to_owned(), "bash".to_owned());

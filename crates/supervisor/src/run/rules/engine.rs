@@ -221,16 +221,16 @@ impl Engine {
                 tester.turn(scratch);
                 tester
             }));
-            let tested = loop {
+            let ended = loop {
                 tokio::select! { biased;
                     () = self.steps.closed() => return false,
-                    tested = &mut turn => break tested,
+                    ended = &mut turn => break ended,
                     attempt = over_time(&mut self.flush, self.flushed) => {
                         self.answer(RuleStep::Late(attempt)).await;
                     }
                 }
             };
-            tester = match tested {
+            tester = match ended {
                 Some(tester) => tester,
                 None => return false,
             };
