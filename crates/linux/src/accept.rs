@@ -34,20 +34,28 @@ pub fn take_batch(listener: &UnixListener, stop: &impl AsFd) -> io::Result<Optio
         if fds[1].any() == Some(true) {
             return Ok(None);
         }
-        let mut accepted = Vec::new();
-        while accepted.len() < BATCH_MAX {
-            match listener.accept() {
-                Ok((socket, _)) => accepted.push(socket),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if accepted.is_empty() => return Err(error),
-                // The next batch reports it, if it persists.
-                Err(_) => break,
-            }
-        }
-        if !accepted.is_empty() {
-            return split(accepted).map(Some);
+        if let Some(batch) = take_queued(listener)? {
+            return Ok(Some(batch));
         }
     }
+}
+
+/// Takes connections that are in the queue of a listener that does not block; `None`: there is none.
+pub fn take_queued(listener: &UnixListener) -> io::Result<Option<Batch>> {
+    let mut accepted = Vec::new();
+    while accepted.len() < BATCH_MAX {
+        match listener.accept() {
+            Ok((socket, _)) => accepted.push(socket),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if accepted.is_empty() => return Err(error),
+            // The next batch reports it, if it persists.
+            Err(_) => break,
+        }
+    }
+    if accepted.is_empty() {
+        return Ok(None);
+    }
+    split(accepted).map(Some)
 }
 
 /// Separates the closed ones, by one system call for all.

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{peer_credentials, take_batch};
+use kennel_supervisor::{Batch, peer_credentials, take_batch, take_queued};
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -63,7 +63,7 @@ impl<J: Judge> UnixAcceptor<J> {
         Ok(Self {
             admitted,
             rebound,
-            thread: AcceptThread::start(listener, door.clone())?,
+            thread: AcceptThread::start(listener, None, door.clone())?,
             door: Some(door),
         })
     }
@@ -94,7 +94,9 @@ impl<J: Judge> UnixAcceptor<J> {
             path,
             "the file of a listening socket was removed, it is bound again"
         );
-        self.thread = AcceptThread::start(listener, door.clone())?;
+        // Who had connected before the file was removed is served too.
+        let former = self.thread.end();
+        self.thread = AcceptThread::start(listener, former, door.clone())?;
         Ok(())
     }
 
@@ -109,17 +111,23 @@ impl<J: Judge> UnixAcceptor<J> {
 struct AcceptThread {
     /// Absent: stopped.
     stop: Option<StdUnixStream>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<StdUnixListener>>,
 }
 
 impl AcceptThread {
-    fn start<J: Judge>(listener: StdUnixListener, door: Door<J>) -> io::Result<Self> {
+    /// Starts it; what is in the queue of `former` comes first.
+    fn start<J: Judge>(
+        listener: StdUnixListener,
+        former: Option<StdUnixListener>,
+        door: Door<J>,
+    ) -> io::Result<Self> {
         let (stop, stopped) = StdUnixStream::pair()?;
         let runtime = Handle::current();
         let thread = thread::Builder::new().name("accept".into());
         let thread = thread.spawn(move || {
             let _runtime = runtime.enter();
-            door.open(&listener, &stopped);
+            door.open(&listener, former, &stopped);
+            listener
         })?;
         Ok(Self {
             stop: Some(stop),
@@ -128,13 +136,17 @@ impl AcceptThread {
     }
 }
 
+impl AcceptThread {
+    /// Ends it after the connections that it has accepted, and returns its listener.
+    fn end(&mut self) -> Option<StdUnixListener> {
+        self.stop = None;
+        self.thread.take()?.join().ok()
+    }
+}
+
 impl Drop for AcceptThread {
     fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // It ends after the connections that it has accepted.
-            let _ = thread.join();
-        }
+        let _ = self.end();
     }
 }
 
@@ -147,8 +159,18 @@ struct Door<J> {
 }
 
 impl<J: Judge> Door<J> {
-    fn open(self, listener: &StdUnixListener, stopped: &StdUnixStream) {
+    fn open(
+        self,
+        listener: &StdUnixListener,
+        former: Option<StdUnixListener>,
+        stopped: &StdUnixStream,
+    ) {
         let mut refused = Refused::default();
+        if let Some(former) = former {
+            while let Ok(Some(batch)) = take_queued(&former) {
+                self.admit_batch(batch, &mut refused);
+            }
+        }
         loop {
             let batch = match take_batch(listener, stopped) {
                 Ok(Some(batch)) => batch,
@@ -159,20 +181,24 @@ impl<J: Judge> Door<J> {
                     continue;
                 }
             };
-            refused.begin_window(self.welcome.refusals.now());
-            for socket in &batch.closed {
-                self.refuse(socket, &mut refused);
-            }
-            drop(batch.closed);
-            let open = batch.open.into_iter().map(|socket| {
-                let pid = peer_credentials(&socket).map_or(0, |peer| peer.pid);
-                (pid, socket)
-            });
-            let (known, fresh): (Vec<_>, Vec<_>) =
-                open.partition(|(pid, _)| refused.peers.contains_key(pid));
-            for (pid, socket) in fresh.into_iter().chain(known) {
-                self.admit(pid, socket, &mut refused);
-            }
+            self.admit_batch(batch, &mut refused);
+        }
+    }
+
+    fn admit_batch(&self, batch: Batch, refused: &mut Refused) {
+        refused.begin_window(self.welcome.refusals.now());
+        for socket in &batch.closed {
+            self.refuse(socket, refused);
+        }
+        drop(batch.closed);
+        let open = batch.open.into_iter().map(|socket| {
+            let pid = peer_credentials(&socket).map_or(0, |peer| peer.pid);
+            (pid, socket)
+        });
+        let (known, fresh): (Vec<_>, Vec<_>) =
+            open.partition(|(pid, _)| refused.peers.contains_key(pid));
+        for (pid, socket) in fresh.into_iter().chain(known) {
+            self.admit(pid, socket, refused);
         }
     }
 
