@@ -164,7 +164,7 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// Reads until so many bytes came, or to the end.
+    /// Reads until it is so far in the output, whatever of it is missing, or to the end.
     async fn read(&mut self, kennel: &Kennel, run_id: &str, enough: u64) {
         while !self.ended {
             let mut client = kennel.client().await;
@@ -177,7 +177,7 @@ impl<'a> Count<'a> {
             };
             while let Ok(Some(message)) = stream.message().await {
                 self.take(message);
-                if enough > 0 && self.came >= enough {
+                if enough > 0 && self.at >= enough {
                     return;
                 }
             }
