@@ -191,8 +191,14 @@ impl Place {
         let Some(opened) = reachable(&self.path)? else {
             return Ok(());
         };
-        let mount = signed(copy_tree(opened)?);
+        let copied = copy_tree(opened);
         close(opened);
+        let mount = match copied {
+            Ok(mount) => signed(mount),
+            // Removed meanwhile.
+            Err(libc::ENOENT) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
         if !self.is_writable {
             set_attributes(mount, c"", EMPTY_PATH, [READ_ONLY, 0, 0, 0])?;
         }
@@ -205,10 +211,13 @@ impl Place {
         let Ok(mount) = usize::try_from(self.mount.load(Ordering::Relaxed)) else {
             return Ok(());
         };
-        let at = open(HERE, &self.path)?;
-        attach(mount, at)?;
+        let placed = open(HERE, &self.path).and_then(|at| attach(mount, at));
         close(mount);
-        Ok(())
+        match placed {
+            // An entry of /tmp may be removed at any moment: what is there now stays closed.
+            Err(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => Ok(()),
+            placed => placed,
+        }
     }
 }
 
