@@ -3,9 +3,8 @@
 //! transport.
 //!
 //! A call or a request beyond its quota is refused; as many refusals as calls may wait for their answer, and further ones
-//! end their connection. At the quota of answers each call may have one message in flight,
-//! and waits for its next one until there is room: it loses nothing, and unary calls are answered. New streams are
-//! refused.
+//! end their connection. At the quota of answers each call may have one message in flight, and waits for its next one
+//! until there is room: it loses nothing, and unary calls are answered. New streams are refused.
 
 use crate::{
     accept::Connection,

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn removed_socket_is_bound_again() {
+    async fn removed_http_socket_is_bound_again() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let address = HttpAddress::Unix(path.clone());

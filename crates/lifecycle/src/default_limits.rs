@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_lacks_is_named_once() {
+    fn missing_capability_is_named_once() {
         let mut node = DefaultLimits::default();
         node.add(None, &open_files(1024, 4096)).expect("a limit");
         node.add(None, &pids(100)).expect("a limit");

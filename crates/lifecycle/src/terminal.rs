@@ -13,6 +13,14 @@ pub struct TerminalSize {
     pub cols: u16,
 }
 
+impl TerminalSize {
+    /// Returns the number of its characters.
+    #[must_use]
+    pub fn cells(self) -> u32 {
+        u32::from(self.rows) * u32::from(self.cols)
+    }
+}
+
 impl Default for TerminalSize {
     fn default() -> Self {
         Self {

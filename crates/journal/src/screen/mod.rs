@@ -43,8 +43,7 @@ fn reset_tab_stops(text: &mut String, cols: u16) {
 /// Whether a terminal of this size can be drawn.
 #[must_use]
 pub fn is_drawn(size: TerminalSize) -> bool {
-    let cells = u32::from(size.rows) * u32::from(size.cols);
-    (1..=SCREEN_CELLS_MAX).contains(&cells)
+    (1..=SCREEN_CELLS_MAX).contains(&size.cells())
 }
 
 /// Returns this size, or the largest of its width that is drawn.

@@ -362,6 +362,13 @@ impl Open {
     }
 }
 
+/// Reads the end of the file of this path.
+fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    tail(&mut file, bytes)
+}
+
 /// Reads the end of a file, which holds its last line.
 fn tail(file: &mut File, bytes: u64) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
@@ -387,9 +394,7 @@ fn last_line(text: &[u8]) -> Option<ChainHead> {
 
 /// Returns the time of the last record of a file; absent: none can be read, and the file has no age.
 fn written_at(path: &Path) -> Option<Timestamp> {
-    let mut file = File::open(path).ok()?;
-    let bytes = file.metadata().ok()?.len();
-    let text = tail(&mut file, bytes).ok()?;
+    let text = end_of(path).ok()?;
     last_record(&text).map(|(record, _)| Timestamp(record.at_us))
 }
 
@@ -400,9 +405,7 @@ fn last_before(dir: &Path, first: u64) -> io::Result<Option<ChainHead>> {
         .rev()
         .filter(|one| *one < first);
     for one in before {
-        let mut file = File::open(files::path(dir, one))?;
-        let bytes = file.metadata()?.len();
-        if let Some(last) = last_line(&tail(&mut file, bytes)?) {
+        if let Some(last) = last_line(&end_of(&files::path(dir, one))?) {
             return Ok(Some(last));
         }
     }

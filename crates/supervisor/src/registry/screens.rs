@@ -103,8 +103,7 @@ impl Screens {
         let mut all = self.all();
         if let Some(kept) = all.runs.get_mut(&run) {
             // A larger one is drawn on fewer lines.
-            let cells = u32::from(size.rows) * u32::from(size.cols);
-            kept.cells = cells.min(SCREEN_CELLS_MAX);
+            kept.cells = size.cells().min(SCREEN_CELLS_MAX);
         }
         while all.runs.values().map(|kept| kept.cells).sum::<u32>() > KEPT_CELLS_MAX {
             let others = all.runs.iter().filter(|(other, _)| **other != run);
@@ -120,7 +119,7 @@ impl Screens {
     pub(crate) async fn begin(&self, owner: &str) -> Turn {
         let of_owner = {
             let mut all = self.all();
-            // Those whom no call holds are not needed.
+            // An owner without a call needs none.
             all.owners.retain(|_, calls| Arc::strong_count(calls) > 1);
             let calls = all.owners.entry(owner.to_owned());
             Arc::clone(calls.or_insert_with(|| Arc::new(Semaphore::new(1))))
@@ -241,8 +240,8 @@ impl Follower {
             self.take(event);
             let after = self.screen.size();
             if before != after {
-                let cells = |size: TerminalSize| u64::from(size.rows) * u64::from(size.cols);
-                *steps = steps.saturating_sub(cells(before) + cells(after));
+                let cells = u64::from(before.cells()) + u64::from(after.cells());
+                *steps = steps.saturating_sub(cells);
             }
         }
     }
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn owner_waits_for_itself_alone() {
+    async fn screen_waits_for_other_screens_of_its_owner() {
         let screens = Screens::default();
         let first = screens.begin("a").await;
         let mut second = std::pin::pin!(screens.begin("a"));

@@ -147,7 +147,7 @@ async fn inactivity_ends_no_sooner_than_extended() {
 }
 
 #[tokio::test]
-async fn extension_by_server_is_refused_whole() {
+async fn too_long_extension_of_inactivity_is_refused() {
     let (stage, run) = inactive_for_a_minute().await;
     let call = extend(run.run, &[], MAX * 1000);
     let refused = stage.supervisor.extend(call).await;

@@ -189,7 +189,7 @@ fn specs() -> Vec<RunSpec> {
                 (*kind == RunKind::Terminal).then(kennel_lifecycle::TerminalSpec::default);
         }));
     }
-    // What the server holds a remote caller's command to is shown as it was asked for.
+    // A spec of a remote caller is shown with the mode that it asked for.
     let asked = |mode: &&EnvMode| **mode != EnvMode::InheritNamed;
     for mode in EnvMode::ALL.iter().filter(asked) {
         specs.push(edited(&|s| s.command.env_mode = *mode));
