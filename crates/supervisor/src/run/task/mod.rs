@@ -1,7 +1,8 @@
 //! The one task that owns a run (INV-14): it feeds the machine and performs its effects.
 //!
-//! Kernel reports before results of our own work, those before commands, results of rules after these, output last. Every effect may be cut off
-//! before or after itself by a crash; [`kennel_lifecycle::Effect`] says what recovery does in both cases.
+//! Kernel reports before results of our own work, those before commands, results of rules after these, output last.
+//! Every effect may be cut off before or after itself by a crash; [`kennel_lifecycle::Effect`] says what recovery does in
+//! both cases.
 
 mod adopted;
 mod attempts;

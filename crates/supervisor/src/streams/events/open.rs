@@ -126,6 +126,17 @@ impl Supervisor {
         Ok((view, row))
     }
 
+    /// Opens the events by the row of a run whose journal cannot be read, as [`Self::without_journal`].
+    async fn events_of_row(
+        &self,
+        run: RunId,
+        from: Position,
+        error: &io::Error,
+    ) -> Result<(RunView, Events), CallError> {
+        let (view, row) = self.without_journal(run, from, error).await?;
+        Ok((view, Events::of(run, self, Source::Row(Box::new(row)))))
+    }
+
     /// Opens the events of a run that no task writes any more and that has its journal.
     async fn events_of_journal(
         &self,
@@ -162,17 +173,17 @@ impl Supervisor {
                 after(run, from, Point::default())?;
                 return Ok((view, Events::of(run, self, Source::Nothing)));
             }
-            Err(error) => {
-                let (view, row) = self.without_journal(run, from, &error).await?;
-                return Ok((view, Events::of(run, self, Source::Row(Box::new(row)))));
-            }
+            Err(error) => return self.events_of_row(run, from, &error).await,
         };
         let row = row.filter(|_| is_closed);
         let Some(row) = row.map(Arc::new) else {
             return Ok((view, self.reading_from(run, reader, from).await?));
         };
-        let last = last_event(run, &reader).await;
-        let last = last.map_err(|e| unreadable(run, &e))?;
+        let last = match last_event(run, &reader).await {
+            Ok(last) => last,
+            // Removed since it was opened.
+            Err(error) => return self.events_of_row(run, from, &error).await,
+        };
         let has_end = matches!(last, Some(Payload::Lifecycle(Entry::Ended(_))));
         // Where the end's position is damaged, the reader meets the end there.
         let is_in_place =
@@ -229,8 +240,10 @@ impl Supervisor {
     ) -> Result<Events, CallError> {
         let (position, begins) = match from {
             Position::Tail(tail) => {
-                let begin = reader.tail(tail).await;
-                let begin = begin.map_err(|e| unreadable(run, &e))?;
+                let begin = match reader.tail(tail).await {
+                    Ok(begin) => begin,
+                    Err(error) => return Ok(self.events_of_row(run, from, &error).await?.1),
+                };
                 (begin.position, Some(begin.begins))
             }
             _ => {
