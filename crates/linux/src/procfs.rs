@@ -62,16 +62,21 @@ pub fn stat(pid: i32) -> io::Result<Stat> {
 /// `proc_pid_stat(5)`. `None`: there is none, as in the middle of execve(2). What is read of /proc/pid/environ while a
 /// process executes a program may be a part of it, or nothing.
 pub fn environment_bytes(pid: i32) -> Option<u64> {
-    /// Fields before the first of them, after the name, which is the second.
-    const ENVIRONMENT_AT: usize = 50 - 3;
+    /// Fields before field 27, the end of its code, after the name, which is the second.
+    const CODE_END_AT: usize = 27 - 3;
+    /// Fields between that and the first address of the environment.
+    const BETWEEN: usize = 50 - 27 - 1;
     let text = read_record(&format!("/proc/{pid}/stat")).ok()?;
     // The name may contain anything, spaces and parentheses included.
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(&text[end + 1..]).ok()?;
-    let mut addresses = fields.split_ascii_whitespace().skip(ENVIRONMENT_AT);
-    let mut next = || addresses.next()?.parse::<u64>().ok();
-    let (first, last) = (next()?, next()?);
-    (last != 0).then(|| last.saturating_sub(first))
+    let mut numbers = fields
+        .split_ascii_whitespace()
+        .map(|field| field.parse::<u64>().ok());
+    // execve(2) sets it after the environment, whose first and last address are the same while it is being counted.
+    let code_end = numbers.nth(CODE_END_AT)??;
+    let (first, last) = (numbers.nth(BETWEEN)??, numbers.next()??);
+    (code_end != 0 && last != 0).then(|| last.saturating_sub(first))
 }
 
 /// Returns in how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
