@@ -43,6 +43,7 @@ pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
         seq,
         // Useful only beside the line itself.
         prev: _,
+        repeats: _,
         at_us,
         run,
         entry,

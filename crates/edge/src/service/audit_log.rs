@@ -450,6 +450,7 @@ fn signalled(
 ) -> (Option<String>, LoggedSignal) {
     let run = done.run.as_ref();
     let mut reported = LoggedSignal {
+        owner: by.to_owned(),
         attempt: run
             .and_then(|r| r.current_attempt.as_ref())
             .map_or(0, |a| a.number),

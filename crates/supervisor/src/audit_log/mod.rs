@@ -9,6 +9,7 @@
 mod chain;
 mod files;
 mod reader;
+mod shares;
 mod writer;
 
 pub use chain::{
@@ -49,6 +50,9 @@ pub struct TrailRecord {
     /// SHA-256 of the line before it, in hexadecimal digits; empty: this is the first line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prev: String,
+    /// Seq of the line that this one repeats, whose file was removed; 0: it repeats none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeats: u64,
     /// Time in microseconds since 1970.
     pub at_us: i64,
     /// Id of the run, as requested. Absent: the line is about the node.
@@ -102,11 +106,18 @@ pub struct LoggedRequest {
     /// Number of bytes that the calls brought.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u64,
+    /// Whether a caller without a name in the access file, or a process of a run, was refused: all these have one share
+    /// of the files.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unnamed: bool,
 }
 
 /// A signal that was sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedSignal {
+    /// Principal to whose share of the files the line counts: the caller, or the owner of the run.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
     /// The attempt; 0: no attempt is known.
     pub attempt: u32,
     /// Name of the signal.
@@ -191,6 +202,7 @@ impl TrailRecord {
         Self {
             seq: 0,
             prev: String::new(),
+            repeats: 0,
             at_us: at.0,
             run,
             entry,

@@ -32,7 +32,7 @@ pub struct TrailAsk {
     pub kinds: Vec<TrailKind>,
     /// Whether to follow new lines.
     pub follow: bool,
-    /// Whether to return signals that a keeper has reported again, which are in the chain like all others.
+    /// Whether to return lines that repeat others, and signals that a keeper has reported again: all of the chain.
     pub repeats: bool,
 }
 
@@ -76,6 +76,8 @@ struct Place {
     dir: PathBuf,
     /// The file being read, and the offset in it; absent: none yet.
     at: Option<(u64, u64)>,
+    /// Seq of the first line that was read; absent: none yet.
+    begun: Option<u64>,
     /// Signals already returned: a keeper reports again what a dead server may not have recorded.
     returned: HashSet<u64>,
     ask: TrailAsk,
@@ -86,6 +88,7 @@ impl TrailReader {
         let place = Place {
             dir,
             at: None,
+            begun: None,
             returned: HashSet::new(),
             ask: ask.clone(),
         };
@@ -191,12 +194,17 @@ impl Place {
     }
 
     fn is_new(&mut self, record: &TrailRecord) -> bool {
-        let TrailEntry::Signal(signal) = &record.entry else {
-            return true;
-        };
+        let begun = *self.begun.get_or_insert(record.seq);
         if self.ask.repeats {
             return true;
         }
+        // The line that it repeats was returned by this reader, or to its caller by an earlier one.
+        if record.repeats > 0 && (record.repeats >= begun || record.repeats <= self.ask.after_seq) {
+            return false;
+        }
+        let TrailEntry::Signal(signal) = &record.entry else {
+            return true;
+        };
         if !matches!(signal.sender.as_str(), "keeper" | "shim") {
             return true;
         }

@@ -164,6 +164,63 @@ async fn files_are_bounded_and_newest_lines_stay() {
     assert!(!left.contains(&1), "{left:?}");
 }
 
+fn signalled(owner: &str, target: &str) -> TrailRecord {
+    let signal = LoggedSignal {
+        owner: owner.into(),
+        why: target.into(),
+        ..LoggedSignal::default()
+    };
+    TrailRecord::now(Some("run1".into()), TrailEntry::Signal(signal))
+}
+
+/// Signals to large trees of one principal, and refused calls of many strangers, fill a log.
+#[tokio::test]
+async fn full_log_keeps_lines_of_those_who_write_little() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let audit = dir.path().join(files::DIR);
+    fs::create_dir(&audit).expect("own directory");
+    let targets = "t".repeat(30_000);
+    let mut records = vec![asked("Spawn", 1), TrailRecord::node("server_started", [])];
+    for number in 0..80 {
+        records.push(signalled("uid:8", &targets));
+        let mut stranger = denied(1000 + number, None);
+        if let TrailEntry::Request(request) = &mut stranger.entry {
+            request.unnamed = true;
+            request.rpc = targets.clone();
+        }
+        records.push(stranger);
+    }
+    records.push(signalled("uid:7", "one"));
+    let mut text = Vec::new();
+    for (seq, record) in (1..).zip(records) {
+        text.extend(serde_json::to_vec(&TrailRecord { seq, ..record }).expect("JSON"));
+        text.push(b'\n');
+    }
+    fs::write(files::path(&audit, 1), text).expect("own directory");
+    let mut full = vec![b' '; usize::try_from(files::FILE_BYTES_MAX).expect("fits")];
+    full.push(b'\n');
+    let last = files::FILES_MAX as u64 + 999;
+    for first in 1001..=last {
+        fs::write(files::path(&audit, first), &full).expect("own directory");
+    }
+    let trail = Trail::open(dir.path());
+    let mut follower = trail.read(TrailAsk {
+        follow: true,
+        after_seq: 160,
+        ..everything()
+    });
+    let known = follower.next().await.expect("readable").expect("lines");
+    assert_eq!(seqs(&known), [161, 162, 163]);
+    trail.record(asked("Abort", 1));
+    let all = read(&trail, everything()).await;
+    let repeated: Vec<u64> = all.iter().map(|record| record.repeats).collect();
+    assert_eq!(repeated, [1, 2, 163, 0]);
+    assert!(!files::list(&audit).expect("readable").contains(&1));
+    check_audit_chain(dir.path(), None).expect("it holds");
+    let new = follower.next().await.expect("readable").expect("a line");
+    assert_eq!(new, all[3..], "the follower has the others");
+}
+
 #[tokio::test]
 async fn failed_writes_wait_and_excess_is_counted() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -3,7 +3,7 @@
 use super::{
     DeniedCaller, Job, LoggedRequest, TrailEntry, TrailRecord,
     chain::{self, ChainHead},
-    files,
+    files, shares,
 };
 use crate::base::clock;
 use kennel_lifecycle::Timestamp;
@@ -160,7 +160,10 @@ impl Writer {
     }
 
     /// Counts refused callers like [`Self::count`]; there may be any number of them.
-    fn deny(&mut self, record: TrailRecord, of: DeniedCaller) {
+    fn deny(&mut self, mut record: TrailRecord, of: DeniedCaller) {
+        if let TrailEntry::Request(request) = &mut record.entry {
+            request.unnamed = of != DeniedCaller::Named;
+        }
         let is_like = |one: &LoggedRequest, other: &LoggedRequest| one.is_denied_like(other);
         let sums = &mut self.denied[of as usize];
         if add_to(sums, &record, is_like) {
@@ -226,39 +229,41 @@ impl Writer {
             let lost = self.lost.load(Ordering::Relaxed);
             let note = || TrailRecord::node("audit_lines_lost", [("lines", lost.to_string())]);
             let note = (lost > 0).then(note);
-            let (mut text, mut lines) = (Vec::new(), 0);
-            let open = self.opened()?;
-            let (next, mut hash) = (open.next, open.hash.clone());
-            let batch = self.pending.iter().take(BATCH_MAX);
-            for record in note.iter().chain(batch) {
-                let mut record = record.clone();
-                record.seq = next + lines;
-                record.prev = hash;
-                let line = serde_json::to_vec(&record)?;
-                hash = chain::hash(&line);
-                text.extend(line);
-                text.push(b'\n');
-                lines += 1;
-            }
-            let open = self.opened()?;
-            if let Err(error) = open.file.write_all(&text) {
-                // An unfinished line must not stand before the next one.
-                let whole = open.bytes;
-                if open.file.set_len(whole).is_err() {
-                    self.open = None;
-                }
-                return Err(error);
-            }
-            open.bytes += text.len() as u64;
-            open.next += lines;
-            open.hash = hash;
-            let head = open.next - 1;
-            self.dirty = true;
+            let batch = self.pending.iter().take(BATCH_MAX).cloned();
+            self.append(note.into_iter().chain(batch).collect())?;
             self.lost.fetch_sub(lost, Ordering::Relaxed);
             let written = self.pending.len().min(BATCH_MAX);
             self.pending.drain(..written);
-            self.head.send_replace(head);
         }
+        Ok(())
+    }
+
+    /// Appends lines to the newest file.
+    fn append(&mut self, records: Vec<TrailRecord>) -> io::Result<()> {
+        let open = self.opened()?;
+        let (mut text, mut next, mut hash) = (Vec::new(), open.next, open.hash.clone());
+        for mut record in records {
+            record.seq = next;
+            record.prev = hash;
+            let line = serde_json::to_vec(&record)?;
+            hash = chain::hash(&line);
+            text.extend(line);
+            text.push(b'\n');
+            next += 1;
+        }
+        if let Err(error) = open.file.write_all(&text) {
+            // An unfinished line must not stand before the next one.
+            let whole = open.bytes;
+            if open.file.set_len(whole).is_err() {
+                self.open = None;
+            }
+            return Err(error);
+        }
+        open.bytes += text.len() as u64;
+        open.next = next;
+        open.hash = hash;
+        self.dirty = true;
+        self.head.send_replace(next - 1);
         Ok(())
     }
 
@@ -300,7 +305,11 @@ impl Writer {
         Ok(())
     }
 
-    fn remove_old(&self) {
+    /// Removes files that are too old. Of each that is one too many, the newest file gets the lines of those who have
+    /// written the least in it.
+    ///
+    /// A crash before the removal: the next server repeats them once more.
+    fn remove_old(&mut self) {
         let firsts = files::list(&self.dir).unwrap_or_default();
         // The file being written is never removed.
         let before = firsts.len().saturating_sub(1);
@@ -310,6 +319,12 @@ impl Writer {
             // By its own lines: any process of this user can change the times of a file.
             let too_old =
                 || written_at(&path).is_some_and(|last| clock::now().since(last) > files::AGE_MAX);
+            if nth < too_many {
+                let text = fs::read(&path);
+                if let Err(error) = text.and_then(|text| self.append(shares::least(&text))) {
+                    tracing::warn!(%error, path = %path.display(), "cannot repeat lines of an old file of the audit log, removing it with them");
+                }
+            }
             if (nth < too_many || too_old())
                 && let Err(error) = fs::remove_file(&path)
             {

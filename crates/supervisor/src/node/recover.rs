@@ -32,7 +32,7 @@ use kennel_lifecycle::{
     recovery::{self, Before, Decision},
 };
 use kennel_linux::crash_point;
-use kennel_store::{Desired, NewRun, RunRow, StoredState};
+use kennel_store::{Desired, RunRow, StoredState};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tracing::Instrument;
@@ -394,11 +394,9 @@ impl Recovery {
                 SignalSender::Shim => "its service had died, and its shim carried out its own plan",
                 SignalSender::Keeper => "its service had died, and a start found it alive",
             };
-            let NewRun { run, attempt, .. } = self.row.new;
             let boot_id = boot_id.unwrap_or_default();
-            self.shared
-                .trail
-                .record(round(run, attempt, step, &[], why.into(), boot_id));
+            let record = round(&self.row.new, step, &[], why.into(), boot_id);
+            self.shared.trail.record(record);
         }
     }
 

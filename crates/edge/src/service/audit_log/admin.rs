@@ -132,6 +132,7 @@ fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, Logg
     let named = process.process.as_ref();
     let evidence = found.map(|found| word(found.evidence().as_str_name(), "LEAK_EVIDENCE_"));
     let reported = LoggedSignal {
+        owner: by.to_owned(),
         signal: match process.outcome() {
             pb::ReapOutcome::Survived => "SIGKILL".into(),
             _ => process.signal.clone(),

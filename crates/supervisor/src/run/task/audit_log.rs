@@ -4,8 +4,9 @@ use super::RunTask;
 use crate::audit_log::{LoggedProcess, LoggedSignal, TrailEntry, TrailRecord};
 use kennel_keeper::client::{MembershipEvidence, RoundTarget, SignalOutcome};
 use kennel_lifecycle::{
-    Deadline, Entry, Limit, MemoryShortage, Phase, RunId, Signal, StopReason, StopStep,
+    Deadline, Entry, Limit, MemoryShortage, Phase, Signal, StopReason, StopStep,
 };
+use kennel_store::NewRun;
 
 impl RunTask {
     /// Notes the targets of the next round of signals. A warning names each process in the control group that is not of
@@ -40,15 +41,14 @@ impl RunTask {
         };
         let boot_id = &self.shared.hello.host.boot_id;
         let targets = std::mem::take(&mut self.round_targets);
-        let record = round(self.run, self.new.attempt, step, &targets, why, boot_id);
+        let record = round(&self.new, step, &targets, why, boot_id);
         self.shared.trail.record(record);
     }
 }
 
 /// Makes the record of one round of signals.
 pub(crate) fn round(
-    run: RunId,
-    attempt: u32,
+    new: &NewRun,
     step: &StopStep,
     targets: &[RoundTarget],
     why: String,
@@ -64,7 +64,8 @@ pub(crate) fn round(
         .count();
     let listed = u32::try_from(listed).unwrap_or(u32::MAX);
     let logged = LoggedSignal {
-        attempt,
+        owner: new.owner.clone(),
+        attempt: new.attempt,
         signal: step.signal.to_string(),
         scope: step.scope.name().to_owned(),
         sender: step.sender.name().to_owned(),
@@ -77,7 +78,7 @@ pub(crate) fn round(
         unlisted: step.targets().saturating_sub(listed),
         boot_id: boot_id.to_owned(),
     };
-    TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(logged))
+    TrailRecord::at(step.at, Some(new.run.to_string()), TrailEntry::Signal(logged))
 }
 
 fn process(target: &RoundTarget) -> LoggedProcess {
