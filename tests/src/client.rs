@@ -625,6 +625,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::StatusChanged(_) => "status_changed",
         Station::OutputMatched(_) => "output_matched",
         Station::RuleSwitchedOff(_) => "rule_switched_off",
+        Station::EventsSummed(_) => "events_summed",
         Station::Extended(_) => "extended",
     }
 }

@@ -146,6 +146,11 @@ pub enum Entry {
         /// Reason why it was switched off.
         reason: RuleOff,
     },
+    /// Entries that the journal did not get, since the bound of the run was reached; before its end.
+    EventsSummed {
+        /// Number of these entries since the last such number.
+        events: u64,
+    },
     /// A condition that a person should know.
     Warning {
         /// One plain sentence.

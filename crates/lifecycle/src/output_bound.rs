@@ -17,7 +17,7 @@ pub struct OutputBound {
 }
 
 named! {
-    /// Policy for output beyond the bound. Lifecycle events of the run are always retained.
+    /// Policy for output beyond the bound. Lifecycle events of the run stay.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum OnOutputFull {
         /// The oldest output is removed.

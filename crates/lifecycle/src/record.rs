@@ -170,6 +170,7 @@ impl AttemptRecord {
             | Entry::Extended { .. }
             | Entry::OutputMatched { .. }
             | Entry::RuleSwitchedOff { .. }
+            | Entry::EventsSummed { .. }
             | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,
             Entry::Ended(_) => self.ended = true,

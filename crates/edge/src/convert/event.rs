@@ -246,6 +246,7 @@ fn lifecycle(entry: Entry) -> event::Payload {
             let reason = rules::switch_off(reason).into();
             Station::RuleSwitchedOff(lifecycle::RuleSwitchedOff { rule, reason })
         }
+        Entry::EventsSummed { events } => Station::EventsSummed(lifecycle::EventsSummed { events }),
         Entry::Warning { .. }
         | Entry::MemoryKills(_)
         | Entry::ProcessSpared { .. }

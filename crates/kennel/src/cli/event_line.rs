@@ -104,6 +104,7 @@ fn station(station: &Station) -> String {
             let why = words::rule_switch_off(off.reason());
             format!("output rule {} switched off: {why}", off.rule)
         }
+        Station::EventsSummed(summed) => format!("{} events were only counted", summed.events),
         Station::Extended(extended) => words::extended(extended),
         Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
     }

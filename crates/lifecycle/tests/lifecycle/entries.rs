@@ -125,6 +125,7 @@ fn one_of_each() -> Vec<Entry> {
             rule: "done".into(),
             reason: RuleOff::TestTime,
         },
+        Entry::EventsSummed { events: 7 },
         Entry::Warning {
             message: "output blocked".into(),
         },
@@ -159,6 +160,7 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::RuleSwitchedOff { .. }
+            | Entry::EventsSummed { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}
@@ -210,7 +212,7 @@ fn every_entry_changes_the_record_or_facets() {
             assert_eq!(record, AttemptRecord::default(), "one home: {entry:?}");
             continue;
         }
-        let says_nothing = matches!(entry, Entry::Warning { .. });
+        let says_nothing = matches!(entry, Entry::Warning { .. } | Entry::EventsSummed { .. });
         let same = record == AttemptRecord::default();
         assert_eq!(same, says_nothing, "{entry:?}");
     }

@@ -43,6 +43,15 @@ pub(crate) fn entry_list(facts: &[Fact]) -> EntryList {
     list
 }
 
+/// Returns the number of entries that this journal did not get, by its own entries.
+pub(crate) fn summed(facts: &[Fact]) -> u64 {
+    let events = readable(facts).map(|(_, entry)| match entry {
+        Entry::EventsSummed { events } => events,
+        _ => 0,
+    });
+    events.sum()
+}
+
 fn readable(facts: &[Fact]) -> impl Iterator<Item = (&Fact, Entry)> {
     let read = |fact: &Fact| serde_json::from_slice::<Entry>(&fact.entry.data).ok();
     facts

@@ -11,6 +11,7 @@ mod held;
 mod pace;
 mod rate;
 mod refusal;
+mod summed;
 
 use crate::{
     base::{KINDS, cause::Chain, clock},
@@ -28,6 +29,7 @@ use kennel_store::EntryList;
 use pace::{Change, Next, Pace};
 use rate::Rate;
 use refusal::{Refusal, is_full};
+use summed::SummedEvents;
 use std::{
     collections::VecDeque,
     fs::File,
@@ -71,6 +73,8 @@ pub(crate) struct Output {
     pending: VecDeque<PendingLine>,
     /// Entries of the journal.
     entries: EntryList,
+    /// Entries beyond its bound.
+    summed: SummedEvents,
     /// Holds the entries while the journal is not made; absent: it is made.
     record: Option<Arc<NodeRecord>>,
     /// Seq of the run's end according to the row.
@@ -138,7 +142,7 @@ impl Output {
         record: Arc<NodeRecord>,
     ) -> io::Result<Self> {
         let writer = Writer::create_late(dir, bound, boot, clock::now());
-        let mut output = Self::over(run, (writer, [0, 0]), EntryList::default(), open);
+        let mut output = Self::over(run, dir, (writer, [0, 0]), EntryList::default(), open);
         output.record = Some(record);
         if bound.on_disk_full != OnDiskFull::Block {
             output.make_journal()?;
@@ -146,9 +150,11 @@ impl Output {
         Ok(output)
     }
 
-    /// Continues an existing journal, with the bytes that its index does not name ([`Writer::reopen`]) and its entries.
+    /// Continues an existing journal in `dir`, with the bytes that its index does not name ([`Writer::reopen`]) and its
+    /// entries.
     pub(crate) fn over(
         run: RunId,
+        dir: &Path,
         reopened: (Writer, [u64; 2]),
         entries: EntryList,
         open: Arc<AtomicUsize>,
@@ -166,6 +172,7 @@ impl Output {
             unindexed,
             pending: VecDeque::new(),
             entries,
+            summed: SummedEvents::new(dir),
             record: None,
             // A journal that is not made here belongs to a run whose row has its end, which is to follow.
             row_end: is_silent.then_some(head + 1),

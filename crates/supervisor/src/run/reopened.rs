@@ -8,7 +8,7 @@ use crate::{
 use kennel_journal::Fact;
 use kennel_keeper::rundir;
 use kennel_lifecycle::{AttemptRecord, Entry, Facets, Outcome, RunId};
-use kennel_store::RunRow;
+use kennel_store::{RunEntry, RunRow};
 use std::{io, sync::Arc};
 
 /// Everything that an earlier server has left of a run.
@@ -63,8 +63,9 @@ impl Reopened {
             .reopen_journal(run, row, &dir, shared.boot())?;
         let facts = reopened.0.facts()?;
         let open = Arc::clone(&shared.pipes_open);
-        let output = Output::over(run, reopened, event::entry_list(&facts), open);
-        let output = output.behind(&shared.consumers.floors);
+        let output = Output::over(run, &dir, reopened, event::entry_list(&facts), open);
+        let mut output = output.behind(&shared.consumers.floors);
+        output.read_summed(&facts)?;
         Ok(Self { output, facts })
     }
 
@@ -80,7 +81,11 @@ impl Reopened {
 
     /// Returns the record of one attempt by its entries.
     pub(crate) fn record(&self, attempt: u32) -> AttemptRecord {
-        event::record(&self.facts, attempt)
+        let mut record = event::record(&self.facts, attempt);
+        for RunEntry { place, entry } in self.output.summed_of(attempt) {
+            record.fold(place.at, entry);
+        }
+        record
     }
 
     /// Appends the missing final entries of a run with this outcome. Returns whether all are on the disk.

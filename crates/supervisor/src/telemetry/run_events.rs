@@ -85,6 +85,7 @@ impl RunEvents<'_> {
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::RuleSwitchedOff { .. }
+            | Entry::EventsSummed { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => return,

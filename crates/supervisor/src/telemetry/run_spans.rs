@@ -207,6 +207,7 @@ impl RunSpans {
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::RuleSwitchedOff { .. }
+            | Entry::EventsSummed { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}

@@ -5,8 +5,10 @@ use crate::{
     abort, event_names,
     world::{Lives, Nature, Stage, Weather, call, run_id},
 };
-use kennel_lifecycle::{AnnotationChange, Facets, limits};
-use kennel_supervisor::{AnnotateCall, CallError};
+use kennel_lifecycle::{
+    AnnotationChange, Entry, Facets, RestartMode, RestartPolicy, RunState, limits,
+};
+use kennel_supervisor::{AnnotateCall, CallError, Payload, Position, RunView};
 use std::time::Duration;
 
 fn set(key: &str, expected_version: Option<u64>) -> AnnotateCall {
@@ -65,44 +67,78 @@ fn annotations_survive_deaths_and_a_store_outage() {
     });
 }
 
-#[test]
-fn events_of_a_run_are_bounded() {
-    const MAX_BYTES: u64 = 1 << 20;
+/// Lets a run of this bound be annotated, and be restarted under a new server each time. Returns the names of its events,
+/// and the number of those that were only counted.
+fn events_of_lives(max_bytes: u64) -> (Vec<String>, u64) {
+    const CHANGES: u64 = 300;
+    const ATTEMPTS: u32 = 4;
+    let value = |number: u64| {
+        let mut call = set("key", None);
+        let text = format!("{number:016}").repeat(limits::ANNOTATION_VALUE_BYTES_MAX / 16);
+        call.change.set = [("key".to_owned(), text)].into();
+        call
+    };
     let lives = Lives::of(Nature::default());
-    lives.live_long(async |stage| {
+    lives.live(async |stage| {
         let mut begun = call(Some(run_id()));
-        begun.spec.policy.output.max_bytes = MAX_BYTES;
+        begun.spec.policy.output.max_bytes = max_bytes;
+        begun.spec.policy.restart = RestartPolicy {
+            mode: RestartMode::Always,
+            delay: Duration::from_millis(1),
+            max_delay: Duration::from_millis(1),
+            ..RestartPolicy::default()
+        };
         stage.supervisor.spawn(begun).await.unwrap();
-        let value = |number: u64| {
-            let mut call = set("key", None);
-            let text = format!("{number:016}").repeat(limits::ANNOTATION_VALUE_BYTES_MAX / 16);
-            call.change.set = [("key".to_owned(), text)].into();
-            call
-        };
-        let each = limits::ANNOTATION_VALUE_BYTES_MAX as u64 / 16 * 16;
-        let mut taken = 0;
-        let full = loop {
-            match stage.supervisor.annotate(value(taken)).await {
-                Ok(_) => taken += 1,
-                Err(full) => break full,
-            }
-        };
-        assert!(
-            matches!(
-                full,
-                CallError::QuotaExceeded {
-                    limit: MAX_BYTES,
-                    ..
-                }
-            ),
-            "{full:?}"
-        );
-        assert!(
-            (MAX_BYTES / 10 * 9..=MAX_BYTES).contains(&(taken * each)),
-            "{taken}"
-        );
-        stage.supervisor.abort(abort(run_id())).await.unwrap();
+        for number in 0..CHANGES {
+            stage.supervisor.annotate(value(number)).await.unwrap();
+        }
     });
+    for attempt in 2..=ATTEMPTS {
+        lives.live(async |stage| {
+            stage.exits(run_id(), 1);
+            let runs = |view: RunView| (view.attempt, view.state) == (attempt, RunState::Running);
+            while !runs(stage.supervisor.get(run_id()).await.unwrap()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let changed = stage.supervisor.annotate(value(attempt.into())).await;
+            let version = changed.unwrap().facets.annotations.version;
+            assert_eq!(version, CHANGES + u64::from(attempt) - 1);
+        });
+    }
+    lives.live(async |stage| {
+        if max_bytes == MAX_BYTES {
+            let paused = stage.supervisor.pause(run_id()).await;
+            let Err(CallError::QuotaExceeded { limit, .. }) = paused else {
+                panic!("{paused:?}");
+            };
+            assert_eq!(limit, MAX_BYTES);
+        }
+        stage.supervisor.abort(abort(run_id())).await.unwrap();
+        let beginning = Position::Beginning;
+        let (_, mut events) = stage.supervisor.events(run_id(), beginning).await.unwrap();
+        let mut counted = 0;
+        while let Some(batch) = events.next(1 << 20).await.unwrap() {
+            for event in batch {
+                if let Payload::Lifecycle(Entry::EventsSummed { events }) = event.payload {
+                    counted += events;
+                }
+            }
+        }
+        (event_names(stage, run_id()).await, counted)
+    })
+}
+
+const MAX_BYTES: u64 = 1 << 20;
+
+#[test]
+fn events_beyond_the_bound_are_counted_over_deaths() {
+    let (all, none) = events_of_lives(MAX_BYTES * 4);
+    assert_eq!(none, 0);
+    let (stored, counted) = events_of_lives(MAX_BYTES);
+    let tail: Vec<&str> = stored.iter().map(String::as_str).rev().take(3).collect();
+    assert_eq!(tail, ["ended", "events_summed", "warning"]);
+    assert!(counted > 30, "{counted}");
+    assert_eq!(stored.len() as u64 - 2 + counted, all.len() as u64);
 }
 
 /// The copy lacks the annotations of the run, or its whole row.

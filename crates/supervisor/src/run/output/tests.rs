@@ -30,7 +30,8 @@ async fn silent_pipe_rests_when_a_rate_appears() {
     let quota = Arc::new(Appearing::default());
     let rates = OutputRates::new(Arc::clone(&quota) as _);
     let run = RunId::from_u128(1);
-    let output = Output::over(run, reopened, EntryList::default(), Arc::default());
+    let list = EntryList::default();
+    let output = Output::over(run, dir.path(), reopened, list, Arc::default());
     let mut output = output.at_rate(rates.of(&Arc::from("team")));
     let (read, mut write) = io::pipe().expect("a pipe");
     output.pipes[0] = Some(OutputPipe::new(read.into()).expect("a pipe"));

@@ -10,8 +10,8 @@ use kennel_keeper::client::SignalResult;
 use kennel_lifecycle::{Command, Entry, Input, Phase, Refusal, StopOrder, StopReason};
 
 impl RunTask {
-    /// Refuses an order that adds an event to a run whose events have reached its bound; one that ends it or lets it
-    /// continue is taken.
+    /// Refuses an order whose event readers of the journal or the next server need, where the events of the run have
+    /// reached their bound.
     fn within_bound(&self, order: Order) -> Option<Order> {
         let Some(limit) = self.output.as_ref().and_then(Output::full_of_events) else {
             return Some(order);
@@ -20,11 +20,7 @@ impl RunTask {
         let full = OrderError::Call(CallError::QuotaExceeded { what, limit });
         // A caller that is gone needs no answer.
         match order {
-            Order::Annotate(_, reply) | Order::Extend(_, reply) | Order::Resize(_, reply) => {
-                drop(reply.send(Err(full)));
-            }
-            Order::Interrupt(_, reply) => drop(reply.send(Err(full))),
-            Order::Signal(_, reply) => drop(reply.send(Err(full))),
+            Order::Resize(_, reply) => drop(reply.send(Err(full))),
             Order::Pause(reply) => drop(reply.send(Err(full))),
             order => return Some(order),
         }

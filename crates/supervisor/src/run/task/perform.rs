@@ -360,6 +360,7 @@ fn appended(entry: &Entry) {
         | Entry::NoticeRefused { .. }
         | Entry::OutputMatched { .. }
         | Entry::RuleSwitchedOff { .. }
+        | Entry::EventsSummed { .. }
         | Entry::Warning { .. } => {}
     }
 }
