@@ -188,9 +188,13 @@ fn cover_by(cover: usize, path: &CStr, kind: Kind) -> Result<(), c_int> {
 impl Place {
     /// Takes a copy of its mounts, as they are.
     fn take(&self) -> Result<(), c_int> {
-        let Some(opened) = reachable(&self.path)? else {
-            return Ok(());
-        };
+        match reachable(&self.path)? {
+            Some(opened) => self.take_opened(opened),
+            None => Ok(()),
+        }
+    }
+
+    fn take_opened(&self, opened: usize) -> Result<(), c_int> {
         let copied = copy_tree(opened);
         close(opened);
         let mount = match copied {
@@ -341,4 +345,75 @@ fn close(fd: usize) {
 fn system(number: c_long, arguments: raw::Arguments) -> Result<usize, c_int> {
     // SAFETY: the callers above pass integers, and pointers to values that outlive the call, as each call requires.
     unsafe { call(number, arguments) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{
+        sys::wait::{WaitStatus, waitpid},
+        unistd::{ForkResult, fork},
+    };
+    use std::{ffi::CString, fs, os::unix::ffi::OsStrExt, sync::atomic::AtomicI32};
+
+    /// Exit code of a child that this host gives no mounts of its own.
+    const NONE: c_int = 255;
+
+    /// Runs `act` in a child with mounts of its own; returns its errno, or 0.
+    fn in_child(act: impl FnOnce() -> Result<(), c_int>) -> c_int {
+        // SAFETY: the child makes system calls alone, and exits.
+        match unsafe { fork() }.expect("a child") {
+            ForkResult::Child => {
+                let made = unshare(libc::CLONE_NEWNS)
+                    .or_else(|_| unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS));
+                let code = made.map_or(NONE, |_| act().err().unwrap_or(0));
+                // SAFETY: it takes an integer.
+                unsafe { libc::_exit(code) }
+            }
+            ForkResult::Parent { child } => match waitpid(child, None).expect("own child") {
+                WaitStatus::Exited(_, code) => code,
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+
+    #[test]
+    fn place_removed_meanwhile_stays_closed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("place");
+        let remove = |place: &Place| {
+            // SAFETY: the path is a C string.
+            let removed = unsafe { libc::rmdir(place.path.as_ptr()) };
+            if removed == 0 {
+                Ok(())
+            } else {
+                Err(libc::EBUSY)
+            }
+        };
+        type Act = fn(&Place, &dyn Fn(&Place) -> Result<(), c_int>) -> Result<(), c_int>;
+        let before_its_copy: Act = |place, remove| {
+            let opened = open(HERE, &place.path)?;
+            remove(place)?;
+            place.take_opened(opened)
+        };
+        let before_its_mount: Act = |place, remove| {
+            place.take()?;
+            remove(place)?;
+            place.put_back()
+        };
+        for act in [before_its_copy, before_its_mount] {
+            fs::create_dir(&path).expect("own directory");
+            let place = Place {
+                path: CString::new(path.as_os_str().as_bytes()).expect("no NUL"),
+                is_writable: true,
+                mount: AtomicI32::new(-1),
+            };
+            let code = in_child(|| act(&place, &remove));
+            if code == NONE {
+                return fs::remove_dir(&path).expect("own directory");
+            }
+            assert_eq!(code, 0, "errno");
+            assert!(!path.exists());
+        }
+    }
 }
