@@ -11,9 +11,8 @@ use crate::{
     pidfd::PidFd,
     procfs::{self, Stat},
     targets::{Holds, MembershipEvidence, SignalOutcome, SignalledProcess, TARGETS_LISTED_MAX},
-    tasks,
 };
-pub use each::{ListMembers, SignalEach};
+pub use each::{ListLiving, ListMembers, SignalEach};
 use kennel_lifecycle::{
     CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, limits::LEFTOVERS_LISTED_MAX,
 };
@@ -98,7 +97,12 @@ impl Tree {
 
     /// Returns the living members, without the leader.
     pub fn leftovers(&self) -> Leftovers {
-        let mut living: Vec<(i32, Stat)> = self.members().into_iter().collect();
+        self.leftovers_among(self.members())
+    }
+
+    /// Returns these members, without the leader.
+    pub fn leftovers_among(&self, members: HashMap<i32, Stat>) -> Leftovers {
+        let mut living: Vec<(i32, Stat)> = members.into_iter().collect();
         living.retain(|(pid, _)| *pid != self.leader_pid);
         living.sort_unstable_by_key(|(pid, _)| *pid);
         let unlisted = living.len().saturating_sub(LEFTOVERS_LISTED_MAX);
@@ -157,16 +161,11 @@ impl Tree {
             || init.is_some_and(|init| init.fd.is_unreaped())
     }
 
-    /// Records the processes of the leader's session, while that is verifiable: an empty session releases its number
-    /// for reuse.
-    pub fn learn_session(&self) {
-        match self.root {
-            Root::Shim(shim) => {
-                let below = self.below(shim);
-                self.session.learn(self.leader_pid, below);
-            }
-            Root::Lost => drop(self.orphans()),
-            Root::Nowhere => {}
+    /// Records which of these living members are of the leader's session, while that is verifiable: an empty session
+    /// releases its number for reuse.
+    pub fn learn_session(&self, members: &HashMap<i32, Stat>) {
+        if matches!(self.root, Root::Shim(_)) {
+            self.session.learn(self.leader_pid, members);
         }
     }
 
@@ -220,51 +219,21 @@ impl Tree {
         found
     }
 
-    /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
-    /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group, where
-    /// the run is alone in it. Unrelated processes in the group are spared, and listed.
+    /// Sends a signal to every member, as [`SignalEach::all`] does. SIGKILL takes all at once where that is possible
+    /// ([`Self::kill_at_once`]).
     pub fn signal(&self, signal: Signal) -> Vec<SignalRound> {
         if signal == Signal::KILL
-            && let Some(rounds) = self.kill_namespace().or_else(|| self.kill_group())
+            && let Some(rounds) = self.kill_at_once()
         {
             return rounds;
         }
-        let mut round = SignalRound::new(SignalScope::Tree);
-        let mut members = self.members();
-        let known: HashSet<i32> = members.keys().copied().collect();
-        match self.leader.signal_group(signal) {
-            SignalOutcome::Delivered => {
-                let group = members.extract_if(|_, stat| stat.pgid == self.leader_pid);
-                for (pid, stat) in group.collect::<Vec<_>>() {
-                    // The call succeeds where one process of the group was reached; the others are checked one by one.
-                    round.add(
-                        (pid, stat.start_ticks),
-                        MembershipEvidence::Group,
-                        may_signal(pid),
-                    );
-                }
-            }
-            // No process of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
-            SignalOutcome::Gone | SignalOutcome::Failed(_) => {}
-        }
-        for (pid, stat) in self.in_order(members) {
-            self.signal_target(&mut round, pid, &stat, signal);
-        }
-        for (pid, stat) in self.newcomers(&known) {
-            self.signal_target(&mut round, pid, &stat, signal);
-        }
-        for process in self.unrelated() {
-            round.list(process, MembershipEvidence::Unrelated, SignalOutcome::Gone);
-        }
-        vec![round]
+        vec![SignalEach::all(self, signal).finish(self)]
     }
 
-    /// Returns the leader, then the others by age: a parent that notices the exit of a child has had the signal itself.
-    fn in_order(&self, members: HashMap<i32, Stat>) -> Vec<(i32, Stat)> {
-        let mut members: Vec<(i32, Stat)> = members.into_iter().collect();
-        members
-            .sort_unstable_by_key(|(pid, stat)| (*pid != self.leader_pid, stat.start_ticks, *pid));
-        members
+    /// Sends SIGKILL to the private pid namespace where there is one, else to the control group, where the run is alone
+    /// in it. `None`: the members are to be signalled one by one.
+    pub fn kill_at_once(&self) -> Option<Vec<SignalRound>> {
+        self.kill_namespace().or_else(|| self.kill_group())
     }
 
     /// Sends SIGKILL to the first process of the private pid namespace, and so to all in it; then to those that were
@@ -347,28 +316,9 @@ impl Tree {
         Some(rounds)
     }
 
-    /// Returns members that started while others were signalled, and whose parent has left them behind: a fork that was
-    /// in progress. A child that a member makes in answer to the signal has that member as parent, and is left to it.
-    fn newcomers(&self, known: &HashSet<i32>) -> HashMap<i32, Stat> {
-        let mut members = self.members();
-        members.retain(|pid, stat| !known.contains(pid) && !known.contains(&stat.ppid));
-        members
-    }
-
     /// Thaws the control group and continues each stopped member, so that a pending signal can act.
     pub fn wake(&self) -> SignalRound {
-        if let Some(group) = &self.cgroup
-            && cgroup::read_freeze(group)
-        {
-            let _ = cgroup::freeze(group, false);
-        }
-        let mut round = SignalRound::new(SignalScope::Tree);
-        for (pid, stat) in self.members() {
-            if tasks::are_held(pid) {
-                self.signal_target(&mut round, pid, &stat, Signal::CONT);
-            }
-        }
-        round
+        SignalEach::waking(self).finish(self)
     }
 
     /// Sends a signal to one member, if the number still refers to that member.
@@ -376,13 +326,17 @@ impl Tree {
         self.signal_held(pid, before, signal).0
     }
 
-    fn signal_target(&self, round: &mut SignalRound, pid: i32, before: &Stat, signal: Signal) {
+    fn signal_target(
+        &self,
+        round: &mut SignalRound,
+        pid: i32,
+        before: &Stat,
+        signal: Signal,
+    ) -> SignalOutcome {
         let (sent, holds) = self.signal_held(pid, before, signal);
-        round.add(
-            (pid, before.start_ticks),
-            MembershipEvidence::Held(holds),
-            sent,
-        );
+        let process = (pid, before.start_ticks);
+        round.add(process, MembershipEvidence::Held(holds), sent);
+        sent
     }
 
     /// Sends a signal likewise, and returns the evidence found after its descriptor was opened. INV-4: the descriptor

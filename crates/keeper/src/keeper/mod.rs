@@ -68,6 +68,8 @@ use std::{
 /// Version of this very binary.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Processes of a tree that are read, stopped or signalled in one slice: 1 to 3 ms.
+const SLICE_PROCESSES: usize = 32;
 /// Most bytes that the length of a path takes in a message.
 const PATH_LENGTH_BYTES: usize = 3;
 

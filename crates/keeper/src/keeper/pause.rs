@@ -1,5 +1,7 @@
-//! Stops every task of a tree, verifies that all have stopped, and remembers the processes to continue.
+//! Stops every task of a tree, verifies that all have stopped, and remembers the processes to continue. A tree may have
+//! thousands of processes, so they are looked at in slices, between which the keeper serves other runs.
 
+use super::SLICE_PROCESSES;
 use crate::{
     held::{self, HELD_MAX, Held, HeldProcess},
     values::{HeldPause, SignalResult, Unstopped},
@@ -12,7 +14,7 @@ use kennel_linux::{
     stuck,
     targets::SignalOutcome,
     tasks,
-    tree::Tree,
+    tree::{ListLiving, Tree},
 };
 use std::{collections::HashSet, io, path::Path};
 
@@ -34,6 +36,9 @@ pub(super) enum Pause {
         seq: Option<u64>,
         give_up_at: u64,
         held: Held,
+        /// The pass in progress; absent: the next one is due at this time.
+        pass: Option<Box<Pass>>,
+        due: u64,
     },
     /// Every task was seen stopped, first at this time.
     Stopped { held: Held, since: u64 },
@@ -52,7 +57,7 @@ impl Pause {
                 Self::None
             };
         }
-        match held.pass(tree, run_dir) {
+        match held.pass(tree, run_dir, now) {
             Ok(moving) if moving.is_empty() => Self::Stopped {
                 held,
                 since: memory.paused_since.unwrap_or(now),
@@ -61,6 +66,8 @@ impl Pause {
                 seq: None,
                 give_up_at: now + STOP_WAIT_MS,
                 held,
+                pass: None,
+                due: now,
             },
         }
     }
@@ -93,14 +100,21 @@ impl Pause {
             seq: Some(seq),
             give_up_at: now + STOP_WAIT_MS,
             held,
+            pass: None,
+            due: now,
         };
         Ok(())
+    }
+
+    /// Whether processes are looked at, in slices.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Stopping { pass: Some(_), .. })
     }
 
     /// Returns when to check again.
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
         match self {
-            Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
+            Self::Stopping { due, .. } => (!self.is_passing()).then_some((*due).max(now + 1)),
             Self::Resuming { .. } => Some(now + RESUME_AGAIN_MS),
             Self::None | Self::Expired | Self::Stopped { .. } => None,
         }
@@ -140,8 +154,8 @@ impl Pause {
         }
     }
 
-    /// Checks again; returns the answer when there is one that a request waits for. Unless it is `Done`, every process
-    /// is continued.
+    /// Checks some of the processes again; returns the answer when there is one that a request waits for. Unless it is
+    /// `Done`, every process is continued.
     pub(super) fn advance(
         &mut self,
         tree: &Tree,
@@ -152,19 +166,32 @@ impl Pause {
             seq,
             give_up_at,
             held,
+            pass,
+            due,
         } = self
         else {
             return None;
         };
+        if pass.is_none() && now < *due {
+            return None;
+        }
         let (seq, give_up_at) = (*seq, *give_up_at);
-        let result = match held.pass(tree, run_dir) {
+        let current = pass.get_or_insert_with(|| Box::new(Pass::new(held, tree, now)));
+        let slice =
+            (0..SLICE_PROCESSES).find_map(|_| current.step(held, tree, run_dir).transpose());
+        let begun = current.begun;
+        let result = match slice? {
             Ok(moving) if moving.is_empty() => {
                 crash_point!("keeper.pause_complete");
                 let held = std::mem::take(held);
                 *self = Self::Stopped { held, since: now };
                 return seq.map(|seq| (seq, SignalResult::Done));
             }
-            Ok(_) if now < give_up_at => return None,
+            // A pass that was long itself shows nothing of what it has just stopped.
+            Ok(_) if begun < give_up_at => {
+                (*pass, *due) = (None, now + LOOK_AGAIN_MS);
+                return None;
+            }
             Ok(moving) => SignalResult::Partial(unstopped(&moving)),
             Err(error) => failed(&error),
         };
@@ -245,6 +272,11 @@ enum Met {
 }
 
 impl Moving {
+    fn asked(pid: i32) -> Self {
+        let met = Met::Asked;
+        Self { pid, met }
+    }
+
     fn why(&self) -> String {
         let waits = || procfs::stat(self.pid).is_ok_and(|stat| stat.state == b'D');
         match self.met {
@@ -271,62 +303,117 @@ pub(super) fn failed(error: &io::Error) -> SignalResult {
     SignalResult::Failed(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-impl Held {
-    /// Does one pass: returns the processes that were not seen stopped. Those that the freeze does not reach get
-    /// SIGSTOP, after they were recorded.
-    fn pass(&mut self, tree: &Tree, run_dir: &Path) -> io::Result<Vec<Moving>> {
-        let group = tree.cgroup.as_ref().filter(|_| self.frozen);
+/// One pass over a tree that is being stopped. Processes that the freeze does not reach get SIGSTOP, after they were
+/// recorded.
+pub(super) struct Pass {
+    begun: u64,
+    /// Processes in the frozen group.
+    inside: HashSet<i32>,
+    list: Option<ListLiving>,
+    /// Members in the first list; the second is for children of processes that were stopped in the meantime.
+    members: Option<HashSet<i32>>,
+    unseen: Vec<(i32, Stat)>,
+    /// Processes that do not stand still: all of them are recorded before the first is stopped.
+    at_large: Vec<(i32, Stat, Option<HeldProcess>)>,
+    is_noted: bool,
+    moving: Vec<Moving>,
+}
+
+impl Pass {
+    fn new(held: &Held, tree: &Tree, now: u64) -> Self {
+        let group = tree.cgroup.as_ref().filter(|_| held.frozen);
         // In this order: no process leaves a group that is frozen.
         let frozen = group.is_some_and(|g| cgroup::is_frozen(g).unwrap_or(false));
         let inside: HashSet<i32> = group.map(cgroup::members).into_iter().flatten().collect();
-        let members = tree.members();
-        let asked = |pid| Moving {
-            pid,
-            met: Met::Asked,
-        };
-        let mut moving: Vec<Moving> = if frozen {
-            Vec::new()
-        } else {
-            inside.iter().copied().map(asked).collect()
-        };
-        let outside = members.iter().filter(|(pid, _)| !inside.contains(pid));
-        let at_large: Vec<(i32, Stat)> = outside
-            .filter(|(pid, _)| !tasks::stand_still(**pid))
-            .map(|(pid, stat)| (*pid, *stat))
-            .collect();
-        self.note(&at_large, run_dir)?;
-        for (pid, stat) in at_large {
+        let moving = inside
+            .iter()
+            .copied()
+            .filter(|_| !frozen)
+            .map(Moving::asked);
+        Self {
+            begun: now,
+            moving: moving.collect(),
+            inside,
+            list: Some(ListLiving::new(tree)),
+            members: None,
+            unseen: Vec::new(),
+            at_large: Vec::new(),
+            is_noted: false,
+        }
+    }
+
+    /// Looks at one process; returns at the end those that were not seen stopped.
+    fn step(
+        &mut self,
+        held: &mut Held,
+        tree: &Tree,
+        run_dir: &Path,
+    ) -> io::Result<Option<Vec<Moving>>> {
+        if let Some(list) = &mut self.list {
+            if list.step(tree) {
+                let mut living = std::mem::take(&mut list.living);
+                self.list = None;
+                living.retain(|pid, _| !self.inside.contains(pid));
+                if let Some(members) = &self.members {
+                    let new = living.into_keys().filter(|pid| !members.contains(pid));
+                    self.moving.extend(new.map(Moving::asked));
+                    return Ok(Some(self.result()));
+                }
+                self.members = Some(living.keys().copied().collect());
+                self.unseen = living.into_iter().collect();
+            }
+        } else if let Some((pid, stat)) = self.unseen.pop() {
+            if !tasks::stand_still(pid) {
+                let known = HeldProcess::of(pid, stat.start_ticks);
+                self.at_large.push((pid, stat, known));
+            }
+        } else if !std::mem::replace(&mut self.is_noted, true) {
+            let found = self.at_large.iter().filter_map(|(_, _, known)| *known);
+            held.note(found, run_dir)?;
+        } else if let Some((pid, stat, _)) = self.at_large.pop() {
             // Beyond what can be recorded no process is stopped, and the pause is incomplete.
-            let met = if self.has(pid, stat.start_ticks) {
+            let met = if held.has(pid, stat.start_ticks) {
                 match tree.signal_member(pid, &stat, Signal::STOP) {
-                    SignalOutcome::Gone => continue,
+                    SignalOutcome::Gone => return Ok(None),
                     SignalOutcome::Delivered => Met::Asked,
                     SignalOutcome::Failed(errno) => Met::Refused(errno),
                 }
             } else {
                 Met::OneTooMany
             };
-            moving.push(Moving { pid, met });
+            self.moving.push(Moving { pid, met });
+        } else if self.moving.is_empty() {
+            self.list = Some(ListLiving::new(tree));
+        } else {
+            return Ok(Some(self.result()));
         }
-        if moving.is_empty() {
-            // A child of a process that was stopped in the meantime was not checked.
-            let now = tree.members().into_keys();
-            let new = now.filter(|pid| !members.contains_key(pid) && !inside.contains(pid));
-            moving.extend(new.map(asked));
-        }
+        Ok(None)
+    }
+
+    fn result(&mut self) -> Vec<Moving> {
+        let mut moving = std::mem::take(&mut self.moving);
         moving.sort_unstable_by_key(|one| one.pid);
         moving.truncate(PIDS_MAX);
-        Ok(moving)
+        moving
+    }
+}
+
+impl Held {
+    /// Does one pass at once.
+    fn pass(&mut self, tree: &Tree, run_dir: &Path, now: u64) -> io::Result<Vec<Moving>> {
+        let mut pass = Pass::new(self, tree, now);
+        loop {
+            if let Some(moving) = pass.step(self, tree, run_dir)? {
+                return Ok(moving);
+            }
+        }
     }
 
     /// Records the processes that are about to be stopped, as far as there is space.
-    fn note(&mut self, found: &[(i32, Stat)], run_dir: &Path) -> io::Result<()> {
+    fn note(&mut self, found: impl Iterator<Item = HeldProcess>, run_dir: &Path) -> io::Result<()> {
         let known = self.processes.len();
-        for (pid, stat) in found {
-            if self.processes.len() < HELD_MAX
-                && !self.has(*pid, stat.start_ticks)
-                && let Some(one) = HeldProcess::of(*pid, stat.start_ticks)
-            {
+        for one in found {
+            if self.processes.len() < HELD_MAX && !self.has(one.pid, one.start_ticks) {
                 self.processes.push(one);
             }
         }
@@ -409,6 +496,8 @@ mod tests {
                 frozen: true,
                 processes: Vec::new(),
             },
+            pass: None,
+            due: 0,
         };
         pause.begin(&tree, run_dir.path(), 1, 0).expect("a pause");
         let answer = pause.advance(&tree, run_dir.path(), 0);

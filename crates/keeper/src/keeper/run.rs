@@ -24,8 +24,9 @@ mod terminal;
 use super::pause::{self, Pause};
 use crate::{
     values::{Extended, Fact, SignalResult},
-    wire::{Answer, ToShim, adoption::WireMemory},
+    wire::{Answer, FromShim, ToShim, adoption::WireMemory},
 };
+use ending::Rung;
 pub(super) use hearing::is_exhaustion;
 use helpers::Helpers;
 pub(super) use input::RunInput;
@@ -37,7 +38,7 @@ use kennel_linux::{
     clock, crash_point,
     spawn::child::OPEN,
     terminal::Terminal,
-    tree::{Root, Tree},
+    tree::{ListLiving, Root, Tree},
     usage::Counting,
 };
 use kept::Kept;
@@ -110,6 +111,11 @@ pub(super) struct Run {
     tree: Option<Tree>,
     heard: Heard,
     ladder: Option<Ladder>,
+    rung: Option<Rung>,
+    /// Ends of leader and tree that came before the signals that may have caused them were reported.
+    deferred: Vec<FromShim>,
+    /// Processes that the leader has left, as they are listed.
+    census: Option<ListLiving>,
     killed_at: Option<u64>,
     /// Reported members that SIGKILL does not end.
     stuck: Option<stuck::Reported>,
@@ -183,6 +189,9 @@ impl Run {
             tree: None,
             heard: Heard::default(),
             ladder: None,
+            rung: None,
+            deferred: Vec::new(),
+            census: None,
             killed_at: None,
             leaving_shim: None,
             rest: Rest::default(),
@@ -319,7 +328,8 @@ impl Run {
         if self.ended {
             return None;
         }
-        let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
+        let ladder = self.ladder.as_ref().filter(|_| self.rung.is_none());
+        let ladder = ladder.and_then(Ladder::wake_at);
         let lost = self.tree.as_ref().is_some_and(|t| t.root == Root::Lost);
         let look = (self.heard.childless || lost || self.killed_at.is_some())
             .then_some(now + self.look_every(now));
@@ -344,6 +354,7 @@ impl Run {
         if self.ended {
             return;
         }
+        self.hear_deferred(now);
         self.take_recorded_exit(now);
         self.keep_deadline(now);
         self.keep_notices(now);
@@ -376,6 +387,9 @@ impl Run {
         }
         self.gate = None;
         self.ladder = None;
+        self.rung = None;
+        self.census = None;
+        self.deferred.clear();
         self.tree = None;
         self.end_member_requests();
         self.refuse_helpers();

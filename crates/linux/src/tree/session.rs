@@ -1,6 +1,9 @@
 //! The session of a run's leader, identified by its number: the owner of that number after the leader's exit.
 
-use crate::{pidfd::PidFd, procfs};
+use crate::{
+    pidfd::PidFd,
+    procfs::{self, Stat},
+};
 use std::{cell::RefCell, collections::HashMap};
 
 /// Processes that were verified to be of the session when they were read, by number and start.
@@ -9,8 +12,10 @@ pub struct Session(RefCell<HashMap<i32, u64>>);
 
 impl Session {
     /// Records those of `members`, all verified to be of the run, that are of the session with this number.
-    pub(super) fn learn(&self, number: i32, members: impl IntoIterator<Item = i32>) {
-        self.0.borrow_mut().extend(of_session(number, members));
+    pub(super) fn learn(&self, number: i32, members: &HashMap<i32, Stat>) {
+        let of_it = members.iter().filter(|(_, stat)| stat.sid == number);
+        let of_it = of_it.map(|(pid, stat)| (*pid, stat.start_ticks));
+        self.0.borrow_mut().extend(of_it);
     }
 
     /// Returns those of `candidates` that are of the session, with their start times, as long as its number is verified to be its own.

@@ -116,7 +116,7 @@ fn session_without_leader_excludes_unrelated_process() {
         init: None,
     };
     let own = tree(pidfd(&leader));
-    own.learn_session();
+    own.learn_session(&own.members());
     let late = tree(pidfd(&leader));
     // As if the number had been another leader's, which was reaped before.
     let gone = session_leader();
@@ -140,24 +140,11 @@ fn session_without_leader_excludes_unrelated_process() {
 
 #[test]
 fn leader_is_signalled_first_then_others_by_age() {
-    let child = session_leader();
-    let tree = Tree {
-        run: RunId::from_u128(7),
-        leader: pidfd(&child),
-        leader_pid: 50,
-        session: Session::default(),
-        lineage: Lineage::default(),
-        root: Root::Nowhere,
-        foreign: None,
-        cgroup: None,
-        init: None,
-    };
     let own = procfs::stat(std::process::id().cast_signed()).expect("it runs");
     // A reused number is no sign of youth.
     let members = [(50, 7), (9, 9), (60, 8), (61, 8), (70, 5)];
     let members = members.map(|(pid, start_ticks)| (pid, Stat { start_ticks, ..own }));
-    let order = tree.in_order(members.into_iter().collect());
-    let order: Vec<i32> = order.into_iter().map(|(pid, _)| pid).collect();
+    let order = each::last_first(members.to_vec(), 50);
+    let order: Vec<i32> = order.into_iter().rev().map(|(pid, _)| pid).collect();
     assert_eq!(order, [50, 70, 60, 61, 9]);
-    end(child);
 }

@@ -43,12 +43,6 @@ enum Owner {
 }
 
 impl Tree {
-    /// Returns the processes in the control group that are verified not to be of the run, by number and start time.
-    /// Kennel's own are not among them.
-    pub fn unrelated(&self) -> Vec<(i32, u64)> {
-        self.in_group().unrelated
-    }
-
     /// Whether all in the control group are of the run, so that it can be killed or frozen as a whole.
     pub fn has_group_alone(&self) -> bool {
         self.in_group().is_of_run_alone()

@@ -30,7 +30,7 @@ impl Slices {
 impl Keeper {
     /// Lets a run with such requests have its turn.
     pub(super) fn plan_slice(&mut self, id: RunId) {
-        let wants = self.runs.get(&id).is_some_and(Run::has_member_requests);
+        let wants = self.runs.get(&id).is_some_and(Run::has_tree_work);
         if wants && !self.slices.runs.contains(&id) {
             self.slices.runs.push_back(id);
         }
@@ -44,11 +44,11 @@ impl Keeper {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
-        run.serve_member_requests();
-        let has_messages = !run.outgoing.is_empty();
+        run.do_tree_work(clock::boot_ms());
+        let is_over = !run.outgoing.is_empty() || !run.has_tree_work();
         self.slices.last = clock::boot_ms();
         self.plan_slice(id);
-        if has_messages {
+        if is_over {
             self.touch(id, self.slices.last);
         }
     }

@@ -29,7 +29,7 @@ impl Run {
             cgroup: found.identity.cgroup.clone(),
             init: found.init,
         };
-        tree.learn_session();
+        tree.learn_session(&tree.members());
         let memory = found.memory;
         let input = RunInput::adopted(&found.run_dir, found.input);
         let policy = &found.policy;

@@ -2,20 +2,31 @@
 
 use super::{Run, Stage};
 use crate::{
+    keeper::SLICE_PROCESSES,
     values::{Fact, SignalResult},
     wire::ToShim,
 };
 use kennel_lifecycle::{
-    Signal, SignalSender, Timestamp, TreeVerdict,
+    Signal, SignalScope, SignalSender, Timestamp, TreeVerdict,
     ladder::{Action, Ladder, StopPlan},
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 use kennel_linux::{
     cgroup, clock, crash_point, marker, memory_events, procfs,
-    tree::{Root, SignalRound, Tree},
+    tree::{Root, SignalEach, SignalRound, Tree},
     usage,
 };
 use std::os::fd::OwnedFd;
+
+/// A rung of the ladder in progress: a tree may have thousands of processes, so they are signalled in slices, between
+/// which the keeper serves other runs.
+pub(super) struct Rung {
+    at: Timestamp,
+    signal: Signal,
+    each: SignalEach,
+    /// What was sent, with the time after it; then stopped processes are continued.
+    sent: Option<(Timestamp, SignalRound)>,
+}
 
 impl Run {
     /// Starts the ladder, or shortens the one in progress.
@@ -40,7 +51,9 @@ impl Run {
         if self.heard.childless && self.cgroup.is_none() {
             return;
         }
-        while let Some(action) = self.ladder.as_mut().and_then(|l| l.due(now)) {
+        while self.rung.is_none()
+            && let Some(action) = self.ladder.as_mut().and_then(|l| l.due(now))
+        {
             match action {
                 Action::Signal(signal) => self.send_round(signal, now),
                 Action::CloseInput => self.stop_input(None),
@@ -54,22 +67,66 @@ impl Run {
         let Some(tree) = &self.tree else { return };
         // The time is taken first: no death that a signal causes may lie before it.
         let at = clock::wall();
-        let rounds = tree.signal(signal);
-        crash_point!("keeper.termed", signal != Signal::KILL);
-        crash_point!("keeper.killed", signal == Signal::KILL);
-        // Signal first, then continue: a stopped tree can only die of it when it runs.
-        let woken_at = clock::wall();
-        let woken = if signal == Signal::KILL {
+        if signal == Signal::KILL
+            && let Some(rounds) = tree.kill_at_once()
+        {
+            return self.round_sent((at, signal, &rounds), None, now);
+        }
+        self.rung = Some(Rung {
+            at,
+            signal,
+            each: SignalEach::all(tree, signal),
+            sent: None,
+        });
+        // A small tree is done with at once.
+        self.continue_rung(now);
+    }
+
+    /// Signals some of the processes of a rung in progress.
+    pub(super) fn continue_rung(&mut self, now: u64) {
+        for _ in 0..SLICE_PROCESSES {
+            let (Some(tree), Some(rung)) = (&self.tree, &mut self.rung) else {
+                return;
+            };
+            if !rung.each.step(tree) {
+                continue;
+            }
+            let round =
+                std::mem::replace(&mut rung.each.round, SignalRound::new(SignalScope::Tree));
+            if rung.sent.is_none() && rung.signal != Signal::KILL {
+                crash_point!("keeper.termed");
+                // Signal first, then continue: a stopped tree can only die of it when it runs.
+                rung.sent = Some((clock::wall(), round));
+                rung.each = SignalEach::waking(tree);
+                continue;
+            }
+            let (at, signal) = (rung.at, rung.signal);
+            let (sent, woken) = match rung.sent.take() {
+                Some((woken_at, sent)) => (sent, Some((woken_at, round))),
+                None => (round, None),
+            };
+            self.rung = None;
+            self.round_sent((at, signal, &[sent]), woken, now);
+        }
+    }
+
+    /// Reports a round whose signals are sent, and the round that has continued stopped processes.
+    fn round_sent(
+        &mut self,
+        (at, signal, rounds): (Timestamp, Signal, &[SignalRound]),
+        woken: Option<(Timestamp, SignalRound)>,
+        now: u64,
+    ) {
+        if signal == Signal::KILL {
+            crash_point!("keeper.killed");
             self.killed_at = Some(now);
             self.for_shim.push(ToShim::KillAll);
-            None
-        } else {
-            Some(tree.wake())
-        };
+        }
+        let Some(tree) = &self.tree else { return };
         // A process that has not taken the SIGSTOP yet is not seen as stopped, and has to be continued as well.
         let (_, waiting) = self.pause.end(tree, &self.private_dir);
-        self.report_rounds(at, signal, &rounds);
-        if let Some(woken) = woken.filter(|round| !round.is_empty()) {
+        self.report_rounds(at, signal, rounds);
+        if let Some((woken_at, woken)) = woken.filter(|(_, round)| !round.is_empty()) {
             self.report_rounds(woken_at, Signal::CONT, &[woken]);
         }
         if let Some(waiting) = waiting {
@@ -89,6 +146,10 @@ impl Run {
 
     /// Whether the tree is empty, and by what proof.
     pub(super) fn look(&mut self, now: u64) {
+        if self.rung.is_some() {
+            // Its signals are reported before what they cause.
+            return;
+        }
         let Some(tree) = &self.tree else {
             // Answered with `Exhausted`: there is no tree to check, only a child that exits.
             if (self.heard.childless || self.shim.is_none()) && !self.fails_unprepared() {

@@ -3,6 +3,7 @@
 use super::{Run, RunMessage, Stage};
 use crate::{
     exit_record,
+    keeper::SLICE_PROCESSES,
     values::Fact,
     wire::{Answer, FromShim},
 };
@@ -14,7 +15,7 @@ use kennel_linux::{
     clock, crash_point,
     pidfd::PidFd,
     procfs, reap,
-    tree::{Init, Lineage, Root, Session, Tree},
+    tree::{Init, Lineage, ListLiving, Root, Session, Tree},
 };
 use std::os::fd::OwnedFd;
 
@@ -68,12 +69,9 @@ impl Run {
                 self.stage = Stage::NotExecuted;
                 self.report(Fact::ExecFailed(failure));
             }
-            FromShim::Exited { at_us, exit, rest } => {
-                self.leader_ended(Timestamp(at_us), exit, rest, now);
-            }
-            FromShim::Empty { elsewhere } => {
-                self.heard.childless = true;
-                self.heard.elsewhere = elsewhere;
+            word @ (FromShim::Exited { .. } | FromShim::Empty { .. }) => {
+                self.deferred.push(word);
+                self.hear_deferred(now);
             }
             // The first was handled at the reconnect socket; the second is not about the run.
             FromShim::Adoptable(_) | FromShim::Free => {}
@@ -82,6 +80,37 @@ impl Run {
                 self.report_at(step.at, Fact::StopStep(step));
             }
         }
+    }
+
+    /// Handles the ends of leader and tree, unless signals are being sent that may have caused them.
+    pub(super) fn hear_deferred(&mut self, now: u64) {
+        if self.is_signalling() || !self.continue_census() {
+            return;
+        }
+        for word in std::mem::take(&mut self.deferred) {
+            match word {
+                FromShim::Exited { at_us, exit, rest } => {
+                    self.leader_ended(Timestamp(at_us), exit, rest, now);
+                }
+                FromShim::Empty { elsewhere } => {
+                    self.heard.childless = true;
+                    self.heard.elsewhere = elsewhere;
+                }
+                _ => {}
+            }
+        }
+        self.census = None;
+    }
+
+    /// Lists some of the processes that an exited leader has left. Returns whether there are no more to list.
+    fn continue_census(&mut self) -> bool {
+        let leaves = |word: &FromShim| matches!(word, FromShim::Exited { rest: true, .. });
+        let is_due = self.deferred.iter().any(leaves) && !self.heard.leader_exited;
+        let Some(tree) = self.tree.as_ref().filter(|_| is_due) else {
+            return true;
+        };
+        let census = self.census.get_or_insert_with(|| ListLiving::new(tree));
+        (0..SLICE_PROCESSES).any(|_| census.step(tree))
     }
 
     /// `fds`: the leader's, and pid and descriptor of the first process of the private pid namespace.
@@ -171,7 +200,7 @@ impl Run {
         if std::mem::replace(&mut self.heard.leader_exited, true) {
             return;
         }
-        self.finish_signal();
+        self.finish_signals(now);
         if let Some(terminal) = self.terminal() {
             terminal.leader_is_gone();
         }
@@ -182,9 +211,6 @@ impl Run {
         self.report_news(None);
         self.report_at(at, Fact::LeaderExited(exit));
         if rest || self.shim.is_none() {
-            if let Some(tree) = &self.tree {
-                tree.learn_session();
-            }
             self.report_leftovers();
         }
         if self.ladder.is_none() {
@@ -192,19 +218,25 @@ impl Run {
         }
     }
 
-    /// Reports the processes that are alive now that the leader has exited. After SIGKILL they are about to exit.
+    /// Learns the session of a leader that has exited, and reports the processes that are alive. After SIGKILL they are
+    /// about to exit.
     fn report_leftovers(&mut self) {
-        let Some(tree) = self.tree.as_ref().filter(|_| self.killed_at.is_none()) else {
-            return;
-        };
-        let left = tree.leftovers();
-        if !left.is_empty() {
+        let census = self.census.take();
+        let Some(tree) = &self.tree else { return };
+        let living = census.map_or_else(|| tree.members(), |census| census.living);
+        tree.learn_session(&living);
+        let left = tree.leftovers_among(living);
+        if self.killed_at.is_none() && !left.is_empty() {
             self.report(Fact::LeftBehind(left));
         }
     }
 
     /// Handles the close of the shim's end of the socket: after its final report, or because it was killed.
     pub(in crate::keeper) fn shim_gone(&mut self, now: u64) {
+        self.finish_signals(now);
+        while !self.deferred.is_empty() {
+            self.hear_deferred(now);
+        }
         self.shim = None;
         self.refuse_helpers();
         if self.ended || self.fails_unprepared() {

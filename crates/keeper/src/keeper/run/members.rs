@@ -5,6 +5,7 @@
 use super::{Run, RunMessage, Stage};
 use crate::{
     client::{SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses},
+    keeper::SLICE_PROCESSES,
     values::{Fact, InterruptWay},
     wire::{self, Answer, MEMBERS_LISTED_MAX, WireListing, WireMember},
 };
@@ -17,8 +18,6 @@ use kennel_linux::{
 };
 use std::{collections::VecDeque, rc::Rc};
 
-/// Processes that are read or signalled in one slice: 1 to 3 ms.
-const SLICE_PROCESSES: usize = 32;
 /// Most requests that wait for the one in progress. More are refused.
 const WAITING_MAX: usize = 1024;
 
@@ -105,15 +104,34 @@ impl Run {
         }
     }
 
-    /// Whether a request for its processes is in progress.
-    pub(in crate::keeper) fn has_member_requests(&self) -> bool {
-        self.member_requests.current.is_some()
+    /// Whether work on its processes is in progress.
+    pub(in crate::keeper) fn has_tree_work(&self) -> bool {
+        let requests = &self.member_requests;
+        // The ends of leader and tree come before further requests.
+        let begins = self.deferred.is_empty() && !requests.waiting.is_empty();
+        let is_asked = requests.current.is_some() || begins;
+        is_asked || self.is_passing() || self.rung.is_some() || self.census.is_some()
     }
 
-    /// Reads or signals some of the processes.
-    pub(in crate::keeper) fn serve_member_requests(&mut self) {
+    /// Reads, stops or signals some of the processes.
+    pub(in crate::keeper) fn do_tree_work(&mut self, now: u64) {
+        if self.is_passing() {
+            self.continue_pausing(now);
+        }
+        self.continue_rung(now);
+        self.serve_member_requests();
+        self.hear_deferred(now);
+    }
+
+    /// Whether a pause looks at the processes.
+    fn is_passing(&self) -> bool {
+        self.ladder.is_none() && self.tree.is_some() && self.pause.is_passing()
+    }
+
+    fn serve_member_requests(&mut self) {
         for _ in 0..SLICE_PROCESSES {
-            if self.member_requests.current.is_none() && !self.begin_member_request() {
+            let is_idle = self.member_requests.current.is_none();
+            if is_idle && !(self.deferred.is_empty() && self.begin_member_request()) {
                 return;
             }
             self.step_member_request();
@@ -133,10 +151,19 @@ impl Run {
         }
     }
 
-    /// Sends a signal in progress to all who have not had it, so that it is reported before what it causes.
-    pub(super) fn finish_signal(&mut self) {
-        while let Some(Current::Signal(_)) = self.member_requests.current {
-            self.step_member_request();
+    /// Whether signals are sent whose report comes before what they cause.
+    pub(super) fn is_signalling(&self) -> bool {
+        let current = &self.member_requests.current;
+        self.rung.is_some() || matches!(current, Some(Current::Signal(_)))
+    }
+
+    /// Sends signals in progress to all who have not had them.
+    pub(super) fn finish_signals(&mut self, now: u64) {
+        while self.tree.is_some() && self.is_signalling() {
+            self.continue_rung(now);
+            if let Some(Current::Signal(_)) = self.member_requests.current {
+                self.step_member_request();
+            }
         }
     }
 

@@ -267,8 +267,9 @@ fn step(run: &mut Run, now: u64) {
         run.for_shim.clear();
         run.step(now);
     }
-    while run.has_member_requests() {
-        run.serve_member_requests();
+    while run.has_tree_work() {
+        run.do_tree_work(now);
+        run.step(now);
     }
 }
 
@@ -286,8 +287,8 @@ fn large_tree_is_listed_and_signalled_in_slices() {
     run.answer_whether_sent(4, "a", 0);
     run.list(5, 0);
     assert!(answers(&run).is_empty(), "that would be all in one slice");
-    while run.has_member_requests() {
-        run.serve_member_requests();
+    while run.has_tree_work() {
+        run.do_tree_work(0);
     }
     assert_eq!(answers(&run), [1, 2, 5, 3, 4]);
     let to_all = |message: &RunMessage| match message {
@@ -300,6 +301,105 @@ fn large_tree_is_listed_and_signalled_in_slices() {
     run.server_lost();
     run.over();
     assert_eq!(answers(&run), [1, 2, 5, 3, 4], "no server waits for more");
+}
+
+/// The loop serves others between the slices.
+#[test]
+fn large_tree_is_paused_in_slices() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
+    let mut run = running(dir.path(), pidfd(&children[0]));
+    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
+    run.outgoing.clear();
+    run.pause(1, 0);
+    let (mut slices, mut now) = (1, 0);
+    while answers(&run).is_empty() {
+        // The keeper serves others here.
+        slices += 1;
+        if run.has_tree_work() {
+            run.do_tree_work(now);
+        } else {
+            now = run.wake_at(now).expect("another pass");
+            run.step(now);
+        }
+    }
+    // Two passes over 40 processes: each is listed, looked at, recorded and stopped.
+    assert!(slices > 8, "{slices}");
+    assert!(matches!(run.pause, Pause::Stopped { .. }));
+    let state = |child: &Sleeper| procfs::stat(child.pid()).map(|stat| stat.state);
+    assert!(children.iter().all(|child| state(child).ok() == Some(b'T')));
+    assert_eq!(crate::held::read(dir.path()).processes.len(), 40);
+    run.resume(2);
+    assert_eq!(answers(&run), [1, 2]);
+    assert!(children.iter().all(|child| state(child).ok() != Some(b'T')));
+}
+
+/// The exit of the leader, which the signal causes, is reported after it, with the next rung after that.
+#[test]
+fn rung_of_a_large_tree_is_sent_in_slices() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
+    let mut run = running(dir.path(), pidfd(&children[0]));
+    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
+    run.outgoing.clear();
+    run.pause(1, 0);
+    run.stop(&StopPlan::abort(Duration::from_secs(5)), 0);
+    run.step(0);
+    run.for_shim.clear();
+    run.step(0);
+    receive(&mut run, exited());
+    let mut slices = 0;
+    while run.has_tree_work() {
+        assert_eq!(run.wake_at(0), None, "no later rung begins meanwhile");
+        assert!(facts(&run).is_empty(), "{:?}", facts(&run));
+        // The keeper serves others here.
+        run.do_tree_work(0);
+        slices += 1;
+    }
+    // The processes are listed twice, and signalled; then they are listed again, and looked at.
+    assert!(slices > 4, "{slices}");
+    run.step(0);
+    let reports = run.outgoing.iter().filter_map(|message| match message {
+        RunMessage::Fact(_, fact) => Some(fact),
+        RunMessage::Answer(..) => None,
+    });
+    let reports: Vec<&Fact> = reports.collect();
+    let [Fact::RoundTargets(_), Fact::StopStep(step), Fact::LeaderExited(_)] = reports[..] else {
+        panic!("{reports:?}");
+    };
+    assert_eq!((step.signal, step.delivered), (Signal::TERM, 40));
+    assert_eq!(answers(&run), [1], "the pause has ended");
+}
+
+#[test]
+fn processes_of_a_leader_are_listed_in_slices() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
+    let mut run = running(dir.path(), pidfd(&children[0]));
+    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
+    run.outgoing.clear();
+    let left_by_leader = FromShim::Exited {
+        at_us: 0,
+        exit: Exit::Code(0),
+        rest: true,
+    };
+    receive(&mut run, left_by_leader);
+    let mut slices = 0;
+    while run.has_tree_work() {
+        assert!(run.outgoing.is_empty() && run.ladder.is_none());
+        // The keeper serves others here.
+        run.do_tree_work(0);
+        slices += 1;
+    }
+    assert!(slices >= 2, "{slices}");
+    let [Fact::LeaderExited(_), Fact::LeftBehind(left)] = facts(&run)[..] else {
+        panic!("{:?}", facts(&run));
+    };
+    assert!(
+        left.processes.len() + left.unlisted as usize >= 39,
+        "{left:?}"
+    );
+    assert!(run.ladder.is_some(), "they are stopped");
 }
 
 fn answers(run: &Run) -> Vec<u64> {
@@ -441,6 +541,8 @@ fn pause_of_a_lost_server_continues_unanswered() {
         seq: Some(9),
         give_up_at: 1,
         held: crate::held::Held::default(),
+        pass: None,
+        due: 0,
     };
     run.server_lost();
     let (held, outputs) = run.held().expect("it is handed over");
