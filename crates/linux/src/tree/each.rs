@@ -157,8 +157,8 @@ impl SignalEach {
     }
 
     /// Begins a signal to every member: the leader's group at once, then the others one by one, each checked after its
-    /// descriptor was opened; the leader first, then by age: a parent that notices the exit of a child has had the signal
-    /// itself. Unrelated processes in the control group are spared, and listed.
+    /// descriptor was opened. The leader comes first, then the others by age: a parent that notices the exit of a child
+    /// has had the signal itself. Unrelated processes in the control group are spared, and listed.
     #[must_use]
     pub fn all(tree: &Tree, signal: Signal) -> Self {
         let mut each = Self::of(tree, signal, Scope::All);

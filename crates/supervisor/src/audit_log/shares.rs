@@ -1,5 +1,5 @@
-//! Shares of principals in the files of the audit log. The newest lines push out the oldest, but not those of principals
-//! that write little: a file that is removed leaves theirs to the newest file.
+//! Shares of principals in the files of the audit log. The newest lines push out the oldest, but not those of
+//! principals that write little: a file that is removed leaves theirs to the newest file.
 
 use super::{TrailEntry, TrailRecord, files};
 use crate::base::clock;
@@ -20,8 +20,8 @@ fn share_of(record: &TrailRecord) -> (bool, &str) {
     }
 }
 
-/// Returns the lines of a file by those who have written the least in it, as far as they fit, in their order. Lines that
-/// are too old are not among them.
+/// Returns the lines of a file by the principals that have written the least in it, as far as they fit, in their order.
+/// Lines that are too old are not among them.
 pub(super) fn least(text: &[u8]) -> Vec<TrailRecord> {
     let lines = text.split(|byte| *byte == b'\n');
     let records = lines.filter_map(|line| {

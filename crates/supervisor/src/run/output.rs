@@ -29,7 +29,6 @@ use kennel_store::EntryList;
 use pace::{Change, Next, Pace};
 use rate::Rate;
 use refusal::{Refusal, is_full};
-use summed::SummedEvents;
 use std::{
     collections::VecDeque,
     fs::File,
@@ -42,6 +41,7 @@ use std::{
     },
     time::Duration,
 };
+use summed::SummedEvents;
 use tokio::{sync::watch, time::Instant};
 
 /// Most bytes moved before the run's task handles its orders again.

@@ -67,8 +67,8 @@ fn annotations_survive_deaths_and_a_store_outage() {
     });
 }
 
-/// Lets a run of this bound be annotated, and be restarted under a new server each time. Returns the names of its events,
-/// and the number of those that were only counted.
+/// Lets a run of this bound be annotated, and be restarted under a new server each time. Returns the names of its
+/// events, and the number of those that were only counted.
 fn events_of_lives(max_bytes: u64) -> (Vec<String>, u64) {
     const CHANGES: u64 = 300;
     const ATTEMPTS: u32 = 4;

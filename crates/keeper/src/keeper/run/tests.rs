@@ -364,7 +364,12 @@ fn rung_of_a_large_tree_is_sent_in_slices() {
         RunMessage::Answer(..) => None,
     });
     let reports: Vec<&Fact> = reports.collect();
-    let [Fact::RoundTargets(_), Fact::StopStep(step), Fact::LeaderExited(_)] = reports[..] else {
+    let [
+        Fact::RoundTargets(_),
+        Fact::StopStep(step),
+        Fact::LeaderExited(_),
+    ] = reports[..]
+    else {
         panic!("{reports:?}");
     };
     assert_eq!((step.signal, step.delivered), (Signal::TERM, 40));

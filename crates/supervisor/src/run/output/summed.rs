@@ -1,5 +1,5 @@
-//! Events beyond the bound of a run: its journal does not get them. They are counted, and one event before the end of the
-//! run has their number. A file beside the journal has that number, and the entries of the current attempt.
+//! Events beyond the bound of a run: its journal does not get them. They are counted, and one event before the end of
+//! the run has their number. A file beside the journal has that number, and the entries of the current attempt.
 
 use kennel_lifecycle::{AttemptRecord, Timestamp};
 use kennel_store::RunEntry;

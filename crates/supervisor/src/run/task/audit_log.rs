@@ -78,7 +78,11 @@ pub(crate) fn round(
         unlisted: step.targets().saturating_sub(listed),
         boot_id: boot_id.to_owned(),
     };
-    TrailRecord::at(step.at, Some(new.run.to_string()), TrailEntry::Signal(logged))
+    TrailRecord::at(
+        step.at,
+        Some(new.run.to_string()),
+        TrailEntry::Signal(logged),
+    )
 }
 
 fn process(target: &RoundTarget) -> LoggedProcess {
