@@ -245,7 +245,7 @@ impl SignalEach {
     /// Chooses the processes of a round among the living ones.
     fn take(&mut self, tree: &Tree, living: HashMap<i32, Stat>) {
         let is_known = |pid: &i32| self.known.as_ref().is_some_and(|known| known.contains(pid));
-        let is_new = |(pid, stat): &(&i32, &Stat)| !is_known(*pid) && !is_known(&stat.ppid);
+        let is_new = |(pid, stat): &(&i32, &Stat)| !is_known(pid) && !is_known(&stat.ppid);
         let new = living.iter().filter(is_new);
         let named = new.filter(|(_, stat)| self.names(stat));
         let mut members: Vec<(i32, Stat)> = named.map(|(pid, stat)| (*pid, *stat)).collect();

@@ -45,7 +45,7 @@ enum Wanted {
 enum Current {
     /// One list for all who had asked when it began.
     List(Vec<u64>, ListMembers),
-    Signal(Signalling),
+    Signal(Box<Signalling>),
 }
 
 /// A signal that is sent to one process after the other.
@@ -224,7 +224,8 @@ impl Run {
                 if self.sent_before(seq, id.as_deref(), now) {
                     return None;
                 }
-                self.begin_interrupt(seq, id, now).map(Current::Signal)
+                let signalling = self.begin_interrupt(seq, id, now)?;
+                Some(Current::Signal(Box::new(signalling)))
             }
             Wanted::Signal(signal, target, id) => {
                 if self.sent_before(seq, id.as_deref(), now) {
@@ -235,7 +236,7 @@ impl Run {
                     .live_tree()
                     .map(|tree| SignalEach::new(tree, signal, target))
                 {
-                    Some(Ok(each)) => Some(Current::Signal(Signalling {
+                    Some(Ok(each)) => Some(Current::Signal(Box::new(Signalling {
                         seq: Some(seq),
                         now,
                         at,
@@ -243,7 +244,7 @@ impl Run {
                         signal,
                         way: None,
                         each,
-                    })),
+                    }))),
                     refused => {
                         self.answer_signalled(Some(seq), Vec::new(), refused.is_some());
                         None
@@ -271,7 +272,7 @@ impl Run {
             }
             Some(Current::Signal(signalling)) => match signalling.way {
                 Some(way) => self.interrupted(&signalling, way),
-                None => self.signalled(signalling),
+                None => self.signalled(*signalling),
             },
             None => {}
         }
