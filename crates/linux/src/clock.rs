@@ -51,5 +51,14 @@ pub fn wall() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    let now = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    #[cfg(debug_assertions)]
+    let now = now + AHEAD.get();
+    Timestamp(now)
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// Microseconds by which tests set the wall clock of their thread ahead; a release build has no such value.
+    pub static AHEAD: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
 }

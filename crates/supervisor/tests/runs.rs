@@ -10,6 +10,8 @@ mod audit;
 mod busy;
 #[path = "runs/children.rs"]
 mod children;
+#[path = "runs/clock.rs"]
+mod clock;
 #[path = "runs/deadlines.rs"]
 mod deadlines;
 #[path = "runs/drain.rs"]

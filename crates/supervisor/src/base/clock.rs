@@ -1,10 +1,131 @@
 //! The only module that reads the clock.
 
+use kennel_lifecycle::Timestamp;
 /// Wall-clock time now. A clock set before 1970 reads as 1970.
 pub(crate) use kennel_linux::clock::wall as now;
+use kennel_linux::{clock::since_boot, own_file};
+use serde::{Deserialize, Serialize};
+use std::{path::Path, time::Duration};
 use tokio::time::Instant;
+
+/// The file with the settings of the clock, in the data directory.
+const FILE: &str = "clock";
+/// Most settings that are retained.
+const SETTINGS_MAX: usize = 16;
+/// A smaller difference is no other setting: two clocks are read, one after the other.
+const READS_US: u64 = 100_000;
 
 /// Now on the clock of the runtime's timers, which only goes forward.
 pub(crate) fn instant() -> Instant {
     Instant::now()
+}
+
+/// The wall clock as it is set from some time on.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Setting {
+    /// Time at which it was read, since the host's boot.
+    seen_us: i64,
+    /// Difference to the time since the host's boot.
+    ahead_us: i64,
+}
+
+impl Setting {
+    fn now() -> Self {
+        let seen_us = i64::try_from(since_boot().as_micros()).unwrap_or(i64::MAX);
+        let ahead_us = now().0.saturating_sub(seen_us);
+        Self { seen_us, ahead_us }
+    }
+}
+
+/// Settings of the wall clock in this boot of the host, one for each server that found another one. Rows and files of
+/// earlier servers have times of the wall clock, which may have been set since.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ClockSettings {
+    boot_id: String,
+    settings: Vec<Setting>,
+}
+
+impl ClockSettings {
+    /// Reads the settings, and adds the current one if it is another. A file that cannot be read is replaced.
+    pub(crate) fn open(data_dir: &Path, boot_id: &str) -> Self {
+        let path = data_dir.join(FILE);
+        let read = own_file::read_to_string(&path).ok();
+        let read = read.and_then(|text| serde_json::from_str::<Self>(&text).ok());
+        let mut read = read.unwrap_or_default();
+        if read.boot_id != boot_id {
+            (read.boot_id, read.settings) = (boot_id.to_owned(), Vec::new());
+        }
+        let now = Setting::now();
+        let last = read.settings.last();
+        if last.is_none_or(|last| last.ahead_us.abs_diff(now.ahead_us) > READS_US) {
+            read.settings.push(now);
+            let excess = read.settings.len().saturating_sub(SETTINGS_MAX);
+            read.settings.drain(..excess);
+            let written = serde_json::to_vec(&read).map_err(std::io::Error::other);
+            if let Err(error) = written.and_then(|bytes| own_file::replace(&path, &bytes)) {
+                tracing::warn!(%error, "cannot record the setting of the clock: later servers cannot see whether it was set");
+            }
+        }
+        read
+    }
+
+    /// Returns the present on the wall clock as it was set at `at`, so that differences to times of then do not depend
+    /// on later settings; `at` itself where no setting fits it.
+    pub(crate) fn now_as_of(&self, at: Timestamp) -> Timestamp {
+        let now = Setting::now();
+        let ends = self.settings.iter().skip(1).map(|next| next.seen_us);
+        let ends = ends.chain([now.seen_us, now.seen_us]);
+        let settings = self.settings.iter().chain([&now]).zip(ends);
+        // A setting with which `at` would lie after the end of that setting is not the one of then.
+        let passed = settings.filter_map(|(setting, end)| {
+            let seen_us = at.0.saturating_sub(setting.ahead_us);
+            (seen_us <= end.saturating_add_unsigned(READS_US))
+                .then(|| now.seen_us.saturating_sub(seen_us))
+        });
+        let passed = passed.min().unwrap_or(0).max(0);
+        at.plus(Duration::from_micros(passed.unsigned_abs()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_US: i64 = 3_600_000_000;
+
+    /// Reads the settings as a server does that finds the clock set by so much.
+    fn server_at(dir: &Path, ahead_us: i64) -> ClockSettings {
+        kennel_linux::clock::AHEAD.set(ahead_us);
+        ClockSettings::open(dir, "boot")
+    }
+
+    #[test]
+    fn times_of_earlier_settings_keep_their_age() {
+        let dir = tempfile::tempdir().expect("a directory");
+        server_at(dir.path(), 0);
+        let at = now().minus(Duration::from_mins(1));
+        for ahead in [HOUR_US, -HOUR_US, 5 * HOUR_US, 0] {
+            let clock = server_at(dir.path(), ahead);
+            let age = clock.now_as_of(at).since(at).as_secs();
+            assert!((60..70).contains(&age), "{ahead}: {age}");
+            // Set while a server serves.
+            kennel_linux::clock::AHEAD.set(ahead + HOUR_US);
+            let age = clock.now_as_of(at).since(at).as_secs();
+            assert!((60..70).contains(&age), "{ahead}: {age}");
+        }
+    }
+
+    #[test]
+    fn settings_are_bounded_and_of_one_boot() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for hour in 0..40 {
+            server_at(dir.path(), hour * HOUR_US);
+        }
+        let same = server_at(dir.path(), 39 * HOUR_US).settings.len();
+        assert_eq!(same, SETTINGS_MAX);
+        std::fs::write(dir.path().join(FILE), "torn").expect("written");
+        assert_eq!(server_at(dir.path(), 0).settings.len(), 1);
+        let other = ClockSettings::open(dir.path(), "another");
+        assert_eq!(other.settings.len(), 1);
+    }
 }

@@ -75,7 +75,8 @@ impl Supervisor {
             "this node is still being drained"
         );
         self.shared.drain.send_replace(Some(drain.clone()));
-        let left = drain.deadline.map(|at| at.since(clock::now()));
+        let now = self.shared.clock.now_as_of(drain.since);
+        let left = drain.deadline.map(|at| at.since(now));
         self.begin_drain(drain, left);
     }
 

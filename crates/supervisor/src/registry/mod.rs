@@ -26,6 +26,7 @@ use crate::{
         calls::{
             AnnotateCall, CallError, ExtendCall, ResizeCall, RestartCall, RunView, SignalCall,
         },
+        clock::ClockSettings,
         drain::Drain,
         ports::{HealthCheck, Kernel, OwnerQuotas, Sealer, TokenMaker},
         secret_sources::SecretSources,
@@ -238,6 +239,8 @@ pub(crate) struct Shared {
     /// Runs that the keeper may still find.
     pub(crate) late_shims: LateShims,
     pub(crate) started: kennel_lifecycle::Timestamp,
+    /// Settings of the wall clock under this server and earlier ones.
+    pub(crate) clock: ClockSettings,
     /// Serving state of this server.
     pub(crate) serving: Serving,
     /// Tasks that belong to no run.
@@ -296,6 +299,7 @@ impl Shared {
         let serving = Serving::default();
         Self {
             trail: Trail::open(&config.data_dir),
+            clock: ClockSettings::open(&config.data_dir, &hello.host.boot_id),
             spare_dirs: SpareDirs::new(&config.data_dir),
             store: NodeStore::new(
                 store,

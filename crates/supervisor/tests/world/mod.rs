@@ -50,7 +50,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -399,7 +399,7 @@ impl World {
     pub fn report(&self, run: RunId, fact: Fact) {
         let report = KeeperReport {
             run,
-            at: now(),
+            at: kennel_linux::clock::wall(),
             fact,
         };
         let repeated = match &report.fact {
@@ -1690,11 +1690,6 @@ impl Store for MemoryStore {
     fn describe(&self) -> String {
         "memory".into()
     }
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    Timestamp(i64::try_from(since.as_micros()).unwrap())
 }
 
 pub fn new_run(run: RunId) -> NewRun {

@@ -299,8 +299,7 @@ impl RunTask {
             });
         };
         crash_point!("attempt.over");
-        let wait = next.since(clock::now());
-        self.attempts.stage = Stage::Waiting(next, clock::instant() + wait);
+        self.attempts.stage = Stage::Waiting(next, clock::instant() + self.rest_left(next));
         if let (ClientRequest::Stop, Some(order)) =
             (self.attempts.request, self.attempts.order.clone())
         {
@@ -310,6 +309,18 @@ impl RunTask {
         } else if self.attempts.request == ClientRequest::Restart {
             self.attempts.hasten();
         }
+    }
+
+    /// Returns the time left until the next attempt: the clock may have been set, also where no server saw it, but no
+    /// wait is longer than its policy's.
+    fn rest_left(&self, next: Timestamp) -> Duration {
+        let ended = self.attempts.past.last().and_then(|past| past.times.ended);
+        let now = ended.map_or_else(clock::now, |ended| self.shared.clock.now_as_of(ended));
+        let before = self.attempts.restarts.saturating_sub(1);
+        let most = self.new.policy().restart.pause(before, u32::MAX);
+        let is_held = next == Timestamp::NEVER;
+        next.since(now)
+            .min(if is_held { Duration::MAX } else { most })
     }
 
     /// Puts an order to end the run on its row where the machine does not: an attempt is being ended already, or has

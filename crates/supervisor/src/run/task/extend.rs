@@ -136,8 +136,8 @@ impl RunTask {
     /// Extends what this task counts for the command, as far as the bound allows: so much from `at` on, which may be
     /// long ago where the keeper repeats it. Returns whether that is news.
     pub(super) fn extends(&mut self, at: Timestamp, time: Duration) -> bool {
-        let record = self.machine.record();
-        let (Some(then), Some(now)) = (record.run_time(at), record.run_time(self.at)) else {
+        let then = self.machine.record().run_time(at);
+        let (Some(then), Some(now)) = (then, self.run_time()) else {
             return false;
         };
         let time = then.saturating_add(time).saturating_sub(now);
@@ -157,6 +157,13 @@ impl RunTask {
     pub(super) fn extension(&self, limit: Deadline) -> Extension {
         let extensions = &self.facets.shown().extensions;
         extensions.of(self.new.attempt, limit)
+    }
+
+    /// Returns for how long the attempt has run, pauses not counted, whatever was done to the clock; absent: it has not
+    /// started.
+    pub(super) fn run_time(&self) -> Option<Duration> {
+        let now = self.shared.clock.now_as_of(self.times().started?);
+        self.machine.record().run_time(now)
     }
 
     /// Returns this limit with its extension, counted from the start of the attempt; absent: there is none.
@@ -264,7 +271,7 @@ impl RunTask {
         let left = if limit == Deadline::Inactivity {
             self.silence.left(own, clock::instant())
         } else {
-            let passed = self.machine.record().run_time(self.at).unwrap_or_default();
+            let passed = self.run_time().unwrap_or_default();
             own.saturating_add(extended).saturating_sub(passed)
         };
         Extendable {
@@ -283,8 +290,7 @@ impl RunTask {
             return self.note_total(limit, total, by);
         }
         let left = extendable.left + more;
-        let passed = self.machine.record().run_time(self.at);
-        let end = passed.unwrap_or_default().saturating_add(left);
+        let end = self.run_time().unwrap_or_default().saturating_add(left);
         let is_news = self.note_extension(limit, Extension { total, end }, by);
         if is_news {
             self.silence.spare(left);

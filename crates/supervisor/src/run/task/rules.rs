@@ -11,7 +11,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     AnnotationChange, Deadline, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report,
-    RuleAction, RuleMatch, RuleOff, StateProbe, StopReason, StreamsEnd, Timestamp, labels, limits,
+    RuleAction, RuleMatch, RuleOff, StateProbe, StopReason, StreamsEnd, labels, limits,
 };
 use kennel_linux::crash_point;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -337,11 +337,10 @@ impl RunTask {
 
     /// Returns when the next limit of start or result is reached, while one counts.
     pub(super) fn rules_due(&self) -> Option<Instant> {
-        let (start, result) = (self.start_over_at(), self.result_over_at());
-        let from_now = |at: Timestamp| clock::instant().checked_add(at.since(clock::now()));
-        let start = start.and_then(from_now);
+        let from_now = |left: Duration| clock::instant().checked_add(left);
+        let start = self.start_left().and_then(from_now);
         let start = start.map(|at| self.rules.not_before.map_or(at, |least| at.max(least)));
-        let result = result.and_then(from_now);
+        let result = self.result_left().and_then(from_now);
         start.into_iter().chain(result).min()
     }
 
@@ -358,7 +357,7 @@ impl RunTask {
         if due > clock::instant() {
             return None;
         }
-        if self.result_over_at().is_some_and(|at| at <= clock::now()) {
+        if self.result_left().is_some_and(|left| left.is_zero()) {
             let due = self.facets.shown().result_of(self.new.attempt);
             let rule = due.map(|due| due.rule.clone()).unwrap_or_default();
             return Some(StopReason::Result { rule });
@@ -366,7 +365,7 @@ impl RunTask {
         Some(StopReason::NotReady)
     }
 
-    fn start_over_at(&self) -> Option<Timestamp> {
+    fn start_left(&self) -> Option<Duration> {
         if self.new.policy().is_ready_by_notice() {
             // The keeper counts that time: the command can extend it.
             return None;
@@ -374,16 +373,24 @@ impl RunTask {
         let start_timeout = self.extended_limit(Deadline::StartTimeout)?;
         let counts = matches!(self.machine.phase(), Phase::Running { .. })
             && !self.facets.shown().is_ready(self.new.attempt);
-        counts.then(|| self.machine.record().over_at(Some(start_timeout)))?
+        let passed = self.run_time().filter(|_| counts)?;
+        Some(start_timeout.saturating_sub(passed))
     }
 
-    fn result_over_at(&self) -> Option<Timestamp> {
+    fn result_left(&self) -> Option<Duration> {
         let counts = matches!(
             self.machine.phase(),
             Phase::Running { .. } | Phase::Paused { .. }
         );
         let due = self.facets.shown().result_of(self.new.attempt)?;
-        counts.then_some(due.due)
+        let rules = &self.new.policy().output_rules;
+        let rule = rules.iter().find(|rule| rule.name == due.rule);
+        let after = match rule?.action {
+            RuleAction::Result { after, .. } if counts => after,
+            _ => return None,
+        };
+        let seen_at = due.due.minus(after);
+        Some(due.due.since(self.shared.clock.now_as_of(seen_at)))
     }
 }
 

@@ -69,15 +69,14 @@ impl RunTask {
         let Some(limit) = self.new.policy().timeouts.inactivity else {
             return;
         };
-        let passed = clock::now().since(found_at);
+        let passed = self.shared.clock.now_as_of(found_at).since(found_at);
         self.silence = Silence::after(passed, limit, clock::instant());
     }
 
     /// Resumes an extension that an earlier server has recorded.
     pub(super) fn resume_spared(&mut self) {
-        let ran = self.machine.record().run_time(clock::now());
         let end = self.extension(Deadline::Inactivity).end;
-        let left = end.saturating_sub(ran.unwrap_or(end));
+        let left = end.saturating_sub(self.run_time().unwrap_or(end));
         if !left.is_zero() {
             self.silence.spare(left);
         }

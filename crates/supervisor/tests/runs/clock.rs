@@ -1,0 +1,128 @@
+//! Times that a server finds in rows and files of an earlier one, where the wall clock was set in between.
+
+use crate::world::{Lives, Nature, Stage, call, run_id};
+use kennel_lifecycle::{LinePattern, Readiness, ReadyProbe, RestartMode, RestartPolicy, RunState};
+use kennel_linux::clock;
+use kennel_supervisor::{Condition, DrainAction, DrainCall, RunView, SpawnCall};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const LIMIT: Duration = Duration::from_mins(1);
+const HOUR_US: i64 = 3_600_000_000;
+
+/// Runs a life in which `begin` is done, has the clock set by an hour either way, and runs two more lives: the second
+/// finds the clock as the first did. Returns the times that `end` takes in the last one.
+fn over_settings(
+    nature: impl Fn() -> Nature,
+    begin: impl AsyncFn(&Stage),
+    end: impl AsyncFn(&Stage),
+) -> Vec<Duration> {
+    let took = [HOUR_US, -HOUR_US].into_iter().map(|ahead| {
+        clock::AHEAD.set(0);
+        let lives = Lives::of(nature());
+        lives.live(&begin);
+        clock::AHEAD.set(ahead);
+        lives.world.state.lock().unwrap().nature = Nature::default();
+        lives.live(async |_| ());
+        lives.live_long(async |stage| {
+            let began = Instant::now();
+            end(stage).await;
+            began.elapsed()
+        })
+    });
+    took.collect()
+}
+
+/// The clock of the test runs ahead by the whole limit, less the time that the host has taken so far.
+fn assert_whole(took: &[Duration]) {
+    let whole = LIMIT / 2..LIMIT + Duration::from_secs(5);
+    assert!(took.iter().all(|took| whole.contains(took)), "{took:?}");
+}
+
+async fn spawn(stage: &Stage, call: SpawnCall) {
+    stage.supervisor.spawn(call).await.unwrap();
+}
+
+async fn wait(stage: &Stage, condition: Condition) -> RunView {
+    let waited = stage.supervisor.wait(run_id(), condition).await.unwrap();
+    waited.run
+}
+
+#[test]
+fn next_attempt_waits_as_long_as_its_policy() {
+    let crashing = || Nature {
+        exits_at_once: Some(1),
+        ..Nature::default()
+    };
+    let begin = async |stage: &Stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.policy.restart = RestartPolicy {
+            mode: RestartMode::Always,
+            delay: LIMIT,
+            ..RestartPolicy::default()
+        };
+        spawn(stage, call).await;
+        while wait_state(stage).await != RunState::Backoff {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert_whole(&over_settings(crashing, begin, async |stage| {
+        while wait_state(stage).await != RunState::Running {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }));
+}
+
+async fn wait_state(stage: &Stage) -> RunState {
+    stage.supervisor.get(run_id()).await.unwrap().state
+}
+
+#[test]
+fn silence_is_counted_without_settings_of_the_clock() {
+    let begin = async |stage: &Stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.policy.timeouts.inactivity = Some(LIMIT);
+        spawn(stage, call).await;
+    };
+    assert_whole(&over_settings(Nature::default, begin, async |stage| {
+        wait(stage, Condition::Ended).await;
+    }));
+}
+
+#[test]
+fn drain_has_its_deadline_despite_settings() {
+    let begin = async |stage: &Stage| {
+        spawn(stage, call(Some(run_id()))).await;
+        let drain = DrainCall {
+            action: DrainAction::Finish,
+            deadline: Some(LIMIT),
+            by: "uid:7".into(),
+            request_id: None,
+        };
+        stage.supervisor.drain(drain).await.unwrap();
+    };
+    assert_whole(&over_settings(Nature::default, begin, async |stage| {
+        wait(stage, Condition::Ended).await;
+    }));
+}
+
+/// The start is counted by the clocks of the host, which do not run ahead: it is not over for a clock set forward.
+#[test]
+fn start_is_counted_without_settings_of_the_clock() {
+    let begin = async |stage: &Stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.policy.readiness = Some(Box::new(Readiness {
+            probe: ReadyProbe::Line(LinePattern::Literal("ready".into())),
+            interval: Duration::ZERO,
+            timeout: Duration::ZERO,
+            start_timeout: Some(LIMIT),
+        }));
+        spawn(stage, call).await;
+    };
+    over_settings(Nature::default, begin, async |stage| {
+        tokio::time::sleep(LIMIT / 2).await;
+        stage.writes(run_id(), b"ready\n");
+        let run = wait(stage, Condition::Ready).await;
+        assert_eq!(run.state, RunState::Running, "{run:?}");
+    });
+}
