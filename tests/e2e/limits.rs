@@ -3,10 +3,17 @@
 use crate::{play_scenes, with_and_without_cgroup};
 use kennel_proto::pb::{self, RlimitResource, RunLimits};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, kennel::User, must, sh,
-    shell::run_to_end, shell::text,
+    Kennel, Options, PATIENCE, RunExt, SpecExt, complaint,
+    kennel::{User, bare_command, serve_words},
+    must, programs, sh,
+    shell::run_to_end,
+    shell::text,
 };
-use nix::unistd::Uid;
+use nix::{
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd::Uid,
+};
+use std::path::Path;
 use tonic::Code;
 
 with_and_without_cgroup!(limits_hold_or_are_refused);
@@ -40,6 +47,53 @@ async fn limits_hold_or_are_refused(options: Options) {
         limits_can_be_typed,
         run_without_limit_controller_does_not_start,
     }
+}
+
+/// More than the soft limit of the size of files in blocks of 512 bytes, under which the service is started.
+const BEYOND_BLOCKS: u64 = 3_000;
+const BLOCKS: u64 = 400;
+/// A hard limit of memory that hinders no process here.
+const MEMORY: u64 = 1 << 40;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_the_service_are_raised_or_named() {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).expect("it can be read");
+    // For this process and what it starts, until the service runs.
+    setrlimit(Resource::RLIMIT_FSIZE, BLOCKS * 512, hard).expect("it is lowered");
+    let kennel = Kennel::on_sqlite().await;
+    setrlimit(Resource::RLIMIT_FSIZE, soft, hard).expect("it is raised");
+    let mut client = kennel.client().await;
+    let script = format!("ulimit -Sf; head -c {} /dev/zero", BEYOND_BLOCKS * 512);
+    let run = must("spawn", client.spawn(sh(&script)).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(run.reason(), "exited", "{run:?}");
+    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+    let said = heard.text();
+    assert_eq!(said.lines().next(), Some(BLOCKS.to_string().as_str()));
+    assert_eq!(said.len() as u64, 4 + BEYOND_BLOCKS * 512);
+
+    drop(kennel);
+    for limit in ["-f 400", "-t 999"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut serve = bare_command(Path::new("sh"));
+        let script = format!("ulimit {limit}; exec \"$@\"");
+        serve.args(["-c", &script, "sh"]).arg(programs::kennel());
+        serve.args(serve_words(dir.path(), None));
+        let output = run_to_end(serve, PATIENCE).await;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("has a hard limit, RLIMIT_"));
+    }
+
+    // It stays for this process, which needs less.
+    setrlimit(Resource::RLIMIT_AS, MEMORY, MEMORY).expect("it is lowered");
+    let kennel = Kennel::on_sqlite().await;
+    let limit = format!("a hard limit, RLIMIT_AS of {MEMORY}");
+    for word in ["status", "doctor"] {
+        let said = text(&run_to_end(kennel.cli(&[word]), PATIENCE).await);
+        assert!(said.contains(&limit), "{word}: {said}");
+    }
+    assert!(kennel.log().contains(&limit));
 }
 
 async fn run_is_held_to_its_shown_limits(kennel: &Kennel) {

@@ -237,6 +237,9 @@ fn not_kept(error: &KeeperError) -> Failure {
         KeeperError::DefaultLimits(_) => {
             failure.hint("set others with --default-limit; kennel status says what runs can have")
         }
+        KeeperError::HardLimit(_) => failure.hint(
+            "lift it: LimitFSIZE=infinity, LimitCPU=infinity in a unit of systemd, else as root",
+        ),
         KeeperError::Server(_) | KeeperError::Host { .. } => failure,
     }
 }

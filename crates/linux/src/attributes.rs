@@ -1,7 +1,6 @@
 //! Attributes of a command beside its descriptors: limits, nice value, `oom_score_adj`. The keeper's own protection is
 //! not inherited by commands.
 
-use crate::limits::OpenFiles;
 use kennel_lifecycle::{
     Knob, LimitPowers, Policy, Privileges, Resource, Rlimit, UNLIMITED, limits as bounds,
 };
@@ -21,14 +20,23 @@ pub const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 const COMMAND_OOM_SCORE: i32 = 200;
 /// The keeper's own score, where it may set it and none was chosen for it.
 const OWN_OOM_SCORE_ADJ: i32 = -500;
+/// Limits at which Kennel's own processes would stop.
+const OWN_LIMITS: [Resource; 6] = [
+    Resource::OpenFiles,
+    Resource::FileSize,
+    Resource::Cpu,
+    Resource::Data,
+    Resource::Processes,
+    Resource::AddressSpace,
+];
 /// File mode creation mask of every command.
 pub const UMASK: u32 = 0o022;
 
 /// Attributes that this keeper was started with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Inherited {
-    /// Limit of open files before it was raised.
-    pub open_files: OpenFiles,
+    /// Limits before they were raised.
+    pub raised: Vec<Rlimit>,
     /// Nice value.
     pub nice: i32,
     /// Score adjustment for the kernel's choice when memory is short.
@@ -73,10 +81,10 @@ pub struct PrivatePlaces {
 }
 
 impl Inherited {
-    /// Reads this process's present attributes, except the open files, which were raised.
-    pub fn take(open_files: OpenFiles, oom_score_adj: OomScoreAdj) -> io::Result<Self> {
+    /// Reads this process's present attributes, except the limits, which were raised.
+    pub fn take(raised: Vec<Rlimit>, oom_score_adj: OomScoreAdj) -> io::Result<Self> {
         Ok(Self {
-            open_files,
+            raised,
             nice: nice()?,
             oom_score_adj,
         })
@@ -86,16 +94,8 @@ impl Inherited {
     pub fn attributes(&self, policy: &Policy) -> Attributes {
         let limits = &policy.limits;
         let mut rlimits = limits.rlimits.clone();
-        let named = |l: &Rlimit| l.resource == Resource::OpenFiles;
-        if !limits.rlimits.iter().any(named) {
-            let OpenFiles { soft, hard } = self.open_files;
-            let resource = Resource::OpenFiles;
-            rlimits.push(Rlimit {
-                resource,
-                soft,
-                hard,
-            });
-        }
+        let named = |raised: &&Rlimit| limits.rlimits.iter().all(|l| l.resource != raised.resource);
+        rlimits.extend(self.raised.iter().filter(named));
         // Favours are the keeper's own; restrictions and risks apply to the whole service.
         let other = |wanted: i32, has: i32| (wanted != has).then_some(wanted);
         let nice = limits.nice.unwrap_or(self.nice.max(0));
@@ -176,6 +176,34 @@ impl Protection {
         file.write_all_at(format!("{}\n", self.own).as_bytes(), 0)?;
         Ok(done)
     }
+}
+
+/// Raises this process's own soft limits to the hard ones, and returns those of before: commands have them.
+pub fn raise_own_limits() -> io::Result<Vec<Rlimit>> {
+    let mut raised = Vec::new();
+    for resource in OWN_LIMITS {
+        let [soft, hard] = rlimit(resource)?;
+        if soft != hard {
+            set_rlimit(resource, &[hard, hard])?;
+            raised.push(Rlimit {
+                resource,
+                soft,
+                hard,
+            });
+        }
+    }
+    Ok(raised)
+}
+
+/// Checks that this process has no hard limit of these resources; an error names those that it has.
+pub fn has_no_hard_limit(resources: &[Resource]) -> io::Result<Result<(), String>> {
+    for resource in resources {
+        let [_, hard] = rlimit(*resource)?;
+        if hard != UNLIMITED {
+            return Ok(Err(format!("a hard limit, {} of {hard}", resource.name())));
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Whether the kernel kills commands before Kennel when memory is short.
@@ -311,10 +339,11 @@ mod tests {
 
     fn inherited(nice: i32, oom_score_adj: i32) -> Inherited {
         Inherited {
-            open_files: OpenFiles {
+            raised: vec![Rlimit {
+                resource: Resource::OpenFiles,
                 soft: 1024,
                 hard: 4096,
-            },
+            }],
             nice,
             oom_score_adj: OomScoreAdj {
                 of_shims: oom_score_adj,
@@ -359,6 +388,29 @@ mod tests {
         let given = inherited(-5, 300).attributes(&asked);
         assert_eq!(given.rlimits, [files]);
         assert_eq!((given.nice, given.oom_score_adj), (Some(7), None));
+    }
+
+    #[test]
+    fn soft_limits_are_raised_and_hard_ones_named() {
+        let file_size = Resource::FileSize;
+        let [_, hard] = rlimit(file_size).expect("it can be read");
+        set_rlimit(file_size, &[hard / 2, hard]).expect("it can be lowered");
+        let raised = raise_own_limits().expect("they can be raised");
+        let was = raised.iter().find(|limit| limit.resource == file_size);
+        assert_eq!(
+            was.map(|limit| (limit.soft, limit.hard)),
+            Some((hard / 2, hard))
+        );
+        for resource in OWN_LIMITS {
+            let [soft, hard] = rlimit(resource).expect("it can be read");
+            assert_eq!(soft, hard, "{resource:?}");
+        }
+        assert!(raise_own_limits().expect("nothing to do").is_empty());
+        // Above what is open, so that nothing fails here.
+        let cpu = Resource::Cpu;
+        set_rlimit(cpu, &[86_400, 86_400]).expect("it can be lowered");
+        let named = has_no_hard_limit(&[cpu]).expect("it can be read");
+        assert_eq!(named, Err("a hard limit, RLIMIT_CPU of 86400".to_owned()));
     }
 
     #[test]

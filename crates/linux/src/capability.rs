@@ -85,6 +85,8 @@ capabilities! {
     Seccomp = "seccomp", "a run with a profile of system calls is refused";
     /// The largest run is ended before the memory limit of the control group that it shares with Kennel is reached.
     MemoryReserve = "memory_reserve", "at the memory limit of its control group the kernel may end Kennel and every run";
+    /// No hard limit of memory (`RLIMIT_AS`, `RLIMIT_DATA`) is on Kennel's own processes.
+    UnlimitedMemory = "unlimited_memory", "at that limit a server ends and is replaced, and the keeper ends with all runs";
     /// A process that a run has detached is known as one for as long as it lives, whichever of its ancestors dies.
     DetachedIdentity = "detached_identity", "KEEP of a command of the server's user is refused to callers below admin";
 }

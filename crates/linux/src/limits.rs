@@ -1,6 +1,6 @@
 //! Limits of this host on Kennel's descriptors and processes.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit};
 use std::io;
 
 /// Descriptors that the keeper holds for one run: shim socket, leader, two outputs, gate. One with an open input has one
@@ -17,19 +17,9 @@ pub const SERVER_FDS_PER_RUN: u64 = 6;
 /// progress.
 pub const SERVER_FDS_RESERVED: u64 = 512;
 
-/// `RLIMIT_NOFILE` of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenFiles {
-    /// Limit in force.
-    pub soft: u64,
-    /// Most that the soft limit can be raised to.
-    pub hard: u64,
-}
-
 /// Returns how many descriptors this process may have open (the server inherits the keeper's raised limit).
-pub fn open_files() -> io::Result<OpenFiles> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    Ok(OpenFiles { soft, hard })
+pub fn open_files() -> io::Result<u64> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
 }
 
 /// Returns how many descriptors this process has open; absent where the kernel does not report it (before Linux 6.2).
@@ -42,18 +32,11 @@ pub fn open_now() -> Option<u64> {
 /// Returns for how many runs keeper and server can both hold descriptors: each has this limit for itself. Where the
 /// limit is small, runs get half of it.
 #[must_use]
-pub fn runs_by_descriptors(limit: OpenFiles) -> u64 {
-    let runs = |reserved: u64, per_run: u64| (limit.soft - reserved.min(limit.soft / 2)) / per_run;
+pub fn runs_by_descriptors(limit: u64) -> u64 {
+    let runs = |reserved: u64, per_run: u64| (limit - reserved.min(limit / 2)) / per_run;
     let keeper = runs(KEEPER_FDS_RESERVED, KEEPER_FDS_PER_RUN);
     let server = runs(SERVER_FDS_RESERVED, SERVER_FDS_PER_RUN);
     keeper.min(server)
-}
-
-/// Raises the soft limit to the hard one and returns the earlier limit.
-pub fn raise_open_files() -> io::Result<OpenFiles> {
-    let before = open_files()?;
-    setrlimit(Resource::RLIMIT_NOFILE, before.hard, before.hard)?;
-    Ok(before)
 }
 
 #[cfg(test)]
@@ -62,7 +45,7 @@ mod tests {
 
     #[test]
     fn as_many_runs_as_both_processes_can_hold() {
-        let runs = |soft| runs_by_descriptors(OpenFiles { soft, hard: soft });
+        let runs = runs_by_descriptors;
         assert_eq!(runs(20_000), (20_000 - 512) / 6);
         assert_eq!(runs(1024), 512 / 6);
         assert_eq!(runs(256), 128 / 6);

@@ -38,7 +38,7 @@ pub fn belongings(data_dir: &Path, keeper: i32) -> Belongings {
         run_dirs_unlisted: super::count(unlisted),
         host: identity::host().ok(),
         server_fds: limits::open_now(),
-        fds_max: limits::open_files().ok().map(|limit| limit.soft),
+        fds_max: limits::open_files().ok(),
     }
 }
 

@@ -36,11 +36,11 @@ use crate::{
     client::PRIVATE_BYTES_MAX, detached, exit_slots::ExitSlots, notify_place, values::KeeperHello,
 };
 use groups::Groups;
-use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers};
+use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers, Resource};
 use kennel_linux::{
     attributes::{self, Inherited, PrivatePlaces, Protection},
     capability::{Capability, CapabilityName},
-    clock, crash_point, identity, limits, memory_room,
+    clock, crash_point, identity, memory_room,
     signal_set::SignalSet,
 };
 pub use listen::ListenAddress;
@@ -189,6 +189,9 @@ pub enum KeeperError {
     /// This host cannot hold limits that runs are to have.
     #[error("this host cannot hold the default limits: it lacks {}", .0.join(", "))]
     DefaultLimits(Vec<String>),
+    /// Its own limits would end it.
+    #[error("this process has {0}, which would stop the service")]
+    HardLimit(String),
     /// The server process cannot be started.
     #[error("cannot start the server process")]
     Server(#[source] io::Error),
@@ -213,7 +216,8 @@ impl KeeperError {
             | Self::Listen { .. }
             | Self::PassedSocket { .. }
             | Self::MemoryReserve { .. }
-            | Self::DefaultLimits(_) => 2,
+            | Self::DefaultLimits(_)
+            | Self::HardLimit(_) => 2,
             Self::Server(_) | Self::Host { .. } => 1,
         }
     }
@@ -240,7 +244,10 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     detached::sweep(&config.data_dir);
     let node = data_dir::node_id(&config.data_dir)?;
     let epoch = data_dir::new_epoch().map_err(host("draw a name for this keeper"))?;
-    let open_files = limits::raise_open_files().map_err(host("raise the limit of open files"))?;
+    let raised = attributes::raise_own_limits().map_err(host("raise its own limits"))?;
+    let fatal = [Resource::FileSize, Resource::Cpu];
+    let unlimited = attributes::has_no_hard_limit(&fatal).map_err(host("read its own limits"))?;
+    unlimited.map_err(KeeperError::HardLimit)?;
     let listening = config.listen.iter();
     let listening = listening.map(|address| Listening::new(address, &mut passed));
     let listening = listening.collect::<Result<Vec<_>, _>>()?;
@@ -251,8 +258,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let groups = Groups::new(config.cgroup, node, epoch, &config.data_dir);
     let powers = attributes::powers(groups.knobs()).map_err(host("try its own limits"))?;
     let oom_score_adj = protection.shared_out(powers.oom_score_adj_min.is_some());
-    let inherited =
-        Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
+    let inherited = Inherited::take(raised, oom_score_adj).map_err(host("read its own limits"))?;
     let memory_reserve = reserve(config, &groups).inspect_err(|_| groups.remove())?;
     can_hold(config, &powers).inspect_err(|_| groups.remove())?;
     let sockets = ReconnectSockets::open(&config.data_dir);
@@ -352,6 +358,9 @@ fn capabilities(
     capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
     let reserved = reserved(memory_reserve);
     capabilities.push(Capability::tried(CapabilityName::MemoryReserve, reserved));
+    let memory = attributes::has_no_hard_limit(&[Resource::AddressSpace, Resource::Data]);
+    let memory = memory.map_err(host("read its own limits"))?;
+    capabilities.push(Capability::tried(CapabilityName::UnlimitedMemory, memory));
     let run_as = probe::run_as().map_err(host("read its own capabilities"))?;
     capabilities.push(Capability::tried(CapabilityName::RunAs, run_as));
     let dropped = probe::drop_capabilities().map_err(host("read its own capabilities"))?;

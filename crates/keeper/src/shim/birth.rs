@@ -122,7 +122,7 @@ fn place(from: RawFd, to: RawFd, flags: i32) -> io::Result<()> {
 
 /// For kernels before 5.9 and filters that refuse `close_range(2)`.
 fn close_each(from: RawFd) -> io::Result<()> {
-    let end = kennel_linux::limits::open_files()?.soft;
+    let end = kennel_linux::limits::open_files()?;
     for fd in from..RawFd::try_from(end).unwrap_or(RawFd::MAX) {
         // SAFETY: as for close_range.
         unsafe { libc::close(fd) };

@@ -28,7 +28,12 @@ pub(crate) async fn doctor(link: &Link) -> Result<u8, Failure> {
     let Some(audit) = answer.audit else {
         return Err(Failure::new("the server's answer has no audit in it"));
     };
-    link.print(|| json::to_string(&audit), || report(&audit))?;
+    let host = super::status::server(link).await?.host.unwrap_or_default();
+    let is_limited = |c: &&pb::Capability| !c.available && c.name == "unlimited_memory";
+    let limit = host.capabilities.iter().find(is_limited);
+    let limit = limit.map(|c| format!("LIMIT    {}: {}\n", c.why, c.instead));
+    let text = || limit.unwrap_or_default() + &report(&audit);
+    link.print(|| json::to_string(&audit), text)?;
     Ok(code(&audit))
 }
 

@@ -15,7 +15,9 @@ use crate::{
     },
     telemetry::Telemetry,
 };
-use kennel_keeper::client::{Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal};
+use kennel_keeper::client::{
+    CapabilityName, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal,
+};
 use kennel_lifecycle::{RunId, StopOrder, StopReason, limits};
 use kennel_linux::crash_point;
 use kennel_store::Store;
@@ -278,4 +280,7 @@ fn record_start(shared: &Shared, held: usize) {
         ("held_runs", held.to_string()),
     ];
     shared.trail.note("server_started", started);
+    if let Some(why) = hello.lacks(CapabilityName::UnlimitedMemory) {
+        tracing::warn!(why, "the memory of this service has a limit");
+    }
 }

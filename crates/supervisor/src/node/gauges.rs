@@ -135,7 +135,7 @@ const GAUGES: [Gauge; 16] = [
         "kennel.fd.limit",
         "{file_descriptor}",
         "Limit of open descriptors of the server",
-        |_| limits::open_files().ok().map(|files| files.soft),
+        |_| limits::open_files().ok(),
     ),
 ];
 
