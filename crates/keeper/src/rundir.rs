@@ -4,24 +4,28 @@ use crate::{notify_place, private_file};
 use kennel_lifecycle::RunId;
 use kennel_linux::own_file;
 use nix::{
+    NixPath,
     dir::Dir,
     errno::Errno,
-    fcntl::AtFlags,
-    sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat},
+    fcntl::{AT_FDCWD, AtFlags, renameat},
+    libc::dev_t,
+    sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, fstatat, mkdirat},
     unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
     ffi::{CStr, CString, OsStr},
     fs, io,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
 };
 
-/// Deepest tree that is removed; what lies deeper stays, and is reported.
-const DEPTH_MAX: usize = 256;
+/// Levels of a tree that are removed at a time, each with an open descriptor: what lies deeper is moved up first.
+const DEPTH_MAX: usize = 64;
+/// Most times that parts are moved up in one removal: a process may make deeper ones all the time.
+const ROUNDS_MAX: usize = 4096;
 
 /// The one part of a run's directory whose path its command gets.
 pub(crate) const TMP: &CStr = c"tmp";
@@ -44,6 +48,8 @@ pub fn write_token(run_dir: &Path, token: &str) -> io::Result<()> {
 
 /// Removes the token, if it exists.
 pub fn remove_token(run_dir: &Path) -> io::Result<()> {
+    // The command may have closed the directory.
+    open_up(AT_FDCWD, run_dir);
     for name in [TOKEN, TOKEN_NEW] {
         let path = run_dir.join(OsStr::from_bytes(name.to_bytes()));
         match fs::remove_file(path) {
@@ -102,29 +108,34 @@ pub(crate) fn create_with(
 /// Removes what the processes of one attempt have left there for each other. No process of that attempt is alive.
 pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
     let dir = path(data_dir, run);
-    crate::held::remove(&dir);
     remove_token(&dir)?;
+    crate::held::remove(&dir);
     notify_place::remove_left(&dir)?;
     crate::exit_record::remove(&dir)
 }
 
-/// Removes `runs/<id>/tmp` and all in it, and a socket beside it, without following a link or crossing into another mount.
+/// Removes `runs/<id>/tmp` and all in it, and a socket beside it, as [`remove_tree`] does.
 pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
+    let dir = path(data_dir, run);
+    open_up(AT_FDCWD, &dir);
     // Left by a keeper that died.
-    notify_place::remove_left(&path(data_dir, run))?;
-    remove_at(&path(data_dir, run), TMP)
+    notify_place::remove_left(&dir)?;
+    remove_tree(&dir.join(OsStr::from_bytes(TMP.to_bytes())))
 }
 
-/// Removes `runs/<id>` and all in it, in the same way.
+/// Removes `runs/<id>` and all in it, as [`remove_tree`] does.
 pub fn remove(data_dir: &Path, run: RunId) -> io::Result<()> {
-    let name = CString::new(run.to_string()).expect("a run id has no NUL");
-    remove_at(&data_dir.join("runs"), &name)
+    remove_tree(&path(data_dir, run))
 }
 
-/// Removes what a directory has under this name, where there is such a directory, in the same way.
-fn remove_at(dir: &Path, name: &CStr) -> io::Result<()> {
+/// Removes a directory and all in it, without following a link or crossing into another mount; directories in it that
+/// their owner may not change or read are opened up. A missing directory is no error.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    };
     match own_file::open_dir(dir) {
-        Ok(dir) => remove_below(&dir, name),
+        Ok(dir) => remove_below(&dir, &CString::new(name.as_bytes())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
@@ -132,7 +143,19 @@ fn remove_at(dir: &Path, name: &CStr) -> io::Result<()> {
 
 /// Removes what `dir` has under this name, in the same way.
 pub(crate) fn remove_below(dir: &OwnedFd, name: &CStr) -> io::Result<()> {
-    remove_entry(dir, name, &fstat(dir)?, 0)
+    let mut removal = Removal {
+        device: fstat(dir)?.st_dev,
+        top: None,
+        moved: 0,
+    };
+    for _ in 0..ROUNDS_MAX {
+        let moved = removal.moved;
+        let removed = removal.remove(dir.as_fd(), name, 0);
+        if removed.is_ok() || removal.moved == moved {
+            return removed;
+        }
+    }
+    Err(Errno::ELOOP.into())
 }
 
 /// Removes `runs/<id>` where it is empty.
@@ -152,10 +175,10 @@ const ASIDE: &str = "removed";
 /// Moves `runs/<id>` away in one step, so that no reader finds a part of it; [`remove_set_aside`] removes it. A missing
 /// directory is no error.
 pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
-    let runs = data_dir.join("runs");
-    let aside = runs.join(ASIDE);
+    let (dir, aside) = (path(data_dir, run), data_dir.join("runs").join(ASIDE));
     own_file::make_dir(&aside)?;
-    match fs::rename(path(data_dir, run), aside.join(run.to_string())) {
+    open_up(AT_FDCWD, &dir);
+    match fs::rename(&dir, aside.join(run.to_string())) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         moved => moved,
     }
@@ -163,46 +186,72 @@ pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
 
 /// Removes all directories that were moved away, by whichever process, as [`remove`] does.
 pub fn remove_set_aside(data_dir: &Path) -> io::Result<()> {
-    let name = CString::new(ASIDE).expect("it has no NUL");
-    remove_at(&data_dir.join("runs"), &name)
+    remove_tree(&data_dir.join("runs").join(ASIDE))
 }
 
-fn remove_entry(parent: &impl AsFd, name: &CStr, root: &FileStat, depth: usize) -> io::Result<()> {
-    let found = match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Ok(found) => found,
-        Err(Errno::ENOENT) => return Ok(()),
-        Err(errno) => return Err(errno.into()),
-    };
-    if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
-        return gone_is_fine(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir));
-    }
-    // A mount point shows the device of the mounted file system; rmdir gives EBUSY for a bind mount of the same device.
-    if found.st_dev != root.st_dev {
-        return Err(Errno::EXDEV.into());
-    }
-    if depth >= DEPTH_MAX {
-        return Err(Errno::ELOOP.into());
-    }
-    let mut failed = None;
-    match Dir::openat(parent, name, own_file::DIR_FLAGS, Mode::empty()) {
-        Ok(mut dir) => {
-            let names: Vec<CString> = dir
-                .iter()
-                .flatten()
-                .map(|entry| entry.file_name().to_owned())
-                .filter(|n| n.as_bytes() != b"." && n.as_bytes() != b"..")
-                .collect();
-            for child in names {
-                if let Err(error) = remove_entry(&dir, &child, root, depth + 1) {
-                    failed.get_or_insert(error);
-                }
+/// A removal of a tree.
+struct Removal {
+    /// Its file system.
+    device: dev_t,
+    /// The directory to which deep parts are moved; absent: not opened yet.
+    top: Option<OwnedFd>,
+    /// Number of moved parts.
+    moved: usize,
+}
+
+impl Removal {
+    fn remove(&mut self, parent: BorrowedFd<'_>, name: &CStr, depth: usize) -> io::Result<()> {
+        let found = match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(found) => found,
+            Err(Errno::ENOENT) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        };
+        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
+            return gone_is_fine(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir));
+        }
+        // A mount point shows the device of the mounted file system; rmdir gives EBUSY for a bind mount of the same
+        // device.
+        if found.st_dev != self.device {
+            return Err(Errno::EXDEV.into());
+        }
+        open_up(parent, name);
+        if let (true, Some(top)) = (depth >= DEPTH_MAX, &self.top) {
+            renameat(parent, name, top, format!(".{}", found.st_ino).as_str())?;
+            self.moved += 1;
+            return Ok(());
+        }
+        let mut dir = Dir::openat(parent, name, own_file::DIR_FLAGS, Mode::empty())?;
+        if depth == 0 {
+            self.top = Some(dir.as_fd().try_clone_to_owned()?);
+        }
+        let names: Vec<CString> = dir
+            .iter()
+            .flatten()
+            .map(|entry| entry.file_name().to_owned())
+            .filter(|n| n.as_bytes() != b"." && n.as_bytes() != b"..")
+            .collect();
+        let mut failed = None;
+        for child in names {
+            if let Err(error) = self.remove(dir.as_fd(), &child, depth + 1) {
+                failed.get_or_insert(error);
             }
         }
-        Err(errno) => failed = Some(errno.into()),
+        match failed {
+            Some(error) => Err(error),
+            None => gone_is_fine(unlinkat(parent, name, UnlinkatFlags::RemoveDir)),
+        }
     }
-    match failed {
-        Some(error) => Err(error),
-        None => gone_is_fine(unlinkat(parent, name, UnlinkatFlags::RemoveDir)),
+}
+
+/// Lets the owner of a directory read and change it; a link is not followed. Where that is refused, what follows fails.
+fn open_up(parent: BorrowedFd<'_>, name: &(impl NixPath + ?Sized)) {
+    if let Ok(found) = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        let mode = Mode::from_bits_truncate(found.st_mode);
+        let is_dir = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
+        if is_dir && !mode.contains(Mode::S_IRWXU) {
+            let no_follow = FchmodatFlags::NoFollowSymlink;
+            let _ = fchmodat(parent, name, mode | Mode::S_IRWXU, no_follow);
+        }
     }
 }
 
@@ -283,5 +332,62 @@ mod tests {
         remove(data.path(), run).expect("all goes");
         remove(data.path(), run).expect("and is gone");
         assert!(!dir.exists());
+    }
+
+    /// Does it as an ordinary user: root may read and change what its owner may not.
+    fn as_ordinary_user(work: impl FnOnce() + Send + 'static) {
+        let work = move || {
+            // Of this thread alone, and with it go the capabilities for files.
+            nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+            work();
+        };
+        std::thread::spawn(work).join().expect("it holds");
+    }
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
+    }
+
+    #[test]
+    fn closed_directories_are_removed() {
+        as_ordinary_user(|| {
+            for whole in [false, true] {
+                let data = tempfile::tempdir().expect("a directory");
+                let run = RunId::from_u128(7);
+                let dir = create(data.path(), run).expect("it is made");
+                let deep = dir.join("tmp/mod/cache");
+                fs::create_dir_all(&deep).expect("directories");
+                fs::write(deep.join("file"), b"x").expect("a file");
+                for (path, mode) in [("tmp/mod/cache", 0o555), ("tmp/mod", 0), ("tmp", 0o100)] {
+                    chmod(&dir.join(path), mode);
+                }
+                chmod(&dir, 0o500);
+                if whole {
+                    set_aside(data.path(), run).expect("it is taken away");
+                    remove_set_aside(data.path()).expect("it goes");
+                } else {
+                    remove_tmp(data.path(), run).expect("it goes");
+                    assert!(!dir.join("tmp").exists());
+                    chmod(&dir, 0);
+                    remove(data.path(), run).expect("it goes");
+                }
+                assert!(!dir.exists());
+            }
+        });
+    }
+
+    #[test]
+    fn deep_trees_are_removed() {
+        let data = tempfile::tempdir().expect("a directory");
+        let run = RunId::from_u128(7);
+        let dir = create(data.path(), run).expect("it is made");
+        let mut deep = dir.join("tmp");
+        for _ in 0..1_500 {
+            fs::write(deep.join("f"), b"x").expect("a file");
+            deep.push("d");
+            fs::create_dir(&deep).expect("a directory");
+        }
+        remove_tmp(data.path(), run).expect("it goes");
+        assert!(!dir.join("tmp").exists());
     }
 }

@@ -157,7 +157,7 @@ impl Drop for Directory {
             thread::sleep(LOOK_EVERY);
         }
         remove_groups(&data_dir(&self.0));
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = kennel_keeper::rundir::remove_tree(&self.0);
     }
 }
 

@@ -69,8 +69,8 @@ pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) ->
 /// Removes what an attempt is made of, and the token of the last one.
 fn remove_secrets(data_dir: &Path, run: RunId) -> io::Result<()> {
     let dir = rundir::path(data_dir, run);
-    persisted_spec::remove(&dir)?;
-    rundir::remove_token(&dir)
+    rundir::remove_token(&dir)?;
+    persisted_spec::remove(&dir)
 }
 
 /// Removes the environment of the command's attempts, and its temporary files.
