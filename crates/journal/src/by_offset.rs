@@ -102,17 +102,17 @@ impl Log {
     /// Returns the holder of the first bytes between these offsets, and their range.
     fn holder(&self, stream: usize, begin: u64, end: u64, head: Point) -> Option<(Next, u64, u64)> {
         let chain = self.chain();
-        let part = |first: Point, last: Point| {
-            let (from, to) = (first.lens[stream].max(begin), last.lens[stream].min(end));
+        let part = |first: Point, last: [u64; 2]| {
+            let (from, to) = (first.lens[stream].max(begin), last[stream].min(end));
             (from < to).then_some((from, to))
         };
         let in_span = |span: &Span| {
-            let (from, to) = part(span.first, span.end)?;
+            let (from, to) = part(span.first, span.there)?;
             Some((Next::Span(span.number, span.end.seq), from, to))
         };
         let in_current = || {
             let current = chain.current.as_ref()?;
-            let (from, to) = part(current.header.first, head)?;
+            let (from, to) = part(current.header.first, head.lens)?;
             Some((Next::Current(Arc::clone(current)), from, to))
         };
         chain.spans.iter().find_map(in_span).or_else(in_current)

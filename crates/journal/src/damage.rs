@@ -46,12 +46,12 @@ impl Log {
 }
 
 impl Segment {
-    /// Like [`Segment::intact`], despite damage: up to the last valid entry. A stream is as long as its file where that
-    /// has more.
+    /// Like [`Segment::intact`], despite damage: up to the last valid entry. Of a stream all of its file can be read.
     pub(crate) fn extent(&self, facts: &Payloads) -> io::Result<Intact> {
         let first = self.header.first;
         let mut extent = Intact {
             end: first,
+            there: None,
             facts_len: self.header.facts_len,
             attempt: self.header.attempt,
             at: self.header.at,
@@ -76,9 +76,11 @@ impl Segment {
                 extent.attempt = entry.attempt;
             }
         }
-        for (len, raw) in extent.end.lens.iter_mut().zip(&self.raw) {
+        let mut there = extent.end.lens;
+        for (len, raw) in there.iter_mut().zip(&self.raw) {
             *len = raw.end()?.max(*len);
         }
+        extent.there = Some(there);
         extent.facts_len = extent.facts_len.min(facts.end()?);
         Ok(extent)
     }

@@ -43,6 +43,8 @@ pub(crate) struct Span {
     pub(crate) number: u32,
     pub(crate) first: Point,
     pub(crate) end: Point,
+    /// Lengths of the streams that can be read.
+    pub(crate) there: [u64; 2],
     pub(crate) begun: (Timestamp, u32),
     pub(crate) after: After,
     /// First and last seq of its lifecycle entries.
@@ -62,7 +64,10 @@ pub(crate) enum Next {
 
 impl Span {
     pub(crate) fn of(segment: &Segment, intact: &Intact) -> Self {
-        Self::closed(segment, intact.end, intact.facts)
+        Self {
+            there: intact.there.unwrap_or(intact.end.lens),
+            ..Self::closed(segment, intact.end, intact.facts)
+        }
     }
 
     pub(crate) fn closed(segment: &Segment, end: Point, facts: Option<(u64, u64)>) -> Self {
@@ -70,6 +75,7 @@ impl Span {
             number: segment.header.number,
             first: segment.header.first,
             end,
+            there: end.lens,
             begun: (segment.header.at, segment.header.attempt),
             after: segment.header.after,
             facts,
@@ -208,6 +214,13 @@ impl Log {
         Ok((log, end))
     }
 
+    /// Returns the lengths after its last entry, where it has no writer: more may be readable.
+    pub(crate) fn closed_lens(&self) -> Option<[u64; 2]> {
+        let chain = self.chain();
+        let last = chain.spans.last().filter(|_| chain.current.is_none());
+        Some(last?.end.lens)
+    }
+
     /// Whether its run has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
@@ -242,7 +255,10 @@ impl Log {
         // A journal that was removed meanwhile looks shorter than it was, or as if it never had a byte.
         self.is_there()?;
         let end = match spans.last() {
-            Some(span) => span.end,
+            Some(span) => Point {
+                lens: span.there,
+                ..span.end
+            },
             // The header of the only segment is torn.
             None if !stray.is_empty() => Point::default(),
             None => return Segment::open(&self.dir, 0, false).map(|_| Point::default()),

@@ -103,7 +103,8 @@ impl Reader {
     pub fn move_to(&mut self, position: Position) {
         let head = self.end();
         self.at = if position.seq >= head.seq {
-            head.into()
+            let lens = self.log.closed_lens().unwrap_or(head.lens);
+            Point { lens, ..head }.into()
         } else {
             position
         };

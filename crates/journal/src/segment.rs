@@ -41,6 +41,8 @@ pub(crate) struct Segment {
 pub(crate) struct Intact {
     /// Position after the last entry that is whole and whose bytes are there.
     pub(crate) end: Point,
+    /// Lengths of the streams that can be read, where the index is damaged; absent: those of `end`.
+    pub(crate) there: Option<[u64; 2]>,
     /// Length of the lifecycle entries up to there.
     pub(crate) facts_len: u64,
     /// Its attempt.
@@ -168,6 +170,7 @@ impl Segment {
         let first = self.header.first;
         let mut intact = Intact {
             end: first,
+            there: None,
             facts_len: self.header.facts_len,
             attempt: self.header.attempt,
             at: self.header.at,

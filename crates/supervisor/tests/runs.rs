@@ -12,6 +12,8 @@ mod busy;
 mod children;
 #[path = "runs/clock.rs"]
 mod clock;
+#[path = "runs/damage.rs"]
+mod damage;
 #[path = "runs/deadlines.rs"]
 mod deadlines;
 #[path = "runs/drain.rs"]

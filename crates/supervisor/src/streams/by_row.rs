@@ -23,7 +23,7 @@ pub(crate) struct RowEvents {
     /// The run's last event.
     end: Event,
     /// Position of the end; absent: the row does not have it.
-    at: Option<Point>,
+    pub(super) at: Option<Point>,
     /// Whether lengths give the exact number of output bytes.
     counted: bool,
 }

@@ -120,13 +120,16 @@ impl Events {
         Self { until, ..self }
     }
 
-    /// Returns the present lengths of standard output and of standard error.
+    /// Returns the present lengths of standard output and of standard error: also of what a damaged journal has lost.
     pub(crate) fn head_lens(&self) -> [u64; 2] {
-        match &self.source {
+        let lens = match &self.source {
             Source::Nothing => [0; 2],
             Source::Journal(reader) => reader.end().lens,
             Source::Row(row) => row.lens(),
-        }
+        };
+        let recorded = self.row.as_ref().filter(|_| self.is_end_lost);
+        let recorded = recorded.and_then(|row| row.at).map_or(lens, |at| at.lens);
+        [lens[0].max(recorded[0]), lens[1].max(recorded[1])]
     }
 
     /// Whether the journal of the ended run does not have its end.

@@ -158,6 +158,7 @@ impl Supervisor {
             return Ok(read);
         };
         let mut source = Source {
+            readable: reader.end().lens[usize::from(call.stream) - 1],
             reader,
             kind: *kind,
             end,
@@ -179,6 +180,8 @@ impl Supervisor {
 struct Source {
     reader: Reader,
     kind: Kind,
+    /// Length of the stream by the journal: beyond it, the journal has lost the rest.
+    readable: u64,
     end: u64,
     is_final: bool,
     plain: bool,
@@ -238,13 +241,17 @@ impl Source {
         while at < end && left > 0 {
             let stretch = self.reader.bytes(self.kind, at, end, left).await?;
             let len = stretch.data.len() as u64;
-            let found = if len == 0 { end } else { stretch.offset };
+            let found = match len {
+                0 if at < self.readable => end.min(self.readable),
+                0 => end,
+                _ => stretch.offset,
+            };
             if found > at {
                 self.finish(view.take());
                 self.parts.push(OutputPart::Missing {
                     offset: at,
                     bytes: found - at,
-                    why: if stretch.after_damage {
+                    why: if stretch.after_damage || at >= self.readable {
                         Missing::Damaged
                     } else {
                         Missing::Removed
