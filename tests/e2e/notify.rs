@@ -118,6 +118,7 @@ async fn notices_of_a_command_are_heard() {
         missed_watchdog_is_restarted_by_policy,
         start_timeout_is_extended_by_the_command,
         systemd_notify_of_a_script_is_heard,
+        ended_senders_are_known_by_their_group,
         faults_of_notices_are_named,
     };
 }
@@ -425,6 +426,31 @@ async fn systemd_notify_of_a_script_is_heard(kennel: &Kennel) {
         .shows(&client, "its status", |run| run.status == "by a script")
         .await;
     must("abort", client.abort(&service.run).await);
+}
+
+/// Each of these is a process of its own, which ends at once.
+const SENDERS: u32 = 100;
+
+async fn ended_senders_are_known_by_their_group(kennel: &Kennel) {
+    let mut client = kennel.client().await;
+    let send = "socket(S, AF_UNIX, SOCK_DGRAM, 0); \
+                send(S, 'X=1', 0, sockaddr_un($ENV{NOTIFY_SOCKET})) or die";
+    let script = format!(
+        "for n in $(seq {SENDERS}); do perl -MSocket -e \"$0\"; done; echo all; sleep 1000"
+    );
+    let mut spec = argv(&["/bin/sh", "-c", &script, send]);
+    spec.readiness = Some(by_notice(None));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run, "all").await;
+    must("abort", client.abort(&run).await);
+    let host = client.server_info().await.and_then(|info| info.host);
+    let host = host.expect("it says where it runs");
+    let mut release = host.kernel.split(['.', '-']).map(|part| part.parse().ok());
+    let mut number = || release.next().flatten();
+    // Others say nothing of a process that was reaped.
+    if !host.cgroup_base.is_empty() && (number(), number()) >= (Some(6), Some(16)) {
+        assert!(refused_senders(&mut client, &run).await.is_empty());
+    }
 }
 
 /// A notice sent while neither keeper nor server lives waits in the socket, which the shim holds. It was sent in time,

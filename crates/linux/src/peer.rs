@@ -155,6 +155,12 @@ impl Sender {
         };
         judge(self.pid, members, || !process.is_unreaped())
     }
+
+    /// Whether the sender has ended, and in the control group of this id (Linux 6.16).
+    #[must_use]
+    pub fn ended_in(&self, group: u64) -> bool {
+        self.process.as_ref().and_then(PidFd::exit_group) == Some(group)
+    }
 }
 
 /// Determines the membership of the process with this number, as long as it is the intended one.

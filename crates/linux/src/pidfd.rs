@@ -21,6 +21,8 @@ const SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
 /// Handle type of pidfs (`FILEID_KERNFS`).
 const HANDLE_TYPE: i32 = 0xfe;
 
+/// `PIDFD_INFO_CGROUPID`.
+const INFO_CGROUP: u64 = 1 << 2;
 /// `PIDFD_INFO_EXIT` (Linux 6.15).
 const INFO_EXIT: u64 = 1 << 3;
 /// `PIDFD_GET_INFO`: `_IOWR(0xFF, 11, struct pidfd_info)` in its first published size.
@@ -116,15 +118,25 @@ impl PidFd {
 
     /// Returns the exit of the process, if any parent reaped it after this descriptor was opened (Linux 6.15).
     pub fn exit(&self) -> Option<Exit> {
+        self.end_info().map(|info| reap::of_status(info.exit_code))
+    }
+
+    /// Returns the id of the control group in which the process has ended, as [`Self::exit`] returns its exit.
+    pub fn exit_group(&self) -> Option<u64> {
+        let info = self.end_info()?;
+        (info.mask & INFO_CGROUP != 0).then_some(info.cgroup)
+    }
+
+    fn end_info(&self) -> Option<Info> {
         let mut info = Info {
-            mask: INFO_EXIT,
+            mask: INFO_EXIT | INFO_CGROUP,
             ..Info::default()
         };
         let fd = self.0.as_raw_fd();
         // SAFETY: `fd` is owned by self; `info` is a local of the size in the request's number.
         let asked = unsafe { libc::ioctl(fd, GET_INFO, &raw mut info) };
         Errno::result(asked).ok()?;
-        (info.mask & INFO_EXIT != 0).then(|| reap::of_status(info.exit_code))
+        (info.mask & INFO_EXIT != 0).then_some(info)
     }
 
     /// Returns the pidfs inode: unique per boot. Absent before Linux 6.9.

@@ -259,6 +259,7 @@ impl Run {
         // A sender whose ancestor dies, and that is in no group of the run, is refused: it only loses.
         match sender.descent(&(&groups[..], &ancestors[..])) {
             Descent::Member => None,
+            Descent::Ended if self.cgroup.iter().any(|own| sender.ended_in(own.inode)) => None,
             seen @ (Descent::Other | Descent::Ended | Descent::Unreadable) => {
                 Some(Notified::Refused {
                     pid: sender.pid,
