@@ -8,19 +8,20 @@ use crate::{
             RestartCall, RunView, SignalCall, Signalled,
         },
     },
-    registry::{Handle, Order, OrderError, Supervisor},
+    registry::{Handle, Order, Supervisor},
     run::intake,
 };
 use kennel_keeper::client::{
     InterruptWay, Interrupted, Listing, Sent, SignalResult, SignalledProcesses,
 };
 use kennel_lifecycle::{
-    EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
+    EndReason, Outcome, Refusal, RunId, RunState, StopCertificate, StopOrder, StopReason,
+    TreeVerdict,
 };
 use kennel_store::{Change, Closure, Desired, Inserted, NewRun, ROW_BYTES, Times};
 use tokio::sync::oneshot;
 
-type Reply<T> = oneshot::Sender<Result<T, OrderError>>;
+type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 
 impl Supervisor {
     /// Ends a run. May be repeated; a repeat may only shorten the grace. An unknown key is fenced, and the closed run
@@ -191,29 +192,18 @@ impl Supervisor {
         run: RunId,
         order: impl FnOnce(Reply<T>) -> Order,
     ) -> Result<(RunView, T), CallError> {
-        let ended = |state| CallError::Refused {
-            run,
-            refusal: kennel_lifecycle::Refusal::Ended,
-            state,
-        };
         let Some(handle) = self.shared.find(run) else {
             let view = self.get(run).await?;
             if !view.state.is_terminal() {
                 self.refuse_elsewhere(&view).await?;
             }
-            return Err(ended(view.state));
+            return Err(view.refuse_call(Refusal::Ended));
         };
-        let answer = handle.ask(order).await;
-        let view = handle.live.borrow().view.clone();
-        match answer {
-            Some(Ok(result)) => Ok((view, result)),
-            Some(Err(OrderError::Refused(refusal))) => Err(CallError::Refused {
-                run,
-                refusal,
-                state: view.state,
-            }),
-            Some(Err(OrderError::Call(error))) => Err(error),
-            None => Err(ended(view.state)),
+        match handle.ask(order).await {
+            Some(Ok(result)) => Ok((handle.live.borrow().view.clone(), result)),
+            // The task has given its state: it may be another one by now.
+            Some(Err(error)) => Err(error),
+            None => Err(handle.live.borrow().view.refuse_call(Refusal::Ended)),
         }
     }
 

@@ -8,8 +8,8 @@ use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{SignalTarget, SignalledProcesses};
 use kennel_lifecycle::{
     Activity, AnnotationChange, Deadline, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch,
-    NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
-    TerminalSize, Timestamp,
+    NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, Refusal, RunId, RunSpec, RunState,
+    Signal, Stuck, TerminalSize, Timestamp,
 };
 use kennel_store::{Desired, LeftStop, PageStart, PastAttempt, UnreadRow};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -131,6 +131,15 @@ impl RunView {
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.spec.policy
+    }
+
+    /// Makes the refusal of a call in the state that is shown here.
+    pub(crate) fn refuse_call(&self, refusal: Refusal) -> CallError {
+        CallError::Refused {
+            run: self.run,
+            refusal,
+            state: self.state,
+        }
     }
 }
 

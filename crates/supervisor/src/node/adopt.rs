@@ -280,7 +280,7 @@ fn await_row(shared: &Arc<Shared>, held: HeldRun) {
             let row = loop {
                 tokio::select! {
                     row = writes::row_of(&waiting.store, run) => break row,
-                    Some(order) = seat.orders.recv() => recover::answer(*order),
+                    Some(order) = seat.orders.recv() => recover::answer(*order, &seat.live.subscribe()),
                     // The keeper reports it to the next server again.
                     () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
                 }

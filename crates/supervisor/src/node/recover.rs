@@ -12,7 +12,7 @@ use crate::{
         view::{Live, StartAnswer},
     },
     node::adopt,
-    registry::{Entered, Handle, Order, OrderError, Place, Seat, Shared, unreachable::LateShim},
+    registry::{Entered, Handle, Order, Place, Seat, Shared, unreachable::LateShim},
     run::{
         cleanup::Cleanup,
         reopened::{Left, Reopened},
@@ -170,13 +170,14 @@ impl Recovery {
         }
         // Where another attempt may follow, callers are answered by that attempt.
         let waits = self.row.state == StoredState::Backoff || outlives_service(&self.row.new);
+        let live = self.live.subscribe();
         let found = {
             let work = self.work();
             tokio::pin!(work);
             loop {
                 tokio::select! {
                     found = &mut work => break found,
-                    Some(order) = orders.recv(), if !waits => answer(*order),
+                    Some(order) = orders.recv(), if !waits => answer(*order, &live),
                 }
             }
         };
@@ -229,7 +230,7 @@ impl Recovery {
                         let _ = reply.send(Ok(()));
                         return None;
                     }
-                    other => answer(other),
+                    other => answer(other, &self.live.subscribe()),
                 },
             }
         }
@@ -447,9 +448,9 @@ async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat
     }
 }
 
-/// Answers an order to a run on which nothing can act any more: it is being ended already.
-pub(crate) fn answer(order: Order) {
-    let refused = || OrderError::Refused(Refusal::Stopping);
+/// Answers an order to this run, on which nothing can act any more: it is being ended already.
+pub(crate) fn answer(order: Order, live: &watch::Receiver<Live>) {
+    let refused = || live.borrow().view.refuse_call(Refusal::Stopping);
     // A caller that has gone needs no answer.
     match order {
         Order::Stop(_, reply) => drop(reply.send(Ok(()))),

@@ -120,29 +120,22 @@ pub(crate) enum Order {
     Stop(StopOrder, oneshot::Sender<Result<(), Refusal>>),
     Interrupt(
         Option<String>,
-        oneshot::Sender<Result<Interrupted, OrderError>>,
+        oneshot::Sender<Result<Interrupted, CallError>>,
     ),
-    Resize(ResizeCall, oneshot::Sender<Result<(), OrderError>>),
-    Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
+    Resize(ResizeCall, oneshot::Sender<Result<(), CallError>>),
+    Signal(SignalCall, oneshot::Sender<Result<Sent, CallError>>),
     /// Answered with the number of the attempt before the requested one.
-    Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
+    Restart(RestartCall, oneshot::Sender<Result<u32, CallError>>),
     /// A notice, not an order: input was accepted, which counts as activity.
     InputAccepted,
     /// A notice too: a Warning for the run's events.
     Warn(String),
     /// Answered when the change is durable.
-    Annotate(Box<AnnotateCall>, oneshot::Sender<Result<(), OrderError>>),
+    Annotate(Box<AnnotateCall>, oneshot::Sender<Result<(), CallError>>),
     /// Answered when the extension is durable.
-    Extend(Box<ExtendCall>, oneshot::Sender<Result<(), OrderError>>),
-    Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
-    Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
-}
-
-/// Reason why an order was not carried out.
-#[derive(Debug)]
-pub(crate) enum OrderError {
-    Refused(Refusal),
-    Call(CallError),
+    Extend(Box<ExtendCall>, oneshot::Sender<Result<(), CallError>>),
+    Pause(oneshot::Sender<Result<SignalResult, CallError>>),
+    Resume(oneshot::Sender<Result<SignalResult, CallError>>),
 }
 
 /// A live run, as seen from outside its task.

@@ -108,6 +108,26 @@ async fn signal_to_paused_or_ended_run_is_refused() {
 }
 
 #[tokio::test]
+async fn refusal_has_the_state_for_which_it_was_refused() {
+    let (stage, run) = running().await;
+    stage.supervisor.pause(run).await.unwrap();
+    stage.world.signals_held.send_replace(true);
+    let supervisor = stage.supervisor.clone();
+    let asked = tokio::spawn(async move { supervisor.interrupt(run, Some("a".into())).await });
+    while stage.world.signals_held.receiver_count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    // It is refused by now, and not answered yet.
+    stage.supervisor.resume(run).await.unwrap();
+    stage.world.signals_held.send_replace(false);
+    let refused = asked.await.unwrap();
+    let Err(CallError::Refused { refusal, state, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((refusal, state), (Refusal::Paused, RunState::Paused));
+}
+
+#[tokio::test]
 async fn sent_signal_is_reported_after_the_stop() {
     let (stage, run) = running().await;
     let request = || Some("a".to_owned());

@@ -194,7 +194,7 @@ pub struct World {
     pub store: Arc<MemoryStore>,
     /// Runs whose shims have not answered at their reconnect sockets.
     pub late: Mutex<Vec<RunId>>,
-    /// Whether signals by name are not answered.
+    /// Whether signals by name, and what was sent before, are not answered.
     pub signals_held: watch::Sender<bool>,
     /// Whether the keeper's reports are held back.
     pub tidings_held: watch::Sender<bool>,
@@ -863,6 +863,8 @@ impl Kernel for World {
     }
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
+        let mut held = self.signals_held.subscribe();
+        let _ = held.wait_for(|held| !held).await;
         Ok(self.state.lock().unwrap().was_sent(run, Some(request_id)))
     }
 

@@ -9,7 +9,7 @@ use crate::{
         view::Live,
     },
     record::persisted_spec,
-    registry::{Order, OrderError, Shared, Turn},
+    registry::{Order, Shared, Turn},
     run::{cleanup::Cleanup, output::Output, writes::Write},
 };
 use kennel_keeper::rundir;
@@ -380,7 +380,7 @@ impl RunTask {
 
     /// Handles an order while nothing runs.
     pub(super) fn order_between(&mut self, order: Order) {
-        let none = || OrderError::Refused(Refusal::NotRunningYet);
+        let none = || self.refuse_call(Refusal::NotRunningYet);
         // A caller that is gone needs no answer.
         match order {
             Order::Stop(order, reply) => {
@@ -392,7 +392,7 @@ impl RunTask {
                 }
             }
             Order::Restart(_, reply) if self.shared.serving.is_leaving() => {
-                drop(reply.send(Err(OrderError::Call(CallError::Draining))));
+                drop(reply.send(Err(CallError::Draining)));
             }
             Order::Restart(call, reply) => {
                 let before = self.new.attempt;

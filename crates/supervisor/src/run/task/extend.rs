@@ -3,12 +3,9 @@
 //! a facet of the run.
 
 use super::{Done, RunTask};
-use crate::{
-    base::{
-        calls::{CallError, ExtendCall},
-        clock,
-    },
-    registry::OrderError,
+use crate::base::{
+    calls::{CallError, ExtendCall},
+    clock,
 };
 use kennel_keeper::client::{ExtendResult, Extended};
 use kennel_lifecycle::{Deadline, Extendable, Extension, NOTIFIED, Phase, Refusal, Timestamp};
@@ -17,7 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::oneshot;
 
 /// Channel of the answer to an extension.
-type ExtendReply = oneshot::Sender<Result<(), OrderError>>;
+type ExtendReply = oneshot::Sender<Result<(), CallError>>;
 
 /// Limits that can be extended.
 const LIMITS: [Deadline; 3] = [
@@ -87,19 +84,18 @@ impl RunTask {
         }
     }
 
-    fn finish_extension(&mut self, done: &ExtendDone) -> Result<(), OrderError> {
+    fn finish_extension(&mut self, done: &ExtendDone) -> Result<(), CallError> {
         let run = self.run;
         if done.attempt != self.new.attempt {
-            return Err(OrderError::Refused(Refusal::Stopping));
+            return Err(self.refuse_call(Refusal::Stopping));
         }
         if let Some(refusal) = self.refuses_time() {
-            return Err(OrderError::Refused(refusal));
+            return Err(self.refuse_call(refusal));
         }
-        let call = |error| Err(OrderError::Call(error));
         let totals = match done.result {
             Ok(ExtendResult::Done(totals)) => totals,
             Ok(ExtendResult::TooLong { limit, possible }) => {
-                return call(CallError::ExtensionTooLong {
+                return Err(CallError::ExtensionTooLong {
                     run,
                     limit,
                     possible,
@@ -107,10 +103,10 @@ impl RunTask {
             }
             Ok(ExtendResult::NoLimit(limit)) => {
                 let limit = Some(limit);
-                return call(CallError::NoTimeLimit { run, limit });
+                return Err(CallError::NoTimeLimit { run, limit });
             }
-            Ok(ExtendResult::Gone) => return Err(OrderError::Refused(Refusal::Stopping)),
-            Err(ref error) => return call(error.clone()),
+            Ok(ExtendResult::Gone) => return Err(self.refuse_call(Refusal::Stopping)),
+            Err(ref error) => return Err(error.clone()),
         };
         let mut is_news = false;
         for limit in done.limits.iter().copied() {
@@ -194,9 +190,9 @@ impl RunTask {
     }
 
     /// Returns the limits to extend: those of the call, or where it names none, all that count.
-    fn check_extension(&self, call: &ExtendCall) -> Result<Vec<Deadline>, OrderError> {
+    fn check_extension(&self, call: &ExtendCall) -> Result<Vec<Deadline>, CallError> {
         if let Some(refusal) = self.refuses_time() {
-            return Err(OrderError::Refused(refusal));
+            return Err(self.refuse_call(refusal));
         }
         let run = self.run;
         let limits: Vec<Deadline> = if call.limits.is_empty() {
@@ -207,15 +203,15 @@ impl RunTask {
         };
         let limit = limits.iter().copied().find(|limit| !self.counts(*limit));
         if limit.is_some() || limits.is_empty() {
-            return Err(OrderError::Call(CallError::NoTimeLimit { run, limit }));
+            return Err(CallError::NoTimeLimit { run, limit });
         }
         for limit in limits.iter().copied().filter(|l| !self.keeper_counts(*l)) {
             if let Err(possible) = self.extendable(limit).whole(call.time) {
-                return Err(OrderError::Call(CallError::ExtensionTooLong {
+                return Err(CallError::ExtensionTooLong {
                     run,
                     limit,
                     possible,
-                }));
+                });
             }
         }
         Ok(limits)

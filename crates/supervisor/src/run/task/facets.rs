@@ -3,14 +3,13 @@
 use super::{RunTask, attempts::Stage};
 use crate::{
     base::calls::{AnnotateCall, CallError},
-    registry::OrderError,
     run::writes::Write,
 };
 use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, limits};
 use kennel_store::RunRow;
 use tokio::sync::oneshot;
 
-type Reply = oneshot::Sender<Result<(), OrderError>>;
+type Reply = oneshot::Sender<Result<(), CallError>>;
 
 /// Facets, and the callers that wait until they are durable.
 #[derive(Debug, Default)]
@@ -59,6 +58,7 @@ impl RunTask {
     /// Facets up to this revision are durable; absent: the row is another server's.
     pub(super) fn facets_recorded(&mut self, revision: Option<u64>) {
         self.facets.recorded = revision.unwrap_or(self.facets.recorded);
+        let ended = self.refuse_call(Refusal::Ended);
         let reached = |wanted: &u64| revision.is_none_or(|revision| *wanted <= revision);
         for (_, reply) in self
             .facets
@@ -68,7 +68,7 @@ impl RunTask {
             // A caller that has gone needs no answer.
             let _ = reply.send(match revision {
                 Some(_) => Ok(()),
-                None => Err(OrderError::Refused(Refusal::Ended)),
+                None => Err(ended.clone()),
             });
         }
     }
@@ -82,12 +82,12 @@ impl RunTask {
             by,
         } = call;
         if let Some(refusal) = self.refuses_facets() {
-            return drop(reply.send(Err(OrderError::Refused(refusal))));
+            return drop(reply.send(Err(self.refuse_call(refusal))));
         }
         if !change.set.is_empty()
             && let Err(full) = self.shared.check_records(&self.new.owner)
         {
-            return drop(reply.send(Err(OrderError::Call(full))));
+            return drop(reply.send(Err(full)));
         }
         let bytes = |task: &Self| task.facets.facets.annotations.bytes() as u64;
         match self.facets.facets.annotations.change(change, &by) {
@@ -115,7 +115,7 @@ impl RunTask {
                         limit: limits::ANNOTATIONS_MAX as u64,
                     },
                 };
-                return drop(reply.send(Err(OrderError::Call(error))));
+                return drop(reply.send(Err(error)));
             }
         }
         if activity.is_some_and(|activity| self.does(activity, &by)) {

@@ -22,10 +22,11 @@ mod terminal;
 
 use crate::{
     base::{
+        calls::CallError,
         clock,
         view::{Live, StartAnswer},
     },
-    registry::{Order, OrderError, Place, Seat, Shared, Turn},
+    registry::{Order, Place, Seat, Shared, Turn},
     run::{
         cleanup::Cleanup,
         finish,
@@ -70,7 +71,7 @@ const DISOWNED_PAUSE: Duration = Duration::from_secs(1);
 /// Most results queued for the task.
 const DONE_QUEUED_MAX: usize = 16;
 
-type SignalReply = oneshot::Sender<Result<SignalResult, OrderError>>;
+type SignalReply = oneshot::Sender<Result<SignalResult, CallError>>;
 
 /// A run's task (INV-14: the one owner of the run).
 #[derive(Debug)]
@@ -530,7 +531,7 @@ async fn due(at: Option<Instant>) {
     }
 }
 
-fn answer(waiters: &mut Vec<SignalReply>, with: impl Fn() -> Result<SignalResult, OrderError>) {
+fn answer(waiters: &mut Vec<SignalReply>, with: impl Fn() -> Result<SignalResult, CallError>) {
     for waiter in waiters.drain(..) {
         // A caller that is gone needs no answer.
         let _ = waiter.send(with());

@@ -3,7 +3,7 @@
 use super::{RunTask, answer, signalling::Signalling};
 use crate::{
     base::{calls::CallError, clock},
-    registry::{Order, OrderError},
+    registry::Order,
     run::output::Output,
 };
 use kennel_keeper::client::SignalResult;
@@ -17,7 +17,7 @@ impl RunTask {
             return Some(order);
         };
         let what = "bytes of events of this run".to_owned();
-        let full = OrderError::Call(CallError::QuotaExceeded { what, limit });
+        let full = CallError::QuotaExceeded { what, limit };
         // A caller that is gone needs no answer.
         match order {
             Order::Resize(_, reply) => drop(reply.send(Err(full))),
@@ -40,7 +40,7 @@ impl RunTask {
                 let _ = reply.send(self.stop(order));
             }
             Order::Restart(call, reply) => {
-                let answer = self.restart(call).map_err(OrderError::Refused);
+                let answer = self.restart(call).map_err(|why| self.refuse_call(why));
                 drop(reply.send(answer));
             }
             Order::Interrupt(request_id, reply) => {
@@ -60,14 +60,14 @@ impl RunTask {
                 Phase::Paused { .. } | Phase::Pausing { .. } => self.pausing.push(reply),
                 _ => match self.feed(Input::Command(Command::Pause)) {
                     Ok(()) => self.pausing.push(reply),
-                    Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
+                    Err(refusal) => drop(reply.send(Err(self.refuse_call(refusal)))),
                 },
             },
             Order::Resume(reply) => match self.machine.phase() {
                 Phase::Running { .. } => drop(reply.send(Ok(SignalResult::Done))),
                 _ => match self.feed(Input::Command(Command::Resume)) {
                     Ok(()) => self.resuming.push(reply),
-                    Err(refusal) => drop(reply.send(Err(OrderError::Refused(refusal)))),
+                    Err(refusal) => drop(reply.send(Err(self.refuse_call(refusal)))),
                 },
             },
         }
@@ -120,10 +120,10 @@ impl RunTask {
 
     pub(super) fn answer_waiters(&mut self) {
         let phase = self.machine.phase();
-        let refusal = match phase {
+        let refused = self.refuse_call(match phase {
             Phase::Closed(_) | Phase::Forgotten(_) => Refusal::Ended,
             _ => Refusal::Stopping,
-        };
+        });
         match phase {
             Phase::Pausing { .. } | Phase::Paused { .. } => {}
             Phase::Running { .. } => {
@@ -131,12 +131,12 @@ impl RunTask {
                 let partial = || Ok(result.clone().unwrap_or(SignalResult::Partial(Vec::new())));
                 answer(&mut self.pausing, partial);
             }
-            _ => answer(&mut self.pausing, || Err(OrderError::Refused(refusal))),
+            _ => answer(&mut self.pausing, || Err(refused.clone())),
         }
         match phase {
             Phase::Resuming { .. } => {}
             Phase::Running { .. } => answer(&mut self.resuming, || Ok(SignalResult::Done)),
-            _ => answer(&mut self.resuming, || Err(OrderError::Refused(refusal))),
+            _ => answer(&mut self.resuming, || Err(refused.clone())),
         }
     }
 }

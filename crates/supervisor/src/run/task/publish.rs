@@ -8,7 +8,9 @@ use crate::{
     },
     run::output::Output,
 };
-use kennel_lifecycle::{EndReason, NeverRan, Outcome, Phase, RunState, StartFailure, StartStage};
+use kennel_lifecycle::{
+    EndReason, NeverRan, Outcome, Phase, Refusal, RunState, StartFailure, StartStage,
+};
 use kennel_store::Times;
 use std::sync::Arc;
 
@@ -47,16 +49,11 @@ impl RunTask {
             Phase::Closed(outcome) => Some(outcome),
             _ => None,
         };
-        let waits = closed.is_some() && self.attempts.has_next_attempt();
+        let waits = self.waits();
         let outcome = closed.filter(|_| !waits);
         let exit = match closed {
             Some(outcome) => outcome.exit,
             None => self.times().leader_exited.and(self.machine.ends().leader),
-        };
-        let state = if waits {
-            RunState::Backoff
-        } else {
-            phase.public()
         };
         let pause_expires = match phase {
             Phase::Paused { .. } => {
@@ -80,7 +77,7 @@ impl RunTask {
             set(&mut view.run, self.run),
             set_copy(&mut view.owner, &new.owner),
             set(&mut view.node, new.node),
-            set(&mut view.state, state),
+            set(&mut view.state, self.state()),
             set(&mut view.desired, self.desired),
             set(&mut view.attempt, new.attempt),
             set_copy(&mut view.identity, &new.identity),
@@ -108,6 +105,29 @@ impl RunTask {
             set(&mut view.left_stop, None),
         ];
         changes.contains(&true)
+    }
+
+    /// Whether the present attempt has ended, and another one follows.
+    fn waits(&self) -> bool {
+        matches!(self.machine.phase(), Phase::Closed(_)) && self.attempts.has_next_attempt()
+    }
+
+    fn state(&self) -> RunState {
+        if self.waits() {
+            RunState::Backoff
+        } else {
+            self.machine.phase().public()
+        }
+    }
+
+    /// Makes the refusal of a call, with the state for which it is refused: a caller that read the state later could
+    /// find one in which the call is allowed.
+    pub(super) fn refuse_call(&self, refusal: Refusal) -> CallError {
+        CallError::Refused {
+            run: self.run,
+            refusal,
+            state: self.state(),
+        }
     }
 
     /// Returns the result of the start, where that is decided. A failure is reported when nothing of the run is left

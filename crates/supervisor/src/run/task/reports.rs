@@ -1,10 +1,7 @@
 //! Handles the keeper's reports of a run, and the results of work that its task has started.
 
 use super::{Done, Room, RunTask, answer, attempts::Stage};
-use crate::{
-    base::{calls::CallError, clock, view::StartAnswer},
-    registry::OrderError,
-};
+use crate::base::{calls::CallError, clock, view::StartAnswer};
 use kennel_keeper::client::{ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_lifecycle::{Entry, Report, RowState, Signal, StartFailure, StartStage, limits};
 use kennel_linux::crash_point;
@@ -114,7 +111,7 @@ impl RunTask {
                     answer(&mut self.pausing, || Ok(SignalResult::Done));
                 }
                 if let Report::StateNotRecorded(RowState::Pausing | RowState::Paused) = report {
-                    let away = || Err(OrderError::Call(CallError::StoreUnavailable));
+                    let away = || Err(CallError::StoreUnavailable);
                     answer(&mut self.pausing, away);
                 }
                 // This task removes what exists of the run.

@@ -2,9 +2,9 @@
 //! which request ids they were sent.
 
 use super::RunTask;
-use crate::{
-    base::{calls::SignalCall, ports::Kernel},
-    registry::OrderError,
+use crate::base::{
+    calls::{CallError, SignalCall},
+    ports::Kernel,
 };
 use kennel_keeper::client::{ClientError, Interrupted, Sent, SignalResult};
 use kennel_lifecycle::{Command, Input, Refusal, RunId};
@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 pub(super) enum Signalling {
     Interrupt(
         Option<String>,
-        oneshot::Sender<Result<Interrupted, OrderError>>,
+        oneshot::Sender<Result<Interrupted, CallError>>,
     ),
-    Named(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
+    Named(SignalCall, oneshot::Sender<Result<Sent, CallError>>),
 }
 
 impl Signalling {
@@ -29,7 +29,7 @@ impl Signalling {
     }
 
     async fn send(self, kernel: &dyn Kernel, run: RunId) {
-        let fault = |error: ClientError| OrderError::Call(error.into());
+        let fault = |error: ClientError| error.into();
         // A caller that is gone needs no answer.
         match self {
             Self::Interrupt(id, reply) => {
@@ -55,8 +55,7 @@ impl Signalling {
         }
     }
 
-    fn refuse(self, refusal: Refusal) {
-        let error = OrderError::Refused(refusal);
+    fn refuse(self, error: CallError) {
         match self {
             Self::Interrupt(_, reply) => drop(reply.send(Err(error))),
             Self::Named(_, reply) => drop(reply.send(Err(error))),
@@ -76,13 +75,14 @@ impl RunTask {
 
     /// Refuses a signal; a repeated request is answered that its signal was sent before, whatever the state of the run.
     fn refuse_signal(&mut self, signal: Signalling, refusal: Refusal) {
+        let refused = self.refuse_call(refusal);
         let Some(id) = signal.request_id().map(str::to_owned) else {
-            return signal.refuse(refusal);
+            return signal.refuse(refused);
         };
         self.op(|shared, run, _| async move {
             match shared.kernel.was_sent(run, &id).await {
                 Ok(true) => signal.sent_before(),
-                Ok(false) | Err(_) => signal.refuse(refusal),
+                Ok(false) | Err(_) => signal.refuse(refused),
             }
         });
     }

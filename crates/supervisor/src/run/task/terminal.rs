@@ -1,17 +1,14 @@
 //! Size of a run's terminal, and its report to readers.
 
 use super::{Done, RunTask};
-use crate::{
-    base::calls::{CallError, ResizeCall},
-    registry::OrderError,
-};
+use crate::base::calls::{CallError, ResizeCall};
 use kennel_keeper::client::{ClientError, Resized};
 use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
 use kennel_linux::crash_point;
 use tokio::sync::oneshot;
 
 /// Channel of the answer to a change of size.
-pub(super) type ResizeReply = oneshot::Sender<Result<(), OrderError>>;
+pub(super) type ResizeReply = oneshot::Sender<Result<(), CallError>>;
 
 /// Result of a change of size.
 #[derive(Debug)]
@@ -44,11 +41,11 @@ impl RunTask {
         let attempt = self.new.attempt;
         let error = if call.expected_attempt.is_some_and(|meant| meant != attempt) {
             let run = self.run;
-            OrderError::Call(CallError::OtherAttempt { run, attempt })
+            CallError::OtherAttempt { run, attempt }
         } else if self.new.policy().kind != kennel_lifecycle::RunKind::Terminal {
-            OrderError::Call(CallError::NotOnTerminal { run: self.run })
+            CallError::NotOnTerminal { run: self.run }
         } else if self.terminal_now().is_none() || self.times().started.is_none() {
-            OrderError::Refused(Refusal::NotRunningYet)
+            self.refuse_call(Refusal::NotRunningYet)
         } else {
             return self.op(move |shared, run, done| async move {
                 let result = shared.kernel.resize(run, attempt, call.size).await;
@@ -68,7 +65,6 @@ impl RunTask {
     pub(super) fn resized(&mut self, done: ResizeDone) {
         crash_point!("terminal.resized");
         let run = self.run;
-        let refused = |refusal| Err(OrderError::Refused(refusal));
         let answer = match done.result {
             Ok(Resized::Done) => {
                 if done.attempt == self.new.attempt && self.terminal != Some(done.call.size) {
@@ -78,17 +74,17 @@ impl RunTask {
                 }
                 Ok(())
             }
-            Ok(Resized::NoTerminal) => Err(OrderError::Call(CallError::NotOnTerminal { run })),
-            Ok(Resized::OtherAttempt) => Err(OrderError::Call(CallError::OtherAttempt {
+            Ok(Resized::NoTerminal) => Err(CallError::NotOnTerminal { run }),
+            Ok(Resized::OtherAttempt) => Err(CallError::OtherAttempt {
                 run,
                 attempt: self.new.attempt,
-            })),
+            }),
             Ok(Resized::Failed(errno)) => {
                 let what = format!("the terminal could not be resized (errno {errno})");
-                Err(OrderError::Call(CallError::Internal(what)))
+                Err(CallError::Internal(what))
             }
-            Ok(Resized::Gone) => refused(Refusal::Stopping),
-            Err(error) => Err(OrderError::Call(error.into())),
+            Ok(Resized::Gone) => Err(self.refuse_call(Refusal::Stopping)),
+            Err(error) => Err(error.into()),
         };
         drop(done.reply.send(answer));
     }
