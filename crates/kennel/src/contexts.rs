@@ -9,8 +9,8 @@ use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs,
-    os::unix::fs::DirBuilderExt as _,
+    fs::File,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -68,19 +68,25 @@ impl Contexts {
         })
     }
 
-    /// Writes the file, whole or not at all, for this user alone.
-    pub(crate) fn write(&self, here: &Surroundings) -> Result<(), Failure> {
+    /// Changes the file, whole or not at all, for this user alone. Others that change it wait meanwhile.
+    pub(crate) fn change(
+        here: &Surroundings,
+        change: impl FnOnce(&mut Self) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let path = path(here).ok_or_else(|| {
             Failure::new("there is no place for contexts: neither XDG_CONFIG_HOME nor HOME is set")
         })?;
-        let text = toml::to_string(self).map_err(because("cannot write contexts"))?;
+        let cannot =
+            |cause: io::Error| Failure::new(format!("cannot write {}: {cause}", path.display()));
         let dir = path.parent().unwrap_or(Path::new("/"));
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .and_then(|()| own_file::replace(&path, text.as_bytes()))
-            .map_err(because(format_args!("cannot write {}", path.display())))
+        own_file::make_dir(dir).map_err(cannot)?;
+        // The directory: the file is replaced. The lock ends with its descriptor.
+        let lock = File::open(dir).map_err(cannot)?;
+        lock.lock().map_err(cannot)?;
+        let mut contexts = Self::read(here)?;
+        change(&mut contexts)?;
+        let text = toml::to_string(&contexts).map_err(because("cannot write contexts"))?;
+        own_file::replace(&path, text.as_bytes()).map_err(cannot)
     }
 
     /// Returns the context of a name, which must exist.
@@ -112,7 +118,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::{fs, os::unix::fs::PermissionsExt as _, thread};
 
     fn in_dir(dir: &Path) -> Surroundings {
         Surroundings::of(&[("XDG_CONFIG_HOME", dir.to_str().expect("UTF-8"))])
@@ -132,7 +138,12 @@ mod tests {
             current: Some("prod".to_owned()),
             entries: [("prod".to_owned(), context)].into(),
         };
-        contexts.write(&here).expect("written");
+        let wanted = contexts.clone();
+        let change = |contexts: &mut Contexts| {
+            *contexts = wanted;
+            Ok(())
+        };
+        Contexts::change(&here, change).expect("written");
         assert_eq!(Contexts::read(&here).expect("it is there"), contexts);
         let file = path(&here).expect("a place");
         let mode = |path: &Path| {
@@ -153,6 +164,28 @@ mod tests {
             refused.contains("caa") && refused.contains("line 3"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn changes_at_the_same_time_are_all_made() {
+        const MANY: usize = 24;
+        let dir = tempfile::tempdir().expect("a directory");
+        let here = in_dir(dir.path());
+        thread::scope(|scope| {
+            for number in 0..MANY {
+                let here = &here;
+                scope.spawn(move || {
+                    let add = |contexts: &mut Contexts| {
+                        let name = format!("c{number}");
+                        contexts.entries.insert(name, Context::default());
+                        Ok(())
+                    };
+                    Contexts::change(here, add).expect("changed");
+                });
+            }
+        });
+        let contexts = Contexts::read(&here).expect("it is there");
+        assert_eq!(contexts.entries.len(), MANY);
     }
 
     #[test]

@@ -220,7 +220,11 @@ mod tests {
                 .map(|name| (name.to_owned(), context(name)))
                 .into(),
         };
-        contexts.write(&here(&dir, &[])).expect("written");
+        let write = |there: &mut Contexts| {
+            *there = contexts;
+            Ok(())
+        };
+        Contexts::change(&here(&dir, &[]), write).expect("written");
         dir
     }
 

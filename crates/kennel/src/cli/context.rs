@@ -19,20 +19,20 @@ pub(crate) fn context(
     command: ContextCommand,
     here: &Surroundings,
 ) -> Result<(), Failure> {
-    let contexts = Contexts::read(here)?;
     let is_json = client
         .output
         .as_ref()
         .is_some_and(|form| *form == Format::Json);
     match command {
-        ContextCommand::Ls => list(&contexts, here, is_json),
-        ContextCommand::Use(of) => use_one(contexts, &of.name, here),
-        ContextCommand::Set(new) => set(contexts, client, new, here),
+        ContextCommand::Ls => list(&Contexts::read(here)?, here, is_json),
+        ContextCommand::Use(of) => use_one(&of.name, here),
+        ContextCommand::Set(new) => set(client, new, here),
         ContextCommand::Show { name } => {
+            let contexts = Contexts::read(here)?;
             let name = name.or_else(|| contexts.current.clone());
             show(&contexts, name.as_deref().unwrap_or(DEFAULT), here, is_json)
         }
-        ContextCommand::Rm(of) => remove(contexts, &of.name, here),
+        ContextCommand::Rm(of) => remove(&of.name, here),
     }
 }
 
@@ -75,12 +75,14 @@ fn default_server(here: &Surroundings) -> String {
         .map_or_else(|_| "none".to_owned(), |address| address.to_string())
 }
 
-fn use_one(mut contexts: Contexts, name: &str, here: &Surroundings) -> Result<(), Failure> {
-    if name != DEFAULT {
-        contexts.get(name)?;
-    }
-    contexts.current = (name != DEFAULT).then(|| name.to_owned());
-    contexts.write(here)?;
+fn use_one(name: &str, here: &Surroundings) -> Result<(), Failure> {
+    Contexts::change(here, |contexts| {
+        if name != DEFAULT {
+            contexts.get(name)?;
+        }
+        contexts.current = (name != DEFAULT).then(|| name.to_owned());
+        Ok(())
+    })?;
     for variable in ["KENNEL_SERVER", "KENNEL_CONTEXT"] {
         if here.var(variable).is_some() {
             note(&format_args!(
@@ -91,12 +93,7 @@ fn use_one(mut contexts: Contexts, name: &str, here: &Surroundings) -> Result<()
     Ok(())
 }
 
-fn set(
-    mut contexts: Contexts,
-    client: &ClientArgs,
-    new: NewContext,
-    here: &Surroundings,
-) -> Result<(), Failure> {
+fn set(client: &ClientArgs, new: NewContext, here: &Surroundings) -> Result<(), Failure> {
     contexts::check_name(&new.name)?;
     let Some(server) = &client.server else {
         return Err(Failure::new("a context needs a server")
@@ -121,11 +118,13 @@ fn set(
         );
     }
     context.server = target.address.to_string();
-    contexts.entries.insert(new.name.clone(), context);
-    if new.uses {
-        contexts.current = Some(new.name);
-    }
-    contexts.write(here)
+    Contexts::change(here, |contexts| {
+        contexts.entries.insert(new.name.clone(), context);
+        if new.uses {
+            contexts.current = Some(new.name);
+        }
+        Ok(())
+    })
 }
 
 /// Makes the path absolute: the file is found from any directory.
@@ -176,12 +175,14 @@ fn show(
     print(&text)
 }
 
-fn remove(mut contexts: Contexts, name: &str, here: &Surroundings) -> Result<(), Failure> {
-    contexts.get(name)?;
-    contexts.entries.remove(name);
-    if contexts.current.as_deref() == Some(name) {
-        contexts.current = None;
-        note(&"it was the current context; the default is now");
-    }
-    contexts.write(here)
+fn remove(name: &str, here: &Surroundings) -> Result<(), Failure> {
+    Contexts::change(here, |contexts| {
+        contexts.get(name)?;
+        contexts.entries.remove(name);
+        if contexts.current.as_deref() == Some(name) {
+            contexts.current = None;
+            note(&"it was the current context; the default is now");
+        }
+        Ok(())
+    })
 }
