@@ -28,6 +28,7 @@ pub mod own_file;
 pub mod own_process;
 pub mod own_signals;
 pub mod own_state;
+pub mod own_streams;
 pub mod own_terminal;
 pub mod peer;
 pub mod pidfd;

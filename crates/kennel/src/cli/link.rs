@@ -10,8 +10,9 @@ use crate::{
 };
 use kennel_client as client;
 use kennel_client::{Address, ConnectError, Connection};
+use kennel_linux::own_streams;
 use kennel_proto::pb;
-use std::{io, time::Duration};
+use std::{io, os::fd::AsFd, time::Duration};
 
 /// A server that answered.
 pub(crate) struct Link {
@@ -206,9 +207,8 @@ pub(crate) fn print_exact(text: &str) -> Result<(), Failure> {
 }
 
 /// Writes to standard output or standard error at once: a reader that went away is not an error.
-pub(crate) fn write(mut to: impl io::Write, bytes: &[u8]) -> Result<(), Failure> {
-    let written = to.write_all(bytes).and_then(|()| to.flush());
-    written.map_err(|cause| match cause.kind() {
+pub(crate) fn write(to: impl AsFd, bytes: &[u8]) -> Result<(), Failure> {
+    own_streams::write_all(to, bytes).map_err(|cause| match cause.kind() {
         io::ErrorKind::BrokenPipe => Failure::reader_gone(),
         _ => Failure::output_failed(&cause),
     })

@@ -3,11 +3,11 @@
 use super::write::{PIECE_BYTES, Writer};
 use crate::failure::because;
 use kennel_client::Connection;
-use kennel_linux::own_terminal;
+use kennel_linux::{own_streams::Input, own_terminal};
 use kennel_proto::pb;
 use std::{
     fs::File,
-    io::{self, ErrorKind, IsTerminal, Read},
+    io::{self, IsTerminal, Read},
     os::{fd::AsFd, unix::fs::MetadataExt},
     thread,
     time::Duration,
@@ -16,6 +16,9 @@ use tokio::sync::mpsc;
 
 /// Time between two checks whether this process is in the terminal's foreground again: its shell does not notify it.
 const FOREGROUND_LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Time after which a command that still runs is taken for one that reads its input: the end of many others comes
+/// first, and those need no word about input that cannot be read.
+const READS_AFTER: Duration = Duration::from_millis(200);
 /// The server's reasons where the input of an attempt has no reader any more: no error.
 const OVER: [&str; 4] = [
     "INPUT_CLOSED",
@@ -65,22 +68,33 @@ pub(super) fn end_of_file(last: Option<u8>) -> &'static [u8] {
     }
 }
 
-/// Passes all of standard input to a run, and its end. A run that reads no more, or has ended, needs none.
+/// Passes all of standard input to a run, and its end. A run that reads no more, or has ended, needs none. Input that
+/// cannot be read ends there.
 pub(super) async fn forward(connection: Connection, run_id: String, on_terminal: bool) {
     let forwarded = async {
         let mut writer = Writer::begin(&connection, &run_id, None).await?;
-        let mut pieces = pieces();
-        let mut last = None;
+        let mut pieces = pieces(PIECE_BYTES);
+        let (mut last, mut failed) = (None, None);
         while let Some(piece) = pieces.recv().await {
-            let piece = piece.map_err(because("cannot read standard input"))?;
-            last = piece.last().copied();
-            writer.piece(piece).await?;
+            match piece {
+                Ok(piece) => {
+                    last = piece.last().copied();
+                    writer.piece(piece).await?;
+                }
+                Err(cause) => failed = Some(cause),
+            }
+        }
+        if failed.is_some() {
+            tokio::time::sleep(READS_AFTER).await;
         }
         if on_terminal {
-            writer.piece(end_of_file(last).to_vec()).await
+            writer.piece(end_of_file(last).to_vec()).await?;
         } else {
-            writer.close().await
+            writer.close().await?;
         }
+        failed.map_or(Ok(()), |cause| {
+            Err(because("cannot read standard input")(cause))
+        })
     };
     if let Err(failure) = forwarded.await
         && !OVER.iter().any(|reason| failure.is(reason))
@@ -89,21 +103,20 @@ pub(super) async fn forward(connection: Connection, run_id: String, on_terminal:
     }
 }
 
-/// Returns the data of standard input, read by a thread that ends with this process: such a read cannot be cancelled.
-/// One piece is read ahead.
-fn pieces() -> mpsc::Receiver<io::Result<Vec<u8>>> {
+/// Returns the data of standard input in pieces of at most so many bytes, read by a thread that ends with this process:
+/// such a read cannot be cancelled. One piece is read ahead; nothing follows an error.
+pub(super) fn pieces(bytes_max: usize) -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (sender, pieces) = mpsc::channel(1);
     thread::spawn(move || {
-        let mut stdin = io::stdin().lock();
+        let stdin = io::stdin();
         if stdin.is_terminal() {
             own_terminal::fail_reads_in_background();
         }
-        let mut buffer = vec![0; PIECE_BYTES];
+        let mut buffer = vec![0; bytes_max];
         loop {
-            let piece = match stdin.read(&mut buffer) {
+            let piece = match Input.read(&mut buffer) {
                 Ok(0) => return,
                 Ok(bytes) => Ok(buffer[..bytes].to_vec()),
-                Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
                 // Another job of the shell is in the foreground.
                 Err(_) if stdin.is_terminal() && !own_terminal::is_in_foreground() => {
                     thread::sleep(FOREGROUND_LOOK_EVERY);

@@ -6,7 +6,10 @@ use crate::{
     terminal_text::Pieces,
 };
 use kennel_proto::pb;
-use std::io::{self, IsTerminal, Write};
+use std::{
+    io::{self, IsTerminal},
+    os::fd::AsFd,
+};
 
 /// Writes output to its stream, and ensures that none is missing.
 pub(crate) struct Sink {
@@ -94,7 +97,7 @@ impl Sink {
     }
 }
 
-fn show(to: impl Write, shown: &mut Option<Pieces>, data: &[u8]) -> Result<(), Failure> {
+fn show(to: impl AsFd, shown: &mut Option<Pieces>, data: &[u8]) -> Result<(), Failure> {
     match shown {
         Some(pieces) => write(to, pieces.next(data).as_bytes()),
         None => write(to, data),

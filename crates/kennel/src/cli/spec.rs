@@ -11,6 +11,7 @@ use crate::{
     values::StopStep,
 };
 use kennel_lifecycle::limits::INITIAL_INPUT_BYTES_MAX;
+use kennel_linux::own_streams::Input;
 use kennel_proto::pb;
 use std::{
     fs::File,
@@ -316,7 +317,7 @@ fn value<C: Default + Into<i32>>(flag: Option<impl Into<C>>) -> i32 {
 /// Reads this file, up to the size that a spec permits.
 pub(crate) fn input(file: &Path) -> Result<Vec<u8>, Failure> {
     let bytes = if file == Path::new("-") {
-        at_most(io::stdin().lock())
+        at_most(Input)
     } else {
         File::open(file).and_then(at_most)
     };

@@ -4,7 +4,10 @@ use super::{
     link::{Link, print_exact, refused},
     run::TIMED_OUT,
 };
-use crate::{args::WaitOutputArgs, failure::Failure};
+use crate::{
+    args::WaitOutputArgs,
+    failure::{Failure, note},
+};
 use kennel_client as client;
 use kennel_proto::{
     json,
@@ -28,7 +31,9 @@ pub(crate) async fn wait_output(link: &Link, args: WaitOutputArgs) -> Result<u8,
     };
     let response = answered.map_err(refused)?;
     if response.incomplete {
-        eprintln!("warning: output of run {run_id} is no longer kept, a match may be missing");
+        note(&format_args!(
+            "output of run {run_id} is no longer kept, a match may be missing"
+        ));
     }
     match &response.result {
         Some(Found::Match(found)) => {

@@ -7,6 +7,7 @@ use super::{
 use crate::{args::WriteArgs, failure::Failure};
 use kennel_client as client;
 use kennel_client::Connection;
+use kennel_linux::own_streams::Input;
 use kennel_proto::{json, pb};
 use std::{
     fs::File,
@@ -50,7 +51,7 @@ impl Source {
                     return Err(failure.hint(hint));
                 }
             },
-            _ => Box::new(io::stdin()),
+            _ => Box::new(Input),
         };
         Ok(Self(Some(source)))
     }
