@@ -22,8 +22,8 @@ pub use credentials::{Credentials, CredentialsError, Tls, Token};
 pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 pub use health::check_health;
-/// Sequence that resets a terminal's modes (mouse, pasting, keypad, cursor) to their initial state.
-pub use kennel_lifecycle::MODES_AT_FIRST;
+/// Sequence that undoes what an attached command has set in this terminal.
+pub use kennel_lifecycle::put_terminal_back;
 pub use kennel_proto::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };

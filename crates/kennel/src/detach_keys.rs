@@ -77,6 +77,12 @@ impl DetachKeys {
         }
         (through, false)
     }
+
+    /// Returns the typed keys that wait for the next one: they are for the run.
+    pub(crate) fn release(&mut self) -> Vec<u8> {
+        let waiting = std::mem::take(&mut self.typed);
+        self.keys[..waiting].to_vec()
+    }
 }
 
 #[cfg(test)]
@@ -122,5 +128,14 @@ mod tests {
         );
         assert_eq!(filter("a,a,b", &[b"aaab"]), (b"a".to_vec(), true));
         assert_eq!(filter("", &[b"\x10\x11"]), (b"\x10\x11".to_vec(), false));
+    }
+
+    #[test]
+    fn released_keys_no_longer_leave() {
+        let mut keys = DetachKeys::default();
+        assert_eq!(keys.filter(b"a\x10"), (b"a".to_vec(), false));
+        assert_eq!(keys.release(), b"\x10");
+        assert_eq!(keys.release(), b"");
+        assert_eq!(keys.filter(b"\x11"), (b"\x11".to_vec(), false));
     }
 }

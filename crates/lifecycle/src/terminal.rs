@@ -100,8 +100,3 @@ impl RunSpec {
         }
     }
 }
-
-/// Sequence that resets a terminal to its initial modes: no mouse, focus and pasting reports, its own keypad and
-/// cursor.
-pub const MODES_AT_FIRST: &str =
-    "\x1b[?9;12;66;1000;1001;1002;1003;1004;1005;1006;1015;1016;2004l\x1b[?1007h\x1b>\x1b[0 q";

@@ -8,7 +8,7 @@ use kennel_lifecycle::TerminalSize;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice},
-    sys::termios::{LocalFlags, SpecialCharacterIndices, tcgetattr},
+    sys::termios::{InputFlags, LocalFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr},
     unistd::pipe2,
 };
 use portable_pty::{MasterPty, PtySize, native_pty_system};
@@ -113,6 +113,10 @@ impl Terminal {
         };
         // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
         let slave = unsafe { OwnedFd::from_raw_fd(peer) };
+        let mut settings = tcgetattr(&slave)?;
+        // A terminal's user types UTF-8: backspace erases a character, not a byte.
+        settings.input_flags.insert(InputFlags::IUTF8);
+        tcsetattr(&slave, SetArg::TCSANOW, &settings)?;
         fcntl(fd, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
         let master = Rc::new(fd.try_clone_to_owned()?);
         let (relay_read, relay_write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
@@ -242,7 +246,6 @@ pub fn probe() -> io::Result<Result<(), NoPty>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::termios::{SetArg, tcsetattr};
 
     #[test]
     fn obstacles_to_a_terminal_are_distinguished() {
@@ -286,6 +289,20 @@ mod tests {
         assert_eq!(flags(&slave, FcntlArg::F_GETFL) & libc::O_NONBLOCK, 0);
         // The key has no effect here: no process is in the foreground.
         assert_eq!(terminal.type_interrupt(), TypedInterrupt::ForTerminal);
+    }
+
+    #[test]
+    fn backspace_erases_a_character_of_several_bytes() {
+        let size = TerminalSize::default();
+        let (terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
+        let typed = "a\u{e9}\u{7f}\n".as_bytes();
+        assert_eq!(
+            nix::unistd::write(terminal.master(), typed),
+            Ok(typed.len())
+        );
+        let mut line = [0; 8];
+        let read = nix::unistd::read(&slave, &mut line).expect("a line");
+        assert_eq!(&line[..read], b"a\n");
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! State that a command has set in its terminal besides the screen: the title of the window, and the reporting modes of
-//! keys, mouse and pasted text. See ctlseqs of xterm(1).
+//! State that a command has set in its terminal besides the screen: the title of the window, and the modes of keys,
+//! mouse and the like. See ctlseqs of xterm(1).
 
+use kennel_lifecycle::repeated_mode;
 use std::{collections::BTreeSet, fmt::Write, mem};
 
 /// Longest title that is stored, in bytes.
@@ -9,27 +10,26 @@ const TITLE_BYTES_MAX: usize = 1024;
 const PARAMETERS_BYTES_MAX: usize = 64;
 /// Most titles on the stack (XTWINOPS 22).
 const TITLES_KEPT_MAX: usize = 10;
-
-/// The private modes that are tracked: mouse (9, 1000 to 1006, 1015, 1016), wheel as keys (1007), focus (1004), keypad
-/// (66), bracketed paste (2004), blinking cursor (12).
-const MODES: [u16; 14] = [
-    9, 12, 66, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004,
-];
-
-/// The mode that is on in a terminal initially.
-const WHEEL_AS_KEYS: u16 = 1007;
+/// Most flags of the keyboard on the stack of a screen; beyond, the oldest are dropped.
+const KEYBOARDS_MAX: usize = 16;
 
 /// The state that was set.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Marks {
     state: State,
     /// Parameters of the present sequence.
     parameters: String,
     title: Option<String>,
     titles_kept: Vec<Option<String>>,
-    on: BTreeSet<u16>,
+    /// The modes that are not as at first.
+    changed: BTreeSet<u16>,
     keypad: bool,
     cursor_style: u8,
+    /// Level of `modifyOtherKeys`.
+    other_keys: u8,
+    /// Flags of the kitty keyboard protocol, of the main and of the alternate screen; the last is in force.
+    keyboards: [Vec<u8>; 2],
+    is_alternate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +52,12 @@ impl Default for Marks {
             parameters: String::new(),
             title: None,
             titles_kept: Vec::new(),
-            on: [WHEEL_AS_KEYS].into(),
+            changed: BTreeSet::new(),
             keypad: false,
             cursor_style: 0,
+            other_keys: 0,
+            keyboards: [Vec::new(), Vec::new()],
+            is_alternate: false,
         }
     }
 }
@@ -152,15 +155,15 @@ impl Marks {
                 let Some(modes) = parameters.strip_prefix('?') else {
                     return;
                 };
-                for mode in modes.split(';').filter_map(|mode| mode.parse().ok()) {
-                    if !MODES.contains(&mode) {
-                        continue;
-                    }
-                    if last == 'h' {
-                        self.on.insert(mode);
-                    } else {
-                        self.on.remove(&mode);
-                    }
+                for number in modes.split(';').filter_map(|mode| mode.parse().ok()) {
+                    self.set(number, last == 'h');
+                }
+            }
+            (_, 'u') => self.set_keyboard(&parameters),
+            (">4" | ">" | ">4;", 'm') | (">4", 'n') => self.other_keys = 0,
+            (_, 'm') => {
+                if let Some(level) = parameters.strip_prefix(">4;") {
+                    self.other_keys = level.parse().unwrap_or(0);
                 }
             }
             (_, 'q') => {
@@ -181,15 +184,66 @@ impl Marks {
         }
     }
 
-    /// Writes the sequences that set this state in another terminal, after [`MODES_AT_FIRST`].
-    pub(super) fn dump(&self, text: &mut String) {
-        for mode in &self.on {
-            if *mode != WHEEL_AS_KEYS {
-                let _ = write!(text, "\x1b[?{mode}h");
-            }
+    fn set(&mut self, number: u16, is_on: bool) {
+        if let 47 | 1047 | 1049 = number {
+            self.is_alternate = is_on;
         }
-        if !self.on.contains(&WHEEL_AS_KEYS) {
-            let _ = write!(text, "\x1b[?{WHEEL_AS_KEYS}l");
+        match repeated_mode(number) {
+            Some(at_first) if at_first != is_on => self.changed.insert(number),
+            _ => self.changed.remove(&number),
+        };
+    }
+
+    /// Handles the sequences of the kitty keyboard protocol. A pop of more than there are leaves none.
+    fn set_keyboard(&mut self, parameters: &str) {
+        let stack = &mut self.keyboards[usize::from(self.is_alternate)];
+        let mut numbers = parameters.get(1..).unwrap_or_default().split(';');
+        let mut next = || numbers.next().and_then(|number| number.parse::<u8>().ok());
+        let (first, second) = (next(), next());
+        let flags = first.unwrap_or(0);
+        match parameters.as_bytes().first() {
+            Some(b'>') => {
+                if stack.len() == KEYBOARDS_MAX {
+                    stack.remove(0);
+                }
+                stack.push(flags);
+            }
+            Some(b'<') => {
+                let pops = first.unwrap_or(1).max(1);
+                stack.truncate(stack.len().saturating_sub(pops.into()));
+            }
+            Some(b'=') => {
+                let before = stack.pop().unwrap_or(0);
+                stack.push(match second {
+                    Some(2) => before | flags,
+                    Some(3) => before & !flags,
+                    _ => flags,
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes the sequences that set this state in another terminal whose modes are as at first.
+    pub(super) fn dump(&self, text: &mut String) {
+        for mode in &self.changed {
+            let last = if repeated_mode(*mode) == Some(true) {
+                'l'
+            } else {
+                'h'
+            };
+            let _ = write!(text, "\x1b[?{mode}{last}");
+        }
+        if self.other_keys != 0 {
+            let _ = write!(text, "\x1b[>4;{}m", self.other_keys);
+        }
+        let [main, alternate] = self.keyboards.each_ref().map(|stack| {
+            let pushes = stack.iter().map(|flags| format!("\x1b[>{flags}u"));
+            pushes.collect::<String>()
+        });
+        text.push_str(&main);
+        if !alternate.is_empty() {
+            let _ = write!(text, "\x1b[?1047h{alternate}\x1b[?1047l");
         }
         if self.keypad {
             text.push_str("\x1b=");

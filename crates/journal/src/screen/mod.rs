@@ -7,11 +7,9 @@ mod marks;
 mod steps;
 
 use avt::{Parser, ScreenKind, Terminal, parser::Function};
-use kennel_lifecycle::TerminalSize;
+use kennel_lifecycle::{KEYBOARD_AT_FIRST, TerminalSize, modes_at_first};
 use marks::Marks;
 use std::fmt::Write as _;
-
-use kennel_lifecycle::MODES_AT_FIRST;
 
 /// Most characters of a grid. A larger terminal is not drawn: its model would take the memory that the service needs.
 pub const SCREEN_CELLS_MAX: u32 = 1 << 18;
@@ -19,12 +17,9 @@ pub const SCREEN_CELLS_MAX: u32 = 1 << 18;
 /// Ends an unfinished escape sequence (CAN of ECMA-48).
 const CANCEL: char = '\u{18}';
 
-/// Resets the attributes of a terminal, both screens and their saved cursors: RIS would also remove the scrollback.
-const AS_AT_FIRST: &str = concat!(
-    "\x1b[?1047h\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7",
-    "\x1b[?1047l\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7",
-    "\x1b(B\x1b)B\x0f\x1b[4l\x1b[20l\x1b[?1l\x1b[?25h",
-);
+/// Resets the attributes of a terminal, the screen that is shown and its saved cursor: RIS would also remove the
+/// scrollback.
+const SCREEN_AT_FIRST: &str = "\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7";
 
 /// Initial columns between the tab stops of a terminal.
 const TAB_WIDTH: usize = 8;
@@ -288,9 +283,17 @@ impl Screen {
     }
 
     fn repaint(&self) -> Vec<u8> {
-        let mut text = String::from(AS_AT_FIRST);
+        let mut text = [
+            "\x1b[?1047h",
+            SCREEN_AT_FIRST,
+            KEYBOARD_AT_FIRST,
+            "\x1b[?1047l",
+            SCREEN_AT_FIRST,
+            "\x1b(B\x1b)B\x0f\x1b[2;4;20l",
+            &modes_at_first(),
+        ]
+        .concat();
         reset_tab_stops(&mut text, self.size().cols);
-        text.push_str(MODES_AT_FIRST);
         self.marks.dump(&mut text);
         // Ends with the beginning of an escape sequence. Not every terminal knows the one-letter forms of C1 in UTF-8.
         for letter in self.terminal.dump().chars() {

@@ -81,6 +81,57 @@ fn title_and_modes_are_repeated() {
     assert_eq!(screen.picture(), empty);
 }
 
+/// Sets every mode, and leaves the cursor in the third line and fourth column.
+const EVERY_MODE: &[u8] =
+    b"\x1b[=3;1u\x1b[>7u\x1b[?1;5;9;12;66;1000h\x1b[?8;1007l\x1b[?1004;1006;2004;2026;2031;2048h\
+    \x1b[>4;2m\x1b=\x1b[4 q\x1b[4;20h\x1b[?25;7l\x1b[?6h\x1b[2;5r\x1b[1;31m\x1b(0\x1b[2;4H";
+
+#[test]
+fn late_client_has_the_modes_of_keyboard_and_screen() {
+    for leaves in [b"".as_slice(), b"\x1b[?1049h", b"\x1b[<u\x1b[=8;2u\x1b[>4m"] {
+        let mut there = Screen::new(SIZE);
+        there.feed(b"\x1b[?1049h\x1b[>1u\x1b[>5u\x1b[?1049l");
+        there.feed(EVERY_MODE);
+        there.feed(leaves);
+        let repaint = String::from_utf8(there.picture().repaint).expect("it is text");
+        assert!(
+            repaint.contains("\x1b[?1047h\x1b[>1u\x1b[>5u"),
+            "{repaint:?}"
+        );
+        let mut late = Screen::new(SIZE);
+        late.feed(b"\x1b[?1049h\x1b[>2u\x1b[>4;1m\x1b[?2026h");
+        late.feed(&there.picture().repaint);
+        assert_eq!(late.marks, there.marks, "{}", leaves.escape_ascii());
+        for screen in [&mut there, &mut late] {
+            screen.feed(b"\x1b[<u\x1b[?1049l\x1b[<2u");
+        }
+        assert_eq!(late.marks, there.marks, "{}", leaves.escape_ascii());
+    }
+}
+
+#[test]
+fn terminal_is_put_back_where_the_cursor_stands() {
+    for within in [b"".as_slice(), b"\x1b[?1049h\x1b[>5u"] {
+        let mut screen = Screen::new(SIZE);
+        screen.feed(EVERY_MODE);
+        let cursor = screen.picture().cursor;
+        assert_eq!(cursor, (2, 3));
+        screen.feed(within);
+        screen.feed(kennel_lifecycle::put_terminal_back().as_bytes());
+        let after = screen.picture();
+        assert_eq!(screen.marks, Marks::default());
+        assert!(!after.is_alternate && after.cursor_visible);
+        if within.is_empty() {
+            assert_eq!(after.cursor, cursor);
+        }
+        // Neither origin mode, margins, insertion, letters nor colours are left.
+        screen.feed(b"\x1b[H0123456789abcdefghij\x1b[Hq");
+        let after = screen.picture();
+        assert_eq!(text(&after)[0], "q123456789abcdefghij");
+        assert_eq!(after.lines[0].spans[0].style, Style::default());
+    }
+}
+
 #[test]
 fn resize_changes_the_grid_and_oversize_is_undrawn() {
     let mut screen = Screen::new(SIZE);
@@ -220,6 +271,13 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
         b"\x1b[g",
         b"\x1bH",
         b"        \x1b[g",
+        b"\x1b[>1u",
+        b"\x1b[=5;2u",
+        b"\x1b[<u",
+        b"\x1b[>4;2m",
+        b"\x1b[?6h",
+        b"\x1b[?2026h",
+        b"\x1b[?8l",
     ];
     let fixed: Vec<Vec<u8>> = fixed.iter().map(|piece| piece.to_vec()).collect();
     let piece = prop_oneof![

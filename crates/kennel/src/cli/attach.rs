@@ -3,33 +3,32 @@
 use super::{
     link::{self, Link, refused},
     run,
-    run_input::end_of_file,
+    run_input::{end_of_file, pieces},
 };
 use crate::{
     args::AttachArgs,
     detach_keys::DetachKeys,
-    failure::{Failure, because},
+    failure::{Failure, because, note},
 };
-use kennel_client::{Attachment, MODES_AT_FIRST};
+use kennel_client::{Attachment, put_terminal_back};
 use kennel_linux::own_terminal::{self, RawMode};
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
 use std::{
-    io::{self, IsTerminal as _, Read},
+    io::{self, IsTerminal as _},
     time::Duration,
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
+    time::{Instant, sleep_until},
 };
 
 /// Bytes read from standard input at once.
 const TYPED_BYTES_MAX: usize = 4096;
+/// Longest wait for the next one of the keys that detach: then those that were typed are the command's.
+const NEXT_KEY_MAX: Duration = Duration::from_millis(300);
 /// Longest wait for the delivery of the last input when detaching.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
-/// Sequence that undoes a command's changes to the terminal besides its modes: the alternate screen, margins, letters.
-/// See ctlseqs of xterm(1).
-const AS_BEFORE: &str =
-    "\x1b[?1047l\x1b[?1l\x1b[?7h\x1b[4l\x1b[0m\x1b(B\x0f\x1b[?25h\x1b7\x1b[r\x1b8";
 /// Moves the cursor below the output of a command that continues.
 const LAST_LINE: &[u8] = b"\x1b[999;1H\r\n";
 const BELL: &[u8] = b"\x07";
@@ -82,7 +81,9 @@ pub(crate) async fn stay(link: &Link, run_id: &str, manner: Manner) -> Result<Le
     let left = desk.work().await;
     desk.put_back(matches!(left, Ok(Left::Detached)));
     if let Ok(Left::Detached) = left {
-        eprintln!("kennel: left run {run_id}, which continues; kennel attach {run_id} comes back");
+        note(&format_args!(
+            "left run {run_id}, which continues; kennel attach {run_id} comes back"
+        ));
     }
     left
 }
@@ -92,9 +93,13 @@ struct Desk {
     manner: Manner,
     /// Raw mode of the terminal; absent: standard input is no terminal.
     raw: Option<RawMode>,
-    typed: mpsc::Receiver<Vec<u8>>,
+    typed: mpsc::Receiver<io::Result<Vec<u8>>>,
+    /// Last key that was sent.
+    last: Option<u8>,
+    /// Time at which keys that may detach are sent.
+    due: Option<Instant>,
     resized: Signal,
-    ends: [Signal; 2],
+    ends: [Signal; 4],
     /// Whether this client is the writer.
     writes: bool,
     /// Whether anything was shown that must be undone.
@@ -109,6 +114,8 @@ impl Desk {
             [
                 listen(SignalKind::terminate())?,
                 listen(SignalKind::hangup())?,
+                listen(SignalKind::interrupt())?,
+                listen(SignalKind::quit())?,
             ],
         );
         let mut attachment = Attachment::new(
@@ -125,7 +132,9 @@ impl Desk {
         }
         Ok(Self {
             attachment,
-            typed: typed(),
+            typed: pieces(TYPED_BYTES_MAX),
+            last: None,
+            due: None,
             manner,
             raw: None,
             resized,
@@ -137,47 +146,61 @@ impl Desk {
 
     async fn work(&mut self) -> Result<Left, Failure> {
         let mut listens = true;
-        let mut last = None;
         loop {
             let Self {
                 attachment,
                 typed,
                 resized,
-                ends: [terminate, hangup],
+                ends: [terminate, hangup, interrupt, quit],
                 ..
             } = self;
+            let due = self.due;
             let leaves_at_signals = !self.manner.is_command;
-            let can_type = listens && attachment.can_type();
+            let can_type = attachment.can_type();
             tokio::select! {
                 reported = attachment.next() => match reported.map_err(refused)? {
                     Some(reported) => self.show(reported)?,
                     None => return Ok(Left::Ended),
                 },
-                typed = typed.recv(), if can_type => match typed {
-                    Some(typed) => {
+                typed = typed.recv(), if listens && can_type => match typed {
+                    Some(Ok(typed)) => {
                         let (keys, leaves) = self.manner.keys.filter(&typed);
-                        if !keys.is_empty() {
-                            last = keys.last().copied();
-                            self.attachment.type_in(keys, super::calls::new_request_id());
-                        }
+                        self.type_in(keys);
                         if leaves {
                             return Ok(self.leave().await);
                         }
+                        self.due = Some(Instant::now() + NEXT_KEY_MAX);
                     }
-                    None => {
+                    Some(Err(_)) | None => {
                         listens = false;
+                        let mut keys = self.manner.keys.release();
                         if self.manner.is_command && !io::stdin().is_terminal() {
-                            let keys = end_of_file(last);
-                            self.attachment.type_in(keys, super::calls::new_request_id());
+                            keys.extend(end_of_file(keys.last().copied().or(self.last)));
                         }
+                        self.type_in(keys);
                     }
                 },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && can_type => {
+                    self.due = None;
+                    let keys = self.manner.keys.release();
+                    self.type_in(keys);
+                }
                 _ = resized.recv() => if let (true, Some(size)) = (self.writes, own_size()) {
                     self.attachment.resize(size);
                 },
                 _ = terminate.recv(), if leaves_at_signals => return Ok(self.leave().await),
                 _ = hangup.recv(), if leaves_at_signals => return Ok(self.leave().await),
+                _ = interrupt.recv(), if leaves_at_signals => return Ok(self.leave().await),
+                _ = quit.recv(), if leaves_at_signals => return Ok(self.leave().await),
             }
+        }
+    }
+
+    fn type_in(&mut self, keys: Vec<u8>) {
+        if let Some(last) = keys.last() {
+            self.last = Some(*last);
+            self.attachment
+                .type_in(keys, super::calls::new_request_id());
         }
     }
 
@@ -230,9 +253,9 @@ impl Desk {
 
     /// Restores this process's terminal.
     fn put_back(&mut self, continues: bool) {
-        if self.shown && self.raw.is_some() {
+        if self.shown && io::stdout().is_terminal() {
             // The terminal may be gone.
-            let _ = write([MODES_AT_FIRST, AS_BEFORE].concat().as_bytes());
+            let _ = write(put_terminal_back().as_bytes());
             if continues {
                 let _ = write(LAST_LINE);
             }
@@ -266,26 +289,4 @@ fn is_blank(screen: &pb::Screen) -> bool {
 
 fn write(bytes: &[u8]) -> Result<(), Failure> {
     link::write(io::stdout().lock(), bytes)
-}
-
-/// Returns the input from standard input. A thread that ends with this process reads it: such a read cannot be
-/// cancelled.
-fn typed() -> mpsc::Receiver<Vec<u8>> {
-    let (sender, typed) = mpsc::channel(1);
-    std::thread::spawn(move || {
-        let mut stdin = io::stdin().lock();
-        let mut keys = vec![0; TYPED_BYTES_MAX];
-        loop {
-            match stdin.read(&mut keys) {
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-                Ok(0) | Err(_) => return,
-                Ok(bytes) => {
-                    if sender.blocking_send(keys[..bytes].to_vec()).is_err() {
-                        return;
-                    }
-                }
-            }
-        }
-    });
-    typed
 }
