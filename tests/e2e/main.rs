@@ -52,6 +52,7 @@ mod last_output;
 mod leader_exit;
 mod left_stops;
 mod life;
+mod like_bare;
 mod limits;
 mod liveness;
 mod logs;

@@ -9,13 +9,17 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use std::process::{Command, Output, Stdio};
+use std::{
+    os::unix::process::ExitStatusExt,
+    process::{Command, Output, Stdio},
+};
 
 cases! {
     fn command_line_is_a_child_of_a_shell(Kennel::on_sqlite().await);
     abort_of_unknown_id_leaves_nothing_unless_fenced,
     pipe_is_standard_input_of_the_command,
     command_that_stops_reading_is_no_error,
+    unreadable_input_is_an_end_of_input,
     output_that_cannot_be_written_ends_the_run,
     hangup_and_quit_end_the_run_unless_ignored,
     command_has_the_callers_environment,
@@ -59,6 +63,20 @@ async fn command_that_stops_reading_is_no_error(kennel: &Kennel) {
     }
 }
 
+async fn unreadable_input_is_an_end_of_input(kennel: &Kennel) {
+    let file = kennel.scratch().join("written");
+    for (stdin, why) in [
+        ("< /".to_owned(), "Is a directory"),
+        (format!("0> {}", file.display()), "Bad file descriptor"),
+    ] {
+        let output = shell(kennel, &format!("kennel run -- cat {stdin}; echo $?")).await;
+        assert_eq!(text(&output), "0", "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let wanted = format!("error: cannot read standard input: {why}");
+        assert!(said.starts_with(&wanted), "{said}");
+    }
+}
+
 async fn output_that_cannot_be_written_ends_the_run(kennel: &Kennel) {
     for (place, code, said) in [
         ("> /dev/full", 125, "error: cannot write to standard output"),
@@ -93,7 +111,8 @@ async fn hangup_and_quit_end_the_run_unless_ignored(kennel: &Kennel) {
         kill(pid, signal).expect("own child");
         let run = must("ended", client.ended(&run_id).await);
         assert_eq!(run.state(), RunState::Cancelled);
-        assert_eq!(child.wait().expect("own child").code(), Some(143));
+        let status = child.wait().expect("own child");
+        assert_eq!(status.signal(), Some(signal as i32));
     }
     // As nohup(1) leaves it.
     let run_id = new_run_id();

@@ -35,9 +35,20 @@ async fn keys_act_as_on_a_shells_child(kennel: &Kennel) {
     shell.shows("up").await;
     let run = shell.run_in("quit", RunState::Running).await;
     shell.tmux.keys(&["C-\\"]);
-    shell.code(143).await;
+    shell.code(131).await;
     assert_eq!(shell.ended(&run).await.state(), RunState::Cancelled);
     Footprint::of_run(&run).assert_nothing_left();
+
+    // One Ctrl-C ends a loop, also on a terminal of the command's own.
+    for flag in ["", "--tty"] {
+        shell.clear().await;
+        shell.types(&format!(
+            "for i in 1 2 3; do kennel run {flag} -- sh -c 'echo up; exec sleep 300'; done"
+        ));
+        shell.shows("up").await;
+        shell.tmux.keys(&["C-c"]);
+        shell.code(130).await;
+    }
 
     // Ctrl-D ends standard input.
     shell.clear().await;

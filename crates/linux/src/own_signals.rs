@@ -1,7 +1,8 @@
 //! Signals of a client to itself as a job of a shell: see signal(7), termios(3).
 
-use nix::sys::signal::{
-    SaFlags, SigAction, SigHandler, SigSet, Signal as Caught, raise, sigaction,
+use nix::sys::{
+    prctl::set_dumpable,
+    signal::{SaFlags, SigAction, SigHandler, SigSet, Signal as Caught, raise, sigaction},
 };
 use std::{io, mem::MaybeUninit};
 
@@ -31,6 +32,18 @@ pub fn stop_self() -> io::Result<()> {
     // SAFETY: this handler was installed before, so it is safe to run.
     unsafe { sigaction(Caught::SIGTSTP, &handler) }?;
     Ok(stopped?)
+}
+
+/// Ends this process by a signal, as one without a handler for it, and without a core file. Returns where the signal does
+/// not end it: to process 1 of a pid namespace.
+pub fn die_of(signal_number: i32) {
+    // A dump would be of this program. Where it goes to a pipe, the kernel asks this and not RLIMIT_CORE (core(5)).
+    let _ = set_dumpable(false);
+    // SAFETY: the default action runs no code of this program; a number that is no signal is refused.
+    unsafe { libc::signal(signal_number, libc::SIG_DFL) };
+    let _ = SigSet::all().thread_unblock();
+    // SAFETY: it takes a number, and sends the signal to this thread, where it takes effect before the call returns.
+    unsafe { libc::raise(signal_number) };
 }
 
 #[cfg(test)]

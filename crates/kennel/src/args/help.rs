@@ -25,7 +25,8 @@ These commands have more, see their --help: run, wait, drain, upgrade, doctor, r
 pub(super) const RUN_CODES: &str = "\
 Exit codes:
   0-255    the command's own
-  128+N    signal N ended the command; 137 also if the kernel killed it for lack of memory
+  128+N    signal N ended the command, and this process ends itself by it; 137 also if the kernel
+           killed the command for lack of memory
   141      standard output has no reader any more; the run was stopped
   153      output exceeded its limit (--output-full, --disk-full); the run was stopped
   124      the run exceeded --timeout or --inactivity and was stopped

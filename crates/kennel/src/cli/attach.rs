@@ -2,7 +2,7 @@
 
 use super::{
     link::{self, Link, refused},
-    run,
+    run::{self, Exit},
     run_input::{end_of_file, pieces},
 };
 use crate::{
@@ -70,7 +70,7 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
     let run_id = link.run_id(&args.run.run).await?;
     match stay(link, &run_id, manner).await? {
         Left::Detached => Ok(0),
-        Left::Ended => run::exit_of_ended(link, &run_id).await,
+        Left::Ended => run::exit_of_ended(link, &run_id).await.map(Exit::code),
     }
 }
 

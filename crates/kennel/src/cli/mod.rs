@@ -62,7 +62,7 @@ pub(crate) mod words;
 mod write;
 
 use crate::{
-    args::{AuditArgs, ClientArgs, Command, Format, NodeCommand, SpecArgs},
+    args::{AuditArgs, ClientArgs, Command, Format, NodeCommand, RunArgs, SpecArgs},
     complete,
     config::Surroundings,
     failure::Failure,
@@ -75,18 +75,23 @@ pub(crate) use command::or_dash as command_of;
 pub(crate) use link::{Link, print, print_exact, refused, run_of};
 pub(crate) use list::all as list_all;
 pub(crate) use progress::during;
-pub(crate) use run::OWN_FAILURE;
+pub(crate) use run::{Exit, OWN_FAILURE};
 pub(crate) use settings::config;
 
 /// Executes one command; `command` is not one that serves.
 pub(crate) fn main(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
-    // `run` returns its command's exit code: its own failures have a separate code.
-    let is_run = matches!(command, Command::Run(_));
-    carry_out(is_run, perform(client, command, here))
+    match command {
+        // It exits as its command did: its own failures have a separate code.
+        Command::Run(args) => carry_out(true, perform_run(client, *args, here)),
+        command => carry_out(false, perform(client, command, here)),
+    }
 }
 
 /// Drives the work of a command to its end, and returns the exit code of this process.
-pub(crate) fn carry_out(is_run: bool, work: impl Future<Output = Result<u8, Failure>>) -> ExitCode {
+pub(crate) fn carry_out<E: Into<Exit>>(
+    is_run: bool,
+    work: impl Future<Output = Result<E, Failure>>,
+) -> ExitCode {
     // A second thread, so that signals are forwarded while a write to a slow reader blocks the first.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -101,7 +106,7 @@ pub(crate) fn carry_out(is_run: bool, work: impl Future<Output = Result<u8, Fail
         Err(cause) => Err(Failure::new(format!("cannot start: {cause}"))),
     };
     match result {
-        Ok(code) => ExitCode::from(code),
+        Ok(exit) => exit.into().repeat(),
         Err(failure) if is_run => failure.or_code(OWN_FAILURE).report(),
         Err(failure) => failure.report(),
     }
@@ -115,7 +120,33 @@ pub(crate) async fn run_through(
 ) -> Result<u8, Failure> {
     let request = spec::of_run(spec, here)?;
     let link = Link::own(connection, Format::default());
-    Box::pin(run::run(&link, request)).await
+    Box::pin(run::run(&link, request)).await.map(Exit::code)
+}
+
+async fn perform_run(
+    client: &ClientArgs,
+    args: RunArgs,
+    here: &Surroundings,
+) -> Result<Exit, Failure> {
+    let format = client.output.clone().unwrap_or_default();
+    let own = |failure: Failure| failure.code(OWN_FAILURE);
+    // Errors of a spec are reported with or without a server.
+    if args.detach {
+        let request = spec::of_spawn(args.spec, here)?;
+        let link = Link::open(client, format, here).await.map_err(own)?;
+        let request = link.with_parent(request).await?;
+        Box::pin(calls::spawn(&link, request)).await?;
+        return Ok(Exit::Code(0));
+    }
+    let request = spec::of_run(args.spec, here)?;
+    let opened = Link::open_if_there(client, format.clone(), here).await;
+    match opened.map_err(own)? {
+        Some(link) => {
+            let request = link.with_parent(request).await.map_err(own)?;
+            Box::pin(run::run(&link, request)).await
+        }
+        None => Box::pin(run::run_alone(request, format)).await,
+    }
 }
 
 async fn perform(
@@ -127,25 +158,6 @@ async fn perform(
     let open = || Link::open(client, format.clone(), here);
     let done = |()| 0;
     match command {
-        // Errors of a spec are reported with or without a server.
-        Command::Run(args) if args.detach => {
-            let request = spec::of_spawn(args.spec, here)?;
-            let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;
-            let request = link.with_parent(request).await?;
-            Box::pin(calls::spawn(&link, request)).await.map(done)
-        }
-        Command::Run(args) => {
-            let request = spec::of_run(args.spec, here)?;
-            let opened = Link::open_if_there(client, format.clone(), here).await;
-            match opened.map_err(|f| f.code(OWN_FAILURE))? {
-                Some(link) => {
-                    let request = link.with_parent(request).await;
-                    let request = request.map_err(|f| f.code(OWN_FAILURE))?;
-                    Box::pin(run::run(&link, request)).await
-                }
-                None => Box::pin(run::run_alone(request, format)).await,
-            }
-        }
         Command::Spawn(args) => {
             let request = spec::of_spawn(*args, here)?;
             let link = open().await?;
@@ -218,8 +230,8 @@ async fn perform(
         }) => audit::export(&data_dir, after).map(done),
         Command::Audit(args) => audit::audit(&open().await?, args).await.map(done),
         Command::Reap(args) => doctor::reap(&open().await?, args).await,
-        Command::Serve(_) | Command::Server(_) | Command::Config(_) => {
-            unreachable!("main carries out what asks no server")
+        Command::Run(_) | Command::Serve(_) | Command::Server(_) | Command::Config(_) => {
+            unreachable!("main carries out what asks no server, and `run`")
         }
     }
 }

@@ -12,11 +12,15 @@ use super::{
 use crate::{args::Format, detach_keys::DetachKeys, failure::Failure, own_service::Service};
 use kennel_client as client;
 use kennel_client::{EventReader, Start};
+use kennel_linux::own_signals;
 use kennel_proto::{
     json,
     pb::{self, event::Payload, lifecycle::Station},
 };
-use std::io::{self, IsTerminal as _};
+use std::{
+    io::{self, IsTerminal as _},
+    process::ExitCode,
+};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Exit code of timeout(1) for a command, or a wait, that took too long.
@@ -29,12 +33,45 @@ const LIMITED: u8 = 153;
 pub(crate) const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// A shell's exit code for a command whose reader went away: 128 + SIGPIPE.
-const READER_GONE: u8 = 141;
+pub(super) const SIGKILL: u8 = 9;
+/// Signal of a command whose reader went away.
+const SIGPIPE: u8 = 13;
 
-/// Runs the command to its end and returns the exit code of this process. The thread that reads standard input leaves
-/// it open where this process ends first.
-pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8, Failure> {
+/// Exit of a command, or of this process in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Code(u8),
+    Signal(u8),
+}
+
+impl From<u8> for Exit {
+    fn from(code: u8) -> Self {
+        Self::Code(code)
+    }
+}
+
+impl Exit {
+    /// Returns the exit code, or a shell's for the signal.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => signal.saturating_add(128),
+        }
+    }
+
+    /// Ends this process by the signal, and else returns the exit code. A shell ends its loop after Ctrl-C only if the
+    /// child has died of SIGINT.
+    pub(super) fn repeat(self) -> ExitCode {
+        if let Self::Signal(signal) = self {
+            own_signals::die_of(signal.into());
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+/// Runs the command to its end and returns the exit of this process. The thread that reads standard input leaves it
+/// open where this process ends first.
+pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<Exit, Failure> {
     if let Some(spec) = &mut request.spec {
         attach::size_as_ours(spec);
     }
@@ -49,10 +86,10 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
     // On a terminal of its own the command gets Ctrl-Z as a key.
     let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
-        return match forwarder.stopped_by() {
+        return match forwarder.ended_by() {
             // This process ended the run before the command started; there is nothing to explain after Ctrl-C.
             Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
-                Ok(128 + signal)
+                Ok(Exit::Signal(signal))
             }
             _ => Err(not_started(&refusal)),
         };
@@ -68,12 +105,11 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
         }
         let left = attach::stay(link, &run_id, manner).await;
         let result = match left {
-            Ok(Left::Detached) => Ok(0),
+            Ok(Left::Detached) => Ok(Exit::Code(0)),
             Ok(Left::Ended) => exit_of_ended(link, &run_id).await,
             Err(failure) => cut_off(link, &run_id, failure).await,
         };
-        drop(forwarder);
-        return result;
+        return result.map(|exit| forwarder.own(exit));
     }
     let input = (reads_pipe || on_terminal).then(|| {
         let (connection, run_id) = (link.connection.clone(), run_id.clone());
@@ -87,24 +123,25 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
         Ok(ends) => ends,
         Err(failure) => return cut_off(link, &run_id, failure).await,
     };
-    drop((forwarder, input));
+    drop(input);
     if let Some(failure) = reported_by_reason(&ends.reason, &run_id) {
         return Err(failure);
     }
-    match ends.exit {
-        Some(exit) => exit_code(&exit, &run_id),
+    let exit = match ends.exit {
+        Some(exit) => known(&exit, &run_id),
         None => exit_of_ended(link, &run_id).await,
-    }
+    };
+    exit.map(|exit| forwarder.own(exit))
 }
 
 /// Handles output that cannot be written, or that of the run that cannot be read. A command whose output has no reader
 /// is ended, as in a pipeline of a shell; one whose output cannot be read continues.
-async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<u8, Failure> {
+async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<Exit, Failure> {
     if failure.is_of_output() {
         end(&link.connection, run_id, false).await;
     }
     match failure {
-        gone if gone.is_quiet() => Ok(READER_GONE),
+        gone if gone.is_quiet() => Ok(Exit::Signal(SIGPIPE)),
         failed if failed.is_of_output() => Err(failed.code(OWN_FAILURE)),
         lost => Err(lost
             .code(OWN_FAILURE)
@@ -114,7 +151,7 @@ async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<u8, Fail
 
 /// Runs the command without a server: with one of its own, on a directory of its own, for this one run. Neither
 /// outlives it.
-pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Result<u8, Failure> {
+pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Result<Exit, Failure> {
     let service = Service::start("run").await;
     let service = service.map_err(|failure| failure.code(OWN_FAILURE))?;
     let link = Link::own(service.connection().clone(), format);
@@ -203,8 +240,8 @@ fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
     }
 }
 
-/// Returns the exit code by the run itself, where no event has it.
-pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
+/// Returns the exit by the run itself, where no event has it.
+pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<Exit, Failure> {
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
     };
@@ -213,8 +250,8 @@ pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failu
     exit_of(&run_of(answered.await.map_err(refused)?.run)?)
 }
 
-/// Returns the exit code of a run that has ended.
-pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
+/// Returns the exit of a run that has ended.
+pub(crate) fn exit_of(run: &pb::Run) -> Result<Exit, Failure> {
     use pb::end_reason::Reason;
     let reason = run.end_reason.as_ref().and_then(|end| end.reason.as_ref());
     let reason = match reason {
@@ -230,20 +267,23 @@ pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
         return Err(failure);
     }
     if let Some(exit) = run.current_attempt.as_ref().and_then(|a| a.exit.as_ref()) {
-        return exit_code(exit, run_id);
+        return known(exit, run_id);
     }
     let why = run.end_reason.as_ref().map(words::end_reason);
     let why = why.unwrap_or_else(|| "it has not ended".to_owned());
     Err(Failure::new(format!("run {run_id} has no exit: {why}")).code(OWN_FAILURE))
 }
 
-fn exit_code(exit: &pb::Exit, run_id: &str) -> Result<u8, Failure> {
-    let code = match &exit.result {
-        Some(pb::exit::Result::Code(code)) => u8::try_from(*code).ok(),
-        Some(pb::exit::Result::Signal(signal)) => u8::try_from(128 + signal.number).ok(),
+/// Returns the exit, which must be known.
+fn known(exit: &pb::Exit, run_id: &str) -> Result<Exit, Failure> {
+    let known = match &exit.result {
+        Some(pb::exit::Result::Code(code)) => u8::try_from(*code).ok().map(Exit::Code),
+        Some(pb::exit::Result::Signal(signal)) => {
+            u8::try_from(signal.number).ok().map(Exit::Signal)
+        }
         Some(pb::exit::Result::Unknown(_)) | None => None,
     };
-    code.ok_or_else(|| {
+    known.ok_or_else(|| {
         Failure::new(format!("how run {run_id} ended is not known"))
             .code(OWN_FAILURE)
             .hint(format!("kennel get {run_id} shows what is known"))
@@ -277,7 +317,7 @@ mod tests {
             result: Some(result),
             ..pb::Exit::default()
         };
-        exit_code(&exit, "R").ok()
+        known(&exit, "R").ok().map(Exit::code)
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! Signals that `kennel run` receives become requests to its run, as a child in the shell would receive them.
 
-use super::{calls::new_request_id, link::refused, run::OWN_FAILURE};
+use super::{
+    calls::new_request_id,
+    link::refused,
+    run::{Exit, OWN_FAILURE, SIGKILL},
+};
 use crate::failure::{Failure, because};
 use kennel_client as client;
 use kennel_client::Connection;
@@ -20,7 +24,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Forwards this process's signals to the run for as long as this value lives.
 pub(super) struct Forwarder {
     _task: AbortOnDropHandle<()>,
-    stopped_by: watch::Receiver<Option<u8>>,
+    ended_by: watch::Receiver<Option<u8>>,
 }
 
 impl Forwarder {
@@ -41,18 +45,27 @@ impl Forwarder {
                 Source(None)
             },
         };
-        let (note, stopped_by) = watch::channel(None);
+        let (note, ended_by) = watch::channel(None);
         let (connection, run_id) = (connection.clone(), run_id.to_owned());
         let task = tokio::spawn(forward(connection, run_id, signals, note));
         Ok(Self {
             _task: AbortOnDropHandle::new(task),
-            stopped_by,
+            ended_by,
         })
     }
 
-    /// Returns the first signal that requested an end.
-    pub(super) fn stopped_by(&self) -> Option<u8> {
-        *self.stopped_by.borrow()
+    /// Returns the signal with which this process was asked to end the run.
+    pub(super) fn ended_by(&self) -> Option<u8> {
+        *self.ended_by.borrow()
+    }
+
+    /// Returns the exit of this process for that of the command: the signal that it was sent itself, where the run was
+    /// ended for that by the signals of its stop policy.
+    pub(super) fn own(&self, exit: Exit) -> Exit {
+        match (exit, self.ended_by()) {
+            (Exit::Signal(signal), Some(own)) if signal != SIGKILL => Exit::Signal(own),
+            _ => exit,
+        }
     }
 }
 
@@ -127,11 +140,6 @@ async fn forward(
             }
             Caught::Stop(signal) => signal,
         };
-        note.send_if_modified(|first| {
-            let new = first.is_none();
-            first.get_or_insert(signal);
-            new
-        });
         if signal == SIGINT && !interrupted && !ended {
             interrupted = true;
             match interrupt(&connection, &run_id).await {
@@ -145,6 +153,7 @@ async fn forward(
                 }
             }
         }
+        note.send_modify(|first| *first = first.or(Some(signal)));
         end(&connection, &run_id, ended).await;
         ended = true;
     }
@@ -162,8 +171,9 @@ async fn interrupt(connection: &Connection, run_id: &str) -> Result<(), client::
         run_id: run_id.to_owned(),
         request_id: new_request_id(),
     };
-    connection.processes().interrupt(request).await?;
-    Ok(())
+    let processes = connection.processes();
+    let answered = repeated!(client::outlast, processes.interrupt(request));
+    answered.await.map(drop)
 }
 
 /// Requests the run's end; `now` skips the grace.

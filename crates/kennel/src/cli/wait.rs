@@ -46,7 +46,7 @@ pub(crate) async fn wait(
             return Ok((shown, 0));
         }
         match run::exit_of(&run) {
-            Ok(exit) => Ok((shown, exit)),
+            Ok(exit) => Ok((shown, exit.code())),
             Err(failure) => {
                 print_exact(&shown)?;
                 Err(failure)
