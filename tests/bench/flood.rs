@@ -1,4 +1,5 @@
-//! What one owner's calls without end cost another owner: waits for a run, and requests whose body never ends.
+//! Floods of one owner, or of a client without a name, and what they cost another owner: waits for a run, requests whose
+//! body never ends, half-open handshakes at the port, connections to the socket that are closed at once.
 
 use crate::{
     table::{Goal, Table, Times},
@@ -7,11 +8,21 @@ use crate::{
 use kennel_client::Connection;
 use kennel_proto::pb;
 use kennel_tests::{argv, must, net::Net, procfs, raw::Raw, sh};
+use nix::{
+    libc::linger,
+    sys::socket::{setsockopt, sockopt::Linger},
+};
 use prost::Message;
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Instant,
+    collections::{BTreeMap, VecDeque},
+    io::{self, Write},
+    net::TcpStream,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
@@ -24,19 +35,32 @@ const WAITS_EACH: usize = 2000;
 const BODIES: usize = 1000;
 const BODIES_EACH: usize = 100;
 const BODY_BYTES: usize = 2_000_000;
+/// Handshakes that are begun in each millisecond, and those of them that the attacker holds.
+const HANDSHAKES_PER_MS: u32 = 10;
+const HANDSHAKES_HELD: usize = 1000;
 /// Spawns and aborts of the other owner.
 const ROUNDS: usize = 200;
+/// Further connections of the other owner.
+const CONNECTIONS: usize = 20;
+
+/// A command that connects to the socket and closes, over and over.
+const CONNECTS: &str = "
+import socket, sys
+while True:
+    one = socket.socket(socket.AF_UNIX)
+    try:
+        one.connect(sys.argv[1])
+    except OSError:
+        pass
+    one.close()
+";
 
 /// Answers to the attacker's calls, by reason.
 type Answers = Arc<Mutex<BTreeMap<String, usize>>>;
 
 pub(crate) async fn measure(table: &mut Table) {
-    let net = Net::start().await;
-    let other = net.by_certificate("bob").await;
-    rounds(&other).await;
-    let alone = rounds(&other).await;
-    report(table, "alone", &net, &alone);
-
+    let (net, other) = quiet().await;
+    report(table, "alone", &net, &rounds(&other).await);
     let (answers, mut attack) = (Answers::default(), JoinSet::new());
     let owner = net.by_certificate("alice").await;
     let run = spawn(&owner, sh("sleep 1000")).await;
@@ -46,18 +70,11 @@ pub(crate) async fn measure(table: &mut Table) {
             attack.spawn(wait(connection.clone(), run.clone(), Arc::clone(&answers)));
         }
     }
-    let during = rounds(&other).await;
-    report(table, "beside 60,000 WaitRun", &net, &during);
+    report(table, "beside 60,000 WaitRun", &net, &rounds(&other).await);
     attack.shutdown().await;
-    table.fact(
-        "answers to WaitRun",
-        &format!("{:?}", answers.lock().expect("no panic")),
-    );
-    drop(net);
+    table.fact("answers to WaitRun", &shown(&answers));
 
-    let net = Net::start().await;
-    let other = net.by_certificate("bob").await;
-    rounds(&other).await;
+    let (net, other) = quiet().await;
     let (answers, mut attack) = (Answers::default(), JoinSet::new());
     for _ in 0..BODIES / BODIES_EACH {
         let connection = net.by_certificate("alice").await;
@@ -68,10 +85,89 @@ pub(crate) async fn measure(table: &mut Table) {
     let during = rounds(&other).await;
     report(table, "beside 1,000 unfinished requests", &net, &during);
     attack.shutdown().await;
-    table.fact(
-        "answers to them",
-        &format!("{:?}", answers.lock().expect("no panic")),
-    );
+    table.fact("answers to them", &shown(&answers));
+
+    let (net, other) = quiet().await;
+    let attack = HalfHandshakes::begin(net.port);
+    let during = rounds(&other).await;
+    report(table, "beside half-open handshakes", &net, &during);
+    let mut connects = Times::default();
+    for _ in 0..CONNECTIONS {
+        let began = Instant::now();
+        drop(net.by_certificate("bob").await);
+        connects.push(began.elapsed());
+    }
+    let what = "connection of another owner beside them, p50 / max";
+    table.fact(what, &format!("{} / {}", connects.p50(), connects.max()));
+    let rate = attack.end();
+    table.fact("half-open handshakes", &format!("{rate:.0} a second"));
+
+    let (net, other) = quiet().await;
+    let socket = net.kennel.socket().display().to_string();
+    let attacker = net.by_certificate("alice").await;
+    spawn(&attacker, argv(&["python3", "-c", CONNECTS, &socket])).await;
+    let during = rounds(&other).await;
+    report(table, "beside connections closed at once", &net, &during);
+}
+
+/// Starts a server, and a client of the other owner that has made its calls once.
+async fn quiet() -> (Net, Connection) {
+    let net = Net::start().await;
+    let other = net.by_certificate("bob").await;
+    rounds(&other).await;
+    (net, other)
+}
+
+/// A thread that begins handshakes and finishes none: half of them without a byte, half with the begin of a message.
+struct HalfHandshakes {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<f64>,
+}
+
+impl HalfHandshakes {
+    fn begin(port: u16) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        let thread = thread::spawn(move || {
+            let (began, mut held, mut count) = (Instant::now(), VecDeque::new(), 0_u32);
+            while !ended.load(Ordering::Relaxed) {
+                held.push_back(must("connect", half_open(port, count.is_multiple_of(2))));
+                count += 1;
+                if held.len() > HANDSHAKES_HELD {
+                    held.pop_front();
+                }
+                let due = began + Duration::from_millis((count / HANDSHAKES_PER_MS).into());
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+            f64::from(count) / began.elapsed().as_secs_f64()
+        });
+        Self { ends, thread }
+    }
+
+    /// Returns the number of handshakes in a second.
+    fn end(self) -> f64 {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().expect("no panic")
+    }
+}
+
+fn half_open(port: u16, is_silent: bool) -> io::Result<TcpStream> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port))?;
+    // It is reset by its drop, so that the attacker has ports enough.
+    let reset = linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    setsockopt(&socket, Linger, &reset)?;
+    if !is_silent {
+        // The server may have closed it.
+        let _ = socket.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]);
+    }
+    Ok(socket)
+}
+
+fn shown(answers: &Answers) -> String {
+    format!("{:?}", answers.lock().expect("no panic"))
 }
 
 fn report(table: &mut Table, what: &str, net: &Net, [spawns, aborts]: &[Times; 2]) {

@@ -18,7 +18,7 @@ use crate::{
     run_tokens::RunTokens,
 };
 use futures_util::stream::{self, Stream};
-use handshakes::Handshakes;
+use handshakes::TcpAcceptor;
 use kennel_lifecycle::RunId;
 use places::{Full, Place};
 use refusals::Refusal;
@@ -26,8 +26,9 @@ use std::{
     collections::HashSet,
     future::Future,
     io,
+    net::TcpListener as StdTcpListener,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
     },
     pin::Pin,
@@ -40,7 +41,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixStream},
+    net::{TcpStream, UnixStream},
     sync::mpsc,
     time::Sleep,
 };
@@ -51,7 +52,7 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 use tonic::transport::server::Connected;
-use unix::{Admitted, UnixAcceptor};
+use unix::UnixAcceptor;
 
 /// Signals at which connections have to end.
 #[derive(Clone, Debug, Default)]
@@ -151,8 +152,10 @@ impl Connection {
 /// State of a client that has not sent a byte: it ends when the shutdown begins, and is counted until then.
 type Silence = (Pin<Box<WaitForCancellationFutureOwned>>, TaskTrackerToken);
 
+type Tls = Box<TlsStream<TcpStream>>;
+
 /// The bytes of a connection.
-type Io = Either<UnixStream, Box<TlsStream<TcpStream>>>;
+type Io = Either<UnixStream, Tls>;
 
 /// A connection, as long as it may last.
 pub(crate) struct Accepted {
@@ -208,9 +211,7 @@ pub(crate) fn incoming<J: Judge>(
                 judge.clone(),
                 welcome.clone(),
             )?),
-            Listener::Tcp(listener) => {
-                Door::Tcp(listener, Handshakes::new(credentials.access(), refusals))
-            }
+            Listener::Tcp(listener) => Door::Tcp(TcpAcceptor::start(listener, welcome.clone())?),
         };
         Ok(Acceptor { door, welcome })
     });
@@ -228,12 +229,38 @@ pub(crate) fn incoming<J: Judge>(
 pub(crate) enum Listener {
     /// With those that are to replace it.
     Unix(StdUnixListener, mpsc::Receiver<OwnedFd>),
-    Tcp(TcpListener),
+    Tcp(StdTcpListener),
+}
+
+/// A connection that has a slot, as the thread that accepted it hands it over.
+struct Admitted {
+    io: Either<StdUnixStream, Tls>,
+    peer: Peer,
+    place: Arc<Place>,
+    silent: TaskTrackerToken,
 }
 
 enum Door<J> {
     Unix(UnixAcceptor<J>),
-    Tcp(TcpListener, Handshakes),
+    Tcp(TcpAcceptor),
+}
+
+impl<J: Judge> Door<J> {
+    /// Returns the next connection; `None`: it is stopped, and there is none left. Cancel-safe.
+    async fn next(&mut self) -> Option<Admitted> {
+        match self {
+            Self::Unix(acceptor) => acceptor.next().await,
+            Self::Tcp(acceptor) => acceptor.next().await,
+        }
+    }
+
+    /// Leaves further connections in the queue of the socket.
+    fn stop(&mut self) {
+        match self {
+            Self::Unix(acceptor) => acceptor.stop(),
+            Self::Tcp(acceptor) => acceptor.stop(),
+        }
+    }
 }
 
 struct Acceptor<J> {
@@ -245,48 +272,20 @@ impl<J: Judge> Acceptor<J> {
     async fn accept(&mut self) -> Accepted {
         let shut = self.welcome.ending.shut.clone();
         loop {
-            let met = tokio::select! { biased;
-                () = shut.cancelled() => break,
-                met = self.meet() => met,
+            if shut.is_cancelled() {
+                self.door.stop();
+            }
+            let admitted = tokio::select! { biased;
+                () = shut.cancelled(), if !shut.is_cancelled() => continue,
+                admitted = self.door.next() => admitted,
             };
-            match met {
-                Ok(Some(accepted)) => return accepted,
-                // A peer that keeps connecting must not keep this task from others.
-                Ok(None) => tokio::task::yield_now().await,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection, retrying");
-                    tokio::time::sleep(limits::ACCEPT_REST).await;
+            match admitted.map(|admitted| self.welcome.accepted(admitted)) {
+                Some(Ok(accepted)) => return accepted,
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "cannot serve a connection that was accepted, closing it");
                 }
-            }
-        }
-        if let Door::Unix(acceptor) = &mut self.door {
-            acceptor.stop();
-            while let Some(admitted) = acceptor.next().await {
-                if let Ok(accepted) = self.welcome.admitted(admitted) {
-                    return accepted;
-                }
-            }
-        }
-        std::future::pending().await
-    }
-
-    /// Accepts the next connection, and identifies its peer; `None`: there is no slot for it, and it is closed.
-    /// Cancel-safe.
-    async fn meet(&mut self) -> io::Result<Option<Accepted>> {
-        let welcome = &self.welcome;
-        match &mut self.door {
-            Door::Unix(acceptor) => match acceptor.next().await {
-                Some(admitted) => welcome.admitted(admitted).map(Some),
-                // Its thread has failed: connections stay in the queue.
-                None => std::future::pending().await,
-            },
-            Door::Tcp(listener, handshakes) => {
-                // Without the keys a good token would be refused: clients wait in the queue of the socket.
-                welcome.credentials.begun().await;
-                let (io, mut peer) = handshakes.next(listener).await?;
-                let silent = welcome.ending.silent.token();
-                let place = welcome.place(&mut peer);
-                Ok(place.map(|place| welcome.accepted(io, peer, place, silent)))
+                // It is stopped, or its thread has failed: connections stay in the queue.
+                None => return std::future::pending().await,
             }
         }
     }
@@ -315,29 +314,29 @@ impl Welcome {
         }
     }
 
-    fn admitted(&self, admitted: Admitted) -> io::Result<Accepted> {
+    /// Takes a connection over from the thread that accepted it.
+    fn accepted(&self, admitted: Admitted) -> io::Result<Accepted> {
         let Admitted {
             io,
             peer,
             place,
             silent,
         } = admitted;
-        let io = Io::Left(UnixStream::from_std(io)?);
-        Ok(self.accepted(io, peer, place, silent))
-    }
-
-    fn accepted(
-        &self,
-        io: Io,
-        peer: Peer,
-        place: Arc<Place>,
-        silent: TaskTrackerToken,
-    ) -> Accepted {
+        let io = match io {
+            Either::Left(socket) => Io::Left(UnixStream::from_std(socket)?),
+            Either::Right(mut tls) => {
+                // A socket is known to the runtime that has made it: this one gets its own.
+                let (socket, _) = tls.get_mut();
+                let own = socket.as_fd().try_clone_to_owned()?;
+                *socket = TcpStream::from_std(own.into())?;
+                Io::Right(tls)
+            }
+        };
         let begun = self.ending.begun.clone().cancelled_owned();
         let connection = Connection::new(peer, &place);
         self.credentials.watch(&connection);
         let cut = connection.cut.clone().cancelled_owned();
-        Accepted {
+        Ok(Accepted {
             io,
             connection,
             silence: Some((Box::pin(begun), silent)),
@@ -346,7 +345,7 @@ impl Welcome {
             cut: Box::pin(cut),
             refusals: Arc::clone(&self.refusals),
             _place: place,
-        }
+        })
     }
 
     fn take(&self, peer: &Peer) -> Result<Arc<Place>, Full> {

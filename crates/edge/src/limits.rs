@@ -72,6 +72,8 @@ pub const CONNECTIONS_UNIDENTIFIED_MAX: usize = 512;
 pub const CONNECTIONS_REFUSED_MAX: usize = 32;
 /// Longest time of a connection without an accepted call.
 pub const FIRST_CALL_MAX: Duration = Duration::from_secs(10);
+/// Longest time of a client over TCP for its first byte.
+pub const FIRST_BYTE_MAX: Duration = Duration::from_secs(1);
 /// Longest time of a TLS handshake.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// TLS handshakes at a time on one listener; beyond it the address with the most loses its oldest.

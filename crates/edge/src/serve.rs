@@ -26,14 +26,13 @@ use kennel_lifecycle::RunId;
 use kennel_supervisor::{ListeningSocket, Serving, Supervisor, telemetry::Telemetry};
 use std::{
     io,
-    net::TcpListener as StdTcpListener,
+    net::TcpListener,
     os::{
         fd::OwnedFd,
         unix::net::{UnixListener as StdUnixListener, UnixStream},
     },
     sync::Arc,
 };
-use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 use tonic::{service::Routes, transport::Server};
 use tonic_health::pb::health_server::HealthServer;
@@ -277,9 +276,9 @@ fn listen(listening: ListeningSocket) -> io::Result<Listener> {
         listener.set_nonblocking(true)?;
         return Ok(Listener::Unix(listener, listening.rebound));
     }
-    let listener = StdTcpListener::from(OwnedFd::from(listener));
+    let listener = TcpListener::from(OwnedFd::from(listener));
     listener.set_nonblocking(true)?;
-    Ok(Listener::Tcp(TcpListener::from_std(listener)?))
+    Ok(Listener::Tcp(listener))
 }
 
 type Inner = Stack<With<Pace>, Stack<Either<With<Forward>, Identity>, Guarded>>;

@@ -139,7 +139,7 @@ async fn meet() -> Met {
 
 /// Takes every peer for one that is of no run.
 #[derive(Clone)]
-struct OfNoRun;
+pub(super) struct OfNoRun;
 
 impl Judge for OfNoRun {
     fn judge(&self, socket: &StdUnixStream) -> io::Result<Peer> {

@@ -2,10 +2,7 @@
 //! socket faster than a busy runtime would empty it, and then no other process can connect. So the cheap verdicts come
 //! first: a closed connection is dropped at once, and a process that was just refused is not judged again.
 
-use super::{
-    Judge, Welcome,
-    places::{Full, Place},
-};
+use super::{Admitted, Judge, Welcome, places::Full};
 use crate::{
     auth::{Peer, PeerVerdict},
     limits::{
@@ -23,22 +20,13 @@ use std::{
         fd::OwnedFd,
         unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
     },
-    sync::Arc,
     thread::{self, JoinHandle},
 };
 use tokio::{runtime::Handle, sync::mpsc};
-use tokio_util::task::task_tracker::TaskTrackerToken;
+use tokio_util::either::Either;
 
 /// Accepted connections that wait for the runtime. Each has a slot, so that there is always room.
 const ACCEPTED_MAX: usize = CONNECTIONS_MAX + CONNECTIONS_OF_RUNS_MAX + CONNECTIONS_REFUSED_MAX;
-
-/// A connection that has a slot.
-pub(super) struct Admitted {
-    pub(super) io: StdUnixStream,
-    pub(super) peer: Peer,
-    pub(super) place: Arc<Place>,
-    pub(super) silent: TaskTrackerToken,
-}
 
 /// Accepts at one path.
 pub(super) struct UnixAcceptor<J> {
@@ -238,7 +226,7 @@ impl<J: Judge> Door<J> {
             let silent = self.welcome.ending.silent.token();
             // The runtime has dropped its end where all connections are over.
             let _ = self.to.try_send(Admitted {
-                io,
+                io: Either::Left(io),
                 peer: judged,
                 place,
                 silent,
