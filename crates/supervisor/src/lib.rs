@@ -22,7 +22,7 @@ pub use audit_log::{
 pub use base::calls::*;
 pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use base::faults::BootError;
-pub use base::matcher::{LineMatch, LineMatcher, MatchGroup};
+pub use base::matcher::{LineMatch, LineMatcher, MatchGroup, Scratch};
 pub use base::other_node::Elsewhere;
 pub use base::ports::{HealthCheck, Kernel, KernelEvents, OwnerQuotas, Sealer, TokenMaker};
 pub use base::secret_sources::SecretSources;

@@ -21,7 +21,7 @@ pub(crate) mod pattern;
 pub(crate) mod request;
 mod restart;
 mod retention;
-mod rules;
+pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod screen;
 mod secrets;

@@ -3,7 +3,10 @@
 use super::{event, line, spec::unknown_number};
 use crate::pb::{self, line_pattern::Pattern, wait_for_output_response};
 use kennel_lifecycle::{JsonPattern, LinePattern, Violation};
-use kennel_supervisor::{LineMatcher, MatchGroup, OutputMatch, OutputWaited};
+use kennel_supervisor::{
+    CallError, LineMatcher, MatchGroup, OutputMatch, OutputWaited, Supervisor,
+};
+use std::sync::Arc;
 
 /// Longest line in an answer.
 const LINE_BYTES_MAX: usize = 64 * 1024;
@@ -13,7 +16,7 @@ pub(crate) fn pattern(
     field: &str,
     pattern: Option<pb::LinePattern>,
     found: &mut Vec<Violation>,
-) -> Option<(LinePattern, LineMatcher)> {
+) -> Option<LinePattern> {
     let Some(pattern) = pattern.and_then(|pattern| pattern.pattern) else {
         let why = "must have `literal`, `regex` or `json`";
         found.push(Violation::new(field, why));
@@ -30,17 +33,20 @@ pub(crate) fn pattern(
     };
     let before = found.len();
     pattern.check(field, found);
-    if found.len() > before {
-        return None;
-    }
-    match LineMatcher::new(&pattern) {
-        Ok(matcher) => Some((pattern, matcher)),
-        Err(why) => {
-            let field = format!("{field}.{}", pattern.name());
-            found.push(Violation::new(field, why));
-            None
-        }
-    }
+    (found.len() == before).then_some(pattern)
+}
+
+/// Compiles the pattern in this field, in a turn of this owner.
+pub(crate) async fn compile(
+    supervisor: &Supervisor,
+    owner: &Arc<str>,
+    (field, pattern): (&str, LinePattern),
+    found: &mut Vec<Violation>,
+) -> Result<Option<LineMatcher>, CallError> {
+    let field = format!("{field}.{}", pattern.name());
+    let compiled = supervisor.owner_turn(owner, move |scratch| LineMatcher::new(&pattern, scratch));
+    let refuse = |why| found.push(Violation::new(field, why));
+    Ok(compiled.await?.map_err(refuse).ok())
 }
 
 /// Parses the selected streams of standard output and standard error; none: both.

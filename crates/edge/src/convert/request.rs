@@ -69,12 +69,13 @@ pub(crate) struct ConsumerAsk {
     pub(crate) has_position: bool,
 }
 
+/// Parses it. Its patterns are still to be compiled; an error, unless violations are all that was found.
 pub(crate) fn spawn(
     request: pb::SpawnRequest,
     owner: String,
     trace: TraceContext,
     key: &DigestKey,
-) -> Result<SpawnCall, Status> {
+) -> Result<(SpawnCall, Vec<Violation>), Status> {
     let mut found = Vec::new();
     let run = optional_run_id(&request.run_id, &mut found);
     let Some(spec) = request.spec else {
@@ -86,15 +87,15 @@ pub(crate) fn spawn(
         return Err(status::invalid(&found));
     }
     let spec = spec::parse(spec, &mut found);
-    no_violations(&found)?;
-    Ok(SpawnCall {
+    let call = SpawnCall {
         run,
         validate_only: request.validate_only,
         ..call_of(spec, owner, trace, key)
-    })
+    };
+    Ok((call, found))
 }
 
-/// Makes the call for this spec, which has no violations.
+/// Makes the call for this spec.
 pub(super) fn call_of(
     spec: RunSpec,
     owner: String,

@@ -9,11 +9,12 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Activity, Facets, LinePattern, LiveProbe as Live, Liveness, OutputRule, Readiness, ReadyProbe,
-    RuleAction, RuleOff, StateProbe, Violation, limits,
+    Activity, Facets, LinePattern, LiveProbe as Live, Liveness, OutputRule, Policy, Readiness,
+    ReadyProbe, RuleAction, RuleOff, StateProbe, Violation, limits,
 };
 
 const READINESS: &str = "spec.readiness";
+const READY_LINE: &str = "spec.readiness.line";
 const LIVENESS: &str = "spec.liveness";
 
 pub(crate) fn readiness(
@@ -24,8 +25,7 @@ pub(crate) fn readiness(
     let probe = match readiness.probe {
         None => ReadyProbe::Rule,
         Some(Probe::Line(line)) => {
-            let (line, _) = pattern::pattern("spec.readiness.line", Some(line), found)?;
-            ReadyProbe::Line(line)
+            ReadyProbe::Line(pattern::pattern(READY_LINE, Some(line), found)?)
         }
         Some(Probe::Notify(pb::NotifyProbe {})) => ReadyProbe::Notify,
         Some(Probe::Tcp(tcp)) => ReadyProbe::State(tcp_probe(READINESS, tcp, found)),
@@ -181,16 +181,34 @@ pub(crate) fn rules(rules: Vec<pb::OutputRule>, found: &mut Vec<Violation>) -> V
     let rules = rules.into_iter().take(limits::OUTPUT_RULES_MAX + 1);
     let parsed = rules.enumerate().map(|(at, rule)| {
         let field = format!("spec.output_rules[{at}]");
-        let of_rule = pattern::pattern(&format!("{field}.pattern"), rule.pattern, found);
+        let of_rule = pattern::pattern(&rule_pattern(at), rule.pattern, found);
         OutputRule {
             // A refused pattern is replaced by a placeholder.
-            pattern: of_rule.map_or(LinePattern::Literal("-".into()), |(pattern, _)| pattern),
+            pattern: of_rule.unwrap_or_else(|| LinePattern::Literal("-".into())),
             streams: pattern::streams(&format!("{field}.streams"), &rule.streams, found),
             action: action(&field, rule.action, found),
             name: rule.name,
         }
     });
     parsed.collect()
+}
+
+fn rule_pattern(at: usize) -> String {
+    format!("spec.output_rules[{at}].pattern")
+}
+
+/// Returns the patterns of a policy, with their fields.
+pub(crate) fn patterns(policy: &Policy) -> Vec<(String, LinePattern)> {
+    let line = policy
+        .readiness
+        .iter()
+        .filter_map(|readiness| match &readiness.probe {
+            ReadyProbe::Line(line) => Some((READY_LINE.to_owned(), line.clone())),
+            _ => None,
+        });
+    let rules = policy.output_rules.iter().enumerate();
+    let rules = rules.map(|(at, rule)| (rule_pattern(at), rule.pattern.clone()));
+    line.chain(rules).collect()
 }
 
 fn action(field: &str, action: Option<Action>, found: &mut Vec<Violation>) -> RuleAction {

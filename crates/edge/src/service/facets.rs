@@ -9,6 +9,7 @@ use crate::{
     pb,
     status::answer_of,
 };
+use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 impl Processes {
@@ -20,9 +21,9 @@ impl Processes {
         let scope = auth::scope(&request)?;
         let caller = auth::caller(&request)?.clone();
         // Runs with a token share the turns of their owner.
-        let owner = caller.owner.as_str().into();
+        let owner: Arc<str> = caller.owner.as_str().into();
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
-        let wait = request::wait_output(request.into_inner())?;
+        let wait = request::wait_output(request.into_inner(), &self.supervisor, &owner).await?;
         self.in_scope(scope, wait.run).await?;
         self.at_its_node(asks_node, wait.run).await?;
         let _place = self.places_of_wait(&caller, &wait)?;

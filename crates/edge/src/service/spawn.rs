@@ -4,7 +4,7 @@ use super::Processes;
 use crate::{
     access::{AsRun, Caller},
     auth,
-    convert::{request, run},
+    convert::{pattern, request, rules, run},
     observe::Begun,
     pb, status,
     trace_context::TraceContext,
@@ -25,7 +25,14 @@ impl Processes {
         if let Some(run) = &caller.run {
             below(run, &mut request)?;
         }
-        let mut call = request::spawn(request, owner, trace, &self.key)?;
+        let (mut call, mut found) = request::spawn(request, owner, trace, &self.key)?;
+        let owner = caller.owner.as_str().into();
+        for (field, pattern) in rules::patterns(&call.spec.policy) {
+            let compiled =
+                pattern::compile(&self.supervisor, &owner, (&field, pattern), &mut found);
+            compiled.await.map_err(|error| status::of(&error))?;
+        }
+        request::no_violations(&found)?;
         if let Some(run) = &caller.run {
             let held = call.spec.within_parent(&run.spec);
             call.spec = held.map_err(status::permission_denied)?;

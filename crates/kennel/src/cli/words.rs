@@ -543,7 +543,7 @@ pub(crate) fn rule_switch_off(reason: pb::RuleSwitchOff) -> &'static str {
         pb::RuleSwitchOff::GaveUp => "its pattern takes too many steps for a line",
         pb::RuleSwitchOff::TestTime => "the test of a line took more than 100 ms of processor time",
         pb::RuleSwitchOff::ProcessorShare => {
-            "its tests took more than a tenth of a processor for 10 s"
+            "the rules of the run took more than a tenth of a processor for 10 s, and this one the most"
         }
     }
 }

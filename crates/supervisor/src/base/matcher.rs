@@ -7,7 +7,7 @@ mod json;
 mod tests;
 
 use expression::Expression;
-pub(crate) use expression::Scratch;
+pub use expression::Scratch;
 use kennel_lifecycle::{LinePattern, limits};
 use memchr::memmem::Finder;
 use std::sync::Arc;
@@ -53,12 +53,13 @@ pub(crate) struct LineTests<'a> {
 }
 
 impl LineMatcher {
-    /// Compiles a pattern.
+    /// Compiles a pattern. It takes time of a caller's choice, so only a thread of owners can do it: no other has the
+    /// memory to test lines.
     ///
     /// # Errors
     ///
     /// The pattern is not well formed, or takes too much memory; the text says why.
-    pub fn new(pattern: &LinePattern) -> Result<Self, String> {
+    pub fn new(pattern: &LinePattern, _: &mut Scratch) -> Result<Self, String> {
         Ok(Self(match pattern {
             LinePattern::Json(pattern) => Kind::Json(Box::new(json::Matcher::new(pattern)?)),
             LinePattern::Literal(text) => Kind::Literal(Box::new(Finder::new(text).into_owned())),

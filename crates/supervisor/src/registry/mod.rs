@@ -1,11 +1,12 @@
 //! The live runs: one handle per run, found by its id.
 
+pub(crate) mod allowance;
 pub(crate) mod background;
 pub(crate) mod consumers;
 pub(crate) mod floors;
 pub(crate) mod found;
-pub(crate) mod matching;
 pub(crate) mod output_rates;
+pub(crate) mod owner_threads;
 mod record_bytes;
 mod retained;
 pub(crate) mod screens;
@@ -16,7 +17,7 @@ pub(crate) mod unreachable;
 
 pub(crate) use self::starts::Turn;
 use self::{
-    background::Background, matching::Matching, output_rates::OutputRates,
+    background::Background, output_rates::OutputRates, owner_threads::OwnerThreads,
     record_bytes::RecordBytes, retained::Retained, screens::Screens, serving::Serving,
     starts::Starts,
 };
@@ -270,8 +271,8 @@ pub(crate) struct Shared {
     pub(crate) spare_dirs: SpareDirs,
     /// Turns of starts.
     pub(crate) starts: Arc<Starts>,
-    /// Threads that test lines of output.
-    pub(crate) matching: Matching,
+    /// Threads for work whose time is a caller's choice.
+    pub(crate) owner_threads: OwnerThreads,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -324,7 +325,7 @@ impl Shared {
             retained: Retained::default(),
             consumers: Arc::default(),
             starts: Arc::default(),
-            matching: Matching::default(),
+            owner_threads: OwnerThreads::default(),
             runs: Mutex::new(BTreeMap::new()),
         }
     }

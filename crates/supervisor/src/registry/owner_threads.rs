@@ -1,12 +1,12 @@
-//! Threads that test lines of output by patterns of callers, so that no processor time of a caller's choice is taken
-//! from the threads of the runtime. They have the lowest priority, and test for each owner in turn.
+//! Threads for work whose processor time is a caller's choice, so that none is taken from the threads of the runtime:
+//! patterns are compiled and lines tested by them, and screens are drawn. They have the lowest priority, and work for
+//! each owner in turn.
 
-mod allowance;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::allowance::MeasuredPattern;
-use crate::base::matcher::Scratch;
+use super::Supervisor;
+use crate::base::{calls::CallError, matcher::Scratch};
 use kennel_linux::{clock::thread_time, own_process};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,16 +18,16 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// Threads at most. An owner has one of them at a time, so another one is free while the tests of an owner are slow.
+/// Threads at most. An owner has one of them at a time, so another one is free while the work of an owner is slow.
 const THREADS_MAX: usize = 2;
 /// Time after which a thread without work ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
-/// Processor time of a turn, after which those of other owners come; a test that has begun is completed.
+/// Processor time of a turn, after which those of other owners come; a step that has begun is completed.
 const TURN_TIME: Duration = Duration::from_millis(10);
 
 /// The threads. They end with this value.
 #[derive(Debug, Default)]
-pub(crate) struct Matching(Arc<Pool>);
+pub(crate) struct OwnerThreads(Arc<Pool>);
 
 #[derive(Debug, Default)]
 struct Pool {
@@ -37,7 +37,7 @@ struct Pool {
 
 type Work = Box<dyn FnOnce(&mut Scratch) + Send>;
 
-/// Waiting work: one turn at most for each live run and each waiting call, which bound it.
+/// Waiting work: one turn at most for each live run and each call in progress, which bound it.
 #[derive(Default)]
 struct Queue {
     threads: usize,
@@ -49,7 +49,7 @@ struct Queue {
     is_closed: bool,
 }
 
-/// End of the current turn on a matching thread.
+/// End of the current turn on one of these threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnEnd(Duration);
 
@@ -64,18 +64,18 @@ impl TurnEnd {
     }
 
     /// Whether the turn is over at this processor time of the thread.
-    fn is_before(self, used: Duration) -> bool {
+    pub(crate) fn is_before(self, used: Duration) -> bool {
         self.0 <= used
     }
 }
 
-impl Matching {
-    /// Does a turn of work for this owner on a matching thread. `None`: it was not completed.
+impl OwnerThreads {
+    /// Does a turn of work for this owner. An error: it was not completed.
     pub(crate) async fn turn<T: Send + 'static>(
         &self,
         owner: &Arc<str>,
         work: impl FnOnce(&mut Scratch) -> T + Send + 'static,
-    ) -> Option<T> {
+    ) -> Result<T, CallError> {
         let (reply, done) = oneshot::channel();
         let work = Box::new(move |scratch: &mut Scratch| {
             // A caller that is gone needs no result.
@@ -84,9 +84,13 @@ impl Matching {
             }
         });
         if let Err(error) = self.push(owner, work) {
-            tracing::error!(%error, "cannot start a thread that tests lines of output, the test waits for the next one");
+            tracing::error!(%error, "cannot start a thread for the work of owners, it waits for the next one");
         }
-        done.await.ok()
+        done.await.map_err(|_| Self::failed())
+    }
+
+    pub(crate) fn failed() -> CallError {
+        CallError::Internal("a thread that works for an owner has failed".into())
     }
 
     fn push(&self, owner: &Arc<str>, work: Work) -> io::Result<()> {
@@ -97,14 +101,25 @@ impl Matching {
             return Ok(());
         }
         let pool = Arc::clone(&self.0);
-        let thread = thread::Builder::new().name("matching".into());
+        let thread = thread::Builder::new().name("owners".into());
         thread.spawn(move || pool.work())?;
         queue.threads += 1;
         Ok(())
     }
 }
 
-impl Drop for Matching {
+impl Supervisor {
+    /// Does work whose time is a caller's choice, such as compiling a pattern, in a turn of this owner.
+    pub async fn owner_turn<T: Send + 'static>(
+        &self,
+        owner: &Arc<str>,
+        work: impl FnOnce(&mut Scratch) -> T + Send + 'static,
+    ) -> Result<T, CallError> {
+        self.shared.owner_threads.turn(owner, work).await
+    }
+}
+
+impl Drop for OwnerThreads {
     fn drop(&mut self) {
         self.0.lock().is_closed = true;
         self.0.arrived.notify_all();
@@ -120,11 +135,11 @@ impl Pool {
     /// Works until the queue is closed, or was empty for some time.
     fn work(&self) {
         own_process::lower_thread();
-        let mut scratch = Scratch::default();
+        let mut scratch = Scratch::new();
         while let Some((owner, work)) = self.next() {
             // The caller gets no answer from work that panics; the memory may be half-written.
             if catch_unwind(AssertUnwindSafe(|| work(&mut scratch))).is_err() {
-                scratch = Scratch::default();
+                scratch = Scratch::new();
             }
             self.lock().leave(owner);
         }

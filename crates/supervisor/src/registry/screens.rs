@@ -1,10 +1,8 @@
 //! Recently requested terminals: a model of each is retained for a while, so that frequent callers do not cause all
-//! output to be read each time. Their number, their cells, and the threads that draw are bounded.
+//! output to be read each time. Their number and their cells are bounded, and they are drawn on the threads of owners.
 
-use crate::base::{
-    blocking::blocking,
-    calls::{CallError, Event, Payload, Reached},
-};
+use super::owner_threads::OwnerThreads;
+use crate::base::calls::{CallError, Event, Payload, Reached};
 use kennel_journal::{Picture, SCREEN_CELLS_MAX, Screen, is_drawn};
 use kennel_lifecycle::{Entry, RunId, TerminalSize};
 use std::{
@@ -25,8 +23,6 @@ const KEPT_CELLS_MAX: u32 = 4 * SCREEN_CELLS_MAX;
 pub(crate) const KEPT_FOR: Duration = Duration::from_mins(1);
 /// Most screens that are brought up to date at once: each has a model in memory.
 const CALLS_MAX: usize = 16;
-/// Most threads that draw at once.
-const THREADS_MAX: usize = 2;
 /// Steps after which others have their turn on a thread: about 10 ms.
 const TURN_STEPS: u64 = 1 << 21;
 
@@ -35,7 +31,6 @@ const TURN_STEPS: u64 = 1 << 21;
 pub(crate) struct Screens {
     all: Mutex<AllKept>,
     calls: Arc<Semaphore>,
-    threads: Arc<Semaphore>,
 }
 
 impl Default for Screens {
@@ -43,7 +38,6 @@ impl Default for Screens {
         Self {
             all: Mutex::default(),
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
-            threads: Arc::new(Semaphore::new(THREADS_MAX)),
         }
     }
 }
@@ -68,7 +62,9 @@ struct Kept {
 }
 
 /// Permission to bring a screen up to date, until it is dropped.
-pub(crate) struct Turn {
+pub(crate) struct Drawing<'a> {
+    threads: &'a OwnerThreads,
+    owner: Arc<str>,
     _calls: [Option<OwnedSemaphorePermit>; 2],
 }
 
@@ -116,7 +112,7 @@ impl Screens {
     }
 
     /// Waits until this owner may bring a screen up to date.
-    pub(crate) async fn begin(&self, owner: &str) -> Turn {
+    pub(crate) async fn begin<'a>(&self, threads: &'a OwnerThreads, owner: &str) -> Drawing<'a> {
         let of_owner = {
             let mut all = self.all();
             // An owner without a call needs none.
@@ -127,56 +123,11 @@ impl Screens {
         // Neither is ever closed. In this order an owner waits for itself, and takes no place from others.
         let of_owner = of_owner.acquire_owned().await.ok();
         let of_all = Arc::clone(&self.calls).acquire_owned().await.ok();
-        Turn {
+        Drawing {
+            threads,
+            owner: owner.into(),
             _calls: [of_owner, of_all],
         }
-    }
-
-    /// Draws events, as many as so many steps allow, in turns; takes the steps off.
-    pub(crate) async fn draw(
-        &self,
-        mut follower: Follower,
-        steps: &mut u64,
-    ) -> Result<Follower, CallError> {
-        while !follower.is_drawn && *steps > 0 {
-            let mut turn = TURN_STEPS.min(*steps);
-            *steps -= turn;
-            let left;
-            (follower, left) = self
-                .on_thread(move || {
-                    follower.draw(&mut turn);
-                    (follower, turn)
-                })
-                .await?;
-            *steps += left;
-        }
-        Ok(follower)
-    }
-
-    /// Returns the model with its picture.
-    pub(crate) async fn picture(
-        &self,
-        follower: Follower,
-    ) -> Result<(Follower, Option<Picture>), CallError> {
-        self.on_thread(move || {
-            let picture = is_drawn(follower.size).then(|| follower.screen.picture());
-            (follower, picture)
-        })
-        .await
-    }
-
-    async fn on_thread<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, CallError> {
-        let thread = Arc::clone(&self.threads).acquire_owned().await;
-        // The thread is taken until the work has ended, also where its caller has left.
-        let done = blocking(move || {
-            let _thread = thread;
-            work()
-        });
-        done.await
-            .map_err(|error| CallError::Internal(error.to_string()))
     }
 
     /// Removes models without a recent request. Returns whether others remain.
@@ -187,6 +138,40 @@ impl Screens {
             .retain(|_, kept| now.duration_since(kept.used) < KEPT_FOR);
         all.swept = !all.runs.is_empty();
         all.swept
+    }
+}
+
+impl Drawing<'_> {
+    /// Draws events, as many as so many steps allow, in turns; takes the steps off.
+    pub(crate) async fn draw(
+        &self,
+        mut follower: Follower,
+        steps: &mut u64,
+    ) -> Result<Follower, CallError> {
+        while !follower.is_drawn && *steps > 0 {
+            let mut turn = TURN_STEPS.min(*steps);
+            *steps -= turn;
+            let draw = move |_: &mut _| {
+                follower.draw(&mut turn);
+                (follower, turn)
+            };
+            let left;
+            (follower, left) = self.threads.turn(&self.owner, draw).await?;
+            *steps += left;
+        }
+        Ok(follower)
+    }
+
+    /// Returns the model with its picture.
+    pub(crate) async fn picture(
+        &self,
+        follower: Follower,
+    ) -> Result<(Follower, Option<Picture>), CallError> {
+        let draw = move |_: &mut _| {
+            let picture = is_drawn(follower.size).then(|| follower.screen.picture());
+            (follower, picture)
+        };
+        self.threads.turn(&self.owner, draw).await
     }
 }
 
@@ -311,18 +296,18 @@ mod tests {
 
     #[tokio::test]
     async fn screen_waits_for_other_screens_of_its_owner() {
-        let screens = Screens::default();
-        let first = screens.begin("a").await;
-        let mut second = std::pin::pin!(screens.begin("a"));
+        let (screens, threads) = (Screens::default(), OwnerThreads::default());
+        let first = screens.begin(&threads, "a").await;
+        let mut second = std::pin::pin!(screens.begin(&threads, "a"));
         let polled = second
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_pending());
-        let _other = screens.begin("b").await;
+        let _other = screens.begin(&threads, "b").await;
         assert_eq!(screens.calls.available_permits(), CALLS_MAX - 2);
         drop(first);
         second.await;
-        screens.begin("c").await;
+        screens.begin(&threads, "c").await;
         assert_eq!(
             screens.all().owners.len(),
             2,
@@ -332,7 +317,8 @@ mod tests {
 
     #[tokio::test]
     async fn repetition_is_drawn_in_turns_within_steps() {
-        let screens = Screens::default();
+        let (screens, threads) = (Screens::default(), OwnerThreads::default());
+        let drawing = screens.begin(&threads, "a").await;
         let mut follower = Follower::default();
         let output = Event {
             seq: 1,
@@ -346,10 +332,10 @@ mod tests {
         };
         follower.read(vec![output], Reached::default());
         let mut steps = 1_000;
-        let follower = screens.draw(follower, &mut steps).await.expect("a turn");
+        let follower = drawing.draw(follower, &mut steps).await.expect("a turn");
         assert!(!follower.is_drawn && steps == 0);
         let mut steps = 1_000_000;
-        let follower = screens.draw(follower, &mut steps).await.expect("a turn");
+        let follower = drawing.draw(follower, &mut steps).await.expect("a turn");
         assert!(
             follower.is_drawn && (1..950_000).contains(&steps),
             "{steps}"

@@ -7,7 +7,7 @@ use crate::{
     base::calls::{CallError, Position, Reached, RunView},
     registry::{
         Supervisor,
-        screens::{Follower, KEPT_FOR, Screens},
+        screens::{Drawing, Follower, KEPT_FOR},
     },
     streams::events::Events,
 };
@@ -38,14 +38,14 @@ pub struct ScreenView {
 
 /// Brings the model up to the present head, as far as so many steps allow, and takes them off.
 async fn catch_up(
-    screens: &Screens,
+    drawing: &Drawing<'_>,
     mut follower: Follower,
     events: &mut Events,
     steps: &mut u64,
 ) -> Result<Follower, CallError> {
     let head = events.head();
     loop {
-        follower = screens.draw(follower, steps).await?;
+        follower = drawing.draw(follower, steps).await?;
         if !follower.is_drawn || events.position().seq >= head {
             return Ok(follower);
         }
@@ -78,7 +78,7 @@ impl Supervisor {
             });
         }
         let screens = &self.shared.screens;
-        let _turn = screens.begin(&view.owner).await;
+        let drawing = screens.begin(&self.shared.owner_threads, &view.owner).await;
         let mut kept = place.lock().await;
         let follower = kept.take().unwrap_or_default();
         let from = follower
@@ -86,10 +86,10 @@ impl Supervisor {
             .map_or(Position::Beginning, Position::After);
         let mut events = self.events(run, from).await?.1;
         let mut steps = STEPS_MAX;
-        let mut follower = catch_up(screens, follower, &mut events, &mut steps).await?;
+        let mut follower = catch_up(&drawing, follower, &mut events, &mut steps).await?;
         let mut picture = None;
         if follower.is_drawn {
-            (follower, picture) = screens.picture(follower).await?;
+            (follower, picture) = drawing.picture(follower).await?;
         }
         let (size, is_drawn) = (follower.size, follower.is_drawn);
         let (attempt, whole_from) = (follower.attempt, follower.whole_from);

@@ -6,7 +6,8 @@ use crate::{
     base::matcher::{LineMatch, LineMatcher, Scratch},
     registry::{
         Supervisor,
-        matching::{MeasuredPattern, TurnEnd},
+        allowance::Allowance,
+        owner_threads::{OwnerThreads, TurnEnd},
     },
     streams::events::Events,
 };
@@ -76,7 +77,7 @@ impl Supervisor {
         let lines = self.lines(wait.run, wait.after_seq, wait.streams, most);
         let events = lines.await?;
         let mut search = Search {
-            pattern: Some(MeasuredPattern::new(wait.matcher.clone())),
+            allowance: Some(Allowance::default()),
             supervisor: self,
             by,
             wait: &wait,
@@ -94,7 +95,7 @@ impl Supervisor {
 
 struct Search<'a> {
     /// Absent: its thread has failed.
-    pattern: Option<MeasuredPattern>,
+    allowance: Option<Allowance>,
     supervisor: &'a Supervisor,
     by: Arc<str>,
     wait: &'a OutputWait,
@@ -171,17 +172,17 @@ impl Search<'_> {
 
     /// Tests lines in turns. Returns the first that matches.
     async fn test(&mut self, lines: Vec<OutputMatch>) -> Result<Option<OutputMatch>, CallError> {
-        let matching = &self.supervisor.shared.matching;
+        let threads = &self.supervisor.shared.owner_threads;
         let mut lines = lines.into_iter();
         while !lines.as_slice().is_empty() {
-            let failed = || CallError::Internal("a thread that tests lines has failed".into());
-            let mut pattern = self.pattern.take().ok_or_else(failed)?;
-            let turn = matching.turn(&self.by, move |scratch| {
-                let tested = test_lines(&mut pattern, scratch, &mut lines);
-                (pattern, lines, tested)
+            let mut allowance = self.allowance.take().ok_or_else(OwnerThreads::failed)?;
+            let matcher = self.wait.matcher.clone();
+            let turn = threads.turn(&self.by, move |scratch| {
+                let tested = test_lines(&matcher, &mut allowance, scratch, &mut lines);
+                (allowance, lines, tested)
             });
-            let (pattern, rest, tested) = turn.await.ok_or_else(failed)?;
-            self.pattern = Some(pattern);
+            let (allowance, rest, tested) = turn.await?;
+            self.allowance = Some(allowance);
             lines = rest;
             match tested {
                 Ok(None) => {}
@@ -195,18 +196,19 @@ impl Search<'_> {
 
 /// Tests lines until one matches, or the turn is over.
 fn test_lines(
-    pattern: &mut MeasuredPattern,
+    matcher: &LineMatcher,
+    allowance: &mut Allowance,
     scratch: &mut Scratch,
     lines: &mut std::vec::IntoIter<OutputMatch>,
 ) -> Result<Option<OutputMatch>, RuleOff> {
     let end = TurnEnd::begin();
-    let mut tests = pattern.begin(scratch);
+    let mut tests = allowance.begin(0, matcher, scratch);
     for line in lines {
         let tested = tests.test(&line.line);
         if let Some(found) = tested.found {
             return Ok(Some(OutputMatch { found, ..line }));
         }
-        if let Some(reason) = tested.off {
+        if let Some((_, reason)) = tested.off {
             return Err(reason);
         }
         if tests.has_reached(end) {

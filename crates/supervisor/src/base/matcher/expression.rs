@@ -35,11 +35,20 @@ pub(super) struct Expression {
     backtracker: BoundedBacktracker,
 }
 
-/// Memory of a matching thread. One expression at a time has it.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
+/// Memory of a thread that tests lines. One expression at a time has it.
+#[derive(Debug)]
+pub struct Scratch {
     states: Option<regex::Cache>,
     visited: Option<backtrack::Cache>,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self {
+            states: None,
+            visited: None,
+        }
+    }
 }
 
 impl Expression {

@@ -217,7 +217,7 @@ impl Engine {
         while !tester.is_done() {
             let shared = Arc::clone(&self.supervisor.shared);
             let owner = Arc::clone(&self.owner);
-            let mut turn = pin!(shared.matching.turn(&owner, move |scratch| {
+            let mut turn = pin!(shared.owner_threads.turn(&owner, move |scratch| {
                 tester.turn(scratch);
                 tester
             }));
@@ -231,8 +231,8 @@ impl Engine {
                 }
             };
             tester = match ended {
-                Some(tester) => tester,
-                None => return false,
+                Ok(tester) => tester,
+                Err(_) => return false,
             };
             for line in tester.matched() {
                 self.send(RuleStep::Matched(Box::new(line))).await;

@@ -1,10 +1,10 @@
-//! Tests lines by the rules of a run, rule by rule, on a matching thread: each rule has the memory of the thread for all
-//! lines of a batch.
+//! Tests lines by the rules of a run, rule by rule, in turns of its owner: each rule has the memory of the thread for
+//! all lines of a batch.
 
 use super::engine::MatchedLine;
 use crate::{
     base::matcher::{LineMatch, LineMatcher, Scratch},
-    registry::matching::{MeasuredPattern, TurnEnd},
+    registry::{allowance::Allowance, owner_threads::TurnEnd},
 };
 use kennel_lifecycle::{OutputRule, RuleOff, RunId};
 use std::{collections::BTreeSet, vec};
@@ -27,6 +27,7 @@ const LINES_AT_ONCE: usize = 64;
 pub(super) struct Tester {
     run: RunId,
     rules: Vec<TestedRule>,
+    allowance: Allowance,
     waiting: vec::IntoIter<Line>,
     /// The lines that are tested now, and their matches.
     lines: Vec<(Line, Vec<(usize, LineMatch)>)>,
@@ -44,9 +45,9 @@ struct TestedRule {
 
 #[derive(Debug)]
 enum Pattern {
-    /// To be compiled, which takes time of the matching thread as well.
+    /// To be compiled, which takes time of the thread as well.
     Text,
-    Compiled(Box<MeasuredPattern>),
+    Compiled(LineMatcher),
     /// No line is tested.
     Off,
 }
@@ -64,6 +65,7 @@ impl Tester {
         Self {
             run,
             rules: rules.collect(),
+            allowance: Allowance::default(),
             waiting: Vec::new().into_iter(),
             lines: Vec::new(),
             next: (0, 0),
@@ -99,27 +101,28 @@ impl Tester {
         self.next = (at + 1, 0);
         let TestedRule { rule, pattern } = &mut self.rules[at];
         if let Pattern::Text = pattern {
-            *pattern = compiled(self.run, rule);
+            *pattern = compiled(self.run, rule, scratch);
         }
-        let Pattern::Compiled(measured) = pattern else {
+        let Pattern::Compiled(matcher) = pattern else {
             return;
         };
-        let mut tests = measured.begin(scratch);
+        let mut off = None;
+        let mut tests = self.allowance.begin(at, matcher, scratch);
         for (of_line, (line, matches)) in self.lines.iter_mut().enumerate().skip(first) {
             if !rule.streams[usize::from(line.stream) - 1] {
                 continue;
             }
             let tested = tests.test(&line.text);
             matches.extend(tested.found.map(|found| (at, found)));
-            if let Some(reason) = tested.off {
-                self.switched_off.push((at, reason));
-                *pattern = Pattern::Off;
-                return;
-            }
-            if tests.has_reached(end) {
+            off = tested.off;
+            if off.is_some() || tests.has_reached(end) {
                 self.next = (at, of_line + 1);
-                return;
+                break;
             }
+        }
+        if let Some((dearest, _)) = off {
+            self.rules[dearest].pattern = Pattern::Off;
+            self.switched_off.extend(off);
         }
     }
 
@@ -151,9 +154,9 @@ impl Tester {
 }
 
 /// Patterns were compiled when the spec was accepted; one that no longer compiles matches nothing.
-fn compiled(run: RunId, rule: &OutputRule) -> Pattern {
-    match LineMatcher::new(&rule.pattern) {
-        Ok(matcher) => Pattern::Compiled(Box::new(MeasuredPattern::new(matcher))),
+fn compiled(run: RunId, rule: &OutputRule, scratch: &mut Scratch) -> Pattern {
+    match LineMatcher::new(&rule.pattern, scratch) {
+        Ok(matcher) => Pattern::Compiled(matcher),
         Err(why) => {
             tracing::error!(run_id = %run, rule = rule.name, why, "the pattern of an output rule is refused");
             Pattern::Off

@@ -205,7 +205,9 @@ impl RunTask {
         let why = match reason {
             RuleOff::GaveUp => "its pattern takes too many steps for a line",
             RuleOff::TestTime => "the test of a line took more than 100 ms of processor time",
-            RuleOff::ProcessorShare => "its tests took more than a tenth of a processor for 10 s",
+            RuleOff::ProcessorShare => {
+                "the rules of the run took more than a tenth of a processor for 10 s, and this one the most"
+            }
         };
         tracing::warn!(run_id = %self.run, rule, why, "output rule switched off");
         self.note(&Entry::RuleSwitchedOff {
