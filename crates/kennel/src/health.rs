@@ -11,23 +11,38 @@ use axum::{
     routing::get,
 };
 use kennel_supervisor::Supervisor;
+use tokio::runtime::Handle;
 
-pub(crate) fn routes(supervisor: Supervisor) -> Router {
+/// Returns the routes of a server on this runtime.
+pub(crate) fn routes(supervisor: Supervisor, runtime: Handle) -> Router {
     Router::new()
         .route("/livez", get(live))
         .route("/startupz", get(live))
         .route("/readyz", get(ready))
-        .with_state(supervisor)
+        .with_state((supervisor, runtime))
 }
 
-async fn live() -> Response {
-    text(StatusCode::OK, "ok")
+async fn live(State((_, runtime)): State<(Supervisor, Handle)>) -> Response {
+    answer(&runtime, async { None }).await
 }
 
-async fn ready(State(supervisor): State<Supervisor>) -> Response {
-    match kennel_edge::unready(&supervisor).await {
-        None => text(StatusCode::OK, "ok"),
-        Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
+async fn ready(State((supervisor, runtime)): State<(Supervisor, Handle)>) -> Response {
+    answer(
+        &runtime,
+        async move { kennel_edge::unready(&supervisor).await },
+    )
+    .await
+}
+
+/// Answers as a task of the server does: one whose tasks hang is not live.
+async fn answer<F>(runtime: &Handle, unready: F) -> Response
+where
+    F: Future<Output = Option<&'static str>> + Send + 'static,
+{
+    match runtime.spawn(unready).await {
+        Ok(None) => text(StatusCode::OK, "ok"),
+        Ok(Some(why)) => text(StatusCode::SERVICE_UNAVAILABLE, why),
+        Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "the server exits"),
     }
 }
 

@@ -14,11 +14,13 @@ use std::{
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, UnixListener, UnixStream},
+    runtime,
 };
 
 /// Pause before another try to listen: the server before this one may still have the address.
@@ -98,6 +100,20 @@ impl HttpAddress {
 
 /// Clients by address; those of a unix socket count as one.
 type Clients = Arc<Mutex<Crowd<CONNECTIONS_MAX>>>;
+
+/// Serves the router for ever, on a thread of its own: a flood of clients delays no call of the server.
+pub(crate) fn serve_apart(
+    address: HttpAddress,
+    what: &'static str,
+    routes: Router,
+) -> io::Result<()> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let thread = thread::Builder::new().name(what.into());
+    thread.spawn(move || runtime.block_on(serve(address, what, routes)))?;
+    Ok(())
+}
 
 /// Serves the router for ever. `what` is its name in the log.
 pub(crate) async fn serve(address: HttpAddress, what: &'static str, routes: Router) {
@@ -211,6 +227,11 @@ async fn is_left(path: &Path) -> bool {
 mod tests {
     use super::*;
     use axum::routing::get;
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixStream as StdUnixStream,
+        time::Instant,
+    };
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
@@ -245,6 +266,30 @@ mod tests {
             closed.expect("closed in time").expect_err("no byte");
         }
         serving.abort();
+    }
+
+    /// The client blocks the only thread of the test's runtime until it has its answer.
+    #[tokio::test]
+    async fn clients_need_no_turn_of_the_servers_runtime() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let routes = Router::new().route("/livez", get(async || "ok"));
+        serve_apart(HttpAddress::Unix(path.clone()), "health", routes).expect("a thread");
+        let began = Instant::now();
+        let mut probe = loop {
+            match StdUnixStream::connect(&path) {
+                Ok(probe) => break probe,
+                Err(error) => assert!(began.elapsed() < CONNECTION_MAX, "{error}"),
+            }
+            thread::yield_now();
+        };
+        let limit = Some(CONNECTION_MAX);
+        probe.set_read_timeout(limit).expect("own socket");
+        let request = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
+        probe.write_all(request).expect("sent");
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::task::{JoinError, JoinHandle};
+use tokio::{
+    runtime::Handle,
+    task::{JoinError, JoinHandle},
+};
 
 /// Longest time for pending answers to clients after the supervisor has ended.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
@@ -168,8 +171,9 @@ async fn serve(
     let listeners = keeper.take_listeners();
     let addresses = addresses(config, &listeners);
     if let Some(address) = config.health.clone() {
-        let routes = health::routes(supervisor.clone());
-        tokio::spawn(http::serve(address, "health", routes));
+        let routes = health::routes(supervisor.clone(), Handle::current());
+        http::serve_apart(address, "health", routes)
+            .map_err(|cause| failed("cannot serve health", &cause))?;
     }
     let edge = tokio::spawn(kennel_edge::serve(supervisor.clone(), listeners, edge));
     crash_point!("boot.serving");
