@@ -169,8 +169,9 @@ impl Handshakes {
             let tls = tls.ok_or_else(|| io::Error::other("there is no certificate any more"))?;
             socket.set_nodelay(true)?;
             let shaken = async {
-                // A client that sends nothing costs no more than its socket.
-                timeout(FIRST_BYTE_MAX, socket.readable()).await??;
+                // A client that sends nothing costs no more than its socket. A new socket counts as readable until it
+                // is read from, so a byte is looked for.
+                timeout(FIRST_BYTE_MAX, socket.peek(&mut [0])).await??;
                 TlsAcceptor::from(tls).accept(socket).await
             };
             Ok(Box::new(timeout(HANDSHAKE_MAX, shaken).await??))
