@@ -194,7 +194,11 @@ async fn readiness_begins_the_restart_count_anew() {
 
     let stage = Stage::set(nature(READY)).await;
     stage.supervisor.spawn(spec).await.unwrap();
-    let attempt = || async { stage.supervisor.get(run_id()).await.unwrap().attempt };
+    let attempt = async || {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert!(view.outcome.is_none(), "{view:?}");
+        view.attempt
+    };
     while attempt().await < 6 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
