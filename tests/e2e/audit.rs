@@ -364,7 +364,7 @@ async fn removed_socket_returns_and_replaced_files_are_reported(kennel: &Kennel)
     .await;
     let (listed, text) = cli(kennel, &["ps"]).await;
     assert!(listed.status.success(), "{text}");
-    assert!(kennel.log().contains("it is bound again"));
+    kennel.logs("it is bound again", 1).await;
     let lock = kennel.data_dir().join("lock");
     fs::remove_file(&lock).expect("it was there");
     let service = audit(&mut client).await.service.expect("the audit has it");

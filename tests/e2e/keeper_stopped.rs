@@ -97,7 +97,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     assert_eq!(fs::read_to_string(&ran).expect("it ran"), "x\n");
     let run = must("abort", client.abort(&run.run_id).await);
     assert_eq!((run.reason(), run.code()), ("aborted", Some(12)));
-    assert!(kennel.log().contains("the keeper does not answer"));
+    kennel.logs("the keeper does not answer", 1).await;
 }
 
 async fn calls_to_a_stopped_keeper_act_once(kennel: &Kennel) {

@@ -72,6 +72,7 @@ mod notify_flood;
 mod observability;
 mod oom_order;
 mod output;
+mod own_log;
 mod pause;
 mod pgbouncer;
 mod pidns;

@@ -64,14 +64,14 @@ impl Node {
 }
 
 async fn settings_of_the_file_outlast_its_edit(node: &mut Node) {
-    let ready = |kennel: &Kennel| kennel.log().matches(r#""message":"ready""#).count();
-    assert_eq!(ready(&node.kennel), 1, "{}", node.kennel.log());
+    let ready = r#""message":"ready""#;
+    node.kennel.logs(ready, 1).await;
     // A server that starts while the file is being edited is unaffected.
     for edited in ["log_format = [broken", "log_format = \"text\""] {
         node.write(edited);
         node.kennel.replace_server().await;
     }
-    assert_eq!(ready(&node.kennel), 3, "{}", node.kennel.log());
+    node.kennel.logs(ready, 3).await;
 }
 
 /// The graces of the first file are in force.

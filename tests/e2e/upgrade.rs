@@ -10,9 +10,17 @@ use kennel_tests::{
     shell::{finish, run_to_end, text},
 };
 use nix::sys::signal::Signal;
-use std::{fs, os::unix::fs::MetadataExt, process::Stdio};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    process::Stdio,
+    time::{Duration, SystemTime},
+};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
+
+/// More than the time after which a server has served for long enough, and has answered the keeper since.
+const PROVED: Duration = Duration::from_secs(5);
 
 async fn start() -> Kennel {
     Kennel::start(Options {
@@ -113,6 +121,15 @@ async fn sighup_upgrades_and_later_restarts_use_new_binary() {
     let after = replaced(&kennel, before.generation).await;
     assert_eq!(after.last_upgrade.expect("one").state(), UpgradeState::Done);
 
+    // Until a server has served for long enough, its death is a failure of the upgrade.
+    let started = after.start_time.expect("it has begun");
+    eventually("it has proved itself", PATIENCE, || {
+        let age = SystemTime::now()
+            .duration_since(started.try_into().ok()?)
+            .ok()?;
+        (age > PROVED).then_some(())
+    })
+    .await;
     // A binary installed meanwhile is not started before a request.
     kennel.install_script("#!/bin/sh\nexit 3\n");
     kennel.kill_server();
@@ -190,6 +207,7 @@ async fn binary_that_does_not_serve_is_given_up() {
     play_apart! {
         silent_binary_is_given_up_with_its_processes,
         new_server_not_serving_yields_to_former,
+        new_server_dying_when_ready_yields_to_former,
     };
 }
 
@@ -268,6 +286,42 @@ async fn new_server_not_serving_yields_to_former() {
     let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
     assert!(output.status.success(), "{output:?}");
     must("abort", kennel.client().await.abort(&run.run_id).await);
+}
+
+async fn new_server_dying_when_ready_yields_to_former() {
+    let kennel = start().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let real = programs::kennel().display().to_string();
+    // It is killed, as by the kernel for lack of memory, and it panics; right after it has reported that it serves.
+    for (dies, how) in [
+        ("server", "was killed by SIGKILL"),
+        ("panic", "exited with code 101"),
+    ] {
+        let before = info(&kennel).await;
+        let points = kennel.scratch().join(dies);
+        fs::create_dir(&points).expect("own directory");
+        fs::write(points.join("boot.ready"), dies).expect("own directory");
+        kennel.install_script(&format!(
+            "#!/bin/sh\n[ \"$1\" = preflight ] || export KENNEL_TEST_CRASH={}\nexec {real} \"$@\"\n",
+            points.display()
+        ));
+        must("upgrade", ask(&mut client, "").await);
+        // The new server has made a generation, and dies.
+        let after = replaced(&kennel, before.generation + 1).await;
+        let last = after.last_upgrade.expect("one");
+        assert_eq!(last.state(), UpgradeState::FellBack, "{last:?}");
+        assert_eq!(last.why, format!("the new server {how}"));
+        assert!(after.former_server.expect("there was one").served);
+        client = kennel.client().await;
+    }
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(
+        (again.state(), again.lasting()),
+        (RunState::Running, run.lasting())
+    );
+    must("abort", client.abort(&run.run_id).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

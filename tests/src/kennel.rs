@@ -19,8 +19,9 @@ use nix::{
 use std::{
     ffi::OsString,
     fs::{self, File},
+    io::IsTerminal,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, OwnedFd},
         unix::{
             fs::{PermissionsExt, chown},
             net::UnixListener,
@@ -90,6 +91,9 @@ pub struct Options {
     pub terminals: Option<&'static str>,
     /// A listening socket that is passed as systemd passes it, in place of standard input on the way.
     pub passed_socket: Option<Arc<UnixListener>>,
+    /// Standard error of the first start, in place of a log file; of a terminal, which controls the keeper, standard input
+    /// too.
+    pub stderr: Option<Arc<OwnedFd>>,
     /// A file in place of the kernel's boot id, for this server alone. Only root can do that.
     pub boot_id: Option<PathBuf>,
 }
@@ -322,6 +326,15 @@ impl Kennel {
         (1..=self.starts)
             .filter_map(|start| fs::read_to_string(log_path(self.dir.path(), start)).ok())
             .collect()
+    }
+
+    /// Waits until the log, which a thread of its own writes, has this text so often at least.
+    pub async fn logs(&self, text: &str, times: usize) {
+        let what = format!("{text:?} is logged {times} times");
+        eventually(&what, PATIENCE, || {
+            (self.log().matches(text).count() >= times).then_some(())
+        })
+        .await;
     }
 
     /// Returns the keeper, which is `kennel serve` itself.
@@ -638,6 +651,11 @@ pub fn serve_words(dir: &Path, store: Option<&str>) -> Vec<String> {
 fn launch(dir: &Path, options: &Options, start: u32) -> Child {
     let kennel = program(dir, options);
     let mut words: Vec<OsString> = Vec::new();
+    let stderr = options.stderr.as_ref().filter(|_| start == 1);
+    let terminal = stderr.filter(|stderr| stderr.is_terminal());
+    if terminal.is_some() {
+        words.extend(["setsid", "--ctty"].map(OsString::from));
+    }
     if let Some(boot_id) = &options.boot_id {
         words.extend(["unshare", "--mount", "sh", "-ec", ANOTHER_BOOT_ID].map(OsString::from));
         words.push(boot_id.into());
@@ -666,13 +684,12 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
     let mut command = bare_command(Path::new(&words[0]));
     command.args(&words[1..]);
     let log = File::create(log_path(dir, start)).expect("a log can be made");
-    let stdin = options
-        .passed_socket
-        .as_ref()
-        .map_or(Stdio::null(), |socket| {
-            let socket = socket.try_clone().expect("a descriptor can be copied");
-            Stdio::from(OwnedFd::from(socket))
-        });
+    let copy = |fd: &dyn AsFd| {
+        let copy = fd.as_fd().try_clone_to_owned();
+        Stdio::from(copy.expect("a descriptor can be copied"))
+    };
+    let socket = options.passed_socket.as_deref().map(|socket| copy(socket));
+    let stdin = socket.or(terminal.map(|terminal| copy(terminal)));
     command
         .args(serve_words(dir, options.store.as_deref()))
         .args((options.cgroup == Cgroup::Off).then_some("--cgroup=off"))
@@ -680,11 +697,9 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         // A test may read all its runs, however many.
         .env("KENNEL_RETAIN_RUNS", "all")
         .envs(options.env.iter().map(|(name, value)| (name, value)))
-        .stdin(stdin)
-        .stdout(Stdio::from(
-            log.try_clone().expect("a descriptor can be copied"),
-        ))
-        .stderr(Stdio::from(log));
+        .stdin(stdin.unwrap_or(Stdio::null()))
+        .stdout(copy(&log))
+        .stderr(stderr.map_or(copy(&log), |stderr| copy(stderr)));
     let child = command
         .spawn()
         .unwrap_or_else(|error| panic!("cannot start {}: {error}", kennel.display()));

@@ -6,6 +6,9 @@ use std::{
     fmt,
     io::{self, Write as _},
     process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::Duration,
 };
 
 /// A failure. Printed once, at the end of `main`.
@@ -21,6 +24,8 @@ pub(crate) struct Failure {
     reason: Option<String>,
 }
 
+/// Longest wait of a keeper or a server for the reader of its standard error.
+const PRINT_MAX: Duration = Duration::from_secs(1);
 /// Default exit code of failures.
 pub(crate) const FAILED: u8 = 1;
 
@@ -137,6 +142,19 @@ pub(crate) fn note(what: &dyn fmt::Display) {
     let text = format!("kennel: {what}");
     // Standard error may be closed; then it cannot be printed.
     let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&text));
+}
+
+/// Prints what a keeper or a server has to say, and does not wait for a reader that stands still.
+pub(crate) fn in_time(print: impl FnOnce() + Send + 'static) {
+    let (printed, is_printed) = mpsc::channel();
+    let print = move || {
+        print();
+        let _ = printed.send(());
+    };
+    if thread::Builder::new().spawn(print).is_ok() {
+        // Late or not: there is no more to do.
+        let _ = is_printed.recv_timeout(PRINT_MAX);
+    }
 }
 
 /// Makes the failure of an operation by its cause, for `map_err`.

@@ -3,6 +3,9 @@
 //! `kennel serve` is the keeper, which must be single-threaded: nothing here starts a runtime before the role of this
 //! process is known. The keeper executes this binary again as `kennel server`. All other commands call a server.
 
+// Their macros panic where nothing reads.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod cli;
 mod complete;
@@ -32,9 +35,14 @@ mod version;
 use args::{Cli, Command};
 use clap::{FromArgMatches as _, error::ErrorKind};
 use config::Surroundings;
-use failure::{FAILED, Failure};
+use failure::{FAILED, Failure, in_time, note};
 use kennel_keeper::zygote;
-use std::{ffi::OsString, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, Write as _},
+    panic,
+    process::ExitCode,
+};
 
 /// Exit code of an invalid command line.
 const USAGE: u8 = 2;
@@ -75,6 +83,11 @@ fn main() -> ExitCode {
             init::main(&cli.client, &flags, typed, (&here, &words))
         }
         Command::Serve(flags) => {
+            // The keeper ends where it panics, and does not wait for a reader before that.
+            panic::set_hook(Box::new(|panic| {
+                let text = panic.to_string();
+                in_time(move || note(&text));
+            }));
             reported(serve::keeper(&cli.client, &flags, typed, (&here, &words)))
         }
         Command::Config(command) => reported(cli::config(command, typed, &here).map(|()| 0)),
@@ -92,7 +105,13 @@ fn main() -> ExitCode {
 fn reported(done: Result<i32, Failure>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(FAILED)),
-        Err(failure) => failure.report(),
+        Err(failure) => {
+            let code = failure.exit_code();
+            in_time(move || {
+                failure.report();
+            });
+            ExitCode::from(code)
+        }
     }
 }
 
@@ -153,8 +172,8 @@ fn not_understood(mut error: clap::Error, words: &[OsString]) -> ExitCode {
     let command = command_of(words);
     let explained = args::explain(&mut error, command);
     match explained {
-        Some(text) => eprintln!("{text}"),
         // The output may have no reader; there is no other way to report it.
+        Some(text) => drop(writeln!(io::stderr(), "{text}")),
         None => drop(error.print()),
     }
     match error.kind() {

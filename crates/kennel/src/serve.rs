@@ -3,7 +3,7 @@
 use crate::{
     args::{CgroupUse, ClientArgs, ServeArgs},
     config::{ServeConfig, Surroundings},
-    failure::{Failure, chain, note},
+    failure::{Failure, chain, in_time, note},
     http::HttpAddress,
     server,
     settings::Settings,
@@ -179,9 +179,8 @@ fn service_manager(here: &Surroundings) -> ServiceManager {
     };
     let connected = ServiceManager::connect(name, watchdog.map(Duration::from_micros));
     connected.unwrap_or_else(|error| {
-        note(&format_args!(
-            "cannot reach the service manager at NOTIFY_SOCKET: {error}"
-        ));
+        let text = format!("cannot reach the service manager at NOTIFY_SOCKET: {error}");
+        in_time(move || note(&text));
         ServiceManager::default()
     })
 }

@@ -8,7 +8,7 @@ use crate::{
     failure::{Failure, because, failed},
     health, http, listen, secret,
     serve::LOST,
-    telemetry::{self, AuditExport, Exports, LogFormat},
+    telemetry::{self, AuditExport, Exports, Log, LogFormat},
 };
 use kennel_edge::{Access, EdgeConfig, GrpcHealth, ServeError, digest::DigestKey};
 use kennel_keeper::{
@@ -102,7 +102,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
         quotas,
         forbids_api_access,
     };
-    let code = runtime.block_on(serve(socket, &config, log_format, audit, own));
+    let code = runtime.block_on(serve(socket, &config, &log, audit, own));
     let leaves = matches!(code, Ok(EXIT_LEFT));
     exports.finish(leaves);
     if leaves {
@@ -126,9 +126,9 @@ fn worker_threads() -> usize {
 async fn serve(
     socket: OwnedFd,
     config: &ServeConfig,
-    log: LogFormat,
+    log: &Log,
     audit: Option<AuditExport>,
-    own: impl FnOnce(DigestKey, Arc<Access>) -> SupervisorConfig,
+    own: impl FnOnce(DigestKey, Arc<Access>) -> Result<SupervisorConfig, Failure>,
 ) -> Result<i32, Failure> {
     let (keeper, events, hello, held) = KeeperClient::connect(socket)
         .await
@@ -150,7 +150,7 @@ async fn serve(
         .map(DigestKey::new)
         .map_err(|cause| failed("cannot read this installation's key", &cause))?;
     let access = Arc::new(access_of_server(config, &hello)?);
-    let own = own(key.clone(), Arc::clone(&access));
+    let own = own(key.clone(), Arc::clone(&access))?;
     let edge = EdgeConfig {
         digest_key: key,
         access,
@@ -334,12 +334,12 @@ fn addresses(config: &ServeConfig, listeners: &[ListeningSocket]) -> String {
 }
 
 /// Prints one line that a person or a script waits for.
-fn print_ready(config: &ServeConfig, listen: &str, containment: &str, log: LogFormat) {
+fn print_ready(config: &ServeConfig, listen: &str, containment: &str, log: &Log) {
     let store = &config.store;
-    match log {
-        LogFormat::Text => {
-            eprintln!("kennel: ready on {listen} (store {store}, containment {containment})");
-        }
+    match log.format {
+        LogFormat::Text => log.print(&format!(
+            "kennel: ready on {listen} (store {store}, containment {containment})"
+        )),
         LogFormat::Json => tracing::info!(listen, %store, containment, "ready"),
     }
 }

@@ -1,8 +1,8 @@
 //! Points at which a test kills a part of the service. Debug builds have them, a release build has none.
 //!
 //! `KENNEL_TEST_CRASH` names a directory. A point fires when there is a file of its name in it, which contains the
-//! target: `server`, `keeper` or `both`. The file is renamed first, so that a restarted process does not die at the
-//! same point. It contains the pids to kill then, by SIGKILL.
+//! target: `server`, `keeper` or `both`; or `panic`, for a panic of the process that reaches it. The file is renamed
+//! first, so that a restarted process does not die at the same point. It contains the pids to kill then, by SIGKILL.
 
 /// A named point. With a condition it fires only where that holds; a release build does not evaluate it.
 #[cfg(debug_assertions)]
@@ -86,6 +86,7 @@ mod armed {
         if fs::rename(&file, &fired).is_err() {
             return;
         }
+        assert_ne!(who.trim(), "panic", "a test has armed {point}");
         let (keeper, server) = match who.trim() {
             "keeper" => (true, false),
             "server" => (false, true),

@@ -29,7 +29,7 @@ use super::{
     run::{Run, RunMessage},
     server::Server,
     service_manager::Notifier,
-    stray::Stray,
+    stray::{self, Stray},
 };
 use crate::{
     exit_record,
@@ -114,6 +114,7 @@ pub(super) struct Keeper {
     /// Only kept open: the server accepts.
     listening: Vec<Listening>,
     /// Time of the next check of their files.
+    had_terminal: bool,
     listening_due: u64,
     groups: Groups,
     sockets: ReconnectSockets,
@@ -192,6 +193,7 @@ impl Keeper {
             listening: parts.listening,
             listening_due: clock::boot_ms() + LISTENING_CHECK_MS,
             groups: parts.groups,
+            had_terminal: stray::has_terminal(),
             sockets: parts.sockets,
             facts: parts.facts,
             private: parts.private,
@@ -541,7 +543,7 @@ impl Keeper {
             } => self.end_orphan(seq, recorded, &plan, clock::boot_ms()),
             ToKeeper::KeeperSeen { seq, keeper, host } => self.look_for_keeper(seq, &keeper, &host),
             ToKeeper::Upgrade { seq, request } => self.begin_upgrade(Some(seq), request),
-            ToKeeper::Pong => self.server.answered(),
+            ToKeeper::Pong => self.server_answered(clock::boot_ms()),
             ToKeeper::Ping => self.send(&ToServer::Pong, Vec::new()),
         }
     }

@@ -1,6 +1,8 @@
 //! Signals that mean nothing to the keeper: each is reported to the server, which logs it, and changes nothing else.
 
 use crate::values::StraySignal;
+use nix::{sys::signalfd::siginfo, unistd::getsid};
+use std::fs::File;
 
 /// Time between two reports of one signal: a process that sends it all the time fills no log.
 const REPORT_EVERY_MS: u64 = 10_000;
@@ -45,6 +47,20 @@ impl Stray {
             count: std::mem::take(&mut seen.unreported),
         })
     }
+}
+
+/// Whether this SIGHUP is a hang-up of the terminal and no request: the kernel has sent it, or the shell that leads the
+/// session passes it on to its jobs.
+pub(super) fn is_hang_up(signal: &siginfo, had_terminal: bool) -> bool {
+    let sender = signal.ssi_pid.cast_signed();
+    let is_leader = || getsid(None).is_ok_and(|leader| leader.as_raw() == sender);
+    // A code above 0 is the kernel's (sigaction(2)).
+    signal.ssi_code > 0 || (had_terminal && is_leader() && !has_terminal())
+}
+
+/// Whether a terminal controls this process: a hang-up takes it from the session.
+pub(super) fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
 }
 
 #[cfg(test)]

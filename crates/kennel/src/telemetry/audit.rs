@@ -118,7 +118,7 @@ impl AuditExport {
                                 records = removed,
                                 "audit records were removed before a collector has taken them"
                             );
-                            self.losses.removed("audit", removed);
+                            self.losses.lost("audit", "removed", removed);
                         }
                         self.deliver(&records, &mut silent).await;
                         let last = records.last().map(TrailRecord::head);

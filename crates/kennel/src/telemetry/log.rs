@@ -3,12 +3,14 @@
 //! Lines about a run, or in a call, have its `run_id`, `trace_id` and `span_id`, from the fields of the [`tracing`]
 //! spans around them.
 
-use super::records::Records;
-use crate::failure::Failure;
+use super::{line_queue::LineQueue, records::Records};
+use crate::failure::{Failure, failed};
 use clap::ValueEnum;
 use serde_json::Value;
 use std::{
-    fmt, io,
+    fmt,
+    io::{self, Write as _},
+    panic,
     sync::{Arc, OnceLock},
 };
 use tracing::{
@@ -53,20 +55,59 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
     })
 }
 
-/// Starts logging for this process. The result takes the other destination of lines, once that is known.
-pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Collected, Failure> {
+/// The log of this process. When this is dropped, it waits for the last lines, for a bounded time.
+pub(crate) struct Log {
+    pub(crate) format: LogFormat,
+    pub(super) lines: Arc<LineQueue>,
+    pub(super) collected: Collected,
+}
+
+impl Log {
+    /// Prints a line that has neither time nor level.
+    pub(crate) fn print(&self, line: &str) {
+        // The queue has no errors.
+        let _ = (&*self.lines).write_all(format!("{line}\n").as_bytes());
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.lines.finish();
+    }
+}
+
+/// Starts logging for this process, panics included.
+pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Log, Failure> {
+    let filter = filter(value)?;
+    let queue = LineQueue::start(io::stderr());
+    let queue = queue.map_err(|cause| failed("cannot start the log", &cause))?;
     let collected = Collected::default();
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines(format))
-        .with_writer(io::stderr)
+        .with_writer(Arc::clone(&queue))
+        // They would be printed past the queue.
+        .log_internal_errors(false)
         .with_ansi(false);
     tracing_subscriber::registry()
-        .with(filter(value)?)
+        .with(filter)
         .with(Marking)
         .with(lines)
         .with(collected.clone())
         .init();
-    Ok(collected)
+    panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        let message = panic.payload_as_str();
+        tracing::error!(
+            location,
+            panic = message,
+            "a thread of the server has panicked"
+        );
+    }));
+    Ok(Log {
+        format,
+        lines: queue,
+        collected,
+    })
 }
 
 /// Run and trace that a line belongs to.
@@ -237,7 +278,7 @@ where
 
 /// The collector's part of the log: nothing, until there is a collector.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Collected(Arc<OnceLock<Arc<Records>>>);
+pub(super) struct Collected(Arc<OnceLock<Arc<Records>>>);
 
 impl Collected {
     /// Sends later lines to these records.

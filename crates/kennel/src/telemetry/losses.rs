@@ -27,7 +27,7 @@ impl Losses {
             ),
             counter(
                 "kennel.telemetry.dropped",
-                "Spans, log records and batches of metrics that were lost",
+                "Spans, log records, batches of metrics and lines of standard error that were lost",
             ),
         ];
         for signal in ["traces", "metrics", "logs", "audit"] {
@@ -40,8 +40,10 @@ impl Losses {
             ("logs", "not_taken"),
             ("metrics", "not_taken"),
             ("audit", "removed"),
+            ("stderr", "queue_full"),
+            ("stderr", "not_taken"),
         ] {
-            counters[1].add(0, &lost(signal, reason));
+            counters[1].add(0, &attributes(signal, reason));
         }
         // Registered once, at the start.
         let _ = self.0.set(counters);
@@ -56,26 +58,20 @@ impl Losses {
             Ok(()) => exported.add(count as u64, &[KeyValue::new(names::SIGNAL, signal)]),
             Err(error) => {
                 tracing::debug!(signal, %error, count, "telemetry is lost");
-                dropped.add(count as u64, &lost(signal, "not_taken"));
+                dropped.add(count as u64, &attributes(signal, "not_taken"));
             }
         }
     }
 
-    /// Counts items whose files were removed before they were sent.
-    pub(super) fn removed(&self, signal: &'static str, count: u64) {
+    /// Counts so many items as lost.
+    pub(super) fn lost(&self, signal: &'static str, reason: &'static str, count: u64) {
         if let Some([_, dropped]) = self.0.get() {
-            dropped.add(count, &lost(signal, "removed"));
-        }
-    }
-
-    fn refused(&self, signal: &'static str) {
-        if let Some([_, dropped]) = self.0.get() {
-            dropped.add(1, &lost(signal, "queue_full"));
+            dropped.add(count, &attributes(signal, reason));
         }
     }
 }
 
-fn lost(signal: &'static str, reason: &'static str) -> [KeyValue; 2] {
+fn attributes(signal: &'static str, reason: &'static str) -> [KeyValue; 2] {
     [
         KeyValue::new(names::SIGNAL, signal),
         KeyValue::new(names::DROP_REASON, reason),
@@ -112,7 +108,7 @@ impl Room {
         let enters = self.waiting.fetch_add(1, Ordering::Relaxed) < self.max;
         if !enters {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.losses.refused(self.signal);
+            self.losses.lost(self.signal, "queue_full", 1);
         }
         enters
     }

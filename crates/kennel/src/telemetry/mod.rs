@@ -4,6 +4,7 @@
 
 mod audit;
 mod config;
+mod line_queue;
 mod log;
 mod losses;
 mod records;
@@ -12,7 +13,7 @@ mod spans;
 
 pub(crate) use audit::AuditExport;
 pub(crate) use config::{TelemetryArgs, TelemetryConfig};
-pub(crate) use log::{Collected, LogFormat, filter, start_log};
+pub(crate) use log::{Log, LogFormat, filter, start_log};
 
 use crate::{
     config::Surroundings,
@@ -21,7 +22,7 @@ use crate::{
 };
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::telemetry::{Telemetry, Tracing, names};
-use losses::{Losses, Room};
+use losses::Room;
 use opentelemetry::{KeyValue, metrics::MeterProvider};
 use opentelemetry_sdk::{
     Resource,
@@ -65,7 +66,7 @@ impl Exports {
         node: NodeId,
         node_name: &str,
         here: &Surroundings,
-        log: &Collected,
+        log: &Log,
     ) -> Result<Self, Failure> {
         if !config.exports() {
             return Ok(Self::default());
@@ -79,7 +80,7 @@ impl Exports {
         // The transports start their tasks where they are made.
         let inside = runtime.enter();
         let resource = resource(node, node_name, here);
-        let losses = Losses::default();
+        let losses = log.lines.losses.clone();
         let mut meters = SdkMeterProvider::builder().with_resource(resource.clone());
         if config.pushes_metrics {
             let exporter = opentelemetry_otlp::MetricExporter::builder()
@@ -128,7 +129,7 @@ impl Exports {
             ));
             let records = Records::new(exporter, runtime.handle(), &resource, config, losses);
             let records = Arc::new(records);
-            log.by(&records);
+            log.collected.by(&records);
             Some(records)
         } else {
             None

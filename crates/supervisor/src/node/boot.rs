@@ -18,7 +18,7 @@ use crate::{
 use kennel_keeper::client::{
     CapabilityName, Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal,
 };
-use kennel_lifecycle::{RunId, StopOrder, StopReason, limits};
+use kennel_lifecycle::{RunId, Signal, StopOrder, StopReason, limits};
 use kennel_linux::crash_point;
 use kennel_store::Store;
 use std::{
@@ -208,7 +208,8 @@ impl Supervisor {
         }
     }
 
-    /// Refuses new work and stops what is live, each within its own grace or within `grace`.
+    /// Refuses new work and stops what is live, each within its own grace, cut to what a shutdown may take, or
+    /// within `grace`.
     fn stop_all(&self, grace: Option<Duration>) -> usize {
         self.shared.serving.shut_down();
         let live = self.shared.all();
@@ -216,7 +217,7 @@ impl Supervisor {
             let grace = grace.unwrap_or_else(|| handle.live.borrow().view.policy().grace());
             let order = StopOrder {
                 reason: StopReason::ServerShutdown,
-                grace,
+                grace: own.min(grace.unwrap_or(most)),
             };
             let (reply, _) = oneshot::channel();
             handle.send(Order::Stop(order, reply), &self.shared.background);
@@ -251,6 +252,9 @@ fn log_stray(stray: StraySignal) {
 /// Logs what is known at a start: of this server, of the one before it, and of its keeper.
 fn record_start(shared: &Shared, held: usize) {
     let hello = &shared.hello;
+    if stray.number == Signal::HUP.number() {
+        return tracing::warn!("the keeper's terminal hung up, the service continues");
+    }
     if hello.restarts == 0 {
         let started = [
             ("keeper_pid", hello.keeper.pid.to_string()),

@@ -111,7 +111,7 @@ impl Restarts {
 
     /// Schedules the next start: at once where the last server had served, and with a growing wait where none does.
     pub(super) fn plan(&mut self, ready_at: Option<u64>, now: u64) {
-        if ready_at.is_some_and(|at| now.saturating_sub(at) >= STEADY_MS) {
+        if is_steady(ready_at, now) {
             self.tries = 0;
         }
         self.next_at = Some(now.saturating_add(back_off(self.tries)));
@@ -150,6 +150,11 @@ impl Restarts {
             Serving::NotYet | Serving::Ready | Serving::Abandoned => None,
         }
     }
+}
+
+/// Whether a server that became ready then has served long enough.
+fn is_steady(ready_at: Option<u64>, now: u64) -> bool {
+    ready_at.is_some_and(|at| now.saturating_sub(at) >= STEADY_MS)
 }
 
 fn back_off(tries: u32) -> u64 {
@@ -205,6 +210,14 @@ impl Keeper {
         }
         if self.restarts.next_at.is_some_and(|at| now >= at) {
             self.start_server(now);
+        }
+    }
+
+    /// Records that the server reads messages. Once it has served for long enough, no binary is retained for its loss.
+    pub(super) fn server_answered(&mut self, now: u64) {
+        self.server.answered();
+        if is_steady(self.server.ready_at, now) {
+            self.upgrades.previous = None;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Keeper;
 use crate::{
-    keeper::{pool::Warm, run::Run},
+    keeper::{pool::Warm, run::Run, stray},
     values::KeeperEvent,
     wire::{self, FromShim},
 };
@@ -168,7 +168,9 @@ impl Keeper {
                 Ok(Caught::SIGTERM | Caught::SIGINT | Caught::SIGQUIT | Caught::SIGUSR2) => {
                     self.shut_down();
                 }
-                Ok(Caught::SIGHUP) => self.begin_upgrade(None, None),
+                Ok(Caught::SIGHUP) if !stray::is_hang_up(&info, self.had_terminal) => {
+                    self.begin_upgrade(None, None);
+                }
                 _ => self.report_stray(&info),
             }
         }

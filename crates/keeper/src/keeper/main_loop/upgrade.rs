@@ -1,7 +1,7 @@
 //! Upgrade in place: the server makes room for one of the installed binary.
 //!
 //! The binary is checked first (`keeper::check`); only then is the server asked to leave. Where the new one does not
-//! come to serve, one is started from the previous binary.
+//! come to serve, or dies or hangs right after that, one is started from the previous binary.
 
 use super::{Keeper, ending::millis};
 use crate::{
@@ -28,6 +28,8 @@ pub(in crate::keeper) struct Upgrades {
     env: Vec<(String, String)>,
     /// The binary that servers are started from.
     binary: Binary,
+    /// The previous one, until a server of `binary` has served for long enough.
+    pub(super) previous: Option<Binary>,
     stage: Stage,
     /// The last upgrade for which a server has left.
     last: Option<Upgrade>,
@@ -42,7 +44,7 @@ enum Stage {
     /// The server finishes its work, or is gone already.
     Leaving { next: Binary },
     /// A server of the new binary is starting.
-    Starting { former: Binary },
+    Starting,
     /// The new server did not come to serve; one of the former binary is starting.
     FallingBack,
 }
@@ -60,6 +62,7 @@ impl Upgrades {
             path: path.map_err(|error| error.to_string()),
             env,
             binary: Binary::own(),
+            previous: None,
             stage: Stage::Idle,
             last: None,
         }
@@ -78,7 +81,7 @@ impl Upgrades {
     pub(super) fn is_between_servers(&self) -> bool {
         match self.stage {
             Stage::Idle | Stage::Checking { .. } => false,
-            Stage::Leaving { .. } | Stage::Starting { .. } | Stage::FallingBack => true,
+            Stage::Leaving { .. } | Stage::Starting | Stage::FallingBack => true,
         }
     }
 
@@ -98,10 +101,9 @@ impl Upgrades {
         matches!(&self.stage, Stage::Checking { check, .. } if check.pid == pid)
     }
 
-    /// Records that a server serves. Returns whether that completes an upgrade; then no other binary is needed any
-    /// more.
+    /// Records that a server serves. Returns whether that completes an upgrade.
     pub(super) fn has_come_to_serve(&mut self) -> bool {
-        let ends = matches!(self.stage, Stage::Starting { .. } | Stage::FallingBack);
+        let ends = matches!(self.stage, Stage::Starting | Stage::FallingBack);
         if ends {
             self.stage = Stage::Idle;
         }
@@ -219,23 +221,24 @@ impl Keeper {
             Stage::Leaving { next } => {
                 crash_point!("keeper.left");
                 let former = mem::replace(&mut self.upgrades.binary, next);
+                self.upgrades.previous = Some(former);
                 self.set_upgrade_state(UpgradeState::Done);
-                self.upgrades.stage = Stage::Starting { former };
-            }
-            Stage::Starting { former } => {
-                self.upgrades.binary = former;
-                let why = format!("the new server {how}");
-                self.set_upgrade_state(UpgradeState::FellBack(why));
-                self.upgrades.stage = Stage::FallingBack;
+                self.upgrades.stage = Stage::Starting;
             }
             // From now on it counts as any other lost server.
             Stage::FallingBack => {
                 self.restarts.lost_only_now(now);
                 return false;
             }
-            other @ (Stage::Idle | Stage::Checking { .. }) => {
-                self.upgrades.stage = other;
-                return false;
+            other @ (Stage::Idle | Stage::Checking { .. } | Stage::Starting) => {
+                let Some(previous) = self.upgrades.previous.take() else {
+                    self.upgrades.stage = other;
+                    return false;
+                };
+                self.upgrades.binary = previous;
+                let why = format!("the new server {how}");
+                self.set_upgrade_state(UpgradeState::FellBack(why));
+                self.upgrades.stage = Stage::FallingBack;
             }
         }
         self.restarts.at_once(now);
