@@ -348,6 +348,7 @@ async fn lost_and_hung_servers_are_replaced() {
     play_apart! {
         a_run_outlives_many_servers,
         a_server_that_hangs_is_replaced,
+        a_server_whose_main_task_panics_is_replaced,
         waiting_command_line_survives_server_death,
     };
 }
@@ -388,6 +389,55 @@ async fn a_server_that_hangs_is_replaced() {
         .former_server
         .expect("there was one");
     assert_eq!(former.cause(), ServerEndCause::Hung);
+    let run = must("abort", kennel.client().await.abort(&run.run_id).await);
+    assert_eq!(run.reason(), "aborted");
+}
+
+/// The task that serves, and the one that obeys the keeper.
+async fn a_server_whose_main_task_panics_is_replaced() {
+    let points = must("a directory", tempfile::tempdir());
+    let kennel = Kennel::start(Options::crashing(points.path())).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    let arm = |point| fs::write(points.path().join(point), "panic").expect("own directory");
+    for (point, code) in [("boot.ready", 101), ("leave.begun", 70)] {
+        let before = kennel
+            .client()
+            .await
+            .server_info()
+            .await
+            .expect("it serves");
+        arm(point);
+        let server = kennel.server().expect("a server runs");
+        // The first is reached by the next server, the second in an upgrade.
+        if point == "boot.ready" {
+            kill_exactly(&server, Signal::SIGKILL);
+        } else {
+            kennel.signal(Signal::SIGHUP);
+        }
+        let after = eventually_async("the next server serves", PATIENCE, async || {
+            let info = kennel.client().await.server_info().await?;
+            let dead = points.path().join(format!("{point}.fired")).exists();
+            (dead && info.generation > before.generation).then_some(info)
+        })
+        .await;
+        let former = after.former_server.expect("there was one");
+        assert_eq!(former.cause(), ServerEndCause::ByItself);
+        let exit = former.exit.and_then(|exit| exit.result);
+        assert_eq!(exit, Some(pb::exit::Result::Code(code)));
+        let again = must("get", kennel.client().await.get(&run.run_id).await);
+        assert_eq!(
+            (again.state(), again.lasting()),
+            (RunState::Running, run.lasting())
+        );
+    }
+    let log = kennel.log();
+    assert_eq!(
+        log.matches("a thread of the server has panicked").count(),
+        2,
+        "{log}"
+    );
     let run = must("abort", kennel.client().await.abort(&run.run_id).await);
     assert_eq!(run.reason(), "aborted");
 }

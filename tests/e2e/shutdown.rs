@@ -2,7 +2,7 @@
 //! reason.
 
 use crate::play_apart;
-use kennel_proto::pb::RunState;
+use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, eventually,
     eventually_async, must, naughty, sh,
@@ -102,6 +102,60 @@ async fn shutdown(options: Options) {
     assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
     let run = must("get", client.get(&polite.run_id).await);
     assert_eq!(run.code(), Some(9), "INT came first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_sets_time_signals_and_code_of_shutdown() {
+    let mut words = vec!["--shutdown-timeout", "2s", "--exit-code-on-signal", "143"];
+    words.extend([
+        "--shutdown-signal",
+        "HUP",
+        "--shutdown-signal",
+        "terminal=INT",
+    ]);
+    let mut kennel = Kennel::start(Options {
+        words,
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let signals = kennel.scratch().join("signals");
+    let stubborn = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
+    let stubborn = stubborn.grace(Duration::from_mins(1));
+    let mut own = sh("trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done");
+    own.stop.get_or_insert_default().signal = "SIGUSR1".to_owned();
+    let typed = sh("trap 'exit 8' INT; echo up; while :; do sleep 0.05; done");
+    let typed = typed.on_terminal(pb::Terminal::default());
+    let mut runs = Vec::new();
+    for spec in [stubborn, own, typed] {
+        runs.push(must("spawn", client.spawn(spec).await).run_id);
+    }
+    for (run, up) in runs.iter().zip(["up\n", "up\n", "up\r\n"]) {
+        client.hear_text(run, up).await;
+    }
+
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(143), "{}", kennel.log());
+    let signalled = std::fs::read_to_string(&signals).expect("the file of signals");
+    assert_eq!(signalled, "SIGHUP\nSIGTERM\n");
+    let log = kennel.log();
+    assert!(
+        log.contains("grace periods are cut by --shutdown-timeout runs=3"),
+        "{log}"
+    );
+
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let mut codes = Vec::new();
+    for run in &runs {
+        let run = must("get", client.get(run).await);
+        assert_eq!(run.reason(), "server_shutdown", "{run:?}");
+        codes.push(run.code());
+    }
+    assert_eq!(codes, [None, Some(7), Some(8)]);
+    let heard = must("events", client.hear_all(&runs[0], 0).await);
+    let cut = "--shutdown-timeout cuts the grace period from 60 s to 1.6 s";
+    assert_eq!(heard.warnings(), [cut]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,6 @@ use crate::{
 };
 use clap::ArgMatches;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
-use kennel_lifecycle::DefaultLimits;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -38,21 +37,14 @@ pub(crate) fn keeper(
     typed: &ArgMatches,
     (here, words): (&Surroundings, &[OsString]),
 ) -> Result<i32, Failure> {
-    let (settings, usable) = usable_by(client, flags, typed, here)?;
-    let Usable {
-        config,
-        cgroup,
-        orphan_ttl,
-        memory_reserve,
-        default_limits,
-        private,
-    } = usable;
+    let (settings, Usable { config, private }) = usable_by(client, flags, typed, here)?;
+    let set = &settings.here;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
         listen: config.listen,
         passed_sockets: passed_sockets(here)?,
         server_argv: server_words(words, &settings),
-        cgroup: match cgroup {
+        cgroup: match flags.cgroup(set)? {
             CgroupUse::Auto => CgroupChoice::Auto,
             CgroupUse::Stay => CgroupChoice::Stay,
             CgroupUse::Off => CgroupChoice::Off,
@@ -61,9 +53,10 @@ pub(crate) fn keeper(
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), here.env.get(*name)?.clone())))
             .collect(),
-        orphan_ttl,
-        memory_reserve,
-        default_limits,
+        orphan_ttl: flags.orphan_ttl(set)?,
+        shutdown_timeout: flags.shutdown_timeout(set)?,
+        memory_reserve: flags.memory_reserve(set)?,
+        default_limits: flags.default_limits(set)?,
         service_manager: service_manager(here),
         private,
     })
@@ -75,18 +68,18 @@ pub(crate) fn keeper(
             .code(LOST)
             .hint("the next start records how they ended"));
     }
-    Ok(code)
+    // Only a signal ends the service in order.
+    Ok(match code {
+        0 => flags.exit_code_on_signal(set)?.into(),
+        code => code,
+    })
 }
 
-/// Settings that the keeper needs.
+/// Settings that are no values of flags.
 pub(crate) struct Usable {
     pub(crate) config: ServeConfig,
-    pub(crate) cgroup: CgroupUse,
-    pub(crate) orphan_ttl: Duration,
-    pub(crate) memory_reserve: Option<u64>,
-    pub(crate) default_limits: DefaultLimits,
     /// Paths beside the data directory that are none of a run's.
-    pub(crate) private: Vec<PathBuf>,
+    private: Vec<PathBuf>,
 }
 
 /// Reads those of a command line, which must have no flags of clients.
@@ -125,12 +118,19 @@ pub(crate) fn usable(
 
 fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.retention.resolve(here)?;
+    flags.cgroup(here)?;
+    flags.orphan_ttl(here)?;
+    flags.shutdown_timeout(here)?;
+    flags.exit_code_on_signal(here)?;
+    flags.memory_reserve(here)?;
+    flags.default_limits(here)?;
     let scraped_at = flags.telemetry.resolve(here)?.scraped_at;
     flags.log_format(here)?;
     flags.node_lease(here)?;
     flags.restrict_runs(here)?;
     flags.forbid_api_access(here)?;
     flags.default_grace(here)?;
+    flags.shutdown_signals(here)?;
     flags.inherit(here)?;
     telemetry::filter(flags.log(here))?;
     let config = ServeConfig::resolve(&flags.base, here)?;
@@ -148,14 +148,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     let private = private
         .map(|path| std::path::absolute(&path).unwrap_or(path))
         .collect();
-    Ok(Usable {
-        config,
-        private,
-        cgroup: flags.cgroup(here)?,
-        orphan_ttl: flags.orphan_ttl(here)?,
-        memory_reserve: flags.memory_reserve(here)?,
-        default_limits: flags.default_limits(here)?,
-    })
+    Ok(Usable { config, private })
 }
 
 /// Returns the files of a database in a file.

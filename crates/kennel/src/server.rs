@@ -56,17 +56,8 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
     kennel_linux::ignore_stray_signals()
         .map_err(|cause| failed("cannot ignore stray signals", &cause))?;
     let config = ServeConfig::resolve(&flags.base, here)?;
-    let retention = flags.retention.resolve(here)?;
-    let log_format = flags.log_format(here)?;
-    let log = telemetry::start_log(log_format, flags.log(here))?;
+    let log = telemetry::start_log(flags.log_format(here)?, flags.log(here))?;
     let telling = flags.telemetry.resolve(here)?;
-    let lease = flags.node_lease(here)?;
-    let privileges = flags.restrict_runs(here)?;
-    let default_grace = flags.default_grace(here)?;
-    let default_limits = flags.default_limits(here)?;
-    let inherit = flags.inherit(here)?;
-    let forbids_api_access = flags.forbid_api_access(here)?;
-    let secrets = Arc::new(flags.secrets(here, &config.data_dir)?);
     let open_files = limits::open_files()
         .map_err(|cause| failed("cannot read this process's limits", &cause))?;
     let node = keeper::node_id(&config.data_dir)
@@ -80,27 +71,31 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
         .map_err(because("cannot start the server"))?;
     let audit = exports.take_audit();
     let telemetry = exports.telemetry();
-    let own = |key: DigestKey, quotas: Arc<Access>| SupervisorConfig {
-        node,
-        node_name: config.node_name.clone().unwrap_or_else(host_name),
-        address: config.advertise.clone(),
-        lease,
-        data_dir: config.data_dir.clone(),
-        server_env: here.env.clone().into_iter().collect(),
-        inherit,
-        runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
-        privileges,
-        default_grace,
-        default_limits,
-        retention,
-        telemetry,
-        health: Arc::new(GrpcHealth),
-        tokens: Arc::new(key.clone()),
-        sealer: Arc::new(key),
-        secrets,
-        socket: listen::socket(&config.listen).cloned(),
-        quotas,
-        forbids_api_access,
+    let own = |key: DigestKey, quotas: Arc<Access>| {
+        Ok(SupervisorConfig {
+            node,
+            node_name: config.node_name.clone().unwrap_or_else(host_name),
+            address: config.advertise.clone(),
+            lease: flags.node_lease(here)?,
+            data_dir: config.data_dir.clone(),
+            server_env: here.env.clone().into_iter().collect(),
+            inherit: flags.inherit(here)?,
+            runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
+            privileges: flags.restrict_runs(here)?,
+            default_grace: flags.default_grace(here)?,
+            default_limits: flags.default_limits(here)?,
+            shutdown_timeout: flags.shutdown_timeout(here)?,
+            shutdown_signals: flags.shutdown_signals(here)?,
+            retention: flags.retention.resolve(here)?,
+            telemetry,
+            health: Arc::new(GrpcHealth),
+            tokens: Arc::new(key.clone()),
+            sealer: Arc::new(key),
+            secrets: Arc::new(flags.secrets(here, &config.data_dir)?),
+            socket: listen::socket(&config.listen).cloned(),
+            quotas,
+            forbids_api_access: flags.forbid_api_access(here)?,
+        })
     };
     let code = runtime.block_on(serve(socket, &config, &log, audit, own));
     let leaves = matches!(code, Ok(EXIT_LEFT));

@@ -244,6 +244,18 @@ fn config_check_finds_what_serve_would_refuse() {
             "[defaults.limits]\ncore = 0\n[defaults.limits.shell]\ncore = 1\n",
             "write heartbeat, service, terminal, job",
         ),
+        (
+            "shutdown_timeout = \"500ms\"\n",
+            "shutdown_timeout: a shutdown takes 1s to 24h",
+        ),
+        (
+            "shutdown_signal = [\"SIGTERM\", \"job=KILL\"]\n",
+            "shutdown_signal: a shutdown cannot begin with SIGKILL",
+        ),
+        (
+            "exit_code_on_signal = 256\n",
+            "exit_code_on_signal: write 0 to 255",
+        ),
         ("inherit = \"A,*_B\"\n", "inherit: \"*_B\" is no variable"),
         ("log = [\n", ":1: "),
     ] {

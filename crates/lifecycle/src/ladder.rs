@@ -3,7 +3,7 @@
 //!
 //! Pure: the climber passes the time (milliseconds on any clock that does not jump) and performs the actions.
 
-use crate::{Signal, StopAction, limits};
+use crate::{Signal, StopAction};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -53,11 +53,17 @@ impl StopPlan {
     /// ignore SIGINT.
     #[must_use]
     pub fn shutdown(grace: Duration) -> Self {
-        let grace = grace.min(limits::SHUTDOWN_GRACE_MAX);
         Self::new(
             &[(Signal::INT, Duration::ZERO), (Signal::TERM, grace / 2)],
             grace,
         )
+    }
+
+    /// Whether this is the plan of a shutdown: only that begins with SIGINT.
+    #[must_use]
+    pub fn is_shutdown(&self) -> bool {
+        let first = self.steps.first();
+        first.is_some_and(|step| step.action == Action::Signal(Signal::INT))
     }
 
     /// Returns the plan for a run on a terminal: SIGHUP, half the grace, SIGTERM, the other half, SIGKILL. A closed

@@ -98,10 +98,19 @@ pub const GRACE_MAX: Duration = Duration::from_hours(24);
 pub const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// Longest time limit of a run: ten years.
 pub const TIMEOUT_MAX: Duration = Duration::from_hours(10 * 365 * 24);
-/// Whole time from the first signal of a shutdown to its last.
-pub const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest grace inside a shutdown: leaves time for the census and the last commits.
-pub const SHUTDOWN_GRACE_MAX: Duration = Duration::from_secs(8);
+/// Whole time of a shutdown, from its first signal to its last, where the node has no other.
+pub const SHUTDOWN_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// Valid times.
+pub const SHUTDOWN_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=GRACE_MAX;
+/// Most of it that is no grace: for the census and the last commits.
+const SHUTDOWN_CENSUS_MAX: Duration = Duration::from_secs(2);
+
+/// Returns the longest grace inside a shutdown that takes this long.
+#[must_use]
+pub fn shutdown_grace(timeout: Duration) -> Duration {
+    timeout.saturating_sub((timeout / 5).min(SHUTDOWN_CENSUS_MAX))
+}
+
 /// Longest request id.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Valid nice values.

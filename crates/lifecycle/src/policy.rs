@@ -92,7 +92,7 @@ impl Policy {
     /// Returns the run's own plan within another grace.
     #[must_use]
     pub fn stop_plan_within(&self, grace: Duration) -> StopPlan {
-        self.adapt(StopPlan::abort(grace))
+        self.adapt(StopPlan::abort(grace), None)
     }
 
     /// Whether a sign other than its start shows that the run is ready.
@@ -174,14 +174,17 @@ impl Policy {
         }
     }
 
-    /// Adapts this plan to a run of this policy.
+    /// Adapts this plan to a run of this policy. `at_shutdown`: the first signal of a shutdown of its node, where that has
+    /// another one.
     #[must_use]
-    pub fn adapt(&self, plan: StopPlan) -> StopPlan {
+    pub fn adapt(&self, plan: StopPlan, at_shutdown: Option<Signal>) -> StopPlan {
+        let at_shutdown = at_shutdown.filter(|_| plan.is_shutdown());
         let mut plan = match self.kind {
             RunKind::Terminal => plan.on_terminal(),
             RunKind::Heartbeat | RunKind::Service | RunKind::Job => plan,
         };
-        if let (Some(signal), Some(first)) = (self.stop.signal, plan.steps.first_mut()) {
+        let signal = self.stop.signal.or(at_shutdown);
+        if let (Some(signal), Some(first)) = (signal, plan.steps.first_mut()) {
             first.action = Action::Signal(signal);
         }
         plan.behind(&self.stop.steps, self.grace())
@@ -335,6 +338,9 @@ named! {
 
 /// Field of the actions of a stop.
 const STOP_STEPS: &str = "spec.stop.steps";
+/// Why no stop begins with a signal.
+const UNFIT_STOP_SIGNAL: &str =
+    "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing";
 
 /// Plan for the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -374,14 +380,8 @@ impl StopPolicy {
                 "must be at most 24 hours",
             ));
         }
-        if self
-            .signal
-            .is_some_and(|s| s == Signal::KILL || s == Signal::STOP)
-        {
-            found.push(Violation::new(
-                "spec.stop.signal",
-                "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing",
-            ));
+        if self.signal.is_some_and(|signal| !signal.is_polite()) {
+            found.push(Violation::new("spec.stop.signal", UNFIT_STOP_SIGNAL));
         }
         self.check_steps(found);
         // The node of the run gives a grace that is not named here.
@@ -393,9 +393,7 @@ impl StopPolicy {
         count_at_most(STOP_STEPS, count, most, "entries", found);
         for (at, step) in self.steps.iter().enumerate() {
             let why = match &step.action {
-                Action::Signal(Signal::KILL | Signal::STOP) => {
-                    "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing"
-                }
+                Action::Signal(signal) if !signal.is_polite() => UNFIT_STOP_SIGNAL,
                 Action::Input(bytes) if bytes.is_empty() => "must have bytes to write",
                 Action::Input(bytes) if bytes.len() > limits::STOP_INPUT_BYTES_MAX => {
                     "must have at most 1024 bytes to write"

@@ -92,6 +92,12 @@ impl Signal {
     pub fn number(self) -> i32 {
         self.0
     }
+
+    /// Whether a process can catch it: a stop begins with no other one.
+    #[must_use]
+    pub fn is_polite(self) -> bool {
+        self != Self::KILL && self != Self::STOP
+    }
 }
 
 impl fmt::Display for Signal {

@@ -362,6 +362,45 @@ async fn a_shutdown_stops_every_run_and_exits_clean() {
     assert!(matches!(refused, Err(CallError::Draining)), "{refused:?}");
 }
 
+#[tokio::test]
+async fn grace_cut_by_shutdown_is_reported_to_its_run() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut patient = call(None);
+    patient.spec.policy.stop.grace = Some(Duration::from_mins(1));
+    let patient = stage.supervisor.spawn(patient).await.unwrap().run.run;
+    let other = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    let mut warned = Vec::new();
+    for run in [patient, other] {
+        warned.push(
+            stage
+                .supervisor
+                .events(run, Position::Beginning)
+                .await
+                .unwrap()
+                .1,
+        );
+    }
+    stage.send_event(KeeperEvent::Shutdown);
+    let mut warnings = Vec::new();
+    for events in &mut warned {
+        while let Some(batch) = events.next(1 << 20).await.unwrap() {
+            warnings.extend(batch.into_iter().filter_map(|event| match event.payload {
+                Payload::Lifecycle(Entry::Warning { message }) => Some(message),
+                _ => None,
+            }));
+        }
+    }
+    let words = "--shutdown-timeout cuts the grace period from 60 s to 8 s";
+    assert_eq!(warnings, [words]);
+    assert_eq!(stage.exit.await.unwrap(), 0);
+    let kill_after = |run| stage.plans(run).last().unwrap().kill_after;
+    let seconds = Duration::from_secs;
+    assert_eq!(
+        [kill_after(patient), kill_after(other)],
+        [seconds(8), seconds(1)]
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn undying_run_does_not_delay_shutdown() {
     let stage = Stage::set(Nature {

@@ -64,6 +64,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     rc::Rc,
+    time::Duration,
 };
 pub(super) use upgrade::Upgrades;
 
@@ -100,6 +101,8 @@ pub(super) struct Parts {
     pub(super) exits: ExitSlots,
     pub(super) notifier: Notifier,
     pub(super) memory_reserve: Option<MemoryReserve>,
+    /// Whole time of a shutdown.
+    pub(super) shutdown_timeout: Duration,
 }
 
 /// The keeper.
@@ -111,10 +114,10 @@ pub(super) struct Keeper {
     restarts: Restarts,
     upgrades: Upgrades,
     signals: SignalFd,
+    had_terminal: bool,
     /// Only kept open: the server accepts.
     listening: Vec<Listening>,
     /// Time of the next check of their files.
-    had_terminal: bool,
     listening_due: u64,
     groups: Groups,
     sockets: ReconnectSockets,
@@ -190,10 +193,10 @@ impl Keeper {
             restarts: parts.restarts,
             upgrades: parts.upgrades,
             signals: parts.signals,
+            had_terminal: stray::has_terminal(),
             listening: parts.listening,
             listening_due: clock::boot_ms() + LISTENING_CHECK_MS,
             groups: parts.groups,
-            had_terminal: stray::has_terminal(),
             sockets: parts.sockets,
             facts: parts.facts,
             private: parts.private,
@@ -222,7 +225,10 @@ impl Keeper {
             leftovers: Leftovers::default(),
             stray: Stray::default(),
             server_is_behind: false,
-            ending: Ending::default(),
+            ending: Ending {
+                timeout: parts.shutdown_timeout,
+                ..Ending::default()
+            },
             notifier: parts.notifier,
             memory_reserve: parts.memory_reserve,
         })

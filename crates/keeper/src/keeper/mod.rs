@@ -92,6 +92,8 @@ pub struct KeeperConfig {
     pub preflight_env: Vec<(String, String)>,
     /// Time for which runs continue without any server; then each is ended by its own plan.
     pub orphan_ttl: Duration,
+    /// Whole time of a shutdown, the graces of all runs included.
+    pub shutdown_timeout: Duration,
     /// Bytes that stay free below the memory limit of its own control group and of those above; absent: no such reserve.
     pub memory_reserve: Option<u64>,
     /// Limits of runs whose spec has none.
@@ -320,6 +322,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         notifier: Notifier::new(&config.service_manager, clock::boot_ms()),
         exits: ExitSlots::open(&config.data_dir, epoch.to_string()),
         memory_reserve,
+        shutdown_timeout: config.shutdown_timeout,
     })?;
     keeper.settle_exits();
     for run in found {

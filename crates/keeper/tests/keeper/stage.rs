@@ -95,6 +95,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
         cgroup,
         preflight_env: Vec::new(),
         orphan_ttl: handover::orphan_ttl(&args[2]),
+        shutdown_timeout: kennel_lifecycle::limits::SHUTDOWN_TIMEOUT_DEFAULT,
         memory_reserve: None,
         default_limits: DefaultLimits::default(),
         service_manager: ServiceManager::default(),

@@ -9,7 +9,9 @@ use crate::{
     values,
 };
 use clap::{Args, Subcommand, ValueEnum};
-use kennel_lifecycle::{DefaultGrace, DefaultLimits, Privileges, RunKind, RunLimits};
+use kennel_lifecycle::{
+    DefaultGrace, DefaultLimits, Privileges, RunKind, RunLimits, Signal, limits,
+};
 use kennel_supervisor::SecretSources;
 use std::{
     ffi::OsString,
@@ -46,6 +48,16 @@ pub(crate) struct ServeArgs {
     /// [default: 5s]
     #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
     default_grace: Vec<(Option<RunKind>, Duration)>,
+    /// Whole time of a shutdown, the graces of all runs included: longer graces are cut to 2s less; 1s to 24h [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = values::shutdown_timeout)]
+    shutdown_timeout: Option<Duration>,
+    /// First signal to runs at a shutdown, where their spec has no stop signal; of one kind: terminal=SIGTERM; else of all
+    /// but those on a terminal; repeatable [default: SIGINT, terminal=SIGHUP]
+    #[arg(long, value_name = "[KIND=]SIGNAL", value_parser = values::stop_signal, value_delimiter = ',')]
+    shutdown_signal: Vec<(Option<RunKind>, Signal)>,
+    /// Exit code after a shutdown by a signal in which all has ended in order, such as 143 [default: 0]
+    #[arg(long, value_name = "CODE")]
+    exit_code_on_signal: Option<u8>,
     /// Limits of runs whose spec does not have them, such as core=0,nofile=1024:524288,pids=500: names of `run --limit`,
     /// memory, memory-high, swap-max, pids, cpus, cpu-weight; of one kind: job:pids=100; repeatable [default: none]
     #[arg(long, value_name = "[KIND:]NAME=VALUE", value_parser = values::node_limit, value_delimiter = ',')]
@@ -169,6 +181,30 @@ impl ServeArgs {
         Ok(given.unwrap_or(ORPHAN_TTL_DEFAULT))
     }
 
+    /// Whole time of a shutdown.
+    pub(crate) fn shutdown_timeout(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let (given, read) = (self.shutdown_timeout, values::shutdown_timeout);
+        let given = here.setting(given, "KENNEL_SHUTDOWN_TIMEOUT", read)?;
+        Ok(given.unwrap_or(limits::SHUTDOWN_TIMEOUT_DEFAULT))
+    }
+
+    /// First signals of a shutdown.
+    pub(crate) fn shutdown_signals(
+        &self,
+        here: &Surroundings,
+    ) -> Result<Vec<(Option<RunKind>, Signal)>, Failure> {
+        let given = &self.shutdown_signal;
+        list(here, given, "KENNEL_SHUTDOWN_SIGNAL", values::stop_signal)
+    }
+
+    /// Exit code after a shutdown in order.
+    pub(crate) fn exit_code_on_signal(&self, here: &Surroundings) -> Result<u8, Failure> {
+        let (given, name) = (self.exit_code_on_signal, "KENNEL_EXIT_CODE_ON_SIGNAL");
+        let read = |text: &str| text.parse().map_err(|_| "write 0 to 255".to_owned());
+        let given = here.setting(given, name, read)?;
+        Ok(given.unwrap_or_default())
+    }
+
     /// Memory to keep free for Kennel.
     pub(crate) fn memory_reserve(&self, here: &Surroundings) -> Result<Option<u64>, Failure> {
         let given = here.setting(self.memory_reserve, "KENNEL_MEMORY_RESERVE", values::bytes)?;
@@ -197,11 +233,9 @@ impl ServeArgs {
 
     /// Grace of runs whose spec names none.
     pub(crate) fn default_grace(&self, here: &Surroundings) -> Result<DefaultGrace, Failure> {
-        let read = |text: &str| text.split(',').map(values::grace).collect();
-        let given = Some(self.default_grace.clone()).filter(|given| !given.is_empty());
-        let given: Option<Vec<_>> = here.setting(given, DEFAULT_GRACE, read)?;
+        let given = list(here, &self.default_grace, DEFAULT_GRACE, values::grace)?;
         let mut node = DefaultGrace::default();
-        for (kind, grace) in given.into_iter().flatten() {
+        for (kind, grace) in given {
             let added = node.add(kind, grace);
             added.map_err(|wrong| {
                 Failure::new(format!("{DEFAULT_GRACE}: {wrong}"))
@@ -213,11 +247,9 @@ impl ServeArgs {
 
     /// Limits of runs whose spec has none.
     pub(crate) fn default_limits(&self, here: &Surroundings) -> Result<DefaultLimits, Failure> {
-        let read = |text: &str| text.split(',').map(values::node_limit).collect();
-        let given = Some(self.default_limit.clone()).filter(|given| !given.is_empty());
-        let given: Option<Vec<_>> = here.setting(given, DEFAULT_LIMIT, read)?;
+        let given = list(here, &self.default_limit, DEFAULT_LIMIT, values::node_limit)?;
         let mut node = DefaultLimits::default();
-        for (kind, limit) in given.into_iter().flatten() {
+        for (kind, limit) in given {
             node.add(kind, &limit)
                 .map_err(|wrong| Failure::new(format!("{DEFAULT_LIMIT}: {wrong}")))?;
         }
@@ -226,10 +258,8 @@ impl ServeArgs {
 
     /// Variables that commands of callers over the network may inherit.
     pub(crate) fn inherit(&self, here: &Surroundings) -> Result<Vec<String>, Failure> {
-        let read = |text: &str| text.split(',').map(values::variable_pattern).collect();
-        let given = Some(self.inherit.clone()).filter(|given| !given.is_empty());
-        let given = here.setting(given, "KENNEL_INHERIT", read)?;
-        Ok(given.unwrap_or_default())
+        let (given, read) = (&self.inherit, values::variable_pattern);
+        list(here, given, "KENNEL_INHERIT", read)
     }
 
     /// Sources of the secrets of runs. No directory of them may hold files of the server itself.
@@ -238,16 +268,14 @@ impl ServeArgs {
         here: &Surroundings,
         data_dir: &Path,
     ) -> Result<SecretSources, Failure> {
-        let given = |flag: Vec<String>, name: &str| {
-            let list = |text: &str| Ok(text.split(',').map(str::to_owned).collect());
-            let given = here.setting(Some(flag).filter(|f| !f.is_empty()), name, list)?;
-            let given = given.into_iter().flatten();
-            let given = given.map(|entry: String| entry.trim().to_owned());
-            Ok::<Vec<_>, Failure>(given.filter(|entry| !entry.is_empty()).collect())
+        let given = |flag: &[String], name: &str| {
+            let mut given = list(here, flag, name, |entry| Ok(entry.trim().to_owned()))?;
+            given.retain(|entry| !entry.is_empty());
+            Ok::<_, Failure>(given)
         };
         let dirs = self.secret_dir.iter();
-        let dirs = dirs.map(|dir| dir.display().to_string()).collect();
-        let dirs = given(dirs, SECRET_DIR)?.into_iter();
+        let dirs: Vec<_> = dirs.map(|dir| dir.display().to_string()).collect();
+        let dirs = given(&dirs, SECRET_DIR)?.into_iter();
         let dirs = dirs.map(|dir| std::path::absolute(&dir).unwrap_or_else(|_| dir.into()));
         let dirs: Vec<_> = dirs.collect();
         let real_data_dir = real(data_dir);
@@ -263,7 +291,7 @@ impl ServeArgs {
         }
         Ok(SecretSources {
             dirs,
-            credentials: given(self.secret_credential.clone(), "KENNEL_SECRET_CREDENTIAL")?,
+            credentials: given(&self.secret_credential, "KENNEL_SECRET_CREDENTIAL")?,
             credentials_dir: here.var("CREDENTIALS_DIRECTORY").map(PathBuf::from),
         })
     }
@@ -290,6 +318,18 @@ impl ServeArgs {
     pub(crate) fn log<'a>(&'a self, here: &'a Surroundings) -> Option<&'a str> {
         self.log.as_deref().or_else(|| here.var("KENNEL_LOG"))
     }
+}
+
+/// Returns the entries of a setting that may have several: those of its flag, or of its variable.
+fn list<T: Clone>(
+    here: &Surroundings,
+    flag: &[T],
+    name: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, Failure> {
+    let flag = Some(flag.to_vec()).filter(|entries| !entries.is_empty());
+    let given = here.setting(flag, name, |text| text.split(',').map(read).collect())?;
+    Ok(given.unwrap_or_default())
 }
 
 /// Resolves the links of a path as far as it is there.

@@ -13,7 +13,7 @@ use kennel_lifecycle::{
     CapabilitySet, CpuQuota, Network, Privileges, Rlimit, RunKind, RunLimits, Sandbox, Seccomp,
     Signal, TerminalSize, UNLIMITED,
     labels::{Selector, SelectorError},
-    limits::CPU_PERIOD_DEFAULT,
+    limits::{CPU_PERIOD_DEFAULT, SHUTDOWN_TIMEOUT},
 };
 use kennel_proto::pb::{self, ProcessRef};
 use kennel_supervisor::ChainHead;
@@ -182,10 +182,31 @@ pub(crate) fn restrictions(text: &str) -> Result<Privileges, String> {
 
 /// Reads a grace, `20s`, or that of one kind of runs, `terminal=2s`.
 pub(crate) fn grace(text: &str) -> Result<(Option<RunKind>, Duration), String> {
-    let Some((kind, grace)) = text.split_once('=') else {
-        return Ok((None, duration(text)?));
+    of_kind(text, duration)
+}
+
+/// Reads `SIGNAL` or `KIND=SIGNAL`: one with which a stop may begin.
+pub(crate) fn stop_signal(text: &str) -> Result<(Option<RunKind>, Signal), String> {
+    of_kind(text, |name| {
+        let polite = Some(signal(name)?).filter(|signal| signal.is_polite());
+        polite.ok_or("a shutdown cannot begin with SIGKILL or SIGSTOP".to_owned())
+    })
+}
+
+/// Reads a time in which a shutdown ends all runs.
+pub(crate) fn shutdown_timeout(text: &str) -> Result<Duration, String> {
+    let time = Some(duration(text)?).filter(|time| SHUTDOWN_TIMEOUT.contains(time));
+    time.ok_or_else(|| "a shutdown takes 1s to 24h".to_owned())
+}
+
+fn of_kind<T>(
+    text: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<(Option<RunKind>, T), String> {
+    let Some((kind, value)) = text.split_once('=') else {
+        return Ok((None, read(text)?));
     };
-    Ok((Some(run_kind(kind)?), duration(grace)?))
+    Ok((Some(run_kind(kind)?), read(value)?))
 }
 
 fn run_kind(kind: &str) -> Result<RunKind, String> {

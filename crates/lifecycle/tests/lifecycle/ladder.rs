@@ -15,17 +15,19 @@ fn abort_is_term_then_grace_then_kill() {
 }
 
 #[test]
-fn shutdown_is_int_term_kill_within_its_bound() {
+fn shutdown_is_int_term_kill_within_its_grace() {
     let climbed = climb(&StopPlan::shutdown(Duration::from_secs(4)), &[]);
     assert_eq!(
         climbed,
         [(0, Signal::INT), (2000, Signal::TERM), (4000, Signal::KILL)]
     );
-
-    let climbed = climb(&StopPlan::shutdown(limits::GRACE_MAX), &[]);
-    let bound = u64::try_from(limits::SHUTDOWN_GRACE_MAX.as_millis()).unwrap();
-    assert_eq!(climbed.last(), Some(&(bound, Signal::KILL)));
-    assert!(limits::SHUTDOWN_GRACE_MAX < limits::SHUTDOWN_DEADLINE);
+    let seconds = Duration::from_secs;
+    assert_eq!(limits::shutdown_grace(seconds(10)), seconds(8));
+    assert_eq!(limits::shutdown_grace(seconds(60)), seconds(58));
+    assert_eq!(
+        limits::shutdown_grace(seconds(1)),
+        Duration::from_millis(800)
+    );
 }
 
 #[test]

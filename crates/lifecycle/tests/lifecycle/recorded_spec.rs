@@ -112,7 +112,7 @@ fn first_signal_of_each_plan_is_chosen_one() {
     let second = Duration::from_secs(1);
     assert_eq!(first(policy.stop_plan()), Some(Action::Signal(Signal::INT)));
     assert_eq!(
-        first(policy.adapt(StopPlan::shutdown(second))),
+        first(policy.adapt(StopPlan::shutdown(second), None)),
         Some(Action::Signal(Signal::INT))
     );
     policy.kind = RunKind::Terminal;

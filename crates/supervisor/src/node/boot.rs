@@ -193,7 +193,7 @@ impl Supervisor {
     }
 
     async fn shut_down(self) -> i32 {
-        let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
+        let deadline = clock::instant() + self.shared.config.shutdown_timeout;
         let live = self.stop_all(None);
         tracing::info!(live, "shutting down");
         self.shared.tasks.close();
@@ -213,14 +213,26 @@ impl Supervisor {
     fn stop_all(&self, grace: Option<Duration>) -> usize {
         self.shared.serving.shut_down();
         let live = self.shared.all();
+        let most = limits::shutdown_grace(self.shared.config.shutdown_timeout);
+        let mut cut = 0;
         for (_, handle) in &live {
-            let grace = grace.unwrap_or_else(|| handle.live.borrow().view.policy().grace());
+            let own = handle.live.borrow().view.policy().grace();
+            if grace.is_none() && own > most {
+                cut += 1;
+                let (own, most) = (own.as_secs_f64(), most.as_secs_f64());
+                let words =
+                    format!("--shutdown-timeout cuts the grace period from {own} s to {most} s");
+                handle.send(Order::Warn(words), &self.shared.background);
+            }
             let order = StopOrder {
                 reason: StopReason::ServerShutdown,
                 grace: own.min(grace.unwrap_or(most)),
             };
             let (reply, _) = oneshot::channel();
             handle.send(Order::Stop(order, reply), &self.shared.background);
+        }
+        if cut > 0 {
+            tracing::warn!(runs = cut, "grace periods are cut by --shutdown-timeout");
         }
         live.len()
     }
@@ -231,7 +243,7 @@ impl Supervisor {
         tracing::error!("the keeper is gone: reading the remaining output");
         // The sockets are free for the next service; readers continue there, after what they have.
         self.shared.serving.lose_keeper();
-        let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
+        let deadline = clock::instant() + self.shared.config.shutdown_timeout;
         while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && clock::instant() < deadline {
             tokio::time::sleep(PIPES_POLL).await;
         }
@@ -240,6 +252,9 @@ impl Supervisor {
 }
 
 fn log_stray(stray: StraySignal) {
+    if stray.number == Signal::HUP.number() {
+        return tracing::warn!("the keeper's terminal hung up, the service continues");
+    }
     tracing::warn!(
         signal = %stray,
         sender.pid = stray.pid,
@@ -252,9 +267,6 @@ fn log_stray(stray: StraySignal) {
 /// Logs what is known at a start: of this server, of the one before it, and of its keeper.
 fn record_start(shared: &Shared, held: usize) {
     let hello = &shared.hello;
-    if stray.number == Signal::HUP.number() {
-        return tracing::warn!("the keeper's terminal hung up, the service continues");
-    }
     if hello.restarts == 0 {
         let started = [
             ("keeper_pid", hello.keeper.pid.to_string()),

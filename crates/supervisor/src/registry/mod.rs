@@ -45,7 +45,8 @@ use kennel_keeper::{
     spare_dirs::SpareDirs,
 };
 use kennel_lifecycle::{
-    DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, StopOrder,
+    DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, RunKind,
+    Signal, StopOrder,
 };
 use kennel_store::{NewRun, Store};
 use std::{
@@ -93,6 +94,10 @@ pub struct SupervisorConfig {
     pub privileges: Privileges,
     /// Grace periods of runs whose spec names none.
     pub default_grace: DefaultGrace,
+    /// Whole time of a shutdown, the graces of all runs included.
+    pub shutdown_timeout: Duration,
+    /// Other first signals of a shutdown: of a kind, or of all other runs but those on a terminal. Later ones win.
+    pub shutdown_signals: Vec<(Option<RunKind>, Signal)>,
     /// Limits of runs whose spec has none.
     pub default_limits: DefaultLimits,
     /// Limits of the retained output of ended runs.
@@ -113,6 +118,16 @@ pub struct SupervisorConfig {
     pub forbids_api_access: bool,
     /// Quotas of owners.
     pub quotas: Arc<dyn OwnerQuotas>,
+}
+
+impl SupervisorConfig {
+    /// Returns the first signal of a shutdown for runs of this kind, where it is not the usual one.
+    pub(crate) fn shutdown_signal(&self, kind: RunKind) -> Option<Signal> {
+        let signals = self.shutdown_signals.iter().rev();
+        let named = |wanted| signals.clone().find(|(kind, _)| *kind == wanted);
+        let of_all = named(None).filter(|_| kind != RunKind::Terminal);
+        named(Some(kind)).or(of_all).map(|(_, signal)| *signal)
+    }
 }
 
 /// A request to one run, with the channel of its answer.

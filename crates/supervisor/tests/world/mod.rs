@@ -277,6 +277,8 @@ impl Stage {
             privileges: kennel_lifecycle::Privileges::default(),
             default_grace: kennel_lifecycle::DefaultGrace::default(),
             default_limits: kennel_lifecycle::DefaultLimits::default(),
+            shutdown_timeout: kennel_lifecycle::limits::SHUTDOWN_TIMEOUT_DEFAULT,
+            shutdown_signals: Vec::new(),
             retention: *world.retention.lock().unwrap(),
         };
         // A keeper that holds runs has had a server, and so has one whose node has a generation.

@@ -2,11 +2,7 @@
 
 use super::Keeper;
 use crate::values::KeeperEvent;
-use kennel_lifecycle::{
-    Exit,
-    ladder::StopPlan,
-    limits::{SHUTDOWN_DEADLINE, SHUTDOWN_GRACE_MAX},
-};
+use kennel_lifecycle::{Exit, ladder::StopPlan, limits};
 use kennel_linux::{clock, crash_point, reap};
 use std::time::Duration;
 
@@ -29,12 +25,21 @@ const CODE_ALIVE: i32 = 1;
 /// Progress of the shutdown.
 #[derive(Default)]
 pub(super) struct Ending {
+    /// Whole time of the shutdown.
+    pub(super) timeout: Duration,
     /// SIGTERM or SIGINT was received.
     pub(super) asked: bool,
     /// The signal was received again.
-    again: bool,
+    pub(super) again: bool,
     /// No further server is started: at this time everything ends, finished or not.
     pub(super) drained_by: Option<u64>,
+}
+
+impl Ending {
+    /// Returns the longest grace of a run.
+    fn grace(&self) -> Duration {
+        limits::shutdown_grace(self.timeout)
+    }
 }
 
 impl Keeper {
@@ -57,7 +62,7 @@ impl Keeper {
             let grace = if again {
                 Duration::ZERO
             } else {
-                SHUTDOWN_GRACE_MAX
+                self.ending.grace()
             };
             return self.hasten(grace, now);
         }
@@ -91,7 +96,7 @@ impl Keeper {
     /// Time that the server may take to exit after the request.
     fn server_patience(&self) -> u64 {
         if self.restarts.has_served() || !self.runs.is_empty() {
-            millis(SHUTDOWN_DEADLINE) + LAST_COMMITS_MS
+            millis(self.ending.timeout) + LAST_COMMITS_MS
         } else {
             START_UP_MS
         }
@@ -134,9 +139,9 @@ impl Keeper {
             run.server_gone(in_order, now);
         });
         let by = now.saturating_add(longest);
-        self.ending.drained_by = Some(by.saturating_add(millis(SHUTDOWN_DEADLINE)));
+        self.ending.drained_by = Some(by.saturating_add(millis(self.ending.timeout)));
         if self.ending.asked {
-            self.hasten(SHUTDOWN_GRACE_MAX, now);
+            self.hasten(self.ending.grace(), now);
         }
     }
 
@@ -146,7 +151,7 @@ impl Keeper {
     fn hasten(&mut self, grace: Duration, now: u64) {
         let plan = StopPlan::abort(grace);
         self.each_run(now, |run| run.stop(&plan, now));
-        let bound = now + millis(SHUTDOWN_DEADLINE);
+        let bound = now + millis(self.ending.timeout);
         let by = self.ending.drained_by.map_or(bound, |by| by.min(bound));
         self.ending.drained_by = Some(by);
     }
@@ -169,7 +174,7 @@ impl Keeper {
             if self.ending.drained_by.is_none() {
                 self.end_all(now);
             }
-            self.hasten(SHUTDOWN_GRACE_MAX, now);
+            self.hasten(self.ending.grace(), now);
         } else if self.will_restart() {
             crash_point!("keeper.server_reaped");
             self.server_lost_or_left(now);

@@ -66,7 +66,9 @@ impl RunTask {
                 self.write(Write::Stop(order, deadline));
             }
             Effect::StopTree(plan) => {
-                let plan = self.new.policy().adapt(plan);
+                let policy = self.new.policy();
+                let at_shutdown = self.shared.config.shutdown_signal(policy.kind);
+                let plan = policy.adapt(plan, at_shutdown);
                 self.shared.kernel.stop(self.run, &plan);
                 crash_point!("stop.sent");
             }
