@@ -8,8 +8,8 @@ use kennel_tests::{
     shell::{finish, run_to_end, text},
 };
 use std::{
-    fs,
-    path::Path,
+    env, fs,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
@@ -21,20 +21,17 @@ const SOCKET: &str = "/run/kennel/kennel.sock";
 /// The server is killed when a client has printed this.
 const MIDDLE: &str = "line 20\n";
 
-/// Returns a shell in the project. Its installs stay in the project; downloads are cached for the next run.
+/// Returns a shell in the project, which finds the programs of Debian and Go alone: a page installs all else that it
+/// uses. Installs stay in the project; downloads are cached for the next run.
 pub(crate) fn shell(project: &Path, script: &str) -> Command {
     let cache = |name: &str| tools().join("cache").join(name);
-    let own = project.join("bin");
-    let buf = tools().join("buf/node_modules/.bin");
-    let path = std::env::var("PATH").expect("there is a PATH");
-    let path = format!("{}:{}:{path}", own.display(), buf.display());
+    let path = format!("{}:/usr/bin:/bin", go().display());
     let repository = format!("-Dmaven.repo.local={}", cache("maven").display());
     let mut shell = Command::new("bash");
     shell
         .args(["-euo", "pipefail", "-c", script])
         .current_dir(project)
         .env("PATH", path)
-        .env("GOBIN", own)
         .env("GOCACHE", cache("go-build"))
         .env("GOMODCACHE", cache("go-modules"))
         // Unoptimised: compiling takes longer than anything that is compiled.
@@ -43,6 +40,15 @@ pub(crate) fn shell(project: &Path, script: &str) -> Command {
         .env("NPM_CONFIG_CACHE", cache("npm"))
         .env("PIP_CACHE_DIR", cache("pip"));
     shell
+}
+
+/// Returns the directory of Go's own programs.
+fn go() -> PathBuf {
+    let path = env::var_os("PATH").expect("there is a PATH");
+    let mut programs = env::split_paths(&path).map(|dir| dir.join("go"));
+    let go = programs.find_map(|program| program.canonicalize().ok());
+    let go = go.expect("Go is installed");
+    go.parent().expect("it is in a directory").to_owned()
 }
 
 /// Runs a page: the first block of commands builds, each line of the second is a client.

@@ -91,24 +91,15 @@ async fn run_tutorial(name: &str) {
     let script: String = [END_JOBS].into_iter().chain(script).collect();
     // In a file, so that no command of the page finds itself in the shell's arguments.
     must("a script", fs::write(dir.join(".page.sh"), script));
-    let (binary, python) = (programs::kennel(), programs::python());
-    let folder = |program: &Path| {
-        program
-            .parent()
-            .expect("it is in a directory")
-            .display()
-            .to_string()
-    };
+    let binary = programs::kennel();
+    let binaries = binary.parent().expect("it is in a directory").display();
     // It ends the jobs too.
     let mut shell = bare_command(Path::new("/usr/bin/timeout"));
     shell
         .arg(TUTORIAL_MAX.as_secs().to_string())
         .args(["/bin/bash", "-euo", "pipefail", ".page.sh"])
         .current_dir(&dir)
-        .env(
-            "PATH",
-            format!("{}:{}:/usr/bin:/bin", folder(&binary), folder(&python)),
-        )
+        .env("PATH", format!("{binaries}:/usr/bin:/bin"))
         .env("NPM_CONFIG_CACHE", programs::tools().join("cache/npm"))
         .env("KENNEL_SERVER", kennel.address())
         .env("TMPDIR", temporary);
