@@ -4,7 +4,8 @@
 use crate::liveness::Server;
 use kennel_proto::pb::{self, RunState, WaitCondition, line_pattern::Pattern, readiness::Probe};
 use kennel_tests::{
-    Client, Kennel, PATIENCE, SpecExt, client::duration, must, sh, shell::run_to_end,
+    Client, Kennel, PATIENCE, SpecExt, client::duration, eventually_async, must, sh,
+    shell::run_to_end,
 };
 use std::{
     net::TcpListener,
@@ -88,7 +89,11 @@ async fn run_is_ready_by_line_or_server() {
 async fn assert_server_is_probed(client: &mut Client) {
     let server = Server::start();
     server.says(503);
-    let spec = with(sh("exec sleep 1000"), Probe::Http(server.probe()), None);
+    let spec = with(
+        server.sh("exec sleep 1000"),
+        Probe::Http(server.probe()),
+        None,
+    );
     let run = must("spawn", client.spawn(spec).await).run_id;
     server.is_asked_in_all(2).await;
     let unready = must("get", client.get(&run).await);
@@ -96,6 +101,37 @@ async fn assert_server_is_probed(client: &mut Client) {
     server.says(204);
     assert_eq!(ready(client, &run).await.ready_by, "http");
     must("abort", client.abort(&run).await);
+}
+
+/// A command that fails because its port is taken is not ready by the server that has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn listener_of_another_process_makes_no_run_ready() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let server = Server::start();
+    let tcp = Probe::Tcp(pb::TcpProbe {
+        port: server.probe().port,
+    });
+    for probe in [tcp, Probe::Http(server.probe())] {
+        let spec = with(sh("echo up; exec sleep 1000"), probe.clone(), None);
+        let run = must("spawn", client.spawn(spec).await).run_id;
+        let warned = "is no process of this run";
+        let has_warned = || async {
+            let events = kennel.cli(&["events", &run]);
+            let output = run_to_end(events, PATIENCE).await;
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            shown.contains(warned).then_some(())
+        };
+        eventually_async("a warning", PATIENCE, has_warned).await;
+        let unready = must("get", client.get(&run).await);
+        assert!(unready.ready_time.is_none(), "{unready:?}");
+        must("abort", client.abort(&run).await);
+        // The same socket, inherited.
+        let spec = with(server.sh("exec sleep 1000"), probe, None);
+        let run = must("spawn", client.spawn(spec).await).run_id;
+        ready(&mut client, &run).await;
+        must("abort", client.abort(&run).await);
+    }
 }
 
 /// Lines of a terminal are tested as text, without its sequences; JSON by its value.

@@ -4,7 +4,7 @@
 use crate::{
     exec_probe,
     inactivity::limited,
-    liveness::{Server, serve_health},
+    liveness::{Server, ready_line, serve_health},
     notify, readiness,
     rules::{annotate, emit, heard, matches, regex, rule, with},
 };
@@ -14,7 +14,7 @@ use kennel_proto::pb::{
 };
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, client::duration, eventually,
-    eventually_async, must, programs, sh, shell::run_to_end,
+    eventually_async, lent::Lent, must, programs, sh, shell::run_to_end,
 };
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use std::{
@@ -23,7 +23,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::{net::TcpListener, task::JoinHandle};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// SIGKILLs of the server, with the cause in the middle of them.
@@ -64,14 +63,12 @@ struct Cause {
     /// Fails after it.
     fails: Server,
     /// Has a service of each kind.
-    grpc: (HealthReporter, u16),
-    /// Accepts connections at this port, and is closed by it.
-    tcp: (JoinHandle<()>, u16),
+    grpc: (HealthReporter, u16, Lent),
 }
 
 impl Cause {
     async fn prepare(go: PathBuf) -> Self {
-        let (reporter, port) = serve_health().await;
+        let (reporter, port, lent) = serve_health().await;
         reporter
             .set_service_status(STARTS, ServingStatus::NotServing)
             .await;
@@ -80,19 +77,15 @@ impl Cause {
             .await;
         let (starts, fails) = (Server::start(), Server::start());
         starts.says(503);
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let tcp = listener.local_addr().expect("bound").port();
         let pipe = pipe_of(&go);
         mkfifo(&pipe, Mode::S_IRWXU).expect("own directory");
         let lines = File::options().read(true).write(true).open(&pipe);
-        let accepting = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
         Self {
             go,
             lines: lines.expect("own pipe"),
             starts,
             fails,
-            grpc: (reporter, port),
-            tcp: (accepting, tcp),
+            grpc: (reporter, port, lent),
         }
     }
 
@@ -109,21 +102,12 @@ impl Cause {
         reporter
             .set_service_status(FAILS, ServingStatus::NotServing)
             .await;
-        let accepting = &mut self.tcp.0;
-        accepting.abort();
-        let _ = accepting.await;
     }
 
     fn grpc_probe(&self, service: &str) -> pb::GrpcProbe {
         pb::GrpcProbe {
             port: self.grpc.1.into(),
             service: service.to_owned(),
-        }
-    }
-
-    fn tcp_probe(&self) -> pb::TcpProbe {
-        pb::TcpProbe {
-            port: self.tcp.1.into(),
         }
     }
 }
@@ -140,14 +124,17 @@ fn live_by(script: &str, liveness: pb::Liveness) -> pb::RunSpec {
     spec
 }
 
-fn live_by_state(probe: liveness::Probe) -> pb::RunSpec {
+/// Returns a run that is probed once it holds its socket.
+fn live_by_state(mut spec: pb::RunSpec, probe: liveness::Probe) -> pb::RunSpec {
     let liveness = pb::Liveness {
         probe: Some(probe),
         interval: Some(duration(EVERY)),
         timeout: Some(duration(PROBE_MAX)),
         failure_threshold: Some(2),
     };
-    live_by(QUIET, liveness)
+    spec.readiness = Some(ready_line("listens"));
+    spec.liveness = Some(liveness);
+    spec
 }
 
 fn now() -> Pattern {
@@ -187,8 +174,22 @@ fn that_become_ready(cause: &Cause) -> Vec<Scene> {
         ("line", by(&then("echo now"), Probe::Line(line))),
         ("ready rule", at_line(&then("echo now"), says_ready)),
         ("tcp", by(&then(&listen), tcp)),
-        ("http", by(QUIET, Probe::Http(cause.starts.probe()))),
-        ("grpc", by(QUIET, Probe::Grpc(cause.grpc_probe(STARTS)))),
+        (
+            "http",
+            readiness::with(
+                cause.starts.sh(QUIET),
+                Probe::Http(cause.starts.probe()),
+                None,
+            ),
+        ),
+        (
+            "grpc",
+            readiness::with(
+                cause.grpc.2.sh(QUIET),
+                Probe::Grpc(cause.grpc_probe(STARTS)),
+                None,
+            ),
+        ),
         (
             "exec",
             ready_by(QUIET, exec_probe::ready_by(&format!("test -e {file}"))),
@@ -273,6 +274,13 @@ fn that_are_stopped(cause: &Cause) -> Vec<Scene> {
         grace: None,
     });
     let exec = exec_probe::live_by(&format!("test ! -e {file}"), PROBE_MAX, 2);
+    let listens = format!("echo listens; {QUIET}");
+    let port = readiness::free_port();
+    let closes = format!(
+        "exec python3 -c \"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print('listens', flush=True); open('{}').readline(); s.close(); time.sleep(1000)\"",
+        pipe_of(&cause.go).display()
+    );
+    let tcp = pb::TcpProbe { port: port.into() };
     vec![
         ending(
             "result",
@@ -286,17 +294,23 @@ fn that_are_stopped(cause: &Cause) -> Vec<Scene> {
         ),
         ending(
             "live http",
-            live_by_state(liveness::Probe::Http(cause.fails.probe())),
+            live_by_state(
+                cause.fails.sh(&listens),
+                liveness::Probe::Http(cause.fails.probe()),
+            ),
             is_not_live,
         ),
         ending(
             "live tcp",
-            live_by_state(liveness::Probe::Tcp(cause.tcp_probe())),
+            live_by_state(sh(&closes), liveness::Probe::Tcp(tcp)),
             is_not_live,
         ),
         ending(
             "live grpc",
-            live_by_state(liveness::Probe::Grpc(cause.grpc_probe(FAILS))),
+            live_by_state(
+                cause.grpc.2.sh(&listens),
+                liveness::Probe::Grpc(cause.grpc_probe(FAILS)),
+            ),
             is_not_live,
         ),
         ending("live exec", live_by(QUIET, exec), is_not_live),

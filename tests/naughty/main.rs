@@ -15,14 +15,15 @@ use nix::{
     sys::{
         signal::{SigSet, Signal, raise},
         signalfd::SignalFd,
+        socket::{MsgFlags, recvmsg},
     },
     unistd::setsid,
 };
 use std::{
     env, fs,
-    io::{self, Write},
-    os::fd::AsFd,
-    os::unix::process::CommandExt,
+    io::{self, IoSliceMut, Write},
+    os::fd::{AsFd, AsRawFd, RawFd},
+    os::unix::{net::UnixStream, process::CommandExt},
     process::{Command, ExitCode, Stdio, exit},
     thread::sleep,
     time::Duration,
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ["bytes", count] => bytes(number(count)),
         ["tell-signals", file] => tell_signals(file),
         ["listen"] => listen(),
+        ["with-socket", path, command @ ..] => with_socket(path, command),
         ["take-run", data_dir, run, keeper, report] => {
             thief::take_run(data_dir.as_ref(), run, number(keeper), report.as_ref());
         }
@@ -243,6 +245,19 @@ fn listen() {
         Err(_) => exit(1),
     }
     stay();
+}
+
+/// Executes a command with the socket that is lent at this path, which it keeps open, as a service manager hands it on.
+fn with_socket(path: &str, command: &[&str]) {
+    let lender = UnixStream::connect(path).expect("the test lends");
+    let (mut byte, mut space) = ([0], nix::cmsg_space!([RawFd; 1]));
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let flags = MsgFlags::empty();
+    let got = recvmsg::<()>(lender.as_raw_fd(), &mut parts, Some(&mut space), flags);
+    let got = got.expect("the test lends");
+    assert_eq!(got.cmsgs().expect("one message").count(), 1, "a socket");
+    let (program, args) = command.split_first().expect("a command");
+    panic!("exec: {}", Command::new(program).args(args).exec());
 }
 
 /// An unrelated process that notices every signal: it blocks all that can be blocked, exits when one comes, and reports

@@ -10,6 +10,7 @@ pub mod collector;
 pub mod crowd;
 pub mod fleet;
 pub mod kennel;
+pub mod lent;
 pub mod load;
 pub mod net;
 pub mod node_log;

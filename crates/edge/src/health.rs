@@ -2,9 +2,10 @@
 //! while store and keeper answer and the node is not being drained. At a shutdown these two become unhealthy first,
 //! before the runs are ended.
 
-use crate::limits;
+use crate::{exchange, limits};
 use kennel_supervisor::Supervisor;
 use std::net::SocketAddr;
+use tokio::net::TcpStream;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 const WHOLE: &str = "";
@@ -85,13 +86,17 @@ async fn set_readiness(health: &HealthReporter, ready: bool) {
     }
 }
 
-/// Checks the health of runs' servers, by grpc.health.v1.
+/// Checks the health of runs' servers, by HTTP and grpc.health.v1.
 #[derive(Clone, Copy, Debug)]
-pub struct GrpcHealth;
+pub struct ProbeClient;
 
 #[tonic::async_trait]
-impl kennel_supervisor::HealthCheck for GrpcHealth {
+impl kennel_supervisor::HealthCheck for ProbeClient {
     async fn check(&self, address: SocketAddr, service: &str) -> Result<(), String> {
         kennel_client::check_health(address, service).await
+    }
+
+    async fn get(&self, stream: TcpStream, path: &str) -> Result<(), String> {
+        exchange::probe(stream, path).await
     }
 }

@@ -14,6 +14,7 @@ mod crowd;
 mod deadline;
 pub mod digest;
 mod enums;
+mod exchange;
 mod forward;
 mod gate;
 mod health;
@@ -34,6 +35,6 @@ mod trace_context;
 
 pub use access::{Access, AccessError};
 pub use crowd::Crowd;
-pub use health::{GrpcHealth, unready};
+pub use health::{ProbeClient, unready};
 use kennel_proto::{json, pb, reason};
 pub use serve::{EdgeConfig, ServeError, serve};

@@ -10,7 +10,7 @@ use crate::{
     serve::LOST,
     telemetry::{self, AuditExport, Exports, Log, LogFormat},
 };
-use kennel_edge::{Access, EdgeConfig, GrpcHealth, ServeError, digest::DigestKey};
+use kennel_edge::{Access, EdgeConfig, ProbeClient, ServeError, digest::DigestKey};
 use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     keeper::{self, ListenAddress},
@@ -88,7 +88,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
             shutdown_signals: flags.shutdown_signals(here)?,
             retention: flags.retention.resolve(here)?,
             telemetry,
-            health: Arc::new(GrpcHealth),
+            health: Arc::new(ProbeClient),
             tokens: Arc::new(key.clone()),
             sealer: Arc::new(key),
             secrets: Arc::new(flags.secrets(here, &config.data_dir)?),

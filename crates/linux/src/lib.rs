@@ -38,6 +38,7 @@ pub mod procfs;
 pub mod reap;
 pub mod resolve;
 pub mod signal_set;
+pub mod sockets;
 pub mod spawn;
 pub mod splice;
 pub mod stuck;

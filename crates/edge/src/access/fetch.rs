@@ -4,10 +4,8 @@ use super::{
     issuer::parse_keys,
     remote_keys::{Fetched, Source},
 };
-use bytes::Bytes;
+use crate::exchange::{collect, exchange};
 use http::{HeaderMap, Request, StatusCode, Uri, header, uri::Scheme};
-use http_body::Body;
-use hyper_util::rt::TokioIo;
 use kennel_client::shown;
 use rustls::{
     ClientConfig, RootCertStore,
@@ -18,10 +16,8 @@ use serde::Deserialize;
 use std::{
     error::Error,
     fs::{self, File},
-    future::poll_fn,
     io::Read,
     path::Path,
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -162,9 +158,7 @@ async fn get(
         .map_err(|e| wrong(&e))?;
     let server = ServerName::try_from(name.to_owned()).map_err(|e| wrong(&e))?;
     let connecting = TlsConnector::from(Arc::clone(tls)).connect(server, stream);
-    let stream = TokioIo::new(connecting.await.map_err(|e| wrong(&e))?);
-    let shaken = hyper::client::conn::http1::handshake(stream).await;
-    let (mut sender, connection) = shaken.map_err(|e| wrong(&e))?;
+    let stream = connecting.await.map_err(|e| wrong(&e))?;
     let path = url.path_and_query().map_or("/", |path| path.as_str());
     let mut request = Request::get(path)
         .header(header::HOST, url.authority().map_or(name, |a| a.as_str()))
@@ -174,41 +168,14 @@ async fn get(
     }
     let request = request.body(RequestBody::empty());
     let request = request.map_err(|_| format!("{url}: the token is no text of a header"))?;
-    let answered = async {
-        let response = sender.send_request(request).await.map_err(|e| wrong(&e))?;
+    let answered = exchange(stream, request, async |response| {
         let (head, body) = response.into_parts();
         if head.status != StatusCode::OK {
-            return Err(format!("{url} has answered {}", head.status));
+            return Err(format!("the answer is {}", head.status));
         }
-        let document = collect(body).await.map_err(|why| format!("{url}: {why}"))?;
-        Ok((document, head.headers))
-    };
-    // The connection is driven as long as its answer is read, and ends with it.
-    let (mut answered, mut connection) = (pin!(answered), pin!(connection));
-    tokio::select! { biased;
-        answer = &mut answered => answer,
-        ended = &mut connection => match ended {
-            Ok(()) => answered.await,
-            Err(error) => Err(wrong(&error)),
-        },
-    }
-}
-
-async fn collect<B>(body: B) -> Result<Vec<u8>, String>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Error,
-{
-    let (mut body, mut document) = (pin!(body), Vec::new());
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        let frame = frame.map_err(|e| shown(&e))?;
-        let data = frame.into_data().unwrap_or_default();
-        if document.len() + data.len() > DOCUMENT_BYTES_MAX {
-            return Err(format!("it has more than {DOCUMENT_BYTES_MAX} bytes"));
-        }
-        document.extend_from_slice(&data);
-    }
-    Ok(document)
+        Ok((collect(body, DOCUMENT_BYTES_MAX).await?, head.headers))
+    });
+    answered.await.map_err(|why| format!("{url}: {why}"))
 }
 
 /// How long a document is fresh, by its header.

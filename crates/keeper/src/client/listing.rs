@@ -6,12 +6,12 @@ pub use kennel_linux::targets::{
     Holds, MembershipEvidence, RoundTarget, SignalOutcome, SignalTarget, SignalledProcess,
     TARGETS_LISTED_MAX,
 };
-use kennel_linux::{clock, memfd, procfs};
+use kennel_linux::{clock, memfd, procfs, sockets};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeSet, HashMap},
-    fs::{self, File},
-    io::Read,
+    fs, io,
+    net::SocketAddr,
     os::fd::OwnedFd,
     path::PathBuf,
     time::Duration,
@@ -25,12 +25,8 @@ const ARGS_BYTES_TOTAL_MAX: usize = 512 * 1024;
 const FDS_MAX: usize = 4096;
 /// Most descriptors of a tree that are searched.
 const FDS_TOTAL_MAX: usize = 262_144;
-/// Most bytes of one socket table that are read.
-const SOCKETS_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Most ports of one process that are reported.
 const PORTS_MAX: usize = 32;
-/// State of a listening socket in /proc/net/tcp (`TCP_LISTEN`).
-const LISTENING: &str = "0A";
 
 /// Results of a signal to several processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +77,8 @@ pub struct Member {
     pub listening_ports: Vec<u16>,
     /// Whether some of its descriptors were not searched, or some ports are not listed.
     pub ports_cut: bool,
+    /// Inodes of the sockets that it has open, of any kind.
+    pub sockets: Vec<u64>,
     /// Its containment.
     pub holds: Holds,
 }
@@ -125,8 +123,8 @@ pub(super) fn describe(listed: &WireListing) -> Listing {
 struct Look {
     args_bytes: usize,
     fds: usize,
-    /// Ports by inode of their listening socket, for each network namespace.
-    sockets: HashMap<PathBuf, HashMap<u64, u16>>,
+    /// Addresses by inode of their listening socket, for each network namespace.
+    listening: HashMap<PathBuf, HashMap<u64, SocketAddr>>,
 }
 
 impl Look {
@@ -136,7 +134,8 @@ impl Look {
         let (args, args_cut) = self.args(pid);
         let rss_bytes = procfs::rss_bytes(pid);
         let cpu_time = procfs::cpu_ticks(pid).map(clock::of_ticks);
-        let (listening_ports, ports_cut) = self.ports(pid);
+        let (sockets, is_cut) = self.sockets(pid);
+        let (listening_ports, has_more) = self.ports(pid, &sockets);
         // The start time is unchanged after everything was read, so nothing read belongs to another process.
         let stat = procfs::stat(pid).ok()?;
         (stat.start_ticks == member.start_ticks).then(|| Member {
@@ -152,7 +151,8 @@ impl Look {
             rss_bytes,
             cpu_time,
             listening_ports,
-            ports_cut,
+            ports_cut: is_cut || has_more,
+            sockets,
             holds: member.holds,
         })
     }
@@ -174,32 +174,37 @@ impl Look {
         (args.collect(), cut)
     }
 
-    fn ports(&mut self, pid: i32) -> (Vec<u16>, bool) {
-        let mut cut = false;
+    /// Returns the inodes of its sockets, and whether some of its descriptors were not searched, or may not be.
+    fn sockets(&mut self, pid: i32) -> (Vec<u64>, bool) {
         let mut inodes = Vec::new();
-        let fds = fs::read_dir(format!("/proc/{pid}/fd"));
-        for (looked, fd) in fds.into_iter().flatten().flatten().enumerate() {
+        let fds = match fs::read_dir(format!("/proc/{pid}/fd")) {
+            Ok(fds) => fds,
+            Err(error) => return (inodes, error.kind() == io::ErrorKind::PermissionDenied),
+        };
+        for (looked, fd) in fds.flatten().enumerate() {
             if looked == FDS_MAX || self.fds == FDS_TOTAL_MAX {
-                cut = true;
-                break;
+                return (inodes, true);
             }
             self.fds += 1;
             inodes.extend(fs::read_link(fd.path()).ok().and_then(|l| socket(&l)));
         }
+        (inodes, false)
+    }
+
+    /// Returns the ports that it listens on, and whether there are more.
+    fn ports(&mut self, pid: i32, inodes: &[u64]) -> (Vec<u16>, bool) {
         if inodes.is_empty() {
-            return (Vec::new(), cut);
+            return (Vec::new(), false);
         }
         let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/net")) else {
-            return (Vec::new(), cut);
+            return (Vec::new(), false);
         };
-        let sockets = self.sockets.entry(namespace);
-        let sockets = sockets.or_insert_with(|| listening_sockets(pid));
-        let ports: BTreeSet<u16> = inodes
-            .iter()
-            .filter_map(|inode| sockets.get(inode).copied())
-            .collect();
-        cut |= ports.len() > PORTS_MAX;
-        (ports.into_iter().take(PORTS_MAX).collect(), cut)
+        let listening = self.listening.entry(namespace);
+        let listening = listening.or_insert_with(|| sockets::listening(pid));
+        let ports = inodes.iter().filter_map(|inode| listening.get(inode));
+        let ports: BTreeSet<u16> = ports.map(SocketAddr::port).collect();
+        let has_more = ports.len() > PORTS_MAX;
+        (ports.into_iter().take(PORTS_MAX).collect(), has_more)
     }
 }
 
@@ -209,44 +214,10 @@ fn socket(link: &std::path::Path) -> Option<u64> {
     inode.strip_suffix(']')?.parse().ok()
 }
 
-/// Reads the listening sockets of this process's network namespace.
-fn listening_sockets(pid: i32) -> HashMap<u64, u16> {
-    let mut found = HashMap::new();
-    for table in ["tcp", "tcp6"] {
-        let mut text = String::new();
-        if let Ok(file) = File::open(format!("/proc/{pid}/net/{table}")) {
-            let _ = file.take(SOCKETS_BYTES_MAX).read_to_string(&mut text);
-        }
-        found.extend(text.lines().skip(1).filter_map(listening));
-    }
-    found
-}
-
-/// Parses inode and port of a line of /proc/net/tcp, if the socket listens.
-fn listening(line: &str) -> Option<(u64, u16)> {
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let (_, port) = fields.next()?.rsplit_once(':')?;
-    let state = fields.nth(1)?;
-    // Field 10 is the inode; the first 4 are taken.
-    let inode = fields.nth(5)?.parse().ok()?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    (state == LISTENING).then_some((inode, port))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::TcpListener;
-
-    #[test]
-    fn only_a_listening_socket_has_a_port() {
-        let listens = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0";
-        assert_eq!(listening(listens), Some((4711, 8080)));
-        let wide = "   1: 00000000000000000000000001000000:1F91 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4712 1 0 100 0 0 10 0";
-        assert_eq!(listening(wide), Some((4712, 8081)));
-        assert_eq!(listening(&listens.replace(" 0A ", " 01 ")), None);
-        assert_eq!(listening("sl local_address"), None);
-    }
 
     #[test]
     fn own_process_is_described_and_reused_pid_not() {
@@ -274,5 +245,9 @@ mod tests {
         assert!(me.cpu_time.is_some(), "{me:?}");
         assert!(me.listening_ports.contains(&port), "{me:?} without {port}");
         assert!(!me.args_cut && !me.ports_cut);
+        let at = socket.local_addr().expect("an address");
+        let accepting = sockets::accepting(&sockets::listening("self"), at);
+        assert_eq!(accepting.len(), 1, "{accepting:?}");
+        assert!(me.sockets.contains(&accepting[0]), "{me:?}");
     }
 }

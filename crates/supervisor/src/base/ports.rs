@@ -5,8 +5,9 @@ pub use kennel_keeper::client::Kernel;
 use kennel_keeper::client::{KeeperEvent, KeeperEvents};
 use kennel_lifecycle::RunId;
 use std::{io, net::SocketAddr, num::NonZeroU64};
+use tokio::net::TcpStream;
 
-/// Client of grpc.health.v1 for servers of this host; implemented outside this crate.
+/// Client of the servers of runs, by HTTP and grpc.health.v1; implemented outside this crate.
 #[async_trait]
 pub trait HealthCheck: Send + Sync + std::fmt::Debug {
     /// Asks the server at this address for the health of a service; empty: of the whole server.
@@ -15,6 +16,13 @@ pub trait HealthCheck: Send + Sync + std::fmt::Debug {
     ///
     /// The text says why the server does not report SERVING.
     async fn check(&self, address: SocketAddr, service: &str) -> Result<(), String>;
+
+    /// Sends GET over this connection and reads the answer.
+    ///
+    /// # Errors
+    ///
+    /// The text says why the answer is not 2xx.
+    async fn get(&self, stream: TcpStream, path: &str) -> Result<(), String>;
 }
 
 /// Makes tokens; implemented outside this crate, where they are checked too.

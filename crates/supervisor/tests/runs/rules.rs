@@ -238,6 +238,46 @@ async fn readiness_is_probed_until_it_is_there() {
     assert_eq!(events_named(&stage, "ready").await, 1);
 }
 
+#[tokio::test]
+async fn listener_of_another_process_is_no_success() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let probe = || StateProbe::Tcp(listener.local_addr().unwrap().port());
+    let inode = nix::sys::stat::fstat(&listener).unwrap().st_ino;
+    let stage = Stage::set(Nature::default()).await;
+    let mut spec = ready_by(ReadyProbe::State(probe()), None);
+    spec.spec.policy.readiness.as_mut().unwrap().interval = Duration::from_millis(10);
+    stage.supervisor.spawn(spec.clone()).await.unwrap();
+    // Before the third probe the first two have failed.
+    for _ in 0..3 {
+        listener.accept().await.unwrap();
+    }
+    let view = stage.supervisor.get(run_id()).await.unwrap();
+    assert!(view.facets.ready.is_none());
+    stage.kernel().sockets.0 = vec![1, inode];
+    wait_for(&stage, Condition::Ready).await;
+    stage.supervisor.abort(abort(run_id())).await.unwrap();
+    assert_eq!(events_named(&stage, "warning").await, 1);
+
+    // One that cannot be seen counts, with a warning; liveness fails as readiness does.
+    let stage = Stage::set(Nature::default()).await;
+    stage.kernel().sockets.1 = true;
+    spec.spec.policy.liveness = Some(Box::new(Liveness {
+        probe: LiveProbe::State(probe()),
+        interval: Duration::from_millis(10),
+        timeout: SOON,
+        failure_threshold: 2,
+    }));
+    stage.supervisor.spawn(spec).await.unwrap();
+    wait_for(&stage, Condition::Ready).await;
+    stage.kernel().sockets.1 = false;
+    let (_, reason) = ended(&stage).await;
+    let EndReason::NotLive { error, .. } = &reason else {
+        panic!("{reason:?}");
+    };
+    assert!(error.contains("no process of this run"), "{error}");
+    assert_eq!(events_named(&stage, "warning").await, 2);
+}
+
 /// Not after an interval: the server before it may have died just before it would have asked.
 #[test]
 fn next_server_probes_readiness_at_once() {

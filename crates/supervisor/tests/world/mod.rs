@@ -172,6 +172,8 @@ pub struct KernelState {
     pub helper: HelperEnd,
     /// Number of helper commands that were run.
     pub helped: usize,
+    /// Inodes of the sockets of every child, and whether it has others.
+    pub sockets: (Vec<u64>, bool),
     /// Events of runs that no server has acknowledged.
     facts: Vec<KeeperReport>,
 }
@@ -382,6 +384,7 @@ impl World {
             reaped: Vec::new(),
             helper: HelperEnd::Refused,
             helped: 0,
+            sockets: (Vec::new(), false),
             facts: Vec::new(),
         };
         let world = Self {
@@ -899,8 +902,14 @@ impl Kernel for World {
             return Err(ClientError::Exhausted("EMFILE".into()));
         }
         let child = state.children.get(&run).filter(|child| child.alive);
+        let (sockets, ports_cut) = state.sockets.clone();
+        let member = Member {
+            sockets,
+            ports_cut,
+            ..member()
+        };
         Ok(Listing {
-            members: child.map(|_| member()).into_iter().collect(),
+            members: child.map(|_| member).into_iter().collect(),
             unlisted: 0,
         })
     }
@@ -1828,6 +1837,7 @@ pub fn member() -> Member {
         rss_bytes: 4096,
         listening_ports: vec![80],
         ports_cut: false,
+        sockets: Vec::new(),
         holds: Holds {
             cgroup: true,
             shim: true,
@@ -1879,6 +1889,10 @@ impl kennel_supervisor::Sealer for NoSeal {
 #[async_trait]
 impl kennel_supervisor::HealthCheck for NoHealth {
     async fn check(&self, _: std::net::SocketAddr, _: &str) -> Result<(), String> {
+        Err("there is no server".into())
+    }
+
+    async fn get(&self, _: tokio::net::TcpStream, _: &str) -> Result<(), String> {
         Err("there is no server".into())
     }
 }

@@ -1,25 +1,23 @@
 //! Probes of a run's readiness and liveness, to this host's loopback addresses alone.
 
 use crate::{
-    base::ports::{HealthCheck, Kernel},
+    base::{
+        blocking::blocking,
+        ports::{HealthCheck, Kernel},
+    },
     run::task::Done,
 };
 use kennel_keeper::client::HelperEnd;
 use kennel_lifecycle::{Exit, RunId, StateProbe};
+use kennel_linux::sockets;
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::mpsc,
-};
+use tokio::{net::TcpStream, sync::mpsc};
 
-/// Longest part of an answer that is read.
-const ANSWER_BYTES_MAX: usize = 512;
 const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -37,11 +35,13 @@ pub(crate) struct Probing {
     pub(crate) health: Arc<dyn HealthCheck>,
     pub(crate) kernel: Arc<dyn Kernel>,
     pub(crate) done: mpsc::Sender<Done>,
+    /// Listening socket that was seen to be the run's, by its inode.
+    pub(crate) own: Option<u64>,
 }
 
 impl Probing {
     /// Probes until the task has got enough results and aborts it.
-    pub(crate) async fn until_ready(self) {
+    pub(crate) async fn until_ready(mut self) {
         let (attempt, by) = (self.attempt, self.server.name());
         loop {
             let succeeded = self.probe().await.is_ok();
@@ -55,7 +55,7 @@ impl Probing {
     }
 
     /// Probes until so many probes in a row have failed.
-    pub(crate) async fn until_not_live(self, threshold: u32) {
+    pub(crate) async fn until_not_live(mut self, threshold: u32) {
         let run = self.run;
         let attempt = self.attempt;
         let mut failures = 0;
@@ -95,21 +95,85 @@ impl Probing {
         }
     }
 
-    async fn probe(&self) -> io::Result<()> {
-        if let StateProbe::Exec(argv) = &self.server {
-            return self.exec(argv).await;
-        }
-        let late = |_| io::Error::other(format!("no answer within {:?}", self.timeout));
-        let probed = tokio::time::timeout(self.timeout, probe(&self.server, &*self.health)).await;
-        probed.map_err(late)?
+    async fn probe(&mut self) -> io::Result<()> {
+        let port = match &self.server {
+            StateProbe::Exec(argv) => return self.exec(argv).await,
+            StateProbe::Tcp(port)
+            | StateProbe::Http { port, .. }
+            | StateProbe::Grpc { port, .. } => *port,
+        };
+        let timeout = self.timeout;
+        let probed = tokio::time::timeout(timeout, self.ask(port)).await;
+        probed.map_err(|_| io::Error::other(format!("no answer within {timeout:?}")))?
     }
+
+    /// Asks the first server of the run that accepts a connection.
+    async fn ask(&mut self, port: u16) -> io::Result<()> {
+        let mut last = io::Error::other("no address");
+        for address in LOOPBACK.map(|address| SocketAddr::new(address, port)) {
+            let connected = TcpStream::connect(address).await;
+            // A socket that accepts a connection is in the tables read after it.
+            let stream = match connected {
+                Ok(stream) => self.is_own(address).await.map(|()| stream),
+                Err(error) => Err(error),
+            };
+            let answer = match (stream, &self.server) {
+                (Err(error), _) => {
+                    last = error;
+                    continue;
+                }
+                (Ok(stream), StateProbe::Http { path, .. }) => self.health.get(stream, path).await,
+                (Ok(_), StateProbe::Grpc { service, .. }) => {
+                    self.health.check(address, service).await
+                }
+                (Ok(_), StateProbe::Tcp(_) | StateProbe::Exec(_)) => Ok(()),
+            };
+            return answer.map_err(io::Error::other);
+        }
+        Err(last)
+    }
+
+    /// Requires that a process of the run listens there. A listener that cannot be seen counts as the run's.
+    async fn is_own(&mut self, address: SocketAddr) -> io::Result<()> {
+        let accepting = move || sockets::accepting(&sockets::listening("self"), address);
+        let found = blocking(accepting).await?;
+        if self.own.is_some_and(|own| found.contains(&own)) {
+            return Ok(());
+        }
+        let tree = self.kernel.tree(self.run).await;
+        let tree = tree.map_err(|error| unknown(error.to_string()))?;
+        let mut open = tree.members.iter().flat_map(|member| &member.sockets);
+        self.own = open.find(|inode| found.contains(inode)).copied();
+        let is_cut = tree.unlisted > 0 || tree.members.iter().any(|member| member.ports_cut);
+        let why = format!("the listener on {address} is no process of this run");
+        if self.own.is_some() {
+            return Ok(());
+        }
+        if !is_cut && !found.is_empty() {
+            self.warn(format!("{why}: the probe fails"));
+            return Err(io::Error::other(why));
+        }
+        // Where no socket is found, the port is another host's or namespace's.
+        self.warn(format!("it cannot be seen whether {why}: the probe counts"));
+        Ok(())
+    }
+
+    /// Reports a warning of the attempt, which has it once.
+    fn warn(&self, message: String) {
+        let attempt = self.attempt;
+        // The next probe reports it again, where the queue is full.
+        let _ = self.done.try_send(Done::Warning { attempt, message });
+    }
+}
+
+fn unknown(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, why)
 }
 
 impl Probing {
     /// The shim of the run ends it after the time limit.
     async fn exec(&self, argv: &[String]) -> io::Result<()> {
         let ended = self.kernel.help(self.run, argv, self.timeout).await;
-        let unknown = |why: String| io::Error::new(io::ErrorKind::WouldBlock, why);
         let ended = ended.map_err(|error| unknown(error.to_string()))?;
         Err(io::Error::other(match ended {
             HelperEnd::Exited(Exit::Code(0)) => return Ok(()),
@@ -122,111 +186,5 @@ impl Probing {
             HelperEnd::Failed(failure) => format!("the command did not start: {failure}"),
             HelperEnd::Refused => return Err(unknown("the run takes no command now".to_owned())),
         }))
-    }
-}
-
-async fn probe(server: &StateProbe, health: &dyn HealthCheck) -> io::Result<()> {
-    match server {
-        StateProbe::Tcp(port) => connect(*port).await.map(drop),
-        StateProbe::Http { port, path } => get(*port, path).await,
-        StateProbe::Grpc { port, service } => ask(health, *port, service).await,
-        // Sent to the keeper instead.
-        StateProbe::Exec(_) => Ok(()),
-    }
-}
-
-/// Whether one of the loopback addresses reports that it serves.
-async fn ask(health: &dyn HealthCheck, port: u16, service: &str) -> io::Result<()> {
-    let mut last = String::new();
-    for address in LOOPBACK.map(|address| SocketAddr::new(address, port)) {
-        // The first server that answers decides.
-        if let Err(error) = TcpStream::connect(address).await {
-            last = error.to_string();
-            continue;
-        }
-        return health
-            .check(address, service)
-            .await
-            .map_err(io::Error::other);
-    }
-    Err(io::Error::other(last))
-}
-
-async fn connect(port: u16) -> io::Result<TcpStream> {
-    let addresses = LOOPBACK.map(|address| SocketAddr::new(address, port));
-    TcpStream::connect(&addresses[..]).await
-}
-
-/// Requires a 2xx status, by the first line of the answer.
-async fn get(port: u16, path: &str) -> io::Result<()> {
-    let mut stream = connect(port).await?;
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nUser-Agent: kennel\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    while !answer.contains(&b'\n') && answer.len() < ANSWER_BYTES_MAX {
-        if stream.read_buf(&mut answer).await? == 0 {
-            break;
-        }
-    }
-    if is_success(&answer) {
-        return Ok(());
-    }
-    let line = answer.split(|byte| *byte == b'\r' || *byte == b'\n').next();
-    let line = String::from_utf8_lossy(line.unwrap_or_default());
-    let line: String = line.chars().filter(|c| !c.is_control()).take(80).collect();
-    Err(io::Error::other(format!("the answer is not 2xx: {line}")))
-}
-
-fn is_success(answer: &[u8]) -> bool {
-    let version = answer.starts_with(b"HTTP/1.1 ") || answer.starts_with(b"HTTP/1.0 ");
-    version
-        && matches!(answer.get(9..12), Some([b'2', tens, ones]) if tens.is_ascii_digit() && ones.is_ascii_digit())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn status_line_alone_decides() {
-        assert!(is_success(b"HTTP/1.1 204 No Content\r\n"));
-        assert!(is_success(b"HTTP/1.0 200\r\n"));
-        for other in [
-            &b"HTTP/1.1 503 Service Unavailable\r\n"[..],
-            b"HTTP/1.1 2",
-            b"SSH-2.0-OpenSSH 200",
-            b"",
-        ] {
-            assert!(!is_success(other), "{other:?}");
-        }
-    }
-
-    #[derive(Debug)]
-    struct Silent;
-
-    #[async_trait::async_trait]
-    impl HealthCheck for Silent {
-        async fn check(&self, _: SocketAddr, _: &str) -> Result<(), String> {
-            Err("it is not asked".into())
-        }
-    }
-
-    async fn connect_by(server: &StateProbe) -> io::Result<()> {
-        probe(server, &Silent).await
-    }
-
-    #[tokio::test]
-    async fn closed_port_is_no_success() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let tcp = StateProbe::Tcp(port);
-        tokio::time::timeout(Duration::from_secs(5), connect_by(&tcp))
-            .await
-            .expect("in time")
-            .expect("it accepts");
-        drop(listener);
-        assert!(connect_by(&tcp).await.is_err());
     }
 }

@@ -50,7 +50,8 @@ impl RunTask {
         task.spans.resume_pauses(record.paused_since, record.pauses);
         task.hears_again = hears_again;
         if let (Some(why), false) = (held.held.cgroup_refused(), record.recorded) {
-            task.warning = Some(format!("this run has no control group: {why}"));
+            task.warnings
+                .push(format!("this run has no control group: {why}"));
         }
         task.terminal = held.terminal;
         // Its server may have died before it recorded the size.

@@ -501,7 +501,7 @@ impl RunTask {
         self.new.held = None;
         self.stop_deadline = None;
         self.legacy = super::Legacy::default();
-        self.warning = None;
+        self.warnings.clear();
         self.pause_result = None;
         self.silence = Silence::default();
         self.end_probe();

@@ -105,8 +105,8 @@ pub(crate) struct RunTask {
     pending_stops: u32,
     /// Answer to Spawn, should the run not start; absent: the reason of the failure is the answer.
     refused: Option<StartAnswer>,
-    /// Warning to report once the run is recorded.
-    warning: Option<String>,
+    /// Warnings to report once the run is recorded.
+    warnings: Vec<String>,
     /// The signal for which the machine's decision is pending.
     signal: Option<Signalling>,
     pausing: Vec<SignalReply>,
@@ -167,6 +167,11 @@ pub(crate) enum Done {
         attempt: u32,
         failures: u32,
         error: String,
+    },
+    /// A warning of this attempt, which has it once.
+    Warning {
+        attempt: u32,
+        message: String,
     },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
@@ -244,7 +249,7 @@ impl RunTask {
             stop_due: None,
             pending_stops: 0,
             refused: None,
-            warning: None,
+            warnings: Vec::new(),
             signal: None,
             pausing: Vec::new(),
             resuming: Vec::new(),

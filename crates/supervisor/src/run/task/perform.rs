@@ -238,7 +238,7 @@ impl RunTask {
         }
         if let Entry::Recorded { .. } = entry {
             self.note_terminal_size();
-            if let Some(message) = self.warning.take() {
+            for message in std::mem::take(&mut self.warnings) {
                 self.note(&Entry::Warning { message });
             }
         }

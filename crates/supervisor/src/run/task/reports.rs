@@ -145,6 +145,7 @@ impl RunTask {
                 failures,
                 error,
             } => self.not_live(attempt, failures, error),
+            Done::Warning { attempt, message } => self.warn_once(attempt, message),
             Done::Froze(result) => {
                 let frozen = result == SignalResult::Done;
                 self.pause_result = Some(result);
@@ -219,7 +220,8 @@ impl RunTask {
             None => Ok(()),
         };
         if let Some(why) = prepared.held.cgroup_refused() {
-            self.warning = Some(format!("this run has no control group: {why}"));
+            self.warnings
+                .push(format!("this run has no control group: {why}"));
         }
         self.new.held = Some(prepared.held);
         self.spans.prepared(&self.new, self.at, None);

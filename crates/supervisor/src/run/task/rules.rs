@@ -14,7 +14,11 @@ use kennel_lifecycle::{
     RuleAction, RuleMatch, RuleOff, StateProbe, StopReason, StreamsEnd, labels, limits,
 };
 use kennel_linux::crash_point;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, watch},
     task::AbortHandle,
@@ -37,6 +41,8 @@ pub(super) struct RunRules {
     not_live: Option<StopReason>,
     /// Time before which the run does not count as not ready.
     not_before: Option<Instant>,
+    /// Warnings that an attempt has once.
+    warned: BTreeSet<(u32, String)>,
 }
 
 impl RunRules {
@@ -51,6 +57,7 @@ impl RunRules {
             liveness: None,
             not_live: None,
             not_before: None,
+            warned: BTreeSet::new(),
         }
     }
 }
@@ -132,6 +139,7 @@ impl RunTask {
             health: Arc::clone(&self.shared.config.health),
             kernel: Arc::clone(&self.shared.kernel),
             done: self.done_sender.clone(),
+            own: None,
         }
     }
 
@@ -140,6 +148,19 @@ impl RunTask {
         // Failures during a pause that has begun meanwhile do not count.
         if attempt == self.new.attempt && self.rules.liveness.is_some() {
             self.rules.not_live = Some(StopReason::NotLive { failures, error });
+        }
+    }
+
+    /// Records a warning, once for each attempt.
+    pub(super) fn warn_once(&mut self, attempt: u32, message: String) {
+        self.rules.warned.retain(|(of, _)| *of == self.new.attempt);
+        if attempt == self.new.attempt && self.rules.warned.insert((attempt, message.clone())) {
+            if self.machine.record().recorded {
+                self.warn(message);
+            } else {
+                // It follows the record of the run.
+                self.warnings.push(message);
+            }
         }
     }
 
