@@ -5,7 +5,8 @@ use kennel_proto::pb::{
     self, DiskFullAction, RunState, event::Payload, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, eventually, must, sh, within,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually, must, sh,
+    within,
 };
 use std::{fs, path::Path};
 
@@ -45,6 +46,7 @@ async fn each_run_follows_its_policy_on_full_disk() {
     let waits_for_room = format!("{waits}; head -c {MUCH} /dev/zero; exit 3");
     let blocked = begin(waits_for_room, DiskFullAction::Block).await;
     let dropped = begin(continues, DiskFullAction::Drop).await;
+    let paused = begin("echo up; exec sleep 1000".to_owned(), DiskFullAction::Block).await;
     let floods = format!("{waits}; exec cat /dev/zero");
     let aborted = begin(floods, DiskFullAction::Abort).await;
 
@@ -58,7 +60,17 @@ async fn each_run_follows_its_policy_on_full_disk() {
     .await;
     fs::write(&calm, "").expect("written");
     has_met(&kennel, &blocked).await;
+    let refused = client.pause(&paused.run_id).await.expect_err("no room");
+    assert_eq!(
+        refused.code(),
+        tonic::Code::ResourceExhausted,
+        "{refused:?}"
+    );
+    assert_eq!(complaint(&refused).reason, "SIGNAL_FAILED");
+    assert!(refused.message().contains("No space left"), "{refused:?}");
     full.make_room();
+    must("pause", client.pause(&paused.run_id).await);
+    must("abort", client.abort(&paused.run_id).await);
 
     let warned = within("a warning comes", STORE_PATIENCE, async {
         Heard::read(&client, &dropped.run_id, |heard| !heard.warnings.is_empty()).await

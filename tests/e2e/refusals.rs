@@ -93,15 +93,19 @@ async fn a_run_id_that_is_none_is_refused(kennel: &Kennel) {
 
 async fn a_run_id_of_the_future_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // From the year 10889. An old one is refused only once an entry was forgotten.
-    for bad in ["7ZZZZZZZZZZZZZZZZZZZZZZZZZ"] {
-        let found = refusal(&mut client, bad, sh("exit 0")).await;
-        assert_eq!(
-            (found.code, found.reason.as_str()),
-            (Code::FailedPrecondition, "RUN_ID_EXPIRED"),
-            "{bad}"
-        );
-    }
+    // From the year 10889, which has no form.
+    let status = refused(&mut client, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", sh("exit 0")).await;
+    let found = complaint(&status);
+    assert_eq!(
+        (found.code, found.reason.as_str()),
+        (Code::FailedPrecondition, "RUN_ID_EXPIRED")
+    );
+    let text = status.message();
+    assert!(
+        text.contains("9999-12-31T23:59:59.999Z, is more than 5 min ahead"),
+        "{text}"
+    );
+    assert!(text.contains(&fact(&status, "server_time")), "{text}");
     assert_nothing_was_made(kennel, &mut client).await;
 }
 
@@ -264,6 +268,17 @@ async fn failed_exec_is_never_an_exit_code(kennel: &Kennel) {
             assert_eq!(run.state(), pb::RunState::Failed, "{what}");
         }
     }
+    // Open for writing, as of an editor that saves it.
+    let writer = fs::File::options().append(true).open(&script);
+    let status = refused(
+        &mut client,
+        &new_run_id(),
+        argv(&[script.to_str().expect("UTF-8")]),
+    )
+    .await;
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(fact(&status, "errno"), "26");
+    drop(writer);
     assert_no_process(kennel);
 }
 

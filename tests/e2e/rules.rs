@@ -220,6 +220,8 @@ fn faulty_rules() -> Faulty {
             regex("x"),
             result(Duration::from_hours(25), Duration::ZERO),
         ),
+        rule("no-key", regex("(?P<_n>.)"), annotate()),
+        rule("no-json-key", json("", "", &[("a b", "/a")]), emit()),
     ];
     let fields = &[
         "output_rules[0].name",
@@ -228,6 +230,8 @@ fn faulty_rules() -> Faulty {
         "output_rules[2].name",
         "output_rules[3]",
         "output_rules[4].result.after",
+        "output_rules[5].pattern.regex",
+        "output_rules[6].pattern.json",
     ];
     (with(sh("true"), rules), fields)
 }

@@ -118,7 +118,11 @@ pub(crate) fn invalid(violations: &[Violation]) -> Status {
     };
     let message = match violations {
         [only] => format!("{}: {}", only.field, only.description),
-        many => format!("{} fields of the request are wrong", many.len()),
+        many => {
+            let fields: Vec<&str> = many.iter().map(|v| v.field.as_str()).collect();
+            let (count, fields) = (many.len(), fields.join(", "));
+            format!("{count} fields of the request are wrong: {fields}")
+        }
     };
     let count = violations.len().to_string();
     let mut fault = Fault::new(reason, message).fact("violations", count);
@@ -235,7 +239,12 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::RunNotFound(run) => Fault::new(Reason::RunNotFound, text).run(*run).status(),
         CallError::SpecMismatch(run) => Fault::new(Reason::SpecMismatch, text).run(*run).status(),
         CallError::RunFenced(run) => precondition(Reason::RunFenced, *run, "RUN_FENCE"),
-        CallError::RunIdExpired(run) => precondition(Reason::RunIdExpired, *run, "RUN_ID_TIME"),
+        CallError::RunIdExpired { run, time, now } => Fault::new(Reason::RunIdExpired, text)
+            .run(*run)
+            .fact("id_time", time.as_str())
+            .fact("server_time", now.as_str())
+            .precondition("RUN_ID_TIME", run.to_string())
+            .status(),
         CallError::StoppedFirst(run) => precondition(Reason::RunStopped, *run, "RUN_STOP"),
         CallError::Refused {
             run,
@@ -286,10 +295,16 @@ pub(crate) fn of(error: &CallError) -> Status {
             precondition(Reason::NoTerminal, *run, "RUN_TERMINAL")
         }
         CallError::NotPaused { run, moving } => not_paused(*run, moving, text),
-        CallError::SignalFailed { run, errno } => Fault::new(Reason::SignalFailed, text)
-            .run(*run)
-            .fact("errno", errno.to_string())
-            .status(),
+        CallError::SignalFailed { run, errno } => {
+            let fault = Fault::new(Reason::SignalFailed, text).run(*run);
+            match fault.fact("errno", errno.to_string()) {
+                fault if is_passing(*errno) => {
+                    fault.code(Code::ResourceExhausted).retry(RETRY_SOON)
+                }
+                fault => fault,
+            }
+            .status()
+        }
         CallError::InputClosed { .. }
         | CallError::InputOffset { .. }
         | CallError::InputUnknown { .. }
@@ -417,23 +432,16 @@ fn start_code(failure: &StartFailure) -> Code {
     const ENOENT: i32 = 2;
     const E2BIG: i32 = 7;
     const ENOEXEC: i32 = 8;
-    const EAGAIN: i32 = 11;
-    const ENOMEM: i32 = 12;
     const EACCES: i32 = 13;
     const ENOTDIR: i32 = 20;
     const EISDIR: i32 = 21;
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    const ETXTBSY: i32 = 26;
-    const ENOSPC: i32 = 28;
     const ENAMETOOLONG: i32 = 36;
     const ELOOP: i32 = 40;
-    const EDQUOT: i32 = 122;
     match failure.errno {
-        Some(
-            ENOENT | E2BIG | ENOEXEC | EACCES | ENOTDIR | EISDIR | ETXTBSY | ENAMETOOLONG | ELOOP,
-        ) => Code::FailedPrecondition,
-        Some(EAGAIN | ENOMEM | ENFILE | EMFILE | ENOSPC | EDQUOT) => Code::ResourceExhausted,
+        Some(ENOENT | E2BIG | ENOEXEC | EACCES | ENOTDIR | EISDIR | ENAMETOOLONG | ELOOP) => {
+            Code::FailedPrecondition
+        }
+        Some(errno) if is_passing(errno) => Code::ResourceExhausted,
         // The file system of the command did not answer.
         None if failure.stage == StartStage::Exec => Code::FailedPrecondition,
         // The host does not let the server set them; the other steps of the start are the server's own.
@@ -449,6 +457,18 @@ fn start_code(failure: &StartFailure) -> Code {
         }
         _ => Code::Internal,
     }
+}
+
+/// Whether an error of errno(3) may be gone at the next try: the host is short of something, or a file is written.
+fn is_passing(errno: i32) -> bool {
+    const EAGAIN: i32 = 11;
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    const ETXTBSY: i32 = 26;
+    const ENOSPC: i32 = 28;
+    const EDQUOT: i32 = 122;
+    [EAGAIN, ENOMEM, ENFILE, EMFILE, ETXTBSY, ENOSPC, EDQUOT].contains(&errno)
 }
 
 /// Whether this status is for that quota.

@@ -59,8 +59,8 @@ pub struct Held {
     reason = "independent facts, each looked up by itself"
 )]
 pub struct HostFacts {
-    /// Commands run as root.
-    pub commands_are_root: bool,
+    /// User of the service, and of commands that name none.
+    pub uid: u32,
     /// Commands may write to `cgroup.procs` above the control groups of runs.
     pub groups_are_open: bool,
     /// A control group is killed as a whole, with every process in it.
@@ -116,8 +116,10 @@ impl Held {
             gaps.push(Gap::WorkHandedToDaemons);
             return Self { by, gaps };
         }
-        if has_cgroup && host.groups_are_open {
-            gaps.push(if host.commands_are_root {
+        let uid = privileges.user.as_ref().map_or(host.uid, |user| user.uid);
+        // The groups belong to the service's user.
+        if has_cgroup && host.groups_are_open && (uid == 0 || uid == host.uid) {
+            gaps.push(if uid == 0 {
                 Gap::RootMayLeaveCgroup
             } else {
                 Gap::OwnerMayMove
@@ -149,7 +151,7 @@ mod tests {
     use super::*;
 
     const ROOT: HostFacts = HostFacts {
-        commands_are_root: true,
+        uid: 0,
         groups_are_open: true,
         has_cgroup_kill: true,
         namespaces_are_open: true,
@@ -159,7 +161,7 @@ mod tests {
         sandbox_has_mounts: false,
     };
     const USER: HostFacts = HostFacts {
-        commands_are_root: false,
+        uid: 1000,
         may_signal_everybody: false,
         ..ROOT
     };
@@ -238,6 +240,24 @@ mod tests {
         };
         let held = Held::on(&old, Ok(()), &Policy::default());
         assert!(held.gaps.contains(&Gap::SetuidChildUnkillable));
+    }
+
+    #[test]
+    fn group_is_left_by_its_owner_or_root_alone() {
+        let gaps = |host: &HostFacts, uid| {
+            let mut policy = Policy::default();
+            policy.privileges.user = Some(crate::RunUser {
+                uid,
+                ..crate::RunUser::default()
+            });
+            Held::on(host, Ok(()), &policy).gaps
+        };
+        let open = [Gap::RootMayLeaveCgroup, Gap::OwnerMayMove];
+        let opens = |host, uid| gaps(host, uid).into_iter().find(|gap| open.contains(gap));
+        assert_eq!(opens(&ROOT, 1000), None);
+        assert_eq!(opens(&ROOT, 0), Some(Gap::RootMayLeaveCgroup));
+        assert_eq!(opens(&USER, 1000), Some(Gap::OwnerMayMove));
+        assert_eq!(opens(&USER, 1001), None);
     }
 
     #[test]

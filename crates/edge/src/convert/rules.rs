@@ -10,11 +10,13 @@ use crate::{
 };
 use kennel_lifecycle::{
     Activity, Facets, LinePattern, LiveProbe as Live, Liveness, OutputRule, Policy, Readiness,
-    ReadyProbe, RuleAction, RuleOff, StateProbe, Violation, limits,
+    ReadyProbe, RuleAction, RuleOff, StateProbe, Violation, labels,
+    limits,
 };
+use kennel_supervisor::LineMatcher;
 
 const READINESS: &str = "spec.readiness";
-const READY_LINE: &str = "spec.readiness.line";
+pub(crate) const READY_LINE: &str = "spec.readiness.line";
 const LIVENESS: &str = "spec.liveness";
 
 pub(crate) fn readiness(
@@ -209,6 +211,15 @@ pub(crate) fn patterns(policy: &Policy) -> Vec<(String, LinePattern)> {
     let rules = policy.output_rules.iter().enumerate();
     let rules = rules.map(|(at, rule)| (rule_pattern(at), rule.pattern.clone()));
     line.chain(rules).collect()
+}
+
+/// Checks that the groups of a rule's pattern can be annotations.
+pub(crate) fn check_groups(field: &str, matcher: &LineMatcher, found: &mut Vec<Violation>) {
+    let names = matcher.group_names().into_iter();
+    for name in names.filter(|name| labels::check_key(name).is_err()) {
+        let why = format!("group {name:?} cannot be an annotation: its name is no key of one");
+        found.push(Violation::new(field, why));
+    }
 }
 
 fn action(field: &str, action: Option<Action>, found: &mut Vec<Violation>) -> RuleAction {

@@ -28,9 +28,14 @@ impl Processes {
         let (mut call, mut found) = request::spawn(request, owner, trace, &self.key)?;
         let owner = caller.owner.as_str().into();
         for (field, pattern) in rules::patterns(&call.spec.policy) {
+            let is_of_rule = field != rules::READY_LINE;
+            let form = format!("{field}.{}", pattern.name());
             let compiled =
                 pattern::compile(&self.supervisor, &owner, (&field, pattern), &mut found);
-            compiled.await.map_err(|error| status::of(&error))?;
+            let compiled = compiled.await.map_err(|error| status::of(&error))?;
+            if let Some(matcher) = compiled.filter(|_| is_of_rule) {
+                rules::check_groups(&form, &matcher, &mut found);
+            }
         }
         request::no_violations(&found)?;
         if let Some(run) = &caller.run {

@@ -66,10 +66,18 @@ fn of_one_run() -> Vec<Row> {
             vec![id.clone()],
         ),
         (
-            CallError::RunIdExpired(run),
+            CallError::RunIdExpired {
+                run,
+                time: "2026-01-01T00:06:00.000Z".to_owned(),
+                now: "2026-01-01T00:00:00.000Z".to_owned(),
+            },
             Code::FailedPrecondition,
             Reason::RunIdExpired,
-            vec![id.clone()],
+            vec![
+                id.clone(),
+                fact("id_time", "2026-01-01T00:06:00.000Z"),
+                fact("server_time", "2026-01-01T00:00:00.000Z"),
+            ],
         ),
         (
             CallError::StoppedFirst(run),
@@ -171,6 +179,12 @@ fn of_a_state() -> Vec<Row> {
             Code::Internal,
             Reason::SignalFailed,
             vec![id.clone(), fact("errno", "1")],
+        ),
+        (
+            CallError::SignalFailed { run, errno: 28 },
+            Code::ResourceExhausted,
+            Reason::SignalFailed,
+            vec![id.clone(), fact("errno", "28")],
         ),
         (
             CallError::CursorAhead {
@@ -352,12 +366,12 @@ fn failed_start_has_code_by_callers_remedy() {
             },
         })
     };
-    // ENOENT, E2BIG, ENOEXEC, EACCES, ENOTDIR; EAGAIN, ENOMEM, EMFILE, ENOSPC; EIO and none.
+    // ENOENT, E2BIG, ENOEXEC, EACCES, ENOTDIR; EAGAIN, ENOMEM, EMFILE, ETXTBSY, ENOSPC; EIO and none.
     for errno in [2, 7, 8, 13, 20] {
         let status = start(StartStage::Exec, Some(errno));
         assert_eq!(status.code(), Code::FailedPrecondition, "{errno}");
     }
-    for errno in [11, 12, 24, 28] {
+    for errno in [11, 12, 24, 26, 28] {
         let status = start(StartStage::Fork, Some(errno));
         assert_eq!(status.code(), Code::ResourceExhausted, "{errno}");
         assert!(status.get_error_details().retry_info().is_some());
@@ -399,6 +413,7 @@ fn all_violations_are_reported_together() {
     let request = details.bad_request().expect("BadRequest");
     assert_eq!(request.field_violations.len(), 2);
     assert_eq!(request.field_violations[0].field, "spec.cwd");
+    assert!(status.message().ends_with("wrong: spec.cwd, run_id"));
 
     let details = invalid(&found[1..]).get_error_details();
     assert_eq!(
@@ -441,6 +456,7 @@ fn page_gives_the_code_of_its_reason() {
         let begins = match reason {
             Reason::NotWriter => "No status:".to_owned(),
             Reason::SpawnFailed => "Code: FAILED_PRECONDITION, ".to_owned(),
+            Reason::SignalFailed => "Code: INTERNAL or ".to_owned(),
             reason => format!("Code: {}.", code_name(reason.code())),
         };
         let code = text.lines().nth(2).unwrap_or_default();

@@ -116,7 +116,7 @@ pub(super) fn facts(groups: &Groups, capabilities: &[Capability]) -> io::Result<
         all.any(|one| one.name == name && one.missing.is_none())
     };
     Ok(HostFacts {
-        commands_are_root: nix::unistd::geteuid().is_root(),
+        uid: nix::unistd::geteuid().as_raw(),
         groups_are_open: groups.are_open(),
         has_cgroup_kill: groups.have_kill(),
         namespaces_are_open: has(CAP_SYS_ADMIN) || makes_user_namespaces()?,

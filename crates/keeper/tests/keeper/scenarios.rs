@@ -16,7 +16,16 @@ use nix::{
     },
     unistd::Pid,
 };
-use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
+use std::{
+    ffi::CString,
+    fs,
+    io::Read,
+    os::{
+        fd::{AsRawFd, FromRawFd},
+        unix::fs::PermissionsExt,
+    },
+    time::Duration,
+};
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
@@ -192,6 +201,7 @@ async fn start_failures(stage: &mut Stage) {
         assert_eq!(facts.first(), Some(&Fact::ExecFailed(failure)), "{facts:?}");
         assert!(!facts.contains(&Fact::Executed), "{facts:?}");
     }
+    busy_file(stage).await;
     for (cwd, errno) in [
         ("/nonexistent", libc::ENOENT),
         ("/etc/passwd", libc::ENOTDIR),
@@ -209,6 +219,38 @@ async fn start_failures(stage: &mut Stage) {
         };
         assert_eq!(failure, expected);
     }
+}
+
+/// A file that is closed soon after the start is executed: it fails at first.
+async fn busy_file(stage: &mut Stage) {
+    let path = stage.file("busy");
+    fs::copy("/bin/true", &path).expect("a copy");
+    let writer = fs::File::options()
+        .append(true)
+        .open(&path)
+        .expect("a file");
+    let text = path.to_str().expect("text");
+    // SAFETY: inotify_init1 takes an integer.
+    let watch = unsafe { libc::inotify_init1(libc::IN_CLOEXEC) };
+    assert!(watch >= 0, "inotify");
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    let mut watch = unsafe { fs::File::from_raw_fd(watch) };
+    let name = CString::new(text).expect("no NUL");
+    // SAFETY: the name is a NUL-terminated string.
+    let watched = unsafe {
+        libc::inotify_add_watch(watch.as_raw_fd(), name.as_ptr(), libc::IN_CLOSE_NOWRITE)
+    };
+    assert!(watched >= 0, "a watch");
+    let closing = std::thread::spawn(move || {
+        // The kernel closes what it has opened to execute.
+        watch.read_exact(&mut [0; 16]).expect("an event");
+        drop(writer);
+    });
+    let (run, spec) = stage.command(text, &[text]);
+    stage.start(run, &spec).await;
+    let facts = stage.end(run).await;
+    assert!(facts.contains(&Fact::Executed), "{facts:?}");
+    closing.join().expect("it was tried");
 }
 
 /// Children in sessions of their own, orphans without environment among them.

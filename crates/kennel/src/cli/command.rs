@@ -52,6 +52,15 @@ pub(crate) fn or_dash(run: &pb::Run) -> String {
     line(run).unwrap_or_else(|| "-".to_owned())
 }
 
+/// Returns the pid of a run's command while it has not ended: later the number may be another process's.
+pub(crate) fn live_pid(run: &pb::Run) -> Option<i32> {
+    let attempt = run.current_attempt.as_ref()?;
+    let has_ended = attempt.exit.is_some()
+        || attempt.leader_exited_time.is_some()
+        || attempt.end_time.is_some();
+    (attempt.pid > 0 && !has_ended).then_some(attempt.pid)
+}
+
 /// Formats the working directory of a run, safe for a terminal.
 pub(crate) fn shown_directory(run: &pb::Run) -> Option<String> {
     let spec = run.spec.as_ref()?;

@@ -216,13 +216,12 @@ pub(crate) fn parent_of(run: &pb::Run) -> Option<&str> {
 }
 
 fn sort(runs: &mut [pb::Run], by: SortArg) {
-    let pid = |run: &pb::Run| run.current_attempt.as_ref().map_or(0, |a| a.pid);
     match by {
         SortArg::Age => {}
         SortArg::Run => runs.sort_by(|one, other| one.run_id.cmp(&other.run_id)),
         SortArg::State => runs.sort_by_key(|run| run.state),
         SortArg::Kind => runs.sort_by_key(|run| run.kind),
-        SortArg::Pid => runs.sort_by_key(pid),
+        SortArg::Pid => runs.sort_by_key(command::live_pid),
         SortArg::Command => runs.sort_by_cached_key(command::or_dash),
     }
 }

@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 /// Converts a server's error to a failure of this command line.
 pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
     let mut message = refused.to_string();
+    if let Some(end) = message.find(": ").filter(|_| refused.violations.len() > 1) {
+        // Each field follows on a line of its own.
+        message.truncate(end);
+    }
     message.push_str(&listed(&refused.violations));
     message = with_flags(&message);
     if refused.connection_lost {
@@ -116,8 +120,9 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
             "in this state it can only be: {}",
             fact("allowed")?.to_lowercase().replace(',', ", ")
         ),
-        "SPEC_MISMATCH" | "RUN_FENCED" | "RUN_ID_EXPIRED" => {
-            "leave --run-id out, or name a new one".to_owned()
+        "SPEC_MISMATCH" | "RUN_FENCED" => "leave --run-id out, or name a new one".to_owned(),
+        "RUN_ID_EXPIRED" => {
+            "an id has the time of the machine that makes it: set the clock that is wrong".to_owned()
         }
         "STORE_UNAVAILABLE" => {
             "the server's database does not answer; runs continue: kennel status".to_owned()

@@ -48,7 +48,7 @@ fn row(run: &pb::Run, indent: usize, now: SystemTime, wide: bool) -> Vec<Cell> {
     let created = run.create_time.and_then(|t| SystemTime::try_from(t).ok());
     let age = created.map(|t| values::age(now.duration_since(t).unwrap_or_default()));
     let attempt = run.current_attempt.as_ref();
-    let pid = attempt.map(|a| a.pid).filter(|pid| *pid > 0);
+    let pid = command::live_pid(run);
     let mut row = vec![
         Cell::from(format!("{}{}", "  ".repeat(indent), run.run_id)),
         state_cell(run, now),
@@ -292,9 +292,14 @@ fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
     if attempt.pid == 0 {
         return;
     }
+    let is_gone = command::live_pid(run).is_none();
     let process = format!(
-        "pid {}, group {}, session {}, shim {}",
-        attempt.pid, attempt.process_group_id, attempt.session_id, attempt.shim_pid
+        "{}pid {}, group {}, session {}, shim {}",
+        if is_gone { "was " } else { "" },
+        attempt.pid,
+        attempt.process_group_id,
+        attempt.session_id,
+        attempt.shim_pid
     );
     view.line("process", process);
     view.line("containment", words::containment(run.containment()));
@@ -351,6 +356,19 @@ mod tests {
             create_time: Some(SystemTime::UNIX_EPOCH.into()),
             ..pb::Run::default()
         }
+    }
+
+    #[test]
+    fn pid_of_an_ended_command_is_not_listed() {
+        let mut run = sample();
+        let attempt = run.current_attempt.as_mut().expect("it has one");
+        attempt.leader_exited_time = Some(SystemTime::UNIX_EPOCH.into());
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
+        let table = super::table(&[run], (&[0], &[]), now, false, false);
+        assert!(
+            !table.contains("4242") && table.contains("1m30s  -"),
+            "{table}"
+        );
     }
 
     #[test]

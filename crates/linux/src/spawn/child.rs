@@ -74,6 +74,9 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
     reason = "the kernel reads 32 bits of it"
 )]
 const TAKE_TERMINAL: usize = libc::TIOCSCTTY as usize;
+/// How often a file that is open for writing is executed again, and the pause before: seconds and nanoseconds.
+const BUSY_TRIES: u32 = 4;
+static BUSY_PAUSE: [c_long; 2] = [0, 25_000_000];
 /// Exit codes that no process sees: the shim judges by the status pipe.
 const EXIT_NOT_RELEASED: c_int = 125;
 const EXIT_NOT_EXECUTED: c_int = 127;
@@ -285,11 +288,21 @@ pub(super) fn run(plan: &Plan) -> ! {
         0,
         0,
     ];
-    // SAFETY: the three pointers lead to NUL-terminated strings and NULL-terminated arrays that stay unchanged.
-    let Err(errno) = (unsafe { call(libc::SYS_execve, image) }) else {
-        exit(EXIT_NOT_EXECUTED)
-    };
-    fail(STATUS_FD, STEP_EXEC, errno, EXIT_NOT_EXECUTED)
+    let mut tries = 0;
+    loop {
+        // SAFETY: the three pointers lead to NUL-terminated strings and NULL-terminated arrays that stay unchanged.
+        let Err(errno) = (unsafe { call(libc::SYS_execve, image) }) else {
+            exit(EXIT_NOT_EXECUTED)
+        };
+        // A child of its writer holds a new file until it executes itself: golang/go#22315.
+        if errno != libc::ETXTBSY || tries == BUSY_TRIES {
+            fail(STATUS_FD, STEP_EXEC, errno, EXIT_NOT_EXECUTED);
+        }
+        tries += 1;
+        let pause = [BUSY_PAUSE.as_ptr() as usize, 0, 0, 0, 0];
+        // SAFETY: the time is a static; the rest of an interrupted pause is not asked for.
+        let _ = unsafe { call(libc::SYS_nanosleep, pause) };
+    }
 }
 
 /// Resets ignored signals to their default, and unblocks all: the command must not inherit what Kennel ignores. exec

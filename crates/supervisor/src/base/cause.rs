@@ -31,6 +31,14 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     found
 }
 
+/// Whether a file could not be written because of a full disk, a quota, or a limit on the size of files.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

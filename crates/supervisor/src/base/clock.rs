@@ -1,13 +1,18 @@
-//! The only module that reads the clock.
+//! The only module that reads the clock, and points in time as text.
 
 use kennel_lifecycle::Timestamp;
 /// Wall-clock time now. A clock set before 1970 reads as 1970.
 pub(crate) use kennel_linux::clock::wall as now;
 use kennel_linux::{clock::since_boot, own_file};
 use serde::{Deserialize, Serialize};
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
 use tokio::time::Instant;
 
+/// Last microsecond of the year 9999, the last that has a form.
+const LAST_MICROS: u64 = 253_402_300_799_999_999;
 /// The file with the settings of the clock, in the data directory.
 const FILE: &str = "clock";
 /// Most settings that are retained.
@@ -18,6 +23,13 @@ const READS_US: u64 = 100_000;
 /// Now on the clock of the runtime's timers, which only goes forward.
 pub(crate) fn instant() -> Instant {
     Instant::now()
+}
+
+/// Formats a time as RFC 3339 has it, in UTC.
+pub(crate) fn rfc3339(at: Timestamp) -> String {
+    let micros = u64::try_from(at.0).unwrap_or(0).min(LAST_MICROS);
+    let since = Duration::from_micros(micros);
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
 /// The wall clock as it is set from some time on.

@@ -28,6 +28,8 @@ pub struct MatchGroup {
     pub name: String,
     /// Its text; for JSON a string without its quotes, or any other value as JSON.
     pub text: String,
+    /// Whether `text` is only the beginning.
+    pub is_cut: bool,
 }
 
 /// A pattern, ready to test lines.
@@ -75,6 +77,16 @@ impl LineMatcher {
         LineTests {
             matcher: self,
             scratch,
+        }
+    }
+
+    /// Returns the names of its groups.
+    #[must_use]
+    pub fn group_names(&self) -> Vec<&str> {
+        match &self.0 {
+            Kind::Literal(_) => Vec::new(),
+            Kind::Expression(expression) => expression.group_names().collect(),
+            Kind::Json(matcher) => matcher.group_names().collect(),
         }
     }
 

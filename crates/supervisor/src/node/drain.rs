@@ -8,7 +8,7 @@ use crate::{
     base::{
         blocking::blocking,
         calls::CallError,
-        cause::Chain,
+        cause::{Chain, is_full},
         clock,
         drain::{Drain, DrainAction, DrainCall, DrainStatus},
         view::Wait,
@@ -103,7 +103,12 @@ impl Supervisor {
             None => state_file::forget(&dir),
         });
         written.await.flatten().map_err(|error| {
-            CallError::Internal(format!("the drain cannot be written down: {error}"))
+            let why = format!("the drain cannot be written down: {error}");
+            if is_full(&error) {
+                CallError::HostFull(why)
+            } else {
+                CallError::Internal(why)
+            }
         })?;
         crash_point!("drain.kept");
         Ok(self.shared.drain.send_replace(drain))

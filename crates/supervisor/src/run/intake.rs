@@ -275,7 +275,12 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
     let now_ms = u64::try_from(clock::now().0 / 1000).unwrap_or(0);
     let ahead_max = u64::try_from(RUN_ID_AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
     if run.timestamp_ms() > now_ms.saturating_add(ahead_max) {
-        return Err(CallError::RunIdExpired(run));
+        let time = i64::try_from(run.timestamp_ms()).unwrap_or(i64::MAX);
+        return Err(CallError::RunIdExpired {
+            run,
+            time: clock::rfc3339(Timestamp(time.saturating_mul(1000))),
+            now: clock::rfc3339(clock::now()),
+        });
     }
     Ok(run)
 }

@@ -14,7 +14,11 @@ mod refusal;
 mod summed;
 
 use crate::{
-    base::{KINDS, cause::Chain, clock},
+    base::{
+        KINDS,
+        cause::{Chain, is_full},
+        clock,
+    },
     record::NodeRecord,
     registry::floors::Floor,
 };
@@ -28,7 +32,7 @@ use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
 use kennel_store::EntryList;
 use pace::{Change, Next, Pace};
 use rate::Rate;
-use refusal::{Refusal, is_full};
+use refusal::Refusal;
 use std::{
     collections::VecDeque,
     fs::File,

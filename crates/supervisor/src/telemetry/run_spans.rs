@@ -8,6 +8,7 @@ use super::{
     metrics, names,
     run_events::{self, RunEvents},
 };
+use crate::base::clock;
 use end::End;
 use kennel_lifecycle::{
     EndReason, Entry, Exit, NeverRan, Outcome, RecordedSpec, StopCertificate, Timestamp,
@@ -19,11 +20,7 @@ use opentelemetry::{
     KeyValue,
     trace::{SpanContext, SpanKind, Status},
 };
-use std::{
-    borrow::Cow,
-    path::Path,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::{borrow::Cow, path::Path, time::Duration};
 
 /// Start of a phase; absent: it is not in progress, or an earlier server has seen its beginning.
 #[derive(Clone, Copy, Debug, Default)]
@@ -352,7 +349,7 @@ pub(super) fn identity_attributes(new: &NewRun) -> Vec<KeyValue> {
         attributes.extend([
             KeyValue::new(names::PROCESS_PID, i64::from(command.pid)),
             KeyValue::new(names::PROCESS_GROUP_LEADER_PID, i64::from(command.pgid)),
-            KeyValue::new(names::PROCESS_CREATION_TIME, rfc3339(begun)),
+            KeyValue::new(names::PROCESS_CREATION_TIME, clock::rfc3339(begun)),
         ]);
     }
     attributes
@@ -432,12 +429,6 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         EndReason::ShimLost => Some("shim_lost"),
         EndReason::RestartsExhausted { .. } => Some("restarts_exhausted"),
     }
-}
-
-/// Formats as ISO 8601 in UTC.
-fn rfc3339(at: Timestamp) -> String {
-    let since = Duration::from_micros(u64::try_from(at.0).unwrap_or(0));
-    humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()
 }
 
 #[cfg(test)]

@@ -3,11 +3,16 @@
 
 use crate::{
     name,
-    world::{Lives, Nature, Stage, call, fill_disk, log, make_room_on_disk, run_id},
+    world::{
+        Lives, Nature, Stage, call, fill_disk, log, make_room_on_disk, run_id,
+        take_refusals_as_errors,
+    },
 };
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{EndReason, Entry, Limit, OnDiskFull, StreamsEnd};
-use kennel_supervisor::{Condition, GapReason, Payload, Position};
+use kennel_supervisor::{
+    CallError, Condition, DrainAction, DrainCall, GapReason, Payload, Position,
+};
 
 /// Events as a reader sees them in these tests: output as it is, all others by name.
 #[derive(Debug, PartialEq)]
@@ -46,6 +51,27 @@ fn run_ended_on_full_disk_is_recorded_later() {
     });
     // No work is left for the next server.
     assert!(!log::is_unfinished(&lives.data_dir, run_id()));
+}
+
+#[tokio::test]
+async fn drain_without_room_can_be_tried_again() {
+    // Before any thread is made that writes.
+    take_refusals_as_errors();
+    let stage = Stage::set(Nature::default()).await;
+    let drain = || DrainCall {
+        action: DrainAction::Finish,
+        deadline: None,
+        by: "uid:7".into(),
+        request_id: None,
+    };
+    fill_disk(1);
+    let refused = stage.supervisor.drain(drain()).await;
+    assert!(
+        matches!(refused, Err(CallError::HostFull(_))),
+        "{refused:?}"
+    );
+    make_room_on_disk();
+    stage.supervisor.drain(drain()).await.unwrap();
 }
 
 #[test]

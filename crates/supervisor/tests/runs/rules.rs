@@ -7,8 +7,8 @@ use crate::{
 };
 use kennel_keeper::client::HelperEnd;
 use kennel_lifecycle::{
-    EndReason, Exit, Facets, LinePattern, LiveProbe, Liveness, OutputRule, Readiness, ReadyProbe,
-    RestartMode, RestartPolicy, RuleAction, RuleOff, RunId, RunState, StateProbe,
+    EndReason, Exit, Facets, JsonPattern, LinePattern, LiveProbe, Liveness, OutputRule, Readiness,
+    ReadyProbe, RestartMode, RestartPolicy, RuleAction, RuleOff, RunId, RunState, StateProbe,
 };
 use kennel_supervisor::{
     AbortWait, CallError, Condition, LineMatcher, OutputWait, RunView, SpawnCall,
@@ -551,6 +551,47 @@ async fn slow_rules_hold_up_no_call() {
     assert!(ended.unwrap().reached);
     drop(end);
     emitted(&stage, 1).await;
+}
+
+/// A part of a value is another value.
+#[tokio::test]
+async fn group_that_does_not_fit_is_left_out_with_a_warning() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut call = call(Some(run_id()));
+    let captures = [("id", "/id"), ("list", "/list")];
+    let captures = captures.map(|(name, at)| (name.to_owned(), at.to_owned()));
+    let json = JsonPattern {
+        pointer: "/id".into(),
+        equals: None,
+        captures: captures.into(),
+    };
+    let regex = r"(?P<id>[a-z]+) (?P<list>x+)";
+    let patterns = [LinePattern::Json(json), LinePattern::Regex(regex.into())];
+    let rule = |(at, pattern): (usize, LinePattern)| OutputRule {
+        name: format!("rule-{at}"),
+        pattern,
+        streams: [true; 2],
+        action: RuleAction::Annotate,
+    };
+    call.spec.policy.output_rules = patterns.into_iter().enumerate().map(rule).collect();
+    stage.supervisor.spawn(call).await.unwrap();
+    let long = "x".repeat(4094);
+    let lines = [
+        format!("{{\"id\":\"a\",\"list\":[\"{long}\"]}}\n"),
+        format!("b {long}xxx\n").repeat(2),
+    ];
+    stage.writes(run_id(), lines.concat().as_bytes());
+    while facets(&stage).await.annotations.pairs.get("id") != Some(&"b".to_owned()) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    stage.supervisor.abort(abort(run_id())).await.unwrap();
+    assert_eq!(
+        events_named(&stage, "warning").await,
+        2,
+        "one for each rule"
+    );
+    let pairs = facets(&stage).await.annotations.pairs;
+    assert_eq!(pairs.keys().collect::<Vec<_>>(), ["id"]);
 }
 
 #[test]

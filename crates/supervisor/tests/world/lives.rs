@@ -80,7 +80,7 @@ pub(crate) fn make_room_on_disk() {
 
 /// Selects, of the kernel's two ways to refuse a write, the error (setrlimit(2): EFBIG); for this thread and those that
 /// it makes.
-fn take_refusals_as_errors() {
+pub(crate) fn take_refusals_as_errors() {
     let mut signals = SigSet::empty();
     signals.add(nix::sys::signal::Signal::SIGXFSZ);
     signals.thread_block().unwrap();

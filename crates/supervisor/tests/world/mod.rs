@@ -11,7 +11,7 @@ mod lives;
 pub(crate) mod log;
 
 pub(crate) use data_dir::DataDir;
-pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
+pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id, take_refusals_as_errors};
 
 use crate::story;
 use async_trait::async_trait;
@@ -1783,7 +1783,7 @@ fn hello() -> KeeperHello {
 
 fn facts() -> HostFacts {
     HostFacts {
-        commands_are_root: true,
+        uid: 0,
         groups_are_open: true,
         has_cgroup_kill: true,
         namespaces_are_open: true,

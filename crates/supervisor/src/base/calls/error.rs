@@ -21,9 +21,18 @@ pub enum CallError {
     /// An abort came before the spawn.
     #[error("run {0} was aborted before it was spawned")]
     RunFenced(RunId),
-    /// The key is older than the remembered ones, or from the future.
-    #[error("the time in run id {0} is not within what this server accepts")]
-    RunIdExpired(RunId),
+    /// The time in the key is too far ahead of this host's clock.
+    #[error(
+        "the time in run id {run}, {time}, is more than 5 min ahead of the server's clock, {now}"
+    )]
+    RunIdExpired {
+        /// Id of the run.
+        run: RunId,
+        /// Time in the id, as RFC 3339 has it.
+        time: String,
+        /// Time of this host.
+        now: String,
+    },
     /// The run's state does not allow this now.
     #[error("run {run}: {refusal}")]
     Refused {
@@ -76,8 +85,9 @@ pub enum CallError {
     /// The pattern of a wait for output takes too much of a processor.
     #[error("the pattern takes too much processor time on the output of run {0}")]
     PatternTooDear(RunId),
-    /// The host has no descriptor or no memory left for the keeper's answer. The request may have been carried out.
-    #[error("this host has no room for the answer: {0}")]
+    /// The host has no space on the disk, or no descriptor or no memory left for the keeper's answer: then the request
+    /// may have been carried out.
+    #[error("this host has no room: {0}")]
     HostFull(String),
     /// The store does not answer. Nothing was started.
     #[error("the store is not available")]
@@ -153,8 +163,8 @@ pub enum CallError {
         /// Id of the run.
         run: RunId,
     },
-    /// A signal could not be sent.
-    #[error("the signal could not be sent to run {run} (errno {errno})")]
+    /// A signal could not be sent, or a pause not be recorded.
+    #[error("this could not be done to run {run}: {}", std::io::Error::from_raw_os_error(*errno))]
     SignalFailed {
         /// Id of the run.
         run: RunId,

@@ -78,6 +78,11 @@ impl Expression {
         })
     }
 
+    pub(super) fn group_names(&self) -> impl Iterator<Item = &str> {
+        let groups = self.backtracker.get_nfa().group_info();
+        groups.pattern_names(PatternID::ZERO).flatten()
+    }
+
     pub(super) fn begin(&self, scratch: &mut Scratch) {
         let new = || self.automata.create_cache();
         scratch.states.get_or_insert_with(new).reset(&self.automata);
@@ -131,6 +136,7 @@ fn groups(line: &[u8], captures: &Captures) -> Vec<MatchGroup> {
         Some(MatchGroup {
             name: name.unwrap_or_default().to_owned(),
             text: matched_text(&line[span?]),
+            is_cut: span?.len() > limits::MATCH_TEXT_BYTES_MAX,
         })
     });
     groups.collect()

@@ -34,6 +34,10 @@ impl Matcher {
         })
     }
 
+    pub(super) fn group_names(&self) -> impl Iterator<Item = &str> {
+        self.captures.iter().map(|(name, _)| name.as_str())
+    }
+
     pub(super) fn test(&self, line: &[u8]) -> Option<LineMatch> {
         let found = at(line, &self.pointer)?;
         if let Some(wanted) = &self.equals {
@@ -43,9 +47,11 @@ impl Matcher {
             }
         }
         let groups = self.captures.iter().filter_map(|(name, pointer)| {
+            let text = shown(&at(line, pointer)?);
             Some(MatchGroup {
                 name: name.clone(),
-                text: shown(&at(line, pointer)?),
+                is_cut: text.len() > limits::MATCH_TEXT_BYTES_MAX,
+                text: cut(&text),
             })
         });
         Some(LineMatch {
@@ -78,7 +84,7 @@ fn at(line: &[u8], pointer: &[String]) -> Option<Box<RawValue>> {
 /// A string without its quotes, any other value as written.
 fn shown(value: &RawValue) -> String {
     let text: Option<String> = serde_json::from_str(value.get()).ok();
-    cut(&text.unwrap_or_else(|| value.get().to_owned()))
+    text.unwrap_or_else(|| value.get().to_owned())
 }
 
 fn cut(text: &str) -> String {

@@ -1,7 +1,10 @@
 //! The end of a run's output: what remains in its pipes when the tree is gone, or when the service shuts down.
 
-use super::{FINISH_BYTES_MAX, Output, refusal::is_full};
-use crate::{base::cause::Chain, run::saved_output};
+use super::{FINISH_BYTES_MAX, Output};
+use crate::{
+    base::cause::{Chain, is_full},
+    run::saved_output,
+};
 use kennel_lifecycle::StreamsEnd;
 use kennel_linux::OutputPipe;
 use std::{io, path::Path};

@@ -1,6 +1,6 @@
 //! State of a disk that refuses writes.
 
-use crate::base::cause::Chain;
+use crate::base::cause::{Chain, is_full};
 use kennel_journal::Dropped;
 use kennel_lifecycle::Timestamp;
 use std::{fmt::Write as _, io};
@@ -89,12 +89,4 @@ impl Refusal {
         }
         message
     }
-}
-
-/// Whether a file could not be written because of a full disk, a quota, or a limit on the size of files.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
-    )
 }

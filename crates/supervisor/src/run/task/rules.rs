@@ -265,7 +265,15 @@ impl RunTask {
             let Some(rule) = self.rules.rules.get(*at).cloned() else {
                 continue;
             };
-            let groups = named(&found.groups);
+            let (groups, cut) = named(&found.groups);
+            for group in cut {
+                let (rule, most) = (&rule.name, limits::ANNOTATION_VALUE_BYTES_MAX);
+                let why = "and is not recorded: a part of it would be another value";
+                let message = format!(
+                    "group {group} of output rule {rule} has more than {most} bytes, {why}"
+                );
+                self.warn_once(attempt, message);
+            }
             if self.act(&rule, attempt, &groups) {
                 rules.push(RuleMatch {
                     rule: rule.name,
@@ -417,16 +425,20 @@ impl RunTask {
     }
 }
 
-/// Returns the groups that may be annotations: with a name, and of a bounded length.
-fn named(groups: &[MatchGroup]) -> BTreeMap<String, String> {
+/// Returns the groups that may be annotations: with a name, and of a bounded length; and the names of longer ones.
+fn named(groups: &[MatchGroup]) -> (BTreeMap<String, String>, Vec<String>) {
+    let fits = |group: &&MatchGroup| {
+        !group.is_cut && group.text.len() <= limits::ANNOTATION_VALUE_BYTES_MAX
+    };
     let named = groups
         .iter()
         .filter(|group| labels::check_key(&group.name).is_ok());
-    let pairs = named.map(|group| {
-        let end = group
-            .text
-            .floor_char_boundary(limits::ANNOTATION_VALUE_BYTES_MAX);
-        (group.name.clone(), group.text[..end].to_owned())
-    });
-    pairs.collect()
+    let (fit, cut): (Vec<_>, Vec<_>) = named.partition(fits);
+    let fit = fit
+        .into_iter()
+        .map(|group| (group.name.clone(), group.text.clone()));
+    (
+        fit.collect(),
+        cut.into_iter().map(|group| group.name.clone()).collect(),
+    )
 }
