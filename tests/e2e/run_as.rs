@@ -2,7 +2,10 @@
 
 use kennel_proto::pb::{self, RestartMode};
 use kennel_tests::{
-    Kennel, PATIENCE, RunExt, SpecExt, argv, cases, eventually, must, procfs::Proc, sh,
+    Kennel, PATIENCE, RunExt, SpecExt, argv, cases, eventually, must,
+    procfs::Proc,
+    sh,
+    shell::{run_to_end, text},
 };
 use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 use tonic_types::StatusExt;
@@ -35,6 +38,35 @@ async fn printed(kennel: &Kennel, spec: pb::RunSpec) -> String {
     heard.text().trim().to_owned()
 }
 
+/// A user without an entry in /etc/passwd has none; the caller's own count.
+async fn assert_variables_are_of_its_user(kennel: &Kennel) {
+    let names = "echo ${HOME-none} ${USER-none} ${LOGNAME-none} ${SHELL-none} ${TMPDIR-none}";
+    assert_eq!(
+        printed(kennel, with_user(sh(names))).await,
+        "none none none none none"
+    );
+    let mut nobody = with_user(sh(names)).env("USER", "mine");
+    let user = nobody.privileges.as_mut().and_then(|all| all.user.as_mut());
+    user.expect("it has one").user_id = 65_534;
+    let home = "/nonexistent mine nobody /usr/sbin/nologin none";
+    assert_eq!(printed(kennel, nobody).await, home);
+    let user = format!("--user={UID}:{GID}");
+    let words = [
+        "run",
+        &user,
+        "--cwd=/",
+        "--env=SHELL=/bin/x",
+        "--",
+        "sh",
+        "-c",
+        names,
+    ];
+    let mut run = kennel.cli(&words);
+    run.envs(["HOME", "USER", "LOGNAME", "TMPDIR"].map(|name| (name, "callers")));
+    let run = text(&run_to_end(run, PATIENCE).await);
+    assert_eq!(run.trim(), "none none none /bin/x none");
+}
+
 // The last one replaces the server.
 cases! {
     fn runs_of_another_user(Kennel::on_sqlite().await);
@@ -46,6 +78,7 @@ cases! {
 }
 
 async fn command_has_its_user_and_no_more(kennel: &Kennel) {
+    assert_variables_are_of_its_user(kennel).await;
     let ids = printed(kennel, with_user(sh("id -u; id -g; id -G; umask"))).await;
     assert_eq!(
         ids,

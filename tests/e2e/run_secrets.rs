@@ -173,6 +173,8 @@ async fn command_has_secrets_of_each_source((secrets, kennel): &(Secrets, Kennel
         assert!(inspected.contains(line), "{inspected}");
     }
 
+    assert_line_ends_are_trimmed_or_noted(secrets, kennel).await;
+
     // One of the server's variables has the name of a secret, and a core limit of the spec counts.
     let mut own = sh("echo $HOME; ulimit -c").secret("HOME", value("x"));
     own.limits = Some(pb::RunLimits {
@@ -186,6 +188,35 @@ async fn command_has_secrets_of_each_source((secrets, kennel): &(Secrets, Kennel
     let (text, _) = output(kennel, own).await;
     let limit = text.lines().nth(1).expect("two lines");
     assert!(text.starts_with("x\n") && limit != "0", "{text}");
+}
+
+async fn assert_line_ends_are_trimmed_or_noted(secrets: &Secrets, kennel: &Kennel) {
+    secrets.write("line", b"of-a-line\r\n");
+    let mut client = kennel.client().await;
+    for trim_newline in [true, false] {
+        let script = r#"printf %s "$A" | wc -c; wc -c <"$F"; printf %s "$S" | wc -c"#;
+        let mut spec = sh(script).secret("A", file("line"));
+        spec = spec
+            .secret_file("F", file("line"))
+            .secret("S", value("sent\n"));
+        for secret in &mut spec.secrets {
+            secret.trim_newline = trim_newline;
+        }
+        let (printed, run) = output(kennel, spec).await;
+        let wanted = if trim_newline {
+            "9\n9\n4\n"
+        } else {
+            "11\n11\n5\n"
+        };
+        assert_eq!(printed, wanted);
+        let heard = must("stream", client.hear_all(&run.run_id, 0).await);
+        let warned = heard
+            .stations()
+            .iter()
+            .filter(|name| **name == "warning")
+            .count();
+        assert_eq!(warned, usize::from(!trim_newline), "of the variable");
+    }
 }
 
 async fn secrets_reach_users_sandboxes_and_namespaces((secrets, kennel): &(Secrets, Kennel)) {

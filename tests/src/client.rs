@@ -799,6 +799,7 @@ impl SpecExt for pb::RunSpec {
             name: name.to_owned(),
             source: Some(source),
             delivery: pb::SecretDelivery::File.into(),
+            ..pb::Secret::default()
         });
         self
     }

@@ -149,6 +149,7 @@ mod tests {
             name: "S".to_owned(),
             source,
             delivery: SecretDelivery::Variable,
+            trim_newline: false,
         }
     }
 

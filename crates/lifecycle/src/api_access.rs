@@ -130,6 +130,7 @@ mod tests {
                 name: "A".to_owned(),
                 source,
                 delivery: SecretDelivery::Variable,
+                trim_newline: false,
             }],
             ..RunSpec::default()
         };

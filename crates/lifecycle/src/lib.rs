@@ -108,7 +108,9 @@ pub use run_limits::{
 };
 pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
-pub use spec::{CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, Violation, compose_env};
+pub use spec::{
+    CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, Violation, compose_env,
+};
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};
 pub use terminal_modes::{KEYBOARD_AT_FIRST, modes_at_first, put_terminal_back, repeated_mode};

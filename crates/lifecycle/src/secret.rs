@@ -29,6 +29,9 @@ pub struct Secret {
     /// How the command gets it.
     #[serde(default)]
     pub delivery: SecretDelivery,
+    /// Whether the command gets it without the line end that it ends with.
+    #[serde(default)]
+    pub trim_newline: bool,
 }
 
 /// Source of a secret's value.
@@ -59,6 +62,21 @@ impl SecretValue {
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Whether it ends a line.
+    #[must_use]
+    pub fn ends_line(&self) -> bool {
+        self.0.last() == Some(&b'\n')
+    }
+
+    /// Returns it without one `\n` or `\r\n` at its end.
+    #[must_use]
+    pub fn without_line_end(mut self) -> Self {
+        if self.0.pop_if(|byte| *byte == b'\n').is_some() {
+            self.0.pop_if(|byte| *byte == b'\r');
+        }
+        self
     }
 
     /// Returns why the command cannot get this value in this way.
@@ -198,6 +216,7 @@ mod tests {
             name: name.to_owned(),
             source,
             delivery: SecretDelivery::Variable,
+            trim_newline: false,
         }
     }
 
@@ -218,6 +237,22 @@ mod tests {
         let read: Secret =
             serde_json::from_str(r#"{"name":"A","source":{"sent":[104,117]}}"#).expect("a secret");
         assert_eq!(read.source, sent(b""));
+    }
+
+    #[test]
+    fn one_line_end_is_trimmed() {
+        for (value, trimmed) in [
+            ("a\n", "a"),
+            ("a\r\n", "a"),
+            ("a\n\n", "a\n"),
+            ("a\r", "a\r"),
+            ("\n", ""),
+            ("", ""),
+        ] {
+            let value = SecretValue::new(value.into());
+            let found = value.clone().without_line_end();
+            assert_eq!(found.expose(), trimmed.as_bytes(), "{:?}", value.expose());
+        }
     }
 
     #[test]

@@ -121,18 +121,33 @@ impl FromStr for Signal {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
+        let text = match text {
+            "SIGIOT" => "SIGABRT",
+            "SIGCLD" => "SIGCHLD",
+            "SIGPOLL" => "SIGIO",
+            text => text,
+        };
         if let Some(number) = NAMES.iter().skip(1).position(|name| *name == text) {
             return i32::try_from(number + 1).map(Self).map_err(|_| ());
         }
-        let offset = match text.strip_prefix("SIGRTMIN") {
-            Some("") => 0,
-            Some(rest) => rest
-                .strip_prefix('+')
-                .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
-                .and_then(|digits| digits.parse::<u8>().ok())
-                .ok_or(())?,
-            None => return Err(()),
+        let (sign, rest) = match (text.strip_prefix("SIGRTMIN"), text.strip_prefix("SIGRTMAX")) {
+            (Some(rest), _) => ('+', rest),
+            (_, Some(rest)) => ('-', rest),
+            _ => return Err(()),
         };
-        Self::from_number(RTMIN + i32::from(offset)).ok_or(())
+        let digits = rest.strip_prefix(sign).or(rest.is_empty().then_some("0"));
+        let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+        let offset = digits
+            .and_then(|digits| digits.parse::<u8>().ok())
+            .ok_or(())?;
+        let offset = i32::from(offset);
+        let number = if sign == '+' {
+            RTMIN + offset
+        } else {
+            MAX - offset
+        };
+        Self::from_number(number)
+            .filter(|_| number >= RTMIN)
+            .ok_or(())
     }
 }

@@ -381,14 +381,14 @@ fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {
 ///
 /// The server's own settings and secrets never pass, in no mode.
 #[must_use]
-pub fn compose_env(
+pub fn compose_env<'a>(
     mode: EnvMode,
-    (server, named): (&[(String, String)], &[String]),
+    (server, named): (impl IntoIterator<Item = &'a (String, String)>, &[String]),
     caller: &BTreeMap<String, String>,
     ours: &[(String, String)],
 ) -> Vec<(String, String)> {
     let taken = server
-        .iter()
+        .into_iter()
         .filter(|(name, _)| !is_own(name) && passes(mode, named, name))
         .cloned();
     let mut env: BTreeMap<String, String> = taken.collect();
@@ -416,17 +416,25 @@ fn passes(mode: EnvMode, named: &[String], name: &str) -> bool {
     }
 }
 
-/// Whether the variable configures or identifies the server itself.
+/// Variables of the user that a process runs as: a command of another user has none of the server's.
+pub const USER_VARIABLES: [&str; 7] = [
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "MAIL",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+];
+
+/// Whether the variable configures or identifies the server itself, or what its service manager has made for it alone:
+/// systemd.exec(5).
 fn is_own(name: &str) -> bool {
-    const NAMES: [&str; 7] = [
-        "DATABASE_URL",
-        "NOTIFY_SOCKET",
-        "CREDENTIALS_DIRECTORY",
-        "INVOCATION_ID",
-        "TRACEPARENT",
-        "TRACESTATE",
-        "BAGGAGE",
-    ];
-    const PREFIXES: [&str; 5] = ["KENNEL_", "PG", "OTEL_EXPORTER_", "LISTEN_", "WATCHDOG_"];
-    NAMES.contains(&name) || PREFIXES.iter().any(|p| name.starts_with(p))
+    const NAMES: &str = "DATABASE_URL NOTIFY_SOCKET INVOCATION_ID TRACEPARENT TRACESTATE BAGGAGE \
+        JOURNAL_STREAM MAINPID MANAGERPID SYSTEMD_EXEC_PID FDSTORE SERVICE_RESULT EXIT_CODE EXIT_STATUS \
+        CREDENTIALS_DIRECTORY RUNTIME_DIRECTORY STATE_DIRECTORY CACHE_DIRECTORY LOGS_DIRECTORY \
+        CONFIGURATION_DIRECTORY";
+    const PREFIXES: &str = "KENNEL_ PG OTEL_EXPORTER_ LISTEN_ WATCHDOG_ MEMORY_PRESSURE_ TRIGGER_";
+    let is_prefix = |prefix: &str| name.starts_with(prefix);
+    NAMES.split(' ').any(|own| own == name) || PREFIXES.split(' ').any(is_prefix)
 }

@@ -14,6 +14,7 @@ impl std::fmt::Debug for Secret {
             .field("name", &self.name)
             .field("source", &self.source)
             .field("delivery", &self.delivery())
+            .field("trim_newline", &self.trim_newline)
             .finish()
     }
 }

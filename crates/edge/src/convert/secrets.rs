@@ -28,6 +28,7 @@ pub(crate) fn parse(secrets: Vec<pb::Secret>, found: &mut Vec<Violation>) -> Vec
             name: secret.name,
             source,
             delivery,
+            trim_newline: secret.trim_newline,
         })
     });
     secrets.collect()
@@ -46,6 +47,7 @@ pub(crate) fn shown(secrets: &[Secret]) -> Vec<pb::Secret> {
             SecretDelivery::File => pb::SecretDelivery::File,
         }
         .into(),
+        trim_newline: secret.trim_newline,
     });
     secrets.collect()
 }
@@ -59,6 +61,7 @@ mod tests {
             name: "A".to_owned(),
             source,
             delivery,
+            trim_newline: delivery == 0,
         }
     }
 

@@ -14,6 +14,9 @@ pub(crate) struct SecretArgs {
     /// As --secret, but the variable NAME is the path of a file in memory with the value. May be repeated
     #[arg(long, value_name = "NAME[=SOURCE]")]
     pub(crate) secret_file: Vec<SecretArg>,
+    /// Leave out one line end at the end of each secret
+    #[arg(long)]
+    pub(crate) trim_secrets: bool,
 }
 
 /// A secret, by its name and source: a value is never typed.

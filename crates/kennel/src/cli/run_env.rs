@@ -14,21 +14,23 @@ use std::{
 
 /// Prefix of names that the server alone sets.
 const SERVERS_OWN: &str = "KENNEL_";
+/// Variable that names the journal as the caller's own output, which is not the command's: systemd.exec(5).
+const JOURNAL: &str = "JOURNAL_STREAM";
 
-/// Returns the environment of a command; typed variables win, and the caller's own leave out `secret` ones. A value
+/// Returns the environment of a command; typed variables win, and the caller's own leave out these. A value
 /// taken from the caller is sent like a typed one: the server returns none and logs none.
 pub(super) fn of_command(
     mode: EnvModeArg,
     files: &[PathBuf],
     typed: Vec<EnvArg>,
-    secret: &[&str],
+    left_out: &[&str],
     here: &Surroundings,
 ) -> Result<pb::Env, Failure> {
     let mut vars = match mode {
         EnvModeArg::Inherit => inherited(here),
         EnvModeArg::Minimal | EnvModeArg::None => BTreeMap::new(),
     };
-    vars.retain(|name, _| !secret.contains(&name.as_str()));
+    vars.retain(|name, _| !left_out.contains(&name.as_str()));
     for file in files {
         vars.extend(values(of_file(file)?, here)?);
     }
@@ -66,7 +68,8 @@ fn of_file(file: &Path) -> Result<Vec<EnvArg>, Failure> {
 
 /// Returns the caller's own environment, as a child in the shell has it.
 pub(super) fn inherited(here: &Surroundings) -> BTreeMap<String, String> {
-    let of_caller = |(name, _): &(&String, &String)| !name.starts_with(SERVERS_OWN);
+    let of_caller =
+        |(name, _): &(&String, &String)| !name.starts_with(SERVERS_OWN) && name.as_str() != JOURNAL;
     let vars = here.env.iter().filter(of_caller);
     vars.map(|(name, value)| (name.clone(), value.clone()))
         .collect()
@@ -95,7 +98,12 @@ mod tests {
     use super::*;
 
     fn here() -> Surroundings {
-        Surroundings::of(&[("A", "1"), ("B", "2"), ("KENNEL_SERVER", "unix:/s")])
+        Surroundings::of(&[
+            ("A", "1"),
+            ("B", "2"),
+            ("KENNEL_SERVER", "unix:/s"),
+            (JOURNAL, "8:1"),
+        ])
     }
 
     fn env(mode: EnvModeArg, typed: &[&str], secret: &[&str]) -> (pb::EnvMode, Vec<String>) {

@@ -38,6 +38,7 @@ pub(super) fn add(
             name,
             source: Some(source),
             delivery,
+            trim_newline: args.trim_secrets,
         });
     }
     Ok(())
@@ -96,7 +97,12 @@ pub(super) fn line(secret: &pb::Secret) -> String {
         pb::SecretDelivery::File => ", as a file",
         pb::SecretDelivery::Unspecified | pb::SecretDelivery::Variable => "",
     };
-    format!("{} from {source}{form}", secret.name)
+    let trimmed = if secret.trim_newline {
+        ", without its line end"
+    } else {
+        ""
+    };
+    format!("{} from {source}{form}{trimmed}", secret.name)
 }
 
 #[cfg(test)]
@@ -111,6 +117,7 @@ mod tests {
         SecretArgs {
             secret: parsed(secret),
             secret_file: parsed(secret_file),
+            trim_secrets: false,
         }
     }
 

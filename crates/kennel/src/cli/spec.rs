@@ -10,7 +10,7 @@ use crate::{
     failure::{Failure, because, note},
     values::StopStep,
 };
-use kennel_lifecycle::limits::INITIAL_INPUT_BYTES_MAX;
+use kennel_lifecycle::{USER_VARIABLES, limits::INITIAL_INPUT_BYTES_MAX};
 use kennel_linux::own_streams::Input;
 use kennel_proto::pb;
 use std::{
@@ -63,8 +63,11 @@ fn request(
     here: &Surroundings,
 ) -> Result<pb::SpawnRequest, Failure> {
     let (cwd, raw_cwd) = command::directory(args.cwd.as_deref())?;
-    let secret = secrets::variables(&args.secrets);
-    let env = run_env::of_command(env_mode, &args.env_file, args.env, &secret, here)?;
+    let mut left_out = secrets::variables(&args.secrets);
+    if args.privileges.user.is_some() {
+        left_out.extend(USER_VARIABLES);
+    }
+    let env = run_env::of_command(env_mode, &args.env_file, args.env, &left_out, here)?;
     let initial_input = match &args.input {
         Some(file) => Some(input(file)?.into()),
         None => None,

@@ -16,6 +16,22 @@ fn names_and_numbers_find_each_other() {
 }
 
 #[test]
+fn other_names_are_those_of_kill() {
+    let numbers = [
+        ("SIGIOT", 6),
+        ("SIGCLD", 17),
+        ("SIGPOLL", 29),
+        ("SIGRTMAX", 64),
+        ("SIGRTMAX-14", 50),
+        ("SIGRTMAX-30", 34),
+    ];
+    for (name, number) in numbers {
+        let signal = name.parse::<Signal>().map(Signal::number);
+        assert_eq!(signal, Ok(number), "{name}");
+    }
+}
+
+#[test]
 fn invalid_signal_is_refused() {
     for number in [i32::MIN, -1, 0, 65, i32::MAX] {
         assert_eq!(Signal::from_number(number), None);
@@ -33,6 +49,9 @@ fn invalid_signal_is_refused() {
         "SIGRTMIN++1",
         "SIGRTMIN+2147483647",
         "SIGRTMIN-1",
+        "SIGRTMAX-31",
+        "SIGRTMAX+1",
+        "SIGRTMAX-",
     ];
     for name in names {
         assert_eq!(name.parse::<Signal>(), Err(()), "{name:?}");

@@ -359,6 +359,11 @@ fn server_settings_and_secrets_pass_in_no_mode() {
         "WATCHDOG_PID",
         "CREDENTIALS_DIRECTORY",
         "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "SYSTEMD_EXEC_PID",
+        "MEMORY_PRESSURE_WATCH",
+        "STATE_DIRECTORY",
+        "TRIGGER_UNIT",
     ];
     let server: Vec<_> = own.iter().map(|name| pair(name, "secret")).collect();
     let every = ["*".to_owned()];

@@ -2,8 +2,8 @@
 
 use crate::base::{blocking::blocking, calls::CallError, cause};
 use kennel_lifecycle::{
-    LimitPowers, Resource, Rlimit, RunLimits, Secret, SecretSource, SecretValue, StartFailure,
-    StartStage, limits::SECRET_BYTES_MAX,
+    LimitPowers, Resource, Rlimit, RunLimits, Secret, SecretDelivery, SecretSource, SecretValue,
+    StartFailure, StartStage, limits::SECRET_BYTES_MAX,
 };
 use kennel_linux::beneath;
 use std::{io, path::PathBuf, sync::Arc};
@@ -29,13 +29,13 @@ pub(crate) struct SecretFault {
 }
 
 impl SecretSources {
-    /// Reads the values that the server has for these secrets. Those that a caller has sent stay.
+    /// Reads the values that the server has for these secrets, and trims all that are to be trimmed.
     pub(crate) async fn filled(
         self: &Arc<Self>,
         secrets: Vec<Secret>,
     ) -> Result<Vec<Secret>, SecretFault> {
-        let is_sent = |secret: &Secret| secret.source.of_server().is_none();
-        if secrets.iter().all(is_sent) {
+        let is_there = |s: &Secret| s.source.of_server().is_none() && !s.trim_newline;
+        if secrets.iter().all(is_there) {
             return Ok(secrets);
         }
         let sources = Arc::clone(self);
@@ -54,7 +54,7 @@ impl SecretSources {
         let read = match &secret.source {
             SecretSource::ServerFile(path) => self.file(path),
             SecretSource::Credential(name) => self.credential(name),
-            SecretSource::Sent(_) => return Ok(secret),
+            SecretSource::Sent(value) => Ok(value.expose().to_vec()),
         };
         let fault = |why: String, errno| SecretFault {
             name: secret.name.clone(),
@@ -63,6 +63,7 @@ impl SecretSources {
             why,
         };
         let value = match read {
+            Ok(bytes) if secret.trim_newline => SecretValue::new(bytes).without_line_end(),
             Ok(bytes) => SecretValue::new(bytes),
             Err(error) => return Err(fault(error.to_string(), cause::errno(&error))),
         };
@@ -98,6 +99,17 @@ impl SecretSources {
         let dir = dir.ok_or_else(|| not_opened("the server's service has no credentials"))?;
         beneath::read(dir, name, SECRET_BYTES_MAX)
     }
+}
+
+/// Returns the names of variables whose values the server has read with a line end, which is seldom a part of them.
+pub(crate) fn with_line_end(asked: &[Secret], filled: &[Secret]) -> Vec<String> {
+    let pairs = asked.iter().zip(filled);
+    let found = pairs.filter(|(asked, filled)| {
+        asked.source.of_server().is_some()
+            && filled.delivery == SecretDelivery::Variable
+            && matches!(&filled.source, SecretSource::Sent(value) if value.ends_line())
+    });
+    found.map(|(asked, _)| asked.name.clone()).collect()
 }
 
 fn not_opened(why: &str) -> io::Error {
@@ -159,6 +171,7 @@ mod tests {
             name: "A".to_owned(),
             source,
             delivery: SecretDelivery::Variable,
+            trim_newline: false,
         };
         let filled = sources.filled(vec![secret]).await;
         let filled = filled.map_err(|fault| fault.why)?;
@@ -203,6 +216,7 @@ mod tests {
             name: "A".to_owned(),
             source: SecretSource::ServerFile("db".to_owned()),
             delivery: SecretDelivery::Variable,
+            trim_newline: false,
         };
         let limited = |hard_max: &[(Resource, u64)], secrets: &[Secret]| {
             let powers = LimitPowers {

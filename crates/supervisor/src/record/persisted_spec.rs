@@ -199,6 +199,7 @@ mod tests {
                 name: "A".to_owned(),
                 source,
                 delivery: SecretDelivery::File,
+                trim_newline: true,
             })
             .into(),
         }

@@ -4,6 +4,7 @@
 
 mod command;
 mod isolation;
+mod user_env;
 
 use crate::{
     base::{
@@ -28,7 +29,8 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{
     ApiAccess, CommandSpec, Containment, EndReason, LeaderExit, Missing, NodeId, PidNamespace,
-    Policy, Recovery, Refusal, RunId, RunState, StopOrder, StopReason, compose_env,
+    Policy, Recovery, Refusal, RunId, RunState, StopOrder, StopReason, Timestamp, USER_VARIABLES,
+    compose_env,
 };
 use kennel_store::{NewRun, RunRow, row_bytes};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -466,28 +468,25 @@ fn child_env(
         let dir = run_dir.join("tmp").display().to_string();
         ours.push(("KENNEL_RUN_DIR".to_owned(), dir));
     }
+    let mut others = trace_env(&shared.config.telemetry, run, call);
+    let mut hidden = Vec::new();
+    if let Some(terminal) = terminal {
+        others.push(("TERM", terminal.term.clone()));
+        // Variables of another terminal's size.
+        hidden.extend(["COLUMNS", "LINES"]);
+    }
+    if let Some(user) = &call.spec.policy.privileges.user {
+        others.extend(user_env::of(user.uid));
+        hidden.extend(USER_VARIABLES);
+    }
     // The caller's explicit values take precedence.
-    let context = trace_env(&shared.config.telemetry, run, call);
-    let context = context
+    let others = others
         .into_iter()
         .filter(|(name, _)| !env.contains_key(*name));
-    ours.extend(context.map(|(name, value)| (name.to_owned(), value)));
-    let (server, named) = (&shared.config.server_env, &*shared.config.inherit);
-    match terminal {
-        None => compose_env(*env_mode, (server, named), env, &ours),
-        Some(terminal) => {
-            let mut env = env.clone();
-            env.entry("TERM".into())
-                .or_insert_with(|| terminal.term.clone());
-            // Variables of another terminal's size.
-            let sizes = ["COLUMNS", "LINES"];
-            let server = server
-                .iter()
-                .filter(|(name, _)| !sizes.contains(&name.as_str()));
-            let server: Vec<_> = server.cloned().collect();
-            compose_env(*env_mode, (&server, named), &env, &ours)
-        }
-    }
+    ours.extend(others.map(|(name, value)| (name.to_owned(), value)));
+    let server = shared.config.server_env.iter();
+    let server = server.filter(|(name, _)| !hidden.contains(&name.as_str()));
+    compose_env(*env_mode, (server, &shared.config.inherit), env, &ours)
 }
 
 /// Variables with which the command reports its own state, where its spec enables that: by the rules of `sd_notify(3)`,

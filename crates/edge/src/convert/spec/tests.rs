@@ -90,6 +90,7 @@ fn parsed_full() -> RunSpec {
             name: "PASSWORD".to_owned(),
             source: kennel_lifecycle::SecretSource::ServerFile("db".to_owned()),
             delivery: kennel_lifecycle::SecretDelivery::File,
+            trim_newline: true,
         }],
         node_limits: Vec::new(),
     }
@@ -325,6 +326,7 @@ fn full() -> pb::RunSpec {
             name: text("PASSWORD"),
             source: Some(pb::secret::Source::ServerFile(text("db"))),
             delivery: pb::SecretDelivery::File.into(),
+            trim_newline: true,
         }],
         kind: pb::RunKind::Job.into(),
         command: Some(Command::Argv(pb::Argv {

@@ -5,7 +5,10 @@ use super::{
     reports::prepare_failure,
 };
 use crate::{
-    base::{blocking::blocking, cause, clock, devices, log_words, view::StartAnswer},
+    base::{
+        blocking::blocking, cause, clock, devices, log_words, secret_sources::with_line_end,
+        view::StartAnswer,
+    },
     record::persisted_spec,
     registry::Shared,
     run::{
@@ -199,7 +202,7 @@ impl RunTask {
             let child = child.await;
             let handed = token::hand_out(&shared, run, attempt, access).await;
             let prepared = match handed.and(child) {
-                Ok(child) => prepare_child(&shared, run, child).await,
+                Ok(child) => prepare_child(&shared, run, child, &done).await,
                 Err(error) => {
                     let dir = rundir::path(&shared.config.data_dir, run);
                     Err(ClientError::Start(start_failure(&error, &dir)))
@@ -326,10 +329,18 @@ async fn prepare_child(
     shared: &Shared,
     run: RunId,
     mut child: ChildSpec,
+    done: &mpsc::Sender<Done>,
 ) -> Result<Prepared, ClientError> {
-    let secrets = std::mem::take(&mut child.secrets);
-    let filled = shared.config.secrets.filled(secrets).await;
+    let asked = std::mem::take(&mut child.secrets);
+    let filled = shared.config.secrets.filled(asked.clone()).await;
     child.secrets = filled.map_err(|fault| ClientError::Start(fault.into()))?;
+    for name in with_line_end(&asked, &child.secrets) {
+        let message = format!(
+            "the secret {name} ends with a line end, which the command gets too: see trim_newline"
+        );
+        let attempt = child.attempt;
+        let _ = done.send(Done::Warning { attempt, message }).await;
+    }
     let io = std::mem::take(&mut child.policy.limits.io);
     child.policy.limits.io = devices::named(io).await.map_err(ClientError::Start)?;
     shared.kernel.prepare(run, &child).await
