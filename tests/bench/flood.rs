@@ -35,9 +35,11 @@ const WAITS_EACH: usize = 2000;
 const BODIES: usize = 1000;
 const BODIES_EACH: usize = 100;
 const BODY_BYTES: usize = 2_000_000;
-/// Handshakes that are begun in each millisecond, and those of them that the attacker holds.
-const HANDSHAKES_PER_MS: u32 = 10;
-const HANDSHAKES_HELD: usize = 1000;
+/// Threads that begin handshakes, 10,000 a second in sum: one waits a second where the queue of the port is full.
+const HANDSHAKE_THREADS: usize = 20;
+/// Time between two handshakes of a thread, and those that it holds.
+const HANDSHAKE_EVERY: Duration = Duration::from_millis(2);
+const HANDSHAKES_HELD: usize = 50;
 /// Spawns and aborts of the other owner.
 const ROUNDS: usize = 200;
 /// Further connections of the other owner.
@@ -118,36 +120,47 @@ async fn quiet() -> (Net, Connection) {
     (net, other)
 }
 
-/// A thread that begins handshakes and finishes none: half of them without a byte, half with the begin of a message.
+/// Threads that begin handshakes and finish none: half of them without a byte, half with the begin of a message.
 struct HalfHandshakes {
+    began: Instant,
     ends: Arc<AtomicBool>,
-    thread: JoinHandle<f64>,
+    threads: Vec<JoinHandle<u32>>,
 }
 
 impl HalfHandshakes {
     fn begin(port: u16) -> Self {
-        let ends = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&ends);
-        let thread = thread::spawn(move || {
-            let (began, mut held, mut count) = (Instant::now(), VecDeque::new(), 0_u32);
-            while !ended.load(Ordering::Relaxed) {
-                held.push_back(must("connect", half_open(port, count.is_multiple_of(2))));
-                count += 1;
-                if held.len() > HANDSHAKES_HELD {
-                    held.pop_front();
+        let (began, ends) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        let attack = |_| {
+            let ended = Arc::clone(&ends);
+            thread::spawn(move || {
+                let (mut held, mut count) = (VecDeque::new(), 0_u32);
+                while !ended.load(Ordering::Relaxed) {
+                    held.push_back(must("connect", half_open(port, count.is_multiple_of(2))));
+                    count += 1;
+                    if held.len() > HANDSHAKES_HELD {
+                        held.pop_front();
+                    }
+                    let due = began + HANDSHAKE_EVERY * count;
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
                 }
-                let due = began + Duration::from_millis((count / HANDSHAKES_PER_MS).into());
-                thread::sleep(due.saturating_duration_since(Instant::now()));
-            }
-            f64::from(count) / began.elapsed().as_secs_f64()
-        });
-        Self { ends, thread }
+                count
+            })
+        };
+        let threads = (0..HANDSHAKE_THREADS).map(attack).collect();
+        Self {
+            began,
+            ends,
+            threads,
+        }
     }
 
     /// Returns the number of handshakes in a second.
     fn end(self) -> f64 {
+        let seconds = self.began.elapsed().as_secs_f64();
         self.ends.store(true, Ordering::Relaxed);
-        self.thread.join().expect("no panic")
+        let counts = self.threads.into_iter();
+        let counts = counts.map(|thread| thread.join().expect("no panic"));
+        f64::from(counts.sum::<u32>()) / seconds
     }
 }
 

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_have_a_tenth_of_a_processor_in_sum() {
+    fn rules_share_a_tenth_of_a_processor() {
         let mut allowance = Allowance::default();
         let start = clock::instant();
         let mut off = Vec::new();

@@ -52,7 +52,7 @@ async fn handshake_needs_no_turn_of_the_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_without_a_byte_is_closed_after_a_second() {
+async fn client_has_a_second_for_its_first_byte() {
     let port = Port::open();
     let mut handshakes = Handshakes::new(port.welcome());
     let listener = port.listener.try_clone().expect("a descriptor");
