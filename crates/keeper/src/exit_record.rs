@@ -9,6 +9,7 @@
 use crate::{
     exit_slots::{ExitFiles, ExitSlot},
     private_file,
+    unreadable::{self, Unreadable},
     wire::{
         self,
         notes::{WireLeader, WireWill},
@@ -25,11 +26,6 @@ use std::{
 
 const NAME: &CStr = c"exit";
 const TEMPORARY: &CStr = c"exit.new";
-
-/// Longest record that is read; a record is the bytes of a few numbers and at most
-/// [`PIDS_MAX`](crate::wire::PIDS_MAX) process ids, or [`LEFTOVERS_LISTED_MAX`](kennel_lifecycle::limits::LEFTOVERS_LISTED_MAX)
-/// processes, none of which takes more than 64 bytes.
-const RECORD_BYTES_MAX: u64 = 20 * 1024;
 
 /// Longest record that is replaced in place: one write(2) within one page is not cut by a signal.
 const IN_PLACE_BYTES_MAX: usize = 1024;
@@ -88,37 +84,54 @@ impl Will {
     }
 }
 
-/// The record of this leader of the run; `None` where there is none, or none that can be read.
-pub(crate) fn read(run_dir: &Path, run: RunId, leader: WireLeader) -> Option<ExitRecord> {
+/// The record of this leader of the run; `None` where there is none.
+pub(crate) fn read(
+    run_dir: &Path,
+    run: RunId,
+    leader: WireLeader,
+) -> Result<Option<ExitRecord>, Unreadable> {
     let of_leader = |will: WireWill| (will.leader == leader).then_some(will.record);
-    read_file(run_dir).and_then(of_leader).or_else(|| {
-        let data_dir = run_dir.parent().and_then(Path::parent)?;
-        let records = ExitFiles::of(data_dir).records(run);
-        let mut records = records.iter().filter_map(|bytes| wire::decode(bytes).ok());
-        records.find_map(of_leader)
-    })
+    let file = read_file(run_dir);
+    if let Ok(Some(will)) = &file
+        && will.leader == leader
+    {
+        return Ok(Some(will.record.clone()));
+    }
+    let records = run_dir
+        .parent()
+        .and_then(Path::parent)
+        .map_or_else(Vec::new, |data_dir| ExitFiles::of(data_dir).records(run));
+    // A slot that cannot be read is saved when its file is settled.
+    let mut records = records.iter().filter_map(|bytes| wire::decode(bytes).ok());
+    match records.find_map(of_leader) {
+        Some(record) => Ok(Some(record)),
+        None => file.map(|_| None),
+    }
 }
 
-/// Saves a record from a slot that is about to be removed, as the file that its shim would have made. A record of a run
-/// without a directory is never read.
+/// Saves a record from a slot that is about to be removed, as the file that its shim would have made; an unreadable one
+/// is set aside. A record of a run without a directory is never read.
 pub(crate) fn keep(run_dir: &Path, bytes: &[u8]) -> io::Result<()> {
-    let Ok(slot) = wire::decode::<WireWill>(bytes) else {
+    if !run_dir.exists() {
         return Ok(());
+    }
+    let Ok(slot) = wire::decode::<WireWill>(bytes) else {
+        return unreadable::save(run_dir, NAME, bytes);
     };
     // For one leader the file is the newer one. For two attempts it is the later one's: start ticks are comparable
     // within one boot, and the file of an attempt is removed before the next one begins.
     let newer = |file: WireWill| {
         file.leader == slot.leader || file.leader.start_ticks > slot.leader.start_ticks
     };
-    if !run_dir.exists() || read_file(run_dir).is_some_and(newer) {
+    // An unreadable file has been moved away.
+    if read_file(run_dir).ok().flatten().is_some_and(newer) {
         return Ok(());
     }
     private_file::replace(run_dir, NAME, TEMPORARY, bytes).map(drop)
 }
 
-fn read_file(run_dir: &Path) -> Option<WireWill> {
-    let bytes = private_file::read(run_dir, NAME, RECORD_BYTES_MAX)?;
-    wire::decode::<WireWill>(&bytes).ok()
+fn read_file(run_dir: &Path) -> Result<Option<WireWill>, Unreadable> {
+    unreadable::read(run_dir, NAME)
 }
 
 /// Removes the record of an ended attempt, so that it is not taken for that of the next.
@@ -165,7 +178,8 @@ mod tests {
 
     /// The record of a leader without a name.
     fn recorded(run_dir: &Path) -> Option<ExitRecord> {
-        read(run_dir, run(), WireLeader::default())
+        let read = read(run_dir, run(), WireLeader::default());
+        read.expect("what is there can be read")
     }
 
     #[test]
@@ -193,8 +207,8 @@ mod tests {
         let mut will = Will::new(run(), None);
         will.name(leader(1));
         will.write(dir.path(), &record()).expect("it is written");
-        assert_eq!(read(dir.path(), run(), leader(1)), Some(record()));
-        assert_eq!(read(dir.path(), run(), leader(2)), None);
+        assert_eq!(read(dir.path(), run(), leader(1)), Ok(Some(record())));
+        assert_eq!(read(dir.path(), run(), leader(2)), Ok(None));
     }
 
     #[test]
@@ -231,8 +245,8 @@ mod tests {
         record.tree = Some(TreeVerdict::Empty(Proof::Echild));
         will.write(&run_dir, &record).expect("it is replaced");
         assert!(!run_dir.join("exit").exists());
-        assert_eq!(read(&run_dir, run(), leader(1)), Some(record));
-        assert_eq!(read(&run_dir, RunId::from_u128(8), leader(1)), None);
+        assert_eq!(read(&run_dir, run(), leader(1)), Ok(Some(record)));
+        assert_eq!(read(&run_dir, RunId::from_u128(8), leader(1)), Ok(None));
         assert_eq!(recorded(&run_dir), None);
     }
 
@@ -276,7 +290,10 @@ mod tests {
             record.shutdown = true;
             wire::encode(&WireWill { leader, record }).expect("bytes")
         };
-        let is_kept = || read_file(&run_dir).is_some_and(|will| will.record.shutdown);
+        let is_kept = || {
+            let file = read_file(&run_dir).expect("it can be read");
+            file.is_some_and(|will| will.record.shutdown)
+        };
         write(2);
         for older in [1, 2] {
             keep(&run_dir, &slot(older)).expect("nothing to do");
@@ -286,6 +303,37 @@ mod tests {
         assert!(is_kept());
         let gone = run_dir.with_file_name("none");
         keep(&gone, &slot(3)).expect("no process asks for it");
+    }
+
+    #[test]
+    fn unreadable_slot_is_set_aside_when_settled() {
+        let (data, run_dir, mut slots) = with_slots();
+        let number = slots.take(1).expect("a slot");
+        let mut slot = ExitSlot::new(slots.file().expect("a file"), number);
+        slot.write(run(), b"of another form").expect("it fits");
+        assert_eq!(recorded(&run_dir), None);
+        drop((slot, slots));
+        let mut next = ExitSlots::open(data.path(), "next".to_owned());
+        next.settle(|run, bytes| keep(&crate::rundir::path(data.path(), run), bytes));
+        assert!(!data.path().join("exits/epoch").exists());
+        let kept = unreadable::sweep(data.path());
+        let kept = kept.first().expect("one is there");
+        assert_eq!(
+            fs::read(&kept.path).expect("it is there"),
+            b"of another form"
+        );
+    }
+
+    #[test]
+    fn unreadable_record_gives_way_to_that_of_a_slot() {
+        let (data, run_dir, mut slots) = with_slots();
+        let mut will = in_slot(&mut slots);
+        will.write(&run_dir, &record()).expect("it is written");
+        fs::write(run_dir.join("exit"), b"of another form").expect("a file");
+        assert_eq!(recorded(&run_dir), Some(record()));
+        assert_eq!(unreadable::count(data.path()), 1);
+        fs::write(run_dir.join("exit"), b"of another form").expect("a file");
+        read(&run_dir, run(), leader(1)).expect_err("it may be this leader's");
     }
 
     #[test]

@@ -3,7 +3,11 @@
 //! So no process stays stopped when the process that stopped it dies: a keeper, a shim or the next start continues
 //! them, and none that had stopped itself.
 
-use crate::{private_file, wire};
+use crate::{
+    private_file,
+    unreadable::{self, Unreadable},
+    wire,
+};
 use kennel_lifecycle::{CgroupIdentity, Signal};
 use kennel_linux::{
     cgroup,
@@ -19,8 +23,6 @@ const TEMPORARY: &CStr = c"held.new";
 
 /// Most processes that are stopped one by one. Beyond them a pause is incomplete.
 pub(crate) const HELD_MAX: usize = 16_384;
-/// No entry takes more than 32 bytes.
-const HELD_BYTES_MAX: u64 = 32 * HELD_MAX as u64 + 64;
 
 /// Processes that Kennel has stopped, and no others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,13 @@ pub(crate) struct Held {
     /// Processes that got SIGSTOP.
     pub(crate) processes: Vec<HeldProcess>,
 }
+
+/// State where the record exists and cannot be read: no process is named, and a group that was not frozen is not harmed
+/// by being thawed.
+pub(crate) const UNKNOWN: Held = Held {
+    frozen: true,
+    processes: Vec::new(),
+};
 
 /// One process, identified unambiguously within one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,10 +82,8 @@ pub(crate) fn write(run_dir: &Path, held: &Held) -> io::Result<()> {
 }
 
 /// Reads the processes that an earlier keeper has stopped; empty where it has recorded nothing.
-pub(crate) fn read(run_dir: &Path) -> Held {
-    let bytes = private_file::read(run_dir, NAME, HELD_BYTES_MAX);
-    let held = bytes.and_then(|bytes| wire::decode(&bytes).ok());
-    held.unwrap_or_default()
+pub(crate) fn read(run_dir: &Path) -> Result<Held, Unreadable> {
+    Ok(unreadable::read(run_dir, NAME)?.unwrap_or_default())
 }
 
 /// Removes the record: the processes run again.
@@ -87,7 +94,7 @@ pub(crate) fn remove(run_dir: &Path) {
 
 /// Continues all processes that were recorded by a process that has died since, and no others.
 pub(crate) fn resume_all(run_dir: &Path, group: Option<&CgroupIdentity>) {
-    let held = read(run_dir);
+    let held = read(run_dir).unwrap_or(UNKNOWN);
     if let Some(group) = group.filter(|_| held.frozen) {
         // A group that is gone contains no process.
         let _ = cgroup::freeze(group, false);
@@ -105,7 +112,7 @@ mod tests {
     #[test]
     fn the_longest_list_is_read_whole() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(read(dir.path()), Held::default());
+        assert_eq!(read(dir.path()), Ok(Held::default()));
         let longest = HeldProcess {
             pid: i32::MIN,
             start_ticks: u64::MAX,
@@ -116,9 +123,9 @@ mod tests {
             processes: vec![longest; HELD_MAX],
         };
         write(dir.path(), &held).expect("it is written");
-        assert_eq!(read(dir.path()), held);
+        assert_eq!(read(dir.path()), Ok(held));
         remove(dir.path());
-        assert_eq!(read(dir.path()), Held::default());
+        assert_eq!(read(dir.path()), Ok(Held::default()));
     }
 
     #[test]

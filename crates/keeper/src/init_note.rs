@@ -7,6 +7,7 @@
 use crate::{
     held::HeldProcess,
     private_file,
+    unreadable::{self, Unreadable},
     wire::{self, notes::WireLeader},
 };
 use kennel_lifecycle::recovery::Seen;
@@ -17,9 +18,6 @@ use std::{ffi::CStr, io, path::Path};
 const NAME: &CStr = c"init";
 const TEMPORARY: &CStr = c"init.new";
 
-/// The note is a few numbers.
-const NOTE_BYTES_MAX: u64 = 128;
-
 /// Writes the note. The caller is the parent of the process, and has not reaped it.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result<()> {
     let start_ticks = procfs::stat(init)?.start_ticks;
@@ -29,15 +27,16 @@ pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result
 }
 
 /// Whether the first process of this leader's run is alive; `None` where none is recorded.
-pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Option<Seen> {
-    let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
-    let (noted, init) = wire::decode::<(WireLeader, HeldProcess)>(&bytes).ok()?;
+pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Result<Option<Seen>, Unreadable> {
+    let Some((noted, init)) = unreadable::read::<(WireLeader, HeldProcess)>(run_dir, NAME)? else {
+        return Ok(None);
+    };
     // It exits after all others in its namespace: it need not have been reaped.
     let seen = || match init.find() {
         Found::Same(fd) if fd.has_ended() => Seen::Gone,
         found => found.seen(),
     };
-    (noted == leader).then(seen)
+    Ok((noted == leader).then(seen))
 }
 
 #[cfg(test)]
@@ -54,16 +53,20 @@ mod tests {
         };
         let child = crate::sleeper::Sleeper::new();
         let pid = child.pid();
-        assert_eq!(see(dir.path(), leader(1)), None);
+        assert_eq!(see(dir.path(), leader(1)), Ok(None));
         write(dir.path(), leader(1), pid).expect("it is written");
-        assert_eq!(see(dir.path(), leader(1)), Some(Seen::Same));
-        assert_eq!(see(dir.path(), leader(2)), None, "another attempt's");
+        assert_eq!(see(dir.path(), leader(1)), Ok(Some(Seen::Same)));
+        assert_eq!(see(dir.path(), leader(2)), Ok(None), "another attempt's");
         child.pidfd().signal(kennel_lifecycle::Signal::KILL);
         let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid));
         let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         nix::sys::wait::waitid(id, ended).expect("it ends");
-        assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone), "not reaped");
+        assert_eq!(
+            see(dir.path(), leader(1)),
+            Ok(Some(Seen::Gone)),
+            "not reaped"
+        );
         drop(child);
-        assert_eq!(see(dir.path(), leader(1)), Some(Seen::Gone));
+        assert_eq!(see(dir.path(), leader(1)), Ok(Some(Seen::Gone)));
     }
 }

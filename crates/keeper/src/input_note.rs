@@ -3,7 +3,12 @@
 //!
 //! It must outlive processes, not the host: after another boot no keeper resumes the run, so it is not synced.
 
-use crate::{private_file, values::InputState, wire};
+use crate::{
+    private_file,
+    unreadable::{self, Unreadable},
+    values::InputState,
+    wire,
+};
 use kennel_lifecycle::InputLedger;
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 
@@ -46,17 +51,15 @@ fn encode(attempt: u32, ledger: &InputLedger) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the note with the number of its attempt; `None`: no readable note exists.
-pub(crate) fn read_ledger(run_dir: &Path) -> Option<(u32, InputLedger)> {
-    let bytes = private_file::read(run_dir, NAME, 2 * BYTES as u64)?;
-    wire::decode(&bytes).ok()
+/// Reads the note with the number of its attempt; `None`: no note exists.
+pub(crate) fn read_ledger(run_dir: &Path) -> Result<Option<(u32, InputLedger)>, Unreadable> {
+    unreadable::read(run_dir, NAME)
 }
 
 /// Returns the input state of the last attempt that had an input, as far as it was noted.
-#[must_use]
-pub fn read(run_dir: &Path) -> Option<InputState> {
-    let (attempt, ledger) = read_ledger(run_dir)?;
-    Some(InputState::of(attempt, &ledger, None))
+pub fn read(run_dir: &Path) -> Result<Option<InputState>, Unreadable> {
+    let noted = read_ledger(run_dir)?;
+    Ok(noted.map(|(attempt, ledger)| InputState::of(attempt, &ledger, None)))
 }
 
 #[cfg(test)]
@@ -67,7 +70,7 @@ mod tests {
     #[test]
     fn last_note_is_read_even_if_shorter() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(read_ledger(dir.path()), None);
+        assert_eq!(read_ledger(dir.path()), Ok(None));
         let mut ledger = InputLedger::default();
         let mut note = Note::begin(dir.path(), 3, &ledger).expect("it is made");
         for number in 0..2 * WRITES_REMEMBERED_MAX {
@@ -82,7 +85,7 @@ mod tests {
         }
         ledger.in_doubt = 9;
         note.keep(dir.path(), 3, &ledger);
-        assert_eq!(read_ledger(dir.path()), Some((3, ledger.clone())));
+        assert_eq!(read_ledger(dir.path()), Ok(Some((3, ledger.clone()))));
         let size = std::fs::metadata(dir.path().join("input")).expect("it is there");
         assert_eq!(size.len(), 4096);
         let short = InputLedger {
@@ -91,6 +94,6 @@ mod tests {
             ..InputLedger::default()
         };
         note.keep(dir.path(), 4, &short);
-        assert_eq!(read_ledger(dir.path()), Some((4, short)));
+        assert_eq!(read_ledger(dir.path()), Ok(Some((4, short))));
     }
 }

@@ -23,6 +23,7 @@ mod shim;
 #[cfg(test)]
 mod sleeper;
 pub mod spare_dirs;
+pub mod unreadable;
 mod values;
 mod wire;
 

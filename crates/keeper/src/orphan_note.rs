@@ -6,16 +6,14 @@
 
 use crate::{
     private_file,
+    unreadable::{self, Unreadable},
     wire::{self, notes::WireLeader},
 };
-use kennel_lifecycle::{StopStep, limits::STEPS_LISTED_MAX};
+use kennel_lifecycle::StopStep;
 use std::{ffi::CStr, io, path::Path};
 
 const NAME: &CStr = c"orphan";
 const TEMPORARY: &CStr = c"orphan.new";
-
-/// No step takes more than 64 bytes.
-const NOTE_BYTES_MAX: u64 = 64 * STEPS_LISTED_MAX as u64 + 64;
 
 /// Records that the run of this leader is being ended, and the steps so far.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
@@ -24,16 +22,20 @@ pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> i
 }
 
 /// Reads the rounds of signals of a start that had begun to end the run of this leader; `None`: none had.
-pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<Vec<StopStep>> {
-    let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
-    let (noted, steps) = wire::decode::<(WireLeader, Vec<StopStep>)>(&bytes).ok()?;
-    (noted == leader).then_some(steps)
+pub(crate) fn read(
+    run_dir: &Path,
+    leader: WireLeader,
+) -> Result<Option<Vec<StopStep>>, Unreadable> {
+    let note = unreadable::read::<(WireLeader, Vec<StopStep>)>(run_dir, NAME)?;
+    Ok(note.and_then(|(noted, steps)| (noted == leader).then_some(steps)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{Signal, SignalScope, SignalSender, Timestamp};
+    use kennel_lifecycle::{
+        Signal, SignalScope, SignalSender, Timestamp, limits::STEPS_LISTED_MAX,
+    };
 
     #[test]
     fn longest_note_is_read_for_its_leader_only() {
@@ -42,7 +44,7 @@ mod tests {
             pid: i32::MIN,
             start_ticks,
         };
-        assert_eq!(read(dir.path(), leader(1)), None);
+        assert_eq!(read(dir.path(), leader(1)), Ok(None));
         let step = StopStep {
             at: Timestamp(i64::MIN),
             signal: Signal::KILL,
@@ -55,9 +57,9 @@ mod tests {
         };
         let steps = vec![step; STEPS_LISTED_MAX];
         write(dir.path(), leader(u64::MAX), &[]).expect("it is written");
-        assert_eq!(read(dir.path(), leader(u64::MAX)), Some(Vec::new()));
+        assert_eq!(read(dir.path(), leader(u64::MAX)), Ok(Some(Vec::new())));
         write(dir.path(), leader(u64::MAX), &steps).expect("it is replaced");
-        assert_eq!(read(dir.path(), leader(u64::MAX)), Some(steps));
-        assert_eq!(read(dir.path(), leader(1)), None);
+        assert_eq!(read(dir.path(), leader(u64::MAX)), Ok(Some(steps)));
+        assert_eq!(read(dir.path(), leader(1)), Ok(None));
     }
 }

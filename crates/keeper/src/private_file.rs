@@ -10,13 +10,7 @@ use nix::{
     sys::stat::Mode,
     unistd::{UnlinkatFlags, unlinkat},
 };
-use std::{
-    ffi::CStr,
-    fs::File,
-    io::{self, Read},
-    os::unix::fs::FileExt,
-    path::Path,
-};
+use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 
 /// Writes a file of these bytes atomically. It is not synced.
 pub(crate) fn replace(
@@ -43,20 +37,6 @@ pub(crate) fn replace(
         let _ = unlinkat(&dir, temporary, UnlinkatFlags::NoRemoveDir);
     })?;
     Ok(file)
-}
-
-/// Reads the first `bytes_max` bytes; `None` where there is no such file, or no readable one.
-pub(crate) fn read(run_dir: &Path, name: &CStr, bytes_max: u64) -> Option<Vec<u8>> {
-    let dir = open_dir(run_dir).ok()?;
-    // Without O_NONBLOCK a fifo would hold the reader for ever.
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = File::from(openat(&dir, name, flags, Mode::empty()).ok()?);
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(bytes_max).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
 }
 
 /// Opens a file to append to; makes it where it is missing.

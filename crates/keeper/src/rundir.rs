@@ -1,6 +1,6 @@
 //! The private directory of a run: `runs/<id>` under the data directory, and `tmp` in it for the command.
 
-use crate::{notify_place, private_file};
+use crate::{notify_place, private_file, unreadable};
 use kennel_lifecycle::RunId;
 use kennel_linux::own_file;
 use nix::{
@@ -123,8 +123,9 @@ pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
     remove_tree(&dir.join(OsStr::from_bytes(TMP.to_bytes())))
 }
 
-/// Removes `runs/<id>` and all in it, as [`remove_tree`] does.
+/// Removes `runs/<id>` and all in it, as [`remove_tree`] does, and the run's unreadable files.
 pub fn remove(data_dir: &Path, run: RunId) -> io::Result<()> {
+    unreadable::purge(data_dir, run);
     remove_tree(&path(data_dir, run))
 }
 
@@ -173,8 +174,9 @@ pub fn remove_empty(data_dir: &Path, run: RunId) -> io::Result<()> {
 const ASIDE: &str = "removed";
 
 /// Moves `runs/<id>` away in one step, so that no reader finds a part of it; [`remove_set_aside`] removes it. A missing
-/// directory is no error.
+/// directory is no error. The run's unreadable files go with it.
 pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
+    unreadable::purge(data_dir, run);
     let (dir, aside) = (path(data_dir, run), data_dir.join("runs").join(ASIDE));
     own_file::make_dir(&aside)?;
     open_up(AT_FDCWD, &dir);

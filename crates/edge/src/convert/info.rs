@@ -56,6 +56,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         last_upgrade: hello.upgrade.map(upgrade),
         retention: Some(retention::limits(&info.retention)),
         audit_records_lost: info.audit_lost,
+        unreadable_files: info.unreadable_files,
         lease_duration: Some(time::duration(info.lease)),
         fenced_by: info
             .fenced_by

@@ -46,7 +46,10 @@ pub(super) fn observe(
     now: u64,
 ) -> Observation {
     let leader = WireLeader::from(&recorded.identity.command);
-    let exit_record = exit_record::read(&recorded.run_dir, recorded.run, leader);
+    // The server reports a file that cannot be read.
+    let exit_record = exit_record::read(&recorded.run_dir, recorded.run, leader)
+        .ok()
+        .flatten();
     let there = &recorded.identity;
     if !there.host.is_same_as(host) {
         return Observation {
@@ -79,9 +82,10 @@ pub(super) fn observe(
         cgroup,
         held: held(recorded).into_iter().map(|(pid, _)| pid).collect(),
         hints: hints(recorded, &command, markers.of(recorded.run, now)),
-        namespace: init_note::see(&recorded.run_dir, leader),
-        end_begun: begun.is_some(),
-        steps: begun.unwrap_or_default(),
+        namespace: init_note::see(&recorded.run_dir, leader).unwrap_or(Some(Seen::Unknown)),
+        // A note that cannot be read shows that an end has begun.
+        end_begun: begun != Ok(None),
+        steps: begun.ok().flatten().unwrap_or_default(),
         stuck: Stuck::default(),
         at: clock::wall(),
     }
@@ -103,7 +107,8 @@ pub(super) fn see(
 /// Returns the live processes that a recorded pause has stopped. A process older than the leader was not stopped by it.
 pub(super) fn held(recorded: &Recorded) -> Vec<(i32, PidFd)> {
     let first = recorded.identity.command.start_ticks;
-    let held = held::read(&recorded.run_dir).processes.into_iter();
+    let held = held::read(&recorded.run_dir).map(|held| held.processes);
+    let held = held.into_iter().flatten();
     let living = held.filter(|one| one.start_ticks >= first);
     let found = living.filter_map(|one| match one.find() {
         Found::Same(fd) => Some((one.pid, fd)),

@@ -75,7 +75,7 @@ pub(super) struct Orphan {
 impl Orphan {
     pub(super) fn new(seq: u64, recorded: Recorded, plan: &StopPlan, now: u64) -> Self {
         let leader = (&recorded.identity.command).into();
-        let before = orphan_note::read(&recorded.run_dir, leader);
+        let before = orphan_note::read(&recorded.run_dir, leader).ok().flatten();
         let kill_after = u64::try_from(plan.kill_after.as_millis()).unwrap_or(u64::MAX);
         Self {
             seq: Some(seq),

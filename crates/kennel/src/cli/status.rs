@@ -122,6 +122,13 @@ fn described(info: &pb::ServerInfo, address: &str) -> String {
             format!("CANNOT be written; {lost} records are lost"),
         );
     }
+    if info.unreadable_files > 0 {
+        let files = info.unreadable_files;
+        view.line(
+            "unreadable",
+            format!("{files} files of runs, in <data-dir>/unreadable; the log says why"),
+        );
+    }
     if let Some(status) = info.drain.as_ref().filter(|s| s.drain.is_some()) {
         view.line("drain", drain::line(status));
     }

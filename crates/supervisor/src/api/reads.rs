@@ -10,7 +10,7 @@ use crate::{
     node::recover,
     registry::{Handle, Order, Supervisor},
 };
-use kennel_keeper::detached;
+use kennel_keeper::{detached, unreadable};
 use kennel_lifecycle::{ApiAccess, NodeId, RunId, RunState, Usage};
 use kennel_linux::{
     cgroup,
@@ -159,6 +159,7 @@ impl Supervisor {
             runs_max: shared.config.runs_max,
             retention: shared.config.retention,
             audit_lost: self.audit_lost(),
+            unreadable_files: unreadable::count(&shared.config.data_dir) as u64,
             drain: self.drain_status(),
         }
     }

@@ -455,6 +455,8 @@ pub struct ServerInfo {
     pub retention: kennel_lifecycle::RetentionLimits,
     /// Lines of the audit log that were dropped and that it does not account for yet.
     pub audit_lost: u64,
+    /// Files of runs that could not be read and were set aside.
+    pub unreadable_files: u64,
     /// Drain state of the node.
     pub drain: crate::base::drain::DrainStatus,
 }

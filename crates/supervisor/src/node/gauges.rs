@@ -24,7 +24,7 @@ type Gauge = (
     fn(&Shared) -> Option<u64>,
 );
 
-const GAUGES: [Gauge; 16] = [
+const GAUGES: [Gauge; 17] = [
     (
         "kennel.run.limit",
         "{run}",
@@ -118,6 +118,12 @@ const GAUGES: [Gauge; 16] = [
         "By",
         "Limit of the size of all journals of this node",
         |shared| shared.config.retention.node_bytes,
+    ),
+    (
+        "kennel.unreadable",
+        "{file}",
+        "Files of runs in the data directory that could not be read and were set aside",
+        |shared| Some(kennel_keeper::unreadable::count(&shared.config.data_dir) as u64),
     ),
     (
         "kennel.pty.limit",

@@ -16,7 +16,7 @@ use crate::{
     registry::{Shared, floors::Floor},
 };
 use kennel_journal::Item;
-use kennel_keeper::rundir;
+use kennel_keeper::{rundir, unreadable};
 use kennel_lifecycle::{
     Entry, OnOutputFull, OutputRemoval, RemovalReason, Retained, RetentionLimits, RunId,
     retention::due,
@@ -26,6 +26,7 @@ use kennel_store::{EndedStart, EntriesEnd, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
+    path::PathBuf,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -60,6 +61,8 @@ struct SweepState {
     has_counted: bool,
     /// Checks left until consumers are removed.
     consumers_in: u32,
+    /// Unreadable files that were logged.
+    unreadable: HashSet<PathBuf>,
 }
 
 /// Result for one run.
@@ -79,6 +82,7 @@ enum Went {
 pub(crate) async fn look_after(shared: Arc<Shared>) {
     let mut sweep = SweepState::default();
     loop {
+        report_unreadable(&shared, &mut sweep).await;
         let _ = shared.store.taken_over().await;
         match look(&shared, &mut sweep).await {
             Ok(()) => sweep.logged_failure.clear(),
@@ -94,6 +98,21 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
             () = shared.serving.until_keeper_lost() => return,
         }
     }
+}
+
+/// Logs each file of a run that could not be read, whichever process has found it, and removes the oldest beyond their
+/// bound.
+async fn report_unreadable(shared: &Shared, sweep: &mut SweepState) {
+    let data_dir = shared.config.data_dir.clone();
+    let found = blocking(move || unreadable::sweep(&data_dir)).await;
+    let found = found.unwrap_or_default();
+    for one in &found {
+        if !sweep.unreadable.contains(&one.path) {
+            let (path, bytes, why) = (one.path.display(), one.bytes, &one.why);
+            tracing::error!(%path, bytes, %why, "cannot read a file of a run, keeping it aside");
+        }
+    }
+    sweep.unreadable = found.into_iter().map(|one| one.path).collect();
 }
 
 /// Continues what was begun, then removes what exceeds the limits. The error says what failed.

@@ -219,7 +219,7 @@ impl Supervisor {
     async fn noted(&self, run: RunId) -> Option<InputProgress> {
         let dir = rundir::path(&self.shared.config.data_dir, run);
         let noted = blocking(move || input_note::read(&dir)).await;
-        noted.ok().flatten().map(Into::into)
+        noted.ok()?.ok().flatten().map(Into::into)
     }
 }
 

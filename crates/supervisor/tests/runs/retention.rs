@@ -454,6 +454,22 @@ fn restored_store_gets_removals_again() {
     });
 }
 
+#[test]
+fn unreadable_files_are_counted_until_their_run_is_removed() {
+    let lives = lives(KEEP_NONE);
+    let run = run_id();
+    let dir = lives.data_dir.path().join("unreadable");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join(format!("{run}-exit-1")), b"of another form").unwrap();
+    lives.live_long(async |stage| {
+        assert_eq!(stage.supervisor.info().await.unreadable_files, 1);
+        ran(stage, run, "uid:0").await;
+        tokio::time::sleep(LOOK).await;
+        removal(stage, run).await;
+        assert_eq!(stage.supervisor.info().await.unreadable_files, 0);
+    });
+}
+
 fn lives(limits: RetentionLimits) -> Lives {
     let lives = Lives::of(Nature {
         output: b"before".to_vec(),

@@ -304,7 +304,8 @@ impl Run {
     /// Returns the leader's exit, by the shim's record, else by the kernel: a full disk prevents the record.
     fn exit_without_shim(&self, tree: &Tree) -> Option<Exit> {
         let record = self.identity.as_ref().and_then(|identity| {
-            exit_record::read(&self.private_dir, self.id, (&identity.command).into())
+            let leader = (&identity.command).into();
+            exit_record::read(&self.private_dir, self.id, leader).ok()?
         });
         let written = record.and_then(|record| record.exit);
         let by_kernel = || tree.leader.exit().or_else(|| reap::peek(tree.leader_pid));

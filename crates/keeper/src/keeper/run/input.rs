@@ -95,13 +95,14 @@ impl RunInput {
     /// number of accepted bytes is unknown.
     pub(in crate::keeper) fn adopted(run_dir: &Path, pipe: Option<OwnedFd>) -> Option<Self> {
         let noted = input_note::read_ledger(run_dir);
-        if noted.is_none() && pipe.is_none() {
+        if noted == Ok(None) && pipe.is_none() {
             return None;
         }
         let nothing_known = || InputLedger {
             in_doubt: u64::MAX,
             ..InputLedger::default()
         };
+        let noted = noted.ok().flatten();
         let (attempt, mut ledger) = noted.unwrap_or_else(|| (1, nothing_known()));
         if pipe.is_none() {
             ledger.close(InputClosed::Client);

@@ -1,0 +1,261 @@
+//! Files of runs that no decoder of this version reads. Each is moved to `<data-dir>/unreadable/<run>-<what>-<time>`: it
+//! is neither taken for an absent one without a word, nor overwritten, and a version that reads it can be run again.
+
+use crate::{
+    held::Held,
+    private_file, rundir,
+    wire::{
+        self,
+        notes::{WireLeader, WireWill},
+    },
+};
+use kennel_lifecycle::{InputLedger, RunId, StopStep};
+use kennel_linux::{clock, own_file};
+use serde::de::DeserializeOwned;
+use std::{
+    ffi::{CStr, OsStr},
+    fs::{self, File, Permissions},
+    io::{self, Read},
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+const DIR: &str = "unreadable";
+/// Longest file that is read. No bound follows from a form: a record of a later version may be longer than ours.
+pub(crate) const READ_BYTES_MAX: u64 = 2 * 1024 * 1024;
+/// Most bytes of unreadable files that stay: the newest.
+const BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// A file that exists and was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot read {}: {why}", path.display())]
+pub struct Unreadable {
+    /// Path at which it was found, or is now.
+    pub path: PathBuf,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// The reason, in plain words.
+    pub why: String,
+}
+
+/// Reads a file of a run; `None`: it does not exist, or another kind of file is in its place. A file without a readable
+/// content is moved away.
+pub(crate) fn read<T: DeserializeOwned>(
+    run_dir: &Path,
+    name: &CStr,
+) -> Result<Option<T>, Unreadable> {
+    let unreadable = |bytes: u64, why: String| Unreadable {
+        path: run_dir.join(OsStr::from_bytes(name.to_bytes())),
+        bytes,
+        why,
+    };
+    let file = match private_file::open_to_read(run_dir, name) {
+        Ok(Some(file)) => file,
+        Ok(None) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(0, error.to_string())),
+    };
+    let content = content(&file).map_err(|error| unreadable(0, error.to_string()))?;
+    decode(&content).map(Some).map_err(|why| {
+        // Where it cannot be moved it stays, and is found again.
+        let _ = move_away(run_dir, name, &file);
+        unreadable(file.metadata().map_or(0, |file| file.len()), why)
+    })
+}
+
+/// Returns the whole content, or enough of it to show that it is too long.
+fn content(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    if bytes.len() as u64 > READ_BYTES_MAX {
+        return Err(format!("it is longer than {READ_BYTES_MAX} bytes"));
+    }
+    wire::decode(bytes).map_err(|error| error.to_string())
+}
+
+fn move_away(run_dir: &Path, name: &CStr, file: &File) -> io::Result<()> {
+    let to = place(run_dir, name)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    fs::rename(run_dir.join(OsStr::from_bytes(name.to_bytes())), to)
+}
+
+/// Saves the bytes of a file that is about to be removed.
+pub(crate) fn save(run_dir: &Path, name: &CStr, bytes: &[u8]) -> io::Result<()> {
+    own_file::replace(&place(run_dir, name)?, bytes)
+}
+
+/// Returns a new path for an unreadable file of this name.
+fn place(run_dir: &Path, name: &CStr) -> io::Result<PathBuf> {
+    let run = run_dir.file_name().and_then(OsStr::to_str);
+    let run = run.and_then(|run| run.parse::<RunId>().ok());
+    let run = run.ok_or(io::ErrorKind::InvalidFilename)?;
+    let dir = rundir::data_dir(run_dir)?.join(DIR);
+    own_file::make_dir(&dir)?;
+    let what = name.to_string_lossy();
+    Ok(dir.join(format!("{run}-{what}-{}", clock::wall().0)))
+}
+
+/// One file that was moved away.
+struct Moved {
+    path: PathBuf,
+    run: String,
+    what: String,
+    /// Microseconds since 1970.
+    time: i64,
+    bytes: u64,
+}
+
+/// Lists the files, the newest first.
+fn list(data_dir: &Path) -> Vec<Moved> {
+    let entries = fs::read_dir(data_dir.join(DIR)).into_iter().flatten();
+    let mut moved: Vec<Moved> = entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            let (run, rest) = name.split_once('-')?;
+            let (what, time) = rest.rsplit_once('-')?;
+            Some(Moved {
+                path: entry.path(),
+                run: run.to_owned(),
+                what: what.to_owned(),
+                time: time.parse().ok()?,
+                bytes: entry.metadata().ok()?.len(),
+            })
+        })
+        .collect();
+    moved.sort_unstable_by_key(|one| std::cmp::Reverse(one.time));
+    moved
+}
+
+/// Number of files that no decoder has read, and that were not removed with their runs.
+#[must_use]
+pub fn count(data_dir: &Path) -> usize {
+    list(data_dir).len()
+}
+
+/// Removes the oldest files beyond the bound, and returns the others, the newest first, each with its reason by this
+/// version.
+#[must_use]
+pub fn sweep(data_dir: &Path) -> Vec<Unreadable> {
+    let mut left = BYTES_MAX;
+    let mut kept = Vec::new();
+    for one in list(data_dir) {
+        let Some(rest) = left.checked_sub(one.bytes) else {
+            left = 0;
+            let _ = fs::remove_file(&one.path);
+            continue;
+        };
+        left = rest;
+        kept.push(Unreadable {
+            why: reason(&one.path, &one.what),
+            path: one.path,
+            bytes: one.bytes,
+        });
+    }
+    kept
+}
+
+/// Removes the files of a run.
+pub(crate) fn purge(data_dir: &Path, run: RunId) {
+    let run = run.to_string();
+    for one in list(data_dir).into_iter().filter(|one| one.run == run) {
+        let _ = fs::remove_file(one.path);
+    }
+}
+
+fn reason(path: &Path, what: &str) -> String {
+    fn why<T: DeserializeOwned>(bytes: &[u8]) -> Option<String> {
+        decode::<T>(bytes).err()
+    }
+    let mut how = own_file::options();
+    let file = how.read(true).open(path).and_then(own_file::regular);
+    let found = match file.and_then(|file| content(&file)) {
+        Err(error) => Some(error.to_string()),
+        Ok(bytes) => match what {
+            "exit" => why::<WireWill>(&bytes),
+            "held" => why::<Held>(&bytes),
+            "init" => why::<(WireLeader, crate::held::HeldProcess)>(&bytes),
+            "orphan" => why::<(WireLeader, Vec<StopStep>)>(&bytes),
+            "input" => why::<(u32, InputLedger)>(&bytes),
+            _ => Some("its kind is not known".to_owned()),
+        },
+    };
+    found.unwrap_or_else(|| "another version could not read it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(run_dir: &Path, bytes: &[u8]) {
+        fs::write(run_dir.join("init"), bytes).expect("a file");
+    }
+
+    fn read_note(run_dir: &Path) -> Result<Option<u32>, Unreadable> {
+        read::<u32>(run_dir, c"init")
+    }
+
+    #[test]
+    fn unreadable_file_is_moved_away_and_goes_with_its_run() {
+        let data = tempfile::tempdir().expect("a directory");
+        let run = RunId::from_u128(7);
+        let run_dir = rundir::create(data.path(), run).expect("it is made");
+        assert_eq!(read_note(&run_dir), Ok(None));
+        let bytes = vec![0xff; 300];
+        write(&run_dir, &bytes);
+        let found = read_note(&run_dir).expect_err("no decoder reads it");
+        assert_eq!((found.bytes, &found.path), (300, &run_dir.join("init")));
+        assert_eq!(read_note(&run_dir), Ok(None), "it is moved once");
+
+        let too_long = vec![b' '; usize::try_from(READ_BYTES_MAX).expect("it fits") + 1];
+        write(&run_dir, &too_long);
+        let found = read_note(&run_dir).expect_err("it is too long");
+        assert!(found.why.contains("longer than"), "{found}");
+
+        let kept = sweep(data.path());
+        assert_eq!((kept.len(), count(data.path())), (2, 2));
+        let one = kept.iter().find(|one| one.bytes == 300).expect("the first");
+        let mode = fs::metadata(&one.path)
+            .expect("metadata")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read(&one.path).expect("it is there"), bytes);
+        assert!(!one.why.is_empty());
+
+        purge(data.path(), RunId::from_u128(8));
+        assert_eq!(count(data.path()), 2, "another run's");
+        rundir::set_aside(data.path(), run).expect("it is removed");
+        assert_eq!(count(data.path()), 0);
+    }
+
+    #[test]
+    fn newest_unreadable_files_stay_within_the_bound() {
+        let data = tempfile::tempdir().expect("a directory");
+        let dir = data.path().join(DIR);
+        own_file::make_dir(&dir).expect("it is made");
+        let run = RunId::from_u128(7);
+        for time in 1..=3 {
+            let file = File::create(dir.join(format!("{run}-exit-{time}"))).expect("a file");
+            file.set_len(BYTES_MAX / 2).expect("a sparse one");
+        }
+        let kept: Vec<PathBuf> = sweep(data.path()).into_iter().map(|one| one.path).collect();
+        assert_eq!(
+            kept,
+            [3, 2].map(|time| dir.join(format!("{run}-exit-{time}")))
+        );
+        assert_eq!(count(data.path()), 2);
+    }
+
+    #[test]
+    fn directory_of_no_run_keeps_its_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        write(dir.path(), &[0xff; 9]);
+        read_note(dir.path()).expect_err("no decoder reads it");
+        assert!(dir.path().join("init").exists());
+    }
+}
