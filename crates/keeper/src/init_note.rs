@@ -8,7 +8,10 @@ use crate::{
     held::HeldProcess,
     private_file,
     unreadable::{self, Unreadable},
-    wire::{self, notes::WireLeader},
+    wire::{
+        self,
+        notes::{InitNote, WireLeader},
+    },
 };
 use kennel_lifecycle::recovery::Seen;
 use kennel_linux::{identity::Found, procfs};
@@ -22,21 +25,21 @@ const TEMPORARY: &CStr = c"init.new";
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result<()> {
     let start_ticks = procfs::stat(init)?.start_ticks;
     let init = HeldProcess::of(init, start_ticks).ok_or(Errno::ESRCH)?;
-    let bytes = wire::encode(&(leader, init))?;
+    let bytes = wire::encode(&InitNote { leader, init })?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 
 /// Whether the first process of this leader's run is alive; `None` where none is recorded.
 pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Result<Option<Seen>, Unreadable> {
-    let Some((noted, init)) = unreadable::read::<(WireLeader, HeldProcess)>(run_dir, NAME)? else {
+    let Some(note) = unreadable::read::<InitNote>(run_dir, NAME)? else {
         return Ok(None);
     };
     // It exits after all others in its namespace: it need not have been reaped.
-    let seen = || match init.find() {
+    let seen = || match note.init.find() {
         Found::Same(fd) if fd.has_ended() => Seen::Gone,
         found => found.seen(),
     };
-    Ok((noted == leader).then(seen))
+    Ok((note.leader == leader).then(seen))
 }
 
 #[cfg(test)]

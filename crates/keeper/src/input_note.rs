@@ -7,7 +7,7 @@ use crate::{
     private_file,
     unreadable::{self, Unreadable},
     values::InputState,
-    wire,
+    wire::{self, notes::InputNote},
 };
 use kennel_lifecycle::InputLedger;
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
@@ -46,26 +46,34 @@ impl Note {
 }
 
 fn encode(attempt: u32, ledger: &InputLedger) -> io::Result<Vec<u8>> {
-    let mut bytes = wire::encode(&(attempt, ledger))?;
+    let ledger = ledger.clone();
+    let mut bytes = wire::encode(&InputNote { attempt, ledger })?;
     bytes.resize(BYTES.max(bytes.len()), 0);
     Ok(bytes)
 }
 
-/// Reads the note with the number of its attempt; `None`: no note exists.
-pub(crate) fn read_ledger(run_dir: &Path) -> Result<Option<(u32, InputLedger)>, Unreadable> {
+/// Reads the note; `None`: none exists.
+pub(crate) fn read_ledger(run_dir: &Path) -> Result<Option<InputNote>, Unreadable> {
     unreadable::read(run_dir, NAME)
 }
 
 /// Returns the input state of the last attempt that had an input, as far as it was noted.
 pub fn read(run_dir: &Path) -> Result<Option<InputState>, Unreadable> {
     let noted = read_ledger(run_dir)?;
-    Ok(noted.map(|(attempt, ledger)| InputState::of(attempt, &ledger, None)))
+    Ok(noted.map(|note| InputState::of(note.attempt, &note.ledger, None)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use kennel_lifecycle::{InputClosed, InputWrite, WRITES_REMEMBERED_MAX};
+
+    fn noted(attempt: u32, ledger: &InputLedger) -> InputNote {
+        InputNote {
+            attempt,
+            ledger: ledger.clone(),
+        }
+    }
 
     #[test]
     fn last_note_is_read_even_if_shorter() {
@@ -85,7 +93,7 @@ mod tests {
         }
         ledger.in_doubt = 9;
         note.keep(dir.path(), 3, &ledger);
-        assert_eq!(read_ledger(dir.path()), Ok(Some((3, ledger.clone()))));
+        assert_eq!(read_ledger(dir.path()), Ok(Some(noted(3, &ledger))));
         let size = std::fs::metadata(dir.path().join("input")).expect("it is there");
         assert_eq!(size.len(), 4096);
         let short = InputLedger {
@@ -94,6 +102,6 @@ mod tests {
             ..InputLedger::default()
         };
         note.keep(dir.path(), 4, &short);
-        assert_eq!(read_ledger(dir.path()), Ok(Some((4, short))));
+        assert_eq!(read_ledger(dir.path()), Ok(Some(noted(4, &short))));
     }
 }

@@ -13,6 +13,7 @@ mod init_note;
 pub mod input_note;
 pub mod keeper;
 pub mod notify_place;
+mod object;
 mod orphan_note;
 pub mod preflight;
 mod private_file;

@@ -7,7 +7,10 @@
 use crate::{
     private_file,
     unreadable::{self, Unreadable},
-    wire::{self, notes::WireLeader},
+    wire::{
+        self,
+        notes::{OrphanNote, WireLeader},
+    },
 };
 use kennel_lifecycle::StopStep;
 use std::{ffi::CStr, io, path::Path};
@@ -17,7 +20,8 @@ const TEMPORARY: &CStr = c"orphan.new";
 
 /// Records that the run of this leader is being ended, and the steps so far.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
-    let bytes = wire::encode(&(leader, steps))?;
+    let steps = steps.to_vec();
+    let bytes = wire::encode(&OrphanNote { leader, steps })?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 
@@ -26,8 +30,9 @@ pub(crate) fn read(
     run_dir: &Path,
     leader: WireLeader,
 ) -> Result<Option<Vec<StopStep>>, Unreadable> {
-    let note = unreadable::read::<(WireLeader, Vec<StopStep>)>(run_dir, NAME)?;
-    Ok(note.and_then(|(noted, steps)| (noted == leader).then_some(steps)))
+    let note = unreadable::read::<OrphanNote>(run_dir, NAME)?;
+    let note = note.filter(|note| note.leader == leader);
+    Ok(note.map(|note| note.steps))
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use crate::{
     private_file, rundir,
     wire::{
         self,
-        notes::{WireLeader, WireWill},
+        notes::{InitNote, InputNote, OrphanNote, WireWill},
     },
 };
-use kennel_lifecycle::{InputLedger, RunId, StopStep};
+use kennel_lifecycle::RunId;
 use kennel_linux::{clock, own_file};
 use serde::de::DeserializeOwned;
 use std::{
@@ -178,9 +178,9 @@ fn reason(path: &Path, what: &str) -> String {
         Ok(bytes) => match what {
             "exit" => why::<WireWill>(&bytes),
             "held" => why::<Held>(&bytes),
-            "init" => why::<(WireLeader, crate::held::HeldProcess)>(&bytes),
-            "orphan" => why::<(WireLeader, Vec<StopStep>)>(&bytes),
-            "input" => why::<(u32, InputLedger)>(&bytes),
+            "init" => why::<InitNote>(&bytes),
+            "orphan" => why::<OrphanNote>(&bytes),
+            "input" => why::<InputNote>(&bytes),
             _ => Some("its kind is not known".to_owned()),
         },
     };

@@ -2,10 +2,11 @@
 //!
 //! Pure, as the ladder is: the caller passes the time (milliseconds on any clock that does not jump).
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// A time that runs down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Countdown {
     /// Time left when it last began to run.
     left: u64,
@@ -22,18 +23,6 @@ impl Countdown {
             left: u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
             since: None,
         }
-    }
-
-    /// Restores a countdown from the time left when it last began to run, and the start of the present count.
-    #[must_use]
-    pub fn resumed(left: u64, since: Option<u64>) -> Self {
-        Self { left, since }
-    }
-
-    /// Returns the arguments of [`Self::resumed`].
-    #[must_use]
-    pub fn parts(&self) -> (u64, Option<u64>) {
-        (self.left, self.since)
     }
 
     /// Starts the countdown; no effect if it runs already.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Target of a signal to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SignalTarget {
     /// Every process of the run.
     Tree,
@@ -17,6 +18,7 @@ pub enum SignalTarget {
 
 /// Result of a signal to one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SignalOutcome {
     /// The kernel took it.
     Delivered,
@@ -73,6 +75,7 @@ pub struct RoundTarget {
 
 /// Evidence that a process belonged to its run when it was signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MembershipEvidence {
     /// The process was a member in the leader's process group, which was addressed by the leader's own descriptor.
     Group,

@@ -52,6 +52,7 @@ pub enum TypedInterrupt {
 
 /// Reason why there is no terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NoPty {
     /// The host's terminals are used up.
     Exhausted {

@@ -31,6 +31,7 @@ pub struct KeeperInventory {
 
 /// State of the path of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SocketSeen {
     /// The socket is there.
     InPlace,
@@ -64,16 +65,22 @@ pub struct SecondLook {
 
 /// Result for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fate {
     /// The process ended after this signal.
+    #[serde(with = "crate::object::signal")]
     Ended(Signal),
     /// The process had ended before the first signal.
+    #[serde(with = "crate::object::empty")]
     Gone,
     /// The process is not the recorded one, or is part of a live run: nothing was sent.
+    #[serde(with = "crate::object::empty")]
     Changed,
     /// A signal could not be sent: errno(3).
+    #[serde(with = "crate::object::errno")]
     Failed(i32),
     /// The process was still alive two seconds after SIGKILL.
+    #[serde(with = "crate::object::empty")]
     Survived,
 }
 

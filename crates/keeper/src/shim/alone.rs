@@ -13,7 +13,7 @@ use crate::wire::{
     FromShim,
     adoption::{WireAdoptable, WireKeepsake, WireMemory},
 };
-use kennel_lifecycle::{LeaderExit, ProcessIdentity, StopStep, Timestamp};
+use kennel_lifecycle::{Countdown, LeaderExit, ProcessIdentity, StopStep, Timestamp};
 use kennel_linux::{cgroup, clock};
 use nix::sys::socket::{Backlog, SockFlag, accept4, listen};
 use std::{
@@ -269,8 +269,11 @@ impl Work {
         let (command, shim) = waiting.announced?;
         let counted = WireMemory {
             max_runtime: self.policy.timeouts.max_runtime.map(|time| {
-                let (left, _) = kennel_lifecycle::Countdown::new(time).parts();
-                (left, waiting.ran_at)
+                let mut left = Countdown::new(time);
+                if let Some(ran_at) = waiting.ran_at {
+                    left.run(ran_at);
+                }
+                left
             }),
             ..WireMemory::default()
         };

@@ -38,11 +38,13 @@ const READY: i32 = 0;
 
 /// Keeper to zygote.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ToZygote {
     /// The first message: the directory of the keeper's control groups, and with it the file of exit records, each
     /// where there is one.
     Begin { base: Option<String> },
     /// Forks a shim with this socket. The answer is its pid, or a negative errno.
+    #[serde(with = "crate::object::empty")]
     Fork,
 }
 

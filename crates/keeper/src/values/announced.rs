@@ -19,25 +19,33 @@ pub struct KeeperReport {
 
 /// An event of the keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KeeperEvent {
     /// About one run.
     Report(KeeperReport),
     /// SIGTERM or SIGINT was received: stop all runs by the shutdown ladder, commit, exit with code 0.
+    #[serde(with = "crate::object::empty")]
     Shutdown,
     /// The signal was received again: skip the graces.
+    #[serde(with = "crate::object::empty")]
     ShutdownNow,
     /// Another server is to replace this one: finish pending work, exit with code 75.
+    #[serde(with = "crate::object::empty")]
     Leave,
     /// A signal requested an upgrade, which was refused.
+    #[serde(with = "crate::object::refusal")]
     NotUpgraded(UpgradeRefusal),
     /// The keeper received a signal that means nothing to it, and ignored it.
     Stray(StraySignal),
     /// The shim of a run that the hello has called late has reconnected:
     /// [`take_held`](crate::client::Kernel::take_held) returns the run. Reports of its past follow.
+    #[serde(with = "crate::object::run")]
     ShimReconnected(RunId),
     /// The shim of such a run is gone.
+    #[serde(with = "crate::object::run")]
     ShimGone(RunId),
     /// The keeper is gone (end of file): drain, commit, exit with code 70.
+    #[serde(with = "crate::object::empty")]
     Gone,
 }
 

@@ -39,6 +39,7 @@ impl Extended {
 
 /// Result of a request to extend limits: all of them, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ExtendResult {
     /// Each limit leaves the requested time at least. These are the totals.
     Done(Extended),
@@ -50,7 +51,9 @@ pub enum ExtendResult {
         possible: Duration,
     },
     /// The attempt has no such limit, or does not count it any more.
+    #[serde(with = "crate::object::limit")]
     NoLimit(Deadline),
     /// The attempt is being stopped or is over, or the keeper holds no such run.
+    #[serde(with = "crate::object::empty")]
     Gone,
 }

@@ -21,6 +21,7 @@ pub struct FormerServer {
 
 /// Cause of a server's exit, as far as its keeper knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EndCause {
     /// The server itself, or a process other than the keeper.
     ByItself,

@@ -32,8 +32,10 @@ impl InputState {
 
 /// Answer of the keeper to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InputResult {
     /// Nothing was to be written; the state is unchanged.
+    #[serde(with = "crate::object::empty")]
     Stands,
     /// All of it has been accepted.
     Taken {
@@ -43,7 +45,9 @@ pub enum InputResult {
         repeated: bool,
     },
     /// The write is refused, or its remaining part.
+    #[serde(with = "crate::object::refusal")]
     Refused(InputRefusal),
     /// Another write came while this one waited.
+    #[serde(with = "crate::object::empty")]
     Displaced,
 }

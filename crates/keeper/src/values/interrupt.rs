@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Way in which an interrupt was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InterruptWay {
     /// SIGINT to the leader's process group.
     Group,

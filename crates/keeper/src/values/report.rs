@@ -11,10 +11,13 @@ use std::time::Duration;
 
 /// Event of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fact {
     /// The child exited before its release.
+    #[serde(with = "crate::object::empty")]
     NotReleased,
     /// exec succeeded.
+    #[serde(with = "crate::object::empty")]
     Executed,
     /// exec failed. The leader's exit that follows is not an exit of the command.
     ExecFailed(StartFailure),
@@ -28,11 +31,13 @@ pub enum Fact {
         errno: Option<i32>,
     },
     /// The leader exited.
+    #[serde(with = "crate::object::exit")]
     LeaderExited(Exit),
     /// A round of signals of the stop ladder was sent.
     StopStep(StopStep),
     /// The targets of the next reported round; at most
     /// [`TARGETS_LISTED_MAX`](kennel_linux::targets::TARGETS_LISTED_MAX).
+    #[serde(with = "crate::object::targets")]
     RoundTargets(Vec<RoundTarget>),
     /// The processes that were alive when the leader exited, if any.
     LeftBehind(Leftovers),
@@ -43,16 +48,20 @@ pub enum Fact {
     /// report.
     MemoryKills(MemoryKills),
     /// The final report on the tree; once per prepared child; nothing follows it.
+    #[serde(with = "crate::object::tree")]
     TreeEnded(TreeVerdict),
     /// The keeper has begun the run's plan by itself, for this reason.
+    #[serde(with = "crate::object::reason")]
     Stops(StopReason),
     /// The pause has reached its maximum, and all processes that it had stopped were continued.
+    #[serde(with = "crate::object::empty")]
     PauseExpired,
     /// An action of a stop at standard input was carried out.
     StopInput(StopInput),
     /// A command of a stop is over.
     StopCommand(StopCommand),
     /// A process of the run has sent a notice.
+    #[serde(with = "crate::object::notice")]
     Notified(Notified),
     /// A limit of time that the keeper counts was extended.
     Extended {
@@ -69,16 +78,22 @@ pub enum Fact {
 
 /// Result of a signal or a pause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SignalResult {
     /// The signal reached the group, or every task.
+    #[serde(with = "crate::object::empty")]
     Done,
     /// No process is left to signal.
+    #[serde(with = "crate::object::empty")]
     Gone,
     /// Not every task was seen stopped in time; the stopped ones continue.
+    #[serde(with = "crate::object::processes")]
     Partial(Vec<Unstopped>),
     /// The call failed with this errno(3).
+    #[serde(with = "crate::object::errno")]
     Failed(i32),
     /// The keeper holds no such run.
+    #[serde(with = "crate::object::empty")]
     UnknownRun,
 }
 

@@ -14,11 +14,14 @@ pub struct Victim {
 
 /// Condition on a process that is to be ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Holding {
     /// None: descent from a run does not change as long as the process lives.
+    #[serde(with = "crate::object::empty")]
     Descent,
     /// The process is in this very directory.
     Cgroup(CgroupIdentity),
     /// The process carries this run's marker.
+    #[serde(with = "crate::object::run")]
     Marker(RunId),
 }

@@ -1,7 +1,9 @@
 //! State that a shim stores of a run for the next keeper, and its message to that.
 
 use crate::values::Extended;
-use kennel_lifecycle::{CgroupIdentity, Held, HostIdentity, Policy, ProcessIdentity, RunId};
+use kennel_lifecycle::{
+    CgroupIdentity, Countdown, Held, HostIdentity, Policy, ProcessIdentity, RunId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Facts that a shim cannot know by itself: passed to it with the job.
@@ -14,8 +16,8 @@ pub(crate) struct WireKeepsake {
 /// State of a keeper's counters, sent to the shim after each change. Times are of `CLOCK_BOOTTIME`, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireMemory {
-    /// Time left of the run's limit when it last began to be counted, and the start of the present count.
-    pub(crate) max_runtime: Option<(u64, Option<u64>)>,
+    /// Time left of the run's limit.
+    pub(crate) max_runtime: Option<Countdown>,
     /// Time since which every task is stopped.
     pub(crate) paused_since: Option<u64>,
     /// Whether the last pause has reached its maximum.
@@ -31,8 +33,8 @@ pub(crate) struct WireMemory {
 pub(crate) struct WireNotices {
     /// Whether it is ready.
     pub(crate) ready: bool,
-    /// The time until then, in the form of `max_runtime`.
-    pub(crate) start: Option<(u64, Option<u64>)>,
+    /// The time until then.
+    pub(crate) start: Option<Countdown>,
     /// Time until which the command has extended the limits that the server counts.
     pub(crate) until: Option<u64>,
     /// Whether it is stopping, and sends no watchdog signs any more.

@@ -7,7 +7,7 @@ use super::{
     decode, encode,
     handover::WireHeldRun,
     input::{WireBytes, WireInputRequest},
-    notes::WireLeader,
+    notes::{InitNote, InputNote, OrphanNote, WireLeader},
 };
 use crate::client::{
     EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputResult,
@@ -17,9 +17,9 @@ use crate::client::{
 };
 use crate::held::HeldProcess;
 use kennel_lifecycle::{
-    Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputClosed,
-    InputLedger, InputRefusal, InputWrite, KeeperEpoch, KnownWrite, LeaderExit, Leftover,
-    Leftovers, LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy,
+    Activity, CgroupIdentity, Containment, Countdown, Deadline, Exit, Gap, Held, HostIdentity,
+    InputClosed, InputLedger, InputRefusal, InputWrite, KeeperEpoch, KnownWrite, LeaderExit,
+    Leftover, Leftovers, LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy,
     ProcessIdentity, Proof, Recovery, Resource, RestartPolicy, Rlimit, RunId, RunIdentity, RunKind,
     RunLimits, SecretDelivery, SecretValue, Signal, SignalScope, SignalSender, StartFailure,
     StartStage, StatusText, StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason,
@@ -266,7 +266,7 @@ fn words_about_an_input_have_these_bytes() {
             len: 2,
         }],
     };
-    check(&(3_u32, ledger), "03ac0201000101770102");
+    check(&InputNote { attempt: 3, ledger }, "03ac0201000101770102");
 }
 
 fn upgrade() -> Upgrade {
@@ -654,13 +654,18 @@ fn words_of_and_to_shims_have_these_bytes() {
     };
     check(&ToShim::Keep(left), "030002");
     check(&ToShim::Discard, "04");
+    let left = |since: Option<u64>| {
+        let mut left = Countdown::new(Duration::from_millis(300));
+        since.into_iter().for_each(|since| left.run(since));
+        left
+    };
     let memory = WireMemory {
-        max_runtime: Some((300, Some(1))),
+        max_runtime: Some(left(Some(1))),
         paused_since: Some(2),
         pause_expired: true,
         notices: WireNotices {
             ready: true,
-            start: Some((300, None)),
+            start: Some(left(None)),
             until: Some(3),
             stopping: true,
         },
@@ -751,13 +756,17 @@ fn files_have_these_bytes() {
         pid: 7,
         start_ticks: 300,
     };
-    check(&(leader, vec![step()]), "0eac0201d00f120101ac0201020102");
+    let steps = vec![step()];
+    check(
+        &OrphanNote { leader, steps },
+        "0eac0201d00f120101ac0201020102",
+    );
     let init = HeldProcess {
         pid: 8,
         start_ticks: 300,
         pidfs_handle: Some(5),
     };
-    check(&(leader, init), "0eac0210ac020105");
+    check(&InitNote { leader, init }, "0eac0210ac020105");
     let process = |pid, result| SignalledProcess {
         pid,
         start_ticks: 300,

@@ -9,6 +9,7 @@ use std::fmt;
 
 /// Request to standard input.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum WireInputRequest {
     /// A part of a write: the one from `at` on. Answered when all of it is in the pipe.
     Write {
@@ -18,6 +19,7 @@ pub(crate) enum WireInputRequest {
         data: WireBytes,
     },
     /// No caller waits any more for the answer to the request of this number.
+    #[serde(with = "crate::object::empty")]
     Leave,
     /// Close the input, if its end is at that offset where one is given.
     Close {

@@ -41,7 +41,9 @@ pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Server to keeper.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ToKeeper {
+    #[serde(with = "crate::object::empty")]
     Ready,
     /// With the child as a sealed file, and the input as another where there is one.
     Prepare(Box<PrepareRequest>),
@@ -109,6 +111,7 @@ pub(crate) enum ToKeeper {
         plan: StopPlan,
     },
     /// The answer to a `Ping`.
+    #[serde(with = "crate::object::empty")]
     Pong,
     /// Asks whether a signal was sent under this request id.
     WasSent {
@@ -135,6 +138,7 @@ pub(crate) enum ToKeeper {
         size: TerminalSize,
     },
     /// Asks whether the keeper still takes messages.
+    #[serde(with = "crate::object::empty")]
     Ping,
     /// Runs a helper command in the run's tree, and ends it after this time.
     Help {
@@ -173,6 +177,7 @@ pub(crate) struct WireExtend {
 
 /// Keeper to server.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ToServer {
     /// With the listening sockets. So many runs are handed over right after it.
     Hello { held: u32, hello: Box<KeeperHello> },
@@ -184,40 +189,54 @@ pub(crate) enum ToServer {
     /// once; later ones are of the unreachable runs that it lists.
     Held(Box<handover::WireHeldRun>),
     /// Asks whether the server still takes messages.
+    #[serde(with = "crate::object::empty")]
     Ping,
     /// The answer to a `Ping`.
+    #[serde(with = "crate::object::empty")]
     Pong,
     /// With a listening socket in place of the one with this index in the hello.
+    #[serde(with = "crate::object::index")]
     Rebound(u32),
 }
 
 /// Answer to a request with a `seq`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
     Prepared {
         identity: RunIdentity,
         held: Held,
     },
     PrepareFailed(StartFailure),
+    #[serde(with = "crate::object::why")]
     Exhausted(String),
+    #[serde(with = "crate::object::result")]
     Signal(SignalResult),
     Observed(Observation),
+    #[serde(with = "crate::object::seen")]
     Seen(Seen),
     /// With a [`SignalledProcesses`] as a sealed file.
+    #[serde(with = "crate::object::empty")]
     Signalled,
     /// With a [`WireListing`] as a sealed file.
+    #[serde(with = "crate::object::empty")]
     Listed,
     /// With an inventory of the keeper as a sealed file.
+    #[serde(with = "crate::object::empty")]
     Inventory,
     /// With a list of the results as a sealed file.
+    #[serde(with = "crate::object::empty")]
     Reaped,
     /// The containment of the run would be weaker than requested; nothing was made.
     TooWeak(Held),
     /// A signal was sent under this request id before; none was sent now.
+    #[serde(with = "crate::object::empty")]
     SentBefore,
     /// No signal was sent under this request id.
+    #[serde(with = "crate::object::empty")]
     NotSent,
     /// The new binary passed the check, and `Leave` comes next; or the request is a repeat, and this is its result.
+    #[serde(with = "crate::object::result")]
     Upgrade(Result<Upgrade, UpgradeRefusal>),
     /// The answer to a request to standard input, and its state.
     Input {
@@ -225,18 +244,24 @@ pub(crate) enum Answer {
         said: InputResult,
     },
     /// Its standard input cannot be written.
+    #[serde(with = "crate::object::empty")]
     NoInput,
     /// The attempt in the request is not the present one.
+    #[serde(with = "crate::object::empty")]
     OtherAttempt,
     /// The run has no terminal.
+    #[serde(with = "crate::object::empty")]
     NoTerminal,
     /// An interrupt was delivered in this way.
+    #[serde(with = "crate::object::way")]
     Interrupted(InterruptWay),
     /// There is no terminal for it; nothing was made.
     NoPty(NoPty),
     /// A helper command has ended.
+    #[serde(with = "crate::object::end")]
     Helped(HelperEnd),
     /// The answer to a request to extend limits of time.
+    #[serde(with = "crate::object::result")]
     Extended(ExtendResult),
 }
 
@@ -260,21 +285,27 @@ pub(crate) struct WireMember {
 /// detached or the run is to be adopted, the reconnect socket for the next keeper in that case, the write end of stdin
 /// where that is a pipe then, and the control group where there is one.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum ToShim {
     Job(Box<Job>),
     /// SIGKILL to all children until none is left.
+    #[serde(with = "crate::object::empty")]
     KillAll,
     /// A stop is in progress: processes that exit from here on have not exited by themselves.
+    #[serde(with = "crate::object::empty")]
     Stopping,
     /// The leader has exited by itself, and these are detached.
     Keep(Leftovers),
     /// No process reads the outputs any more: they are to be discarded.
+    #[serde(with = "crate::object::empty")]
     Discard,
     /// State for the next keeper.
     Remember(adoption::WireMemory),
     /// The end is recorded, and no keeper will ask for it.
+    #[serde(with = "crate::object::empty")]
     Leave,
     /// No more input follows.
+    #[serde(with = "crate::object::empty")]
     CloseInput,
     /// No server will read the outputs: the keeper ends the run, and itself after it.
     ServiceEnds {
@@ -315,6 +346,7 @@ pub(crate) struct Job {
 
 /// Way in which a child gets into its control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Placement {
     /// The child is born in it: clone3(2) with `CLONE_INTO_CGROUP`.
     ByClone,
@@ -326,6 +358,7 @@ pub(crate) enum Placement {
 /// namespace) or `PrepareFailed`; then one of `NotReleased`,
 /// `Executed`, `ExecFailed`; then `Exited`; then `Empty`.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum FromShim {
     Prepared {
         command: ProcessIdentity,
@@ -334,7 +367,9 @@ pub(crate) enum FromShim {
         init: Option<i32>,
     },
     PrepareFailed(StartFailure),
+    #[serde(with = "crate::object::empty")]
     NotReleased,
+    #[serde(with = "crate::object::empty")]
     Executed,
     ExecFailed(StartFailure),
     Exited {
@@ -354,6 +389,7 @@ pub(crate) enum FromShim {
     /// a private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
     Adoptable(Box<adoption::WireAdoptable>),
     /// The run is over, nothing of it is left in this shim, and it waits for another one.
+    #[serde(with = "crate::object::empty")]
     Free,
     /// A helper command has ended.
     Helped {

@@ -31,6 +31,7 @@ pub struct AdoptedRun {
 
 /// State of such a run's pause, by its keeper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum HeldPause {
     /// The run is not paused.
     #[default]

@@ -7,7 +7,7 @@ use crate::{
     notify_place::NotifyPlace,
     wire::{ToShim, adoption::WireMemory},
 };
-use kennel_lifecycle::{Countdown, NodeId, Recovery, ladder::Ladder};
+use kennel_lifecycle::{NodeId, Recovery, ladder::Ladder};
 use kennel_linux::{
     clock,
     tree::{Lineage, Root, Session, Tree},
@@ -49,9 +49,7 @@ impl Run {
             notices,
             counting: Counting::PERHAPS,
         });
-        let counted = memory
-            .max_runtime
-            .map(|(left, since)| Countdown::resumed(left, since));
+        let counted = memory.max_runtime;
         let max_runtime = run.max_runtime.map(|whole| counted.unwrap_or(whole));
         // A time limit that is over begins its own.
         let continues = found
@@ -94,7 +92,7 @@ impl Run {
         }
         let notices = self.notices.as_ref().map(RunNotices::remembered);
         let memory = WireMemory {
-            max_runtime: self.max_runtime.as_ref().map(Countdown::parts),
+            max_runtime: self.max_runtime,
             paused_since: self.pause.stopped_since(),
             pause_expired: matches!(self.pause, Pause::Expired),
             notices: notices.unwrap_or_default(),

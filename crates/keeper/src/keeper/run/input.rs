@@ -9,7 +9,7 @@ use crate::{
     input_note,
     input_note::Note,
     values::{Fact, InputResult, InputState},
-    wire::{Answer, ToShim, input::WireInputRequest},
+    wire::{Answer, ToShim, input::WireInputRequest, notes::InputNote},
 };
 use kennel_lifecycle::{InputClosed, InputLedger, InputRefusal, InputWrite, Placed, StopInput};
 use kennel_linux::{clock, crash_point, fdpass};
@@ -103,7 +103,13 @@ impl RunInput {
             ..InputLedger::default()
         };
         let noted = noted.ok().flatten();
-        let (attempt, mut ledger) = noted.unwrap_or_else(|| (1, nothing_known()));
+        let InputNote {
+            attempt,
+            mut ledger,
+        } = noted.unwrap_or_else(|| InputNote {
+            attempt: 1,
+            ledger: nothing_known(),
+        });
         if pipe.is_none() {
             ledger.close(InputClosed::Client);
         }

@@ -110,8 +110,6 @@ impl RunNotices {
         memory: &WireMemory,
     ) -> Self {
         let known = memory.notices;
-        let left = known.start;
-        let left = left.map(|(left, since)| Countdown::resumed(left, since));
         let mut whole = Self::new(NotifySocket::from_fd(socket), place, policy);
         whole.current.status.stopping = known.stopping;
         // Reported again with the attempt; the later end is reported as news.
@@ -121,7 +119,7 @@ impl RunNotices {
         Self {
             shim_has_copy: true,
             ready: known.ready,
-            start: left.or(whole.start).filter(|_| !known.ready),
+            start: known.start.or(whole.start).filter(|_| !known.ready),
             ..whole
         }
     }
@@ -130,7 +128,7 @@ impl RunNotices {
     pub(super) fn remembered(&self) -> WireNotices {
         WireNotices {
             ready: self.ready,
-            start: self.start.as_ref().map(Countdown::parts),
+            start: self.start,
             until: self.current.until,
             stopping: self.current.status.stopping,
         }

@@ -139,7 +139,9 @@ fn shim_holds_an_extension_before_its_answer() {
     let [ToShim::Remember(memory)] = run.for_shim[..] else {
         panic!("nothing for the shim");
     };
-    assert_eq!(memory.max_runtime, Some((34_000, Some(0))));
+    let mut left = Countdown::new(Duration::from_secs(34));
+    left.run(0);
+    assert_eq!(memory.max_runtime, Some(left));
     assert_eq!(memory.extended, totals);
     let (limit, by) = (Deadline::MaxRuntime, "x".to_owned());
     assert!(facts(&run).contains(&&Fact::Extended { limit, total, by }));
