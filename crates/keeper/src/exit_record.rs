@@ -10,10 +10,7 @@ use crate::{
     exit_slots::{ExitFiles, ExitSlot},
     private_file,
     unreadable::{self, Unreadable},
-    wire::{
-        self,
-        notes::{WireLeader, WireWill},
-    },
+    wire::notes::{WireLeader, WireWill},
 };
 use kennel_lifecycle::{RunId, recovery::ExitRecord};
 use std::{
@@ -62,7 +59,7 @@ impl Will {
             leader: self.leader,
             record: record.clone(),
         };
-        let bytes = wire::encode(&named)?;
+        let bytes = serde_json::to_vec(&named)?;
         if let Some(slot) = &mut self.slot {
             if slot.write(self.run, &bytes).is_ok() {
                 return Ok(());
@@ -102,7 +99,9 @@ pub(crate) fn read(
         .and_then(Path::parent)
         .map_or_else(Vec::new, |data_dir| ExitFiles::of(data_dir).records(run));
     // A slot that cannot be read is saved when its file is settled.
-    let mut records = records.iter().filter_map(|bytes| wire::decode(bytes).ok());
+    let mut records = records
+        .iter()
+        .filter_map(|bytes| serde_json::from_slice(bytes).ok());
     match records.find_map(of_leader) {
         Some(record) => Ok(Some(record)),
         None => file.map(|_| None),
@@ -115,7 +114,7 @@ pub(crate) fn keep(run_dir: &Path, bytes: &[u8]) -> io::Result<()> {
     if !run_dir.exists() {
         return Ok(());
     }
-    let Ok(slot) = wire::decode::<WireWill>(bytes) else {
+    let Ok(slot) = serde_json::from_slice::<WireWill>(bytes) else {
         return unreadable::save(run_dir, NAME, bytes);
     };
     // For one leader the file is the newer one. For two attempts it is the later one's: start ticks are comparable
@@ -288,7 +287,7 @@ mod tests {
         let slot = |start_ticks| {
             let (leader, mut record) = (leader(start_ticks), record());
             record.shutdown = true;
-            wire::encode(&WireWill { leader, record }).expect("bytes")
+            serde_json::to_vec(&WireWill { leader, record }).expect("bytes")
         };
         let is_kept = || {
             let file = read_file(&run_dir).expect("it can be read");

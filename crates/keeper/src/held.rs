@@ -6,7 +6,6 @@
 use crate::{
     private_file,
     unreadable::{self, Unreadable},
-    wire,
 };
 use kennel_lifecycle::{CgroupIdentity, Signal};
 use kennel_linux::{
@@ -26,6 +25,7 @@ pub(crate) const HELD_MAX: usize = 16_384;
 
 /// Processes that Kennel has stopped, and no others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kennel", rename = "held")]
 pub(crate) struct Held {
     /// The control group was frozen.
     pub(crate) frozen: bool,
@@ -77,7 +77,7 @@ impl HeldProcess {
 
 /// Records the processes before any of them is stopped. INV-16: called before the first of them is stopped.
 pub(crate) fn write(run_dir: &Path, held: &Held) -> io::Result<()> {
-    let bytes = wire::encode(held)?;
+    let bytes = serde_json::to_vec(held)?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 

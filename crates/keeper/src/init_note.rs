@@ -8,10 +8,7 @@ use crate::{
     held::HeldProcess,
     private_file,
     unreadable::{self, Unreadable},
-    wire::{
-        self,
-        notes::{InitNote, WireLeader},
-    },
+    wire::notes::{InitNote, WireLeader},
 };
 use kennel_lifecycle::recovery::Seen;
 use kennel_linux::{identity::Found, procfs};
@@ -25,7 +22,7 @@ const TEMPORARY: &CStr = c"init.new";
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result<()> {
     let start_ticks = procfs::stat(init)?.start_ticks;
     let init = HeldProcess::of(init, start_ticks).ok_or(Errno::ESRCH)?;
-    let bytes = wire::encode(&InitNote { leader, init })?;
+    let bytes = serde_json::to_vec(&InitNote { leader, init })?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 

@@ -7,10 +7,7 @@
 use crate::{
     private_file,
     unreadable::{self, Unreadable},
-    wire::{
-        self,
-        notes::{OrphanNote, WireLeader},
-    },
+    wire::notes::{OrphanNote, WireLeader},
 };
 use kennel_lifecycle::StopStep;
 use std::{ffi::CStr, io, path::Path};
@@ -21,7 +18,7 @@ const TEMPORARY: &CStr = c"orphan.new";
 /// Records that the run of this leader is being ended, and the steps so far.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
     let steps = steps.to_vec();
-    let bytes = wire::encode(&OrphanNote { leader, steps })?;
+    let bytes = serde_json::to_vec(&OrphanNote { leader, steps })?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 

@@ -4,10 +4,7 @@
 use crate::{
     held::Held,
     private_file, rundir,
-    wire::{
-        self,
-        notes::{InitNote, InputNote, OrphanNote, WireWill},
-    },
+    wire::notes::{InitNote, InputNote, OrphanNote, WireWill},
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::{clock, own_file};
@@ -74,7 +71,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     if bytes.len() as u64 > READ_BYTES_MAX {
         return Err(format!("it is longer than {READ_BYTES_MAX} bytes"));
     }
-    wire::decode(bytes).map_err(|error| error.to_string())
+    serde_json::from_slice(bytes).map_err(|error| error.to_string())
 }
 
 fn move_away(run_dir: &Path, name: &CStr, file: &File) -> io::Result<()> {

@@ -1,6 +1,9 @@
 //! The names of runs, nodes and keepers. All are ULIDs: 26 characters of Crockford's base 32.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, Visitor},
+};
 use std::{fmt, str::FromStr};
 use ulid::Ulid;
 
@@ -74,7 +77,7 @@ pub struct NodeId(Ulid);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeeperEpoch(Ulid);
 
-/// Value and text of a name. It serializes as text in human-readable formats, as 128 bits elsewhere.
+/// Value and text of a name. It serializes as its text.
 macro_rules! ulid {
     ($name:ident) => {
         impl $name {
@@ -107,22 +110,28 @@ macro_rules! ulid {
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                if serializer.is_human_readable() {
-                    serializer.collect_str(self)
-                } else {
-                    serializer.serialize_u128(self.0.into())
-                }
+                let mut text = [0; ulid::ULID_LEN];
+                serializer.serialize_str(self.0.array_to_str(&mut text))
             }
         }
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                if deserializer.is_human_readable() {
-                    let text = String::deserialize(deserializer)?;
-                    text.parse().map_err(serde::de::Error::custom)
-                } else {
-                    u128::deserialize(deserializer).map(Self::from_u128)
+                struct Text;
+
+                impl Visitor<'_> for Text {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("a ULID")
+                    }
+
+                    fn visit_str<E: Error>(self, text: &str) -> Result<$name, E> {
+                        text.parse().map_err(E::custom)
+                    }
                 }
+
+                deserializer.deserialize_str(Text)
             }
         }
     };

@@ -8,15 +8,14 @@ use std::{
     os::unix::ffi::{OsStrExt, OsStringExt},
 };
 
-/// Self-describing formats have text or a list of numbers; others have the bytes.
+/// Text, or a list of numbers.
 struct OsText<'a>(Cow<'a, OsStr>);
 
 impl Serialize for OsText<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match (to.is_human_readable(), self.0.to_str()) {
-            (true, Some(text)) => to.serialize_str(text),
-            (true, None) => self.0.as_bytes().serialize(to),
-            (false, _) => to.serialize_bytes(self.0.as_bytes()),
+        match self.0.to_str() {
+            Some(text) => to.serialize_str(text),
+            None => self.0.as_bytes().serialize(to),
         }
     }
 }
@@ -30,13 +29,9 @@ enum Readable {
 
 impl<'de> Deserialize<'de> for OsText<'_> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let bytes = if from.is_human_readable() {
-            match Readable::deserialize(from)? {
-                Readable::Text(text) => text.into_bytes(),
-                Readable::Bytes(bytes) => bytes,
-            }
-        } else {
-            Vec::deserialize(from)?
+        let bytes = match Readable::deserialize(from)? {
+            Readable::Text(text) => text.into_bytes(),
+            Readable::Bytes(bytes) => bytes,
         };
         Ok(Self(OsString::from_vec(bytes).into()))
     }

@@ -396,7 +396,8 @@ impl Kernel for KeeperClient {
             victims: victims.iter().take(REAPED_MAX).cloned().collect(),
             directories: directories.iter().take(REAPED_MAX).cloned().collect(),
         };
-        let file = wire::encode(&order).and_then(|bytes| memfd::sealed("kennel-reap", &bytes));
+        let file =
+            wire::encode_content(&order).and_then(|bytes| memfd::sealed("kennel-reap", &bytes));
         let file = file.map_err(|error| ClientError::Exhausted(error.to_string()))?;
         let wait = KEEPER_ANSWER_MAX.saturating_add(plan.kill_after);
         let plan = plan.clone();

@@ -1,6 +1,5 @@
 //! Input for a child behind a gate: the spec of its run, and what was resolved for it.
 
-use crate::wire;
 use kennel_lifecycle::{CommandSpec, Policy, Secret, SecretSource, Violation, os_text};
 use kennel_linux::{
     fdpass::MESSAGE_BYTES_MAX,
@@ -40,7 +39,7 @@ pub fn fault_of_size(policy: &Policy) -> Option<Violation> {
 
 /// Returns the bytes that a part takes in a message; one that cannot be encoded fits none.
 fn size(part: &impl Serialize) -> usize {
-    wire::encode(part).map_or(MESSAGE_BYTES_MAX, |bytes| bytes.len())
+    serde_json::to_vec(part).map_or(MESSAGE_BYTES_MAX, |bytes| bytes.len())
 }
 
 /// Resources for a child behind a gate. Its stored form is the input of the next attempt.
@@ -109,7 +108,7 @@ mod tests {
     use crate::{
         values::HeldPause,
         wire::{
-            FromShim, Job, Placement, PrepareRequest, ToKeeper, ToServer, ToShim,
+            self, FromShim, Job, Placement, PrepareRequest, ToKeeper, ToServer, ToShim,
             adoption::{WireAdoptable, WireKeepsake, WireMemory},
             handover::WireHeldRun,
         },

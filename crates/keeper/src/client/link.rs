@@ -317,7 +317,11 @@ impl Link {
             let mut ready = self.socket.readable().await.ok()?;
             match fdpass::receive(self.socket.get_ref()) {
                 Ok(Received::Message(bytes, fds)) => {
-                    return wire::decode(&bytes).ok().map(|message| (message, fds));
+                    match wire::decode(&bytes).ok()? {
+                        Some(message) => return Some((message, fds)),
+                        // Of a keeper of a later version.
+                        None => {}
+                    }
                 }
                 Ok(Received::WouldBlock) => ready.clear_ready(),
                 Ok(Received::Eof) | Err(_) => return None,
@@ -339,7 +343,7 @@ async fn wait_for_room(
 /// Makes files of the child and of its standard input, where that is data.
 pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> {
     let child = ChildImage::from(spec);
-    let made = wire::encode(&child).and_then(|bytes| {
+    let made = wire::child::encode(&child).and_then(|bytes| {
         if bytes.len() as u64 > wire::CHILD_BYTES_MAX {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }

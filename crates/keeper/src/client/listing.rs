@@ -104,7 +104,7 @@ pub(super) fn read_up_to<T: DeserializeOwned>(
 ) -> Result<T, ClientError> {
     let no_room = || ClientError::Exhausted("descriptors of the server".into());
     let file = fds.into_iter().next().ok_or_else(no_room)?;
-    let bytes = memfd::read(file, bytes_max).and_then(|bytes| wire::decode(&bytes));
+    let bytes = memfd::read(file, bytes_max).and_then(|bytes| wire::decode_content(&bytes));
     bytes.map_err(|_| ClientError::KeeperGone)
 }
 

@@ -87,7 +87,7 @@ impl AwaitedShim {
         let Ok(Received::Message(bytes, fds)) = fdpass::receive(&self.socket) else {
             return None;
         };
-        let Ok(FromShim::Adoptable(said)) = wire::decode(&bytes) else {
+        let Ok(Some(FromShim::Adoptable(said))) = wire::decode(&bytes) else {
             return None;
         };
         self.believe(*said, fds, data_dir, host)

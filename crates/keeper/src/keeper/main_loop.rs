@@ -477,7 +477,9 @@ impl Keeper {
             };
             match fdpass::receive(socket) {
                 Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
-                    Ok(message) => self.obey(message, fds),
+                    Ok(Some(message)) => self.obey(message, fds),
+                    // Of a server of a later version.
+                    Ok(None) => {}
                     Err(_) => return self.server_gone(),
                 },
                 Ok(Received::WouldBlock) => return,

@@ -209,7 +209,7 @@ impl Shim {
         let Some(keeper) = &self.keeper else { return };
         match fdpass::receive(keeper) {
             Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
-                Ok(ToShim::Job(job)) if self.work.is_none() => {
+                Ok(Some(ToShim::Job(job))) if self.work.is_none() => {
                     match Work::begin(*job, fds, self.exits.clone(), self.identity) {
                         Ok(work) => self.work = Some(work),
                         Err(failure) => {
@@ -218,24 +218,26 @@ impl Shim {
                         }
                     }
                 }
-                Ok(ToShim::KillAll) => self.with_work(Work::kill_all),
-                Ok(ToShim::Stopping) => self.with_work(Work::stopping),
-                Ok(ToShim::Keep(left)) => self.with_work(|work| work.keep(left)),
-                Ok(ToShim::Discard) => self.with_work(|work| work.discard_from(0)),
-                Ok(ToShim::Leave) => self.with_work(Work::leave),
-                Ok(ToShim::CloseInput) => self.with_work(Work::close_input),
-                Ok(ToShim::ServiceEnds { in_order }) => {
+                Ok(Some(ToShim::KillAll)) => self.with_work(Work::kill_all),
+                Ok(Some(ToShim::Stopping)) => self.with_work(Work::stopping),
+                Ok(Some(ToShim::Keep(left))) => self.with_work(|work| work.keep(left)),
+                Ok(Some(ToShim::Discard)) => self.with_work(|work| work.discard_from(0)),
+                Ok(Some(ToShim::Leave)) => self.with_work(Work::leave),
+                Ok(Some(ToShim::CloseInput)) => self.with_work(Work::close_input),
+                Ok(Some(ToShim::ServiceEnds { in_order })) => {
                     self.with_work(|work| work.service_ends(in_order));
                 }
-                Ok(ToShim::Help {
+                Ok(Some(ToShim::Help {
                     id,
                     argv,
                     timeout_ms,
                     stops,
-                }) => self.with_work(|work| work.help(id, argv, timeout_ms, stops)),
-                Ok(ToShim::Remember(memory)) => self.with_work(|work| work.remember(memory)),
-                // Neither a second job nor an unknown message is ever sent; a keeper that sends one is not ours.
-                Ok(ToShim::Job(_)) | Err(_) => self.lose_keeper(),
+                })) => self.with_work(|work| work.help(id, argv, timeout_ms, stops)),
+                Ok(Some(ToShim::Remember(memory))) => self.with_work(|work| work.remember(memory)),
+                // Of a keeper of a later version.
+                Ok(None) => {}
+                // Neither a second job nor a broken message is ever sent; a keeper that sends one is not ours.
+                Ok(Some(ToShim::Job(_))) | Err(_) => self.lose_keeper(),
             },
             Ok(Received::WouldBlock) => {}
             Ok(Received::Eof) | Err(_) => self.lose_keeper(),

@@ -535,5 +535,5 @@ fn memory(policy: &Policy) -> Memory {
 /// Reads what the child is made of. The bytes have its secrets, and are overwritten when they are dropped.
 fn image(file: OwnedFd) -> io::Result<ChildImage> {
     let bytes = SecretValue::new(memfd::read(file, CHILD_BYTES_MAX)?);
-    wire::decode(bytes.expose())
+    wire::child::decode(bytes.expose())
 }

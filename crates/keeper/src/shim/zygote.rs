@@ -48,6 +48,12 @@ pub(crate) enum ToZygote {
     Fork,
 }
 
+/// Answer of the zygote: a pid, [`READY`], or a negative errno.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FromZygote {
+    number: i32,
+}
+
 /// The zygote, as its keeper sees it.
 pub(crate) struct Zygote {
     pub(crate) pid: i32,
@@ -99,7 +105,7 @@ impl Zygote {
     }
 
     fn send(&self, message: &ToZygote, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        fdpass::send(&self.socket, &wire::encode(message)?, fds)
+        fdpass::send(&self.socket, &wire::encode_content(message)?, fds)
     }
 
     /// Waits for its beginning, which takes as long as that of any program.
@@ -140,7 +146,11 @@ impl Zygote {
         let mut answer = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         let is_there = poll(&mut answer, PollTimeout::from(wait_ms)).is_ok_and(|ready| ready > 0);
         match fdpass::receive(&self.socket) {
-            Ok(Received::Message(bytes, _)) if is_there => wire::decode(&bytes).ok(),
+            Ok(Received::Message(bytes, _)) if is_there => {
+                wire::decode_content::<FromZygote>(&bytes)
+                    .ok()
+                    .map(|answer| answer.number)
+            }
             _ => None,
         }
     }
@@ -171,7 +181,7 @@ fn serve() -> io::Result<()> {
     let Received::Message(bytes, fds) = fdpass::receive(&keeper)? else {
         return Ok(());
     };
-    let ToZygote::Begin { base } = wire::decode(&bytes)? else {
+    let ToZygote::Begin { base } = wire::decode_content(&bytes)? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let base = base.map(PathBuf::from);
@@ -193,5 +203,5 @@ fn serve() -> io::Result<()> {
 }
 
 fn answer(keeper: &OwnedFd, number: i32) -> io::Result<()> {
-    fdpass::send(keeper, &wire::encode(&number)?, &[])
+    fdpass::send(keeper, &wire::encode_content(&FromZygote { number })?, &[])
 }

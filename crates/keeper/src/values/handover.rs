@@ -118,7 +118,7 @@ mod tests {
                 Received::Eof => panic!("the server is gone"),
             }
         };
-        assert_eq!(answer.expect("our own"), ToKeeper::Pong);
+        assert_eq!(answer.expect("our own"), Some(ToKeeper::Pong));
     }
 
     fn say(keeper: &OwnedFd, message: &ToServer, fds: &[BorrowedFd<'_>]) {

@@ -20,7 +20,7 @@ pub(crate) struct WireVictims {
 mod tests {
     use super::*;
     use crate::values::Holding;
-    use crate::wire::{decode, encode};
+    use crate::wire::{decode_content, encode_content};
     use kennel_lifecycle::ProcessIdentity;
 
     #[test]
@@ -43,8 +43,11 @@ mod tests {
             victims: vec![victim; VICTIMS_MAX],
             directories: vec![group; VICTIMS_MAX / 2],
         };
-        let bytes = encode(&order).expect("it can be encoded");
+        let bytes = encode_content(&order).expect("it can be encoded");
         assert!(bytes.len() as u64 <= AUDIT_BYTES_MAX, "{}", bytes.len());
-        assert_eq!(decode::<WireVictims>(&bytes).expect("our own"), order);
+        assert_eq!(
+            decode_content::<WireVictims>(&bytes).expect("our own"),
+            order
+        );
     }
 }

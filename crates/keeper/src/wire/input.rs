@@ -1,10 +1,7 @@
 //! A run's standard input.
 
 use kennel_lifecycle::InputWrite;
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error, Visitor},
-};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Request to standard input.
@@ -16,6 +13,8 @@ pub(crate) enum WireInputRequest {
         attempt: u32,
         write: InputWrite,
         at: u64,
+        /// Travels behind the body.
+        #[serde(skip)]
         data: WireBytes,
     },
     /// No caller waits any more for the answer to the request of this number.
@@ -31,38 +30,12 @@ pub(crate) enum WireInputRequest {
     },
 }
 
-/// Bytes that are copied as a whole, and not one by one as those of a vector.
-#[derive(Clone, PartialEq, Eq)]
+/// Bytes of input, which no log shows.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct WireBytes(pub(crate) Vec<u8>);
 
 impl fmt::Debug for WireBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.0.len())
-    }
-}
-
-impl Serialize for WireBytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for WireBytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Whole;
-
-        impl Visitor<'_> for Whole {
-            type Value = WireBytes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<WireBytes, E> {
-                Ok(WireBytes(bytes.to_vec()))
-            }
-        }
-
-        deserializer.deserialize_bytes(Whole)
     }
 }

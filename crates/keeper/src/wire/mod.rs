@@ -1,14 +1,18 @@
-//! The messages between server, keeper and shim. All three are of one build, and still each message has its version.
+//! The messages between server, keeper and shim: JSON by names in an envelope that never changes. A side passes over
+//! fields, and kinds that are not critical, which it does not know: the other may be of another version.
 //!
 //! Their contents about runs are values of the lifecycle and of [`crate::client`] themselves; the types here are of
 //! messages and files alone.
 
 pub(crate) mod adoption;
 pub(crate) mod audit;
+pub(crate) mod child;
+mod envelope;
 #[cfg(test)]
 mod golden;
 pub(crate) mod handover;
 pub(crate) mod input;
+mod kinds;
 pub(crate) mod notes;
 
 use crate::values::{
@@ -28,14 +32,14 @@ use kennel_linux::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{io, time::Duration};
 
-/// First byte of every message.
-pub(crate) const VERSION: u8 = 14;
+/// Level of the messages. It rises only where a change cannot be a new field, value or kind.
+pub(crate) const VERSION: u8 = 15;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes in a signal result or a tree listing; the others are counted.
 pub(crate) const MEMBERS_LISTED_MAX: usize = 4096;
-/// Longest encoded list of processes: no entry takes more than 64 bytes.
-pub(crate) const LIST_BYTES_MAX: u64 = 64 * MEMBERS_LISTED_MAX as u64 + 64;
+/// Longest encoded list of processes: no entry takes more than 128 bytes.
+pub(crate) const LIST_BYTES_MAX: u64 = 128 * MEMBERS_LISTED_MAX as u64 + 128;
 /// Longest encoded child: argv and environment, with space for lengths and paths.
 pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
@@ -398,20 +402,73 @@ pub(crate) enum FromShim {
     },
 }
 
-/// Encodes a message.
-pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
-    postcard::to_extend(message, vec![VERSION])
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+/// A message between two processes: a kind, by its name.
+pub(crate) trait Message: Serialize + DeserializeOwned {
+    /// Bytes that travel behind its body.
+    fn raw(&self) -> &[u8] {
+        &[]
+    }
+
+    /// Takes the bytes that came behind its body.
+    fn set_raw(&mut self, _raw: &[u8]) {}
 }
 
-/// Decodes a message.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
-    match bytes.split_first() {
-        Some((&VERSION, rest)) => postcard::from_bytes(rest)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
-        _ => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "a message of another version",
-        )),
+impl Message for ToKeeper {
+    fn raw(&self) -> &[u8] {
+        match self {
+            Self::Input {
+                request: input::WireInputRequest::Write { data, .. },
+                ..
+            } => &data.0,
+            _ => &[],
+        }
     }
+
+    fn set_raw(&mut self, raw: &[u8]) {
+        if let Self::Input {
+            request: input::WireInputRequest::Write { data, .. },
+            ..
+        } = self
+        {
+            data.0 = raw.to_vec();
+        }
+    }
+}
+
+impl Message for ToServer {}
+impl Message for ToShim {}
+impl Message for FromShim {}
+
+/// Body of a message.
+#[derive(Serialize, Deserialize)]
+struct Body<T> {
+    kind: T,
+}
+
+/// Encodes a message.
+pub(crate) fn encode<T: Message>(message: &T) -> io::Result<Vec<u8>> {
+    envelope::seal(&Body { kind: message }, &[message.raw()])
+}
+
+/// Decodes a message; `None`: a later version has its kind, and it is passed over.
+pub(crate) fn decode<T: Message>(bytes: &[u8]) -> io::Result<Option<T>> {
+    let opened = envelope::open(bytes)?;
+    match serde_json::from_slice::<Body<T>>(opened.body) {
+        Ok(Body { mut kind }) => {
+            kind.set_raw(opened.raw);
+            Ok(Some(kind))
+        }
+        Err(_) if !opened.is_critical && kinds::is_unknown::<T>(opened.body) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Encodes the content of a file in memory.
+pub(crate) fn encode_content(content: &impl Serialize) -> io::Result<Vec<u8>> {
+    envelope::seal(content, &[])
+}
+
+/// Decodes the content of a file in memory.
+pub(crate) fn decode_content<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    Ok(serde_json::from_slice(envelope::open(bytes)?.body)?)
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A shim's record as a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kennel", rename = "exit")]
 pub(crate) struct WireWill {
     pub(crate) leader: WireLeader,
     pub(crate) record: ExitRecord,
@@ -13,6 +14,7 @@ pub(crate) struct WireWill {
 
 /// The first process of the private pid namespace of this leader's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kennel", rename = "init")]
 pub(crate) struct InitNote {
     pub(crate) leader: WireLeader,
     pub(crate) init: HeldProcess,
@@ -20,6 +22,7 @@ pub(crate) struct InitNote {
 
 /// Signals with which a start has begun to end the run of this leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kennel", rename = "orphan")]
 pub(crate) struct OrphanNote {
     pub(crate) leader: WireLeader,
     pub(crate) steps: Vec<StopStep>,
@@ -27,6 +30,7 @@ pub(crate) struct OrphanNote {
 
 /// Progress of the standard input of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kennel", rename = "input")]
 pub(crate) struct InputNote {
     pub(crate) attempt: u32,
     pub(crate) ledger: InputLedger,

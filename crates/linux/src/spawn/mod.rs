@@ -22,7 +22,6 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     unistd::pipe2,
 };
-use serde::{Deserialize, Serialize};
 use std::{
     ffi::{CString, OsStr},
     fmt, io,
@@ -42,7 +41,7 @@ const STAGING_FD: RawFd = child::STATUS_FD + 1;
 const STACK_BYTES: usize = 64 * 1024;
 
 /// The program to execute; travels as a sealed file.
-#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[derive(PartialEq, Eq)]
 pub struct ChildImage {
     /// Absolute path of the executable.
     pub executable: Vec<u8>,

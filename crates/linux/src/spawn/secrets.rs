@@ -2,12 +2,11 @@
 
 use super::stage;
 use crate::memfd;
-use kennel_lifecycle::{RunUser, SecretDelivery, SecretValue, in_clear};
+use kennel_lifecycle::{RunUser, SecretDelivery, SecretValue};
 use nix::{
     sys::stat::{Mode, fchmod},
     unistd::{Gid, Uid, fchown},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     io,
     os::fd::{OwnedFd, RawFd},
@@ -19,14 +18,13 @@ pub(super) const FIRST_FD: RawFd = 20;
 const STAGING_FD: RawFd = 64;
 
 /// A secret with its value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildSecret {
     /// Name of the variable.
     pub name: String,
     /// What the variable is.
     pub delivery: SecretDelivery,
     /// The value, which travels in a sealed file in memory.
-    #[serde(with = "in_clear")]
     pub value: SecretValue,
 }
 

@@ -37,7 +37,8 @@ impl Keeper {
     /// Begins to end the processes that the file names.
     pub(super) fn begin_reaping(&mut self, seq: u64, plan: &StopPlan, fds: Vec<OwnedFd>) {
         let order = fds.into_iter().next().map(|file| {
-            memfd::read(file, AUDIT_BYTES_MAX).and_then(|bytes| wire::decode::<WireVictims>(&bytes))
+            memfd::read(file, AUDIT_BYTES_MAX)
+                .and_then(|bytes| wire::decode_content::<WireVictims>(&bytes))
         });
         let Some(Ok(order)) = order else {
             // This process had no free descriptor for the file.
@@ -92,7 +93,8 @@ impl Keeper {
     }
 
     fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
-        let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-audit", &bytes));
+        let file =
+            wire::encode_content(list).and_then(|bytes| memfd::sealed("kennel-audit", &bytes));
         match file {
             Ok(file) => self.send(&ToServer::Answer { seq, answer }, vec![Rc::new(file)]),
             Err(error) => self.answer(seq, Answer::Exhausted(error.to_string())),

@@ -78,8 +78,11 @@ impl Keeper {
             }
             match fdpass::receive(&shim.socket) {
                 Ok(Received::Message(bytes, fds)) => {
-                    let Ok(word) = wire::decode::<FromShim>(&bytes) else {
-                        break true;
+                    let word = match wire::decode::<FromShim>(&bytes) {
+                        Ok(Some(word)) => word,
+                        // Of a shim of a later version.
+                        Ok(None) => continue,
+                        Err(_) => break true,
                     };
                     let is_all = until == Until::Answered && !has_more(&word);
                     shim.is_free |= word == FromShim::Free;

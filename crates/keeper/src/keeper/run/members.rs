@@ -336,7 +336,8 @@ impl Run {
         answer: fn() -> Answer,
         list: &impl serde::Serialize,
     ) {
-        let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
+        let file =
+            wire::encode_content(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
         let file = file.map(Rc::new);
         for seq in seqs {
             self.outgoing.push(match &file {

@@ -1,0 +1,63 @@
+//! The envelope of every message and file in memory, which never changes: 8 bytes, then a JSON object, then raw bytes.
+//!
+//! | bytes |                                                                      |
+//! |-------|----------------------------------------------------------------------|
+//! | 0     | `K`                                                                  |
+//! | 1     | form, 1                                                              |
+//! | 2     | flags: 1, a reader that does not know the kind must not go on without it |
+//! | 3     | 0                                                                    |
+//! | 4-7   | length of the body, little endian                                    |
+
+use serde::Serialize;
+use std::io;
+
+const MARK: u8 = b'K';
+const FORM: u8 = 1;
+/// Flag: a reader that does not know the kind must not go on without it.
+const CRITICAL: u8 = 1;
+/// Length of the envelope.
+pub(super) const HEAD_BYTES: usize = 8;
+/// Space that most messages need.
+const USUAL_BYTES: usize = 512;
+
+/// A message, in its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opened<'a> {
+    pub(super) body: &'a [u8],
+    /// Bytes behind the body.
+    pub(super) raw: &'a [u8],
+    pub(super) is_critical: bool,
+}
+
+/// Encodes a body with raw bytes behind it.
+pub(super) fn seal(body: &impl Serialize, raw: &[&[u8]]) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    bytes.extend_from_slice(&[MARK, FORM, 0, 0, 0, 0, 0, 0]);
+    serde_json::to_writer(&mut bytes, body)?;
+    let len = u32::try_from(bytes.len() - HEAD_BYTES);
+    let len = len.map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    bytes[4..HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
+    // Grown once: no buffer that was given back has had bytes of secrets.
+    bytes.reserve_exact(raw.iter().map(|part| part.len()).sum());
+    raw.iter().for_each(|part| bytes.extend_from_slice(part));
+    Ok(bytes)
+}
+
+/// Splits a message into its parts.
+pub(super) fn open(bytes: &[u8]) -> io::Result<Opened<'_>> {
+    let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
+        return Err(wrong("a message without an envelope"));
+    };
+    let [MARK, FORM, flags, _, len @ ..] = *head else {
+        return Err(wrong("a message of another form"));
+    };
+    let len = usize::try_from(u32::from_le_bytes(len)).map_err(io::Error::other)?;
+    let parts = rest.split_at_checked(len);
+    let (body, raw) = parts.ok_or_else(|| wrong("a message that is cut"))?;
+    Ok(Opened {
+        body,
+        raw,
+        is_critical: flags & CRITICAL != 0,
+    })
+}
