@@ -37,7 +37,7 @@ pub enum Action {
     /// Close standard input.
     CloseInput,
     /// Write these bytes to standard input, or type them on the terminal.
-    Input(Vec<u8>),
+    Input(#[serde(with = "crate::os_text::bytes")] Vec<u8>),
     /// Run a command in the tree, until the next rung at most.
     Exec(Vec<String>),
 }

@@ -84,17 +84,40 @@ pub(crate) mod option {
     }
 }
 
-/// Arguments.
-pub(crate) mod list {
+/// Bytes of input.
+pub(crate) mod bytes {
+    use super::{
+        Cow, Deserialize, Deserializer, OsStr, OsStrExt, OsStringExt, OsText, Serialize, Serializer,
+    };
+
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        OsText(Cow::Borrowed(OsStr::from_bytes(bytes))).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        Ok(OsText::deserialize(from)?.0.into_owned().into_vec())
+    }
+}
+
+/// Arguments, or paths.
+pub mod list {
     use super::{Cow, Deserialize, Deserializer, OsString, OsText, Serializer};
 
-    pub(crate) fn serialize<S: Serializer>(words: &[OsString], to: S) -> Result<S::Ok, S::Error> {
+    /// Serializes them.
+    ///
+    /// # Errors
+    ///
+    /// The format cannot be written.
+    pub fn serialize<S: Serializer>(words: &[OsString], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(words.iter().map(|word| OsText(Cow::Borrowed(word))))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Vec<OsString>, D::Error> {
+    /// Deserializes them.
+    ///
+    /// # Errors
+    ///
+    /// A value is neither text nor bytes.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {
         let words = Vec::<OsText<'_>>::deserialize(from)?;
         Ok(words.into_iter().map(|word| word.0.into_owned()).collect())
     }

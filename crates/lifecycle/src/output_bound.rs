@@ -11,8 +11,10 @@ pub struct OutputBound {
     /// Bytes of output and of its index.
     pub max_bytes: u64,
     /// Policy for output beyond the bound.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub on_full: OnOutputFull,
     /// Policy for output while the disk is full.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub on_disk_full: OnDiskFull,
 }
 

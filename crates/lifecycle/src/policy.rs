@@ -18,38 +18,55 @@ use std::time::Duration;
 #[serde(default)]
 pub struct Policy {
     /// Kind of work; decides the defaults of some of the others.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub kind: RunKind,
     /// Plan for the end of the run.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub stop: StopPolicy,
     /// Time limits.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub timeouts: Timeouts,
     /// Resource limits.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub limits: RunLimits,
     /// Policy for the rest of the tree when the leader exits by itself.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub on_leader_exit: LeaderExit,
     /// Limit of a pause.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub pause: PausePolicy,
     /// Minimum containment; absent: any.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub min_containment: Option<Containment>,
     /// Pid namespace of the command.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub pid_namespace: PidNamespace,
     /// Policy when the whole service dies; absent: the default of its kind.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub recovery: Option<Recovery>,
     /// Policy of restarts.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub restart: RestartPolicy,
     /// Bound on its stored output.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub output: OutputBound,
     /// Condition under which the run counts as ready; absent: once its command runs.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub readiness: Option<Box<Readiness>>,
     /// Actions on lines of its output.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub output_rules: Vec<OutputRule>,
     /// Exit codes beside 0 that count as success.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub success_exit_codes: Vec<u8>,
     /// Condition under which the run counts as live once it is ready; absent: always.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub liveness: Option<Box<Liveness>>,
     /// User and privileges of its command.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub privileges: Privileges,
     /// Minimum isolation; absent: that of its sandbox on this host, if it has one.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub min_isolation: Option<Isolation>,
 }
 
@@ -347,10 +364,13 @@ const UNFIT_STOP_SIGNAL: &str =
 #[serde(default)]
 pub struct StopPolicy {
     /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub grace: Option<Duration>,
     /// First signal of every stop; absent: that of the plan.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub signal: Option<Signal>,
     /// Actions before that signal, in order.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub steps: Vec<StopAction>,
 }
 
@@ -433,10 +453,13 @@ impl StopPolicy {
 #[serde(default)]
 pub struct Timeouts {
     /// Time from the confirmed start on, pauses not counted; absent: no limit.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub max_runtime: Option<Duration>,
     /// Time without output and input, pauses not counted; absent: no limit.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub inactivity: Option<Duration>,
     /// Bound of the total extension of each limit in an attempt; absent: [`limits::EXTENSION_DEFAULT`].
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub extension_max: Option<Duration>,
 }
 
@@ -491,8 +514,10 @@ named! {
 #[serde(default)]
 pub struct PausePolicy {
     /// Time from the moment when every task was seen stopped; absent: until it is resumed.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub max_pause: Option<Duration>,
     /// Action at the end of that time.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub on_max_pause: OnMaxPause,
 }
 

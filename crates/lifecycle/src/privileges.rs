@@ -8,16 +8,22 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct Privileges {
     /// User of the command; absent: the server's own.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub user: Option<RunUser>,
     /// Whether no program adds privileges, set-user-id programs included; see `PR_SET_NO_NEW_PRIVS`.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub no_new_privileges: bool,
     /// Capabilities of the host that no process of the run has or gains.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub drop_capabilities: CapabilitySet,
     /// Access to the host; absent: all that its user has.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub sandbox: Option<Sandbox>,
     /// Permitted system calls.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub seccomp: Seccomp,
     /// Its network.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub network: Network,
 }
 
@@ -27,8 +33,10 @@ pub struct Privileges {
 #[serde(default)]
 pub struct Sandbox {
     /// Absolute paths that the command may read and execute beside the system.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub readable_paths: Vec<String>,
     /// Absolute paths that the command may write beside its working directory and temporary ones.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub writable_paths: Vec<String>,
 }
 
@@ -75,6 +83,7 @@ pub struct RunUser {
     /// Group id.
     pub gid: u32,
     /// Supplementary groups, and no others.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub groups: Vec<u32>,
 }
 

@@ -94,21 +94,29 @@ impl Observation {
 
 /// A shim's exit record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ExitRecord {
     /// Exit of the leader, where the shim saw it.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub exit: Option<Exit>,
     /// Time of that exit, where the leader exited by itself: no stop was in progress, and no resource that the run has
     /// of its keeper was gone.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub by_itself: Option<Timestamp>,
     /// The shim's verdict on the tree, where it reached one.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub tree: Option<TreeVerdict>,
     /// Whether the command was never released.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub never_ran: bool,
     /// The first rounds of signals that the shim sent on its own, after its keeper had died.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub steps: Vec<StopStep>,
     /// Time of the scan that the shim's verdict on the tree rests on.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub census: Option<Timestamp>,
     /// Whether the keeper had been asked to shut down, and ended the run without a server.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub shutdown: bool,
 }
 

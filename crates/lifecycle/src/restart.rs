@@ -36,6 +36,7 @@ named! {
 #[serde(default)]
 pub struct RestartPolicy {
     /// Ends after which an attempt follows.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub mode: RestartMode,
     /// Pause before the first restart in a row.
     pub delay: Duration,
@@ -44,16 +45,21 @@ pub struct RestartPolicy {
     /// Longest pause.
     pub max_delay: Duration,
     /// Random lengthening of a pause, in hundredths at most.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub jitter_percent: u32,
     /// Most restarts in a row; absent: no bound.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub max_restarts: Option<u32>,
     /// Uptime after which an attempt begins a new row.
     pub min_uptime: Duration,
     /// Exit codes after which no attempt follows, whatever the mode says.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub prevent_exit_codes: Vec<u8>,
     /// Exit codes after which an attempt follows, whatever the mode says.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub force_exit_codes: Vec<u8>,
     /// Whether a run that was restarted too often in a row is held until a client restarts it, and does not end.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub hold: bool,
 }
 

@@ -74,24 +74,34 @@ pub struct Rlimit {
 #[serde(default)]
 pub struct RunLimits {
     /// Limits of each process, each resource at most once.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub rlimits: Vec<Rlimit>,
     /// Nice value.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub nice: Option<i32>,
     /// `oom_score_adj`: how soon the kernel ends the run where memory is short.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub oom_score_adj: Option<i32>,
     /// Bytes of memory of the whole run; beyond, the kernel ends processes of it.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub memory_max: Option<u64>,
     /// Bytes of memory of the whole run above which it is slowed down.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub memory_high: Option<u64>,
     /// Bytes of swap of the whole run.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub swap_max: Option<u64>,
     /// Processes and threads of the whole run.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub pids_max: Option<u64>,
     /// Processor time of the whole run.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub cpu_quota: Option<CpuQuota>,
     /// Its share where other processes want the processor too.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub cpu_weight: Option<u32>,
     /// Transfers of the whole run, each path at most once.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub io: Vec<IoLimit>,
 }
 
@@ -103,12 +113,16 @@ pub struct IoLimit {
     /// device in its place, such as `8:0`.
     pub path: String,
     /// Bytes read.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub read_bytes: Option<u64>,
     /// Bytes written.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub written_bytes: Option<u64>,
     /// Operations that read.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub reads: Option<u64>,
     /// Operations that write.
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub writes: Option<u64>,
 }
 

@@ -2,7 +2,7 @@
 //! not inherited by commands.
 
 use kennel_lifecycle::{
-    Knob, LimitPowers, Policy, Privileges, Resource, Rlimit, UNLIMITED, limits as bounds,
+    Knob, LimitPowers, Policy, Privileges, Resource, Rlimit, UNLIMITED, limits as bounds, os_text,
 };
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -54,16 +54,22 @@ pub struct OomScoreAdj {
 
 /// Attributes to set for one command. Absent: it has them already.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Attributes {
     /// Limits, in the order in which they are set.
+    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub rlimits: Vec<Rlimit>,
     /// Nice value; absent: unchanged.
+    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub nice: Option<i32>,
     /// Score adjustment; absent: unchanged.
+    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub oom_score_adj: Option<i32>,
     /// User, groups and privileges.
+    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub privileges: Privileges,
     /// Kennel's own places, if its command is in a sandbox.
+    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub private: Option<PrivatePlaces>,
 }
 
@@ -73,8 +79,10 @@ pub struct PrivatePlaces {
     /// Directory of the run, below the data directory.
     pub run_dir: String,
     /// Files and directories beside the data directory: those of secrets, keys and configuration.
+    #[serde(with = "os_text::list")]
     pub closed: Vec<OsString>,
     /// Sockets at which it serves.
+    #[serde(with = "os_text::list")]
     pub sockets: Vec<OsString>,
     /// Whether commands can have mounts of their own.
     pub has_mounts: bool,

@@ -5,9 +5,8 @@ use kennel_lifecycle::{RecordedSpec, RunSpec, StopCertificate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 use std::{
-    borrow::Cow,
-    collections::{BTreeMap, VecDeque},
-    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 const WRITES: &str = "a value of the vocabulary is JSON";
@@ -22,11 +21,11 @@ pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect(WRITES)
 }
 
-/// Returns a spec as JSON text: only values that differ from the default, in the order of names. So a field that a
-/// later version adds changes no text of a spec that does not use it.
+/// Returns a spec as JSON text: only values that differ from the default. So a field that a later version adds changes
+/// no text of a spec that does not use it.
 #[must_use]
 pub fn spec_text(spec: &RecordedSpec) -> String {
-    sparse(spec)
+    write(spec)
 }
 
 /// Returns the text of a spec that is written repeatedly: a run's is, in each frame of the log and each write of its
@@ -59,7 +58,7 @@ fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<RawValue> {
         is_it.then(|| Arc::clone(text))
     });
     found.unwrap_or_else(|| {
-        let text = RawValue::from_string(sparse(spec)).expect(WRITES);
+        let text = RawValue::from_string(spec_text(spec)).expect(WRITES);
         let text = Arc::from(text);
         if bytes_given(spec) > REMEMBERED_BYTES_MAX {
             return text;
@@ -71,77 +70,6 @@ fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<RawValue> {
         remembered.push_back((Arc::downgrade(spec), Arc::clone(&text)));
         text
     })
-}
-
-/// Text of an object: its fields by name.
-type Fields<'a> = BTreeMap<Name<'a>, &'a RawValue>;
-
-/// Name of a field.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// Text of a value of the default spec, and its fields where it is an object. A duration is one value.
-struct Known {
-    text: String,
-    fields: BTreeMap<String, Known>,
-}
-
-impl Known {
-    fn of(text: &str) -> Self {
-        let fields: Fields<'_> = serde_json::from_str(text).unwrap_or_default();
-        let is_one = fields.keys().any(|name| name.0 == "nanos");
-        let of =
-            |(name, field): (Name<'_>, &RawValue)| (name.0.into_owned(), Self::of(field.get()));
-        Self {
-            text: text.to_owned(),
-            fields: fields.into_iter().filter(|_| !is_one).map(of).collect(),
-        }
-    }
-}
-
-fn sparse(spec: &RunSpec) -> String {
-    static DEFAULT: LazyLock<Known> = LazyLock::new(|| Known::of(&write(&RunSpec::default())));
-    let mut text = Vec::new();
-    put(&write(spec), Some(&DEFAULT), &mut text);
-    String::from_utf8(text).expect(WRITES)
-}
-
-/// Appends the text of a value, in the order of names, without the fields that are those of the default.
-fn put(text: &str, default: Option<&Known>, to: &mut Vec<u8>) {
-    match text.as_bytes().first() {
-        Some(b'{') => {
-            let fields: Fields<'_> = serde_json::from_str(text).expect(WRITES);
-            to.push(b'{');
-            for (name, field) in &fields {
-                let known = default.and_then(|default| default.fields.get(&*name.0));
-                if known.is_some_and(|known| known.text == field.get()) {
-                    continue;
-                }
-                part(b'{', to);
-                serde_json::to_writer(&mut *to, &name.0).expect(WRITES);
-                to.push(b':');
-                put(field.get(), known, to);
-            }
-            to.push(b'}');
-        }
-        Some(b'[') => {
-            let all: Vec<&RawValue> = serde_json::from_str(text).expect(WRITES);
-            to.push(b'[');
-            for one in &all {
-                part(b'[', to);
-                put(one.get(), None, to);
-            }
-            to.push(b']');
-        }
-        _ => to.extend(text.as_bytes()),
-    }
-}
-
-/// Appends a comma, unless nothing follows the opening sign yet: no value ends with one.
-fn part(opening: u8, to: &mut Vec<u8>) {
-    if to.last() != Some(&opening) {
-        to.push(b',');
-    }
 }
 
 /// For serde: a spec as [`spec_text`] writes it.
@@ -248,35 +176,11 @@ mod tests {
         assert_eq!(
             text,
             "{\"command\":{\"argv\":[\"sh\"],\"env\":{\"TOKEN\":\"\"},\"initial_input\":[]},\
-             \"policy\":{\"kind\":\"service\",\"restart\":{\"max_restarts\":3,\"mode\":\"always\"}}}"
+             \"policy\":{\"kind\":\"service\",\"restart\":{\"mode\":\"always\",\
+             \"delay\":{\"secs\":1,\"nanos\":0},\"factor\":2,\"max_delay\":{\"secs\":60,\"nanos\":0},\"max_restarts\":3,\
+             \"min_uptime\":{\"secs\":10,\"nanos\":0}}}}"
         );
         assert_eq!(read("spec", &text), Ok(recorded));
-    }
-
-    /// Returns each value of the default with everything around it removed.
-    fn alone(value: &Value) -> Vec<Value> {
-        let Value::Object(fields) = value else {
-            return vec![value.clone()];
-        };
-        if fields.contains_key("nanos") {
-            return vec![value.clone()];
-        }
-        let of = |(name, field): (&String, &Value)| {
-            let within = alone(field).into_iter();
-            let named = within.map(|one| Map::from_iter([(name.clone(), one)]).into());
-            named.collect::<Vec<Value>>()
-        };
-        fields.iter().flat_map(of).collect()
-    }
-
-    #[test]
-    fn every_field_of_a_spec_may_stand_alone() {
-        let all = alone(&serde_json::to_value(RunSpec::default()).unwrap());
-        assert!(all.len() > 30, "{}", all.len());
-        for one in all {
-            let read: Result<RecordedSpec, String> = read("spec", &one.to_string());
-            assert_eq!(read, Ok(RecordedSpec::default()), "{one}");
-        }
     }
 
     #[test]

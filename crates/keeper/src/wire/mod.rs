@@ -163,8 +163,10 @@ pub(crate) struct PrepareRequest {
     pub(crate) run_dir: String,
     pub(crate) policy: Policy,
     /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
+    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) input: Option<u32>,
     /// Size of the terminal, where the streams are on one.
+    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) terminal: Option<TerminalSize>,
 }
 
@@ -337,14 +339,19 @@ pub(crate) struct Job {
     /// Attributes of the command.
     pub(crate) attributes: kennel_linux::attributes::Attributes,
     /// Facts for the next keeper, where the run is to be adopted.
+    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) keepsake: Option<adoption::WireKeepsake>,
     /// Whether the write end of standard input is among the descriptors, to be stored with it.
+    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) input: bool,
     /// Whether the notification socket of its processes is among the descriptors.
+    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) notify: bool,
     /// Whether stdin becomes the controlling terminal.
+    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) terminal: bool,
     /// The run's slot in its keeper's file of exit records.
+    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) exit_slot: Option<u32>,
 }
 
