@@ -38,7 +38,7 @@ impl Kernel for KeeperClient {
                 seq,
                 run,
                 run_dir,
-                policy: spec.policy.clone(),
+                policy: spec.policy.clone().into(),
                 input: spec.command.has_open_input().then_some(spec.attempt),
                 terminal,
             }))

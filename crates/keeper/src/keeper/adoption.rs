@@ -11,9 +11,10 @@ use crate::{
     wire::{
         self, FromShim,
         adoption::{WireAdoptable, WireMemory},
+        policy::WirePolicy,
     },
 };
-use kennel_lifecycle::{Held, HostIdentity, Policy, RunId, RunIdentity};
+use kennel_lifecycle::{Held, HostIdentity, RunId, RunIdentity};
 use kennel_linux::{
     fdpass::{self, Received},
     identity, peer,
@@ -46,7 +47,7 @@ pub(super) struct Adoptable {
     /// The shim, which is no child of this process.
     pub(super) shim: PidFd,
     pub(super) identity: RunIdentity,
-    pub(super) policy: Policy,
+    pub(super) policy: WirePolicy,
     pub(super) held: Held,
     pub(super) run_dir: PathBuf,
     pub(super) leader: PidFd,
@@ -227,9 +228,9 @@ mod tests {
         }
 
         fn says(&self) -> WireAdoptable {
-            let policy = Policy {
+            let policy = kennel_lifecycle::Policy {
                 recovery: Some(Recovery::Adopt),
-                ..Policy::default()
+                ..kennel_lifecycle::Policy::default()
             };
             WireAdoptable {
                 run: run(),
@@ -237,7 +238,7 @@ mod tests {
                 shim: identity::own().expect("own identity"),
                 init: None,
                 cgroup: None,
-                policy,
+                policy: policy.into(),
                 keepsake: WireKeepsake {
                     held: Held {
                         by: Containment::Subreaper,

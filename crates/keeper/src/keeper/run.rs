@@ -24,15 +24,14 @@ mod terminal;
 use super::pause::{self, Pause};
 use crate::{
     values::{Extended, Fact, SignalResult},
-    wire::{Answer, FromShim, ToShim, adoption::WireMemory},
+    wire::{Answer, FromShim, ToShim, adoption::WireMemory, policy::WirePolicy},
 };
 use ending::Rung;
 pub(super) use hearing::is_exhaustion;
 use helpers::Helpers;
 pub(super) use input::RunInput;
 use kennel_lifecycle::{
-    CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, StopStep, Timestamp,
-    ladder::Ladder,
+    CgroupIdentity, Countdown, Held, RunId, RunIdentity, StopStep, Timestamp, ladder::Ladder,
 };
 use kennel_linux::{
     clock, crash_point,
@@ -91,7 +90,7 @@ pub(super) struct Run {
     pub(super) id: RunId,
     /// Token of its shim, while the shim lives.
     pub(super) shim: Option<u64>,
-    policy: Policy,
+    policy: WirePolicy,
     /// Its private directory, where the shim leaves its exit record.
     private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
@@ -149,7 +148,7 @@ pub(super) struct Run {
 pub(super) struct Parts {
     pub(super) id: RunId,
     pub(super) shim: u64,
-    pub(super) policy: Policy,
+    pub(super) policy: WirePolicy,
     pub(super) run_dir: PathBuf,
     pub(super) cgroup: Option<CgroupIdentity>,
     pub(super) held: Held,

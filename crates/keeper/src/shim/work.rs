@@ -19,7 +19,7 @@ use crate::{
     exit_record::Will,
     exit_slots::ExitSlot,
     held,
-    wire::{self, CHILD_BYTES_MAX, FromShim, Job, Placement},
+    wire::{self, CHILD_BYTES_MAX, FromShim, Job, Placement, policy::WirePolicy},
 };
 use kennel_lifecycle::{
     Exit, LeaderExit, Policy, ProcessIdentity, SecretValue, Signal, SignalSender, StartFailure,
@@ -80,7 +80,7 @@ enum Collecting {
 /// One run.
 pub(super) struct Work {
     pub(super) run_dir: PathBuf,
-    pub(super) policy: Policy,
+    pub(super) policy: WirePolicy,
     /// Commands beside the run's own.
     pub(super) helpers: Helpers,
     pub(super) placement: Placement,

@@ -189,7 +189,7 @@ mod tests {
                 by: Containment::Subreaper,
                 gaps: Vec::new(),
             },
-            policy: policy(),
+            policy: policy().into(),
             released: true,
             pause: HeldPause::Stopped,
             stopping: false,

@@ -1,9 +1,8 @@
 //! State that a shim stores of a run for the next keeper, and its message to that.
 
+use super::policy::WirePolicy;
 use crate::values::Extended;
-use kennel_lifecycle::{
-    CgroupIdentity, Countdown, Held, HostIdentity, Policy, ProcessIdentity, RunId,
-};
+use kennel_lifecycle::{CgroupIdentity, Countdown, Held, HostIdentity, ProcessIdentity, RunId};
 use serde::{Deserialize, Serialize};
 
 /// Facts that a shim cannot know by itself: passed to it with the job.
@@ -61,7 +60,7 @@ pub(crate) struct WireAdoptable {
     /// The first process of its private pid namespace.
     pub(crate) init: Option<i32>,
     pub(crate) cgroup: Option<CgroupIdentity>,
-    pub(crate) policy: Policy,
+    pub(crate) policy: WirePolicy,
     pub(crate) keepsake: WireKeepsake,
     pub(crate) memory: WireMemory,
     /// Time of the leader's exit, on `CLOCK_BOOTTIME`.

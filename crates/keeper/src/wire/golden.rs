@@ -243,7 +243,7 @@ fn requests_survive_wrong_bytes() {
         seq: 1,
         run: run(0x0123_4567),
         run_dir: "/r".into(),
-        policy: policy(),
+        policy: policy().into(),
         input: Some(3),
         terminal: Some(TerminalSize {
             rows: 40,
@@ -702,7 +702,7 @@ fn handed_over_state_survives_wrong_bytes() {
             by: Containment::Subreaper,
             gaps: Vec::new(),
         },
-        policy: policy(),
+        policy: policy().into(),
         released: true,
         pause: HeldPause::Expired,
         stopping: true,
@@ -771,7 +771,7 @@ fn shim_messages_survive_wrong_bytes() {
         shim: process(2),
         init: Some(3),
         cgroup: None,
-        policy: policy(),
+        policy: policy().into(),
         keepsake: WireKeepsake {
             held: Held {
                 by: Containment::Subreaper,

@@ -1,7 +1,8 @@
 //! Runs that are handed over to the next server.
 
+use super::policy::WirePolicy;
 use crate::values::{HeldPause, HeldRun, Outputs};
-use kennel_lifecycle::{Held, Policy, RunId, RunIdentity, TerminalSize};
+use kennel_lifecycle::{Held, RunId, RunIdentity, TerminalSize};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 
@@ -11,7 +12,7 @@ pub(crate) struct WireHeldRun {
     pub(crate) run: RunId,
     pub(crate) identity: RunIdentity,
     pub(crate) held: Held,
-    pub(crate) policy: Policy,
+    pub(crate) policy: WirePolicy,
     pub(crate) released: bool,
     pub(crate) pause: HeldPause,
     pub(crate) stopping: bool,
@@ -27,7 +28,7 @@ impl WireHeldRun {
             run: self.run,
             identity: self.identity,
             held: self.held,
-            policy: self.policy,
+            policy: self.policy.into_policy(),
             released: self.released,
             pause: self.pause,
             stopping: self.stopping,

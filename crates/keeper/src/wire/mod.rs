@@ -14,13 +14,14 @@ pub(crate) mod handover;
 pub(crate) mod input;
 mod kinds;
 pub(crate) mod notes;
+pub(crate) mod policy;
 
 use crate::values::{
     ExtendResult, HelperEnd, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello,
     Recorded, SignalResult, Upgrade, UpgradeRefusal,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, Policy, ProcessIdentity, RunId,
+    CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, ProcessIdentity, RunId,
     RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
     ladder::StopPlan,
     recovery::{Observation, Seen},
@@ -161,7 +162,7 @@ pub(crate) struct PrepareRequest {
     pub(crate) seq: u64,
     pub(crate) run: RunId,
     pub(crate) run_dir: String,
-    pub(crate) policy: Policy,
+    pub(crate) policy: policy::WirePolicy,
     /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
     #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) input: Option<u32>,
@@ -333,7 +334,7 @@ pub(crate) enum ToShim {
 pub(crate) struct Job {
     pub(crate) run: RunId,
     pub(crate) run_dir: String,
-    pub(crate) policy: Policy,
+    pub(crate) policy: policy::WirePolicy,
     pub(crate) cgroup: Option<CgroupIdentity>,
     pub(crate) placement: Placement,
     /// Attributes of the command.

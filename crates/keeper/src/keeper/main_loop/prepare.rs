@@ -78,7 +78,7 @@ impl Keeper {
             .policy
             .recovery()
             .on_host(self.sockets.can_be_made());
-        request.policy.recovery = Some(recovery);
+        request.policy.decide(recovery);
         let seq = request.seq;
         let prepared = match self.runs.get(&request.run) {
             None => {

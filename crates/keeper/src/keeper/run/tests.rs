@@ -9,9 +9,9 @@ use crate::{
     wire::{FromShim, WireExtend},
 };
 use kennel_lifecycle::{
-    Containment, Deadline, Exit, Gap, HostIdentity, MemoryKills, MemoryShortage, ProcessIdentity,
-    Proof, Signal, StartFailure, StartStage, StopPolicy, StopReason, TreeVerdict, Usage,
-    ladder::StopPlan, recovery::ExitRecord,
+    Containment, Deadline, Exit, Gap, HostIdentity, MemoryKills, MemoryShortage, Policy,
+    ProcessIdentity, Proof, Signal, StartFailure, StartStage, StopPolicy, StopReason, TreeVerdict,
+    Usage, ladder::StopPlan, recovery::ExitRecord,
 };
 use kennel_linux::{pidfd::PidFd, procfs};
 use std::{os::fd::AsFd, path::Path, process::Command};
@@ -663,10 +663,10 @@ fn new(run_dir: &Path) -> Run {
     let parts = Parts {
         id: RunId::from_u128(7),
         shim: 16,
-        policy: Policy {
+        policy: WirePolicy::from(Policy {
             stop: StopPolicy::within(Duration::ZERO),
             ..Policy::default()
-        },
+        }),
         run_dir: run_dir.to_owned(),
         cgroup: None,
         held: Held {

@@ -1,0 +1,107 @@
+//! A policy on its way: the text that its server has written, which no process on the way writes anew. So a field that a
+//! keeper or a shim does not know reaches the next one.
+
+use kennel_lifecycle::{Policy, Recovery};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use std::{ops::Deref, sync::Arc};
+
+/// A policy with its text.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Parts", into = "Parts")]
+pub(crate) struct WirePolicy {
+    parts: Parts,
+    /// What this process reads in it.
+    policy: Policy,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Parts {
+    text: Arc<RawValue>,
+    /// The keeper's decision for its host, where it has made one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    recovery: Option<Recovery>,
+}
+
+impl WirePolicy {
+    /// Decides how the run is recovered on this host.
+    pub(crate) fn decide(&mut self, recovery: Recovery) {
+        self.parts.recovery = Some(recovery);
+        self.policy.recovery = Some(recovery);
+    }
+
+    pub(crate) fn into_policy(self) -> Policy {
+        self.policy
+    }
+}
+
+impl Deref for WirePolicy {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        &self.policy
+    }
+}
+
+#[cfg(test)]
+impl std::ops::DerefMut for WirePolicy {
+    fn deref_mut(&mut self) -> &mut Policy {
+        &mut self.policy
+    }
+}
+
+impl PartialEq for WirePolicy {
+    fn eq(&self, other: &Self) -> bool {
+        self.policy == other.policy && self.parts.text.get() == other.parts.text.get()
+    }
+}
+
+impl Eq for WirePolicy {}
+
+impl From<Policy> for WirePolicy {
+    fn from(policy: Policy) -> Self {
+        let text = to_raw_value(&policy).expect("a policy is JSON");
+        let parts = Parts {
+            text: Arc::from(text),
+            recovery: None,
+        };
+        Self { parts, policy }
+    }
+}
+
+impl TryFrom<Parts> for WirePolicy {
+    type Error = serde_json::Error;
+
+    fn try_from(parts: Parts) -> Result<Self, serde_json::Error> {
+        let mut policy: Policy = serde_json::from_str(parts.text.get())?;
+        policy.recovery = parts.recovery.or(policy.recovery);
+        Ok(Self { parts, policy })
+    }
+}
+
+impl From<WirePolicy> for Parts {
+    fn from(policy: WirePolicy) -> Self {
+        policy.parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_field_reaches_the_next_reader() {
+        let text = r#"{"text":{"kind":"job","of_tomorrow":{"a":1}}}"#;
+        let mut read: WirePolicy = serde_json::from_str(text).expect("a policy");
+        read.decide(Recovery::Adopt);
+        assert_eq!(read.kind.name(), "job");
+        let passed_on = serde_json::to_string(&read).expect("JSON");
+        assert_eq!(
+            passed_on,
+            r#"{"text":{"kind":"job","of_tomorrow":{"a":1}},"recovery":"adopt"}"#
+        );
+        let next: WirePolicy = serde_json::from_str(&passed_on).expect("a policy");
+        assert_eq!(next, read);
+        assert_eq!(next.into_policy().recovery, Some(Recovery::Adopt));
+    }
+}
