@@ -96,36 +96,17 @@ fn place(run_dir: &Path, name: &CStr) -> io::Result<PathBuf> {
     Ok(dir.join(format!("{run}-{what}-{}", clock::wall().0)))
 }
 
-/// One file that was moved away.
-struct Moved {
-    path: PathBuf,
-    run: String,
-    what: String,
-    /// Microseconds since 1970.
-    time: i64,
-    bytes: u64,
-}
-
-/// Lists the files, the newest first.
-fn list(data_dir: &Path) -> Vec<Moved> {
+/// Lists the files by time, the newest first, each with its name and size.
+fn list(data_dir: &Path) -> Vec<(i64, String, u64)> {
     let entries = fs::read_dir(data_dir.join(DIR)).into_iter().flatten();
-    let mut moved: Vec<Moved> = entries
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let name = entry.file_name().into_string().ok()?;
-            let (run, rest) = name.split_once('-')?;
-            let (what, time) = rest.rsplit_once('-')?;
-            Some(Moved {
-                path: entry.path(),
-                run: run.to_owned(),
-                what: what.to_owned(),
-                time: time.parse().ok()?,
-                bytes: entry.metadata().ok()?.len(),
-            })
-        })
-        .collect();
-    moved.sort_unstable_by_key(|one| std::cmp::Reverse(one.time));
-    moved
+    let of = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let time = name.rsplit('-').next()?.parse().ok()?;
+        Some((time, name, entry.metadata().ok()?.len()))
+    };
+    let mut files: Vec<_> = entries.flatten().filter_map(of).collect();
+    files.sort_unstable_by(|one, other| other.cmp(one));
+    files
 }
 
 /// Number of files that no decoder has read, and that were not removed with their runs.
@@ -138,50 +119,44 @@ pub fn count(data_dir: &Path) -> usize {
 /// version.
 #[must_use]
 pub fn sweep(data_dir: &Path) -> Vec<Unreadable> {
-    let mut left = BYTES_MAX;
-    let mut kept = Vec::new();
-    for one in list(data_dir) {
-        let Some(rest) = left.checked_sub(one.bytes) else {
-            left = 0;
-            let _ = fs::remove_file(&one.path);
-            continue;
-        };
-        left = rest;
-        kept.push(Unreadable {
-            why: reason(&one.path, &one.what),
-            path: one.path,
-            bytes: one.bytes,
-        });
-    }
-    kept
+    let mut all = 0;
+    let kept = list(data_dir).into_iter().filter_map(|(_, name, bytes)| {
+        let path = data_dir.join(DIR).join(&name);
+        all += bytes;
+        if all > BYTES_MAX {
+            let _ = fs::remove_file(&path);
+            return None;
+        }
+        let why = reason(&path, name.split('-').nth(1)?);
+        Some(Unreadable { path, bytes, why })
+    });
+    kept.collect()
 }
 
 /// Removes the files of a run.
 pub(crate) fn purge(data_dir: &Path, run: RunId) {
     let run = run.to_string();
-    for one in list(data_dir).into_iter().filter(|one| one.run == run) {
-        let _ = fs::remove_file(one.path);
+    for (_, name, _) in list(data_dir) {
+        if name.starts_with(&run) {
+            let _ = fs::remove_file(data_dir.join(DIR).join(name));
+        }
     }
 }
 
 fn reason(path: &Path, what: &str) -> String {
-    fn why<T: DeserializeOwned>(bytes: &[u8]) -> Option<String> {
-        decode::<T>(bytes).err()
-    }
-    let mut how = own_file::options();
-    let file = how.read(true).open(path).and_then(own_file::regular);
-    let found = match file.and_then(|file| content(&file)) {
-        Err(error) => Some(error.to_string()),
+    let file = own_file::options().read(true).open(path);
+    let read = match file.and_then(|file| content(&file)) {
+        Err(error) => Err(error.to_string()),
         Ok(bytes) => match what {
-            "exit" => why::<WireWill>(&bytes),
-            "held" => why::<Held>(&bytes),
-            "init" => why::<InitNote>(&bytes),
-            "orphan" => why::<OrphanNote>(&bytes),
-            "input" => why::<InputNote>(&bytes),
-            _ => Some("its kind is not known".to_owned()),
+            "exit" => decode::<WireWill>(&bytes).map(drop),
+            "held" => decode::<Held>(&bytes).map(drop),
+            "init" => decode::<InitNote>(&bytes).map(drop),
+            "orphan" => decode::<OrphanNote>(&bytes).map(drop),
+            _ => decode::<InputNote>(&bytes).map(drop),
         },
     };
-    found.unwrap_or_else(|| "another version could not read it".to_owned())
+    let other = || "another version could not read it".to_owned();
+    read.err().unwrap_or_else(other)
 }
 
 #[cfg(test)]

@@ -8,31 +8,22 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct Usage {
     /// Processor time in user mode, in microseconds.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub cpu_user_us: Option<u64>,
     /// Processor time in the kernel, in microseconds.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub cpu_system_us: Option<u64>,
     /// Time for which its processor limit has kept it from running, in microseconds.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub cpu_throttled_us: Option<u64>,
     /// Most memory at a time, in bytes, page cache included.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub memory_peak_bytes: Option<u64>,
     /// Processes that the kernel has killed for want of memory.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub memory_kills: Option<u64>,
     /// Most processes and threads at a time.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub pids_peak: Option<u64>,
     /// Bytes read from block devices; a stacked device counts beside the one below it.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub io_read_bytes: Option<u64>,
     /// Bytes written to block devices, counted in the same way.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub io_written_bytes: Option<u64>,
     /// Values at this moment; absent: the attempt has ended.
-    #[serde(skip_serializing_if = "crate::is_default")]
     pub present: Option<Present>,
 }
 

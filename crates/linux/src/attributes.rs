@@ -54,22 +54,16 @@ pub struct OomScoreAdj {
 
 /// Attributes to set for one command. Absent: it has them already.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Attributes {
     /// Limits, in the order in which they are set.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub rlimits: Vec<Rlimit>,
     /// Nice value; absent: unchanged.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub nice: Option<i32>,
     /// Score adjustment; absent: unchanged.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub oom_score_adj: Option<i32>,
     /// User, groups and privileges.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub privileges: Privileges,
     /// Kennel's own places, if its command is in a sandbox.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub private: Option<PrivatePlaces>,
 }
 

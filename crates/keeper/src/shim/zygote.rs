@@ -48,12 +48,6 @@ pub(crate) enum ToZygote {
     Fork,
 }
 
-/// Answer of the zygote: a pid, [`READY`], or a negative errno.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct FromZygote {
-    number: i32,
-}
-
 /// The zygote, as its keeper sees it.
 pub(crate) struct Zygote {
     pub(crate) pid: i32,
@@ -146,11 +140,7 @@ impl Zygote {
         let mut answer = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         let is_there = poll(&mut answer, PollTimeout::from(wait_ms)).is_ok_and(|ready| ready > 0);
         match fdpass::receive(&self.socket) {
-            Ok(Received::Message(bytes, _)) if is_there => {
-                wire::decode_content::<FromZygote>(&bytes)
-                    .ok()
-                    .map(|answer| answer.number)
-            }
+            Ok(Received::Message(bytes, _)) if is_there => wire::decode_content(&bytes).ok(),
             _ => None,
         }
     }
@@ -203,5 +193,5 @@ fn serve() -> io::Result<()> {
 }
 
 fn answer(keeper: &OwnedFd, number: i32) -> io::Result<()> {
-    fdpass::send(keeper, &wire::encode_content(&FromZygote { number })?, &[])
+    fdpass::send(keeper, &wire::encode_content(&number)?, &[])
 }

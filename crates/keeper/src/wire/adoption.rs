@@ -14,40 +14,29 @@ pub(crate) struct WireKeepsake {
 
 /// State of a keeper's counters, sent to the shim after each change. Times are of `CLOCK_BOOTTIME`, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct WireMemory {
     /// Time left of the run's limit.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) max_runtime: Option<Countdown>,
     /// Time since which every task is stopped.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) paused_since: Option<u64>,
     /// Whether the last pause has reached its maximum.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) pause_expired: bool,
     /// Notices of the command to its notification socket.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) notices: WireNotices,
     /// Totals of the extensions of time limits.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) extended: Extended,
 }
 
 /// Notices of a command by `sd_notify(3)`, as far as time limits depend on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub(crate) struct WireNotices {
     /// Whether it is ready.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) ready: bool,
     /// The time until then.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) start: Option<Countdown>,
     /// Time until which the command has extended the limits that the server counts.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) until: Option<u64>,
     /// Whether it is stopping, and sends no watchdog signs any more.
-    #[serde(skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) stopping: bool,
 }
 

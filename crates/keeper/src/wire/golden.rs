@@ -905,11 +905,11 @@ fn messages_of_other_forms_are_broken_and_later_kinds_unknown() {
     let read = |bytes: &[u8]| decode::<ToKeeper>(bytes).map_err(|error| error.kind());
     let later = r#"{"kind":{"of_tomorrow":{"a":[1]}},"more":1}"#;
     assert_eq!(read(&of(0, later)), Ok(None));
+    let value = r#"{"kind":{"extend":{"seq":1,"run":"00000000000000000000000005","limits":["of_tomorrow"]}}}"#;
+    assert_eq!(read(&of(0, value)), Ok(None));
     for broken in [
         of(1, later),
         of(0, r#"{"kind":{"release":{"run":5}}}"#),
-        of(0, r#"{"kind":{"of_tomorrow":{},"release":{}}}"#),
-        of(0, r#"{"kind":"of_tomorrow"}"#),
         of(0, "{}"),
         of(0, ""),
         vec![15, 0],

@@ -12,7 +12,6 @@ mod envelope;
 mod golden;
 pub(crate) mod handover;
 pub(crate) mod input;
-mod kinds;
 pub(crate) mod notes;
 pub(crate) mod policy;
 
@@ -164,10 +163,8 @@ pub(crate) struct PrepareRequest {
     pub(crate) run_dir: String,
     pub(crate) policy: policy::WirePolicy,
     /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
-    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) input: Option<u32>,
     /// Size of the terminal, where the streams are on one.
-    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) terminal: Option<TerminalSize>,
 }
 
@@ -340,19 +337,14 @@ pub(crate) struct Job {
     /// Attributes of the command.
     pub(crate) attributes: kennel_linux::attributes::Attributes,
     /// Facts for the next keeper, where the run is to be adopted.
-    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) keepsake: Option<adoption::WireKeepsake>,
     /// Whether the write end of standard input is among the descriptors, to be stored with it.
-    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) input: bool,
     /// Whether the notification socket of its processes is among the descriptors.
-    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) notify: bool,
     /// Whether stdin becomes the controlling terminal.
-    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) terminal: bool,
     /// The run's slot in its keeper's file of exit records.
-    #[serde(default, skip_serializing_if = "kennel_lifecycle::is_default")]
     pub(crate) exit_slot: Option<u32>,
 }
 
@@ -458,7 +450,13 @@ pub(crate) fn encode<T: Message>(message: &T) -> io::Result<Vec<u8>> {
     envelope::seal(&Body { kind: message }, &[message.raw()])
 }
 
-/// Decodes a message; `None`: a later version has its kind, and it is passed over.
+/// Whether a kind, or a value in it, has a name that only a later version knows. A wrong type or a missing field is a
+/// broken message.
+fn is_later(error: &serde_json::Error) -> bool {
+    error.is_data() && error.to_string().starts_with("unknown variant `")
+}
+
+/// Decodes a message; `None`: only a later version knows it, and it is passed over.
 pub(crate) fn decode<T: Message>(bytes: &[u8]) -> io::Result<Option<T>> {
     let opened = envelope::open(bytes)?;
     match serde_json::from_slice::<Body<T>>(opened.body) {
@@ -466,7 +464,7 @@ pub(crate) fn decode<T: Message>(bytes: &[u8]) -> io::Result<Option<T>> {
             kind.set_raw(opened.raw);
             Ok(Some(kind))
         }
-        Err(_) if !opened.is_critical && kinds::is_unknown::<T>(opened.body) => Ok(None),
+        Err(error) if !opened.is_critical && is_later(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
