@@ -19,8 +19,7 @@ pub use crate::values::{
 };
 use crate::wire::{Answer, ToKeeper};
 pub use audit::{Fate, KeeperInventory, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
-pub(crate) use child::PRIVATE_BYTES_MAX;
-pub use child::{ChildSpec, fault_of_size};
+pub use child::ChildSpec;
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
 use kennel_lifecycle::{

@@ -16,6 +16,12 @@ use std::{
     },
 };
 
+/// Seals of a file that cannot be changed any more.
+const SEALS: SealFlag = SealFlag::F_SEAL_WRITE
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_SHRINK)
+    .union(SealFlag::F_SEAL_SEAL);
+
 /// Makes a file with these bytes that cannot be changed, opened for reading only and at its start.
 pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = sealed_for_us(name, bytes)?;
@@ -29,17 +35,17 @@ pub fn sealed_for_us(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(bytes)?;
-    let seals = SealFlag::F_SEAL_WRITE
-        | SealFlag::F_SEAL_GROW
-        | SealFlag::F_SEAL_SHRINK
-        | SealFlag::F_SEAL_SEAL;
-    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
     Ok(file.into())
 }
 
-/// Returns all bytes of a sealed file, at most `max`.
+/// Returns all bytes of a sealed file, at most `max`; a file that may still change is refused.
 pub fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
     let file = File::from(file);
+    let seals = SealFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GET_SEALS)?);
+    if !seals.contains(SEALS) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     let len = file.metadata()?.len();
     if len > max {
         return Err(io::ErrorKind::FileTooLarge.into());

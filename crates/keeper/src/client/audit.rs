@@ -1,18 +1,15 @@
 //! Requests of a leak check to the keeper.
 
-use super::{ClientError, KeeperClient, listing};
+use super::{ClientError, KeeperClient};
 use crate::{
     audit::{Belongings, Described, Scan},
-    wire::{
-        Answer, ToKeeper,
-        audit::{AUDIT_BYTES_MAX, VICTIMS_MAX},
-    },
+    wire::{Answer, ToKeeper},
 };
 use kennel_lifecycle::{CgroupIdentity, RunId, Signal};
 use serde::{Deserialize, Serialize};
 
 /// Most processes and most directories that [`Kernel::reap`](super::Kernel::reap) takes at once.
-pub const REAPED_MAX: usize = VICTIMS_MAX / 2;
+pub const REAPED_MAX: usize = 2048;
 
 /// Processes and sockets that only the keeper knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +95,7 @@ impl KeeperClient {
     pub async fn inventory(&self) -> Result<KeeperInventory, ClientError> {
         let asked = |seq| ToKeeper::Inventory { seq };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Inventory, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
+            (Answer::Inventory(inventory), _) => Ok(inventory),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }

@@ -6,13 +6,12 @@ use super::{
     REAPED_MAX, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
     SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     input::{Asking, CHUNK_BYTES, input_answer},
-    link, listing,
+    link,
 };
 use crate::{
     audit::{self, Installation},
     wire::{
-        self, Answer, PrepareRequest, ToKeeper, WireExtend, WireListing,
-        audit::{AUDIT_BYTES_MAX, WireVictims},
+        Answer, PrepareRequest, ToKeeper, WireExtend, WireListing,
         input::{WireBytes, WireInputRequest},
     },
 };
@@ -23,7 +22,6 @@ use kennel_lifecycle::{
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
-use kennel_linux::memfd;
 use std::{path::PathBuf, time::Duration};
 use tokio::sync::watch;
 
@@ -170,7 +168,7 @@ impl Kernel for KeeperClient {
             request,
         };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Signalled, fds) => Ok(Sent::Now(listing::read(fds)?)),
+            (Answer::Signalled(each), _) => Ok(Sent::Now(each)),
             (Answer::SentBefore, _) => Ok(Sent::Before),
             // The keeper has no such run: there is no process to signal.
             (Answer::Signal(_), _) => Ok(Sent::Now(SignalledProcesses::default())),
@@ -276,7 +274,7 @@ impl Kernel for KeeperClient {
         let list = || async {
             let asked = |seq| ToKeeper::Tree { seq, run };
             match self.link.ask(asked, Vec::new()).await? {
-                (Answer::Listed, fds) => listing::read(fds),
+                (Answer::Listed(listing), _) => Ok(listing),
                 (Answer::Signal(_), _) => Ok(WireListing::default()),
                 (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
                 _ => Err(ClientError::KeeperGone),
@@ -392,18 +390,18 @@ impl Kernel for KeeperClient {
         directories: &[CgroupIdentity],
         plan: &StopPlan,
     ) -> Result<Reaped, ClientError> {
-        let order = WireVictims {
-            victims: victims.iter().take(REAPED_MAX).cloned().collect(),
-            directories: directories.iter().take(REAPED_MAX).cloned().collect(),
-        };
-        let file =
-            wire::encode_content(&order).and_then(|bytes| memfd::sealed("kennel-reap", &bytes));
-        let file = file.map_err(|error| ClientError::Exhausted(error.to_string()))?;
+        let victims = victims.iter().take(REAPED_MAX).cloned().collect();
+        let directories = directories.iter().take(REAPED_MAX).cloned().collect();
         let wait = KEEPER_ANSWER_MAX.saturating_add(plan.kill_after);
         let plan = plan.clone();
-        let asked = |seq| ToKeeper::Reap { seq, plan };
-        match self.link.ask_for(asked, vec![file], wait).await? {
-            (Answer::Reaped, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
+        let asked = |seq| ToKeeper::Reap {
+            seq,
+            plan,
+            victims,
+            directories,
+        };
+        match self.link.ask_for(asked, Vec::new(), wait).await? {
+            (Answer::Reaped(reaped), _) => Ok(reaped),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }

@@ -186,8 +186,11 @@ impl Link {
             return;
         }
         match wire::encode(message) {
-            Ok(bytes) => state.queue.push_back((bytes, fds)),
-            // Every message is made of bounded parts, so it can be encoded.
+            Ok((bytes, file)) => {
+                let fds = file.into_iter().chain(fds).collect();
+                state.queue.push_back((bytes, fds));
+            }
+            // This process has no free descriptor for the file with a long body.
             Err(_) => return,
         }
         if !self.flush(&mut state) {
@@ -316,8 +319,8 @@ impl Link {
         loop {
             let mut ready = self.socket.readable().await.ok()?;
             match fdpass::receive(self.socket.get_ref()) {
-                Ok(Received::Message(bytes, fds)) => {
-                    match wire::decode(&bytes).ok()? {
+                Ok(Received::Message(bytes, mut fds)) => {
+                    match wire::decode(&bytes, &mut fds).ok()? {
                         Some(message) => return Some((message, fds)),
                         // Of a keeper of a later version.
                         None => {}

@@ -1,18 +1,16 @@
 //! Processes of a tree and results of a signal to each, as the server gets them; and details that only /proc has.
 
-use super::ClientError;
-use crate::wire::{self, LIST_BYTES_MAX, WireListing, WireMember};
+use crate::wire::{WireListing, WireMember};
 pub use kennel_linux::targets::{
     Holds, MembershipEvidence, RoundTarget, SignalOutcome, SignalTarget, SignalledProcess,
     TARGETS_LISTED_MAX,
 };
-use kennel_linux::{clock, memfd, procfs, sockets};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use kennel_linux::{clock, procfs, sockets};
+use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeSet, HashMap},
     fs, io,
     net::SocketAddr,
-    os::fd::OwnedFd,
     path::PathBuf,
     time::Duration,
 };
@@ -90,22 +88,6 @@ pub struct Listing {
     pub members: Vec<Member>,
     /// Number of further processes.
     pub unlisted: u32,
-}
-
-/// Reads a list that came as a file.
-pub(super) fn read<T: DeserializeOwned>(fds: Vec<OwnedFd>) -> Result<T, ClientError> {
-    read_up_to(fds, LIST_BYTES_MAX)
-}
-
-/// Reads a list with another bound.
-pub(super) fn read_up_to<T: DeserializeOwned>(
-    fds: Vec<OwnedFd>,
-    bytes_max: u64,
-) -> Result<T, ClientError> {
-    let no_room = || ClientError::Exhausted("descriptors of the server".into());
-    let file = fds.into_iter().next().ok_or_else(no_room)?;
-    let bytes = memfd::read(file, bytes_max).and_then(|bytes| wire::decode_content(&bytes));
-    bytes.map_err(|_| ClientError::KeeperGone)
 }
 
 /// Adds details that are slow to read. Processes that have exited meanwhile are left out.

@@ -85,10 +85,10 @@ impl AwaitedShim {
 
     /// Receives the answer; `None`: no credible answer, or the process is gone.
     pub(super) fn hear(self, data_dir: &Path, host: &HostIdentity) -> Option<Adoptable> {
-        let Ok(Received::Message(bytes, fds)) = fdpass::receive(&self.socket) else {
+        let Ok(Received::Message(bytes, mut fds)) = fdpass::receive(&self.socket) else {
             return None;
         };
-        let Ok(Some(FromShim::Adoptable(said))) = wire::decode(&bytes) else {
+        let Ok(Some(FromShim::Adoptable(said))) = wire::decode(&bytes, &mut fds) else {
             return None;
         };
         self.believe(*said, fds, data_dir, host)

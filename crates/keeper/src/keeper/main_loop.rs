@@ -385,7 +385,7 @@ impl Keeper {
             if let Some(shim) = run.shim.and_then(|token| self.shims.get(&token)) {
                 for word in for_shim {
                     // A shim that cannot be notified is gone or will be: its end of file comes next.
-                    let _ = wire::encode(&word).and_then(|w| fdpass::send(&shim.socket, &w, &[]));
+                    let _ = wire::send(&shim.socket, &word, &[]);
                 }
             }
             if !once_more {
@@ -476,7 +476,7 @@ impl Keeper {
                 return;
             };
             match fdpass::receive(socket) {
-                Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
+                Ok(Received::Message(bytes, mut fds)) => match wire::decode(&bytes, &mut fds) {
                     Ok(Some(message)) => self.obey(message, fds),
                     // Of a server of a later version.
                     Ok(None) => {}
@@ -542,7 +542,12 @@ impl Keeper {
                 size,
             } => self.ask_run(seq, run, |run, _| run.resize(seq, attempt, size)),
             ToKeeper::Inventory { seq } => self.send_inventory(seq),
-            ToKeeper::Reap { seq, plan } => self.begin_reaping(seq, &plan, fds),
+            ToKeeper::Reap {
+                seq,
+                plan,
+                victims,
+                directories,
+            } => self.begin_reaping(seq, &plan, victims, directories),
             ToKeeper::Observe { seq, recorded } => self.observe(seq, recorded),
             ToKeeper::EndOrphan {
                 seq,

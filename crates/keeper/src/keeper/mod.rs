@@ -32,9 +32,7 @@ pub use data_dir::node_id;
 pub use group_record::remove_groups;
 pub use service_manager::ServiceManager;
 
-use crate::{
-    client::PRIVATE_BYTES_MAX, detached, exit_slots::ExitSlots, notify_place, values::KeeperHello,
-};
+use crate::{detached, exit_slots::ExitSlots, notify_place, values::KeeperHello};
 use groups::Groups;
 use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers, Resource};
 use kennel_linux::{
@@ -70,8 +68,8 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Processes of a tree that are read, stopped or signalled in one slice: 1 to 3 ms.
 const SLICE_PROCESSES: usize = 32;
-/// Most bytes that the length of a path takes in a message.
-const PATH_LENGTH_BYTES: usize = 3;
+/// Most bytes of the paths that a sandbox closes beside the data directory.
+const PRIVATE_BYTES_MAX: usize = 8 * 1024;
 
 /// Configuration of the keeper, from the command line.
 #[derive(Clone, Debug)]
@@ -105,7 +103,7 @@ pub struct KeeperConfig {
 }
 
 impl KeeperConfig {
-    /// Returns what a sandbox closes; an error: the paths are too long for a message.
+    /// Returns what a sandbox closes; an error: the paths are too long.
     fn private_places(&self, has_mounts: bool) -> io::Result<PrivatePlaces> {
         let sockets = self.listen.iter().filter_map(|address| match address {
             ListenAddress::Unix { path, .. } => Some(path.into()),
@@ -118,7 +116,7 @@ impl KeeperConfig {
             has_mounts,
         };
         let paths = places.closed.iter().chain(&places.sockets);
-        let bytes: usize = paths.map(|path| path.len() + PATH_LENGTH_BYTES).sum();
+        let bytes: usize = paths.map(|path| path.len()).sum();
         if bytes > PRIVATE_BYTES_MAX {
             let why = format!("they have {bytes} bytes, and at most {PRIVATE_BYTES_MAX} fit");
             return Err(io::Error::new(io::ErrorKind::ArgumentListTooLong, why));

@@ -4,7 +4,7 @@ use super::binary::Binary;
 use crate::{
     server_socket::{KEEPER_PID_VAR, SERVER_SOCKET_FD},
     values::{EndCause, FormerServer},
-    wire::{self, ToServer},
+    wire::{self, Answer, ToServer},
 };
 use kennel_lifecycle::Exit;
 use kennel_linux::{clock, fdpass};
@@ -35,6 +35,14 @@ pub(super) type Message = (ToServer, Vec<Rc<OwnedFd>>);
 struct Frame {
     bytes: Vec<u8>,
     fds: Vec<Rc<OwnedFd>>,
+}
+
+impl Frame {
+    fn of(message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> io::Result<Self> {
+        let (bytes, file) = wire::encode(message)?;
+        let fds = file.map(Rc::new).into_iter().chain(fds).collect();
+        Ok(Self { bytes, fds })
+    }
 }
 
 /// The server.
@@ -137,11 +145,9 @@ impl Server {
 
     /// Sends the very first messages. They do not count as queued for a server that does not read.
     pub(super) fn hand_over(&mut self, messages: Vec<Message>) {
-        let frames = messages.into_iter().filter_map(|(message, fds)| {
-            // As in `send`, every one can be encoded.
-            let bytes = wire::encode(&message).ok()?;
-            Some(Frame { bytes, fds })
-        });
+        let frames = messages
+            .into_iter()
+            .filter_map(|(message, fds)| Frame::of(&message, fds).ok());
         self.queue.extend(frames);
         self.handing_over = self.queue.len();
         self.flush();
@@ -152,9 +158,16 @@ impl Server {
         if self.socket.is_none() {
             return true;
         }
-        match wire::encode(message) {
-            Ok(bytes) => self.queue.push_back(Frame { bytes, fds }),
-            // Every message is made of bounded parts; one that cannot be encoded cannot be made either.
+        let frame = Frame::of(message, fds).or_else(|error| match message {
+            // This process has no free descriptor for the file with a long body.
+            ToServer::Answer { seq, .. } => {
+                let answer = Answer::Exhausted(error.to_string());
+                Frame::of(&ToServer::Answer { seq: *seq, answer }, Vec::new())
+            }
+            _ => Err(error),
+        });
+        match frame {
+            Ok(frame) => self.queue.push_back(frame),
             Err(_) => return false,
         }
         self.flush();

@@ -208,7 +208,7 @@ impl Shim {
     fn handle_keeper_message(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         match fdpass::receive(keeper) {
-            Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
+            Ok(Received::Message(bytes, mut fds)) => match wire::decode(&bytes, &mut fds) {
                 Ok(Some(ToShim::Job(job))) if self.work.is_none() => {
                     match Work::begin(*job, fds, self.exits.clone(), self.identity) {
                         Ok(work) => self.work = Some(work),
@@ -285,9 +285,13 @@ impl Shim {
     }
 
     fn send(&self, keeper: &OwnedFd, word: &FromShim) -> io::Result<()> {
-        let bytes = wire::encode(word)?;
+        let (bytes, file) = wire::encode(word)?;
         let fds = self.work.as_ref().map(|work| work.descriptors_of(word));
-        let fds = fds.unwrap_or_default();
+        let fds = file
+            .iter()
+            .map(AsFd::as_fd)
+            .chain(fds.into_iter().flatten());
+        let fds: Vec<_> = fds.collect();
         let mut tries = SAY_TRIES_MAX;
         loop {
             tries -= 1;

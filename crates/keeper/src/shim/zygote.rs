@@ -4,7 +4,7 @@
 //! over all the others.
 
 use super::birth::{self, KEEPER_FD, be_born};
-use crate::wire;
+use crate::wire::{self, Message};
 use kennel_linux::{
     fdpass::{self, Received},
     own_process::{fork_beside, harden_process},
@@ -47,6 +47,8 @@ pub(crate) enum ToZygote {
     #[serde(with = "crate::object::empty")]
     Fork,
 }
+
+impl Message for ToZygote {}
 
 /// The zygote, as its keeper sees it.
 pub(crate) struct Zygote {
@@ -99,7 +101,7 @@ impl Zygote {
     }
 
     fn send(&self, message: &ToZygote, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        fdpass::send(&self.socket, &wire::encode_content(message)?, fds)
+        wire::send(&self.socket, message, fds)
     }
 
     /// Waits for its beginning, which takes as long as that of any program.
@@ -140,7 +142,9 @@ impl Zygote {
         let mut answer = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
         let is_there = poll(&mut answer, PollTimeout::from(wait_ms)).is_ok_and(|ready| ready > 0);
         match fdpass::receive(&self.socket) {
-            Ok(Received::Message(bytes, _)) if is_there => wire::decode_content(&bytes).ok(),
+            Ok(Received::Message(bytes, _)) if is_there => {
+                bytes.try_into().ok().map(i32::from_ne_bytes)
+            }
             _ => None,
         }
     }
@@ -168,10 +172,10 @@ fn serve() -> io::Result<()> {
     let (keeper, _) = birth::keep_only(&inherited, None)?;
     // Called here once, so that no shim has to.
     SignalSet::ignored();
-    let Received::Message(bytes, fds) = fdpass::receive(&keeper)? else {
+    let Received::Message(bytes, mut fds) = fdpass::receive(&keeper)? else {
         return Ok(());
     };
-    let ToZygote::Begin { base } = wire::decode_content(&bytes)? else {
+    let Some(ToZygote::Begin { base }) = wire::decode(&bytes, &mut fds)? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let base = base.map(PathBuf::from);
@@ -193,5 +197,5 @@ fn serve() -> io::Result<()> {
 }
 
 fn answer(keeper: &OwnedFd, number: i32) -> io::Result<()> {
-    fdpass::send(keeper, &wire::encode_content(&number)?, &[])
+    fdpass::send(keeper, &number.to_ne_bytes(), &[])
 }

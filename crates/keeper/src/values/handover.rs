@@ -113,7 +113,9 @@ mod tests {
         say(&keeper, &ToServer::Ping, &[]);
         let answer = loop {
             match fdpass::receive(&keeper).expect("it can be read") {
-                Received::Message(bytes, _) => break wire::decode::<ToKeeper>(&bytes),
+                Received::Message(bytes, mut fds) => {
+                    break wire::decode::<ToKeeper>(&bytes, &mut fds);
+                }
                 Received::WouldBlock => tokio::task::yield_now().await,
                 Received::Eof => panic!("the server is gone"),
             }
@@ -122,8 +124,7 @@ mod tests {
     }
 
     fn say(keeper: &OwnedFd, message: &ToServer, fds: &[BorrowedFd<'_>]) {
-        let bytes = wire::encode(message).expect("it can be encoded");
-        fdpass::send(keeper, &bytes, fds).expect("it is sent");
+        wire::send(keeper, message, fds).expect("it is sent");
     }
 
     fn policy() -> Policy {

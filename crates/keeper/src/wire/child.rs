@@ -61,7 +61,7 @@ pub(crate) fn encode(child: &ChildImage) -> io::Result<Vec<u8>> {
 pub(crate) fn decode(bytes: &[u8]) -> io::Result<ChildImage> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let opened = envelope::open(bytes)?;
-    let body: Body = serde_json::from_slice(opened.body)?;
+    let body: Body = serde_json::from_slice(opened.body.ok_or_else(wrong)?)?;
     let mut raw = opened.raw;
     let mut string = || {
         let end = raw.iter().position(|byte| *byte == 0).ok_or_else(wrong)?;

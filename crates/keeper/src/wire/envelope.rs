@@ -1,20 +1,23 @@
 //! The envelope of every message and file in memory, which never changes: 8 bytes, then a JSON object, then raw bytes.
 //!
-//! | bytes |                                                                      |
-//! |-------|----------------------------------------------------------------------|
-//! | 0     | `K`                                                                  |
-//! | 1     | form, 1                                                              |
-//! | 2     | flags: 1, a reader that does not know the kind must not go on without it |
-//! | 3     | 0                                                                    |
-//! | 4-7   | length of the body, little endian                                    |
+//! | bytes |                                                                                           |
+//! |-------|-------------------------------------------------------------------------------------------|
+//! | 0     | `K`                                                                                       |
+//! | 1     | form, 1                                                                                   |
+//! | 2     | flags: 1, critical; 2, the body is in the first descriptor, a sealed file of that length  |
+//! | 3     | 0                                                                                         |
+//! | 4-7   | length of the body, little endian                                                         |
 
+use kennel_linux::memfd;
 use serde::Serialize;
-use std::io;
+use std::{io, os::fd::OwnedFd};
 
 const MARK: u8 = b'K';
 const FORM: u8 = 1;
 /// Flag: a reader that does not know the kind must not go on without it.
 const CRITICAL: u8 = 1;
+/// Flag: the body is in the first descriptor.
+const IN_FILE: u8 = 2;
 /// Length of the envelope.
 pub(super) const HEAD_BYTES: usize = 8;
 /// Space that most messages need.
@@ -23,7 +26,9 @@ const USUAL_BYTES: usize = 512;
 /// A message, in its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened<'a> {
-    pub(super) body: &'a [u8],
+    /// Absent: the body is in a file.
+    pub(super) body: Option<&'a [u8]>,
+    pub(super) len: usize,
     /// Bytes behind the body.
     pub(super) raw: &'a [u8],
     pub(super) is_critical: bool,
@@ -43,6 +48,15 @@ pub(super) fn seal(body: &impl Serialize, raw: &[&[u8]]) -> io::Result<Vec<u8>> 
     Ok(bytes)
 }
 
+/// Moves the body of a message with so many raw bytes to a sealed file.
+pub(super) fn move_body(bytes: &mut Vec<u8>, raw: usize) -> io::Result<OwnedFd> {
+    let body = HEAD_BYTES..bytes.len() - raw;
+    let file = memfd::sealed("kennel-body", &bytes[body.clone()])?;
+    bytes[2] |= IN_FILE;
+    bytes.drain(body);
+    Ok(file)
+}
+
 /// Splits a message into its parts.
 pub(super) fn open(bytes: &[u8]) -> io::Result<Opened<'_>> {
     let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
@@ -53,10 +67,16 @@ pub(super) fn open(bytes: &[u8]) -> io::Result<Opened<'_>> {
         return Err(wrong("a message of another form"));
     };
     let len = usize::try_from(u32::from_le_bytes(len)).map_err(io::Error::other)?;
-    let parts = rest.split_at_checked(len);
-    let (body, raw) = parts.ok_or_else(|| wrong("a message that is cut"))?;
+    let (body, raw) = if flags & IN_FILE != 0 {
+        (None, rest)
+    } else {
+        let parts = rest.split_at_checked(len);
+        let (body, raw) = parts.ok_or_else(|| wrong("a message that is cut"))?;
+        (Some(body), raw)
+    };
     Ok(Opened {
         body,
+        len,
         raw,
         is_critical: flags & CRITICAL != 0,
     })

@@ -1,29 +1,30 @@
 //! Samples of all messages and files of runs: their forms, and wrong bytes near them.
 
 use super::{
-    Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, Message, PrepareRequest, ToKeeper,
-    ToServer, ToShim, WireExtend, WireListing, WireMember,
+    Answer, FromShim, MEMBERS_LISTED_MAX, Message, PrepareRequest, ToKeeper, ToServer, ToShim,
+    WireExtend, WireListing, WireMember,
     adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
-    decode, decode_content, encode, encode_content, envelope,
+    decode, encode, envelope,
     handover::WireHeldRun,
     input::{WireBytes, WireInputRequest},
     notes::{InitNote, InputNote, OrphanNote, WireLeader, WireWill},
 };
 use crate::client::{
-    EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputResult,
-    InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperReport, MembershipEvidence, NoPty,
-    Notified, RoundTarget, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
-    StraySignal, Upgrade, UpgradeRefusal, UpgradeState,
+    EndCause, ExtendResult, Extended, Fact, Fate, FormerServer, HeldPause, HelperEnd, Holding,
+    Holds, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperInventory,
+    KeeperReport, MembershipEvidence, NoPty, Notified, Reaped, RoundTarget, SignalOutcome,
+    SignalTarget, SignalledProcess, SignalledProcesses, SocketSeen, StraySignal, Upgrade,
+    UpgradeRefusal, UpgradeState, Victim,
 };
 use crate::held::HeldProcess;
 use kennel_lifecycle::{
     Activity, CgroupIdentity, Containment, Countdown, Deadline, Exit, Gap, Held, HostIdentity,
     InputClosed, InputLedger, InputRefusal, InputWrite, KeeperEpoch, KnownWrite, LeaderExit,
     Leftover, Leftovers, LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy,
-    ProcessIdentity, Proof, Recovery, Resource, RestartPolicy, Rlimit, RunId, RunIdentity, RunKind,
-    RunLimits, SecretDelivery, SecretValue, Signal, SignalScope, SignalSender, StartFailure,
-    StartStage, StatusText, StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason,
-    StopStep, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict, Usage,
+    ProcessIdentity, Proof, Recovery, RestartPolicy, RunId, RunIdentity, RunKind, SecretDelivery,
+    SecretValue, Signal, SignalScope, SignalSender, StartFailure, StartStage, StatusText,
+    StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason, StopStep, Stuck, StuckProcess,
+    TerminalSize, Timestamp, TreeVerdict, Usage,
     ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
@@ -57,21 +58,29 @@ fn add_line<T>(lock: usize, text: &[u8]) -> bool {
 
 /// Checks a message: what can be read of wrong bytes can be written and read again.
 fn check<T: Message + PartialEq + Debug>(message: &T) {
-    let bytes = encode(message).expect("it can be encoded");
+    let (bytes, _) = encode(message).expect("it can be encoded");
     let opened = envelope::open(&bytes).expect("our own");
     assert_eq!(opened.raw, message.raw());
-    if add_line::<T>(0, opened.body) {
-        return assert_kind_is_object(opened.body);
+    let body = opened.body.expect("it is short");
+    if add_line::<T>(0, body) {
+        return assert_kind_is_object(body);
     }
-    assert_eq!(
-        decode::<T>(&bytes).expect("our own").as_ref(),
-        Some(message)
-    );
-    kennel_mutations::each(&bytes, |wrong| {
-        let read = decode::<T>(wrong).ok().flatten();
-        let again = read.as_ref().and_then(|read| encode(read).ok());
-        if let Some(again) = again {
-            assert_eq!(decode::<T>(&again).ok(), Some(read), "{wrong:02x?}");
+    let read = |bytes: &[u8]| decode::<T>(bytes, &mut Vec::new()).ok().flatten();
+    let write = |message: &T| encode(message).ok().map(|(bytes, _)| bytes);
+    check_bytes(message, &bytes, read, write);
+}
+
+fn check_bytes<T: PartialEq + Debug>(
+    content: &T,
+    bytes: &[u8],
+    read: impl Fn(&[u8]) -> Option<T>,
+    write: impl Fn(&T) -> Option<Vec<u8>>,
+) {
+    assert_eq!(read(bytes).as_ref(), Some(content));
+    kennel_mutations::each(bytes, |wrong| {
+        let first = read(wrong);
+        if let Some(again) = first.as_ref().and_then(&write) {
+            assert_eq!(read(&again), first, "{wrong:02x?}");
         }
     });
 }
@@ -84,51 +93,14 @@ fn assert_kind_is_object(body: &[u8]) {
     assert!(kind.values().all(Value::is_object), "{body}");
 }
 
-/// Checks the content of a file in memory, or a part of messages.
-fn check_content<T: Serialize + DeserializeOwned + PartialEq + Debug>(content: &T) {
-    check_bytes(
-        content,
-        encode_content(content),
-        |bytes| decode_content(bytes).ok(),
-        |read| encode_content(read).ok(),
-    );
-}
-
-fn check_bytes<T: PartialEq + Debug>(
-    content: &T,
-    bytes: io::Result<Vec<u8>>,
-    read: impl Fn(&[u8]) -> Option<T>,
-    write: impl Fn(&T) -> Option<Vec<u8>>,
-) {
-    let bytes = bytes.expect("it can be encoded");
-    let opened = envelope::open(&bytes).expect("our own");
-    if add_line::<T>(0, opened.body) {
-        return;
-    }
-    assert_eq!(read(&bytes).as_ref(), Some(content));
-    kennel_mutations::each(&bytes, |wrong| {
-        let first = read(wrong);
-        if let Some(again) = first.as_ref().and_then(&write) {
-            assert_eq!(read(&again), first, "{wrong:02x?}");
-        }
-    });
-}
-
 /// Checks a file of a run.
 fn check_file<T: Serialize + DeserializeOwned + PartialEq + Debug>(file: &T) {
     let bytes = serde_json::to_vec(file).expect("JSON");
     if add_line::<T>(1, &bytes) {
         return;
     }
-    let read = |bytes: &[u8]| serde_json::from_slice::<T>(bytes).ok();
-    assert_eq!(read(&bytes).as_ref(), Some(file));
-    kennel_mutations::each(&bytes, |wrong| {
-        let first = read(wrong);
-        let again = first.as_ref().and_then(|one| serde_json::to_vec(one).ok());
-        if let Some(again) = again {
-            assert_eq!(read(&again), first, "{wrong:02x?}");
-        }
-    });
+    let read = |bytes: &[u8]| serde_json::from_slice(bytes).ok();
+    check_bytes(file, &bytes, read, |file| serde_json::to_vec(file).ok());
 }
 
 /// Other versions read them: a line of a version that was released never changes. `UPDATE=1` writes the files anew.
@@ -251,19 +223,6 @@ fn requests_survive_wrong_bytes() {
         }),
     }));
     check(&prepare);
-    let files = Rlimit {
-        resource: Resource::OpenFiles,
-        soft: 1,
-        hard: u64::MAX,
-    };
-    let limits = RunLimits {
-        rlimits: vec![files],
-        nice: Some(-5),
-        oom_score_adj: Some(300),
-        pids_max: Some(2),
-        ..RunLimits::default()
-    };
-    check_content(&limits);
     check(&ToKeeper::Release { run: run(5) });
     check(&ToKeeper::ShutGate { run: run(5) });
     let stop = ToKeeper::Stop {
@@ -280,8 +239,6 @@ fn requests_survive_wrong_bytes() {
     check(&interrupt(Some("a".into())));
     check(&ToKeeper::Acknowledge { run: run(5) });
     check(&ToKeeper::KeepRest { run: run(5) });
-    check_content(&LeaderExit::Stop);
-    check_content(&LeaderExit::Keep);
     let signal = |request| ToKeeper::Signal {
         seq: 2,
         run: run(5),
@@ -305,6 +262,14 @@ fn requests_survive_wrong_bytes() {
     let reap = ToKeeper::Reap {
         seq: 2,
         plan: plan(),
+        victims: vec![Victim {
+            process: process(7),
+            holding: Holding::Marker(run(5)),
+        }],
+        directories: vec![CgroupIdentity {
+            path: "/g".into(),
+            inode: 300,
+        }],
     };
     check(&reap);
 }
@@ -542,7 +507,6 @@ fn answers_and_reports_survive_wrong_bytes() {
         Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxRuntime)),
     );
     check(&exceeded);
-    check_content(&TreeVerdict::Kept(left.clone()));
     let fact = |fact| reported(1, fact);
     check(&fact(Fact::StopStep(step())));
     check(&fact(Fact::LeftBehind(left)));
@@ -579,10 +543,17 @@ fn answers_and_reports_survive_wrong_bytes() {
     check(&event(KeeperEvent::ShutdownNow));
     check(&event(KeeperEvent::ShimGone(run(5))));
     let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Signalled));
-    check(&answer(Answer::Listed));
-    check(&answer(Answer::Inventory));
-    check(&answer(Answer::Reaped));
+    check(&answer(Answer::Inventory(KeeperInventory {
+        server: 7,
+        spare_shims: vec![8],
+        shims: vec![(9, run(5))],
+        sockets: vec![("s".into(), SocketSeen::Missing)],
+        fds: Some(300),
+    })));
+    check(&answer(Answer::Reaped(Reaped {
+        fates: vec![Fate::Ended(Signal::KILL), Fate::Gone, Fate::Failed(1)],
+        directories_removed: 2,
+    })));
     check(&answer(Answer::SentBefore));
     check(&answer(Answer::NotSent));
 }
@@ -805,12 +776,15 @@ fn files_survive_wrong_bytes() {
             value: SecretValue::new(b"x".to_vec()),
         }],
     };
-    check_bytes(
-        &child,
-        super::child::encode(&child),
-        |bytes| super::child::decode(bytes).ok(),
-        |read| super::child::encode(read).ok(),
-    );
+    let bytes = super::child::encode(&child).expect("no string has a NUL");
+    let body = envelope::open(&bytes).expect("our own").body;
+    if !add_line::<ChildImage>(0, body.expect("it is short")) {
+        let read = |bytes: &[u8]| super::child::decode(bytes).ok();
+        check_bytes(&child, &bytes, read, |child| {
+            super::child::encode(child).ok()
+        });
+    }
+    let answer = |answer| ToServer::Answer { seq: 1, answer };
     let record = ExitRecord {
         exit: Some(Exit::Code(7)),
         by_itself: Some(Timestamp(4)),
@@ -848,7 +822,7 @@ fn files_survive_wrong_bytes() {
         unlisted: 4,
         no_terminal: true,
     };
-    check_content(&signalled);
+    check(&answer(Answer::Signalled(signalled)));
     let member = WireMember {
         pid: 1,
         start_ticks: 300,
@@ -862,38 +836,43 @@ fn files_survive_wrong_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check_content(&listing);
+    check(&answer(Answer::Listed(listing)));
 }
 
 #[test]
-fn the_longest_lists_fit_into_their_file() {
-    let process = SignalledProcess {
-        pid: i32::MIN,
-        start_ticks: u64::MAX,
-        result: SignalOutcome::Failed(i32::MIN),
-    };
-    let signalled = SignalledProcesses {
-        signalled: vec![process; MEMBERS_LISTED_MAX],
-        unlisted: u32::MAX,
-        no_terminal: true,
-    };
-    let member = WireMember {
-        pid: i32::MIN,
-        start_ticks: u64::MAX,
-        holds: Holds {
-            cgroup: true,
-            shim: true,
-            keeper: true,
-        },
-    };
+fn long_body_travels_in_a_sealed_file() {
     let listing = WireListing {
-        members: vec![member; MEMBERS_LISTED_MAX],
+        members: vec![
+            WireMember {
+                pid: i32::MIN,
+                start_ticks: u64::MAX,
+                holds: Holds {
+                    cgroup: true,
+                    shim: true,
+                    keeper: true,
+                },
+            };
+            MEMBERS_LISTED_MAX
+        ],
         unlisted: u32::MAX,
     };
-    for bytes in [encode_content(&signalled), encode_content(&listing)] {
-        let bytes = bytes.expect("it can be encoded").len() as u64;
-        assert!(bytes <= LIST_BYTES_MAX, "{bytes}");
-    }
+    let answer = Answer::Listed(listing);
+    let message = ToServer::Answer { seq: 1, answer };
+    let (bytes, file) = encode(&message).expect("it can be encoded");
+    assert_eq!(bytes.len(), envelope::HEAD_BYTES);
+    let copy = || file.as_ref().expect("a file").try_clone().expect("a copy");
+    let behind = std::fs::File::open("/dev/null").expect("a file");
+    let mut fds = vec![copy(), behind.into()];
+    let read = decode::<ToServer>(&bytes, &mut fds).expect("our own");
+    assert_eq!((read, fds.len()), (Some(message), 1));
+    // A receiver without a free descriptor for it.
+    let read = decode::<ToServer>(&bytes, &mut Vec::new());
+    assert_eq!(read.expect("it is passed over"), None);
+    let mut shorter = bytes.clone();
+    shorter[4] ^= 1;
+    decode::<ToServer>(&shorter, &mut vec![copy()]).expect_err("of another length");
+    let open = tempfile::tempfile().expect("a file");
+    decode::<ToServer>(&bytes, &mut vec![open.into()]).expect_err("it is not sealed");
 }
 
 #[test]
@@ -902,7 +881,8 @@ fn messages_of_other_forms_are_broken_and_later_kinds_unknown() {
         let len = u8::try_from(body.len()).expect("it is short");
         [&[b'K', 1, flags, 0, len, 0, 0, 0], body.as_bytes()].concat()
     };
-    let read = |bytes: &[u8]| decode::<ToKeeper>(bytes).map_err(|error| error.kind());
+    let read =
+        |bytes: &[u8]| decode::<ToKeeper>(bytes, &mut Vec::new()).map_err(|error| error.kind());
     let later = r#"{"kind":{"of_tomorrow":{"a":[1]}},"more":1}"#;
     assert_eq!(read(&of(0, later)), Ok(None));
     let value = r#"{"kind":{"extend":{"seq":1,"run":"00000000000000000000000005","limits":["of_tomorrow"]}}}"#;

@@ -5,7 +5,6 @@
 //! messages and files alone.
 
 pub(crate) mod adoption;
-pub(crate) mod audit;
 pub(crate) mod child;
 mod envelope;
 #[cfg(test)]
@@ -15,9 +14,10 @@ pub(crate) mod input;
 pub(crate) mod notes;
 pub(crate) mod policy;
 
+use crate::client::{KeeperInventory, Reaped, SignalledProcesses};
 use crate::values::{
     ExtendResult, HelperEnd, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello,
-    Recorded, SignalResult, Upgrade, UpgradeRefusal,
+    Recorded, SignalResult, Upgrade, UpgradeRefusal, Victim,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, ProcessIdentity, RunId,
@@ -26,11 +26,17 @@ use kennel_lifecycle::{
     recovery::{Observation, Seen},
 };
 use kennel_linux::{
+    fdpass::{self, MESSAGE_BYTES_MAX},
+    memfd,
     targets::{Holds, SignalTarget},
     terminal::NoPty,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{io, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
 
 /// Level of the messages. It rises only where a change cannot be a new field, value or kind.
 pub(crate) const VERSION: u8 = 15;
@@ -38,8 +44,8 @@ pub(crate) const VERSION: u8 = 15;
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes in a signal result or a tree listing; the others are counted.
 pub(crate) const MEMBERS_LISTED_MAX: usize = 4096;
-/// Longest encoded list of processes: no entry takes more than 128 bytes.
-pub(crate) const LIST_BYTES_MAX: u64 = 128 * MEMBERS_LISTED_MAX as u64 + 128;
+/// Longest body of a message.
+const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Longest encoded child: argv and environment, with space for lengths and paths.
 pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
@@ -109,10 +115,12 @@ pub(crate) enum ToKeeper {
     Inventory {
         seq: u64,
     },
-    /// With a [`audit::WireVictims`] as a sealed file.
+    /// Ends processes, and removes empty directories.
     Reap {
         seq: u64,
         plan: StopPlan,
+        victims: Vec<Victim>,
+        directories: Vec<CgroupIdentity>,
     },
     /// The answer to a `Ping`.
     #[serde(with = "crate::object::empty")]
@@ -219,18 +227,10 @@ pub(crate) enum Answer {
     Observed(Observation),
     #[serde(with = "crate::object::seen")]
     Seen(Seen),
-    /// With a [`SignalledProcesses`] as a sealed file.
-    #[serde(with = "crate::object::empty")]
-    Signalled,
-    /// With a [`WireListing`] as a sealed file.
-    #[serde(with = "crate::object::empty")]
-    Listed,
-    /// With an inventory of the keeper as a sealed file.
-    #[serde(with = "crate::object::empty")]
-    Inventory,
-    /// With a list of the results as a sealed file.
-    #[serde(with = "crate::object::empty")]
-    Reaped,
+    Signalled(SignalledProcesses),
+    Listed(WireListing),
+    Inventory(KeeperInventory),
+    Reaped(Reaped),
     /// The containment of the run would be weaker than requested; nothing was made.
     TooWeak(Held),
     /// A signal was sent under this request id before; none was sent now.
@@ -270,7 +270,7 @@ pub(crate) enum Answer {
 }
 
 /// Members of a tree.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireListing {
     pub(crate) members: Vec<WireMember>,
     /// Number of further members.
@@ -445,9 +445,24 @@ struct Body<T> {
     kind: T,
 }
 
-/// Encodes a message.
-pub(crate) fn encode<T: Message>(message: &T) -> io::Result<Vec<u8>> {
-    envelope::seal(&Body { kind: message }, &[message.raw()])
+/// Encodes a message: its bytes and, where its body is long, a file with that, which goes before its other descriptors.
+pub(crate) fn encode<T: Message>(message: &T) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let raw = message.raw();
+    let mut bytes = envelope::seal(&Body { kind: message }, &[raw])?;
+    let is_long = bytes.len() > MESSAGE_BYTES_MAX;
+    let file = is_long.then(|| envelope::move_body(&mut bytes, raw.len()));
+    Ok((bytes, file.transpose()?))
+}
+
+/// Sends a message with its descriptors.
+pub(crate) fn send<T: Message>(
+    socket: &impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let (bytes, file) = encode(message)?;
+    let all = file.iter().map(AsFd::as_fd).chain(fds.iter().copied());
+    fdpass::send(socket, &bytes, &all.collect::<Vec<_>>())
 }
 
 /// Whether a kind, or a value in it, has a name that only a later version knows. A wrong type or a missing field is a
@@ -456,10 +471,22 @@ fn is_later(error: &serde_json::Error) -> bool {
     error.is_data() && error.to_string().starts_with("unknown variant `")
 }
 
-/// Decodes a message; `None`: only a later version knows it, and it is passed over.
-pub(crate) fn decode<T: Message>(bytes: &[u8]) -> io::Result<Option<T>> {
+/// Decodes a message, of whose descriptors it takes the file with a long body. `None`: only a later version knows it,
+/// or this process had no free descriptor for that file; it is passed over.
+pub(crate) fn decode<T: Message>(bytes: &[u8], fds: &mut Vec<OwnedFd>) -> io::Result<Option<T>> {
     let opened = envelope::open(bytes)?;
-    match serde_json::from_slice::<Body<T>>(opened.body) {
+    let read = match opened.body {
+        Some(body) => serde_json::from_slice::<Body<T>>(body),
+        None if fds.is_empty() => return Ok(None),
+        None => {
+            let body = memfd::read(fds.remove(0), BODY_BYTES_MAX)?;
+            if body.len() != opened.len {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            serde_json::from_slice::<Body<T>>(&body)
+        }
+    };
+    match read {
         Ok(Body { mut kind }) => {
             kind.set_raw(opened.raw);
             Ok(Some(kind))
@@ -467,14 +494,4 @@ pub(crate) fn decode<T: Message>(bytes: &[u8]) -> io::Result<Option<T>> {
         Err(error) if !opened.is_critical && is_later(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Encodes the content of a file in memory.
-pub(crate) fn encode_content(content: &impl Serialize) -> io::Result<Vec<u8>> {
-    envelope::seal(content, &[])
-}
-
-/// Decodes the content of a file in memory.
-pub(crate) fn decode_content<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
-    Ok(serde_json::from_slice(envelope::open(bytes)?.body)?)
 }

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 use kennel_keeper::{
-    client::{CapabilityName, ChildSpec, KeeperHello, NoPty, fault_of_size},
+    client::{CapabilityName, ChildSpec, KeeperHello, NoPty},
     notify_place::NotifyPlace,
     rundir,
 };
@@ -292,7 +292,7 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
     let mut policy = call.spec.policy.clone();
     let unfit = policy.fill_grace(&shared.config.default_grace);
     policy.fill_limits(&shared.config.default_limits);
-    if let Some(violation) = unfit.or_else(|| fault_of_size(&policy)) {
+    if let Some(violation) = unfit {
         return Err(CallError::InvalidSpec(violation));
     }
     let mut missing = policy.limits.missing(&shared.hello.powers);

@@ -7,14 +7,11 @@ use crate::{
         reaping::{Reaping, Untouchable},
         run::Run,
     },
-    wire::{
-        self, Answer, ToServer,
-        audit::{AUDIT_BYTES_MAX, WireVictims},
-    },
+    values::Victim,
+    wire::Answer,
 };
-use kennel_lifecycle::ladder::StopPlan;
-use kennel_linux::{clock, limits, memfd};
-use std::{os::fd::OwnedFd, rc::Rc};
+use kennel_lifecycle::{CgroupIdentity, ladder::StopPlan};
+use kennel_linux::{clock, limits};
 
 impl Keeper {
     /// Reports the processes and sockets that only the keeper knows.
@@ -31,27 +28,20 @@ impl Keeper {
             sockets: sockets.collect(),
             fds: limits::open_now(),
         };
-        self.answer_with_file(seq, Answer::Inventory, &inventory);
+        self.answer(seq, Answer::Inventory(inventory));
     }
 
-    /// Begins to end the processes that the file names.
-    pub(super) fn begin_reaping(&mut self, seq: u64, plan: &StopPlan, fds: Vec<OwnedFd>) {
-        let order = fds.into_iter().next().map(|file| {
-            memfd::read(file, AUDIT_BYTES_MAX)
-                .and_then(|bytes| wire::decode_content::<WireVictims>(&bytes))
-        });
-        let Some(Ok(order)) = order else {
-            // This process had no free descriptor for the file.
-            return self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
-        };
+    /// Begins to end these processes.
+    pub(super) fn begin_reaping(
+        &mut self,
+        seq: u64,
+        plan: &StopPlan,
+        victims: Vec<Victim>,
+        directories: Vec<CgroupIdentity>,
+    ) {
         let now = clock::boot_ms();
-        self.reapings.push(Reaping::new(
-            seq,
-            order.victims,
-            order.directories,
-            plan,
-            now,
-        ));
+        self.reapings
+            .push(Reaping::new(seq, victims, directories, plan, now));
         self.reapings_due = now;
     }
 
@@ -70,7 +60,7 @@ impl Keeper {
                 fates,
                 directories_removed,
             };
-            self.answer_with_file(seq, Answer::Reaped, &reaped);
+            self.answer(seq, Answer::Reaped(reaped));
         }
         // Counted from here on, so that a long round leaves time for other work.
         self.reapings_due = Reaping::wake_at(clock::boot_ms());
@@ -89,15 +79,6 @@ impl Keeper {
                 .collect(),
             live_shims: live_shims.collect(),
             live_groups: live().filter_map(Run::cgroup_path).collect(),
-        }
-    }
-
-    fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
-        let file =
-            wire::encode_content(list).and_then(|bytes| memfd::sealed("kennel-audit", &bytes));
-        match file {
-            Ok(file) => self.send(&ToServer::Answer { seq, answer }, vec![Rc::new(file)]),
-            Err(error) => self.answer(seq, Answer::Exhausted(error.to_string())),
         }
     }
 }

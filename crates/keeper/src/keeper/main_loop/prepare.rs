@@ -262,7 +262,7 @@ impl Keeper {
         fds.extend(input);
         fds.extend(notify);
         fds.extend(group.map(|group| group.dir.as_fd()));
-        fdpass::send(shim, &wire::encode(&job)?, &fds)
+        wire::send(shim, &job, &fds)
     }
 }
 

@@ -77,8 +77,8 @@ impl Keeper {
                 break ended;
             }
             match fdpass::receive(&shim.socket) {
-                Ok(Received::Message(bytes, fds)) => {
-                    let word = match wire::decode::<FromShim>(&bytes) {
+                Ok(Received::Message(bytes, mut fds)) => {
+                    let word = match wire::decode::<FromShim>(&bytes, &mut fds) {
                         Ok(Some(word)) => word,
                         // Of a shim of a later version.
                         Ok(None) => continue,

@@ -2,21 +2,21 @@
 //!
 //! A tree may have thousands of processes, so this is done in slices, between which the keeper serves other runs.
 
-use super::{Run, RunMessage, Stage};
+use super::{Run, Stage};
 use crate::{
     client::{SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses},
     keeper::SLICE_PROCESSES,
     values::{Fact, InterruptWay},
-    wire::{self, Answer, MEMBERS_LISTED_MAX, WireListing, WireMember},
+    wire::{Answer, MEMBERS_LISTED_MAX, WireListing, WireMember},
 };
 use kennel_lifecycle::{Signal, Timestamp};
 use kennel_linux::{
-    clock, memfd,
+    clock,
     procfs::Stat,
     targets::Holds,
     tree::{ListMembers, SignalEach, Tree},
 };
-use std::{collections::VecDeque, rc::Rc};
+use std::collections::VecDeque;
 
 /// Most requests that wait for the one in progress. More are refused.
 const WAITING_MAX: usize = 1024;
@@ -313,7 +313,9 @@ impl Run {
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
             no_terminal,
         };
-        self.answer_with_file(seq, || Answer::Signalled, &results);
+        if let Some(seq) = seq {
+            self.answer(seq, Answer::Signalled(results));
+        }
     }
 
     fn answer_list(&mut self, seqs: Vec<u64>, members: Vec<(i32, Stat, Holds)>, unlisted: usize) {
@@ -326,26 +328,8 @@ impl Run {
             members: members.collect(),
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
         };
-        self.answer_with_file(seqs, || Answer::Listed, &listing);
-    }
-
-    /// Answers with a file, since lists may be longer than a message.
-    fn answer_with_file(
-        &mut self,
-        seqs: impl IntoIterator<Item = u64>,
-        answer: fn() -> Answer,
-        list: &impl serde::Serialize,
-    ) {
-        let file =
-            wire::encode_content(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
-        let file = file.map(Rc::new);
         for seq in seqs {
-            self.outgoing.push(match &file {
-                Ok(file) => RunMessage::Answer(seq, answer(), vec![Rc::clone(file)]),
-                Err(error) => {
-                    RunMessage::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new())
-                }
-            });
+            self.answer(seq, Answer::Listed(listing.clone()));
         }
     }
 }
