@@ -74,6 +74,9 @@ pub enum ClientError {
     /// The descriptors or processes of this host are used up.
     #[error("this host has no room for another run: {0}")]
     Exhausted(String),
+    /// The keeper does not know the request, or a value in it. Nothing was made.
+    #[error("the keeper is of an older version and does not know this request")]
+    KeeperOlder,
 }
 
 /// Longest time of the keeper for a request; after it the server takes the keeper for dead.

@@ -49,6 +49,7 @@ pub struct Held {
     /// The mechanism.
     pub by: Containment,
     /// Its gaps, on this host and for this command.
+    #[serde(deserialize_with = "crate::known")]
     pub gaps: Vec<Gap>,
 }
 

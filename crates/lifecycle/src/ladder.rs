@@ -14,6 +14,7 @@ const COMMAND_END_MS: u64 = 100;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPlan {
     /// Polite actions, in order, each at its offset from the start.
+    #[serde(deserialize_with = "crate::known")]
     pub steps: Vec<Step>,
     /// Time of SIGKILL, from the start. Steps at or after it are left out.
     pub kill_after: Duration,

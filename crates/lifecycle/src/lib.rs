@@ -17,6 +17,7 @@ mod effect;
 mod entry;
 mod extension;
 mod facets;
+mod forms;
 mod id;
 mod identity;
 mod input;
@@ -71,6 +72,7 @@ pub use facets::{
     AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
     ReportedStatus, ResultDue, RuleMark, SwitchedOff,
 };
+pub use forms::{is_default, known};
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
@@ -116,10 +118,3 @@ pub use terminal::{TerminalSize, TerminalSpec};
 pub use terminal_modes::{KEYBOARD_AT_FIRST, modes_at_first, put_terminal_back, repeated_mode};
 pub use time::Timestamp;
 pub use usage::{Present, Pressure, Stall, Usage};
-
-/// For serde: whether a value is its type's default. Such a field is not written, so that one which a later version adds
-/// changes no text of a value that does not use it.
-#[must_use]
-pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}

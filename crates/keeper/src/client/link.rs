@@ -170,6 +170,7 @@ impl Link {
         let answered = tokio::time::timeout(wait, answer).await;
         self.state().waiting.remove(&seq);
         match answered {
+            Ok(Ok((Answer::Unknown, _))) => Err(ClientError::KeeperOlder),
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_)) | Err(_) => Err(ClientError::KeeperGone),
         }

@@ -478,8 +478,11 @@ impl Keeper {
             match fdpass::receive(socket) {
                 Ok(Received::Message(bytes, mut fds)) => match wire::decode(&bytes, &mut fds) {
                     Ok(Some(message)) => self.obey(message, fds),
-                    // Of a server of a later version.
-                    Ok(None) => {}
+                    Ok(None) => {
+                        if let Some(seq) = wire::seq_of(&bytes) {
+                            self.answer(seq, Answer::Unknown);
+                        }
+                    }
                     Err(_) => return self.server_gone(),
                 },
                 Ok(Received::WouldBlock) => return,

@@ -69,6 +69,7 @@ pub struct KeeperHello {
     /// Version of the kernel, as in uname(2).
     pub kernel: String,
     /// Capabilities of the host, found by trying them.
+    #[serde(deserialize_with = "kennel_lifecycle::known")]
     pub capabilities: Vec<Capability>,
     /// Runs of an earlier keeper whose shims are alive and have not reconnected yet: an event follows for each.
     pub late: Vec<RunId>,

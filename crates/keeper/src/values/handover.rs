@@ -31,8 +31,8 @@ pub struct HeldRun {
 mod tests {
     use super::*;
     use crate::{
-        client::{Fact, KeeperClient, KeeperEvent, KeeperHello, KeeperReport, Kernel},
-        wire::{self, ToKeeper, ToServer, handover::WireHeldRun},
+        client::{ClientError, Fact, KeeperClient, KeeperEvent, KeeperHello, KeeperReport, Kernel},
+        wire::{self, Answer, ToKeeper, ToServer, handover::WireHeldRun},
     };
     use kennel_lifecycle::{
         Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, ProcessIdentity, Timestamp,
@@ -121,6 +121,28 @@ mod tests {
             }
         };
         assert_eq!(answer.expect("our own"), Some(ToKeeper::Pong));
+    }
+
+    #[tokio::test]
+    async fn request_unknown_to_the_keeper_fails_at_once() {
+        let (keeper, server) = fdpass::pair().expect("a pair");
+        say(&keeper, &hello(0), &[]);
+        let (client, _events, ..) = KeeperClient::connect(server).await.expect("a keeper");
+        let answer = async {
+            loop {
+                match fdpass::receive(&keeper).expect("it can be read") {
+                    Received::Message(bytes, _) => break wire::seq_of(&bytes).expect("a request"),
+                    Received::WouldBlock => tokio::task::yield_now().await,
+                    Received::Eof => panic!("the server is gone"),
+                }
+            }
+        };
+        let answer = async {
+            let (seq, answer) = (answer.await, Answer::Unknown);
+            say(&keeper, &ToServer::Answer { seq, answer }, &[]);
+        };
+        let (asked, ()) = tokio::join!(client.pause(RunId::from_u128(1)), answer);
+        assert!(matches!(asked, Err(ClientError::KeeperOlder)), "{asked:?}");
     }
 
     fn say(keeper: &OwnedFd, message: &ToServer, fds: &[BorrowedFd<'_>]) {

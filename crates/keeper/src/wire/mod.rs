@@ -31,7 +31,10 @@ use kennel_linux::{
     targets::{Holds, SignalTarget},
     terminal::NoPty,
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -267,6 +270,9 @@ pub(crate) enum Answer {
     /// The answer to a request to extend limits of time.
     #[serde(with = "crate::object::result")]
     Extended(ExtendResult),
+    /// The keeper is of an older version, and does not know the request or a value in it.
+    #[serde(with = "crate::object::empty")]
+    Unknown,
 }
 
 /// Members of a tree.
@@ -404,6 +410,11 @@ pub(crate) enum FromShim {
 
 /// A message between two processes: a kind, by its name.
 pub(crate) trait Message: Serialize + DeserializeOwned {
+    /// Number of a request: it stands beside the kind too, so that a keeper which does not know the kind can answer.
+    fn seq(&self) -> Option<u64> {
+        None
+    }
+
     /// Bytes that travel behind its body.
     fn raw(&self) -> &[u8] {
         &[]
@@ -414,6 +425,36 @@ pub(crate) trait Message: Serialize + DeserializeOwned {
 }
 
 impl Message for ToKeeper {
+    fn seq(&self) -> Option<u64> {
+        match self {
+            Self::Prepare(request) => Some(request.seq),
+            Self::Extend(request) => Some(request.seq),
+            Self::Interrupt { seq, .. }
+            | Self::Pause { seq, .. }
+            | Self::Resume { seq, .. }
+            | Self::Observe { seq, .. }
+            | Self::EndOrphan { seq, .. }
+            | Self::KeeperSeen { seq, .. }
+            | Self::Signal { seq, .. }
+            | Self::Tree { seq, .. }
+            | Self::Inventory { seq }
+            | Self::Reap { seq, .. }
+            | Self::WasSent { seq, .. }
+            | Self::Upgrade { seq, .. }
+            | Self::Input { seq, .. }
+            | Self::Resize { seq, .. }
+            | Self::Help { seq, .. } => Some(*seq),
+            Self::Ready
+            | Self::Release { .. }
+            | Self::ShutGate { .. }
+            | Self::Stop { .. }
+            | Self::Acknowledge { .. }
+            | Self::KeepRest { .. }
+            | Self::Pong
+            | Self::Ping => None,
+        }
+    }
+
     fn raw(&self) -> &[u8] {
         match self {
             Self::Input {
@@ -442,13 +483,16 @@ impl Message for FromShim {}
 /// Body of a message.
 #[derive(Serialize, Deserialize)]
 struct Body<T> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
     kind: T,
 }
 
 /// Encodes a message: its bytes and, where its body is long, a file with that, which goes before its other descriptors.
 pub(crate) fn encode<T: Message>(message: &T) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let raw = message.raw();
-    let mut bytes = envelope::seal(&Body { kind: message }, &[raw])?;
+    let seq = message.seq();
+    let mut bytes = envelope::seal(&Body { seq, kind: message }, &[raw])?;
     let is_long = bytes.len() > MESSAGE_BYTES_MAX;
     let file = is_long.then(|| envelope::move_body(&mut bytes, raw.len()));
     Ok((bytes, file.transpose()?))
@@ -487,11 +531,17 @@ pub(crate) fn decode<T: Message>(bytes: &[u8], fds: &mut Vec<OwnedFd>) -> io::Re
         }
     };
     match read {
-        Ok(Body { mut kind }) => {
+        Ok(Body { mut kind, .. }) => {
             kind.set_raw(opened.raw);
             Ok(Some(kind))
         }
         Err(error) if !opened.is_critical && is_later(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the number of a request, also of one whose kind is not known.
+pub(crate) fn seq_of(bytes: &[u8]) -> Option<u64> {
+    let body = envelope::open(bytes).ok()?.body?;
+    serde_json::from_slice::<Body<IgnoredAny>>(body).ok()?.seq
 }

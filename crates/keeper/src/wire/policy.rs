@@ -3,7 +3,10 @@
 
 use kennel_lifecycle::{Policy, Recovery};
 use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{
+    Map, Value,
+    value::{RawValue, to_raw_value},
+};
 use std::{ops::Deref, sync::Arc};
 
 /// A policy with its text.
@@ -13,6 +16,8 @@ pub(crate) struct WirePolicy {
     parts: Parts,
     /// What this process reads in it.
     policy: Policy,
+    /// Whether that is all of its values. A run that lives is supervised by the rest; none begins with less.
+    pub(crate) is_whole: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -65,7 +70,11 @@ impl From<Policy> for WirePolicy {
             text: Arc::from(text),
             recovery: None,
         };
-        Self { parts, policy }
+        Self {
+            parts,
+            policy,
+            is_whole: true,
+        }
     }
 }
 
@@ -73,9 +82,24 @@ impl TryFrom<Parts> for WirePolicy {
     type Error = serde_json::Error;
 
     fn try_from(parts: Parts) -> Result<Self, serde_json::Error> {
-        let mut policy: Policy = serde_json::from_str(parts.text.get())?;
+        let text = parts.text.get();
+        let (mut policy, is_whole) = match serde_json::from_str::<Policy>(text) {
+            Ok(policy) => (policy, true),
+            Err(_) => {
+                let mut values: Map<String, Value> = serde_json::from_str(text)?;
+                values.retain(|name, value| {
+                    let alone = Map::from_iter([(name.clone(), value.clone())]);
+                    Policy::deserialize(Value::Object(alone)).is_ok()
+                });
+                (Policy::deserialize(Value::Object(values))?, false)
+            }
+        };
         policy.recovery = parts.recovery.or(policy.recovery);
-        Ok(Self { parts, policy })
+        Ok(Self {
+            parts,
+            policy,
+            is_whole,
+        })
     }
 }
 
@@ -101,7 +125,16 @@ mod tests {
             r#"{"text":{"kind":"job","of_tomorrow":{"a":1}},"recovery":"adopt"}"#
         );
         let next: WirePolicy = serde_json::from_str(&passed_on).expect("a policy");
-        assert_eq!(next, read);
+        assert_eq!((&next, next.is_whole), (&read, true));
         assert_eq!(next.into_policy().recovery, Some(Recovery::Adopt));
+    }
+
+    #[test]
+    fn unknown_value_leaves_the_others() {
+        let text = r#"{"text":{"kind":"of_tomorrow","success_exit_codes":[7]}}"#;
+        let read: WirePolicy = serde_json::from_str(text).expect("a policy");
+        assert!(!read.is_whole);
+        assert_eq!(read.success_exit_codes, [7]);
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
     }
 }

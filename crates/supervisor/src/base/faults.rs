@@ -2,7 +2,7 @@
 
 use crate::base::calls::CallError;
 use kennel_keeper::client::ClientError;
-use kennel_lifecycle::KeeperEpoch;
+use kennel_lifecycle::{KeeperEpoch, Missing};
 use kennel_store::StoreError;
 use std::{io, time::Duration};
 
@@ -56,6 +56,11 @@ impl From<ClientError> for CallError {
             ClientError::KeeperGone => Self::Draining,
             ClientError::Exhausted(what) => Self::HostFull(what),
             ClientError::NoPty(none) => Self::NoPty(none),
+            ClientError::KeeperOlder => Self::CapabilityMissing(vec![Missing {
+                field: String::new(),
+                capability: "a keeper of this version, which a restart of the service starts"
+                    .into(),
+            }]),
             ClientError::Start(_) | ClientError::TooWeak { .. } => {
                 Self::Internal(error.to_string())
             }

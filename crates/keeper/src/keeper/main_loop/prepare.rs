@@ -80,6 +80,9 @@ impl Keeper {
             .on_host(self.sockets.can_be_made());
         request.policy.decide(recovery);
         let seq = request.seq;
+        if !request.policy.is_whole {
+            return self.answer(seq, Answer::Unknown);
+        }
         let prepared = match self.runs.get(&request.run) {
             None => {
                 let run_dir = Path::new(&request.run_dir);

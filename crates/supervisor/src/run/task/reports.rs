@@ -194,8 +194,8 @@ impl RunTask {
                         self.refuse(self.no_room(what));
                         prepare_failure()
                     }
-                    ClientError::NoPty(none) => {
-                        self.refuse(CallError::NoPty(none));
+                    error @ (ClientError::NoPty(_) | ClientError::KeeperOlder) => {
+                        self.refuse(error.into());
                         prepare_failure()
                     }
                     ClientError::TooWeak { wanted, held } => {
