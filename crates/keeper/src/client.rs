@@ -12,13 +12,14 @@ mod liveness;
 mod shared_lists;
 
 pub use crate::values::{
-    EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding,
-    InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperReport, Notified,
-    Outputs, Recorded, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade, UpgradeRefusal,
-    UpgradeState, Victim,
+    EndCause, ExtendResult, Extended, Fact, Fate, FormerServer, HeldPause, HeldRun, HelperEnd,
+    Holding, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperInventory,
+    KeeperReport, Notified, Outputs, Reaped, Recorded, SignalResult, SignalledProcesses,
+    SocketSeen, StraySignal, TerminalEnds, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
+    Victim,
 };
 use crate::wire::{Answer, ToKeeper};
-pub use audit::{Fate, KeeperInventory, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
+pub use audit::{Look, REAPED_MAX, SecondLook};
 pub use child::ChildSpec;
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
@@ -30,9 +31,7 @@ pub use kennel_linux::terminal::NoPty;
 pub use kernel::Kernel;
 use link::Link;
 pub use link::ListeningSocket;
-pub use listing::{
-    Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
-};
+pub use listing::{Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess};
 pub use listing::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX};
 use shared_lists::SharedLists;
 use std::{os::fd::OwnedFd, sync::Arc, time::Duration};

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_record_gives_way_to_that_of_a_slot() {
+    fn slot_replaces_an_unreadable_record_file() {
         let (data, run_dir, mut slots) = with_slots();
         let mut will = in_slot(&mut slots);
         will.write(&run_dir, &record()).expect("it is written");

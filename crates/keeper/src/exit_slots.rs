@@ -1,6 +1,6 @@
 //! Exit slots: the exit records of all runs of one keeper, in one file, `<data-dir>/exits/<epoch>`.
 //!
-//! The keeper makes the file and hands each run's shim one slot of 1 KiB; the shim writes its record there with one write and
+//! The keeper makes the file and hands each run's shim one slot of 2 KiB; the shim writes its record there with one write and
 //! makes no file. A slot has two halves that are written in turn, so that a write which is cut leaves the record before it. A
 //! half names its run and has a checksum: what was left by an earlier run of the slot is never taken for this one's.
 //!
@@ -8,9 +8,13 @@
 //! |--------|-------|-------------------------------------------------------|
 //! | crc    | 0-3   | CRC-32 (IEEE) of all that follows, up to the record's end |
 //! | length | 4-5   | of the record                                         |
+//! | form   | 6     | 1                                                     |
 //! | count  | 8-15  | of the writes of this run, from 1                     |
 //! | run    | 16-31 | its id                                                |
 //! | record | 32-   | of the leader that it names ([`crate::exit_record`])  |
+//!
+//! In place of the first slot stands the file's header: `KEX`, form 1, size of a half (4 bytes, little endian). No reader's
+//! own constant decides where a half is: the file may be of another version.
 //!
 //! All processes that can write to a file hold a lock on it together. A file that no process holds is emptied into the directories
 //! of its runs, and removed ([`ExitFiles::settle`]).
@@ -18,6 +22,7 @@
 use kennel_lifecycle::RunId;
 use kennel_linux::{crash_point, own_file};
 use nix::{fcntl::posix_fallocate, sys::stat::fstat};
+use serde::{Deserialize, Serialize};
 use std::{
     collections::HashMap,
     fs::{self, File, TryLockError},
@@ -30,28 +35,37 @@ use std::{
 const DIR: &str = "exits";
 /// Bytes of a slot. A page holds a whole number of them: a write of a half is never across two pages.
 const SLOT_BYTES: u64 = 2 * HALF_BYTES as u64;
-const HALF_BYTES: usize = 512;
+const HALF_BYTES: u32 = 1024;
 const HEADER_BYTES: usize = 32;
-/// Longest record that fits into a half.
-pub(crate) const RECORD_BYTES_MAX: usize = HALF_BYTES - HEADER_BYTES;
+/// Form of a half.
+const FORM: u8 = 1;
+/// Begin of a file, before the size of a half.
+const MARK: [u8; 4] = *b"KEX\x01";
 /// Slots for which disk space is allocated at once.
 const SLOTS_AHEAD: u32 = 64;
-/// Bytes read at once, a whole number of slots.
+/// Bytes read at once, and more than a half ever has.
 const READ_BYTES: usize = 256 * 1024;
+
+/// Place of a slot in its keeper's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ExitPlace {
+    pub(crate) offset: u64,
+    pub(crate) half_bytes: u32,
+}
 
 /// The slot of one run, for its shim.
 pub(crate) struct ExitSlot {
     file: Rc<File>,
-    number: u32,
+    place: ExitPlace,
     /// Number of this run's writes to the slot.
     count: u64,
 }
 
 impl ExitSlot {
-    pub(crate) fn new(file: Rc<File>, number: u32) -> Self {
+    pub(crate) fn new(file: Rc<File>, place: ExitPlace) -> Self {
         Self {
             file,
-            number,
+            place,
             count: 0,
         }
     }
@@ -61,13 +75,15 @@ impl ExitSlot {
     ///
     /// A crash within the write: the last record is still there.
     pub(crate) fn write(&mut self, run: RunId, record: &[u8]) -> io::Result<()> {
-        let half = encode(run, self.count + 1, record).ok_or(io::ErrorKind::FileTooLarge)?;
+        let ExitPlace { offset, half_bytes } = self.place;
+        let half = encode(run, self.count + 1, record, half_bytes);
+        let half = half.ok_or(io::ErrorKind::FileTooLarge)?;
         // A command of the same user may have removed the file: it has no name by which it could be found.
         if fstat(&self.file).is_ok_and(|file| file.st_nlink == 0) {
             return Err(io::ErrorKind::NotFound.into());
         }
         let second = u64::from(self.count % 2 == 1);
-        let offset = u64::from(self.number) * SLOT_BYTES + second * HALF_BYTES as u64;
+        let offset = offset + second * u64::from(half_bytes);
         if self.file.write_at(&half, offset)? < half.len() {
             return Err(io::ErrorKind::WriteZero.into());
         }
@@ -173,7 +189,8 @@ impl ExitSlots {
             name,
             file: file.map(Rc::new),
             free: Vec::new(),
-            made: 0,
+            // The first is the header.
+            made: 1,
             taken: HashMap::new(),
             has_others: true,
         }
@@ -185,7 +202,7 @@ impl ExitSlots {
     }
 
     /// Allocates a slot to the shim with this token; absent: there is no space for one.
-    pub(crate) fn take(&mut self, shim: u64) -> Option<u32> {
+    pub(crate) fn take(&mut self, shim: u64) -> Option<ExitPlace> {
         let file = self.file.as_ref()?;
         if self.free.is_empty() {
             let more = self.made + SLOTS_AHEAD;
@@ -194,6 +211,7 @@ impl ExitSlots {
             let (from, bytes) = (length(from), length(to - from));
             // Later writes need no further space, so that a full disk loses no exit code.
             posix_fallocate(file.as_fd(), from, bytes).ok()?;
+            file.write_all_at(&header(), 0).ok()?;
             self.free.extend((self.made..more).rev());
             self.made = more;
         }
@@ -204,7 +222,10 @@ impl ExitSlots {
             reaped: false,
         };
         self.taken.insert(shim, taken);
-        Some(number)
+        Some(ExitPlace {
+            offset: u64::from(number) * SLOT_BYTES,
+            half_bytes: HALF_BYTES,
+        })
     }
 
     /// Frees the slot of a shim that never wrote to it and never will.
@@ -261,11 +282,21 @@ fn open(path: &Path) -> io::Result<File> {
 /// Passes on every complete half.
 fn each_half(path: &Path, found: &mut dyn FnMut(RunId, u64, &[u8])) -> io::Result<()> {
     let file = open(path)?;
-    let mut bytes = vec![0; READ_BYTES];
-    let mut offset = 0;
+    let mut head = header();
+    if read_full(&file, &mut head, 0)? < head.len() {
+        // Its keeper died before it had a slot.
+        return Ok(());
+    }
+    let [mark @ .., _, _, _, _] = head;
+    let half = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+    if mark != MARK || !(HEADER_BYTES..=READ_BYTES).contains(&half) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; READ_BYTES / half * half];
+    let mut offset = 2 * half as u64;
     loop {
         let read = read_full(&file, &mut bytes, offset)?;
-        for half in bytes[..read].chunks_exact(HALF_BYTES) {
+        for half in bytes[..read].chunks_exact(half) {
             if let Some((run, count, record)) = decode(half) {
                 found(run, count, record);
             }
@@ -291,15 +322,22 @@ fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// Encodes a half; absent: the record is too long.
-fn encode(run: RunId, count: u64, record: &[u8]) -> Option<[u8; HALF_BYTES]> {
-    if record.len() > RECORD_BYTES_MAX {
-        return None;
-    }
+/// Returns the header of a file of this version.
+fn header() -> [u8; 8] {
+    let mut header = [0; 8];
+    header[..4].copy_from_slice(&MARK);
+    header[4..].copy_from_slice(&HALF_BYTES.to_le_bytes());
+    header
+}
+
+/// Encodes a half of this size; absent: the record is too long.
+fn encode(run: RunId, count: u64, record: &[u8], bytes: u32) -> Option<Vec<u8>> {
     let length = u16::try_from(record.len()).ok()?;
-    let mut half = [0; HALF_BYTES];
-    half[HEADER_BYTES..HEADER_BYTES + record.len()].copy_from_slice(record);
+    let mut half = vec![0; bytes as usize];
+    half.get_mut(HEADER_BYTES..HEADER_BYTES + record.len())?
+        .copy_from_slice(record);
     half[4..6].copy_from_slice(&length.to_le_bytes());
+    half[6] = FORM;
     half[8..16].copy_from_slice(&count.to_le_bytes());
     half[16..32].copy_from_slice(&run.as_u128().to_le_bytes());
     let crc = crc32fast::hash(&half[4..HEADER_BYTES + record.len()]);
@@ -333,16 +371,16 @@ mod tests {
         ExitSlots::open(data, "epoch".to_owned())
     }
 
-    /// A data directory, its slots, and the number of one that is taken.
-    fn with_slot() -> (tempfile::TempDir, ExitSlots, u32) {
+    /// A data directory, its slots, and the place of one that is taken.
+    fn with_slot() -> (tempfile::TempDir, ExitSlots, ExitPlace) {
         let data = tempfile::tempdir().expect("a directory");
         let mut slots = slots(data.path());
         let number = slots.take(1).expect("a slot");
         (data, slots, number)
     }
 
-    fn slot(slots: &ExitSlots, number: u32) -> ExitSlot {
-        ExitSlot::new(slots.file().expect("a file"), number)
+    fn slot(slots: &ExitSlots, place: ExitPlace) -> ExitSlot {
+        ExitSlot::new(slots.file().expect("a file"), place)
     }
 
     #[test]
@@ -371,14 +409,16 @@ mod tests {
         let whole = data.path().join("exits/epoch");
         let untorn = fs::read(&whole).expect("it is read");
         for (count, old, new) in [(1, None, "first"), (2, Some("first"), "a longer second")] {
-            let half = encode(run(), count, new.as_bytes()).expect("it fits");
-            let offset = usize::from(count == 2) * HALF_BYTES;
-            for cut in 0..=HALF_BYTES {
+            let half = encode(run(), count, new.as_bytes(), HALF_BYTES).expect("it fits");
+            let begin = usize::try_from(number.offset).expect("it is small");
+            let offset = begin + usize::from(count == 2) * half.len();
+            for cut in 0..=half.len() {
                 // Before the first write the slot holds what the earlier run has left.
                 let mut bytes = untorn.clone();
                 if count == 1 {
-                    let left = encode(earlier, 1, b"another run's").expect("it fits");
-                    bytes[..HALF_BYTES].copy_from_slice(&left);
+                    let left = encode(earlier, 1, b"another run's", HALF_BYTES);
+                    let left = left.expect("it fits");
+                    bytes[begin..begin + left.len()].copy_from_slice(&left);
                 }
                 bytes[offset..offset + cut].copy_from_slice(&half[..cut]);
                 file.write_all_at(&bytes, 0).expect("it is written");
@@ -391,14 +431,14 @@ mod tests {
                     newest == old || newest == Some(new),
                     "{count} {cut}: {newest:?}"
                 );
-                assert!(cut < HALF_BYTES || newest == Some(new));
+                assert!(cut < half.len() || newest == Some(new));
             }
         }
     }
 
     #[test]
     fn wrong_bytes_are_no_record() {
-        let half = encode(run(), 7, b"exited with 3").expect("it fits");
+        let half = encode(run(), 7, b"exited with 3", HALF_BYTES).expect("it fits");
         let written = HEADER_BYTES + b"exited with 3".len();
         let whole = decode(&half);
         assert!(whole.is_some());
@@ -412,9 +452,10 @@ mod tests {
     fn record_that_does_not_fit_is_refused() {
         let (data, slots, number) = with_slot();
         let mut slot = slot(&slots, number);
-        let most = vec![1; RECORD_BYTES_MAX];
+        let longest = HALF_BYTES as usize - HEADER_BYTES;
+        let most = vec![1; longest];
         slot.write(run(), &most).expect("it fits");
-        assert!(slot.write(run(), &[1; RECORD_BYTES_MAX + 1]).is_err());
+        assert!(slot.write(run(), &vec![1; longest + 1]).is_err());
         assert_eq!(ExitFiles::of(data.path()).records(run()), [most]);
     }
 
@@ -434,7 +475,7 @@ mod tests {
         assert_ne!(slots.take(3), Some(first));
         slots.reaped(1);
         assert_eq!(slots.take(4), Some(first));
-        let many: Vec<u32> = (10..300).filter_map(|shim| slots.take(shim)).collect();
+        let many: Vec<ExitPlace> = (10..300).filter_map(|shim| slots.take(shim)).collect();
         let mut distinct = many.clone();
         distinct.sort_unstable();
         distinct.dedup();
@@ -470,6 +511,27 @@ mod tests {
     fn file_with_an_unacknowledged_record_outlives_its_keeper() {
         let (data, mut slots, _) = with_slot();
         slots.close();
+        assert!(data.path().join("exits/epoch").exists());
+    }
+
+    #[test]
+    fn halves_of_other_size_are_read_by_header() {
+        let (data, slots, _) = with_slot();
+        let place = ExitPlace {
+            offset: 4096,
+            half_bytes: 2048,
+        };
+        let file = slots.file().expect("a file");
+        file.write_all_at(&2048_u32.to_le_bytes(), 4)
+            .expect("written");
+        slot(&slots, place)
+            .write(run(), b"one")
+            .expect("it is written");
+        assert_eq!(ExitFiles::of(data.path()).records(run()), [b"one"]);
+        file.write_all_at(b"KEX\x02", 0).expect("it is written");
+        drop((slots, file));
+        let mut next = ExitSlots::open(data.path(), "next".to_owned());
+        next.settle(|_, _| panic!("its form is not known"));
         assert!(data.path().join("exits/epoch").exists());
     }
 }

@@ -50,7 +50,5 @@ macro_rules! object {
 }
 
 object!(
-    activity, end, errno, exit, index, limit, notice, processes, reason, refusal, result, run,
-    seen, signal, targets
+    exit, index, notice, reason, refusal, result, run, seen, targets, tree, way, why, end
 );
-object!(time, tree, way, why);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_file_is_moved_away_and_goes_with_its_run() {
+    fn unreadable_file_stays_aside_until_run_is_removed() {
         let data = tempfile::tempdir().expect("a directory");
         let run = RunId::from_u128(7);
         let run_dir = rundir::create(data.path(), run).expect("it is made");

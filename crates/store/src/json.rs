@@ -1,13 +1,9 @@
 //! Values as JSON text, and an enum with data as two columns.
 
 use crate::{PAST_ATTEMPTS_MAX, PastAttempt};
-use kennel_lifecycle::{RecordedSpec, RunSpec, StopCertificate};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
-use serde_json::{Map, Value, value::RawValue};
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError, Weak},
-};
+use kennel_lifecycle::{RecordedSpec, StopCertificate};
+use serde::{Serialize, Serializer, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 const WRITES: &str = "a value of the vocabulary is JSON";
 
@@ -26,70 +22,6 @@ pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
 #[must_use]
 pub fn spec_text(spec: &RecordedSpec) -> String {
     write(spec)
-}
-
-/// Returns the text of a spec that is written repeatedly: a run's is, in each frame of the log and each write of its
-/// row.
-pub(crate) fn shared_spec_text(spec: &Arc<RecordedSpec>) -> String {
-    shared_sparse(spec).get().to_owned()
-}
-
-/// Number of specs whose JSON is cached: those of about so many runs that begin and end at a time.
-const REMEMBERED_MAX: usize = 64;
-/// Longer ones are not cached.
-const REMEMBERED_BYTES_MAX: usize = 4096;
-
-/// Returns the size of the parts whose length a client chooses.
-fn bytes_given(spec: &RunSpec) -> usize {
-    let argv = spec.command.argv.iter().map(|arg| arg.len());
-    let names = spec.command.env.keys().map(String::len);
-    argv.chain(names).sum()
-}
-
-/// Returns the cached text. A shared spec does not change, and its address is not reused while it is cached here.
-fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<RawValue> {
-    type Remembered = VecDeque<(Weak<RecordedSpec>, Arc<RawValue>)>;
-    static REMEMBERED: Mutex<Remembered> = Mutex::new(VecDeque::new());
-    // The cache is consistent at any time.
-    let remembered = || REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = Arc::as_ptr(spec);
-    let found = remembered().iter().rev().find_map(|(known, text)| {
-        let is_it = std::ptr::eq(known.as_ptr(), place);
-        is_it.then(|| Arc::clone(text))
-    });
-    found.unwrap_or_else(|| {
-        let text = RawValue::from_string(spec_text(spec)).expect(WRITES);
-        let text = Arc::from(text);
-        if bytes_given(spec) > REMEMBERED_BYTES_MAX {
-            return text;
-        }
-        let mut remembered = remembered();
-        if remembered.len() >= REMEMBERED_MAX {
-            remembered.pop_front();
-        }
-        remembered.push_back((Arc::downgrade(spec), Arc::clone(&text)));
-        text
-    })
-}
-
-/// For serde: a spec as [`spec_text`] writes it.
-pub(crate) mod spec {
-    use super::{
-        Arc, Deserialize, Deserializer, RecordedSpec, Serialize, Serializer, shared_sparse,
-    };
-
-    pub(crate) fn serialize<S: Serializer>(
-        spec: &Arc<RecordedSpec>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        shared_sparse(spec).serialize(to)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Arc<RecordedSpec>, D::Error> {
-        RecordedSpec::deserialize(from).map(Arc::new)
-    }
 }
 
 /// Parses the value of a column; the error names the column.
@@ -160,7 +92,7 @@ pub(crate) fn newest_alone<S: Serializer>(past: &[PastAttempt], to: S) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{RestartPolicy, RunKind};
+    use kennel_lifecycle::{RestartPolicy, RunKind, RunSpec};
 
     #[test]
     fn text_of_a_spec_has_what_differs_alone() {
@@ -181,22 +113,6 @@ mod tests {
              \"min_uptime\":{\"secs\":10,\"nanos\":0}}}}"
         );
         assert_eq!(read("spec", &text), Ok(recorded));
-    }
-
-    #[test]
-    fn remembered_text_is_that_of_its_own_spec() {
-        let long = "x".repeat(REMEMBERED_BYTES_MAX);
-        for nth in 0..3 * REMEMBERED_MAX {
-            let mut spec = RunSpec::default();
-            spec.command.argv = vec![format!("{nth}").into()];
-            if nth % 5 == 0 {
-                spec.command.argv.push(long.clone().into());
-            }
-            let spec: Arc<RecordedSpec> = Arc::new(spec.into());
-            let text = spec_text(&spec);
-            assert_eq!(shared_spec_text(&spec), text);
-            assert_eq!(shared_spec_text(&Arc::clone(&spec)), text);
-        }
     }
 
     #[test]

@@ -74,7 +74,6 @@ pub struct NewRun {
     /// The ended run that this one restarts.
     pub restarted_from: Option<RunId>,
     /// The client's spec, without environment values and input.
-    #[serde(with = "json::spec")]
     pub spec: Arc<RecordedSpec>,
     /// Keyed digest of the client's whole spec.
     pub spec_digest: Vec<u8>,

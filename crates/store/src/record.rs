@@ -287,7 +287,7 @@ impl Record {
             traceparent: new.traceparent.clone(),
             restarted_from: new.restarted_from.map(|run| run.to_string()),
             parent_run_id: new.spec.parent.map(|parent| parent.run.to_string()),
-            spec: json::shared_spec_text(&new.spec),
+            spec: json::spec_text(&new.spec),
             spec_digest: new.spec_digest.clone(),
             spec_digest_version: i64::from(new.spec_digest_version),
             labels: json::write(&new.spec.labels),
@@ -554,4 +554,37 @@ fn narrow<T: TryFrom<i64>>(column: &str, value: i64) -> Result<T, String> {
 fn millis_up(grace: Duration) -> i64 {
     let millis = grace.as_nanos().div_ceil(1_000_000);
     i64::try_from(millis).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Change;
+    use std::{fs, path::Path};
+
+    /// Other versions read rows: a line of a version that was released never changes. `UPDATE=1` writes the file anew.
+    #[test]
+    fn columns_have_the_form_of_the_lock() {
+        let changes = include_str!("change.lock").lines();
+        let records =
+            changes.filter_map(
+                |line| match Change::decode(line.as_bytes()).expect("a change") {
+                    Change::Closed(new, closure) => Some(Record::closed(&new, &closure)),
+                    Change::Rested(new, rest) => Some(Record::resting(&new, &rest)),
+                    Change::Snapshot(row) => Some(Record::of_row(&row)),
+                    _ => None,
+                },
+            );
+        let found: Vec<String> = records.map(|record| format!("{record:#?}\n")).collect();
+        let found = found.concat();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rows.lock");
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&path, &found).expect("it is written");
+        }
+        let agreed = fs::read_to_string(&path).expect("it is there");
+        for (agreed, found) in agreed.lines().zip(found.lines()) {
+            assert_eq!(agreed, found);
+        }
+        assert_eq!(agreed.len(), found.len());
+    }
 }

@@ -1,6 +1,6 @@
 //! Bytes of the rows of each owner, for its quota.
 
-use crate::{NewRun, StoreError, json::shared_spec_text, reader::Columns, sql::Sql};
+use crate::{NewRun, StoreError, json::spec_text, reader::Columns, sql::Sql};
 use kennel_lifecycle::NodeId;
 
 /// What a row counts beside its texts.
@@ -9,7 +9,7 @@ pub const ROW_BYTES: u64 = 1024;
 /// Returns the bytes of the row of a new run.
 #[must_use]
 pub fn row_bytes(new: &NewRun) -> u64 {
-    ROW_BYTES + shared_spec_text(&new.spec).len() as u64
+    ROW_BYTES + spec_text(&new.spec).len() as u64
 }
 
 /// Builds the statement for the sums of a node.

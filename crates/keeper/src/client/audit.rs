@@ -3,40 +3,13 @@
 use super::{ClientError, KeeperClient};
 use crate::{
     audit::{Belongings, Described, Scan},
+    values::KeeperInventory,
     wire::{Answer, ToKeeper},
 };
-use kennel_lifecycle::{CgroupIdentity, RunId, Signal};
-use serde::{Deserialize, Serialize};
+use kennel_lifecycle::{CgroupIdentity, RunId};
 
 /// Most processes and most directories that [`Kernel::reap`](super::Kernel::reap) takes at once.
 pub const REAPED_MAX: usize = 2048;
-
-/// Processes and sockets that only the keeper knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeeperInventory {
-    /// Pid of the server.
-    pub server: i32,
-    /// Shims without work.
-    pub spare_shims: Vec<i32>,
-    /// Shims with their runs.
-    pub shims: Vec<(i32, RunId)>,
-    /// Listening sockets, and the state of their paths.
-    pub sockets: Vec<(String, SocketSeen)>,
-    /// Number of descriptors that the keeper has open; absent: the kernel does not report it (before Linux 6.2).
-    pub fds: Option<u64>,
-}
-
-/// State of the path of a listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SocketSeen {
-    /// The socket is there.
-    InPlace,
-    /// Nothing is there: no new client can connect.
-    Missing,
-    /// Another file is there.
-    Replaced,
-}
 
 /// Input of a leak check, except for the store.
 #[derive(Clone, Debug)]
@@ -58,36 +31,6 @@ pub struct SecondLook {
     pub directories: Vec<(RunId, CgroupIdentity)>,
     /// Inventory of the keeper after that: a shim may have changed its run since the first scan.
     pub inventory: KeeperInventory,
-}
-
-/// Result for one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fate {
-    /// The process ended after this signal.
-    #[serde(with = "crate::object::signal")]
-    Ended(Signal),
-    /// The process had ended before the first signal.
-    #[serde(with = "crate::object::empty")]
-    Gone,
-    /// The process is not the recorded one, or is part of a live run: nothing was sent.
-    #[serde(with = "crate::object::empty")]
-    Changed,
-    /// A signal could not be sent: errno(3).
-    #[serde(with = "crate::object::errno")]
-    Failed(i32),
-    /// The process was still alive two seconds after SIGKILL.
-    #[serde(with = "crate::object::empty")]
-    Survived,
-}
-
-/// Result of a reap.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reaped {
-    /// Result for each process, in the order of the request.
-    pub fates: Vec<Fate>,
-    /// Number of directories that were removed.
-    pub directories_removed: u32,
 }
 
 impl KeeperClient {

@@ -321,10 +321,9 @@ impl Link {
             let mut ready = self.socket.readable().await.ok()?;
             match fdpass::receive(self.socket.get_ref()) {
                 Ok(Received::Message(bytes, mut fds)) => {
-                    match wire::decode(&bytes, &mut fds).ok()? {
-                        Some(message) => return Some((message, fds)),
-                        // Of a keeper of a later version.
-                        None => {}
+                    // Else it is of a keeper of a later version.
+                    if let Some(message) = wire::decode(&bytes, &mut fds).ok()? {
+                        return Some((message, fds));
                     }
                 }
                 Ok(Received::WouldBlock) => ready.clear_ready(),

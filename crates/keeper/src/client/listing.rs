@@ -1,12 +1,14 @@
 //! Processes of a tree and results of a signal to each, as the server gets them; and details that only /proc has.
 
-use crate::wire::{WireListing, WireMember};
+use crate::{
+    values::SignalledProcesses,
+    wire::{WireListing, WireMember},
+};
 pub use kennel_linux::targets::{
     Holds, MembershipEvidence, RoundTarget, SignalOutcome, SignalTarget, SignalledProcess,
     TARGETS_LISTED_MAX,
 };
 use kennel_linux::{clock, procfs, sockets};
-use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeSet, HashMap},
     fs, io,
@@ -25,17 +27,6 @@ const FDS_MAX: usize = 4096;
 const FDS_TOTAL_MAX: usize = 262_144;
 /// Most ports of one process that are reported.
 const PORTS_MAX: usize = 32;
-
-/// Results of a signal to several processes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignalledProcesses {
-    /// Result for each, by rising process id.
-    pub signalled: Vec<SignalledProcess>,
-    /// Number of further processes that were signalled.
-    pub unlisted: u32,
-    /// The signal was for a foreground group, and the leader has no terminal with one: no process was signalled.
-    pub no_terminal: bool,
-}
 
 /// Result of a requested signal.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -185,7 +185,7 @@ impl Work {
         let (init, of_tree) = init.unzip();
         let run = job.run;
         let slot = exits.zip(job.exit_slot);
-        let slot = slot.map(|(file, number)| ExitSlot::new(file, number));
+        let slot = slot.map(|(file, place)| ExitSlot::new(file, place));
         Ok(Self {
             save: Save::new(&run_dir, pipes),
             run_dir,

@@ -51,9 +51,7 @@ pub enum ExtendResult {
         possible: Duration,
     },
     /// The attempt has no such limit, or does not count it any more.
-    #[serde(with = "crate::object::limit")]
     NoLimit(Deadline),
     /// The attempt is being stopped or is over, or the keeper holds no such run.
-    #[serde(with = "crate::object::empty")]
     Gone,
 }

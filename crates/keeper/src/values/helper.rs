@@ -8,14 +8,11 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum HelperEnd {
     /// The command exited.
-    #[serde(with = "crate::object::exit")]
     Exited(Exit),
     /// The command took too long and was ended, with every process of its session.
-    #[serde(with = "crate::object::empty")]
     TimedOut,
     /// The command did not start.
     Failed(StartFailure),
     /// The run is not running any more, or has the maximum of helper commands.
-    #[serde(with = "crate::object::empty")]
     Refused,
 }

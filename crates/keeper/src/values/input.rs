@@ -35,7 +35,6 @@ impl InputState {
 #[serde(rename_all = "snake_case")]
 pub enum InputResult {
     /// Nothing was to be written; the state is unchanged.
-    #[serde(with = "crate::object::empty")]
     Stands,
     /// All of it has been accepted.
     Taken {
@@ -45,9 +44,7 @@ pub enum InputResult {
         repeated: bool,
     },
     /// The write is refused, or its remaining part.
-    #[serde(with = "crate::object::refusal")]
     Refused(InputRefusal),
     /// Another write came while this one waited.
-    #[serde(with = "crate::object::empty")]
     Displaced,
 }

@@ -9,12 +9,10 @@ use std::time::Duration;
 #[serde(rename_all = "snake_case")]
 pub enum Notified {
     /// The attempt is ready; once.
-    #[serde(with = "crate::object::empty")]
     Ready,
     /// The command reports this status.
     Status(StatusText),
     /// The command has this activity from here on.
-    #[serde(with = "crate::object::activity")]
     Activity(Activity),
     /// The notice was refused: nothing shows that its sender is a process of the run. Only the first few of a run.
     Refused {
@@ -27,6 +25,5 @@ pub enum Notified {
     },
     /// The command extends its limits of time: at least so long from the time of this report. It is reported where the
     /// server counts one.
-    #[serde(with = "crate::object::time")]
     Extends(Duration),
 }

@@ -5,7 +5,7 @@ use kennel_lifecycle::{
     Deadline, Exit, Leftovers, MemoryKills, Signal, StartFailure, StopCommand, StopInput,
     StopReason, StopStep, Stuck, TreeVerdict, Usage,
 };
-use kennel_linux::targets::RoundTarget;
+use kennel_linux::targets::{RoundTarget, SignalledProcess};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -81,19 +81,14 @@ pub enum Fact {
 #[serde(rename_all = "snake_case")]
 pub enum SignalResult {
     /// The signal reached the group, or every task.
-    #[serde(with = "crate::object::empty")]
     Done,
     /// No process is left to signal.
-    #[serde(with = "crate::object::empty")]
     Gone,
     /// Not every task was seen stopped in time; the stopped ones continue.
-    #[serde(with = "crate::object::processes")]
     Partial(Vec<Unstopped>),
     /// The call failed with this errno(3).
-    #[serde(with = "crate::object::errno")]
     Failed(i32),
     /// The keeper holds no such run.
-    #[serde(with = "crate::object::empty")]
     UnknownRun,
 }
 
@@ -104,4 +99,15 @@ pub struct Unstopped {
     pub pid: i32,
     /// The reason, in one plain sentence; empty where there are too many to check each.
     pub why: String,
+}
+
+/// Results of a signal to several processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalledProcesses {
+    /// Result for each, by rising process id.
+    pub signalled: Vec<SignalledProcess>,
+    /// Number of further processes that were signalled.
+    pub unlisted: u32,
+    /// The signal was for a foreground group, and the leader has no terminal with one: no process was signalled.
+    pub no_terminal: bool,
 }

@@ -24,13 +24,10 @@ pub struct Upgrade {
 #[serde(rename_all = "snake_case")]
 pub enum UpgradeState {
     /// The former server finishes its work.
-    #[serde(with = "crate::object::empty")]
     Leaving,
     /// A server of the new binary serves.
-    #[serde(with = "crate::object::empty")]
     Done,
     /// The new server did not get to serve, for this reason, and one of the former binary was started.
-    #[serde(with = "crate::object::why")]
     FellBack(String),
 }
 
@@ -39,10 +36,8 @@ pub enum UpgradeState {
 #[serde(rename_all = "snake_case")]
 pub enum UpgradeRefusal {
     /// Another upgrade is in progress.
-    #[serde(with = "crate::object::empty")]
     UnderWay,
     /// The service is shutting down.
-    #[serde(with = "crate::object::empty")]
     ShuttingDown,
     /// The binary failed the check. The server is untouched.
     Unfit {

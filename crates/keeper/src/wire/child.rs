@@ -34,26 +34,25 @@ pub(crate) fn encode(child: &ChildImage) -> io::Result<Vec<u8>> {
         env: child.env.len(),
         secrets: secrets.collect(),
     };
-    let mut raw: Vec<&[u8]> = Vec::with_capacity(4 + 2 * body.argv + 4 * body.env);
-    for text in [&child.executable, &child.cwd]
+    let texts = [&child.executable, &child.cwd]
         .into_iter()
-        .chain(&child.argv)
-    {
-        raw.extend([text.as_slice(), b"\0"]);
+        .chain(&child.argv);
+    let variables = || {
+        child
+            .env
+            .iter()
+            .map(|(name, value)| [name, value].map(String::as_bytes))
+    };
+    let mut all = texts
+        .clone()
+        .map(Vec::as_slice)
+        .chain(variables().flatten());
+    if all.any(|text| text.contains(&0)) {
+        let why = "a string has a NUL byte";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    for (name, value) in &child.env {
-        raw.extend([name.as_bytes(), b"=", value.as_bytes(), b"\0"]);
-    }
-    let strings = 2 + body.argv + body.env;
-    let has = raw
-        .iter()
-        .map(|part| part.iter().filter(|byte| **byte == 0).count());
-    if has.sum::<usize>() != strings {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "a string has a NUL byte",
-        ));
-    }
+    let mut raw: Vec<&[u8]> = texts.flat_map(|text| [text.as_slice(), b"\0"]).collect();
+    raw.extend(variables().flat_map(|[name, value]| [name, b"=", value, b"\0"]));
     raw.extend(child.secrets.iter().map(|secret| secret.value.expose()));
     envelope::seal(&body, &raw)
 }

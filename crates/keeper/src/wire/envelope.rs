@@ -44,7 +44,9 @@ pub(super) fn seal(body: &impl Serialize, raw: &[&[u8]]) -> io::Result<Vec<u8>> 
     bytes[4..HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
     // Grown once: no buffer that was given back has had bytes of secrets.
     bytes.reserve_exact(raw.iter().map(|part| part.len()).sum());
-    raw.iter().for_each(|part| bytes.extend_from_slice(part));
+    for part in raw {
+        bytes.extend_from_slice(part);
+    }
     Ok(bytes)
 }
 

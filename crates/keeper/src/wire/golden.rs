@@ -1,8 +1,8 @@
 //! Samples of all messages and files of runs: their forms, and wrong bytes near them.
 
 use super::{
-    Answer, FromShim, MEMBERS_LISTED_MAX, Message, PrepareRequest, ToKeeper, ToServer, ToShim,
-    WireExtend, WireListing, WireMember,
+    Answer, FromShim, Job, MEMBERS_LISTED_MAX, Message, Placement, PrepareRequest, ToKeeper,
+    ToServer, ToShim, WireExtend, WireListing, WireMember,
     adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
     decode, encode, envelope,
     handover::WireHeldRun,
@@ -12,11 +12,11 @@ use super::{
 use crate::client::{
     EndCause, ExtendResult, Extended, Fact, Fate, FormerServer, HeldPause, HelperEnd, Holding,
     Holds, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperInventory,
-    KeeperReport, MembershipEvidence, NoPty, Notified, Reaped, RoundTarget, SignalOutcome,
-    SignalTarget, SignalledProcess, SignalledProcesses, SocketSeen, StraySignal, Upgrade,
-    UpgradeRefusal, UpgradeState, Victim,
+    KeeperReport, MembershipEvidence, NoPty, Notified, Reaped, Recorded, RoundTarget,
+    SignalOutcome, SignalResult, SignalTarget, SignalledProcess, SignalledProcesses, SocketSeen,
+    StraySignal, Unstopped, Upgrade, UpgradeRefusal, UpgradeState, Victim,
 };
-use crate::held::HeldProcess;
+use crate::{exit_slots::ExitPlace, held::HeldProcess};
 use kennel_lifecycle::{
     Activity, CgroupIdentity, Containment, Countdown, Deadline, Exit, Gap, Held, HostIdentity,
     InputClosed, InputLedger, InputRefusal, InputWrite, KeeperEpoch, KnownWrite, LeaderExit,
@@ -26,16 +26,23 @@ use kennel_lifecycle::{
     StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason, StopStep, Stuck, StuckProcess,
     TerminalSize, Timestamp, TreeVerdict, Usage,
     ladder::{Action, Step, StopPlan},
-    recovery::ExitRecord,
+    recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
-use kennel_linux::spawn::{ChildImage, ChildSecret};
-use serde::{Serialize, de::DeserializeOwned};
+use kennel_linux::{
+    attributes::{Attributes, PrivatePlaces},
+    spawn::{ChildImage, ChildSecret},
+};
+use serde::{
+    Deserializer, Serialize,
+    de::{DeserializeOwned, Error, Visitor, value},
+    forward_to_deserialize_any,
+};
 use serde_json::Value;
 use std::{
     any::type_name,
     cell::RefCell,
     fmt::{Debug, Write},
-    fs, io,
+    fs,
     path::Path,
     time::Duration,
 };
@@ -105,7 +112,7 @@ fn check_file<T: Serialize + DeserializeOwned + PartialEq + Debug>(file: &T) {
 
 /// Other versions read them: a line of a version that was released never changes. `UPDATE=1` writes the files anew.
 #[test]
-fn messages_and_files_have_the_form_of_the_locks() {
+fn forms_match_the_lock_files() {
     LINES.set(Some([String::new(), String::new()]));
     requests_survive_wrong_bytes();
     input_messages_survive_wrong_bytes();
@@ -122,6 +129,9 @@ fn messages_and_files_have_the_form_of_the_locks() {
     handed_over_state_survives_wrong_bytes();
     shim_messages_survive_wrong_bytes();
     files_survive_wrong_bytes();
+    recovery_messages_survive_wrong_bytes();
+    refusals_survive_wrong_bytes();
+    job_messages_survive_wrong_bytes();
     let lines = LINES.take().expect("it was set");
     for (name, lines) in ["wire.lock", "disk.lock"].into_iter().zip(lines) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -699,7 +709,9 @@ fn shim_messages_survive_wrong_bytes() {
     check(&ToShim::Discard);
     let left = |since: Option<u64>| {
         let mut left = Countdown::new(Duration::from_millis(300));
-        since.into_iter().for_each(|since| left.run(since));
+        if let Some(since) = since {
+            left.run(since);
+        }
         left
     };
     let memory = WireMemory {
@@ -875,8 +887,207 @@ fn long_body_travels_in_a_sealed_file() {
     decode::<ToServer>(&bytes, &mut vec![open.into()]).expect_err("it is not sealed");
 }
 
+fn identity() -> RunIdentity {
+    RunIdentity {
+        command: process(200),
+        shim: process(100),
+        cgroup: None,
+        host: HostIdentity {
+            boot_id: "b".into(),
+            pidns_inode: 4,
+            init_start_ticks: Some(7),
+        },
+    }
+}
+
+fn failure() -> StartFailure {
+    StartFailure {
+        stage: StartStage::Exec,
+        errno: Some(2),
+        path: None,
+    }
+}
+
 #[test]
-fn messages_of_other_forms_are_broken_and_later_kinds_unknown() {
+fn recovery_messages_survive_wrong_bytes() {
+    let recorded = || Recorded {
+        run: run(5),
+        identity: identity(),
+        run_dir: "/r".into(),
+    };
+    check(&ToKeeper::Observe {
+        seq: 1,
+        recorded: recorded(),
+    });
+    check(&ToKeeper::EndOrphan {
+        seq: 1,
+        recorded: recorded(),
+        plan: plan(),
+    });
+    let RunIdentity { command, host, .. } = identity();
+    check(&ToKeeper::KeeperSeen {
+        seq: 1,
+        keeper: command,
+        host,
+    });
+    let answer = |answer| ToServer::Answer { seq: 1, answer };
+    check(&answer(Answer::Observed(Observation {
+        host: Host::Same,
+        exit_record: Some(ExitRecord::default()),
+        shim: Seen::Gone,
+        command: Seen::Unknown,
+        cgroup: CgroupSeen::Populated,
+        held: vec![7],
+        hints: vec![8],
+        namespace: Some(Seen::Same),
+        end_begun: true,
+        steps: vec![step()],
+        stuck: Stuck::default(),
+        at: Timestamp(300),
+    })));
+    check(&answer(Answer::Seen(Seen::Same)));
+}
+
+#[test]
+fn refusals_survive_wrong_bytes() {
+    check(&ToKeeper::Pause {
+        seq: 1,
+        run: run(5),
+    });
+    check(&ToKeeper::Resume {
+        seq: 1,
+        run: run(5),
+    });
+    let answer = |answer| ToServer::Answer { seq: 1, answer };
+    check(&answer(Answer::PrepareFailed(failure())));
+    check(&answer(Answer::Exhausted("x".into())));
+    for result in [
+        SignalResult::Done,
+        SignalResult::Gone,
+        SignalResult::Partial(vec![Unstopped {
+            pid: 7,
+            why: "w".into(),
+        }]),
+        SignalResult::Failed(1),
+        SignalResult::UnknownRun,
+    ] {
+        check(&answer(Answer::Signal(result)));
+    }
+    check(&answer(Answer::TooWeak(Held {
+        by: Containment::Subreaper,
+        gaps: vec![Gap::OwnerMayMove],
+    })));
+    check(&answer(Answer::NoInput));
+    check(&answer(Answer::OtherAttempt));
+    check(&answer(Answer::Helped(HelperEnd::Exited(Exit::Code(3)))));
+    check(&answer(Answer::Unknown));
+    let fact = |fact| reported(1, fact);
+    check(&fact(Fact::NotReleased));
+    check(&fact(Fact::Executed));
+    check(&fact(Fact::LeaderExited(Exit::Code(3))));
+    check(&fact(Fact::PauseExpired));
+    check(&fact(Fact::SignalSent {
+        signal: Signal::TERM,
+        targets: Some(2),
+        errno: None,
+    }));
+}
+
+#[test]
+fn job_messages_survive_wrong_bytes() {
+    let RunIdentity {
+        command,
+        shim,
+        host,
+        ..
+    } = identity();
+    let held = Held {
+        by: Containment::Subreaper,
+        gaps: Vec::new(),
+    };
+    check(&ToShim::Job(Box::new(Job {
+        run: run(5),
+        run_dir: "/r".into(),
+        policy: policy().into(),
+        cgroup: None,
+        placement: Placement::ByClone,
+        attributes: Attributes {
+            nice: Some(-5),
+            private: Some(PrivatePlaces {
+                closed: vec!["/k".into()],
+                ..PrivatePlaces::default()
+            }),
+            ..Attributes::default()
+        },
+        keepsake: Some(WireKeepsake { held, host }),
+        input: true,
+        notify: false,
+        terminal: false,
+        exit_slot: Some(ExitPlace {
+            offset: 2048,
+            half_bytes: 1024,
+        }),
+    })));
+    check(&FromShim::Prepared {
+        command,
+        shim,
+        init: Some(9),
+    });
+    check(&FromShim::PrepareFailed(failure()));
+    check(&FromShim::ExecFailed(failure()));
+}
+
+/// The names that a type gives to its deserializer.
+struct Kinds<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Kinds<'_> {
+    type Error = value::Error;
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        kinds: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, value::Error> {
+        *self.0 = kinds;
+        Err(value::Error::custom("only its names are wanted"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, value::Error> {
+        Err(value::Error::custom("no enum"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+#[test]
+fn each_kind_has_a_line() {
+    fn missing<T: DeserializeOwned>(before: &str) -> Vec<&'static str> {
+        let lock = include_str!("wire.lock");
+        let mut kinds: &[&str] = &[];
+        let _ = T::deserialize(Kinds(&mut kinds));
+        assert!(!kinds.is_empty());
+        let has_line = |kind: &&&str| lock.contains(&format!("{before}{{\"{kind}\":{{"));
+        kinds
+            .iter()
+            .filter(|kind| !has_line(kind))
+            .copied()
+            .collect()
+    }
+    let none: [&str; 0] = [];
+    assert_eq!(missing::<ToKeeper>("\"kind\":"), none);
+    assert_eq!(missing::<ToServer>("\"kind\":"), none);
+    assert_eq!(missing::<ToShim>("\"kind\":"), none);
+    assert_eq!(missing::<FromShim>("\"kind\":"), none);
+    assert_eq!(missing::<Answer>("\"answer\":"), none);
+    assert_eq!(missing::<Fact>("\"fact\":"), none);
+}
+
+#[test]
+fn broken_messages_differ_from_unknown_kinds() {
     let of = |flags: u8, body: &str| {
         let len = u8::try_from(body.len()).expect("it is short");
         [&[b'K', 1, flags, 0, len, 0, 0, 0], body.as_bytes()].concat()

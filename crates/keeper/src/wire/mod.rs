@@ -14,10 +14,11 @@ pub(crate) mod input;
 pub(crate) mod notes;
 pub(crate) mod policy;
 
-use crate::client::{KeeperInventory, Reaped, SignalledProcesses};
+use crate::exit_slots::ExitPlace;
 use crate::values::{
     ExtendResult, HelperEnd, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello,
-    Recorded, SignalResult, Upgrade, UpgradeRefusal, Victim,
+    KeeperInventory, Reaped, Recorded, SignalResult, SignalledProcesses, Upgrade, UpgradeRefusal,
+    Victim,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, ProcessIdentity, RunId,
@@ -31,11 +32,9 @@ use kennel_linux::{
     targets::{Holds, SignalTarget},
     terminal::NoPty,
 };
-use serde::{
-    Deserialize, Serialize,
-    de::{DeserializeOwned, IgnoredAny},
-};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
+    collections::BTreeMap,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
@@ -351,7 +350,7 @@ pub(crate) struct Job {
     /// Whether stdin becomes the controlling terminal.
     pub(crate) terminal: bool,
     /// The run's slot in its keeper's file of exit records.
-    pub(crate) exit_slot: Option<u32>,
+    pub(crate) exit_slot: Option<ExitPlace>,
 }
 
 /// Way in which a child gets into its control group.
@@ -410,11 +409,6 @@ pub(crate) enum FromShim {
 
 /// A message between two processes: a kind, by its name.
 pub(crate) trait Message: Serialize + DeserializeOwned {
-    /// Number of a request: it stands beside the kind too, so that a keeper which does not know the kind can answer.
-    fn seq(&self) -> Option<u64> {
-        None
-    }
-
     /// Bytes that travel behind its body.
     fn raw(&self) -> &[u8] {
         &[]
@@ -425,36 +419,6 @@ pub(crate) trait Message: Serialize + DeserializeOwned {
 }
 
 impl Message for ToKeeper {
-    fn seq(&self) -> Option<u64> {
-        match self {
-            Self::Prepare(request) => Some(request.seq),
-            Self::Extend(request) => Some(request.seq),
-            Self::Interrupt { seq, .. }
-            | Self::Pause { seq, .. }
-            | Self::Resume { seq, .. }
-            | Self::Observe { seq, .. }
-            | Self::EndOrphan { seq, .. }
-            | Self::KeeperSeen { seq, .. }
-            | Self::Signal { seq, .. }
-            | Self::Tree { seq, .. }
-            | Self::Inventory { seq }
-            | Self::Reap { seq, .. }
-            | Self::WasSent { seq, .. }
-            | Self::Upgrade { seq, .. }
-            | Self::Input { seq, .. }
-            | Self::Resize { seq, .. }
-            | Self::Help { seq, .. } => Some(*seq),
-            Self::Ready
-            | Self::Release { .. }
-            | Self::ShutGate { .. }
-            | Self::Stop { .. }
-            | Self::Acknowledge { .. }
-            | Self::KeepRest { .. }
-            | Self::Pong
-            | Self::Ping => None,
-        }
-    }
-
     fn raw(&self) -> &[u8] {
         match self {
             Self::Input {
@@ -483,16 +447,13 @@ impl Message for FromShim {}
 /// Body of a message.
 #[derive(Serialize, Deserialize)]
 struct Body<T> {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    seq: Option<u64>,
     kind: T,
 }
 
 /// Encodes a message: its bytes and, where its body is long, a file with that, which goes before its other descriptors.
 pub(crate) fn encode<T: Message>(message: &T) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let raw = message.raw();
-    let seq = message.seq();
-    let mut bytes = envelope::seal(&Body { seq, kind: message }, &[raw])?;
+    let mut bytes = envelope::seal(&Body { kind: message }, &[raw])?;
     let is_long = bytes.len() > MESSAGE_BYTES_MAX;
     let file = is_long.then(|| envelope::move_body(&mut bytes, raw.len()));
     Ok((bytes, file.transpose()?))
@@ -531,7 +492,7 @@ pub(crate) fn decode<T: Message>(bytes: &[u8], fds: &mut Vec<OwnedFd>) -> io::Re
         }
     };
     match read {
-        Ok(Body { mut kind, .. }) => {
+        Ok(Body { mut kind }) => {
             kind.set_raw(opened.raw);
             Ok(Some(kind))
         }
@@ -540,8 +501,13 @@ pub(crate) fn decode<T: Message>(bytes: &[u8], fds: &mut Vec<OwnedFd>) -> io::Re
     }
 }
 
-/// Returns the number of a request, also of one whose kind is not known.
+/// Returns the number of a request, also of one whose kind is not known: each has it under this name.
 pub(crate) fn seq_of(bytes: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Request {
+        seq: u64,
+    }
     let body = envelope::open(bytes).ok()?.body?;
-    serde_json::from_slice::<Body<IgnoredAny>>(body).ok()?.seq
+    let body: Body<BTreeMap<String, Request>> = serde_json::from_slice(body).ok()?;
+    body.kind.into_values().next().map(|request| request.seq)
 }

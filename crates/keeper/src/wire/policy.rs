@@ -83,17 +83,16 @@ impl TryFrom<Parts> for WirePolicy {
 
     fn try_from(parts: Parts) -> Result<Self, serde_json::Error> {
         let text = parts.text.get();
-        let (mut policy, is_whole) = match serde_json::from_str::<Policy>(text) {
-            Ok(policy) => (policy, true),
-            Err(_) => {
-                let mut values: Map<String, Value> = serde_json::from_str(text)?;
-                values.retain(|name, value| {
-                    let alone = Map::from_iter([(name.clone(), value.clone())]);
-                    Policy::deserialize(Value::Object(alone)).is_ok()
-                });
-                (Policy::deserialize(Value::Object(values))?, false)
-            }
-        };
+        let whole = serde_json::from_str::<Policy>(text);
+        let is_whole = whole.is_ok();
+        let mut policy = whole.or_else(|_| {
+            let mut values: Map<String, Value> = serde_json::from_str(text)?;
+            values.retain(|name, value| {
+                let alone = Map::from_iter([(name.clone(), value.clone())]);
+                Policy::deserialize(Value::Object(alone)).is_ok()
+            });
+            Policy::deserialize(Value::Object(values))
+        })?;
         policy.recovery = parts.recovery.or(policy.recovery);
         Ok(Self {
             parts,

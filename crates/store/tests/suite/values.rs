@@ -113,8 +113,8 @@ const UNREADABLE: [(u128, &str, [&str; 2]); 18] = [
     ),
     (
         1,
-        "containment_detail = '{\"by\":\"cgroup\",\"gaps\":[\"hole\"]}'",
-        ["containment_detail", "hole"],
+        "containment_detail = '{\"by\":\"cgroup\",\"gaps\":7}'",
+        ["containment_detail", "sequence"],
     ),
     (
         1,

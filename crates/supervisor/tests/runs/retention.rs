@@ -455,7 +455,7 @@ fn restored_store_gets_removals_again() {
 }
 
 #[test]
-fn unreadable_files_are_counted_until_their_run_is_removed() {
+fn unreadable_files_count_until_run_is_removed() {
     let lives = lives(KEEP_NONE);
     let run = run_id();
     let dir = lives.data_dir.path().join("unreadable");

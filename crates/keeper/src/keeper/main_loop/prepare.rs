@@ -2,6 +2,7 @@
 
 use super::{Keeper, Shim};
 use crate::{
+    exit_slots::ExitPlace,
     keeper::{
         groups::Group,
         run::{Outputs, Parts, Run, RunInput, RunNotices, is_exhaustion},
@@ -224,7 +225,7 @@ impl Keeper {
         request: &PrepareRequest,
         held: &Held,
         group: Option<&Group>,
-        (shim, exit_slot): (&OwnedFd, Option<u32>),
+        (shim, exit_slot): (&OwnedFd, Option<ExitPlace>),
         (child, gate, streams, notices): (&OwnedFd, &OwnedFd, &Streams, Option<&RunNotices>),
     ) -> io::Result<()> {
         let outlives = request.policy.recovery() == Recovery::Adopt;
