@@ -67,8 +67,8 @@ async fn limits_of_the_service_are_raised_or_named() {
     let run = must("spawn", client.spawn(sh(&script)).await);
     let run = must("wait", client.ended(&run.run_id).await);
     assert_eq!(run.reason(), "exited", "{run:?}");
-    let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let said = heard.text();
+    let output = must("stream", client.hear_all(&run.run_id, 0).await);
+    let said = output.text();
     assert_eq!(said.lines().next(), Some(BLOCKS.to_string().as_str()));
     assert_eq!(said.len() as u64, 4 + BEYOND_BLOCKS * 512);
 

@@ -9,6 +9,7 @@ use kennel_tests::{
 use std::{
     io::{Read as _, Write as _},
     net::TcpListener,
+    os::unix::process::ExitStatusExt as _,
     sync::{
         Arc,
         atomic::{AtomicU16, AtomicUsize, Ordering},

@@ -45,11 +45,14 @@ async fn assert_variables_are_of_its_user(kennel: &Kennel) {
         printed(kennel, with_user(sh(names))).await,
         "none none none none none"
     );
-    let mut nobody = with_user(sh(names)).env("USER", "mine");
-    let user = nobody.privileges.as_mut().and_then(|all| all.user.as_mut());
+    let mut with_entry = with_user(sh(names)).env("USER", "mine");
+    let user = with_entry
+        .privileges
+        .as_mut()
+        .and_then(|all| all.user.as_mut());
     user.expect("it has one").user_id = 65_534;
     let home = "/nonexistent mine nobody /usr/sbin/nologin none";
-    assert_eq!(printed(kennel, nobody).await, home);
+    assert_eq!(printed(kennel, with_entry).await, home);
     let user = format!("--user={UID}:{GID}");
     let words = [
         "run",

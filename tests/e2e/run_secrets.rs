@@ -210,11 +210,7 @@ async fn assert_line_ends_are_trimmed_or_noted(secrets: &Secrets, kennel: &Kenne
         };
         assert_eq!(printed, wanted);
         let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-        let warned = heard
-            .stations()
-            .iter()
-            .filter(|name| **name == "warning")
-            .count();
+        let warned = heard.warnings().len();
         assert_eq!(warned, usize::from(!trim_newline), "of the variable");
     }
 }

@@ -43,7 +43,9 @@ async fn keys_act_as_on_a_shells_child(kennel: &Kennel) {
     for flag in ["", "--tty"] {
         shell.clear().await;
         shell.types(&format!(
-            "for i in 1 2 3; do kennel run {flag} -- sh -c 'echo up; exec sleep 300'; done"
+            "for i in 1 2 3; do {} run {flag} -- sh -c 'echo up; exec sleep 300'; done",
+            // Within a function of the shell nothing ends the loop around it.
+            programs::kennel().display()
         ));
         shell.shows("up").await;
         shell.tmux.keys(&["C-c"]);

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn group_is_left_by_its_owner_or_root_alone() {
+    fn only_root_and_owner_may_leave_a_group() {
         let gaps = |host: &HostFacts, uid| {
             let mut policy = Policy::default();
             policy.privileges.user = Some(crate::RunUser {

@@ -77,7 +77,10 @@ mod tests {
             loop {
                 match read(&from, &mut buffer).expect("it can be read") {
                     0 => return ones,
-                    bytes => ones += buffer[..bytes].iter().filter(|byte| **byte == 1).count(),
+                    bytes => {
+                        let read = buffer[..bytes].iter();
+                        ones += read.map(|byte| usize::from(*byte)).sum::<usize>();
+                    }
                 }
             }
         });

@@ -363,7 +363,7 @@ async fn a_shutdown_stops_every_run_and_exits_clean() {
 }
 
 #[tokio::test]
-async fn grace_cut_by_shutdown_is_reported_to_its_run() {
+async fn grace_cut_by_shutdown_is_reported_to_run() {
     let stage = Stage::set(Nature::default()).await;
     let mut patient = call(None);
     patient.spec.policy.stop.grace = Some(Duration::from_mins(1));
@@ -392,13 +392,13 @@ async fn grace_cut_by_shutdown_is_reported_to_its_run() {
     }
     let words = "--shutdown-timeout cuts the grace period from 60 s to 8 s";
     assert_eq!(warnings, [words]);
-    assert_eq!(stage.exit.await.unwrap(), 0);
     let kill_after = |run| stage.plans(run).last().unwrap().kill_after;
     let seconds = Duration::from_secs;
     assert_eq!(
         [kill_after(patient), kill_after(other)],
         [seconds(8), seconds(1)]
     );
+    assert_eq!(stage.exit.await.unwrap(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -171,7 +171,7 @@ async fn get(
     let answered = exchange(stream, request, async |response| {
         let (head, body) = response.into_parts();
         if head.status != StatusCode::OK {
-            return Err(format!("the answer is {}", head.status));
+            return Err(format!("has answered {}", head.status));
         }
         Ok((collect(body, DOCUMENT_BYTES_MAX).await?, head.headers))
     });

@@ -96,6 +96,10 @@ fn matched(found: OutputMatch) -> pb::OutputMatch {
 }
 
 fn group(group: MatchGroup) -> pb::MatchGroup {
-    let MatchGroup { name, text } = group;
-    pb::MatchGroup { name, text }
+    let MatchGroup { name, text, is_cut } = group;
+    pb::MatchGroup {
+        name,
+        text,
+        truncated: is_cut,
+    }
 }

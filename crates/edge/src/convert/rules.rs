@@ -10,8 +10,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     Activity, Facets, LinePattern, LiveProbe as Live, Liveness, OutputRule, Policy, Readiness,
-    ReadyProbe, RuleAction, RuleOff, StateProbe, Violation, labels,
-    limits,
+    ReadyProbe, RuleAction, RuleOff, StateProbe, Violation, labels, limits,
 };
 use kennel_supervisor::LineMatcher;
 

@@ -237,14 +237,16 @@ impl Marks {
         if self.other_keys != 0 {
             let _ = write!(text, "\x1b[>4;{}m", self.other_keys);
         }
-        let [main, alternate] = self.keyboards.each_ref().map(|stack| {
-            let pushes = stack.iter().map(|flags| format!("\x1b[>{flags}u"));
-            pushes.collect::<String>()
-        });
-        text.push_str(&main);
-        if !alternate.is_empty() {
-            let _ = write!(text, "\x1b[?1047h{alternate}\x1b[?1047l");
+        // Each screen has its own.
+        for (stack, screen) in self.keyboards.iter().zip(["\x1b[?1047l", "\x1b[?1047h"]) {
+            if !stack.is_empty() {
+                text.push_str(screen);
+            }
+            for flags in stack {
+                let _ = write!(text, "\x1b[>{flags}u");
+            }
         }
+        text.push_str("\x1b[?1047l");
         if self.keypad {
             text.push_str("\x1b=");
         }

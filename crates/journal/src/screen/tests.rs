@@ -87,7 +87,7 @@ const EVERY_MODE: &[u8] =
     \x1b[>4;2m\x1b=\x1b[4 q\x1b[4;20h\x1b[?25;7l\x1b[?6h\x1b[2;5r\x1b[1;31m\x1b(0\x1b[2;4H";
 
 #[test]
-fn late_client_has_the_modes_of_keyboard_and_screen() {
+fn late_client_has_modes_of_keyboard_and_screen() {
     for leaves in [b"".as_slice(), b"\x1b[?1049h", b"\x1b[<u\x1b[=8;2u\x1b[>4m"] {
         let mut there = Screen::new(SIZE);
         there.feed(b"\x1b[?1049h\x1b[>1u\x1b[>5u\x1b[?1049l");

@@ -34,7 +34,7 @@ pub use service_manager::ServiceManager;
 
 use crate::{detached, exit_slots::ExitSlots, notify_place, values::KeeperHello};
 use groups::Groups;
-use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers, Resource};
+use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers, Resource, Rlimit};
 use kennel_linux::{
     attributes::{self, Inherited, PrivatePlaces, Protection},
     capability::{Capability, CapabilityName},
@@ -244,10 +244,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     detached::sweep(&config.data_dir);
     let node = data_dir::node_id(&config.data_dir)?;
     let epoch = data_dir::new_epoch().map_err(host("draw a name for this keeper"))?;
-    let raised = attributes::raise_own_limits().map_err(host("raise its own limits"))?;
-    let fatal = [Resource::FileSize, Resource::Cpu];
-    let unlimited = attributes::has_no_hard_limit(&fatal).map_err(host("read its own limits"))?;
-    unlimited.map_err(KeeperError::HardLimit)?;
+    let raised = raise_limits()?;
     let listening = config.listen.iter();
     let listening = listening.map(|address| Listening::new(address, &mut passed));
     let listening = listening.collect::<Result<Vec<_>, _>>()?;
@@ -331,6 +328,16 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     }
     crash_point!("keeper.adopted");
     keeper.run().map_err(host("wait for events"))
+}
+
+/// Raises this process's soft limits and returns those of before. Refuses hard ones under which it would be killed.
+fn raise_limits() -> Result<Vec<Rlimit>, KeeperError> {
+    let host = |step| move |source: io::Error| KeeperError::Host { step, source };
+    let raised = attributes::raise_own_limits().map_err(host("raise its own limits"))?;
+    let fatal = [Resource::FileSize, Resource::Cpu];
+    let unlimited = attributes::has_no_hard_limit(&fatal).map_err(host("read its own limits"))?;
+    unlimited.map_err(KeeperError::HardLimit)?;
+    Ok(raised)
 }
 
 /// Refuses limits of the node that this host cannot hold.

@@ -15,6 +15,7 @@ use std::{
     convert::Infallible,
     fmt::Write as _,
     future::poll_fn,
+    os::unix::process::ExitStatusExt as _,
     path::Path,
     pin::Pin,
     process::{Command, Output, Stdio},
@@ -134,7 +135,9 @@ impl FakeServer {
             for line in String::from_utf8(output.stderr).expect("UTF-8").lines() {
                 let _ = writeln!(text, "! {line}");
             }
-            let _ = writeln!(text, "-> {}", output.status.code().expect("no signal"));
+            let of_signal = output.status.signal().map(|signal| 128 + signal);
+            let code = output.status.code().or(of_signal).expect("one of both");
+            let _ = writeln!(text, "-> {code}");
         }
         text.replace(&self.address(), "unix:SOCKET")
     }

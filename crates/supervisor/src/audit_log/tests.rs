@@ -175,7 +175,7 @@ fn signalled(owner: &str, target: &str) -> TrailRecord {
 
 /// Signals to large trees of one principal, and refused calls of many strangers, fill a log.
 #[tokio::test]
-async fn full_log_keeps_lines_of_those_who_write_little() {
+async fn full_log_keeps_lines_of_small_writers() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");

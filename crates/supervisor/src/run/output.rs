@@ -23,7 +23,7 @@ use crate::{
     registry::floors::Floor,
 };
 use held::Held;
-use kennel_journal::{Boot, Dropped, Hub, Kind, Writer};
+use kennel_journal::{Boot, Dropped, Hub, Writer};
 use kennel_keeper::client::Outputs;
 use kennel_lifecycle::{
     Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
@@ -368,12 +368,6 @@ impl Output {
         self.unindexed != [0, 0]
             || !self.pending.is_empty()
             || self.writer.dropped() != Dropped::default()
-    }
-
-    /// Returns the bound of the run's output where its other events alone have reached that.
-    pub(crate) fn full_of_events(&self) -> Option<u64> {
-        let most = self.writer.bound().max_bytes;
-        (self.writer.len(Kind::Lifecycle) >= most).then_some(most)
     }
 
     /// Appends an entry to the journal, or queues it until the disk takes it.

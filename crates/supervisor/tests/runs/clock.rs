@@ -14,20 +14,20 @@ const HOUR_US: i64 = 3_600_000_000;
 /// finds the clock as the first did. Returns the times that `end` takes in the last one.
 fn over_settings(
     nature: impl Fn() -> Nature,
-    begin: impl AsyncFn(&Stage),
-    end: impl AsyncFn(&Stage),
+    begin: &impl AsyncFn(&Stage),
+    end: &impl AsyncFn(&Stage),
 ) -> Vec<Duration> {
     let took = [HOUR_US, -HOUR_US].into_iter().map(|ahead| {
         clock::AHEAD.set(0);
         let lives = Lives::of(nature());
-        lives.live(&begin);
+        lives.live(begin);
         clock::AHEAD.set(ahead);
         lives.world.state.lock().unwrap().nature = Nature::default();
         lives.live(async |_| ());
         lives.live_long(async |stage| {
-            let began = Instant::now();
+            let start = Instant::now();
             end(stage).await;
-            began.elapsed()
+            start.elapsed()
         })
     });
     took.collect()
@@ -66,7 +66,7 @@ fn next_attempt_waits_as_long_as_its_policy() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    assert_whole(&over_settings(crashing, begin, async |stage| {
+    assert_whole(&over_settings(crashing, &begin, &async |stage| {
         while wait_state(stage).await != RunState::Running {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -84,7 +84,7 @@ fn silence_is_counted_without_settings_of_the_clock() {
         call.spec.policy.timeouts.inactivity = Some(LIMIT);
         spawn(stage, call).await;
     };
-    assert_whole(&over_settings(Nature::default, begin, async |stage| {
+    assert_whole(&over_settings(Nature::default, &begin, &async |stage| {
         wait(stage, Condition::Ended).await;
     }));
 }
@@ -101,7 +101,7 @@ fn drain_has_its_deadline_despite_settings() {
         };
         stage.supervisor.drain(drain).await.unwrap();
     };
-    assert_whole(&over_settings(Nature::default, begin, async |stage| {
+    assert_whole(&over_settings(Nature::default, &begin, &async |stage| {
         wait(stage, Condition::Ended).await;
     }));
 }
@@ -119,7 +119,7 @@ fn start_is_counted_without_settings_of_the_clock() {
         }));
         spawn(stage, call).await;
     };
-    over_settings(Nature::default, begin, async |stage| {
+    over_settings(Nature::default, &begin, &async |stage| {
         tokio::time::sleep(LIMIT / 2).await;
         stage.writes(run_id(), b"ready\n");
         let run = wait(stage, Condition::Ready).await;

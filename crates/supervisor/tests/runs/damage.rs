@@ -36,10 +36,15 @@ fn readers_learn_the_bytes_that_a_damaged_index_lost() {
         let last = events.last().unwrap().seq;
         for cut in (0..whole.len()).step_by(18) {
             fs::write(&index, &whole[..cut]).unwrap();
-            assert_all_is_accounted_for(stage, &format!("cut at {cut}"), last).await;
+            Box::pin(assert_all_is_accounted_for(
+                stage,
+                &format!("cut at {cut}"),
+                last,
+            ))
+            .await;
         }
         fs::remove_file(&index).unwrap();
-        assert_all_is_accounted_for(stage, "removed", last).await;
+        Box::pin(assert_all_is_accounted_for(stage, "removed", last)).await;
         restore(&index, &whole);
         let whole = output_from(stage, OutputRange::Ends { head: 1, tail: 1 }).await;
         assert_eq!(whole, (2, 0, BYTES - 2));
@@ -93,10 +98,13 @@ async fn assert_all_is_accounted_for(stage: &Stage, damage: &str, last: u64) {
         let (_, missing) = bytes(&read(stage, Position::After(at), None).await);
         assert!(missing <= BYTES, "{damage}: after {seq}");
     }
+    let pattern = LinePattern::Literal("none".into());
+    let compile = move |memory: &mut _| LineMatcher::new(&pattern, memory);
+    let compiled = stage.supervisor.owner_turn(&"uid:0".into(), compile).await;
     let waited = stage.supervisor.wait_output(
         OutputWait {
             run: run_id(),
-            matcher: LineMatcher::new(&LinePattern::Literal("none".into())).unwrap(),
+            matcher: compiled.unwrap().unwrap(),
             streams: [true; 2],
             after_seq: 0,
             line_bytes_max: 1 << 16,

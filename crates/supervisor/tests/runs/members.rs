@@ -108,7 +108,7 @@ async fn signal_to_paused_or_ended_run_is_refused() {
 }
 
 #[tokio::test]
-async fn refusal_has_the_state_for_which_it_was_refused() {
+async fn refusal_names_state_at_its_decision() {
     let (stage, run) = running().await;
     stage.supervisor.pause(run).await.unwrap();
     stage.world.signals_held.send_replace(true);

@@ -555,7 +555,7 @@ async fn slow_rules_hold_up_no_call() {
 
 /// A part of a value is another value.
 #[tokio::test]
-async fn group_that_does_not_fit_is_left_out_with_a_warning() {
+async fn oversized_group_is_left_out_with_a_warning() {
     let stage = Stage::set(Nature::default()).await;
     let mut call = call(Some(run_id()));
     let captures = [("id", "/id"), ("list", "/list")];

@@ -330,7 +330,13 @@ fn large_tree_is_paused_in_slices() {
     assert!(matches!(run.pause, Pause::Stopped { .. }));
     let state = |child: &Sleeper| procfs::stat(child.pid()).map(|stat| stat.state);
     assert!(children.iter().all(|child| state(child).ok() == Some(b'T')));
-    assert_eq!(crate::held::read(dir.path()).processes.len(), 40);
+    assert_eq!(
+        crate::held::read(dir.path())
+            .expect("own file")
+            .processes
+            .len(),
+        40
+    );
     run.resume(2);
     assert_eq!(answers(&run), [1, 2]);
     assert!(children.iter().all(|child| state(child).ok() != Some(b'T')));
@@ -338,7 +344,7 @@ fn large_tree_is_paused_in_slices() {
 
 /// The exit of the leader, which the signal causes, is reported after it, with the next rung after that.
 #[test]
-fn rung_of_a_large_tree_is_sent_in_slices() {
+fn large_tree_gets_a_rung_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
     let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
     let mut run = running(dir.path(), pidfd(&children[0]));

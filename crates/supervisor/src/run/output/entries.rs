@@ -12,6 +12,12 @@ use std::io;
 const LATE_BYTES_MAX: u64 = 16 * 1024;
 
 impl Output {
+    /// Returns the bound of the run's output where its other events alone have reached that.
+    pub(crate) fn full_of_events(&self) -> Option<u64> {
+        let most = self.writer.bound().max_bytes;
+        (self.writer.len(Kind::Lifecycle) >= most).then_some(most)
+    }
+
     /// Appends an entry to the journal, or counts it where the events of the run have reached their bound.
     pub(super) fn put(&mut self, line: &PendingLine) -> io::Result<()> {
         match self.full_of_events() {

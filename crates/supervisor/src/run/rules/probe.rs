@@ -109,28 +109,29 @@ impl Probing {
 
     /// Asks the first server of the run that accepts a connection.
     async fn ask(&mut self, port: u16) -> io::Result<()> {
-        let mut last = io::Error::other("no address");
+        let mut why = None;
         for address in LOOPBACK.map(|address| SocketAddr::new(address, port)) {
             let connected = TcpStream::connect(address).await;
-            // A socket that accepts a connection is in the tables read after it.
             let stream = match connected {
-                Ok(stream) => self.is_own(address).await.map(|()| stream),
-                Err(error) => Err(error),
-            };
-            let answer = match (stream, &self.server) {
-                (Err(error), _) => {
-                    last = error;
+                Ok(stream) => stream,
+                Err(error) => {
+                    why.get_or_insert(error);
                     continue;
                 }
-                (Ok(stream), StateProbe::Http { path, .. }) => self.health.get(stream, path).await,
-                (Ok(_), StateProbe::Grpc { service, .. }) => {
-                    self.health.check(address, service).await
-                }
-                (Ok(_), StateProbe::Tcp(_) | StateProbe::Exec(_)) => Ok(()),
+            };
+            // A socket that accepts a connection is in the tables read after it.
+            if let Err(error) = self.is_own(address).await {
+                why = Some(error);
+                continue;
+            }
+            let answer = match &self.server {
+                StateProbe::Http { path, .. } => self.health.get(stream, path).await,
+                StateProbe::Grpc { service, .. } => self.health.check(address, service).await,
+                StateProbe::Tcp(_) | StateProbe::Exec(_) => Ok(()),
             };
             return answer.map_err(io::Error::other);
         }
-        Err(last)
+        Err(why.unwrap_or_else(|| io::Error::other("no address")))
     }
 
     /// Requires that a process of the run listens there. A listener that cannot be seen counts as the run's.
