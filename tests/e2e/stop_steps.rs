@@ -141,7 +141,7 @@ async fn dead_server_changes_nothing_of_a_stop() {
         step(input("b\n"), Duration::from_secs(1)),
         step(close(), WAIT),
     ];
-    let longest = longest_accepted(&mut client).await;
+    let long = with_long_steps(&mut client).await;
     let spec = with(sh(LISTENS).open_input(), steps).grace(Duration::from_secs(20));
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_up(&run).await;
@@ -150,7 +150,7 @@ async fn dead_server_changes_nothing_of_a_stop() {
     client.hear_text(&run, "got a\n").await;
     kennel.kill_server();
     let mut client = kennel.client().await;
-    let live = must("get", client.get(&longest).await);
+    let live = must("get", client.get(&long).await);
     assert_eq!(live.state(), RunState::Running);
     let run = must("wait", client.ended(&run).await);
     assert_eq!((run.reason(), run.code()), ("aborted", Some(5)));
@@ -158,27 +158,20 @@ async fn dead_server_changes_nothing_of_a_stop() {
     assert_eq!(heard, "up\ngot a\ngot b\neof\nterm\n");
     assert_eq!(inputs(&run), [(Some(2), 2), (Some(2), 2), (None, 0)]);
     let at_once = Some(Duration::ZERO);
-    let aborted = client.abort_with(&longest, at_once, pb::AbortWait::None);
+    let aborted = client.abort_with(&long, at_once, pb::AbortWait::None);
     must("abort", aborted.await);
-    let ended = must("wait", client.ended(&longest).await);
+    let ended = must("wait", client.ended(&long).await);
     assert_eq!(ended.reason(), "aborted");
 }
 
-/// Returns a run with the longest steps that are accepted. The policy of a run is in each message that hands it over:
-/// what is accepted fits there.
-async fn longest_accepted(client: &mut Client) -> String {
-    let of = |bytes: usize| {
-        let command = pb::stop_action::Exec {
-            args: vec!["true".into(), "x".repeat(bytes)],
-        };
-        let steps = vec![step(Action::Exec(command), Duration::from_millis(1)); 16];
-        with(argv(&["sleep", "600"]), steps)
+/// Returns a run whose steps are longer than one message: its policy is handed over in a file.
+async fn with_long_steps(client: &mut Client) -> String {
+    let command = pb::stop_action::Exec {
+        args: vec!["true".into(), "x".repeat(4092)],
     };
-    let refused = client.spawn(of(3000)).await.expect_err("it is too large");
-    let refused = complaint(&refused);
-    assert_eq!(refused.reason, "INVALID_FIELD");
-    assert_eq!(refused.fields, ["spec.stop.steps"]);
-    must("spawn", client.spawn(of(2500)).await).run_id
+    let steps = vec![step(Action::Exec(command), Duration::from_millis(1)); 16];
+    let spec = with(argv(&["sleep", "600"]), steps);
+    must("spawn", client.spawn(spec).await).run_id
 }
 
 /// The shim carries out the signals, waits and commands of its plan; the standard input of its run ended with the keeper.

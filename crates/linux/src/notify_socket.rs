@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_that_was_reaped_is_known_by_its_group_alone() {
+    fn reaped_sender_is_known_by_its_group() {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = NotifySocket::bind(dir.path(), "notify", None).expect("bound");
         let path = dir.path().join("notify").display().to_string();

@@ -17,7 +17,7 @@ const BYTES: u64 = (LINES * LINE_BYTES) as u64;
 const TIDIED: Duration = Duration::from_secs(20);
 
 #[test]
-fn readers_learn_the_bytes_that_a_damaged_index_lost() {
+fn damaged_index_hides_no_missing_bytes() {
     let output = format!("{}\n", "x".repeat(LINE_BYTES - 1)).repeat(LINES);
     let lives = Lives::of(Nature {
         output: output.into_bytes(),
