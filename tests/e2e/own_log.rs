@@ -209,6 +209,7 @@ async fn lives(kennel: &Kennel, run: &pb::Run) {
 
 /// Goes through the situations of a service with this standard error and this form of lines.
 async fn cells(stderr: Stderr, format: &'static str) {
+    eprintln!("scene {stderr:?} {format}");
     let (near, far) = stderr.open();
     let mut service = Service::start(near, format).await;
     let mut client = service.kennel.client().await;
@@ -261,17 +262,19 @@ fn refused(service: &Service) -> Child {
     second.spawn().expect("it starts")
 }
 
+/// Places of standard error, each with the form of lines there in `make test` and in `make soak`.
+const SCENES: [(Stderr, &str, &str); 5] = [
+    (Stderr::PipeFull, "text", "json"),
+    (Stderr::ReaderGone, "json", "text"),
+    (Stderr::TerminalStopped, "json", "text"),
+    (Stderr::TerminalGone, "text", "json"),
+    (Stderr::FullDisk, "text", "json"),
+];
+
 /// One after the other: a start reaps zombies, and would take the exits of another one's commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn standard_error_that_takes_nothing_stops_nothing() {
-    for (stderr, format) in [
-        (Stderr::PipeFull, "text"),
-        (Stderr::ReaderGone, "json"),
-        (Stderr::TerminalStopped, "json"),
-        (Stderr::TerminalGone, "text"),
-        (Stderr::FullDisk, "text"),
-    ] {
-        eprintln!("scene {stderr:?} {format}");
+    for (stderr, format, _) in SCENES {
         Box::pin(cells(stderr, format)).await;
     }
 }
@@ -279,14 +282,7 @@ async fn standard_error_that_takes_nothing_stops_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the other half of the table: `make soak` runs it"]
 async fn standard_error_in_the_other_form_stops_nothing() {
-    for (stderr, format) in [
-        (Stderr::PipeFull, "json"),
-        (Stderr::ReaderGone, "text"),
-        (Stderr::TerminalStopped, "text"),
-        (Stderr::TerminalGone, "json"),
-        (Stderr::FullDisk, "json"),
-    ] {
-        eprintln!("scene {stderr:?} {format}");
+    for (stderr, _, format) in SCENES {
         Box::pin(cells(stderr, format)).await;
     }
 }

@@ -47,6 +47,23 @@ async fn replaced(kennel: &Kennel, generation: i64) -> pb::ServerInfo {
     .await
 }
 
+/// Starts a run with processes of several kinds.
+async fn mixed_tree(client: &mut Client) -> pb::Run {
+    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    client.hear_up(&run.run_id).await;
+    run
+}
+
+/// Returns the run as it is now.
+async fn assert_lives_on(client: &mut Client, run: &pb::Run) -> pb::Run {
+    let again = must("get", client.get(&run.run_id).await);
+    assert_eq!(
+        (again.state(), again.lasting()),
+        (RunState::Running, run.lasting())
+    );
+    again
+}
+
 async fn info(kennel: &Kennel) -> pb::ServerInfo {
     kennel
         .client()
@@ -94,11 +111,7 @@ async fn a_run_does_not_notice_an_upgrade() {
     assert!(!kennel.log().contains("WARN"), "{}", kennel.log());
 
     let mut client = kennel.client().await;
-    let again = must("get", client.get(&run.run_id).await);
-    assert_eq!(
-        (again.state(), again.lasting()),
-        (RunState::Running, run.lasting())
-    );
+    let again = assert_lives_on(&mut client, &run).await;
     assert_eq!(again.time_limits, extended);
     assert!(leader.is_alive());
     let run = must("abort", client.abort(&run.run_id).await);
@@ -246,8 +259,7 @@ async fn silent_binary_is_given_up_with_its_processes() {
 async fn new_server_not_serving_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
-    client.hear_up(&run.run_id).await;
+    let run = mixed_tree(&mut client).await;
     let real = programs::kennel().display().to_string();
     // It dies at once; it exits with success; it never gets so far and counts as hung.
     for (dies, how) in [
@@ -277,11 +289,7 @@ async fn new_server_not_serving_yields_to_former() {
         assert_eq!(kennel.log().matches(how).count(), 1, "{}", kennel.log());
     }
     let mut client = kennel.client().await;
-    let again = must("get", client.get(&run.run_id).await);
-    assert_eq!(
-        (again.state(), again.lasting()),
-        (RunState::Running, run.lasting())
-    );
+    assert_lives_on(&mut client, &run).await;
     kennel.install(&programs::kennel());
     let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
     assert!(output.status.success(), "{output:?}");
@@ -291,8 +299,7 @@ async fn new_server_not_serving_yields_to_former() {
 async fn new_server_dying_when_ready_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
-    client.hear_up(&run.run_id).await;
+    let run = mixed_tree(&mut client).await;
     let real = programs::kennel().display().to_string();
     // It is killed, as by the kernel for lack of memory, and it panics; right after it has reported that it serves.
     for (dies, how) in [
@@ -316,11 +323,7 @@ async fn new_server_dying_when_ready_yields_to_former() {
         assert!(after.former_server.expect("there was one").served);
         client = kennel.client().await;
     }
-    let again = must("get", client.get(&run.run_id).await);
-    assert_eq!(
-        (again.state(), again.lasting()),
-        (RunState::Running, run.lasting())
-    );
+    assert_lives_on(&mut client, &run).await;
     must("abort", client.abort(&run.run_id).await);
 }
 
@@ -333,15 +336,10 @@ async fn upgrade_ends_no_run_under_any_policy() {
     })
     .await;
     let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
-    client.hear_up(&run.run_id).await;
+    let run = mixed_tree(&mut client).await;
     let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
     assert!(output.status.success(), "{output:?}");
-    let again = must("get", kennel.client().await.get(&run.run_id).await);
-    assert_eq!(
-        (again.state(), again.lasting()),
-        (RunState::Running, run.lasting())
-    );
+    assert_lives_on(&mut kennel.client().await, &run).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

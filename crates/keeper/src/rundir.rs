@@ -337,7 +337,7 @@ mod tests {
     }
 
     /// Does it as an ordinary user: root may read and change what its owner may not.
-    fn as_ordinary_user(work: impl FnOnce() + Send + 'static) {
+    fn on_thread_of_ordinary_user(work: impl FnOnce() + Send + 'static) {
         let work = move || {
             // Of this thread alone, and with it go the capabilities for files.
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn closed_directories_are_removed() {
-        as_ordinary_user(|| {
+        on_thread_of_ordinary_user(|| {
             for whole in [false, true] {
                 let data = tempfile::tempdir().expect("a directory");
                 let run = RunId::from_u128(7);

@@ -669,16 +669,7 @@ fn terminal_messages_survive_wrong_bytes() {
 fn handed_over_state_survives_wrong_bytes() {
     let run = WireHeldRun {
         run: run(5),
-        identity: RunIdentity {
-            command: process(200),
-            shim: process(100),
-            cgroup: None,
-            host: HostIdentity {
-                boot_id: "b".into(),
-                pidns_inode: 4,
-                init_start_ticks: Some(7),
-            },
-        },
+        identity: identity(),
         held: Held {
             by: Containment::Subreaper,
             gaps: Vec::new(),

@@ -38,10 +38,11 @@ impl PostgresServer {
             .tempdir()
             .map_err(io_error("make a directory"))?;
         let ini = dir.path().join("pgbouncer.ini");
+        // Sessions of a database that a case has left are closed: each case has one of its own, and the server a bound.
         let text = format!(
             "[databases]\n* = host={cluster} user=postgres\n[pgbouncer]\nlisten_addr =\nlisten_port = {PORT}\n\
              unix_socket_dir = {own}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 3\n\
-             server_round_robin = 1\n{settings}\n",
+             server_round_robin = 1\nserver_idle_timeout = 2\n{settings}\n",
             cluster = cluster.display(),
             own = dir.path().display(),
         );

@@ -275,14 +275,20 @@ fn step(run: &mut Run, now: u64) {
     }
 }
 
+/// Returns a run whose leader and 39 more processes live, below this process in the place of its shim.
+fn with_large_tree(dir: &Path) -> (Run, Vec<Sleeper>) {
+    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
+    let mut run = running(dir, pidfd(&children[0]));
+    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
+    run.outgoing.clear();
+    (run, children)
+}
+
 /// The loop serves others between the slices. Lists that are asked for meanwhile are one list, and a newer one.
 #[test]
 fn large_tree_is_listed_and_signalled_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
-    let mut run = running(dir.path(), pidfd(&children[0]));
-    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
-    run.outgoing.clear();
+    let (mut run, _children) = with_large_tree(dir.path());
     run.list(1, 0);
     run.list(2, 0);
     run.signal(3, Signal::CONT, SignalTarget::Tree, Some("a"), 0);
@@ -309,10 +315,7 @@ fn large_tree_is_listed_and_signalled_in_slices() {
 #[test]
 fn large_tree_is_paused_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
-    let mut run = running(dir.path(), pidfd(&children[0]));
-    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
-    run.outgoing.clear();
+    let (mut run, children) = with_large_tree(dir.path());
     run.pause(1, 0);
     let (mut slices, mut now) = (1, 0);
     while answers(&run).is_empty() {
@@ -346,10 +349,7 @@ fn large_tree_is_paused_in_slices() {
 #[test]
 fn large_tree_gets_a_rung_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
-    let mut run = running(dir.path(), pidfd(&children[0]));
-    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
-    run.outgoing.clear();
+    let (mut run, _children) = with_large_tree(dir.path());
     run.pause(1, 0);
     run.stop(&StopPlan::abort(Duration::from_secs(5)), 0);
     run.step(0);
@@ -387,10 +387,7 @@ fn large_tree_gets_a_rung_in_slices() {
 #[test]
 fn processes_of_a_leader_are_listed_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
-    let mut run = running(dir.path(), pidfd(&children[0]));
-    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
-    run.outgoing.clear();
+    let (mut run, _children) = with_large_tree(dir.path());
     let left_by_leader = FromShim::Exited {
         at_us: 0,
         exit: Exit::Code(0),
