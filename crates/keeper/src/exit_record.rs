@@ -147,7 +147,7 @@ mod tests {
         Exit, Leftover, Leftovers, Proof, Signal, TreeVerdict, limits::LEFTOVERS_LISTED_MAX,
     };
     use nix::sys::stat::Mode;
-    use std::fs;
+    use std::{collections::BTreeSet, fs};
 
     fn run() -> RunId {
         RunId::from_u128(7)
@@ -315,7 +315,7 @@ mod tests {
         let mut next = ExitSlots::open(data.path(), "next".to_owned());
         next.settle(|run, bytes| keep(&crate::rundir::path(data.path(), run), bytes));
         assert!(!data.path().join("exits/epoch").exists());
-        let kept = unreadable::sweep(data.path());
+        let kept = unreadable::sweep(data.path(), &mut BTreeSet::new());
         let kept = kept.first().expect("one is there");
         assert_eq!(
             fs::read(&kept.path).expect("it is there"),

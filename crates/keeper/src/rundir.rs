@@ -9,7 +9,7 @@ use nix::{
     errno::Errno,
     fcntl::{AT_FDCWD, AtFlags, renameat},
     libc::dev_t,
-    sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat, fstatat, mkdirat},
+    sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat, mkdirat},
     unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
@@ -208,7 +208,7 @@ impl Removal {
             Err(Errno::ENOENT) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         };
-        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
+        if !is_dir(&found) {
             return gone_is_fine(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir));
         }
         // A mount point shows the device of the mounted file system; rmdir gives EBUSY for a bind mount of the same
@@ -216,7 +216,7 @@ impl Removal {
         if found.st_dev != self.device {
             return Err(Errno::EXDEV.into());
         }
-        open_up(parent, name);
+        give_owner_all(parent, name, &found);
         if let (true, Some(top)) = (depth >= DEPTH_MAX, &self.top) {
             renameat(parent, name, top, format!(".{}", found.st_ino).as_str())?;
             self.moved += 1;
@@ -247,14 +247,24 @@ impl Removal {
 
 /// Lets the owner of a directory read and change it; a link is not followed. Where that is refused, what follows fails.
 fn open_up(parent: BorrowedFd<'_>, name: &(impl NixPath + ?Sized)) {
-    if let Ok(found) = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        let mode = Mode::from_bits_truncate(found.st_mode);
-        let is_dir = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
-        if is_dir && !mode.contains(Mode::S_IRWXU) {
-            let no_follow = FchmodatFlags::NoFollowSymlink;
-            let _ = fchmodat(parent, name, mode | Mode::S_IRWXU, no_follow);
-        }
+    if let Ok(found) = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        && is_dir(&found)
+    {
+        give_owner_all(parent, name, &found);
     }
+}
+
+/// Does the same for a directory that was found there.
+fn give_owner_all(parent: BorrowedFd<'_>, name: &(impl NixPath + ?Sized), found: &FileStat) {
+    let mode = Mode::from_bits_truncate(found.st_mode);
+    if !mode.contains(Mode::S_IRWXU) {
+        let no_follow = FchmodatFlags::NoFollowSymlink;
+        let _ = fchmodat(parent, name, mode | Mode::S_IRWXU, no_follow);
+    }
+}
+
+fn is_dir(found: &FileStat) -> bool {
+    SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR
 }
 
 fn gone_is_fine(removed: nix::Result<()>) -> io::Result<()> {

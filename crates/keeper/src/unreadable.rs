@@ -10,6 +10,7 @@ use kennel_lifecycle::RunId;
 use kennel_linux::{clock, own_file};
 use serde::de::DeserializeOwned;
 use std::{
+    collections::BTreeSet,
     ffi::{CStr, OsStr},
     fs::{self, File, Permissions},
     io::{self, Read},
@@ -115,22 +116,29 @@ pub fn count(data_dir: &Path) -> usize {
     list(data_dir).len()
 }
 
-/// Removes the oldest files beyond the bound, and returns the others, the newest first, each with its reason by this
-/// version.
-#[must_use]
-pub fn sweep(data_dir: &Path) -> Vec<Unreadable> {
-    let mut all = 0;
-    let kept = list(data_dir).into_iter().filter_map(|(_, name, bytes)| {
+/// Removes the oldest files beyond the bound. Returns those of the others that are not `known`, the newest first, each
+/// with its reason by this version: only these are read. All that stay are known from then on.
+pub fn sweep(data_dir: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Unreadable> {
+    let (mut all, mut kept, mut found) = (0, BTreeSet::new(), Vec::new());
+    for (_, name, bytes) in list(data_dir) {
         let path = data_dir.join(DIR).join(&name);
         all += bytes;
         if all > BYTES_MAX {
             let _ = fs::remove_file(&path);
-            return None;
+            continue;
         }
-        let why = reason(&path, name.split('-').nth(1)?);
-        Some(Unreadable { path, bytes, why })
-    });
-    kept.collect()
+        let Some(what) = name.split('-').nth(1) else {
+            continue;
+        };
+        if !known.contains(&path) {
+            let why = reason(&path, what);
+            let path = path.clone();
+            found.push(Unreadable { path, bytes, why });
+        }
+        kept.insert(path);
+    }
+    *known = kept;
+    found
 }
 
 /// Removes the files of a run.
@@ -188,7 +196,9 @@ mod tests {
         let found = read_note(&run_dir).expect_err("it is too long");
         assert!(found.why.contains("longer than"), "{found}");
 
-        let kept = sweep(data.path());
+        let mut known = BTreeSet::new();
+        let kept = sweep(data.path(), &mut known);
+        assert_eq!(sweep(data.path(), &mut known), [], "each is told once");
         assert_eq!((kept.len(), count(data.path())), (2, 2));
         let one = kept.iter().find(|one| one.bytes == 300).expect("the first");
         let mode = fs::metadata(&one.path)
@@ -215,7 +225,10 @@ mod tests {
             let file = File::create(dir.join(format!("{run}-exit-{time}"))).expect("a file");
             file.set_len(BYTES_MAX / 2).expect("a sparse one");
         }
-        let kept: Vec<PathBuf> = sweep(data.path()).into_iter().map(|one| one.path).collect();
+        let kept: Vec<PathBuf> = sweep(data.path(), &mut BTreeSet::new())
+            .into_iter()
+            .map(|one| one.path)
+            .collect();
         assert_eq!(
             kept,
             [3, 2].map(|time| dir.join(format!("{run}-exit-{time}")))

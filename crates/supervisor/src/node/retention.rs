@@ -62,7 +62,7 @@ struct SweepState {
     /// Checks left until consumers are removed.
     consumers_in: u32,
     /// Unreadable files that were logged.
-    unreadable: HashSet<PathBuf>,
+    unreadable: BTreeSet<PathBuf>,
 }
 
 /// Result for one run.
@@ -104,15 +104,14 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
 /// bound.
 async fn report_unreadable(shared: &Shared, sweep: &mut SweepState) {
     let data_dir = shared.config.data_dir.clone();
-    let found = blocking(move || unreadable::sweep(&data_dir)).await;
-    let found = found.unwrap_or_default();
-    for one in &found {
-        if !sweep.unreadable.contains(&one.path) {
-            let (path, bytes, why) = (one.path.display(), one.bytes, &one.why);
-            tracing::error!(%path, bytes, %why, "cannot read a file of a run, keeping it aside");
-        }
+    let mut logged = std::mem::take(&mut sweep.unreadable);
+    let found = blocking(move || (unreadable::sweep(&data_dir, &mut logged), logged)).await;
+    let (found, logged) = found.unwrap_or_default();
+    for one in found {
+        let (path, bytes, why) = (one.path.display(), one.bytes, &one.why);
+        tracing::error!(%path, bytes, %why, "cannot read a file of a run, keeping it aside");
     }
-    sweep.unreadable = found.into_iter().map(|one| one.path).collect();
+    sweep.unreadable = logged;
 }
 
 /// Continues what was begun, then removes what exceeds the limits. The error says what failed.
