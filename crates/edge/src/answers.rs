@@ -1,7 +1,8 @@
-//! Reasons for every error: a panic of a handler becomes an answer, and the transport's own errors, before a handler
-//! gets the request, get a reason.
+//! Reasons for every error: a panic of a handler becomes an answer, and so does the end of the caller's deadline; the
+//! transport's own errors, before a handler gets the request, get a reason.
 
 use crate::{
+    deadline::{self, Deadline},
     json,
     layer::{Answer, Middleware},
     limits,
@@ -47,13 +48,16 @@ impl Answers {
 impl<S, B, A> Middleware<S, Request<B>> for Answers
 where
     S: Service<Request<B>, Response = Response<A>>,
+    S::Error: 'static,
     S::Future: Send + 'static,
     A: HttpBody<Data = Bytes> + Send + 'static,
     A::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     type Future = Answer<S::Error>;
 
-    fn call(&self, inner: &mut S, request: Request<B>) -> Self::Future {
+    fn call(&self, inner: &mut S, mut request: Request<B>) -> Self::Future {
+        let (budget, deadline) = (deadline::of_headers(request.headers()), Deadline::default());
+        request.extensions_mut().insert(deadline.clone());
         let path = request.uri().path();
         let method = json::method(path).unwrap_or(OTHER);
         let panics = Panics {
@@ -61,13 +65,16 @@ where
             counter: self.panics.clone(),
         };
         let begun = panics.catch(|| inner.call(request));
+        let answered = async move {
+            let answered = AssertUnwindSafe(begun?).catch_unwind().await;
+            let answered = answered.map_err(|panic| panics.answer(&*panic))?;
+            Ok((answered, panics))
+        };
+        // The transport's own deadline begins now, too.
+        let answered = deadline::within(budget, deadline, answered);
         Box::pin(async move {
-            let answered = async {
-                let answered = AssertUnwindSafe(begun?).catch_unwind().await;
-                answered.map_err(|panic| panics.answer(&*panic))
-            };
-            let response = match answered.await {
-                Ok(answer) => answer?,
+            let (response, panics) = match answered.await {
+                Ok((answer, panics)) => (answer?, panics),
                 Err(status) => return Ok(status.into_http()),
             };
             if let Some(status) = reasoned(response.headers()) {

@@ -18,7 +18,6 @@ use crate::{
     attach::{Attachment, Seats},
     auth,
     convert::{consumer, event, input, request, run, screen, terminal, tree, usage},
-    deadline,
     digest::DigestKey,
     forward::{AskItsNode, Fleet, Links},
     limits, pb,
@@ -132,7 +131,6 @@ impl Processes {
     ) -> Result<Response<pb::AbortResponse>, Status> {
         let by = auth::principal(&request)?;
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
-        let budget = deadline::of(request.metadata());
         let scope = auth::scope(&request)?;
         let owner = auth::caller(&request)?.owner.clone();
         let call = request::abort(request.get_ref(), by, owner)?;
@@ -146,10 +144,9 @@ impl Processes {
             supervisor.abort_or_leave(call).await
         });
         let view = if waits {
-            let ended = with_keeper(&self.supervisor, self.unless_going(ending));
-            deadline::within(budget, ended).await?
+            with_keeper(&self.supervisor, self.unless_going(ending)).await?
         } else {
-            deadline::within(budget, self.with_keeper(ending)).await?
+            self.with_keeper(ending).await?
         };
         Ok(Response::new(pb::AbortResponse {
             run: Some(run::run(view)),
@@ -241,14 +238,12 @@ impl Processes {
         &self,
         request: Request<pb::WriteInputRequest>,
     ) -> Result<Response<pb::WriteInputResponse>, Status> {
-        let budget = deadline::of(request.metadata());
         let scope = auth::scope(&request)?;
         let call = request::write_input(request.into_inner())?;
         self.in_scope(scope, call.run).await?;
         // Not to its end: the part that a caller has written before it goes away is reported to the next one.
         let writing = answer_of(self.supervisor.write_input(call));
-        let written = with_keeper(&self.supervisor, self.unless_going(writing));
-        let written = deadline::within(budget, written).await?;
+        let written = with_keeper(&self.supervisor, self.unless_going(writing)).await?;
         Ok(Response::new(input::written(written)))
     }
 
@@ -256,12 +251,10 @@ impl Processes {
         &self,
         request: Request<pb::CloseInputRequest>,
     ) -> Result<Response<pb::CloseInputResponse>, Status> {
-        let budget = deadline::of(request.metadata());
         let call = request::close_input(request.get_ref())?;
         self.in_scope(auth::scope(&request)?, call.run).await?;
         let closing = answer_of(self.supervisor.close_input(call));
-        let closed = with_keeper(&self.supervisor, self.unless_going(closing));
-        let closed = deadline::within(budget, closed).await?;
+        let closed = with_keeper(&self.supervisor, self.unless_going(closing)).await?;
         Ok(Response::new(pb::CloseInputResponse {
             input: Some(input::status(closed)),
         }))
@@ -317,12 +310,11 @@ impl Processes {
         &self,
         request: Request<pb::WaitRunRequest>,
     ) -> Result<Response<pb::WaitRunResponse>, Status> {
-        let budget = deadline::of(request.metadata());
         let (run, condition) = request::wait(request.get_ref())?;
         self.in_scope(auth::scope(&request)?, run).await?;
         let _of_run = self.shares.wait_of_run(auth::caller(&request)?)?;
         let waiting = answer_of(self.supervisor.wait(run, condition));
-        let waited = deadline::within(budget, self.unless_going(waiting)).await?;
+        let waited = self.unless_going(waiting).await?;
         Ok(Response::new(pb::WaitRunResponse {
             run: Some(run::run(waited.run)),
             reached: waited.reached,

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{layer::With, reason::Reason};
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
+use tokio::time::Instant;
 use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt};
 
@@ -16,6 +17,26 @@ async fn panics_of_handlers_are_answers() {
     let trailers = frame.expect("not cut").into_trailers().expect("trailers");
     assert_panicked(&Status::from_header_map(&trailers).expect("a status"));
     assert!(next(&mut body).await.is_none(), "nothing follows");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_is_answered_before_its_deadline() {
+    let handler = tower::service_fn(|_: Request<()>| async {
+        std::future::pending::<Result<Response<Body>, Infallible>>().await
+    });
+    let service = With(Answers::new(&Telemetry::default())).layer(handler);
+    let request = Request::builder().header("grpc-timeout", "100m");
+    let begun = Instant::now();
+    let response = service
+        .oneshot(request.body(()).expect("a request"))
+        .await
+        .expect("an answer");
+    // At that time the transport would answer.
+    assert!(begun.elapsed() < Duration::from_millis(100));
+    let status = Status::from_header_map(response.headers()).expect("a status");
+    assert_eq!(status.code(), Code::DeadlineExceeded);
+    let info = status.get_details_error_info().expect("a reason");
+    assert_eq!(info.reason, "DEADLINE_EXCEEDED");
 }
 
 #[test]

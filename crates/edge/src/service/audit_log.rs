@@ -9,6 +9,7 @@ use crate::{
     access::Caller,
     auth,
     convert::{command, time},
+    deadline::Deadline,
     pb::{self, process_service_server::ProcessService},
     reason::Reason,
     status::code_name,
@@ -43,18 +44,20 @@ impl<S> Audited<S> {
             supervisor: self.supervisor.clone(),
             at_us: now.at_us,
             run: (!run.is_empty()).then(|| run.to_owned()),
+            deadline: request.extensions().get().cloned(),
             reported: Some(reported),
         }
     }
 }
 
-/// A requested change. Dropped before its answer, it is recorded all the same: its caller has gone, or its handler has
-/// panicked, and the change may be made.
+/// A requested change. Dropped before its answer, it is recorded all the same: its caller has gone, its deadline has
+/// passed, or its handler has panicked, and the change may be made.
 struct Asked {
     supervisor: Supervisor,
     /// Time of the request.
     at_us: i64,
     run: Option<String>,
+    deadline: Option<Deadline>,
     reported: Option<LoggedRequest>,
 }
 
@@ -143,9 +146,15 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if let Some(mut reported) = self.reported.take() {
-            if std::thread::panicking() {
-                code_name(Code::Internal).clone_into(&mut reported.code);
-                Reason::Internal.as_str().clone_into(&mut reported.reason);
+            let answered = if std::thread::panicking() {
+                Some((Code::Internal, Reason::Internal))
+            } else {
+                let has_passed = self.deadline.as_ref().is_some_and(Deadline::has_passed);
+                has_passed.then_some((Code::DeadlineExceeded, Reason::DeadlineExceeded))
+            };
+            if let Some((code, reason)) = answered {
+                code_name(code).clone_into(&mut reported.code);
+                reason.as_str().clone_into(&mut reported.reason);
             }
             let record = self.record(reported);
             self.supervisor.audit_noted(record);

@@ -4,7 +4,6 @@ use super::{Processes, to_its_end};
 use crate::{
     auth,
     convert::{pattern, request, run},
-    deadline,
     forward::AskItsNode,
     pb,
     status::answer_of,
@@ -17,7 +16,6 @@ impl Processes {
         &self,
         request: Request<pb::WaitForOutputRequest>,
     ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
-        let budget = deadline::of(request.metadata());
         let scope = auth::scope(&request)?;
         let caller = auth::caller(&request)?.clone();
         // Runs with a token share the turns of their owner.
@@ -28,7 +26,7 @@ impl Processes {
         self.at_its_node(asks_node, wait.run).await?;
         let _place = self.places_of_wait(&caller, &wait)?;
         let waiting = answer_of(self.supervisor.wait_output(wait, owner));
-        let waited = deadline::within(budget, self.unless_going(waiting)).await?;
+        let waited = self.unless_going(waiting).await?;
         Ok(Response::new(pattern::waited(waited)))
     }
 

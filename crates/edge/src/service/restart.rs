@@ -4,7 +4,7 @@ use super::Processes;
 use crate::{
     auth::{self, Scope},
     convert::{again, request, run},
-    deadline, pb,
+    pb,
     trace_context::TraceContext,
 };
 use kennel_lifecycle::Refusal;
@@ -52,7 +52,6 @@ impl Processes {
         request: Request<pb::RestartRequest>,
     ) -> Result<Response<pb::RestartResponse>, Status> {
         let caller = auth::caller(&request)?.clone();
-        let budget = deadline::of(request.metadata());
         let trace = TraceContext::of(&request);
         let request = request.into_inner();
         let call = request::restart(&request, caller.principal.clone())?;
@@ -61,17 +60,14 @@ impl Processes {
         self.shares.spawn(&caller)?;
         let supervisor = self.supervisor.clone();
         let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
-        let ordered = self.with_keeper(ordered);
-        let all = async {
-            let ended = match ordered.await? {
-                Restarted::InPlace(view) => return Ok(view),
-                Restarted::Over(view) => view,
-            };
-            let owner = caller.owner.clone();
-            let call = again::spawn(request, ended.run, &ended.spec, owner, trace, &self.key)?;
-            Ok(Box::pin(self.admit_counted(call, &caller)).await?.run)
+        let view = match self.with_keeper(ordered).await? {
+            Restarted::InPlace(view) => view,
+            Restarted::Over(ended) => {
+                let owner = caller.owner.clone();
+                let call = again::spawn(request, ended.run, &ended.spec, owner, trace, &self.key)?;
+                Box::pin(self.admit_counted(call, &caller)).await?.run
+            }
         };
-        let view = deadline::within(budget, all).await?;
         Ok(Response::new(pb::RestartResponse {
             run: Some(run::run(view)),
         }))
