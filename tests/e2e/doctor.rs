@@ -75,8 +75,8 @@ fn assert_reaches_nothing(proof: &Value) {
     assert!(!outside.contains("by its socket"), "{sandbox}");
 }
 
-/// Returns the outcome of each program, way by way.
-fn outcomes(proof: &Value) -> Vec<(String, String, String)> {
+/// Returns way, name and outcome of each program, and all that is said of it.
+fn outcomes(proof: &Value) -> Vec<(String, String, String, &Value)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let ways = proof["ways"].as_array().expect("ways");
     ways.iter()
@@ -84,7 +84,7 @@ fn outcomes(proof: &Value) -> Vec<(String, String, String)> {
             let programs = way["programs"].as_array().expect("programs");
             programs.iter().map(move |program| {
                 let name = text(&program["program"]);
-                (text(&way["way"]), name, text(&program["outcome"]))
+                (text(&way["way"]), name, text(&program["outcome"]), program)
             })
         })
         .collect()
@@ -98,12 +98,12 @@ async fn proof_as_root_ends_every_program_without_traces() {
     let outcomes = outcomes(&proof);
     assert_eq!(outcomes.len(), 5 * kennel_naughty::PROGRAMS.len());
     assert_reaches_nothing(&proof);
-    for (way, program, outcome) in outcomes {
+    for (way, program, outcome, said) in outcomes {
         let expected = match program.as_str() {
             "setuid-root" => "notRun",
             _ => "empty",
         };
-        assert_eq!(outcome, expected, "{program}, {way}");
+        assert_eq!(outcome, expected, "{program}, {way}: {said}");
     }
 }
 
@@ -119,7 +119,7 @@ async fn unprivileged_proof_lists_skipped_and_open_parts() {
     let proof = proof(command, temporary.path()).await;
     assert_eq!(proof["holds"], true, "{proof}");
     assert_reaches_nothing(&proof);
-    for (way, program, outcome) in outcomes(&proof) {
+    for (way, program, outcome, said) in outcomes(&proof) {
         let allowed: &[&str] = match program.as_str() {
             "setuid-root" | "leaves-cgroup" | "own-cgroup" => &["notRun"],
             "foreign-pid-namespace" => &["admitted"],
@@ -129,7 +129,7 @@ async fn unprivileged_proof_lists_skipped_and_open_parts() {
         };
         assert!(
             allowed.contains(&outcome.as_str()),
-            "{program}, {way}: {outcome}"
+            "{program}, {way}: {said}"
         );
     }
 }

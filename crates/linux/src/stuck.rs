@@ -3,31 +3,74 @@
 use crate::{
     procfs::{self, Stat},
     targets::SignalOutcome,
-    tree::Tree,
+    tree::{ListMembers, SignalEach, Tree},
 };
 use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_LISTED_MAX};
 use nix::errno::Errno;
 use std::fs;
 
-/// Sends SIGKILL to each member once more; returns the members that survive it, by rising number.
-pub fn kill(tree: &Tree) -> Stuck {
-    tree.signal(Signal::KILL);
-    let mut pids: Vec<i32> = tree.pids().into_iter().collect();
-    pids.sort_unstable();
-    list(pids.into_iter().filter_map(|pid| kill_one(tree, pid)))
+/// SIGKILL once more to each member, and a look at those that survive it, in steps of one process.
+#[derive(Debug)]
+pub struct KillAgain {
+    /// Absent: all have the signal.
+    each: Option<SignalEach>,
+    list: Option<ListMembers>,
+    /// Number of listed members that were looked at.
+    judged: usize,
+    /// The survivors, by rising number.
+    pub stuck: Stuck,
+}
+
+impl KillAgain {
+    /// Begins, all at once where that is possible.
+    #[must_use]
+    pub fn new(tree: &Tree) -> Self {
+        let at_once = tree.kill_at_once().is_some();
+        Self {
+            each: (!at_once).then(|| SignalEach::all(tree, Signal::KILL)),
+            list: None,
+            judged: 0,
+            stuck: Stuck::default(),
+        }
+    }
+
+    /// Signals or looks at one process; returns whether all are done.
+    pub fn step(&mut self, tree: &Tree) -> bool {
+        if let Some(each) = &mut self.each {
+            if each.step(tree) {
+                self.each = None;
+            }
+            return false;
+        }
+        let new = || ListMembers::new(tree, usize::MAX);
+        let list = self.list.get_or_insert_with(new);
+        if !list.step(tree) {
+            return false;
+        }
+        let Some((pid, ..)) = list.listed.get(self.judged) else {
+            return true;
+        };
+        self.judged += 1;
+        if let Some(process) = kill_one(tree, *pid) {
+            add(&mut self.stuck, process);
+        }
+        false
+    }
 }
 
 /// Returns as many as are listed, and the number of the others.
 pub fn list(processes: impl Iterator<Item = StuckProcess>) -> Stuck {
     let mut stuck = Stuck::default();
-    for process in processes {
-        if stuck.processes.len() < STUCK_LISTED_MAX {
-            stuck.processes.push(process);
-        } else {
-            stuck.unlisted = stuck.unlisted.saturating_add(1);
-        }
-    }
+    processes.for_each(|process| add(&mut stuck, process));
     stuck
+}
+
+fn add(stuck: &mut Stuck, process: StuckProcess) {
+    if stuck.processes.len() < STUCK_LISTED_MAX {
+        stuck.processes.push(process);
+    } else {
+        stuck.unlisted = stuck.unlisted.saturating_add(1);
+    }
 }
 
 fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {

@@ -28,8 +28,9 @@ use std::collections::{HashMap, HashSet};
 const LOOK_ON_MS: u64 = 2_000;
 /// Pause between two checks.
 const LOOK_AGAIN_MS: u64 = 20;
-/// Time for a shim after the end of its tree to write its exit record.
-const LAST_WILL_MS: u64 = 1_000;
+/// Checks in which a shim is seen asleep, one after another and after the end of its tree, before it counts as hung: a
+/// second. One that waits for a processor or for a disk is about to write its exit record, on which the proof rests.
+const ASLEEP_MAX: u32 = 50;
 
 /// Most passes of SIGSTOP in one round: other runs wait meanwhile, and the next round continues.
 const PASSES_MAX: usize = 16;
@@ -61,8 +62,8 @@ pub(super) struct Orphan {
     ladder: Ladder,
     give_up_at: u64,
     killed: bool,
-    /// Since when no member was seen, after SIGKILL.
-    alone_since: Option<u64>,
+    /// Number of such checks.
+    asleep: u32,
     members: HashMap<i32, PidFd>,
     /// Signals and their results; later rounds of SIGKILL only where they differ from the one before.
     pub(super) steps: Vec<StopStep>,
@@ -83,7 +84,7 @@ impl Orphan {
             ladder: Ladder::start(plan, now),
             give_up_at: now.saturating_add(kill_after).saturating_add(LOOK_ON_MS),
             killed: false,
-            alone_since: None,
+            asleep: 0,
             members: HashMap::new(),
             noted: before.as_ref().map(Vec::len),
             steps: before.unwrap_or_default(),
@@ -138,15 +139,14 @@ impl Orphan {
         }
         if self.killed {
             self.kill(&shim, sessions);
-            self.alone_since = self
-                .members
-                .is_empty()
-                .then(|| self.alone_since.unwrap_or(now));
+            let shim = procfs::stat(self.recorded.identity.shim.pid);
+            let is_asleep = shim.is_ok_and(|shim| !matches!(shim.state, b'R' | b'D'));
+            let waits = self.members.is_empty() && is_asleep;
+            self.asleep = if waits { self.asleep + 1 } else { 0 };
         }
         // With no process left below it a shim exits by itself; one that hangs is ended.
-        let patience = self.alone_since.map(|since| since + LAST_WILL_MS);
         let hanging = match &shim {
-            Found::Same(fd) if patience.is_some_and(|until| now >= until) => Some(fd),
+            Found::Same(fd) if self.asleep >= ASLEEP_MAX => Some(fd),
             _ => None,
         };
         if let Some(shim) = hanging {

@@ -36,6 +36,7 @@ use kennel_lifecycle::{
 use kennel_linux::{
     clock, crash_point,
     spawn::child::OPEN,
+    stuck::KillAgain,
     terminal::Terminal,
     tree::{ListLiving, Root, Tree},
     usage::Counting,
@@ -111,11 +112,13 @@ pub(super) struct Run {
     heard: Heard,
     ladder: Option<Ladder>,
     rung: Option<Rung>,
-    /// Ends of leader and tree that came before the signals that may have caused them were reported.
+    /// Ends of leader and tree, and signals of the shim, that came before the signals sent earlier were reported.
     deferred: Vec<FromShim>,
     /// Processes that the leader has left, as they are listed.
     census: Option<ListLiving>,
     killed_at: Option<u64>,
+    /// SIGKILL that is sent again.
+    killing: Option<KillAgain>,
     /// Reported members that SIGKILL does not end.
     stuck: Option<stuck::Reported>,
     /// Time left for the command.
@@ -192,6 +195,7 @@ impl Run {
             deferred: Vec::new(),
             census: None,
             killed_at: None,
+            killing: None,
             leaving_shim: None,
             rest: Rest::default(),
             leader_left_at: None,
@@ -387,6 +391,7 @@ impl Run {
         self.gate = None;
         self.ladder = None;
         self.rung = None;
+        self.killing = None;
         self.census = None;
         self.deferred.clear();
         self.tree = None;

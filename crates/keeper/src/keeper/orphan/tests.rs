@@ -127,6 +127,30 @@ fn descendants_of_a_reused_pid_are_no_members() {
     PidFd::open(below).expect("a pidfd").signal(Signal::KILL);
 }
 
+#[test]
+fn only_a_sleeping_shim_counts_as_hung() {
+    let host = identity::host().expect("this host");
+    let sessions = Sessions::look_up();
+    let busy = Sleeper::of(Command::new("sh").args(["-c", "while :; do :; done"]));
+    let at_work = |shim: &Sleeper| procfs::stat(shim.pid()).is_ok_and(|shim| shim.state == b'R');
+    while !at_work(&busy) {
+        std::thread::yield_now();
+    }
+    for (shim, ends) in [(Sleeper::new(), true), (busy, false)] {
+        let mut recorded = recorded(None);
+        recorded.identity.shim = shim.identity();
+        let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
+        for _ in 0..2 * ASLEEP_MAX {
+            orphan.step(&host, &sessions, 0);
+        }
+        assert_eq!(orphan.asleep >= ASLEEP_MAX, ends);
+        while ends && !shim.pidfd().has_ended() {
+            std::thread::yield_now();
+        }
+        assert_eq!(shim.pidfd().has_ended(), ends);
+    }
+}
+
 /// Starts a process with exactly one child.
 fn child_with_child() -> Sleeper {
     let child = Sleeper::of(Command::new("sh").args(["-c", "sleep 1000 & wait"]));

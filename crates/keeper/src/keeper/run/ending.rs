@@ -67,6 +67,10 @@ impl Run {
         let Some(tree) = &self.tree else { return };
         // The time is taken first: no death that a signal causes may lie before it.
         let at = clock::wall();
+        if signal == Signal::KILL {
+            // At once: a tree that makes processes faster than slices find them is still one that its shim ends.
+            self.for_shim.push(ToShim::KillAll);
+        }
         if signal == Signal::KILL
             && let Some(rounds) = tree.kill_at_once()
         {
@@ -120,7 +124,6 @@ impl Run {
         if signal == Signal::KILL {
             crash_point!("keeper.killed");
             self.killed_at = Some(now);
-            self.for_shim.push(ToShim::KillAll);
         }
         let Some(tree) = &self.tree else { return };
         // A process that has not taken the SIGSTOP yet is not seen as stopped, and has to be continued as well.

@@ -69,20 +69,17 @@ impl Run {
                 self.stage = Stage::NotExecuted;
                 self.report(Fact::ExecFailed(failure));
             }
-            word @ (FromShim::Exited { .. } | FromShim::Empty { .. }) => {
+            word @ (FromShim::Exited { .. } | FromShim::Empty { .. } | FromShim::Killed(_)) => {
                 self.deferred.push(word);
                 self.hear_deferred(now);
             }
             // The first was handled at the reconnect socket; the second is not about the run.
             FromShim::Adoptable(_) | FromShim::Free => {}
             FromShim::Helped { id, end } => self.helped(id, end),
-            FromShim::Killed(step) => {
-                self.report_at(step.at, Fact::StopStep(step));
-            }
         }
     }
 
-    /// Handles the ends of leader and tree, unless signals are being sent that may have caused them.
+    /// Handles the ends of leader and tree, and signals of the shim, unless signals are being sent that came before them.
     pub(super) fn hear_deferred(&mut self, now: u64) {
         if self.is_signalling() || !self.continue_census() {
             return;
@@ -96,6 +93,7 @@ impl Run {
                     self.heard.childless = true;
                     self.heard.elsewhere = elsewhere;
                 }
+                FromShim::Killed(step) => self.report_at(step.at, Fact::StopStep(step)),
                 _ => {}
             }
         }

@@ -110,7 +110,8 @@ impl Run {
         // The ends of leader and tree come before further requests.
         let begins = self.deferred.is_empty() && !requests.waiting.is_empty();
         let is_asked = requests.current.is_some() || begins;
-        is_asked || self.is_passing() || self.rung.is_some() || self.census.is_some()
+        let is_signalled = self.rung.is_some() || self.killing.is_some();
+        is_asked || self.is_passing() || is_signalled || self.census.is_some()
     }
 
     /// Reads, stops or signals some of the processes.
@@ -119,6 +120,7 @@ impl Run {
             self.continue_pausing(now);
         }
         self.continue_rung(now);
+        self.continue_killing(now);
         self.serve_member_requests();
         self.hear_deferred(now);
     }

@@ -1,12 +1,12 @@
 //! Processes that SIGKILL does not end: checked at growing intervals, until they have ended.
 
 use super::{LOOK_AGAIN_MS, Run};
-use crate::values::Fact;
+use crate::{keeper::SLICE_PROCESSES, values::Fact};
 use kennel_lifecycle::{
     Signal, Stuck,
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
-use kennel_linux::{pidfd::PidFd, stuck, tree::Root};
+use kennel_linux::{pidfd::PidFd, stuck::KillAgain, tree::Root};
 
 /// Time after SIGKILL at which remaining processes count as stuck.
 const STUCK_AFTER_MS: u64 = 1_000;
@@ -37,20 +37,39 @@ impl Run {
         (killed_for / WATCH_SLOWER).clamp(LOOK_AGAIN_MS, WATCH_MS_MAX)
     }
 
-    /// Sends SIGKILL again to the processes that it has not ended.
+    /// Begins to send SIGKILL again to the processes that it has not ended.
     pub(super) fn kill_again(&mut self, now: u64) {
         let (Some(killed_at), Some(tree)) = (self.killed_at, &self.tree) else {
             return;
         };
-        if now < killed_at + STUCK_AFTER_MS {
-            // While the shim kills its children there is nothing to do here, unless it has failed to.
-            let slow = now >= killed_at + LOOK_AGAIN_MS;
-            if tree.root == Root::Lost || self.heard.childless || slow {
-                tree.signal(Signal::KILL);
+        // While the shim kills its children there is nothing to do here, unless it has failed to.
+        let slow = now >= killed_at + LOOK_AGAIN_MS;
+        let is_due = tree.root == Root::Lost || self.heard.childless || slow;
+        if is_due && self.killing.is_none() {
+            self.killing = Some(KillAgain::new(tree));
+            self.continue_killing(now);
+        }
+    }
+
+    /// Sends SIGKILL to some of them.
+    pub(super) fn continue_killing(&mut self, now: u64) {
+        for _ in 0..SLICE_PROCESSES {
+            let (Some(killing), Some(tree)) = (&mut self.killing, &self.tree) else {
+                return;
+            };
+            if killing.step(tree)
+                && let Some(killed) = self.killing.take()
+            {
+                return self.killed_again(killed.stuck, now);
             }
+        }
+    }
+
+    fn killed_again(&mut self, stuck: Stuck, now: u64) {
+        let killed_at = self.killed_at.unwrap_or(now);
+        if now < killed_at + STUCK_AFTER_MS {
             return;
         }
-        let stuck = stuck::kill(tree);
         if stuck.processes.is_empty() {
             if now >= killed_at + SHIM_HUNG_AFTER_MS {
                 self.none_seen();

@@ -10,10 +10,10 @@ use crate::{
 };
 use kennel_lifecycle::{
     Containment, Deadline, Exit, Gap, HostIdentity, MemoryKills, MemoryShortage, Policy,
-    ProcessIdentity, Proof, Signal, StartFailure, StartStage, StopPolicy, StopReason, TreeVerdict,
-    Usage, ladder::StopPlan, recovery::ExitRecord,
+    ProcessIdentity, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage,
+    StopPolicy, StopReason, TreeVerdict, Usage, ladder::StopPlan, recovery::ExitRecord,
 };
-use kennel_linux::{pidfd::PidFd, procfs};
+use kennel_linux::{pidfd::PidFd, procfs, tree::SignalRound};
 use std::{os::fd::AsFd, path::Path, process::Command};
 
 const SHIM: i32 = i32::MAX;
@@ -382,6 +382,45 @@ fn large_tree_gets_a_rung_in_slices() {
     };
     assert_eq!((step.signal, step.delivered), (Signal::TERM, 40));
     assert_eq!(answers(&run), [1], "the pause has ended");
+}
+
+/// A tree that makes processes faster than slices find them is its shim's to end, which kills beside the keeper.
+#[test]
+fn large_tree_is_killed_beside_its_shim() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut run, children) = with_large_tree(dir.path());
+    run.stop(&StopPlan::abort(Duration::ZERO), 0);
+    run.step(0);
+    run.for_shim.clear();
+    run.step(0);
+    assert!(run.has_tree_work(), "that would be all in one slice");
+    assert!(matches!(run.for_shim[..], [ToShim::KillAll]));
+    let of_shim = SignalRound::new(SignalScope::ShimChildren);
+    let of_shim = of_shim.step(clock::wall(), Signal::KILL, SignalSender::Shim);
+    receive(&mut run, FromShim::Killed(of_shim));
+    let senders = |run: &Run| -> Vec<SignalSender> {
+        let steps = run.outgoing.iter().filter_map(|message| match message {
+            RunMessage::Fact(_, Fact::StopStep(step)) => Some(step.sender),
+            _ => None,
+        });
+        steps.collect()
+    };
+    assert!(senders(&run).is_empty(), "the keeper's come first");
+    for round in 0..2 {
+        let mut slices = 0;
+        while run.has_tree_work() {
+            // The keeper serves others here.
+            run.do_tree_work(0);
+            slices += 1;
+        }
+        assert!(slices > 2, "{slices} in round {round}");
+        run.step(LOOK_AGAIN_MS);
+    }
+    assert_eq!(senders(&run), [SignalSender::Keeper, SignalSender::Shim]);
+    let has_ended = |child: &Sleeper| child.pidfd().has_ended();
+    while !children.iter().all(has_ended) {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
