@@ -7,7 +7,8 @@ use nix::{
     errno::Errno,
     sys::{
         socket::{
-            AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+            AddressFamily, Backlog, SockFlag, SockType, UnixAddr, connect, listen, setsockopt,
+            socket, sockopt,
         },
         stat::{Mode, umask},
     },
@@ -209,6 +210,8 @@ fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
             }
             bound => {
                 let listener = bound?;
+                // The standard library's queue is for 128 clients, whatever the host allows.
+                listen(&listener, Backlog::MAXALLOWABLE)?;
                 keep_alive(&listener)?;
                 return Ok(listener);
             }
@@ -304,7 +307,7 @@ fn is_of_the_dead(stream: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{Backlog, bind, getsockopt, listen};
+    use nix::sys::socket::{bind, getsockopt};
     use std::{
         net::TcpStream,
         os::unix::{net::UnixStream, process::CommandExt},
@@ -423,6 +426,18 @@ mod tests {
         assert_eq!(source.kind(), io::ErrorKind::AddrInUse);
         assert!(source.to_string().contains("queue is full"), "{source}");
         assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+
+    #[test]
+    fn port_queues_what_the_host_allows() {
+        let most = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a limit");
+        let most: usize = most.trim().parse().expect("a number");
+        let port = open_tcp(([127, 0, 0, 1], 0).into()).expect("it listens");
+        let address = port.local_addr().expect("bound");
+        let connect = |_| TcpStream::connect_timeout(&address, Duration::from_secs(30));
+        // No process accepts them.
+        let queued: io::Result<Vec<_>> = (0..most.min(300)).map(connect).collect();
+        queued.expect("there is room");
     }
 
     #[test]
