@@ -36,6 +36,8 @@ const PLAIN: usize = 2 | 4 | 8;
 const BY_DESCRIPTORS: usize = 0x4 | 0x40;
 /// Directories in a cover can be passed, and not be listed.
 const DIRECTORY_MODE: usize = 0o711;
+/// Most attempts to cover a place that is replaced again and again.
+const COVER_TRIES_MAX: u32 = 100;
 const EMPTY_PATH: c_int = libc::AT_EMPTY_PATH;
 const HERE: c_int = libc::AT_FDCWD;
 
@@ -179,10 +181,25 @@ fn cover_by(cover: usize, path: &CStr, kind: Kind) -> Result<(), c_int> {
     };
     let empty = open(signed(cover), name)?;
     let mount = copy_tree(empty)?;
-    attach(mount, at)?;
+    cover_with(mount, path, at)?;
     close(empty);
     close(mount);
     Ok(())
+}
+
+/// Mounts a copy over a place that was opened; where that was replaced meanwhile, over what is there instead.
+fn cover_with(mount: usize, path: &CStr, mut at: usize) -> Result<(), c_int> {
+    for _ in 0..COVER_TRIES_MAX {
+        match attach(mount, at) {
+            Err(libc::ENOENT) => close(at),
+            covered => return covered,
+        }
+        match reachable(path)? {
+            Some(there) => at = there,
+            None => return Ok(()),
+        }
+    }
+    Err(libc::ENOENT)
 }
 
 impl Place {
@@ -350,7 +367,7 @@ mod tests {
         sys::wait::{WaitStatus, waitpid},
         unistd::{ForkResult, fork},
     };
-    use std::{ffi::CString, fs, os::unix::ffi::OsStrExt, sync::atomic::AtomicI32};
+    use std::{ffi::CString, fs, os::unix::ffi::OsStrExt, path::Path, sync::atomic::AtomicI32};
 
     /// Exit code of a child that this host gives no mounts of its own.
     const NONE: c_int = 255;
@@ -373,13 +390,48 @@ mod tests {
         }
     }
 
+    fn c_path(path: &Path) -> CString {
+        CString::new(path.as_os_str().as_bytes()).expect("no NUL")
+    }
+
+    #[test]
+    fn place_replaced_meanwhile_is_covered() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = |name| c_path(&dir.path().join(name));
+        let [private, next, empty] = ["private", "next", "empty"].map(place);
+        for (name, text) in [("private", "old"), ("next", "new"), ("empty", "")] {
+            fs::write(dir.path().join(name), text).expect("own directory");
+        }
+        let code = in_child(|| {
+            let at = reachable(&private)?.ok_or(libc::EBUSY)?;
+            // SAFETY: both paths are C strings.
+            let replaced = unsafe { libc::rename(next.as_ptr(), private.as_ptr()) };
+            let mount = copy_tree(open(HERE, &empty)?)?;
+            cover_with(mount, &private, at)?;
+            let shown = [open(HERE, &private)?, open(HERE, &empty)?].map(inode);
+            let is_covered = replaced == 0 && shown[0] == shown[1];
+            is_covered.then_some(()).ok_or(libc::EEXIST)
+        });
+        if code != NONE {
+            assert_eq!(code, 0, "errno");
+        }
+    }
+
+    fn inode(fd: usize) -> Option<u64> {
+        let mut about = MaybeUninit::<libc::stat>::uninit();
+        let stat = [fd, about.as_mut_ptr() as usize, 0, 0, 0];
+        system(libc::SYS_fstat, stat).ok()?;
+        // SAFETY: fstat has filled it.
+        Some(unsafe { about.assume_init() }.st_ino)
+    }
+
     #[test]
     fn place_removed_meanwhile_stays_closed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("place");
         fs::create_dir(&path).expect("own directory");
         let place = Place {
-            path: CString::new(path.as_os_str().as_bytes()).expect("no NUL"),
+            path: c_path(&path),
             is_writable: true,
             mount: AtomicI32::new(-1),
         };
