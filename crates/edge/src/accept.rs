@@ -75,6 +75,8 @@ pub(crate) struct Connection {
     pub(crate) peer: Peer,
     /// Whether a call was accepted on it: from then on it may stay.
     has_called: AtomicBool,
+    /// Whether a token with a forged signature was shown on it.
+    has_forged: AtomicBool,
     /// The tokens of its calls.
     tokens: Mutex<HashSet<Bearer>>,
     /// Its slot, until it has ended.
@@ -89,6 +91,7 @@ impl Connection {
         Arc::new(Self {
             peer,
             has_called: AtomicBool::new(false),
+            has_forged: AtomicBool::new(false),
             tokens: Mutex::default(),
             place: Arc::downgrade(place),
             cut: place.displaced(),
@@ -110,6 +113,14 @@ impl Connection {
             if tokens.len() < TOKENS_PER_CONNECTION_MAX {
                 tokens.insert(token);
             }
+        }
+    }
+
+    /// Counts a token with a forged signature, and ends the connection with the second: each costs as much as many
+    /// calls, and a new connection costs its client more than this server.
+    pub(crate) fn count_forgery(&self) {
+        if self.has_forged.swap(true, Ordering::Relaxed) {
+            self.cut();
         }
     }
 

@@ -180,13 +180,13 @@ impl Peer {
         }
     }
 
-    /// Returns the caller, and its token; or why it may not call, with what the audit log says of what it has shown.
+    /// Returns the caller, and its token; or why it may not call.
     pub(crate) fn caller(
         &self,
         headers: &HeaderMap,
         rules: &Rules,
         now: SystemTime,
-    ) -> Result<(Caller, Option<Bearer>), (String, Status)> {
+    ) -> Result<(Caller, Option<Bearer>), Denied> {
         let shown = self.certificate();
         match &self.origin {
             Origin::Process { uid, pid } => {
@@ -218,7 +218,10 @@ impl Peer {
                     } else {
                         status::unauthenticated(&fault.why)
                     };
-                    (fault.credential(), refused)
+                    Denied {
+                        is_forged: fault.is_forged,
+                        ..(fault.credential(), refused).into()
+                    }
                 })?;
                 let credential = bearer.credential();
                 let Some(caller) = rules.of_bearer(&bearer, now) else {
@@ -232,7 +235,7 @@ impl Peer {
                             "the access file does not name this token's principal",
                         ),
                     };
-                    return Err((known.unwrap_or_default(), refused));
+                    return Err((known.unwrap_or_default(), refused).into());
                 };
                 Ok((
                     Caller {
@@ -242,6 +245,26 @@ impl Peer {
                     Some(bearer),
                 ))
             }
+        }
+    }
+}
+
+/// Refusal of a call by what its peer has shown.
+#[derive(Debug)]
+pub(crate) struct Denied {
+    /// What the audit log says of that.
+    pub(crate) credential: String,
+    pub(crate) status: Status,
+    /// Whether it is a token with the signature of another than its issuer.
+    pub(crate) is_forged: bool,
+}
+
+impl From<(String, Status)> for Denied {
+    fn from((credential, status): (String, Status)) -> Self {
+        Self {
+            credential,
+            status,
+            is_forged: false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     accept::Connection,
     access::{self, Access, Bearer, Caller, Rules},
-    auth::{self, Origin, Peer, PeerVerdict},
+    auth::{self, Denied, Origin, Peer, PeerVerdict},
     forward::on_behalf,
     json,
     layer::Middleware,
@@ -45,23 +45,23 @@ impl Gate {
         }
     }
 
-    /// Who calls, and by which token; or why it may not, with what the audit log says of what it has shown.
+    /// Who calls, and by which token; or why it may not.
     fn caller(
         &self,
         peer: &Peer,
         headers: &HeaderMap,
         rules: &Rules,
-    ) -> Result<(Caller, Option<Bearer>), (String, Status)> {
+    ) -> Result<(Caller, Option<Bearer>), Denied> {
         if let (PeerVerdict::OfARun(run), Some(runs)) = (peer.verdict, &self.runs)
             && let Some(token) = auth::bearer(headers)
             && let Some(called) = runs.caller(token, run, peer.pid())
         {
             return called
                 .map(|(caller, token)| (caller, Some(token)))
-                .map_err(|refused| (String::new(), refused));
+                .map_err(|refused| (String::new(), refused).into());
         }
         match peer.verdict.refusal() {
-            Some(refused) => Err((peer.certificate(), refused)),
+            Some(refused) => Err((peer.certificate(), refused).into()),
             None => peer.caller(headers, rules, access::now()),
         }
     }
@@ -80,13 +80,16 @@ impl Gate {
         let path = uri.path();
         let rules = self.access.rules();
         let called = self.caller(peer, request.headers(), &rules);
-        let called = called.map_err(|(credential, status)| {
+        let called = called.map_err(|denied| {
+            if denied.is_forged {
+                connection.count_forgery();
+            }
             let unknown = Caller {
                 principal: peer.name(),
-                credential,
+                credential: denied.credential,
                 ..Caller::default()
             };
-            (unknown, status)
+            (unknown, denied.status)
         });
         let admitted = called.and_then(|(own, token)| {
             if let Err(full) = connection.identify(&own.principal) {
@@ -150,5 +153,51 @@ where
             Ok(()) => Either::Left(inner.call(request)),
             Err(status) => Either::Right(ready(Ok(status.into_http()))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accept::Places;
+    use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
+    use ring::{
+        rand::SystemRandom,
+        signature::{Ed25519KeyPair, KeyPair},
+    };
+    use serde_json::{Value, json};
+    use std::fs;
+    use tonic::Code;
+
+    #[test]
+    fn second_forged_token_ends_its_connection() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key");
+        let key = Ed25519KeyPair::from_pkcs8(key.as_ref()).expect("its key");
+        let key = BASE64.encode(key.public_key().as_ref());
+        let keys = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "e", "x": key}]});
+        fs::write(dir.path().join("keys"), keys.to_string()).expect("own directory");
+        let file = dir.path().join("access.toml");
+        let issuer = "[[issuer]]\nname = 'https://a'\naudience = 'k'\nkeys = 'keys'\n";
+        fs::write(&file, issuer).expect("own directory");
+        let access = Arc::new(Access::open(Some(&file), 0).expect("good rules"));
+        let gate = Gate::new(None, access, None);
+        let part = |value: Value| BASE64.encode(value.to_string());
+        let header = part(json!({"alg": "EdDSA", "kid": "e"}));
+        let claims = json!({"iss": "https://a", "sub": "s", "aud": "k", "exp": 1_u64 << 40});
+        let forged = format!("{header}.{}.{}", part(claims), BASE64.encode([0; 64]));
+        let peer = Peer::of_network([127, 0, 0, 1].into(), None);
+        let (place, _) = Places::default().take(&peer).expect("it is empty");
+        let connection = Connection::new(peer, &Arc::new(place));
+        let call = || {
+            let request = Request::builder()
+                .header("authorization", format!("Bearer {forged}"))
+                .extension(Arc::clone(&connection));
+            gate.admit(&mut request.body(()).expect("a request"))
+        };
+        assert_eq!(call().expect_err("refused").code(), Code::Unauthenticated);
+        assert!(!connection.is_cut(), "it gets its answer");
+        call().expect_err("refused");
+        assert!(connection.is_cut());
     }
 }

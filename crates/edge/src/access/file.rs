@@ -329,7 +329,7 @@ mod tests {
             let headers = http::HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]);
             let peer = Peer::of_network([127, 0, 0, 1].into(), None);
             let denied = peer.caller(&headers, &rules, after);
-            denied.expect_err("it is denied").0
+            denied.expect_err("it is denied").credential
         };
         let old = rules::Bearer::Token(rules::hash("old"));
         assert_eq!(denied("old"), old.credential());

@@ -3,6 +3,7 @@
 use super::{
     fetch,
     remote_keys::{RemoteKeys, Source},
+    rules::TokenHash,
 };
 use jsonwebtoken::{
     Algorithm, DecodingKey, DecodingKeyKind, Validation,
@@ -20,12 +21,14 @@ use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
 /// Permitted difference between an issuer's clock and this host's.
 const SKEW: Duration = Duration::from_secs(10);
+/// Most tokens that are remembered as verified.
+const VERIFIED_MAX: usize = 4096;
 
 /// An issuer, as in the access file.
 #[derive(Debug, Deserialize)]
@@ -87,6 +90,8 @@ pub(crate) struct TokenFault {
     pub(crate) why: String,
     /// Whether the keys of its issuer are missing here: the token may be good.
     pub(crate) lacks_keys: bool,
+    /// Whether another than its issuer has signed it, which no honest client's token is.
+    pub(crate) is_forged: bool,
     /// Id of its issuer's key that has signed it; absent: that is not proved.
     key: Option<String>,
 }
@@ -155,9 +160,13 @@ impl IssuerEntry {
     }
 }
 
-/// The issuers of the access file, by name.
+/// The issuers of the access file.
 #[derive(Debug, Default)]
-pub(crate) struct Issuers(HashMap<String, Issuer>);
+pub(crate) struct Issuers {
+    by_name: HashMap<String, Issuer>,
+    /// Tokens by their hash, with the keys by which they were verified: a signature costs more than all else of a call.
+    verified: Mutex<HashMap<TokenHash, (Arc<KeySet>, Signed)>>,
+}
 
 impl Issuers {
     /// Reads keys in files; those of URLs that `before` has as well stay. Blocks.
@@ -178,15 +187,44 @@ impl Issuers {
                 return Err(format!("issuer {name:?} stands there twice"));
             }
         }
-        Ok(Self(issuers))
+        Ok(Self {
+            by_name: issuers,
+            verified: Mutex::default(),
+        })
     }
 
-    /// Checks a token: signature, issuer, audience, and the time in which it is valid.
-    pub(super) fn check(&self, token: &str, now: SystemTime) -> Result<Signed, TokenFault> {
+    /// Checks a token with this hash: signature, issuer, audience, and the time in which it is valid.
+    pub(super) fn check(
+        &self,
+        token: &str,
+        hash: TokenHash,
+        now: SystemTime,
+    ) -> Result<Signed, TokenFault> {
+        let verified = || self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((keys, signed)) = verified().get(&hash)
+            && let Some(issuer) = self.by_name.get(&signed.issuer)
+            && issuer
+                .keys
+                .get(now)
+                .is_ok_and(|now| Arc::ptr_eq(&now, keys))
+            && self.holds(signed, now)
+        {
+            return Ok(signed.clone());
+        }
+        let (keys, signed) = self.verify(token, now)?;
+        let mut verified = verified();
+        if verified.len() >= VERIFIED_MAX {
+            verified.clear();
+        }
+        verified.insert(hash, (keys, signed.clone()));
+        Ok(signed)
+    }
+
+    fn verify(&self, token: &str, now: SystemTime) -> Result<(Arc<KeySet>, Signed), TokenFault> {
         let text = |error: Error| TokenFault::from(describe(error.kind()));
         let unproved: Claims =
             jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(text)?;
-        let issuer = self.0.get(&unproved.iss);
+        let issuer = self.by_name.get(&unproved.iss);
         let issuer = issuer.ok_or("the access file does not name the token's issuer")?;
         let header = jsonwebtoken::decode_header(token).map_err(text)?;
         // No extension is known here; RFC 7515, 4.1.11: such a token must be refused.
@@ -212,6 +250,7 @@ impl Issuers {
         validation.leeway = SKEW.as_secs();
         let claims = jsonwebtoken::decode::<Claims>(token, decoding, &validation);
         let claims = claims.map_err(|error| TokenFault {
+            is_forged: matches!(error.kind(), ErrorKind::InvalidSignature),
             // The signature is checked before these.
             key: matches!(
                 error.kind(),
@@ -223,12 +262,13 @@ impl Issuers {
             ..text(error)
         });
         let claims = claims?.claims;
-        Ok(Signed {
+        let signed = Signed {
             issuer: claims.iss,
             key,
             subject: claims.sub,
             expires: claims.exp,
-        })
+        };
+        Ok((keys, signed))
     }
 
     /// Whether a checked token is still valid: it has not expired, and its key is still its issuer's.
@@ -236,7 +276,7 @@ impl Issuers {
         let end = Duration::from_secs(signed.expires).saturating_add(SKEW);
         let since = now.duration_since(SystemTime::UNIX_EPOCH);
         let keys = self
-            .0
+            .by_name
             .get(&signed.issuer)
             .map(|issuer| issuer.keys.get(now));
         since.is_ok_and(|now| now <= end)
@@ -245,14 +285,16 @@ impl Issuers {
 
     /// Returns the keys that come from URLs.
     pub(crate) fn remote(&self) -> impl Iterator<Item = &Arc<RemoteKeys>> {
-        self.0.values().filter_map(|issuer| match &issuer.keys {
-            Keys::Fetched(keys) => Some(keys),
-            Keys::Read(_) => None,
-        })
+        self.by_name
+            .values()
+            .filter_map(|issuer| match &issuer.keys {
+                Keys::Fetched(keys) => Some(keys),
+                Keys::Read(_) => None,
+            })
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_name.is_empty()
     }
 }
 
@@ -476,7 +518,7 @@ mod tests {
             json!({"alg": "ES256", "kid": "p"}),
             json!({"alg": "EdDSA", "kid": "e"}),
         ] {
-            let good = issuers.check(&signer.token(&header, &claims()), SystemTime::now());
+            let good = check(&issuers, &signer.token(&header, &claims()));
             let good = good.expect("it is good");
             assert_eq!(good.principal(), format!("oidc:{ISSUER}#{SUBJECT}"));
             let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(now() + seconds);
@@ -486,6 +528,28 @@ mod tests {
                 !Issuers::default().holds(&good, at(0)),
                 "its issuer is gone"
             );
+        }
+    }
+
+    fn check(issuers: &Issuers, token: &str) -> Result<Signed, TokenFault> {
+        issuers.check(token, super::super::rules::hash(token), SystemTime::now())
+    }
+
+    #[test]
+    fn signature_is_verified_once_for_each_key_set() {
+        let signer = Signer::new();
+        let mut issuers = signer.issuers();
+        let token = signer.token(&json!({"alg": "ES256", "kid": "p"}), &claims());
+        check(&issuers, &token).expect("it is good");
+        let verified = issuers.verified.get_mut().expect("no panic");
+        let known = verified.values().next().expect("one").clone();
+        // Where it is known, nothing of the token itself is read.
+        verified.insert(super::super::rules::hash("x"), known);
+        check(&issuers, "x").expect("it is known");
+        // Other keys under the same ids.
+        issuers.by_name = Signer::new().issuers().by_name;
+        for token in [&*token, "x"] {
+            check(&issuers, token).expect_err("it is verified again");
         }
     }
 
@@ -526,11 +590,10 @@ mod tests {
             (String::new(), "not signed"),
         ];
         for (token, why) in by_claim.into_iter().chain(by_header).chain(others) {
-            let refused = issuers
-                .check(&token, SystemTime::now())
-                .expect_err("it is refused");
+            let refused = check(&issuers, &token).expect_err("it is refused");
             let TokenFault { why: said, key, .. } = refused;
             assert!(said.contains(why), "{said:?} lacks {why:?}: {token}");
+            assert_eq!(refused.is_forged, why == "signature", "{why}: {token}");
             let is_signed = ["another audience", "expired", "not valid yet"].contains(&why);
             assert_eq!(key.is_some(), is_signed, "{why}: {token}");
         }

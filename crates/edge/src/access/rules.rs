@@ -288,7 +288,7 @@ impl Rules {
         if self.tokens.contains_key(&hash) || self.issuers.is_empty() {
             return Ok(Bearer::Token(hash));
         }
-        self.issuers.check(token, now).map(Bearer::Signed)
+        self.issuers.check(token, hash, now).map(Bearer::Signed)
     }
 
     /// Returns the caller for the bearer of a token; absent: the token is not known, or has expired.
