@@ -1,5 +1,5 @@
-//! Promises and their tests: each test that SPECIFICATION.md and the page of invariants name exists, and each promise
-//! has one or is listed among those that have none.
+//! Promises and their tests: each test that SPECIFICATION.md, the page of invariants and those about security name
+//! exists, and each promise has one or is listed among those that have none.
 
 use super::source::{Source, below};
 use kennel_tests::programs;
@@ -151,7 +151,12 @@ fn faults(page: &str) -> Vec<String> {
 #[test]
 fn each_test_that_a_page_names_is_there() {
     let sources = sources();
-    for name in ["SPECIFICATION.md", "docs/internals/invariants.md"] {
+    for name in [
+        "SPECIFICATION.md",
+        "SECURITY.md",
+        "docs/internals/invariants.md",
+        "docs/guide/explanation/security.md",
+    ] {
         let page = page(name);
         assert!(!named(&page).is_empty(), "{name} names no test at all");
         assert_eq!(missing(&page, &sources), Vec::<String>::new(), "{name}");
