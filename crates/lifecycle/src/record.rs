@@ -46,6 +46,9 @@ pub struct NextAttempt {
     pub due: Timestamp,
 }
 
+/// Most pauses of which begin and end are known: so the time of others depends on what is done to the clock.
+const RECENT_PAUSES_MAX: usize = 32;
+
 /// The newest entry about pauses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LastPause {
@@ -73,7 +76,9 @@ pub struct AttemptRecord {
     pub pause: LastPause,
     /// Start of the present pause, by the entries.
     pub paused_since: Option<Timestamp>,
-    /// Duration of earlier pauses.
+    /// Begin and end of the last earlier pauses.
+    pub recent_pauses: Vec<(Timestamp, Timestamp)>,
+    /// Duration of the pauses before those.
     pub paused: Duration,
     /// Number of earlier pauses.
     pub pauses: u16,
@@ -182,17 +187,33 @@ impl AttemptRecord {
     #[must_use]
     pub fn over_at(&self, max_runtime: Option<Duration>) -> Option<Timestamp> {
         match (max_runtime, self.times.started, self.paused_since) {
-            (Some(max), Some(started), None) => Some(started.plus(max).plus(self.paused)),
+            (Some(max), Some(started), None) => {
+                let paused = self.paused(&|since, until: Timestamp| until.since(since));
+                Some(started.plus(max).plus(paused))
+            }
             _ => None,
         }
     }
 
-    /// Returns for how long the attempt has run by then, pauses not counted; absent: it has not started.
+    /// Returns for how long the attempt has run by then, pauses not counted; absent: it has not started. `between`
+    /// measures the time between two readings of the clock, which may have been set in between.
     #[must_use]
-    pub fn run_time(&self, at: Timestamp) -> Option<Duration> {
-        let until = self.paused_since.map_or(at, |since| since.min(at));
-        let passed = until.since(self.times.started?);
-        Some(passed.saturating_sub(self.paused))
+    pub fn run_time(
+        &self,
+        at: Timestamp,
+        between: &impl Fn(Timestamp, Timestamp) -> Duration,
+    ) -> Option<Duration> {
+        let is_before = |since: &Timestamp| !between(*since, at).is_zero();
+        let until = self.paused_since.filter(is_before).unwrap_or(at);
+        let passed = between(self.times.started?, until);
+        Some(passed.saturating_sub(self.paused(between)))
+    }
+
+    fn paused(&self, between: &impl Fn(Timestamp, Timestamp) -> Duration) -> Duration {
+        let recent = self.recent_pauses.iter();
+        recent.fold(self.paused, |sum, (since, until)| {
+            sum.saturating_add(between(*since, *until))
+        })
     }
 
     /// Returns when a pause with this limit is over; absent: it has no limit, or the attempt is not paused.
@@ -265,7 +286,7 @@ impl AttemptRecord {
     ///
     /// A plan may bring the SIGKILL of a plan in progress forward and never delays it, so the whole grace may be given:
     /// the keeper, whose clock does not jump, knows the time left. Of a later and shorter stop only the time of its
-    /// SIGKILL is known.
+    /// SIGKILL is known: `now` is the present on the clock as it was set at [`Self::stop_asked_at`].
     #[must_use]
     pub fn stop_again(&self, now: Timestamp, order: StopOrder, deadline: Timestamp) -> StopOrder {
         let first = self.stopping.as_ref().map(|(_, at)| *at);
@@ -276,11 +297,22 @@ impl AttemptRecord {
         StopOrder { grace, ..order }
     }
 
+    /// Returns when the first stop was requested; absent: there is none.
+    #[must_use]
+    pub fn stop_asked_at(&self) -> Option<Timestamp> {
+        let (order, deadline) = self.stopping.as_ref()?;
+        Some(deadline.minus(order.grace))
+    }
+
     fn resumed(&mut self, at: Timestamp, reason: ResumeReason) {
         self.pause = LastPause::Resumed(reason);
         self.pauses = self.pauses.saturating_add(1);
         if let Some(since) = self.paused_since.take() {
-            self.paused += at.since(since);
+            if self.recent_pauses.len() == RECENT_PAUSES_MAX {
+                let (since, until) = self.recent_pauses.remove(0);
+                self.paused += until.since(since);
+            }
+            self.recent_pauses.push((since, at));
         }
     }
 

@@ -27,6 +27,8 @@ pub struct AdoptedRun {
     pub row: Option<RowContents>,
     /// Its record, by its entries.
     pub record: AttemptRecord,
+    /// The present on the clock by which its stop was requested: see [`AttemptRecord::stop_again`].
+    pub stop_now: Timestamp,
 }
 
 /// State of such a run's pause, by its keeper.
@@ -115,6 +117,7 @@ impl Machine {
             pause,
             row,
             record,
+            stop_now,
         } = run;
         let mut machine = Self::with(on_leader_exit);
         machine.now = now;
@@ -143,7 +146,7 @@ impl Machine {
         machine.recall(&proc, pause, &row);
         machine.phase = match stop {
             Some((order, deadline)) => {
-                machine.resume_stop(now, proc, order, deadline, &record, &row)
+                machine.resume_stop(stop_now, proc, order, deadline, &record, &row)
             }
             None if record.leader.is_some() => {
                 if on_leader_exit == LeaderExit::Keep && !record.tree && machine.stuck.is_none() {

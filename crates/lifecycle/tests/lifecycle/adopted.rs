@@ -178,7 +178,9 @@ fn shortened_stop_continues_with_its_remaining_grace() {
         });
         adopted_run.record.stopping = Some((first, reported));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
-        let mut machine = Machine::adopted(now, adopted_run);
+        adopted_run.stop_now = now;
+        // By the clock as it is set now an hour later.
+        let mut machine = Machine::adopted(NOW.plus(Duration::from_hours(1)), adopted_run);
         assert_eq!(effects(&mut machine).len(), 1, "recorded again first");
         let left = StopPlan::abort(Duration::from_secs(left));
         let stopped = report(&mut machine, Report::StopRecorded);
@@ -336,6 +338,7 @@ fn adopted_run(on_leader_exit: LeaderExit) -> AdoptedRun {
         released: true,
         pause: HeldPause::None,
         row: Some(RowContents::default()),
+        stop_now: NOW,
         record: AttemptRecord {
             recorded: true,
             started: true,

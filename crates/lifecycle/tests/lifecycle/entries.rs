@@ -225,6 +225,7 @@ fn paused_time_is_summed_over_pauses() {
     };
     let mut record = AttemptRecord::default();
     for (at, entry) in [
+        (0, &Entry::Started),
         (1, &Entry::Paused),
         (4, &resumed),
         (10, &Entry::Paused),
@@ -233,9 +234,41 @@ fn paused_time_is_summed_over_pauses() {
     ] {
         record.fold(Timestamp(at), entry);
     }
-    assert_eq!(record.paused, Duration::from_micros(8));
+    let ran = record.run_time(Timestamp(30), &|from, to: Timestamp| to.since(from));
+    assert_eq!(ran, Some(Duration::from_micros(12)));
     assert_eq!(record.paused_since, Some(Timestamp(20)));
     assert_eq!((record.pauses, record.pause), (2, LastPause::Paused));
+}
+
+/// The clock is set forward by an hour in the pause; later pauses than the known ones are measured by it.
+#[test]
+fn pauses_are_measured_by_the_clock_of_then() {
+    let resumed = Entry::Resumed {
+        reason: ResumeReason::Asked,
+    };
+    let mut record = AttemptRecord::default();
+    record.fold(Timestamp(0), &Entry::Started);
+    record.fold(Timestamp(5), &Entry::Paused);
+    record.fold(Timestamp(3_607), &resumed);
+    let real = |at: Timestamp| Timestamp(if at.0 >= 3_600 { at.0 - 3_600 } else { at.0 });
+    let between = |from, to| real(to).since(real(from));
+    let ran = |at| record.run_time(Timestamp(at), &between);
+    assert_eq!(ran(3_610), Some(Duration::from_micros(8)));
+    let mut paused = record.clone();
+    paused.fold(Timestamp(3_608), &Entry::Paused);
+    let ran = paused.run_time(Timestamp(3_650), &between);
+    assert_eq!(ran, Some(Duration::from_micros(6)));
+    for at in 1..100 {
+        record.fold(Timestamp(4_000 + 2 * at), &Entry::Paused);
+        record.fold(Timestamp(4_001 + 2 * at), &resumed);
+    }
+    assert!(record.recent_pauses.len() < 99);
+    let paused = Duration::from_micros(3_602 + 99);
+    let ran = record.run_time(Timestamp(9_001), &|from, to: Timestamp| to.since(from));
+    assert_eq!(
+        ran,
+        Some(Duration::from_micros(9_001).saturating_sub(paused))
+    );
 }
 
 #[test]

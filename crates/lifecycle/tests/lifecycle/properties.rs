@@ -488,6 +488,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
                 pause,
                 row: Some(row_after(&reported.effects)),
                 record,
+                stop_now: time(died),
             },
         ),
     };

@@ -424,6 +424,7 @@ impl World {
             },
             row: (self.row == Row::Open).then(|| self.says.clone()),
             record,
+            stop_now: time(self.now),
         };
         self.machine = Machine::adopted(time(self.now), adopted_run);
         self.reports[Source::Keeper as usize] = self.facts.clone().into();

@@ -84,6 +84,17 @@ impl ClockSettings {
     /// Returns the present on the wall clock as it was set at `at`, so that differences to times of then do not depend
     /// on later settings; `at` itself where no setting fits it.
     pub(crate) fn now_as_of(&self, at: Timestamp) -> Timestamp {
+        at.plus(self.passed(at))
+    }
+
+    /// Returns the time between two readings of the wall clock, whatever was done to it; zero where `to` is not the
+    /// later one.
+    pub(crate) fn between(&self, from: Timestamp, to: Timestamp) -> Duration {
+        self.passed(from).saturating_sub(self.passed(to))
+    }
+
+    /// Returns the time that has passed since the wall clock showed `at`.
+    fn passed(&self, at: Timestamp) -> Duration {
         let now = Setting::now();
         let ends = self.settings.iter().skip(1).map(|next| next.seen_us);
         let ends = ends.chain([now.seen_us, now.seen_us]);
@@ -95,7 +106,7 @@ impl ClockSettings {
                 .then(|| now.seen_us.saturating_sub(seen_us))
         });
         let passed = passed.min().unwrap_or(0).max(0);
-        at.plus(Duration::from_micros(passed.unsigned_abs()))
+        Duration::from_micros(passed.unsigned_abs())
     }
 }
 
@@ -124,6 +135,23 @@ mod tests {
             kennel_linux::clock::AHEAD.set(ahead + HOUR_US);
             let age = clock.now_as_of(at).since(at).as_secs();
             assert!((59..70).contains(&age), "{ahead}: {age}");
+        }
+    }
+
+    #[test]
+    fn time_between_readings_is_free_of_settings() {
+        for ahead in [HOUR_US, -HOUR_US] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let clock = server_at(dir.path(), 0);
+            let from = now().minus(Duration::from_mins(1));
+            // Set while the server serves, then seen by the next one.
+            kennel_linux::clock::AHEAD.set(ahead);
+            let to = now().minus(Duration::from_secs(20));
+            for clock in [clock, server_at(dir.path(), ahead)] {
+                let between = clock.between(from, to).as_secs();
+                assert!((39..50).contains(&between), "{ahead}: {between}");
+                assert_eq!(clock.between(to, from), Duration::ZERO);
+            }
         }
     }
 

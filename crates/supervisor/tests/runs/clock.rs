@@ -1,9 +1,16 @@
 //! Times that a server finds in rows and files of an earlier one, where the wall clock was set in between.
 
-use crate::world::{Lives, Nature, Stage, call, run_id};
-use kennel_lifecycle::{LinePattern, Readiness, ReadyProbe, RestartMode, RestartPolicy, RunState};
+use crate::{
+    abort,
+    world::{Lives, Nature, Stage, Temper, call, run_id},
+};
+use kennel_lifecycle::{
+    LinePattern, Readiness, ReadyProbe, RestartMode, RestartPolicy, RetentionLimits, RunState,
+};
 use kennel_linux::clock;
-use kennel_supervisor::{Condition, DrainAction, DrainCall, RunView, SpawnCall};
+use kennel_supervisor::{
+    AbortCall, AbortWait, Condition, DrainAction, DrainCall, RunView, SpawnCall,
+};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -125,4 +132,89 @@ fn start_is_counted_without_settings_of_the_clock() {
         let run = wait(stage, Condition::Ready).await;
         assert_eq!(run.state, RunState::Running, "{run:?}");
     });
+}
+
+/// An attempt of less than the shortest time of success counts as a failed one.
+#[test]
+fn uptime_is_counted_without_settings_of_the_clock() {
+    let restarted = async |stage: &Stage, attempt: u32| {
+        stage.exits(run_id(), 1);
+        loop {
+            let run = stage.supervisor.get(run_id()).await.unwrap();
+            if (run.attempt, run.state) == (attempt, RunState::Running) {
+                break run.restarts;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let begin = async |stage: &Stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.policy.restart = RestartPolicy {
+            mode: RestartMode::Always,
+            delay: Duration::from_millis(1),
+            ..RestartPolicy::default()
+        };
+        spawn(stage, call).await;
+        assert_eq!(restarted(stage, 2).await, 1);
+    };
+    over_settings(Nature::default, &begin, &async |stage| {
+        assert_eq!(restarted(stage, 3).await, 2);
+    });
+}
+
+#[test]
+fn shortened_grace_holds_despite_settings() {
+    let stubborn = || Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    };
+    let begin = async |stage: &Stage| {
+        spawn(stage, call(Some(run_id()))).await;
+        for grace in [2 * LIMIT, LIMIT] {
+            let call = AbortCall {
+                grace: Some(grace),
+                wait: AbortWait::None,
+                ..abort(run_id())
+            };
+            stage.supervisor.abort(call).await.unwrap();
+        }
+    };
+    over_settings(stubborn, &begin, &async |stage| {
+        let plans = loop {
+            let plans = stage.plans(run_id());
+            // Two of the first server, and one of each later one.
+            if plans.len() >= 4 {
+                break plans;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        let left = plans.last().unwrap().kill_after;
+        assert!(LIMIT / 2 < left && left <= LIMIT, "{left:?}");
+    });
+}
+
+#[test]
+fn set_clock_makes_no_output_old() {
+    for ahead in [HOUR_US, -HOUR_US] {
+        clock::AHEAD.set(0);
+        let lives = Lives::of(Nature {
+            output: b"x".to_vec(),
+            ..Nature::default()
+        });
+        *lives.world.retention.lock().unwrap() = RetentionLimits {
+            at_most: Some(2 * LIMIT),
+            ..RetentionLimits::NONE
+        };
+        lives.live_long(async |stage| {
+            spawn(stage, call(Some(run_id()))).await;
+            stage.exits(run_id(), 0);
+            wait(stage, Condition::Ended).await;
+        });
+        clock::AHEAD.set(ahead);
+        lives.live_long(async |stage| {
+            tokio::time::sleep(LIMIT).await;
+            let run = stage.supervisor.get(run_id()).await.unwrap();
+            assert!(run.output_removed.is_none(), "{ahead}");
+        });
+    }
 }

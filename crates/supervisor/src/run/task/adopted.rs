@@ -41,7 +41,7 @@ impl RunTask {
         } = keeper_run;
         let now = clock::now();
         let record = left.record.clone();
-        let machine = machine(now, &held, &left.row, recorded, record.clone());
+        let machine = machine(now, &shared, &held, &left.row, recorded, record.clone());
         // Another attempt may begin before all of these reports have arrived.
         let hears_again = left.row.state == StoredState::Backoff;
         let ended = left.row.outcome.is_some() || hears_again;
@@ -143,7 +143,8 @@ impl RunTask {
         self.stop_deadline = self
             .stop_deadline
             .map_or(Some(deadline), |at| Some(at.min(deadline)));
-        let again = self.machine.record().stop_again(self.at, order, deadline);
+        let record = self.machine.record();
+        let again = record.stop_again(stop_now(&self.shared, record), order, deadline);
         // Refused only where nothing is left to stop.
         let _ = self.feed(Input::Command(Command::Stop(again)));
     }
@@ -202,8 +203,15 @@ impl RunTask {
     }
 }
 
+/// Returns the present on the clock as it was set when the stop of this record was requested.
+fn stop_now(shared: &Shared, record: &AttemptRecord) -> Timestamp {
+    let as_of = |asked| shared.clock.now_as_of(asked);
+    record.stop_asked_at().map_or_else(clock::now, as_of)
+}
+
 fn machine(
     now: Timestamp,
+    shared: &Shared,
     held: &HeldRun,
     row: &RunRow,
     recorded: bool,
@@ -231,6 +239,7 @@ fn machine(
         released: held.released,
         pause: held.pause,
         row: recorded.then_some(says),
+        stop_now: stop_now(shared, &record),
         record,
     };
     Machine::adopted(now, adopted)

@@ -5,7 +5,9 @@ use crate::{
     base::{
         blocking::blocking,
         calls::{CallError, RestartCall},
-        cause, clock, log_words,
+        cause,
+        clock::{self, ClockSettings},
+        log_words,
         view::Live,
     },
     record::persisted_spec,
@@ -154,7 +156,7 @@ fn next(
         outcome,
         number: new.attempt,
         // Where something shows that the attempt is ready, only that resets the restarts in a row.
-        uptime: uptime(times).filter(|_| !new.policy().has_ready_sign()),
+        uptime: uptime(&shared.clock, times).filter(|_| !new.policy().has_ready_sign()),
         restarts,
         boot_over: new
             .identity
@@ -185,8 +187,8 @@ fn add(past: &mut Vec<PastAttempt>, new: &NewRun, outcome: Outcome, times: Times
     past.drain(..past.len().saturating_sub(PAST_ATTEMPTS_MAX));
 }
 
-fn uptime(times: &Times) -> Option<Duration> {
-    Some(times.leader_exited?.since(times.started?))
+fn uptime(clock: &ClockSettings, times: &Times) -> Option<Duration> {
+    Some(clock.between(times.started?, times.leader_exited?))
 }
 
 impl RunTask {

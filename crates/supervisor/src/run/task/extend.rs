@@ -132,8 +132,7 @@ impl RunTask {
     /// Extends what this task counts for the command, as far as the bound allows: so much from `at` on, which may be
     /// long ago where the keeper repeats it. Returns whether that is news.
     pub(super) fn extends(&mut self, at: Timestamp, time: Duration) -> bool {
-        let then = self.machine.record().run_time(at);
-        let (Some(then), Some(now)) = (then, self.run_time()) else {
+        let (Some(then), Some(now)) = (self.run_time_at(at), self.run_time()) else {
             return false;
         };
         let time = then.saturating_add(time).saturating_sub(now);
@@ -158,8 +157,12 @@ impl RunTask {
     /// Returns for how long the attempt has run, pauses not counted, whatever was done to the clock; absent: it has not
     /// started.
     pub(super) fn run_time(&self) -> Option<Duration> {
-        let now = self.shared.clock.now_as_of(self.times().started?);
-        self.machine.record().run_time(now)
+        self.run_time_at(clock::now())
+    }
+
+    fn run_time_at(&self, at: Timestamp) -> Option<Duration> {
+        let between = |from, to| self.shared.clock.between(from, to);
+        self.machine.record().run_time(at, &between)
     }
 
     /// Returns this limit with its extension, counted from the start of the attempt; absent: there is none.
