@@ -1,11 +1,13 @@
 //! Control groups (v2): the place of Kennel's groups, one fresh directory per run, freeze and kill.
 
-use crate::kernel_file;
+use crate::{kernel_file, own_file};
 use kennel_lifecycle::{CgroupIdentity, NodeId, verdict::GroupEvidence};
 use nix::{
+    dir::{Dir, Type},
     errno::Errno,
     fcntl::{OFlag, openat},
     sys::stat::{Mode, fstat},
+    unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -226,19 +228,63 @@ pub fn kill(group: &CgroupIdentity) -> io::Result<()> {
 
 /// Returns all processes in the group and below it; the kernel leaves zombies out.
 pub fn members(group: &CgroupIdentity) -> Vec<i32> {
-    let mut found = Vec::new();
-    if !matches!(open(group), Ok(Some(_))) {
-        return found;
-    }
-    let mut open = vec![PathBuf::from(&group.path)];
-    while let Some(dir) = open.pop() {
-        let procs = File::open(dir.join("cgroup.procs"))
-            .and_then(|list| text(kernel_file::read_list(list)?));
-        let procs = procs.unwrap_or_default();
-        found.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
-        open.extend(directories(&dir));
-    }
+    let Ok(Some(top)) = open(group) else {
+        return Vec::new();
+    };
+    let mut found = members_in(&top, c".");
+    let read = |parent: &OwnedFd, name: &CStr| found.extend(members_in(parent, name));
+    // A directory that is removed meanwhile holds none.
+    let _ = visit_below(top, read);
     found
+}
+
+fn members_in(parent: &OwnedFd, name: &CStr) -> Vec<i32> {
+    let dir = openat(parent, name, own_file::DIR_FLAGS, Mode::empty());
+    let list = dir.and_then(|dir| {
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        openat(&dir, "cgroup.procs", flags, Mode::empty())
+    });
+    let list = list.map_err(io::Error::from);
+    let procs = list.and_then(|list| text(kernel_file::read_list(File::from(list))?));
+    let procs = procs.unwrap_or_default();
+    procs.lines().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Visits all directories below this one by their parent and name, each after those below it. Neither their paths nor
+/// their levels have a bound: one of them is open at a time, as no process can move it.
+fn visit_below(top: OwnedFd, mut visit: impl FnMut(&OwnedFd, &CStr)) -> nix::Result<()> {
+    let mut levels = vec![names_in(&top)?];
+    let mut dir = top;
+    while let Some(names) = levels.last_mut() {
+        if let Some(name) = names.last() {
+            match openat(&dir, name.as_c_str(), own_file::DIR_FLAGS, Mode::empty()) {
+                Ok(below) => {
+                    levels.push(names_in(&below)?);
+                    dir = below;
+                }
+                // It was removed.
+                Err(_) => drop(names.pop()),
+            }
+            continue;
+        }
+        levels.pop();
+        if let Some(name) = levels.last_mut().and_then(Vec::pop) {
+            dir = openat(&dir, c"..", own_file::DIR_FLAGS, Mode::empty())?;
+            visit(&dir, &name);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the names of the directories in this one.
+fn names_in(dir: &OwnedFd) -> nix::Result<Vec<CString>> {
+    let mut dir = Dir::openat(dir, ".", own_file::DIR_FLAGS, Mode::empty())?;
+    let entries = dir.iter().flatten();
+    let dirs = entries.filter(|entry| entry.file_type() == Some(Type::Directory));
+    let names = dirs.map(|entry| entry.file_name().to_owned());
+    Ok(names
+        .filter(|name| name.as_c_str() != c"." && name.as_c_str() != c"..")
+        .collect())
 }
 
 /// Returns the subdirectories of a directory.
@@ -269,9 +315,13 @@ pub fn remove_empty(dir: &Path) -> bool {
     if remove() {
         return true;
     }
-    for below in directories(dir) {
-        remove_empty(&below);
-    }
+    let below = nix::fcntl::open(dir, own_file::DIR_FLAGS, Mode::empty());
+    // What cannot be removed keeps those above it.
+    let _ = below.and_then(|below| {
+        visit_below(below, |parent, name| {
+            let _ = unlinkat(parent, name, UnlinkatFlags::RemoveDir);
+        })
+    });
     remove()
 }
 
@@ -295,6 +345,38 @@ pub fn read_freeze(group: &CgroupIdentity) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::stat::mkdirat;
+
+    /// Longer than a path may be.
+    #[test]
+    fn groups_of_any_depth_are_read_and_removed() {
+        let top = tempfile::tempdir().expect("a directory");
+        let group = identify(top.path()).expect("it is there");
+        let name = OsStr::from_bytes(&[b'g'; 200]);
+        let mut dir = open(&group).expect("it opens").expect("it is there");
+        for level in 1..=40 {
+            for name in [OsStr::new("side"), name] {
+                mkdirat(&dir, name, Mode::S_IRWXU).expect("a directory");
+            }
+            dir = openat(&dir, name, own_file::DIR_FLAGS, Mode::empty()).expect("it is there");
+            let flags = OFlag::O_CREAT | OFlag::O_WRONLY;
+            let list = openat(&dir, "cgroup.procs", flags, Mode::S_IRWXU).expect("a file");
+            writeln!(File::from(list), "{level}").expect("written");
+        }
+        let mut found = members(&group);
+        found.sort_unstable();
+        assert_eq!(found, (1..=40).collect::<Vec<_>>());
+        // An ordinary file keeps a directory, as a process does.
+        assert!(!remove(&group));
+        let remove_file = |parent: &OwnedFd, name: &CStr| {
+            let list = [name.to_bytes(), b"/cgroup.procs"].concat();
+            let _ = unlinkat(parent, list.as_slice(), UnlinkatFlags::NoRemoveDir);
+        };
+        let below = open(&group).expect("it opens").expect("it is there");
+        visit_below(below, remove_file).expect("they are visited");
+        assert!(remove(&group));
+        assert!(!top.path().exists());
+    }
 
     #[test]
     fn unreadable_group_is_not_called_empty() {
