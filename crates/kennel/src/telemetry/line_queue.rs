@@ -62,9 +62,11 @@ impl LineQueue {
 
     fn write_for_ever(&self, queued: &Receiver<Queued>, mut to: impl Write) {
         let mut reported = 0;
+        // Whether the last line was taken in part, as by a disk that was full then: the next one begins a new line.
+        let mut is_torn = false;
         while let Ok(queued) = queued.recv() {
             match queued {
-                Queued::Line(line) if is_taken(&mut to, &line) => {
+                Queued::Line(line) if is_taken(&mut to, &line, &mut is_torn) => {
                     let lines = self.dropped.load(Ordering::Relaxed);
                     if lines > reported {
                         reported = lines;
@@ -100,11 +102,22 @@ impl Write for &LineQueue {
     }
 }
 
-/// Writes a line. Returns whether all of it was taken.
-fn is_taken(to: &mut impl Write, mut line: &[u8]) -> bool {
+/// Writes a line, after the end of a torn one. Returns whether all of it was taken.
+fn is_taken(to: &mut impl Write, line: &[u8], is_torn: &mut bool) -> bool {
+    if *is_torn && !write_all(to, b"\n", is_torn) {
+        return false;
+    }
+    *is_torn = false;
+    write_all(to, line, is_torn)
+}
+
+fn write_all(to: &mut impl Write, mut line: &[u8], is_torn: &mut bool) -> bool {
     while !line.is_empty() {
         match to.write(line) {
-            Ok(written) if written > 0 => line = &line[written..],
+            Ok(written) if written > 0 => {
+                line = &line[written..];
+                *is_torn = !line.is_empty();
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             // Another process that shares the descriptor has made it non-blocking.
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(AGAIN_AFTER),
@@ -157,6 +170,40 @@ mod tests {
         assert_eq!(queue.settled(), 3);
         push(&queue, 7);
         assert_eq!(next().parse(), Ok(7));
+    }
+
+    /// Takes so many bytes, then none.
+    struct Disk(Vec<u8>, usize);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.1);
+            if taken == 0 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            self.1 -= taken;
+            self.0.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn torn_line_ends_before_the_next_one() {
+        let (mut disk, mut is_torn) = (Disk(Vec::new(), 7), false);
+        let mut write = |disk: &mut Disk, line: &[u8]| is_taken(disk, line, &mut is_torn);
+        assert!(write(&mut disk, b"one\n"));
+        assert!(!write(&mut disk, b"second\n"));
+        assert!(!write(&mut disk, b"third\n"));
+        disk.1 = 1;
+        assert!(!write(&mut disk, b"fourth\n"));
+        disk.1 = 100;
+        assert!(write(&mut disk, b"five\n"));
+        assert!(write(&mut disk, b"six\n"));
+        assert_eq!(disk.0, b"one\nsec\nfive\nsix\n");
     }
 
     #[test]
