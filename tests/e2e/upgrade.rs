@@ -301,10 +301,12 @@ async fn new_server_dying_when_ready_yields_to_former() {
     let mut client = kennel.client().await;
     let run = mixed_tree(&mut client).await;
     let real = programs::kennel().display().to_string();
-    // It is killed, as by the kernel for lack of memory, and it panics; right after it has reported that it serves.
+    // It is killed, as by the kernel for lack of memory, it panics, and it hangs; right after it has reported that it
+    // serves.
     for (dies, how) in [
         ("server", "was killed by SIGKILL"),
         ("panic", "exited with code 101"),
+        ("hang", "hung and was killed by the keeper"),
     ] {
         let before = info(&kennel).await;
         let points = kennel.scratch().join(dies);

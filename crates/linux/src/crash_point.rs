@@ -1,7 +1,7 @@
 //! Points at which a test kills a part of the service. Debug builds have them, a release build has none.
 //!
 //! `KENNEL_TEST_CRASH` names a directory. A point fires when there is a file of its name in it, which contains the
-//! target: `server`, `keeper` or `both`; or `panic`, for a panic of the process that reaches it. The file is renamed
+//! target: `server`, `keeper` or `both`; or `panic` or `hang`, for the process that reaches it. The file is renamed
 //! first, so that a restarted process does not die at the same point. It contains the pids to kill then, by SIGKILL.
 
 /// A named point. With a condition it fires only where that holds; a release build does not evaluate it.
@@ -87,6 +87,13 @@ mod armed {
             return;
         }
         assert_ne!(who.trim(), "panic", "a test has armed {point}");
+        if who.trim() == "hang" {
+            // Stopped as a whole: no thread of it answers.
+            if let Ok(own) = PidFd::open(own_pid()) {
+                own.signal(Signal::STOP);
+            }
+            return;
+        }
         let (keeper, server) = match who.trim() {
             "keeper" => (true, false),
             "server" => (false, true),
