@@ -187,11 +187,12 @@ async fn output_while_detached_is_shown_on_attach(kennel: &Kennel) {
 
 async fn command_on_own_terminal_has_keys_and_exit(kennel: &Kennel) {
     let line = format!(
-        "{} run --tty -- sh -c 'stty size; trap \"echo interrupted\" INT; until read x; do :; done; echo got $x; exit 7'; echo code $?; stty -a | grep -o -e '-\\?icanon'",
+        "printf '\\033]2;ours\\007'; {} run --tty -- sh -c 'printf \"\\033]2;theirs\\007\"; stty size; trap \"echo interrupted\" INT; until read x; do :; done; echo got $x; exit 7'; echo code $?; stty -a | grep -o -e '-\\?icanon'",
         client_line(kennel)
     );
     let tmux = Tmux::start(kennel.scratch(), "t", (17, 61), &line);
     tmux.shows("17 61").await;
+    assert_eq!(tmux.variable("pane_title"), "theirs");
     tmux.keys(&["C-c"]);
     tmux.shows("interrupted").await;
     tmux.keys(&["a word", "Enter"]);
@@ -202,6 +203,7 @@ async fn command_on_own_terminal_has_keys_and_exit(kennel: &Kennel) {
         !shown.contains("-icanon"),
         "the terminal is as it was: {shown}"
     );
+    assert_eq!(tmux.variable("pane_title"), "ours");
 
     // Another size while it runs.
     let line = format!(

@@ -86,8 +86,18 @@ impl Tmux {
     /// If tmux cannot be run.
     #[must_use]
     pub fn mouse_is_captured(&self) -> bool {
-        let output = self.run(&["display-message", "-p", "#{mouse_any_flag}"]);
-        output.stdout.starts_with(b"1")
+        self.variable("mouse_any_flag") == "1"
+    }
+
+    /// Returns a variable of its pane, by the names in tmux(1).
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> String {
+        let output = self.run(&["display-message", "-p", &format!("#{{{name}}}")]);
+        let value = String::from_utf8(output.stdout).expect("tmux writes UTF-8");
+        value.trim_end().to_owned()
     }
 
     /// Resizes it.

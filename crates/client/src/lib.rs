@@ -23,7 +23,7 @@ pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 pub use health::check_health;
 /// Sequence that undoes what an attached command has set in this terminal.
-pub use kennel_lifecycle::put_terminal_back;
+pub use kennel_lifecycle::{REMEMBER_TERMINAL, put_terminal_back};
 pub use kennel_proto::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };

@@ -115,6 +115,8 @@ pub use spec::{
 };
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};
-pub use terminal_modes::{KEYBOARD_AT_FIRST, modes_at_first, put_terminal_back, repeated_mode};
+pub use terminal_modes::{
+    KEYBOARD_AT_FIRST, REMEMBER_TERMINAL, modes_at_first, put_terminal_back, repeated_mode,
+};
 pub use time::Timestamp;
 pub use usage::{Present, Pressure, Stall, Usage};

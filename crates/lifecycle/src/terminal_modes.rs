@@ -19,6 +19,10 @@ const OF_GRID: [u16; 4] = [1, 7, 25, 69];
 /// are leaves none.
 pub const KEYBOARD_AT_FIRST: &str = "\x1b[<99u";
 
+/// Sequence by which a terminal remembers its titles (XTWINOPS 22) and colours (XTPUSHCOLORS), which have no value at
+/// first that a client knows. A terminal without such a memory keeps those of the command.
+pub const REMEMBER_TERMINAL: &str = "\x1b[22;0;0t\x1b[#P";
+
 /// Returns whether a private mode is on at first; absent: a repaint does not set it.
 #[must_use]
 pub fn repeated_mode(number: u16) -> Option<bool> {
@@ -43,12 +47,12 @@ pub fn modes_at_first() -> String {
 }
 
 /// Returns the sequence that undoes what a command has set in a terminal, on which another program continues: the
-/// alternate screen, the modes, margins and letters. The cursor stays where it is. DECRC puts the cursor back and with it
+/// alternate screen, the modes, margins and letters, and what it was asked to remember. The cursor stays where it is. DECRC puts the cursor back and with it
 /// origin mode, which DECSTR then ends.
 #[must_use]
 pub fn put_terminal_back() -> String {
     format!(
-        "{KEYBOARD_AT_FIRST}\x1b[?1047l\x1b7\x1b[?6l\x1b[r\x1b8\x1b[!p{}\x1b[2;4;20l\x1b[0m\x1b(B\x0f",
+        "{KEYBOARD_AT_FIRST}\x1b[?1047l\x1b7\x1b[?6l\x1b[r\x1b8\x1b[!p{}\x1b[2;4;20l\x1b[0m\x1b(B\x0f\x1b[23;0;0t\x1b[#Q",
         modes_at_first()
     )
 }

@@ -10,7 +10,7 @@ use crate::{
     detach_keys::DetachKeys,
     failure::{Failure, because, note},
 };
-use kennel_client::{Attachment, put_terminal_back};
+use kennel_client::{Attachment, REMEMBER_TERMINAL, put_terminal_back};
 use kennel_linux::own_terminal::{self, RawMode};
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
 use std::{
@@ -222,8 +222,7 @@ impl Desk {
                         raw.map_err(because("cannot take the terminal's keys as they are"))?;
                 }
                 if let Some(screen) = opened.screen.filter(|screen| !is_blank(screen)) {
-                    self.shown = true;
-                    write(&screen.repaint)?;
+                    self.show_bytes(&screen.repaint)?;
                 }
                 self.writes = opened.writer.is_some_and(|writer| writer.you);
                 Ok(())
@@ -231,8 +230,7 @@ impl Desk {
             Reported::Events(events) => {
                 for event in events.run_events.into_iter().flat_map(|e| e.events) {
                     if let Some(Payload::Output(output)) = event.payload {
-                        self.shown = true;
-                        write(&output.data)?;
+                        self.show_bytes(&output.data)?;
                     }
                 }
                 Ok(())
@@ -249,6 +247,14 @@ impl Desk {
             Reported::Refused(_) => write(BELL),
             Reported::Taken(_) => Ok(()),
         }
+    }
+
+    fn show_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.shown && io::stdout().is_terminal() {
+            write(REMEMBER_TERMINAL.as_bytes())?;
+        }
+        self.shown = true;
+        write(bytes)
     }
 
     /// Restores this process's terminal.
