@@ -41,8 +41,13 @@ async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
     } = nodes;
     let mut spawned = Vec::new();
     for node in [&*one, &*two, &*three, &*one, &*two] {
+        let mut reader = three.client().await;
         let run = node.client().await.spawn(argv(&["sleep", "600"])).await;
-        spawned.push(must("spawn", run).run_id);
+        let run = must("spawn", run).run_id;
+        // It has started, whenever its node records that.
+        let read = must("get", reader.get(&run).await);
+        assert_eq!(read.state(), RunState::Running);
+        spawned.push(run);
     }
     spawned.reverse();
     let states = vec![RunState::Running.into()];

@@ -2,7 +2,7 @@
 
 use crate::{
     base::{
-        OPEN_ROW_POLL,
+        OPEN_ROW_POLL, RUNNING_RECORD_DELAY,
         blocking::blocking,
         calls::{CallError, Condition, RunPage, RunView, ServerInfo, Waited},
         view::{Live, StartAnswer},
@@ -33,7 +33,17 @@ impl Supervisor {
         {
             return Ok(live.view);
         }
-        Box::pin(self.located(self.row(run).await?.into())).await
+        let view = Box::pin(self.located(self.row(run).await?.into())).await?;
+        if view.state != RunState::Starting || view.elsewhere.is_none() {
+            return Ok(view);
+        }
+        drop(view);
+        let read_later = async {
+            // Its node writes a little later that it has started, and may have answered its Spawn.
+            tokio::time::sleep(2 * RUNNING_RECORD_DELAY).await;
+            self.located(self.row(run).await?.into()).await
+        };
+        Box::pin(read_later).await
     }
 
     /// Returns what a live run of this node has used up to now; absent: it has no control group, or that cannot be read.

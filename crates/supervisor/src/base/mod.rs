@@ -22,5 +22,8 @@ use std::time::Duration;
 /// The two streams of output, in the order of their files.
 pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
+/// Time for which the record of `running` may wait: most short runs end before and save the write.
+pub(crate) const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
+
 /// Interval at which an open row without a task here, such as another node's, is read while a caller waits.
 pub(crate) const OPEN_ROW_POLL: Duration = Duration::from_secs(1);

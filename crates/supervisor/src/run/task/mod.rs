@@ -61,8 +61,6 @@ use tokio::{
 };
 pub(crate) use {adopted::KeeperRun, attempts::outlives_service, audit_log::round};
 
-/// Time for which the record of `running` may wait: most short runs end before and save the write.
-const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
 /// is never refused.
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);

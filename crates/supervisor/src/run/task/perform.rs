@@ -1,13 +1,12 @@
 //! Performs the effects of the machine.
 
 use super::{
-    Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, attempts::start_failure,
-    reports::prepare_failure,
+    Done, Room, RunTask, STOP_RECORD_WAIT, attempts::start_failure, reports::prepare_failure,
 };
 use crate::{
     base::{
-        blocking::blocking, cause, clock, devices, log_words, secret_sources::with_line_end,
-        view::StartAnswer,
+        RUNNING_RECORD_DELAY, blocking::blocking, cause, clock, devices, log_words,
+        secret_sources::with_line_end, view::StartAnswer,
     },
     record::persisted_spec,
     registry::Shared,
