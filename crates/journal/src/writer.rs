@@ -255,6 +255,12 @@ impl Writer {
         })
     }
 
+    /// Returns the directory of the journal.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.log.dir
+    }
+
     /// Whether the raw file of a stream exists.
     #[must_use]
     pub fn has_file(&self, kind: Kind) -> bool {

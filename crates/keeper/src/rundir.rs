@@ -46,10 +46,15 @@ pub fn write_token(run_dir: &Path, token: &str) -> io::Result<()> {
     private_file::replace(run_dir, TOKEN, TOKEN_NEW, token.as_bytes()).map(drop)
 }
 
+/// Lets its owner read and change the directory of a run, which the command may have closed. Where that is refused,
+/// what follows fails.
+pub fn open_run_dir(run_dir: &Path) {
+    open_up(AT_FDCWD, run_dir);
+}
+
 /// Removes the token, if it exists.
 pub fn remove_token(run_dir: &Path) -> io::Result<()> {
-    // The command may have closed the directory.
-    open_up(AT_FDCWD, run_dir);
+    open_run_dir(run_dir);
     for name in [TOKEN, TOKEN_NEW] {
         let path = run_dir.join(OsStr::from_bytes(name.to_bytes()));
         match fs::remove_file(path) {

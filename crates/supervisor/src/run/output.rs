@@ -533,13 +533,13 @@ impl Output {
     }
 
     fn refused(&mut self, error: &io::Error) {
+        self.open_dir_up(error);
         let policy = self.writer.bound().on_disk_full;
-        let again = self.refusal.is_some();
+        let (again, full) = (self.refusal.is_some(), is_full(error));
         if !again {
             // Logged once, not at each attempt, for the log may lie on that disk.
             tracing::error!(run_id = %self.run, error = %Chain(error), policy = policy.api_name(), "journal write failed, retrying");
         }
-        let full = is_full(error);
         let refusal = self
             .refusal
             .get_or_insert_with(|| Refusal::new(clock::now(), error));

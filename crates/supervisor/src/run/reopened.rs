@@ -58,6 +58,7 @@ impl Reopened {
     /// Opens the journal; `row` is the run's row, where it was read. Blocks: the whole index is read.
     pub(crate) fn open(shared: &Shared, run: RunId, row: Option<&RunRow>) -> io::Result<Self> {
         let dir = rundir::path(&shared.config.data_dir, run);
+        rundir::open_run_dir(&dir);
         let reopened = shared
             .record
             .reopen_journal(run, row, &dir, shared.boot())?;

@@ -2,12 +2,12 @@
 //! lengths.
 
 use crate::world::{Lives, Nature, Stage, call, run_id};
-use kennel_lifecycle::LinePattern;
+use kennel_lifecycle::{LinePattern, StreamsEnd};
 use kennel_supervisor::{
     Amount, Condition, Event, Form, GapReason, LineMatcher, MissingBytes, OutputCall, OutputPart,
     OutputRange, OutputWait, Payload, Position, Reached, Tail,
 };
-use std::{fs, path::Path, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 
 /// Lines of the output, and their length.
 const LINES: usize = 11;
@@ -49,6 +49,39 @@ fn damaged_index_hides_no_missing_bytes() {
         let whole = output_from(stage, OutputRange::Ends { head: 1, tail: 1 }).await;
         assert_eq!(whole, (2, 0, BYTES - 2));
     });
+}
+
+/// The command of an ordinary user may close the directory of its run, which is the user's.
+#[test]
+fn closed_directory_loses_no_output() {
+    let work = || {
+        // Of this thread and those that it makes: root may do what the owner may not.
+        nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
+        let lives = Lives::of(Nature::default());
+        let runs = lives.data_dir.path().join("runs");
+        let dir = runs.join(run_id().to_string());
+        let close = || fs::set_permissions(&dir, fs::Permissions::from_mode(0o000)).unwrap();
+        lives.live(async |stage| {
+            stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+            close();
+            stage.writes(run_id(), b"first ");
+            while fs::read(dir.join("stdout")).unwrap_or_default() != b"first " {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            close();
+        });
+        lives.live(async |stage| {
+            stage.writes(run_id(), b"second");
+            close();
+            stage.exits(run_id(), 0);
+            let ended = stage.supervisor.wait(run_id(), Condition::Ended).await;
+            let outcome = ended.unwrap().run.outcome.unwrap();
+            assert_eq!(outcome.streams, Some(StreamsEnd::Eof));
+            let events = read(stage, Position::Beginning, None).await;
+            assert_eq!(bytes(&events), (12, 0));
+        });
+    };
+    thread::spawn(work).join().unwrap();
 }
 
 fn restore(index: &Path, whole: &[u8]) {

@@ -5,6 +5,7 @@ use crate::{
     base::cause::{Chain, is_full},
     run::saved_output,
 };
+use kennel_keeper::rundir;
 use kennel_lifecycle::StreamsEnd;
 use kennel_linux::OutputPipe;
 use std::{io, path::Path};
@@ -27,7 +28,11 @@ impl Output {
         self.go_beyond();
         let mut end = self.finishing.unwrap_or(StreamsEnd::Eof);
         for index in 0..2 {
-            match self.read_rest(index) {
+            let read = match self.read_rest(index) {
+                Err(error) if self.open_dir_up(&error) => self.read_rest(index),
+                read => read,
+            };
+            match read {
                 Ok(()) if self.pipes[index].is_none() => {}
                 // A process outside the tree still has the stream open.
                 Ok(()) if end == StreamsEnd::Eof => end = StreamsEnd::Cut,
@@ -49,6 +54,15 @@ impl Output {
             self.recovered();
         }
         Some(end)
+    }
+
+    /// Opens the run's directory up, where that may be the reason of the error. Returns whether it may.
+    pub(super) fn open_dir_up(&self, error: &io::Error) -> bool {
+        let is_closed = error.kind() == io::ErrorKind::PermissionDenied;
+        if is_closed {
+            rundir::open_run_dir(self.writer.dir());
+        }
+        is_closed
     }
 
     /// Whether the end of the run's output waits for room on the disk.
