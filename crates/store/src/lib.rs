@@ -191,6 +191,14 @@ pub enum StoredState {
     Ended(RunState),
 }
 
+impl StoredState {
+    /// Whether the run has ended.
+    #[must_use]
+    pub fn is_ended(self) -> bool {
+        matches!(self, Self::Ended(_))
+    }
+}
+
 impl From<StoredState> for &'static str {
     fn from(state: StoredState) -> Self {
         match state {

@@ -5,8 +5,8 @@ use crate::{
     Times, UnreadRow, json, reader::Columns,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, Facets, HostIdentity, Outcome, ProcessIdentity, RunIdentity, Signal,
-    Timestamp, UnknownName,
+    CgroupIdentity, Exit, Facets, HostIdentity, Outcome, ProcessIdentity, RunIdentity, RunState,
+    Signal, Timestamp, UnknownName,
 };
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -365,6 +365,7 @@ impl Record {
         let outcome = self.outcome()?;
         let state = StoredState::try_from(self.state.clone()).map_err(|e| format!("state: {e}"))?;
         let desired = read_name("desired", &self.desired)?;
+        self.check_names(state, desired, outcome.as_ref())?;
         let times = Times {
             started: self.started_us.map(Timestamp),
             leader_exited: self.leader_exited_us.map(Timestamp),
@@ -414,6 +415,33 @@ impl Record {
             facets: json::read("facets", &self.facets)?,
             entries: self.entries.map(EntriesText::from),
         })
+    }
+
+    /// Refuses names that contradict each other or the columns beside them: the CHECKs hold shapes, and no names.
+    fn check_names(
+        &self,
+        state: StoredState,
+        desired: Desired,
+        outcome: Option<&Outcome>,
+    ) -> Result<(), String> {
+        let final_state = outcome.map(Outcome::state);
+        let (name, stops) = (&self.state, self.stop_deadline.is_some());
+        if final_state.map(StoredState::Ended) != Some(state).filter(|state| state.is_ended()) {
+            let expected = final_state.map_or("an open one", RunState::name);
+            return Err(format!("state {name:?}: its end requires {expected}"));
+        }
+        if (state == StoredState::Backoff) != self.next_restart_us.is_some() {
+            let due = self.next_restart_us;
+            return Err(format!("state {name:?} with next_restart_us {due:?}"));
+        }
+        // A run that was never open was not asked to stop.
+        if (desired == Desired::Stop) != stops && (stops || outcome.is_none()) {
+            let (desired, deadline) = (&self.desired, self.stop_deadline);
+            return Err(format!(
+                "desired {desired:?} with stop_deadline {deadline:?}"
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the end of the run; none where the row is open.
@@ -530,7 +558,7 @@ fn read_exit(kind: Option<&str>, value: Option<i64>) -> Result<Option<Exit>, Str
     let number = value.and_then(|v| i32::try_from(v).ok());
     let exit = match (kind, number) {
         (None, _) => return Ok(None),
-        (Some("code"), Some(code)) => Some(Exit::Code(code)),
+        (Some("code"), Some(code @ 0..=255)) => Some(Exit::Code(code)),
         (Some(word @ ("signal" | "core_dump")), Some(number)) => {
             Signal::from_number(number).map(|signal| Exit::Signal {
                 signal,

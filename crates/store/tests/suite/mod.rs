@@ -60,6 +60,7 @@ const CASES: &[Case] = cases![
     guards::only_keepers_with_rows_or_lease_are_listed,
     guards::a_keeper_of_another_node_raises_no_generation,
     guards::every_check_refuses_what_no_run_can_be,
+    guards::checks_admit_names_of_later_versions,
     guards::a_newer_schema_is_refused,
     guards::a_changed_migration_is_refused,
     guards::a_row_that_cannot_be_read_is_corrupt,

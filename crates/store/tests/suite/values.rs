@@ -99,7 +99,38 @@ pub(super) async fn every_value_is_read_back_as_it_was(bed: Bed) {
 }
 
 /// A change of an open row (1) or a closed one (2), and the words of the error beside the run.
-const UNREADABLE: [(u128, &str, [&str; 2]); 18] = [
+const UNREADABLE: [(u128, &str, [&str; 2]); 37] = [
+    (1, "state = 'stopping'", ["state", "stopping"]),
+    (1, "state = 'queued'", ["state", "queued"]),
+    (1, "state = 'failed'", ["failed", "an open one"]),
+    (1, "desired = 'hold'", ["desired", "hold"]),
+    (1, "desired = 'stop'", ["desired", "stop_deadline None"]),
+    (
+        1,
+        "stop_deadline = 1, stop_detail = '{}'",
+        ["desired", "run"],
+    ),
+    (
+        1,
+        "next_restart_us = 1",
+        ["starting", "next_restart_us Some(1)"],
+    ),
+    (2, "state = 'running'", ["running", "requires succeeded"]),
+    (2, "state = 'lost'", ["lost", "requires succeeded"]),
+    (2, "exit_value = 1", ["succeeded", "requires failed"]),
+    (2, "exit_value = 256", ["exit_kind", "256"]),
+    (2, "exit_kind = 'asleep'", ["exit_kind", "asleep"]),
+    (2, "exit_kind = 'unknown'", ["exit_kind", "unknown"]),
+    (
+        2,
+        "exit_kind = 'signal', exit_value = 65",
+        ["exit_kind", "65"],
+    ),
+    (2, "end_reason = 'boredom'", ["end_reason", "boredom"]),
+    (2, "end_reason = 'aborted'", ["end_reason", "aborted"]),
+    (2, "tree_verdict = 'bare'", ["tree_verdict", "bare"]),
+    (2, "tree_detail = NULL", ["tree_verdict", "empty"]),
+    (2, "streams_end = 'dry'", ["streams_end", "dry"]),
     (1, "containment_detail = ''", ["containment_detail", "EOF"]),
     (
         1,
