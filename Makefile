@@ -22,7 +22,7 @@ ring: ## run slow rings by name, as in `make ring clients site`, and record that
 	@.ci/ring $(if $(RINGS),run $(RINGS),list)
 else
 
-.PHONY: help build serve quick test test-all binaries nextest check lint form fmt proto proto-image mutants bench growth profile soak vm site tools
+.PHONY: help build serve quick test test-all binaries nextest check lint form fmt proto proto-image record mutants bench growth profile soak vm site tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -81,6 +81,9 @@ proto: ## lint the contract and compare it with the committed image
 proto-image: ## accept the present contract as the one that must not break
 	.ci/tools buf
 	$(BUF) build -o proto/kennel.v1.binpb
+
+record: ## write the databases of tests/recorded/next anew, after a change of the schema
+	UPDATE=1 $(CARGO) test --quiet -p kennel-store --test sqlite --test postgres recorded_
 
 mutants: ## put 60 faults into the product, one after the other, and list which tests notice: an hour or two
 	.ci/mutants

@@ -5,6 +5,16 @@
 -- that the type of the lifecycle has there, under the names of crates/lifecycle/tests/names.lock.
 -- The CHECKs hold the shape of a row: what an open run and one that has ended require (INV-10).
 
+-- One row. A migration that adds raises the level; one that takes away raises the least level of a server that may use
+-- the database.
+CREATE TABLE schema_level (
+    one                   BIGINT NOT NULL PRIMARY KEY CHECK (one = 1),
+    level                 BIGINT NOT NULL,
+    min_level             BIGINT NOT NULL CHECK (min_level BETWEEN 1 AND level)
+);
+
+INSERT INTO schema_level VALUES (1, 1, 1);
+
 CREATE TABLE nodes (
     node                  TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(node) = 26),
     name                  TEXT NOT NULL,
@@ -21,7 +31,10 @@ CREATE TABLE nodes (
     -- When an operator has forgotten it, with its open runs; NULL: it was not, or is back.
     forgotten_us          BIGINT,
     -- Since when it is drained, as of its last renewal; NULL: it is not.
-    draining_us           BIGINT
+    draining_us           BIGINT,
+    -- The level of the schema that the node's server has, and since when.
+    level                 BIGINT NOT NULL,
+    level_us              BIGINT NOT NULL
 );
 
 CREATE TABLE keeper_epochs (
@@ -208,3 +221,38 @@ CREATE TABLE left_stops (
 );
 
 CREATE INDEX left_stops_of_node ON left_stops (node, asked_us);
+
+-- The runs for readers by SQL, with the columns of docs/guide/how-to/query.md: none is ever renamed, retyped or removed, and
+-- a new one comes last. Each migration makes the view again.
+CREATE OR REPLACE VIEW kennel_runs AS SELECT
+    r.run_id,
+    r.owner,
+    r.kind,
+    CASE
+        WHEN r.end_reason IS NULL AND r.desired = 'stop' THEN 'stopping'
+        WHEN r.state = 'pausing' THEN 'running'
+        ELSE r.state END AS state,
+    r.node,
+    n.name AS node_name,
+    r.process_pid AS pid,
+    r.process_group_id AS pgid,
+    r.session_id AS sid,
+    r.shim_pid,
+    r.boot_id,
+    r.cgroup_path AS cgroup,
+    TIMESTAMPTZ 'epoch' + r.created_us * INTERVAL '1 microsecond' AS created_at,
+    TIMESTAMPTZ 'epoch' + r.started_us * INTERVAL '1 microsecond' AS started_at,
+    TIMESTAMPTZ 'epoch' + r.leader_exited_us * INTERVAL '1 microsecond' AS exited_at,
+    TIMESTAMPTZ 'epoch' + r.ended_us * INTERVAL '1 microsecond' AS ended_at,
+    CASE WHEN r.exit_kind = 'code' THEN r.exit_value END AS exit_code,
+    CASE WHEN r.exit_kind = 'signal' OR r.exit_kind = 'core_dump' THEN r.exit_value END AS exit_signal,
+    r.end_reason,
+    r.tree_verdict,
+    r.attempt AS attempts,
+    r.restarts,
+    TIMESTAMPTZ 'epoch' + r.next_restart_us * INTERVAL '1 microsecond' AS next_attempt_at,
+    r.parent_run_id,
+    r.restarted_from,
+    r.labels,
+    COALESCE(r.facets::jsonb #> '{annotations,pairs}', '{}') AS annotations
+FROM runs r LEFT JOIN nodes n ON n.node = r.node;

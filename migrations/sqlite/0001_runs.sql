@@ -5,6 +5,16 @@
 -- that the type of the lifecycle has there, under the names of crates/lifecycle/tests/names.lock.
 -- The CHECKs hold the shape of a row: what an open run and one that has ended require (INV-10).
 
+-- One row. A migration that adds raises the level; one that takes away raises the least level of a server that may use
+-- the database.
+CREATE TABLE schema_level (
+    one                   INTEGER NOT NULL PRIMARY KEY CHECK (one = 1),
+    level                 INTEGER NOT NULL,
+    min_level             INTEGER NOT NULL CHECK (min_level BETWEEN 1 AND level)
+) STRICT;
+
+INSERT INTO schema_level VALUES (1, 1, 1);
+
 CREATE TABLE nodes (
     node                  TEXT NOT NULL PRIMARY KEY CHECK (length(node) = 26),
     name                  TEXT NOT NULL,
@@ -21,7 +31,10 @@ CREATE TABLE nodes (
     -- When an operator has forgotten it, with its open runs; NULL: it was not, or is back.
     forgotten_us          INTEGER,
     -- Since when it is drained, as of its last renewal; NULL: it is not.
-    draining_us           INTEGER
+    draining_us           INTEGER,
+    -- The level of the schema that the node's server has, and since when.
+    level                 INTEGER NOT NULL,
+    level_us              INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE keeper_epochs (
@@ -208,3 +221,39 @@ CREATE TABLE left_stops (
 ) STRICT;
 
 CREATE INDEX left_stops_of_node ON left_stops (node, asked_us);
+
+-- The runs for readers by SQL, with the columns of docs/guide/how-to/query.md: none is ever renamed, retyped or removed, and
+-- a new one comes last. Each migration makes the view again.
+DROP VIEW IF EXISTS kennel_runs;
+CREATE VIEW kennel_runs AS SELECT
+    r.run_id,
+    r.owner,
+    r.kind,
+    CASE
+        WHEN r.end_reason IS NULL AND r.desired = 'stop' THEN 'stopping'
+        WHEN r.state = 'pausing' THEN 'running'
+        ELSE r.state END AS state,
+    r.node,
+    n.name AS node_name,
+    r.process_pid AS pid,
+    r.process_group_id AS pgid,
+    r.session_id AS sid,
+    r.shim_pid,
+    r.boot_id,
+    r.cgroup_path AS cgroup,
+    strftime('%Y-%m-%d %H:%M:%S', r.created_us / 1000000, 'unixepoch') || printf('.%06d', r.created_us % 1000000) AS created_at,
+    strftime('%Y-%m-%d %H:%M:%S', r.started_us / 1000000, 'unixepoch') || printf('.%06d', r.started_us % 1000000) AS started_at,
+    strftime('%Y-%m-%d %H:%M:%S', r.leader_exited_us / 1000000, 'unixepoch') || printf('.%06d', r.leader_exited_us % 1000000) AS exited_at,
+    strftime('%Y-%m-%d %H:%M:%S', r.ended_us / 1000000, 'unixepoch') || printf('.%06d', r.ended_us % 1000000) AS ended_at,
+    CASE WHEN r.exit_kind = 'code' THEN r.exit_value END AS exit_code,
+    CASE WHEN r.exit_kind = 'signal' OR r.exit_kind = 'core_dump' THEN r.exit_value END AS exit_signal,
+    r.end_reason,
+    r.tree_verdict,
+    r.attempt AS attempts,
+    r.restarts,
+    strftime('%Y-%m-%d %H:%M:%S', r.next_restart_us / 1000000, 'unixepoch') || printf('.%06d', r.next_restart_us % 1000000) AS next_attempt_at,
+    r.parent_run_id,
+    r.restarted_from,
+    r.labels,
+    COALESCE(json_extract(r.facets, '$.annotations.pairs'), '{}') AS annotations
+FROM runs r LEFT JOIN nodes n ON n.node = r.node;

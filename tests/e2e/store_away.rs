@@ -19,9 +19,8 @@ use tonic::Code;
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Rows of a schema changed by a later Kennel, and back.
-const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-    VALUES (999, 'later', true, '', 0)";
-const NOT_NEWER: &str = "DELETE FROM _sqlx_migrations WHERE version = 999";
+const NEWER: &str = "UPDATE schema_level SET level = 999, min_level = 999";
+const NOT_NEWER: &str = "UPDATE schema_level SET level = 1, min_level = 1";
 
 /// Returns a script that counts until the file is there, then exits with 3.
 fn count_until(go: &Path) -> String {
@@ -205,6 +204,16 @@ async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
     client.hear_up(&run.run_id).await;
+    // A server that serves, and one that is started later.
+    postgres.psql(NEWER).await;
+    eventually_async("the database counts as away", STORE_PATIENCE, async || {
+        (!kennel.is_serving("readiness").await).then_some(())
+    })
+    .await;
+    refuses_a_spawn(&mut client).await;
+    assert!(kennel.log().contains("SCHEMA_TOO_NEW"));
+    postgres.psql(NOT_NEWER).await;
+    becomes_ready(kennel).await;
     let logged = kennel.log().len();
     postgres.psql(NEWER).await;
     let mut client = replace_without_store(kennel).await;
@@ -215,7 +224,7 @@ async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
         RunState::Running
     );
     let log = kennel.log();
-    assert!(log[logged..].contains("schema 999"), "{log}");
+    assert!(log[logged..].contains("requires level 999"), "{log}");
     postgres.psql(NOT_NEWER).await;
     becomes_ready(kennel).await;
     must("abort", client.abort(&run.run_id).await);
@@ -236,7 +245,7 @@ async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(printed.contains("fell back to kennel"), "{printed}");
     let log = kennel.log();
-    assert!(log[logged..].contains("schema 999"), "{log}");
+    assert!(log[logged..].contains("requires level 999"), "{log}");
     let mut client = kennel.client().await;
     let again = must("get", client.get(&run.run_id).await);
     assert_eq!(again.state(), RunState::Running);

@@ -10,9 +10,9 @@ use kennel_tests::{
 use std::{fs, os::unix::fs::DirBuilderExt, path::Path};
 use tempfile::TempDir;
 
-/// Rows of a schema changed by a later Kennel.
-const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-    VALUES (999, 'later', true, '', 0)";
+/// A later Kennel has contracted the schema.
+const NEWER: &str = "UPDATE schema_level SET level = 999, min_level = 999";
+const NOT_NEWER: &str = "UPDATE schema_level SET level = 1, min_level = 1";
 
 /// Everything that a start could have changed; not when a live node last reported.
 const EVERYTHING: &str = "SELECT (SELECT json_agg(to_jsonb(n) - 'heard_us' ORDER BY node) FROM nodes n), \
@@ -155,17 +155,15 @@ async fn unusable_store_is_one_line_and_stays_untouched(scene: &Scene) {
     let tables = "SELECT string_agg(relname, ',') FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace";
     assert_eq!(postgres.psql_in("taken", tables).await, "runs");
     let visitor = refused(&at("visitor", "closed")).await;
-    visitor.says(&["check that the database user may create tables"]);
+    visitor.says(&["lacks migration 1 (runs)", "kennel migrate"]);
     assert_eq!(postgres.psql_in("closed", tables).await, "");
     assert_eq!(postgres.psql(EVERYTHING).await, before);
 
     postgres.psql(NEWER).await;
     refused(&postgres.url())
         .await
-        .says(&["schema 999", "use a newer Kennel"]);
-    postgres
-        .psql("DELETE FROM _sqlx_migrations WHERE version = 999")
-        .await;
+        .says(&["SCHEMA_TOO_NEW", "level 999", "use a newer Kennel"]);
+    postgres.psql(NOT_NEWER).await;
     assert_eq!(postgres.psql(EVERYTHING).await, before);
     scene.continues().await;
 }

@@ -10,7 +10,9 @@ use crate::{
     open,
     reader::{Columns, Reader, STATEMENT_TIMEOUT, Where},
     record::Record,
-    record_bytes, select,
+    record_bytes,
+    schema::Admission,
+    select,
     sql::Sql,
     writer::{Answer, Failure, Write, Writer},
 };
@@ -28,12 +30,19 @@ pub(crate) struct Durable<R> {
     /// write.
     pub(crate) leases: Option<Writer>,
     pub(crate) reader: R,
+    pub(crate) admission: Admission,
     pub(crate) description: String,
 }
 
 impl<R: Reader> Durable<R> {
     /// Returns the rows of a query, in bounded time. Errors are `Unavailable` or `Corrupt`: a read has no unknown result.
     async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<R::Row>, StoreError> {
+        self.admission.check()?;
+        self.any_rows(sql, life).await
+    }
+
+    /// As [`Self::rows`], whatever the level of the schema.
+    async fn any_rows(&self, sql: Sql, life: Where) -> Result<Vec<R::Row>, StoreError> {
         match timeout(STATEMENT_TIMEOUT, self.reader.rows(sql, life)).await {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => Err(match R::failure(&error) {
@@ -44,6 +53,12 @@ impl<R: Reader> Durable<R> {
                 "the database did not answer within {STATEMENT_TIMEOUT:?}"
             ))),
         }
+    }
+
+    /// Writes, where the schema is one of this program.
+    async fn write(&self, write: Write) -> Result<Answer, StoreError> {
+        self.admission.check()?;
+        Ok(self.writer.write(write).await?)
     }
 
     /// Reads the rows of a query, in the life in which the node was acquired.
@@ -67,7 +82,7 @@ impl<R: Reader> Durable<R> {
     }
 
     async fn insert_record(&self, run: RunId, record: Record) -> Result<Inserted, StoreError> {
-        match self.writer.write(Write::Insert(Box::new(record))).await? {
+        match self.write(Write::Insert(Box::new(record))).await? {
             Answer::NotWritten => match self.one(run).await? {
                 Some(row) => Ok(Inserted::Taken(Box::new(row))),
                 // There is no such row, so it was the generation.
@@ -87,7 +102,7 @@ impl<R: Reader> Durable<R> {
     async fn consumer(&self, write: ConsumerWrite, generation: i64) -> Result<Answer, StoreError> {
         let write = Box::new(write);
         let write = Write::Consumer { write, generation };
-        Ok(self.writer.write(write).await?)
+        self.write(write).await
     }
 
     async fn lease(
@@ -103,6 +118,7 @@ impl<R: Reader> Durable<R> {
             given_up,
             draining,
         };
+        self.admission.check()?;
         let writer = self.leases.as_ref().unwrap_or(&self.writer);
         match writer.write(write).await? {
             Answer::NotWritten if !given_up => Err(StoreError::Held),
@@ -111,7 +127,7 @@ impl<R: Reader> Durable<R> {
     }
 
     async fn update(&self, run: RunId, write: Write) -> Result<(), StoreError> {
-        match self.writer.write(write).await? {
+        match self.write(write).await? {
             Answer::NotWritten => Err(StoreError::Fenced(run)),
             Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
         }
@@ -122,21 +138,17 @@ impl<R: Reader> Durable<R> {
 impl<R: Reader> Store for Durable<R> {
     async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError> {
         let sql = Sql::new(open::ask_standing(&R::DIALECT)).bind(node.to_string());
-        match self.rows(sql, Where::Anywhere).await?.first() {
-            Some(row) => open::stored_node(row),
-            None => {
-                let why = "it does not say how the node stands";
-                Err(StoreError::Corrupt(why.into()))
-            }
-        }
+        let rows = self.any_rows(sql, Where::Anywhere).await?;
+        let Some(row) = rows.first() else {
+            let why = "it does not say the level of its schema";
+            return Err(StoreError::Unavailable(why.into()));
+        };
+        self.admission.read(row.column("min_level")?)?;
+        open::stored_node(row)
     }
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
-        match self
-            .writer
-            .write(Write::Open(Box::new(opening.clone())))
-            .await?
-        {
+        match self.write(Write::Open(Box::new(opening.clone()))).await? {
             Answer::Generation(generation) => Ok(generation),
             Answer::Written | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
@@ -157,7 +169,7 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
         let write = Write::LeaveStop(Box::new(StopWrite::new(node, stop)));
-        Ok(self.writer.write(write).await.map(drop)?)
+        self.write(write).await.map(drop)
     }
 
     async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError> {
@@ -171,7 +183,7 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn remove_left_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
         let write = Write::RemoveLeftStop(Box::new(StopWrite::new(node, stop)));
-        Ok(self.writer.write(write).await.map(drop)?)
+        self.write(write).await.map(drop)
     }
 
     async fn forget_node(
@@ -180,7 +192,7 @@ impl<R: Reader> Store for Durable<R> {
         keeper_epoch: KeeperEpoch,
     ) -> Result<i64, StoreError> {
         let write = Write::Forget { node, keeper_epoch };
-        match self.writer.write(write).await? {
+        match self.write(write).await? {
             Answer::Generation(generation) => Ok(generation),
             Answer::Written | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
@@ -264,7 +276,7 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let record = Record::closed(new, closure);
-        match self.writer.write(Write::Close(Box::new(record))).await? {
+        match self.write(Write::Close(Box::new(record))).await? {
             Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => self.closed_already(new.run).await,
         }
@@ -272,7 +284,7 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
         let withdrawal = Write::Withdraw(run, node, generation);
-        match self.writer.write(withdrawal).await? {
+        match self.write(withdrawal).await? {
             Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => match self.one(run).await? {
                 None => Ok(()),
@@ -283,7 +295,7 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
         let record = Record::of_row(row);
-        match self.writer.write(Write::Mend(Box::new(record))).await? {
+        match self.write(Write::Mend(Box::new(record))).await? {
             Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => self.closed_already(row.new.run).await,
         }
@@ -303,7 +315,7 @@ impl<R: Reader> Store for Durable<R> {
             at: removal.at,
             detail: json::write(removal),
         };
-        match self.writer.write(write).await? {
+        match self.write(write).await? {
             Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => match self.one(run).await? {
                 Some(row) if row.new.node == node && row.output_removed.is_some() => Ok(()),

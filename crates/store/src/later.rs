@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store, StoreError,
-    StoreUrl, StoredNode, WithOutput, open,
+    ListFilter, ListPage, NewRun, NodeRow, OpenError, Opening, PageStart, Rest, RunRow, Store,
+    StoreError, StoreUrl, StoredNode, WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -34,12 +34,12 @@ pub fn open_later(url: &StoreUrl) -> Arc<dyn Store> {
     })
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum State {
     /// The first try is in progress.
     Unasked,
     /// The last try failed.
-    Away(String),
+    Away(OpenError),
     Open(Arc<dyn Store>),
 }
 
@@ -71,7 +71,7 @@ async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
             tracing::error!(store = %url, %why, "cannot open the database, retrying");
             said.clone_from(&why);
         }
-        tell.send_replace(State::Away(why));
+        tell.send_replace(State::Away(error));
         tokio::time::sleep(retries.next_delay()).await;
     }
 }
@@ -92,7 +92,10 @@ impl Later {
         let state = state.wait_for(|state| !matches!(state, State::Unasked));
         match state.await.as_deref() {
             Ok(State::Open(store)) => Ok(Arc::clone(store)),
-            Ok(State::Away(why)) => Err(StoreError::Unavailable(why.clone())),
+            Ok(&State::Away(OpenError::SchemaTooNew { min_level, level })) => {
+                Err(StoreError::SchemaTooNew { min_level, level })
+            }
+            Ok(State::Away(error)) => Err(StoreError::Unavailable(chain(error))),
             Ok(State::Unasked) | Err(_) => {
                 Err(StoreError::Unavailable("no task opens the store".into()))
             }

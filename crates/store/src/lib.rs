@@ -17,6 +17,7 @@ mod postgres;
 mod reader;
 mod record;
 mod record_bytes;
+mod schema;
 mod select;
 mod sql;
 mod sqlite;
@@ -37,8 +38,9 @@ pub use list::{
     EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
 };
 pub use node::{EpochRow, LeftStop, NodeRow, Opening};
-pub use open::{OpenError, open};
+pub use open::{OpenError, migrate, open, open_with};
 pub use record_bytes::{ROW_BYTES, row_bytes};
+pub use schema::{Contract, MIGRATIONS, Migration, SchemaState};
 pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
@@ -327,6 +329,16 @@ pub enum StoreError {
     /// Perhaps written: the connection was lost or the time ran out after the statement was sent.
     #[error("the store did not say whether it has written: {0}")]
     Unknown(String),
+    /// The schema is for later versions of Kennel alone: as unavailable, until this node is upgraded.
+    #[error(
+        "SCHEMA_TOO_NEW: the database requires level {min_level} of its schema, and this Kennel has level {level}"
+    )]
+    SchemaTooNew {
+        /// Least level of a server that may use it.
+        min_level: i64,
+        /// Level of this program.
+        level: i64,
+    },
     /// Another keeper has the node's lease.
     #[error("another keeper has the lease of this node")]
     Held,
@@ -345,7 +357,8 @@ pub enum StoreError {
 /// database. All but the reads name the generation.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Returns the present life of the database, and the node's state there. Valid in every life.
+    /// Returns the present life of the database, and the node's state there. Valid in every life. `SchemaTooNew`, and so
+    /// all calls after this one, where the least level of the schema is above that of this program.
     async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError>;
 
     /// Writes node and keeper, raises the node's generation above the stored and the known one, and writes the keeper

@@ -1,34 +1,15 @@
 //! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
-    EpochRow, LeftStop, Life, NodeRow, RunRow, Store, StoreError, StoreUrl, StoredNode, UnreadRow,
-    WithOutput, json, postgres,
+    Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRow, RunRow, SchemaState, Store,
+    StoreError, StoreUrl, StoredNode, UnreadRow, WithOutput, json, postgres,
     reader::{Columns, Dialect},
     record::{self, Record},
     sqlite,
     url::Place,
 };
 use kennel_lifecycle::{HostIdentity, StopOrder, Timestamp};
-use sqlx::{
-    SqlSafeStr,
-    migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
-};
 use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
-
-/// Number, name and text of each migration. The two lists have the same numbers and the same meaning.
-type Migrations = &'static [(i64, &'static str, &'static str)];
-
-pub(crate) const SQLITE_MIGRATIONS: Migrations = &[(
-    1,
-    "runs",
-    include_str!("../../../migrations/sqlite/0001_runs.sql"),
-)];
-
-pub(crate) const POSTGRES_MIGRATIONS: Migrations = &[(
-    1,
-    "runs",
-    include_str!("../../../migrations/postgres/0001_runs.sql"),
-)];
 
 /// Reason why a store cannot be used. No message shows a password.
 #[derive(Debug, thiserror::Error)]
@@ -97,16 +78,38 @@ pub enum OpenError {
         #[source]
         source: sqlx::Error,
     },
-    /// A migration failed; it has left nothing behind.
+    /// The schema cannot be read, or a migration failed; it has left nothing behind.
     #[error(
-        "cannot bring the schema up to date: check that the database user may create tables there"
+        "cannot bring the schema up to date: check that the database user may read and change the tables there"
     )]
-    Migration(#[source] MigrateError),
+    Migration(#[source] sqlx::Error),
+    /// The schema lacks a migration, and the database user may not apply it.
+    #[error(
+        "the schema of the database is too old, it lacks migration {missing}, and its user may not change it: run `kennel \
+         migrate` with the URL of a user who may"
+    )]
+    SchemaTooOld {
+        /// Number and name of the first that is missing.
+        missing: String,
+        /// The database's error.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// Nodes use what a migration takes away.
+    #[error(
+        "the schema cannot be contracted to level {min_level}, older nodes use it: upgrade or forget {nodes}"
+    )]
+    NodesBelow {
+        /// Least level of a server from then on.
+        min_level: i64,
+        /// Names and levels of these nodes.
+        nodes: String,
+    },
     /// A table that a migration would make exists, and no migration of Kennel has made it.
     #[error(
         "cannot make the tables, those of another program are in the way: give Kennel a database of its own"
     )]
-    TableInTheWay(#[source] MigrateError),
+    TableInTheWay(#[source] sqlx::Error),
     /// The schema query got no answer, or another migration does not finish.
     #[error(
         "the schema was not brought up to date within {wait:?}: check what the database is doing, and whether another \
@@ -124,15 +127,16 @@ pub enum OpenError {
         /// Number of the migration.
         version: i64,
     },
-    /// The schema is that of a newer Kennel.
+    /// The schema was contracted: it is for later versions of Kennel alone.
     #[error(
-        "the database has schema {found}, and this Kennel knows none above {known}: use a newer Kennel, or another database"
+        "SCHEMA_TOO_NEW: the schema of the database requires level {min_level}, and this Kennel has level {level}: use a newer \
+         Kennel, or another database"
     )]
-    SchemaNewer {
-        /// Newest schema of the database that this program does not have.
-        found: i64,
-        /// Newest schema that it has.
-        known: i64,
+    SchemaTooNew {
+        /// Least level of a server that may use it.
+        min_level: i64,
+        /// Level of this program.
+        level: i64,
     },
 }
 
@@ -145,72 +149,76 @@ impl OpenError {
             Self::Migration(_)
                 | Self::TableInTheWay(_)
                 | Self::SchemaDiffers { .. }
-                | Self::SchemaNewer { .. }
+                | Self::SchemaTooNew { .. }
+                | Self::SchemaTooOld { .. }
         )
     }
+
+    /// Whether a lock of the database was waited for in vain.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Migration(error) if code(error).as_deref() == Some("55P03"))
+    }
+
+    /// Adds what can be done about the failure of a migration.
+    pub(crate) fn at(self, missing: String) -> Self {
+        let Self::Migration(source) = self else {
+            return self;
+        };
+        match code(&source).as_deref() {
+            // No right to do so; a file that is read-only.
+            Some("42501" | "8") => Self::SchemaTooOld { missing, source },
+            // A table, index or type exists already: SQLite has no code for it.
+            Some("42P07" | "42710") => Self::TableInTheWay(source),
+            Some("1") if source.to_string().ends_with("already exists") => {
+                Self::TableInTheWay(source)
+            }
+            _ => Self::Migration(source),
+        }
+    }
+}
+
+/// Returns the code of the database: SQLSTATE, or SQLite's number.
+fn code(error: &sqlx::Error) -> Option<String> {
+    let code = error.as_database_error()?.code()?;
+    Some(code.into_owned())
 }
 
 /// Connects, checks, and brings the schema up to date.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
+    open_with(url, MIGRATIONS).await
+}
+
+/// Opens as a Kennel with these migrations: an earlier or a later one.
+pub async fn open_with(
+    url: &StoreUrl,
+    known: &'static [Migration],
+) -> Result<Arc<dyn Store>, OpenError> {
     match url.place() {
-        Place::Sqlite(path) => sqlite::open(path).await,
-        Place::Postgres(address) => postgres::open(address, &url.to_string()).await,
+        Place::Sqlite(path) => sqlite::open(path, known).await,
+        Place::Postgres(address) => postgres::open(address, &url.to_string(), known).await,
     }
 }
 
-/// Applies the missing migrations to a database that no other process migrates at the same time; returns the newest
-/// number.
-pub(crate) async fn migrate<C: Migrate>(conn: &mut C, known: Migrations) -> Result<i64, OpenError> {
-    let migrator = Migrator::with_migrations(migrations(known).collect());
-    match migrator.run_direct(None, conn, false).await {
-        Ok(()) => Ok(newest(known)),
-        Err(error) => Err(migration_error(error, known)),
-    }
-}
-
-/// Returns them as sqlx has them, with their checksums.
-pub(crate) fn migrations(known: Migrations) -> impl Iterator<Item = Migration> {
-    known.iter().map(|(version, name, sql)| {
-        let kind = MigrationType::Simple;
-        Migration::new(*version, (*name).into(), kind, sql.into_sql_str(), false)
-    })
-}
-
-fn newest(known: Migrations) -> i64 {
-    known.last().map_or(0, |(version, ..)| *version)
-}
-
-/// Converts the error to one with a remedy.
-pub(crate) fn migration_error(error: MigrateError, known: Migrations) -> OpenError {
-    let known = newest(known);
-    match error {
-        MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _) => {
-            OpenError::SchemaNewer { found, known }
+/// Applies the migrations that the database lacks, as another user than the service or before it is started; or says what
+/// they are. A missing SQLite file is not made.
+pub async fn migrate(
+    url: &StoreUrl,
+    known: &[Migration],
+    contract: Contract,
+    dry_run: bool,
+) -> Result<SchemaState, OpenError> {
+    match url.place() {
+        Place::Sqlite(path) => sqlite::migrate(path, known, contract, dry_run).await,
+        Place::Postgres(address) => {
+            postgres::migrate(address, &url.to_string(), known, contract, dry_run).await
         }
-        MigrateError::VersionMismatch(version) => OpenError::SchemaDiffers { version },
-        MigrateError::ExecuteMigration(ref cause, _) if is_there_already(cause) => {
-            OpenError::TableInTheWay(error)
-        }
-        error => OpenError::Migration(error),
-    }
-}
-
-/// Whether a table or index or type exists already: in Postgres by SQLSTATE; SQLite has no code for it.
-fn is_there_already(error: &sqlx::Error) -> bool {
-    let Some(error) = error.as_database_error() else {
-        return false;
-    };
-    match error.code().as_deref() {
-        Some("42P07" | "42710") => true,
-        Some("1") => error.message().ends_with("already exists"),
-        _ => false,
     }
 }
 
 /// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last known generation, `$6` address, `$7` duration of
 /// the lease, `$8` a keeper that is verified to have exited, `$9` start of its drain; returns the new generation, and
 /// nothing where another keeper has the lease.
-pub(crate) fn raise_generation(now: &str, may_be_held: bool) -> String {
+pub(crate) fn raise_generation(now: &str, may_be_held: bool, level: i64) -> String {
     let is_free = if may_be_held {
         format!(
             "nodes.keeper_epoch IN (excluded.keeper_epoch, CAST($8 AS TEXT)) OR nodes.heard_us + nodes.lease_us < {now}"
@@ -219,22 +227,30 @@ pub(crate) fn raise_generation(now: &str, may_be_held: bool) -> String {
         "$8 = $8 OR TRUE".to_owned()
     };
     format!(
-        "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us, address, heard_us, lease_us, draining_us) \
-        VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4, $6, {now}, $7, $9) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
+        "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us, address, heard_us, lease_us, draining_us, level, level_us) \
+        VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4, $6, {now}, $7, $9, {level}, {now}) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
         generation = CASE WHEN nodes.generation < excluded.generation THEN excluded.generation \
             ELSE nodes.generation + 1 END, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us, \
         address = excluded.address, heard_us = excluded.heard_us, lease_us = excluded.lease_us, forgotten_us = NULL, \
-        draining_us = excluded.draining_us WHERE {is_free} \
-        RETURNING generation"
+        draining_us = excluded.draining_us, {} WHERE {is_free} \
+        RETURNING generation",
+        set_level(now, level)
+    )
+}
+
+/// The level of the node's server, and since when it has it.
+fn set_level(now: &str, level: i64) -> String {
+    format!(
+        "level = {level}, level_us = CASE WHEN nodes.level = {level} THEN nodes.level_us ELSE {now} END"
     )
 }
 
 /// Renews or gives up the lease of node `$1` of generation `$2`, which is draining since `$3`.
-pub(crate) fn lease(now: &str, given_up: bool) -> String {
+pub(crate) fn lease(now: &str, given_up: bool, level: i64) -> String {
     let change = if given_up {
         "lease_us = 0".to_owned()
     } else {
-        format!("heard_us = {now}")
+        format!("heard_us = {now}, {}", set_level(now, level))
     };
     format!("UPDATE nodes SET {change}, draining_us = $3 WHERE node = $1 AND generation = $2")
 }
@@ -247,11 +263,11 @@ pub(crate) fn forget(now: &str) -> String {
     )
 }
 
-/// Selects the life of the database, and the state of node `$1` there.
+/// Selects the life of the database, the state of node `$1` there, and the least level of a server.
 pub(crate) fn ask_standing(Dialect { life, now, .. }: &Dialect) -> String {
     format!(
-        "SELECT {life} AS life, n.generation, n.keeper_epoch, n.heard_us + n.lease_us - {now} AS left_us \
-        FROM (SELECT 1 AS one) o LEFT JOIN nodes n ON n.node = $1"
+        "SELECT {life} AS life, n.generation, n.keeper_epoch, n.heard_us + n.lease_us - {now} AS left_us, \
+        s.min_level FROM schema_level s LEFT JOIN nodes n ON n.node = $1"
     )
 }
 
@@ -296,6 +312,7 @@ macro_rules! open_node {
         async fn open_node(
             conn: &mut $connection,
             opening: &$crate::Opening,
+            level: i64,
         ) -> Result<$crate::writer::Answer, sqlx::Error> {
             let node = opening.node.to_string();
             let epoch = opening.keeper_epoch.to_string();
@@ -304,7 +321,8 @@ macro_rules! open_node {
                 .persistent(false)
                 .execute(&mut *conn)
                 .await?;
-            let raise = sqlx::AssertSqlSafe($crate::open::raise_generation(NOW, MAY_BE_HELD));
+            let raise =
+                sqlx::AssertSqlSafe($crate::open::raise_generation(NOW, MAY_BE_HELD, level));
             let generation: Option<i64> = sqlx::query_scalar(raise)
                 .bind(&node)
                 .bind(&opening.node_name)

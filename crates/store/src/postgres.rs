@@ -3,19 +3,19 @@
 mod failure;
 mod life;
 mod link;
-mod migrate;
 mod statements;
 
 use self::failure::failure;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{
-    OpenError, Store,
+    Contract, Migration, OpenError, SchemaState, Store,
     consumer::{self, ConsumerWrite},
     durable::Durable,
     open::{self},
     reader::{Dialect, STATEMENT_TIMEOUT},
     record::{Record, Statements},
+    schema::{self, Admission},
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
@@ -32,21 +32,15 @@ use tokio::time::timeout;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects and brings the schema up to date. `shown` is the address without its password.
-pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenError> {
-    let options: PgConnectOptions = url
-        .parse()
-        .map_err(|source| open_error(shown.to_owned(), source))?;
-    let link = Arc::new(Link::new(options));
-    let (mut conn, session, version) = match timeout(OPEN_TIMEOUT, reach(&link)).await {
-        Ok(reached) => reached.map_err(|source| open_error(shown.to_owned(), source))?,
-        Err(_) => {
-            return Err(OpenError::PostgresSilent {
-                url: shown.to_owned(),
-                wait: OPEN_TIMEOUT,
-            });
-        }
-    };
-    let schema = migrate::migrate(&mut conn).await?;
+pub(crate) async fn open(
+    url: &str,
+    shown: &str,
+    known: &'static [Migration],
+) -> Result<Arc<dyn Store>, OpenError> {
+    let link = Arc::new(link(url, shown)?);
+    let (mut conn, session, version) = reach(&link, shown).await?;
+    let schema = schema::bring_up_to_date(&mut conn, known).await?;
+    let admission = Admission::new(known);
     let pooled = match session {
         Session::Own => "",
         Session::Shared => " behind a pooler",
@@ -56,6 +50,7 @@ pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenE
             link: Arc::clone(&link),
             conn,
             sql: statements::build(),
+            level: admission.level,
             in_doubt: false,
         };
         Writer::start(Box::new(committer))
@@ -65,11 +60,41 @@ pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenE
         leases: Some(writer(None)),
         reader: Readers::new(link),
         description: format!("postgres {version}{pooled}, schema {schema}"),
+        admission,
     }))
 }
 
+/// Applies the missing migrations, as the user of this URL.
+pub(crate) async fn migrate(
+    url: &str,
+    shown: &str,
+    known: &[Migration],
+    contract: Contract,
+    dry_run: bool,
+) -> Result<SchemaState, OpenError> {
+    let (mut conn, ..) = reach(&link(url, shown)?, shown).await?;
+    schema::apply(&mut conn, known, contract, dry_run).await
+}
+
+fn link(url: &str, shown: &str) -> Result<Link, OpenError> {
+    let options: PgConnectOptions = url
+        .parse()
+        .map_err(|source| open_error(shown.to_owned(), source))?;
+    Ok(Link::new(options))
+}
+
 /// Opens the first connection, and returns the version of the server.
-async fn reach(link: &Link) -> Result<(PgConnection, Session, String), sqlx::Error> {
+async fn reach(link: &Link, shown: &str) -> Result<(PgConnection, Session, String), OpenError> {
+    match timeout(OPEN_TIMEOUT, connect(link)).await {
+        Ok(reached) => reached.map_err(|source| open_error(shown.to_owned(), source)),
+        Err(_) => Err(OpenError::PostgresSilent {
+            url: shown.to_owned(),
+            wait: OPEN_TIMEOUT,
+        }),
+    }
+}
+
+async fn connect(link: &Link) -> Result<(PgConnection, Session, String), sqlx::Error> {
     let (mut conn, session) = link.connect().await?;
     let row = sqlx::raw_sql("SHOW server_version")
         .fetch_one(&mut conn)
@@ -98,12 +123,14 @@ struct PostgresCommitter {
     /// The connection; absent after a fault: the state of a broken connection is not known, so it is never used again.
     conn: Option<(PgConnection, Session)>,
     sql: Statements,
+    /// Level of the schema that this program has.
+    level: i64,
     /// Whether the present transaction may have been committed.
     in_doubt: bool,
 }
 
 /// Present time, in microseconds.
-const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
+pub(crate) const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
 
 /// A batch by statement. No run is in it twice, so the order of the statements is free: those that lock the node
 /// come first, as in `open_node`, or the two could wait for each other.
@@ -128,7 +155,7 @@ struct Sorted<'a> {
 }
 
 impl<'a> Sorted<'a> {
-    fn new(batch: &'a [Write]) -> Self {
+    fn new(batch: &'a [Write], level: i64) -> Self {
         let mut sorted = Self::default();
         for write in batch {
             match write {
@@ -181,7 +208,7 @@ impl<'a> Sorted<'a> {
                     draining,
                 } => sorted
                     .leases
-                    .push(lease(*node, *generation, *given_up, *draining)),
+                    .push(lease(level, *node, *generation, *given_up, *draining)),
                 Write::LeaveStop(stop) => sorted.left_stops.push(stop.leave(LEAVE_STOP).query()),
                 Write::RemoveLeftStop(stop) => sorted.left_stops.push(stop.remove().query()),
                 // Always alone in its batch, which does not come here.
@@ -270,6 +297,7 @@ type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
 
 /// The statement for the lease of a node.
 fn lease<'q>(
+    level: i64,
     node: NodeId,
     generation: i64,
     given_up: bool,
@@ -277,7 +305,7 @@ fn lease<'q>(
 ) -> PgQuery<'q> {
     let gives = " RETURNING 'node ' || node || CASE WHEN EXISTS \
         (SELECT 1 FROM left_stops s WHERE s.node = nodes.node) THEN ' left' ELSE '' END";
-    let lease = sqlx::query(AssertSqlSafe(open::lease(NOW, given_up) + gives));
+    let lease = sqlx::query(AssertSqlSafe(open::lease(NOW, given_up, level) + gives));
     let lease = lease.bind(node.to_string()).bind(generation);
     lease.bind(draining.map(|since| since.0))
 }
@@ -306,7 +334,7 @@ impl PostgresCommitter {
         self.in_doubt = false;
         if let [Write::Open(opening)] = batch {
             let mut tx = link::begin(conn, session).await?;
-            let answer = open_node(&mut tx, opening).await?;
+            let answer = open_node(&mut tx, opening, self.level).await?;
             let life = life::ask(&mut tx).await?;
             self.in_doubt = true;
             tx.commit().await?;
@@ -324,7 +352,7 @@ impl PostgresCommitter {
             return Ok(vec![answer]);
         }
         self.link.lives.check()?;
-        let queries = Sorted::new(batch).queries(&self.sql);
+        let queries = Sorted::new(batch, self.level).queries(&self.sql);
         let written = if session == Session::Own && queries.len() == 1 {
             // One statement is its own transaction: two round trips less.
             self.in_doubt = true;

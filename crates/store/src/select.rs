@@ -284,15 +284,15 @@ fn condition(state: RunState) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{open::SQLITE_MIGRATIONS, sqlite};
+    use crate::{MIGRATIONS, sqlite};
     use kennel_lifecycle::Timestamp;
     use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
     #[tokio::test]
     async fn live_runs_are_found_by_their_own_index() {
         let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
-        for (_, _, sql) in SQLITE_MIGRATIONS {
-            let made = sqlx::raw_sql(AssertSqlSafe((*sql).to_owned()));
+        for migration in MIGRATIONS {
+            let made = sqlx::raw_sql(AssertSqlSafe(migration.sqlite.to_owned()));
             made.execute(&mut conn).await.unwrap();
         }
         let filter = ListFilter {

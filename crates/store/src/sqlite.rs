@@ -4,7 +4,7 @@ mod file;
 
 use self::file::OpenedFile;
 use crate::{
-    OpenError, Store,
+    Contract, Migration, OpenError, SchemaState, Store,
     consumer::{self, ConsumerWrite},
     durable::Durable,
     open::{self},
@@ -13,6 +13,7 @@ use crate::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
         Statements, column_list, mending_set,
     },
+    schema::{self, Admission},
     sql::Sql,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -44,32 +45,18 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Opens the file, creates it where it is missing, and brings its schema up to date.
-pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
+pub(crate) async fn open(
+    path: &Path,
+    known: &'static [Migration],
+) -> Result<Arc<dyn Store>, OpenError> {
     make_private(path)?;
-    let unusable = |source| OpenError::SqliteFile {
-        path: path.to_owned(),
-        source,
-    };
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        // FULL: a commit is on the disk when it is answered, also after power loss.
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(BUSY_TIMEOUT)
-        .disable_statement_logging();
-    let mut conn = SqliteConnection::connect_with(&options)
-        .await
-        .map_err(unusable)?;
-    let version: String = sqlx::query_scalar("SELECT sqlite_version()")
-        .fetch_one(&mut conn)
-        .await
-        .map_err(unusable)?;
-    check_version(&version)?;
-    let schema = open::migrate(&mut conn, open::SQLITE_MIGRATIONS).await?;
+    let unusable = |source| unusable(path, source);
+    let options = options(path, true);
+    let (mut conn, version) = connect(path, &options).await?;
+    let schema = schema::bring_up_to_date(&mut conn, known).await?;
     let file = OpenedFile::of(path).map_err(|error| unusable(error.into()))?;
     let options = options.create_if_missing(false);
+    let admission = Admission::new(known);
     let readers = SqlitePoolOptions::new()
         .max_connections(READERS_MAX)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -78,14 +65,69 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         .test_before_acquire(false)
         .connect_lazy_with(options.clone().read_only(true));
     Ok(Arc::new(Durable {
-        writer: Writer::start(Box::new(SqliteCommitter::new(options, conn, file.clone()))),
+        writer: Writer::start(Box::new(SqliteCommitter {
+            options,
+            conn: Some(conn),
+            file: file.clone(),
+            sql: statements(),
+            level: admission.level,
+        })),
         leases: None,
         reader: SqliteReader {
             pool: readers,
             file,
         },
         description: format!("sqlite {version}, schema {schema}"),
+        admission,
     }))
+}
+
+/// Applies the migrations that an existing file lacks.
+pub(crate) async fn migrate(
+    path: &Path,
+    known: &[Migration],
+    contract: Contract,
+    dry_run: bool,
+) -> Result<SchemaState, OpenError> {
+    let (mut conn, _) = connect(path, &options(path, false)).await?;
+    let state = schema::apply(&mut conn, known, contract, dry_run).await;
+    // The next connection would do what this one leaves undone.
+    let _ = conn.close().await;
+    state
+}
+
+fn options(path: &Path, create: bool) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(create)
+        .journal_mode(SqliteJournalMode::Wal)
+        // FULL: a commit is on the disk when it is answered, also after power loss.
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(BUSY_TIMEOUT)
+        .disable_statement_logging()
+}
+
+fn unusable(path: &Path, source: sqlx::Error) -> OpenError {
+    let path = path.to_owned();
+    OpenError::SqliteFile { path, source }
+}
+
+/// Opens a connection, and returns the version of SQLite.
+async fn connect(
+    path: &Path,
+    options: &SqliteConnectOptions,
+) -> Result<(SqliteConnection, String), OpenError> {
+    let unusable = |source| unusable(path, source);
+    let mut conn = SqliteConnection::connect_with(options)
+        .await
+        .map_err(unusable)?;
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()")
+        .fetch_one(&mut conn)
+        .await
+        .map_err(unusable)?;
+    check_version(&version)?;
+    Ok((conn, version))
 }
 
 /// Makes a missing file private: specs contain the arguments of commands, secrets included. SQLite gives its side files
@@ -122,57 +164,53 @@ struct SqliteCommitter {
     /// The file; no later server would find writes to another file, or to one without a name.
     file: OpenedFile,
     sql: Statements,
+    /// Level of the schema that this program has.
+    level: i64,
+}
+
+fn statements() -> Statements {
+    let names = column_list("");
+    let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
+    let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
+    // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
+    // before it.
+    let insert = format!(
+        "INSERT INTO runs ({names}) SELECT {} WHERE EXISTS (SELECT 1 FROM nodes WHERE node = ?{} \
+             AND generation = ?{}) ON CONFLICT (run_id) DO ",
+        places.join(", "),
+        place("node"),
+        place("generation"),
+    );
+    let aliased: Vec<String> = (1..)
+        .zip(COLUMNS)
+        .map(|(n, column)| format!("?{n} AS {}", column.name))
+        .collect();
+    let over = |set: &str, which: &str| {
+        let row = aliased.join(", ");
+        format!(
+            "UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which} AND EXISTS \
+                 (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)"
+        )
+        .into()
+    };
+    let upsert = |set: &str| {
+        format!(
+            "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
+                 AND runs.node = excluded.node"
+        )
+        .into()
+    };
+    Statements {
+        insert: format!("{insert} NOTHING").into(),
+        close: upsert(CLOSING_SET),
+        mend: upsert(&mending_set()),
+        rest: over(RESTING_SET, RESTING_WHERE),
+        begin: over(BEGINNING_SET, BEGINNING_WHERE),
+        put_consumer: consumer::put_sqlite().into(),
+    }
 }
 
 impl SqliteCommitter {
-    fn new(options: SqliteConnectOptions, conn: SqliteConnection, file: OpenedFile) -> Self {
-        let names = column_list("");
-        let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
-        let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
-        // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
-        // before it.
-        let insert = format!(
-            "INSERT INTO runs ({names}) SELECT {} WHERE EXISTS (SELECT 1 FROM nodes WHERE node = ?{} \
-             AND generation = ?{}) ON CONFLICT (run_id) DO ",
-            places.join(", "),
-            place("node"),
-            place("generation"),
-        );
-        let aliased: Vec<String> = (1..)
-            .zip(COLUMNS)
-            .map(|(n, column)| format!("?{n} AS {}", column.name))
-            .collect();
-        let over = |set: &str, which: &str| {
-            let row = aliased.join(", ");
-            format!(
-                "UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which} AND EXISTS \
-                 (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)"
-            )
-            .into()
-        };
-        let upsert = |set: &str| {
-            format!(
-                "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
-                 AND runs.node = excluded.node"
-            )
-            .into()
-        };
-        let sql = Statements {
-            insert: format!("{insert} NOTHING").into(),
-            close: upsert(CLOSING_SET),
-            mend: upsert(&mending_set()),
-            rest: over(RESTING_SET, RESTING_WHERE),
-            begin: over(BEGINNING_SET, BEGINNING_WHERE),
-            put_consumer: consumer::put_sqlite().into(),
-        };
-        Self {
-            options,
-            conn: Some(conn),
-            file,
-            sql,
-        }
-    }
-
     /// Returns the connection; a new one where there is none.
     async fn connection(&mut self) -> Result<SqliteConnection, Failure> {
         if let Some(conn) = self.conn.take() {
@@ -200,7 +238,7 @@ impl SqliteCommitter {
         if let [write] = batch
             && !matches!(write, Write::Open(_) | Write::Forget { .. })
         {
-            let answer = execute(conn, write, &self.sql).await;
+            let answer = execute(conn, write, self).await;
             return Ok(vec![answer.map_err(|e| failure(&e))?]);
         }
         let mut tx = conn
@@ -209,7 +247,7 @@ impl SqliteCommitter {
             .map_err(|e| certain(failure(&e)))?;
         let mut answers = Vec::with_capacity(batch.len());
         for write in batch {
-            let answer = execute(&mut tx, write, &self.sql).await;
+            let answer = execute(&mut tx, write, self).await;
             answers.push(answer.map_err(|e| certain(failure(&e)))?);
         }
         tx.commit().await.map_err(|e| failure(&e))?;
@@ -272,7 +310,7 @@ const FACETS: &str = concat!(
 async fn execute(
     conn: &mut SqliteConnection,
     write: &Write,
-    sql: &Statements,
+    SqliteCommitter { sql, level, .. }: &SqliteCommitter,
 ) -> Result<Answer, sqlx::Error> {
     let query = match write {
         Write::Insert(record) => whole(record, &sql.insert),
@@ -345,13 +383,13 @@ async fn execute(
             generation,
             given_up,
             draining,
-        } => sqlx::query(AssertSqlSafe(open::lease(NOW, *given_up)))
+        } => sqlx::query(AssertSqlSafe(open::lease(NOW, *given_up, *level)))
             .bind(node.to_string())
             .bind(generation)
             .bind(draining.map(|since| since.0)),
         Write::LeaveStop(stop) => stop.leave(LEAVE_STOP).query(),
         Write::RemoveLeftStop(stop) => stop.remove().query(),
-        Write::Open(opening) => return open_node(conn, opening).await,
+        Write::Open(opening) => return open_node(conn, opening, *level).await,
         Write::Forget { node, keeper_epoch } => {
             return forget_node(conn, *node, *keeper_epoch).await;
         }
@@ -370,7 +408,7 @@ fn whole<'q>(record: &Record, sql: &Arc<str>) -> Query<'q, Sqlite, SqliteArgumen
 const LEAVE_STOP: &str = open::leave_stop!("");
 
 /// Present time, in microseconds.
-const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+pub(crate) const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
 open::open_node!(SqliteConnection);
 

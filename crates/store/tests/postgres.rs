@@ -4,12 +4,17 @@
 mod server;
 mod suite;
 
-use kennel_store::{Inserted, NewRun, OpenError, Opening, StoreError, StoreUrl, open};
+use kennel_store::{
+    Contract, Inserted, Migration, NewRun, OpenError, Opening, StoreError, StoreUrl, migrate, open,
+    open_with,
+};
 use server::{PASSWORD, PostgresServer, ROLE};
 use std::{fs, os::unix::fs::symlink, time::Duration};
 use suite::{
     Raw,
+    levels::{ADDING, with},
     nodes::leased,
+    recorded,
     rows::{EPOCH, NODE, new_run, opening},
     store,
 };
@@ -212,7 +217,96 @@ async fn concurrent_starts_create_the_tables_once() {
             openings.spawn(async move { open(&url).await.unwrap().finish().await });
         }
         openings.join_all().await;
+        // And a later Kennel on all nodes at once.
+        let mut openings = tokio::task::JoinSet::new();
+        for _ in 0..6 {
+            let url = url.clone();
+            openings.spawn(async move {
+                let later = open_with(&url, with(&[ADDING])).await.unwrap();
+                later.finish().await;
+            });
+        }
+        openings.join_all().await;
     }
+}
+
+/// A later Kennel dies within its migration, by its own end or by that of the server; nothing of it is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn migration_that_is_cut_off_leaves_nothing() {
+    let mut server = PostgresServer::start_own().await.unwrap();
+    let url = server.schema().await.unwrap();
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let hanging = Migration {
+        postgres: "ALTER TABLE runs ADD COLUMN mood TEXT; SELECT pg_sleep(600); ALTER TABLE runs DROP COLUMN labels",
+        ..ADDING
+    };
+    for is_crash in [false, true] {
+        let parsed: StoreUrl = url.parse().unwrap();
+        let migrating = tokio::spawn(async move {
+            let opened = open_with(&parsed, with(&[hanging])).await;
+            opened.map(drop)
+        });
+        let mut raw = Raw::to(&url).await;
+        let sleeping = "SELECT pid::text FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        let begun = Instant::now();
+        let pid = loop {
+            if let Some(pid) = raw.texts(sleeping).await.pop() {
+                break pid;
+            }
+            assert!(begun.elapsed() < SOON);
+            sleep(Duration::from_millis(5)).await;
+        };
+        if is_crash {
+            server.crash();
+            server.resume().await.unwrap();
+        } else {
+            let end = format!("SELECT pg_terminate_backend({pid})");
+            raw.execute(&end).await.unwrap();
+        }
+        let failed = migrating.await.unwrap().unwrap_err();
+        assert!(matches!(failed, OpenError::Migration(_)), "{failed:?}");
+    }
+
+    let mut raw = Raw::to(&url).await;
+    let left = "SELECT column_name::text FROM information_schema.columns WHERE column_name = 'mood' \
+        UNION SELECT version::text FROM _sqlx_migrations WHERE version > 1";
+    assert_eq!(raw.texts(left).await, [""; 0]);
+    let later = open_with(&url.parse().unwrap(), with(&[ADDING])).await;
+    let later = later.unwrap();
+    later.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    later.finish().await;
+    store.finish().await;
+}
+
+/// A dump, which has locks of all tables, delays the migration and no write.
+#[tokio::test(flavor = "multi_thread")]
+async fn migration_that_waits_for_a_lock_blocks_no_write() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let url = server.schema().await.unwrap();
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let mut dump = Raw::to(&url).await;
+    dump.execute("BEGIN; LOCK TABLE runs IN ACCESS SHARE MODE")
+        .await
+        .unwrap();
+    let parsed: StoreUrl = url.parse().unwrap();
+    let migrating = tokio::spawn(async move { open_with(&parsed, with(&[ADDING])).await });
+    let mut raw = Raw::to(&url).await;
+    let waiting = "SELECT pid::text FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'ALTER%'";
+    let begun = Instant::now();
+    while raw.texts(waiting).await.is_empty() {
+        assert!(begun.elapsed() < SOON);
+        sleep(Duration::from_millis(5)).await;
+    }
+
+    let written = store.insert(&new_run(1)).await;
+
+    assert_eq!(written.unwrap(), Inserted::New);
+    assert!(!migrating.is_finished());
+    dump.execute("ROLLBACK").await.unwrap();
+    migrating.await.unwrap().unwrap().finish().await;
+    store.finish().await;
 }
 
 #[tokio::test]
@@ -231,6 +325,59 @@ async fn user_without_create_right_uses_existing_tables() {
     worker.open_node(&opening(NODE, EPOCH)).await.unwrap();
     assert_eq!(worker.insert(&new_run(1)).await.unwrap(), Inserted::New);
     worker.finish().await;
+
+    // A later Kennel says what the database lacks, and runs once another user has added it.
+    let worker: StoreUrl = server.url(Some(("worker", ""))).parse().unwrap();
+    let refused = open_with(&worker, with(&[ADDING])).await.map(drop);
+    let refused = refused.unwrap_err();
+    let says = format!("lacks migration {ADDING}");
+    assert!(
+        matches!(&refused, OpenError::SchemaTooOld { .. }) && refused.to_string().contains(&says),
+        "{refused:?}"
+    );
+    assert!(refused.is_of_schema());
+    let admin: StoreUrl = admin.parse().unwrap();
+    for dry_run in [true, false] {
+        let known = with(&[ADDING]);
+        let state = migrate(&admin, known, Contract::Never, dry_run).await;
+        assert_eq!(state.unwrap().applied.len(), 1);
+    }
+    let later = open_with(&worker, with(&[ADDING])).await.unwrap();
+    later.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    later.finish().await;
+}
+
+#[tokio::test]
+async fn user_who_may_only_read_writes_nothing() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let admin = server.url(None);
+    let written = store(&admin).await;
+    written.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    written.insert(&new_run(1)).await.unwrap();
+    written.finish().await;
+    let mut raw = Raw::to(&admin).await;
+    raw.execute(
+        "CREATE ROLE reader LOGIN; CREATE ROLE viewer LOGIN; GRANT SELECT ON kennel_runs TO viewer; \
+         REVOKE CREATE ON SCHEMA public FROM public; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+    )
+    .await
+    .unwrap();
+
+    let reader = store(&server.url(Some(("reader", "")))).await;
+    let opened = reader.open_node(&opening(NODE, EPOCH)).await;
+    let refused = opened.unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Unavailable(why) if why.contains("permission denied")),
+        "{refused:?}"
+    );
+    assert!(reader.get(new_run(1).run).await.unwrap().is_some());
+    reader.finish().await;
+    // The view is enough for a reader by SQL, who sees no spec.
+    let mut viewer = Raw::to(&server.url(Some(("viewer", "")))).await;
+    let pids = viewer.texts("SELECT pid::text FROM kennel_runs").await;
+    assert_eq!(pids, ["5000"]);
+    let spec = viewer.execute("SELECT spec FROM runs").await.unwrap_err();
+    assert!(spec.contains("permission denied"), "{spec}");
 }
 
 #[tokio::test]
@@ -525,4 +672,31 @@ async fn unusable_server_is_distinguished_without_a_password() {
         matches!(no_schema, OpenError::Migration(_)),
         "{no_schema:?}"
     );
+}
+
+#[tokio::test]
+async fn recorded_dumps_are_read() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let mut admin = Raw::to(&server.url(None)).await;
+    let mut database = async |name: &str| {
+        let create = format!("CREATE DATABASE {name}");
+        admin.execute(&create).await.unwrap();
+        format!("{}&dbname={name}", server.url(None))
+    };
+    if let Some(next) = recorded::to_write("kennel.sql") {
+        let url = database("next").await;
+        let store = store(&url).await;
+        recorded::fill(&*store).await;
+        store.finish().await;
+        fs::write(next, server.dump("next").unwrap()).unwrap();
+    }
+    for (number, folder) in recorded::folders().iter().enumerate() {
+        let url = database(&format!("recorded_{number}")).await;
+        let dump = fs::read_to_string(folder.join("kennel.sql")).unwrap();
+        Raw::to(&url).await.execute(&dump).await.unwrap();
+        let opened = open(&url.parse().unwrap()).await;
+        let store = opened.expect("`make record` writes a changed `next`");
+        recorded::continue_from(&*store, &url).await;
+        store.finish().await;
+    }
 }

@@ -3,10 +3,19 @@
 
 mod suite;
 
-use kennel_store::{Inserted, OpenError, StoreError, StoreUrl, open};
-use std::os::unix::fs::PermissionsExt as _;
+use kennel_store::{
+    Contract, Inserted, Migration, OpenError, StoreError, StoreUrl, migrate, open, open_with,
+};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    process::{Command, Stdio},
+    time::Duration,
+};
 use suite::{
     Raw,
+    levels::{ADDING, with},
+    recorded,
     rows::{EPOCH, NODE, new_run, opening},
     store,
 };
@@ -47,7 +56,7 @@ async fn new_files_are_readable_by_their_owner_only() {
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
 
     let mut seen = 0;
-    for entry in std::fs::read_dir(dir.path()).unwrap() {
+    for entry in fs::read_dir(dir.path()).unwrap() {
         let entry = entry.unwrap();
         let mode = entry.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{:?}", entry.file_name());
@@ -97,7 +106,7 @@ async fn file_that_is_no_database_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("absent/kennel.db");
     let text = dir.path().join("text");
-    std::fs::write(
+    fs::write(
         &text,
         "not a database, and long enough to have a header that is none ".repeat(20),
     )
@@ -113,5 +122,90 @@ async fn file_that_is_no_database_is_named() {
             error.to_string().contains(path.to_str().unwrap()),
             "{error}"
         );
+    }
+}
+
+/// Variable with the database that the next test migrates, as a process of its own.
+const MIGRATED: &str = "KENNEL_TEST_MIGRATED";
+
+/// Adds a column, and then reads without end.
+#[tokio::test]
+async fn process_that_is_killed_within_its_migration() {
+    let Ok(url) = std::env::var(MIGRATED) else {
+        return;
+    };
+    let endless = Migration {
+        sqlite: "ALTER TABLE runs ADD COLUMN mood TEXT; CREATE TABLE seen AS WITH RECURSIVE n(x) AS \
+            (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n",
+        ..ADDING
+    };
+    let opened = open_with(&url.parse().unwrap(), with(&[endless])).await;
+    panic!("it has ended: {:?}", opened.map(drop));
+}
+
+#[tokio::test]
+async fn migration_of_a_killed_process_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("kennel.db").display());
+    let store = store(&url).await;
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "process_that_is_killed_within_its_migration"])
+        .env(MIGRATED, &url)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut raw = Raw::to(&url).await;
+    raw.execute("PRAGMA busy_timeout = 0").await.unwrap();
+    while raw.execute("BEGIN IMMEDIATE").await.is_ok() {
+        raw.execute("ROLLBACK").await.unwrap();
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended by itself");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // A second migration waits for the first, and says so.
+    let parsed: StoreUrl = url.parse().unwrap();
+    let busy = migrate(&parsed, with(&[ADDING]), Contract::Never, false).await;
+    let busy = busy.unwrap_err();
+    assert!(matches!(&busy, OpenError::Migration(_)), "{busy:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let left = "SELECT name FROM pragma_table_info('runs') WHERE name = 'mood' \
+        UNION SELECT name FROM sqlite_schema WHERE name = 'seen'";
+    assert_eq!(raw.texts(left).await, [""; 0]);
+    store.insert(&new_run(1)).await.unwrap();
+    let later = open_with(&parsed, with(&[ADDING])).await.unwrap();
+    assert!(later.get(new_run(1).run).await.unwrap().is_some());
+    for store in [store, later] {
+        store.finish().await;
+    }
+    let absent = StoreUrl::sqlite(dir.path().join("absent.db"));
+    let refused = migrate(&absent, with(&[]), Contract::Never, false).await;
+    assert!(matches!(refused, Err(OpenError::SqliteFile { .. })));
+    assert!(!dir.path().join("absent.db").exists());
+}
+
+#[tokio::test]
+async fn recorded_files_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let copied = |name: &str| {
+        let path = dir.path().join(name);
+        let url = format!("sqlite:{}", path.display());
+        (path, url)
+    };
+    if let Some(next) = recorded::to_write("kennel.db") {
+        let (path, url) = copied("next");
+        let store = store(&url).await;
+        recorded::fill(&*store).await;
+        store.finish().await;
+        fs::copy(path, next).unwrap();
+    }
+    for (number, folder) in recorded::folders().iter().enumerate() {
+        let (path, url) = copied(&number.to_string());
+        fs::copy(folder.join("kennel.db"), &path).unwrap();
+        let opened = open(&url.parse().unwrap()).await;
+        let store = opened.expect("`make record` writes a changed `next`");
+        recorded::continue_from(&*store, &url).await;
+        store.finish().await;
     }
 }

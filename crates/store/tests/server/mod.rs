@@ -205,6 +205,33 @@ impl PostgresServer {
         })
     }
 
+    /// Returns a database of a cluster of its own as statements of SQL that each version of Postgres reads.
+    pub(crate) fn dump(&self, database: &str) -> Result<String, PostgresServerError> {
+        let cluster = self.cluster.as_ref().ok_or(PostgresServerError::NotOwn)?;
+        let output = as_postgres(&cluster.binaries.join("pg_dump"))?
+            .arg("-h")
+            .arg(cluster.dir.path())
+            .args([
+                "-U",
+                "postgres",
+                "--inserts",
+                "--no-owner",
+                "--no-privileges",
+                database,
+            ])
+            .current_dir(cluster.dir.path())
+            .output()
+            .map_err(io_error("run pg_dump"))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // Settings of the session and commands of psql are of one version, and all names are whole.
+        let is_sql = |line: &&str| {
+            let others = ["SET ", "SELECT pg_catalog.set_config", "\\", "--"];
+            !line.is_empty() && !others.iter().any(|other| line.starts_with(other))
+        };
+        let lines: Vec<_> = text.lines().filter(is_sql).collect();
+        Ok(lines.join("\n") + "\n")
+    }
+
     async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
         PgConnection::connect(&self.url(None)).await
     }

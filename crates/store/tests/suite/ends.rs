@@ -8,10 +8,10 @@ use kennel_lifecycle::{
     Deadline, EndReason, Exit, Leftover, Leftovers, Limit, MemoryKills, MemoryShortage, Proof,
     Signal, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
-use kennel_store::StoredState;
+use kennel_store::{Closure, StoredState};
 
-pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
-    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+/// Returns an end with each value.
+pub(super) fn ends() -> Vec<Closure> {
     let mut ends = Vec::new();
     for reason in reasons() {
         assert_eq!(column(&reason), reason.name());
@@ -35,8 +35,12 @@ pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
         end.outcome.streams = streams;
         ends.push(end);
     }
+    ends
+}
 
-    for (id, end) in (1..).zip(&ends) {
+pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for (id, end) in (1..).zip(&ends()) {
         let new = new_run(id);
         // Both ways to a closed row: over an open one, and where there is none.
         if id % 2 == 0 {

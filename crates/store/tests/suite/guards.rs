@@ -314,30 +314,6 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
     );
 }
 
-pub(super) async fn a_newer_schema_is_refused(bed: Bed) {
-    let mut raw = Raw::to(&bed.url).await;
-    raw.execute(
-        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-         VALUES (99, 'tomorrow', TRUE, '', 0)",
-    )
-    .await
-    .unwrap();
-    let url: StoreUrl = bed.url.parse().unwrap();
-
-    let refused = open(&url).await.map(|_| ());
-
-    assert!(
-        matches!(
-            refused,
-            Err(OpenError::SchemaNewer {
-                found: 99,
-                known: 1
-            })
-        ),
-        "{refused:?}"
-    );
-}
-
 pub(super) async fn a_changed_migration_is_refused(bed: Bed) {
     let mut raw = Raw::to(&bed.url).await;
     raw.execute("UPDATE _sqlx_migrations SET checksum = '' WHERE version = 1")

@@ -1,6 +1,8 @@
 //! The requirements on every store, defined once and run on each database.
 
+pub(crate) mod levels;
 pub(crate) mod nodes;
+pub(crate) mod recorded;
 pub(crate) mod rows;
 
 mod attempts;
@@ -15,7 +17,9 @@ mod withdrawals;
 mod writes;
 
 use kennel_store::{Store, StoreUrl, open};
-use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection, postgres::PgConnectOptions};
+use sqlx::{
+    AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection, postgres::PgConnectOptions,
+};
 use std::{fmt::Write as _, pin::Pin, sync::Arc};
 
 /// One case's own store: an empty database with the schema in it.
@@ -61,7 +65,10 @@ const CASES: &[Case] = cases![
     guards::a_keeper_of_another_node_raises_no_generation,
     guards::every_check_refuses_what_no_run_can_be,
     guards::checks_admit_names_of_later_versions,
-    guards::a_newer_schema_is_refused,
+    levels::earlier_and_later_servers_share_a_schema,
+    levels::contracting_waits_for_all_nodes,
+    levels::forgotten_nodes_do_not_delay_contracting,
+    levels::view_shows_runs_with_documented_columns,
     guards::a_changed_migration_is_refused,
     guards::a_row_that_cannot_be_read_is_corrupt,
     guards::row_that_cannot_be_read_hides_no_other,
@@ -137,6 +144,23 @@ impl Raw {
                     .await
                     .expect("a connection"),
             )
+        }
+    }
+
+    /// Returns the first column of each row, a text.
+    pub(crate) async fn texts(&mut self, sql: &str) -> Vec<String> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match self {
+            Self::Sqlite(conn) => {
+                let rows = sqlx::raw_sql(sql).fetch_all(conn).await;
+                let rows = rows.expect("rows");
+                rows.iter().map(|row| row.get(0)).collect()
+            }
+            Self::Postgres(conn) => {
+                let rows = sqlx::raw_sql(sql).fetch_all(conn).await;
+                let rows = rows.expect("rows");
+                rows.iter().map(|row| row.get(0)).collect()
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use kennel_store::{Change, NewRun, PastAttempt, Rest, RunRow, StoreError, Stored
 use std::time::Duration;
 
 /// One value of each kind that a row has before its end.
-fn values() -> Vec<NewRun> {
+pub(super) fn values() -> Vec<NewRun> {
     let mut rows = Vec::new();
     for kind in RunKind::ALL {
         rows.push(respec(new_run(0), |spec| spec.policy.kind = *kind));

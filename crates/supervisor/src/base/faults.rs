@@ -72,7 +72,9 @@ impl From<ClientError> for CallError {
 impl From<StoreError> for CallError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable(_) | StoreError::Unknown(_) => Self::StoreUnavailable,
+            StoreError::Unavailable(_)
+            | StoreError::Unknown(_)
+            | StoreError::SchemaTooNew { .. } => Self::StoreUnavailable,
             StoreError::Held => Self::NodeFenced,
             StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_) => {
                 Self::Internal(error.to_string())

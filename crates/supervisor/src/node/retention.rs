@@ -361,7 +361,9 @@ async fn write_mark(
     match shared.store.mark_output_removed(run, &removal).await {
         Ok(()) => Went::Marked,
         Err(StoreError::Unknown(_)) => Went::Unknown,
-        Err(StoreError::Unavailable(_) | StoreError::Held) => Went::Away,
+        Err(StoreError::Unavailable(_) | StoreError::Held | StoreError::SchemaTooNew { .. }) => {
+            Went::Away
+        }
         // Another server has the node by now, and takes care of it.
         Err(StoreError::Fenced(_)) => Went::NotYet,
         Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))) => {

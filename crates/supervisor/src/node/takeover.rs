@@ -266,9 +266,14 @@ fn log_fenced(shared: &Shared, by: KeeperEpoch) {
 
 fn record_store_state(shared: &Shared, away: Option<&StoreError>) {
     match away {
-        Some(error) => shared
-            .trail
-            .note("store_away", [("why", error.to_string())]),
+        Some(error) => {
+            if matches!(error, StoreError::SchemaTooNew { .. }) {
+                tracing::error!(%error, "the database counts as unavailable until this node is upgraded; runs continue");
+            }
+            shared
+                .trail
+                .note("store_away", [("why", error.to_string())]);
+        }
         None => shared.trail.note("store_back", []),
     }
 }

@@ -295,6 +295,7 @@ impl NodeStore {
         let error = answer.as_ref().err().map(|error| match error {
             StoreError::Unavailable(_) => "unavailable",
             StoreError::Unknown(_) => "unknown",
+            StoreError::SchemaTooNew { .. } => "schema_too_new",
             StoreError::Fenced(_) => "fenced",
             StoreError::Corrupt(_) | StoreError::Unread(_) => "corrupt",
             StoreError::Held => "held",
