@@ -1,7 +1,7 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
+//! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench instructions`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
 //! `bench tls`, `bench quota`, `bench flood`, `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees, `bench tls 2` two rounds. `bench profile` is `make profile`, `bench growth` is
 //! `make growth`. `bench fleet-store` simulates the leases and spawns of up to 10,000 nodes on one Postgres, `bench history`
 //! fills a Postgres with up to 300,000 ended runs; a number takes that size alone. Neither is part of the whole.
@@ -16,6 +16,7 @@ mod floor;
 mod growth;
 mod idle;
 mod inside;
+mod instructions;
 mod output;
 mod overload;
 mod peers;
@@ -85,6 +86,9 @@ async fn measure(words: &[String]) {
     }
     if wanted("counts") {
         counts::measure(&mut table).await;
+    }
+    if wanted("instructions") {
+        instructions::measure(&mut table).await;
     }
     if wanted("tree") {
         trees(&mut table).await;

@@ -1,6 +1,6 @@
 //! Nodes of one Postgres behind a pooler under every fault, and a witness: three once, five again and again.
 
-use kennel_tests::fleet::{Plan, prove};
+use kennel_tests::fleet::{Plan, Turns, prove};
 
 const RUNS: usize = 2000;
 
@@ -12,6 +12,7 @@ async fn no_answer_of_a_fleet_is_false() {
         workers: 6,
         rounds: 1,
         seed: 1,
+        turns: Turns::Faults,
     })
     .await;
     println!("{tally:?}");
@@ -27,6 +28,7 @@ async fn no_answer_of_five_nodes_is_false() {
         workers: 16,
         rounds: 3,
         seed: 5,
+        turns: Turns::Faults,
     })
     .await;
     println!("{tally:?}");

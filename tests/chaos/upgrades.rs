@@ -70,7 +70,7 @@ async fn twenty_upgrades_under_full_load_lose_nothing() {
 
 async fn upgrade_under(load: &Load) {
     let mut kennel = Kennel::start(Options {
-        own_binary: true,
+        own_binary: Some(programs::kennel()),
         ..Options::default()
     })
     .await;

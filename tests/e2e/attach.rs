@@ -23,7 +23,7 @@ cases! {
 /// The server can be upgraded.
 fn of_own_binary() -> Options {
     Options {
-        own_binary: true,
+        own_binary: Some(programs::kennel()),
         ..Options::default()
     }
 }

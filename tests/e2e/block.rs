@@ -305,7 +305,7 @@ async fn waiting_command_survives_a_store_outage() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_waits_too_and_over_an_upgrade() {
     let kennel = Kennel::start(Options {
-        own_binary: true,
+        own_binary: Some(programs::kennel()),
         ..Options::default()
     })
     .await;

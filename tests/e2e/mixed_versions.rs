@@ -1,10 +1,9 @@
 //! Nodes of different versions on one database.
 
-use kennel_client::{Address, Credentials, connect_with};
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
     Kennel, Options, PATIENCE, Postgres, argv, complaint, must,
-    raw::Raw,
+    raw::{Raw, call},
     shell::{run_to_end, text},
 };
 use prost::Message as _;
@@ -21,7 +20,6 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{
     Request, Response, Status,
     body::Body,
-    client,
     codegen::{Service, http},
     server::{Grpc, NamedService, UnaryService},
     transport::Server,
@@ -91,20 +89,6 @@ impl UnaryService<Vec<u8>> for Answering {
         let answer = Response::new(self.service.answer.clone());
         Box::pin(async move { Ok(answer) })
     }
-}
-
-/// One call, as bytes.
-async fn call(kennel: &Kennel, path: &str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
-    let address: Address = must("an address", kennel.address().parse());
-    let connection = must(
-        "connect",
-        connect_with(&address, &Credentials::default()).await,
-    );
-    let mut grpc = client::Grpc::new(connection.channel());
-    must("ready", grpc.ready().await.map_err(|e| e.to_string()));
-    let path = path.parse().expect("a path");
-    let answer = grpc.unary(Request::new(message), path, Raw).await?;
-    Ok(answer.into_inner())
 }
 
 /// Both the request and the answer have a field that this version does not know.

@@ -154,7 +154,7 @@ impl Service {
         let near = Arc::new(near);
         let address = format!("unix:{}", metrics.display());
         let kennel = Kennel::start(Options {
-            own_binary: true,
+            own_binary: Some(programs::kennel()),
             stderr: Some(Arc::clone(&near)),
             words: vec!["--log=trace", "--log-format", format],
             env: vec![("KENNEL_METRICS_LISTEN".to_owned(), address)],

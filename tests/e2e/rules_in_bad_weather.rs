@@ -468,7 +468,7 @@ async fn rules_act_once_over_twenty_deaths() {
 async fn assert_all_act_once(deaths: usize, is_wanted: fn(&str) -> bool) {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options {
-        own_binary: true,
+        own_binary: Some(programs::kennel()),
         ..Options::on(&postgres.url())
     })
     .await;

@@ -24,7 +24,7 @@ const PROVED: Duration = Duration::from_secs(5);
 
 async fn start() -> Kennel {
     Kennel::start(Options {
-        own_binary: true,
+        own_binary: Some(programs::kennel()),
         ..Options::default()
     })
     .await
@@ -332,7 +332,7 @@ async fn new_server_dying_when_ready_yields_to_former() {
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_ends_no_run_under_any_policy() {
     let kennel = Kennel::start(Options {
-        own_binary: true,
+        own_binary: Some(programs::kennel()),
         words: vec!["--orphan-ttl", "0s"],
         ..Options::default()
     })

@@ -24,6 +24,7 @@ use std::{
     io::{self, IoSliceMut, Write},
     os::fd::{AsFd, AsRawFd, RawFd},
     os::unix::{net::UnixStream, process::CommandExt},
+    path::Path,
     process::{Command, ExitCode, Stdio, exit},
     thread::sleep,
     time::Duration,
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         }
         ["witnessed-child", socket] => return witnessed::child(socket),
         ["bystander", millis] => return bystander(number(millis)),
+        ["talk", dir, millis] => return talk(dir.as_ref(), number(millis)),
         other => {
             eprintln!("naughty: no trick {other:?}");
             return ExitCode::from(2);
@@ -274,5 +276,27 @@ fn bystander(millis: u64) -> ExitCode {
     match poll(&mut fds, life).expect("all signals are blocked") {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
+    }
+}
+
+/// Prints a numbered line every so many milliseconds, and writes the number of the last one that it has printed into
+/// `RUN.lines` of this directory. Exits with the code in `RUN.exit`, once that is there.
+fn talk(dir: &Path, millis: u64) -> ExitCode {
+    let run = env::var("KENNEL_RUN_ID").expect("it is a run's");
+    let (lines, code) = (
+        dir.join(format!("{run}.lines")),
+        dir.join(format!("{run}.exit")),
+    );
+    // A later attempt goes on where the one before has ended.
+    let said = fs::read_to_string(&lines).ok();
+    let mut count: u64 = said.map_or(0, |said| number(&said));
+    loop {
+        if let Ok(code) = fs::read_to_string(&code) {
+            return ExitCode::from(number::<u8>(&code));
+        }
+        count += 1;
+        say(&format!("line {count}"));
+        fs::write(&lines, count.to_string()).expect("the file can be written");
+        sleep(Duration::from_millis(millis));
     }
 }

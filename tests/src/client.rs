@@ -604,7 +604,9 @@ impl Heard {
     }
 }
 
-fn station_name(station: &pb::lifecycle::Station) -> &'static str {
+/// Returns a station's name in the contract.
+#[must_use]
+pub fn station_name(station: &pb::lifecycle::Station) -> &'static str {
     use pb::lifecycle::Station;
     match station {
         Station::Recorded(_) => "recorded",

@@ -82,8 +82,8 @@ pub struct Options {
     pub env: Vec<(String, String)>,
     /// Further words for `kennel serve`.
     pub words: Vec<&'static str>,
-    /// Whether it is started from its own copy of the binary, which may be replaced.
-    pub own_binary: bool,
+    /// The binary that it is started from, by a copy of its own that may be replaced; absent: the one under test itself.
+    pub own_binary: Option<PathBuf>,
     /// Size of its data directory, as tmpfs takes it; it exists as long as the keeper. Only root can do that.
     pub data_room: Option<&'static str>,
     /// Terminals of its own, instead of the host's: options of devpts(5), such as `max=2`; empty: none at all. Only
@@ -154,8 +154,8 @@ impl Kennel {
         prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
         if options.user == User::Unprivileged {
             give_to_unprivileged(dir.path());
-        } else if options.own_binary {
-            install(&programs::kennel(), &dir.path().join("kennel"), "0755");
+        } else if let Some(binary) = &options.own_binary {
+            install(binary, &dir.path().join("kennel"), "0755");
         }
         let keeper = launch(dir.path(), &options, 1);
         let mut kennel = Self {
@@ -723,7 +723,7 @@ fn as_user(user: User) -> Vec<OsString> {
 
 fn program(dir: &Path, options: &Options) -> PathBuf {
     match options.user {
-        User::Own if !options.own_binary => programs::kennel(),
+        User::Own if options.own_binary.is_none() => programs::kennel(),
         User::Own | User::Unprivileged => dir.join("kennel"),
     }
 }

@@ -29,6 +29,7 @@ pub mod sqlite;
 pub mod strace;
 pub mod tmux;
 pub mod wait;
+pub mod wall_clock;
 pub mod witness;
 
 pub use census::{Census, Footprint};

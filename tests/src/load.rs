@@ -221,7 +221,8 @@ impl Worker {
             if refusal.reason == "SPAWN_FAILED" {
                 return (false, refusals);
             }
-            let is_cut_off = status.code() == Code::Unknown && status.source().is_some();
+            let is_library = matches!(status.code(), Code::Unknown | Code::Cancelled);
+            let is_cut_off = is_library && status.source().is_some();
             assert!(
                 refusal.code == Code::Unavailable || is_cut_off,
                 "{run_id}: {status:?}"

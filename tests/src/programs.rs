@@ -25,6 +25,17 @@ pub fn kennel() -> PathBuf {
     built("kennel", "cargo build --workspace --bins")
 }
 
+/// Returns a version that `.ci/versions` has built: `former` or `next`.
+#[must_use]
+pub fn version(name: &str) -> PathBuf {
+    let target = profile_dir();
+    let target = target.parent().expect("the profile lies below target");
+    existing(
+        target.join("upgrade").join(name).join("kennel"),
+        "make versions",
+    )
+}
+
 /// Returns the program that misbehaves.
 #[must_use]
 pub fn naughty() -> PathBuf {

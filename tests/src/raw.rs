@@ -1,10 +1,26 @@
 //! Messages of the contract as bytes, which may be invalid.
 
+use crate::{Kennel, must};
+use kennel_client::{Address, Credentials, connect_with};
 use prost::bytes::{Buf as _, BufMut as _};
 use tonic::{
-    Status,
+    Request, Status, client,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
+
+/// Makes one call, with a message and an answer as bytes.
+pub async fn call(kennel: &Kennel, path: &str, message: Vec<u8>) -> Result<Vec<u8>, Status> {
+    let address: Address = must("an address", kennel.address().parse());
+    let connection = must(
+        "connect",
+        connect_with(&address, &Credentials::default()).await,
+    );
+    let mut grpc = client::Grpc::new(connection.channel());
+    must("ready", grpc.ready().await.map_err(|e| e.to_string()));
+    let path = path.parse().expect("a path");
+    let answer = grpc.unary(Request::new(message), path, Raw).await?;
+    Ok(answer.into_inner())
+}
 
 /// Codec that passes bytes unchanged.
 #[derive(Clone, Copy, Default)]

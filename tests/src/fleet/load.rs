@@ -6,7 +6,7 @@ use crate::{
     client::Heard,
     complaint,
     crowd::{Crowd, LONG, labelled, try_open},
-    eventually_async, naughty, new_run_id,
+    eventually, eventually_async, naughty, new_run_id,
 };
 use kennel_client::Repeats;
 use kennel_proto::pb::{self, AbortWait, RunFilter, RunKind, RunState};
@@ -96,6 +96,20 @@ impl Load {
             worker.expect("no worker panics");
         }
         self.shared.begun.load(Ordering::Relaxed) >= self.shared.plan.runs
+    }
+
+    /// Waits until so many more runs have begun.
+    ///
+    /// # Panics
+    /// As [`Self::has_begun_all`].
+    pub(super) async fn continues(&mut self, runs: usize) {
+        let begun = Arc::clone(&self.shared.begun);
+        let wanted = begun.load(Ordering::Relaxed) + runs;
+        eventually("runs come and go", LONG, || {
+            self.has_begun_all();
+            (begun.load(Ordering::Relaxed) >= wanted).then_some(())
+        })
+        .await;
     }
 
     /// Begins no more runs, waits for the end of all, and compares what every node says of them.

@@ -11,8 +11,15 @@ pub use check::Tally;
 pub use three::ThreeNodes;
 
 use crate::{
-    Kennel, Options, PATIENCE, Postgres, eventually, eventually_async, kennel::kill_exactly,
-    pgbouncer::PgBouncer, procfs::Proc, relay::Relay, witness::Witness,
+    Kennel, Options, PATIENCE, Postgres, eventually, eventually_async,
+    kennel::kill_exactly,
+    pgbouncer::PgBouncer,
+    procfs::Proc,
+    programs,
+    relay::Relay,
+    shell::{run_to_end, text},
+    wall_clock::WallClock,
+    witness::Witness,
 };
 use check::{BEHIND_MAX, Ledger};
 use nix::sys::signal::Signal;
@@ -43,6 +50,19 @@ pub struct Plan {
     pub rounds: u64,
     /// Decides everything that is left to chance.
     pub seed: u64,
+    /// What comes over the nodes.
+    pub turns: Turns,
+}
+
+/// What comes over the nodes, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turns {
+    /// Each fault once, at a node of chance.
+    Faults,
+    /// Another version, one node after the other, and back.
+    Versions,
+    /// The same, while clocks of nodes are set.
+    VersionsAndClocks,
 }
 
 /// A fault of one node, or of what all nodes share.
@@ -62,6 +82,12 @@ pub(crate) enum Fault {
     KillPooler,
     /// Postgres crashes and starts again.
     CrashPostgres,
+    /// The server is replaced by one of this version.
+    Upgrade(&'static str),
+    /// Server and keeper are killed, and a service manager starts this version.
+    Replace(&'static str),
+    /// The wall clock of the node is set: so many seconds ahead of that of the host.
+    SetClock(i64),
 }
 
 const FAULTS: [Fault; 7] = [
@@ -74,9 +100,39 @@ const FAULTS: [Fault; 7] = [
     Fault::KillPooler,
 ];
 
+/// The former version and the next one, as `.ci/versions` has built them.
+const VERSIONS: [&str; 2] = ["former", "next"];
+
+const HOUR: i64 = 3600;
+
+impl Turns {
+    /// Returns what comes over which node of so many, in order.
+    fn of_round(self, nodes: usize, chance: &mut Chance) -> Vec<(Fault, usize)> {
+        if self == Self::Faults {
+            let faults = FAULTS.into_iter().enumerate();
+            let at = |(turn, fault)| (fault, (turn + chance.index(nodes)) % nodes);
+            return faults.map(at).collect();
+        }
+        let mut turns = Vec::new();
+        let [former, next] = VERSIONS;
+        for (version, clocks) in [(next, [HOUR, -HOUR, 0]), (former, [0, 0, -HOUR])] {
+            for node in 0..nodes {
+                turns.push((Fault::Upgrade(version), node));
+                if self == Self::VersionsAndClocks {
+                    turns.push((Fault::SetClock(clocks[node % clocks.len()]), node));
+                }
+            }
+            // Its keeper is of that version too from here on, beside two that are not.
+            turns.push((Fault::Replace(version), 1 % nodes));
+        }
+        turns
+    }
+}
+
 /// A node with its two relays.
 struct Node {
     kennel: Kennel,
+    clock: Option<WallClock>,
     door: Relay,
     store: Relay,
     _dir: TempDir,
@@ -129,7 +185,7 @@ pub async fn prove(plan: Plan) -> Tally {
     let witness = Arc::new(Witness::start());
     let mut nodes = Vec::new();
     for number in 0..plan.nodes {
-        nodes.push(Node::start(number, &pooler).await);
+        nodes.push(Node::start(number, plan.turns, &pooler).await);
     }
     let ledger = Arc::new(Ledger::new(Arc::clone(&witness), plan.nodes));
     for (number, node) in nodes.iter().enumerate() {
@@ -144,10 +200,12 @@ pub async fn prove(plan: Plan) -> Tally {
     let mut chance = Chance::new(plan.seed);
     let mut round = 0;
     while !load.has_begun_all() || round < plan.rounds {
-        for (turn, fault) in FAULTS.into_iter().enumerate() {
-            let at = (turn + chance.index(plan.nodes)) % plan.nodes;
+        for (fault, at) in plan.turns.of_round(plan.nodes, &mut chance) {
             ledger.log(&format!("round {round}: {fault:?} at node {at}"));
             befall(fault, at, &mut nodes, &mut postgres, &mut pooler, &ledger).await;
+            if plan.turns != Turns::Faults {
+                load.continues(plan.workers).await;
+            }
         }
         round += 1;
     }
@@ -184,15 +242,32 @@ async fn befall(
             node.kennel.replace_server().await;
             weather.passed(at);
         }
-        Fault::KillService => {
+        Fault::KillService | Fault::Replace(_) => {
             weather.keeper_dies(at);
             node.kennel.kill_service_after(|| {});
+            if let Fault::Replace(version) = fault {
+                node.kennel.install(&programs::version(version));
+            }
             // Its runs are dead for so long that an answer which calls one live is a false one.
             tokio::time::sleep(BEHIND_MAX + LONGER).await;
             // From here on it may have its lease again, and its runs not yet their ends.
             weather.passed(at);
             node.kennel.restart().await;
             weather.keeper(at, node.kennel.keeper_pid());
+            weather.passed(at);
+        }
+        Fault::Upgrade(version) => {
+            node.kennel.install(&programs::version(version));
+            let upgraded = run_to_end(node.kennel.cli(&["upgrade"]), PATIENCE * 2).await;
+            let (said, errors) = (text(&upgraded), String::from_utf8_lossy(&upgraded.stderr));
+            if !upgraded.status.success() {
+                ledger.is_wrong(format!("node {at} is not upgraded: {said}{errors}"));
+            }
+            weather.passed(at);
+        }
+        Fault::SetClock(ahead) => {
+            let clock = node.clock.as_ref().expect("it has one");
+            clock.set(ahead);
             weather.passed(at);
         }
         Fault::Freeze => {
@@ -236,7 +311,7 @@ async fn befall(
 }
 
 impl Node {
-    async fn start(number: usize, pooler: &PgBouncer) -> Self {
+    async fn start(number: usize, turns: Turns, pooler: &PgBouncer) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-relay-").tempdir();
         let dir = dir.expect("a temporary directory can be made");
         let socket = pooler.socket();
@@ -255,13 +330,17 @@ impl Node {
             "--advertise".to_owned(),
             advertised,
         ];
+        let clock = (turns == Turns::VersionsAndClocks).then(|| WallClock::new(scratch.path()));
         let options = Options {
             words: words.map(|word| &*word.leak()).into(),
+            own_binary: (turns != Turns::Faults).then(|| programs::version(VERSIONS[0])),
+            env: clock.as_ref().map_or_else(Vec::new, WallClock::variables),
             ..Options::on(&pooler.url_in(dir.path()))
         };
         let kennel = Kennel::start_in(scratch, options).await;
         Self {
             kennel,
+            clock,
             door,
             store,
             _dir: dir,
