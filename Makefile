@@ -22,7 +22,7 @@ ring: ## run slow rings by name, as in `make ring clients site`, and record that
 	@.ci/ring $(if $(RINGS),run $(RINGS),list)
 else
 
-.PHONY: help build serve quick test test-all binaries nextest check lint form fmt proto proto-image record mutants bench growth profile soak vm site tools
+.PHONY: help build serve quick test test-all binaries versions nextest check lint form fmt proto proto-image record mutants bench growth profile soak vm site tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,7 +39,7 @@ quick: ## the core alone, without root, services or tools, but for full disks, w
 test: tools form ## everything that a change of the product's own code can break; ends with the test runner's summary
 	$(MAKE) --no-print-directory nextest FILTER="$$(.ci/ring filter)"
 
-test-all: test ## make test, then every slow ring: clients, manifests, programs, site, virtual machines, matrix, soak's short forms
+test-all: test ## make test, then every slow ring: clients, manifests, programs, site, virtual machines, matrix, two versions, soak's short forms
 	.ci/ring run all
 
 # Builds and lints what tests run. The runner gets its binaries by a list, so that nothing waits for cargo's lock.
@@ -47,6 +47,10 @@ binaries:
 	$(LINTED) build --workspace --bins
 	$(CARGO) metadata --format-version 1 >"$(CARGO_TARGET_DIR)/packages.json"
 	$(LINTED) nextest list --workspace --list-type binaries-only --message-format json >"$(CARGO_TARGET_DIR)/tests.json"
+
+# The former and the next version, for tests/upgrade: after the binaries, whose dependencies they share.
+versions: binaries
+	.ci/versions
 
 # Runs the tests that FILTER selects.
 nextest: binaries
