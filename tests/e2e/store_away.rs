@@ -91,6 +91,34 @@ async fn refuses_a_spawn(client: &mut Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn start_without_database_waits_for_it() {
+    let mut postgres = Postgres::start().await;
+    postgres.crash().await;
+    let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    assert!(kennel.is_serving("liveness").await && kennel.is_serving("startup").await);
+    assert!(!kennel.is_serving("readiness").await);
+    refuses_a_spawn(&mut client).await;
+    postgres.run().await;
+    becomes_ready(&kennel).await;
+    let run_id = must("spawn", client.spawn(sh("exit 3")).await).run_id;
+    must("wait", client.ended(&run_id).await);
+
+    // One that takes no writes, as a standby, is waited for too.
+    let reads = |only: &str| format!("ALTER SYSTEM SET default_transaction_read_only = {only}");
+    postgres.psql(&reads("on")).await;
+    postgres.psql("SELECT pg_reload_conf()").await;
+    kennel.terminate(PATIENCE).await;
+    kennel.restart().await;
+    assert!(kennel.is_serving("liveness").await && !kennel.is_serving("readiness").await);
+    postgres
+        .psql("ALTER SYSTEM RESET default_transaction_read_only")
+        .await;
+    postgres.psql("SELECT pg_reload_conf()").await;
+    becomes_ready(&kennel).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn server_started_without_store_adopts_runs() {
     let mut postgres = Postgres::start().await;
     let collector = Collector::start(Manner::Willing).await;

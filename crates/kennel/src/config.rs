@@ -255,7 +255,7 @@ fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
     match text.trim() {
         "" => Err(Failure::new(format!("{name} is empty"))
             .hint("write the store's URL into it: sqlite:PATH or postgres://...")),
-        url => parse_store(url),
+        url => Ok(parse_store(url)?.in_file(file)),
     }
 }
 
@@ -420,8 +420,9 @@ mod tests {
         assert_eq!(
             resolved(&flags, &here).store,
             "postgres://kennel:secret@db/kennel"
-                .parse()
+                .parse::<StoreUrl>()
                 .expect("it is well formed")
+                .in_file(&file)
         );
 
         std::fs::write(&file, "\n")?;

@@ -198,9 +198,10 @@ async fn serve(
     code
 }
 
-/// Opens the store. A fault of the store ends the first server of a keeper, for the operator to correct. Where runs
-/// wait to be adopted, the server starts, and the store is opened when that is possible; but a server started by an
-/// upgrade makes way for the former binary if it cannot use the store's schema.
+/// Opens the store. A setting, a right or a schema that cannot be used ends the first server of a keeper, for the operator to
+/// correct; a database that is away is waited for. Where runs wait to be adopted, the server starts, and the store is opened
+/// when that is possible; but a server started by an upgrade makes way for the former binary if it cannot use the store's
+/// schema.
 async fn open_store(
     config: &ServeConfig,
     hello: &KeeperHello,
@@ -208,16 +209,21 @@ async fn open_store(
 ) -> Result<Arc<dyn Store>, Failure> {
     let former = hello.former.as_ref().map(|former| former.cause);
     let opened = if hello.restarts == 0 && nothing_held {
-        kennel_store::open(&config.store).await
+        match kennel_store::open(&config.store).await {
+            Err(cause) if cause.is_transient() => {
+                Ok(kennel_store::open_later(&config.store, Some(cause)))
+            }
+            opened => opened,
+        }
     } else if former == Some(EndCause::Upgrade) {
         let opened = kennel_store::open(&config.store);
         match tokio::time::timeout(STORE_TRIAL_MAX, opened).await {
             Ok(Err(cause)) if cause.is_of_schema() => Err(cause),
             Ok(Ok(store)) => Ok(store),
-            Ok(Err(_)) | Err(_) => Ok(kennel_store::open_later(&config.store)),
+            Ok(Err(_)) | Err(_) => Ok(kennel_store::open_later(&config.store, None)),
         }
     } else {
-        Ok(kennel_store::open_later(&config.store))
+        Ok(kennel_store::open_later(&config.store, None))
     };
     opened.map_err(|cause| {
         let what = format!("cannot open the store {}", config.store);

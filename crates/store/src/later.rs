@@ -21,12 +21,13 @@ use tokio::{sync::watch, task::JoinSet};
 /// Delays between two tries.
 const RETRY: Backoff = Backoff::up_to(Duration::from_millis(100), Duration::from_secs(2));
 
-/// Opens the store in the background and retries after any error. Calls wait for the first try alone.
+/// Opens the store in the background and retries after any error. Calls wait for the first try alone; `failed` is the error of
+/// one that the caller has made.
 #[must_use]
-pub fn open_later(url: &StoreUrl) -> Arc<dyn Store> {
+pub fn open_later(url: &StoreUrl, failed: Option<OpenError>) -> Arc<dyn Store> {
     let (tell, state) = watch::channel(State::Unasked);
     let mut tries = JoinSet::new();
-    tries.spawn(open_at_last(url.clone(), tell));
+    tries.spawn(open_at_last(url.clone(), failed, tell));
     Arc::new(Later {
         shown: url.to_string(),
         state,
@@ -52,11 +53,15 @@ struct Later {
     _tries: JoinSet<()>,
 }
 
-async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
+async fn open_at_last(url: StoreUrl, mut failed: Option<OpenError>, tell: watch::Sender<State>) {
     let mut retries = RETRY.retries(RandomState::new().hash_one(()));
     let mut said = String::new();
     loop {
-        let error = match open(&url).await {
+        let opened = match failed.take() {
+            Some(error) => Err(error),
+            None => open(&url).await,
+        };
+        let error = match opened {
             Ok(store) => {
                 if !said.is_empty() {
                     tracing::info!(store = %url, "the database is open");

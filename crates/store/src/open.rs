@@ -119,6 +119,14 @@ pub enum OpenError {
         /// The time that it was given.
         wait: Duration,
     },
+    /// The user lacks rights on tables that are there.
+    #[error(
+        "the database user has no {missing}: grant it SELECT, INSERT, UPDATE and DELETE on all tables of Kennel"
+    )]
+    RightsMissing {
+        /// Rights and tables, such as `DELETE on runs`.
+        missing: String,
+    },
     /// A migration that was applied before differs from that of this program.
     #[error(
         "migration {version} of the database is another one than that of this Kennel: use the Kennel that made it, or another database"
@@ -141,6 +149,17 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether the same call may succeed later although no person changes a setting, a right or the schema: the database is
+    /// down, starting, full, or silent.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::PostgresSilent { .. } | Self::MigrationSilent { .. } => true,
+            Self::PostgresConnect { source, .. } | Self::Migration(source) => is_transient(source),
+            _ => false,
+        }
+    }
+
     /// Whether the schema does not fit this program; another one may.
     #[must_use]
     pub fn is_of_schema(&self) -> bool {
@@ -148,6 +167,7 @@ impl OpenError {
             self,
             Self::Migration(_)
                 | Self::TableInTheWay(_)
+                | Self::RightsMissing { .. }
                 | Self::SchemaDiffers { .. }
                 | Self::SchemaTooNew { .. }
                 | Self::SchemaTooOld { .. }
@@ -183,6 +203,21 @@ fn code(error: &sqlx::Error) -> Option<String> {
     Some(code.into_owned())
 }
 
+/// Classifies by SQLSTATE: connection exceptions, insufficient resources (too many connections), operator intervention (starting,
+/// shutting down), and a database that only reads, as a standby does.
+fn is_transient(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) => true,
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            ["08", "53", "57", "25006"]
+                .iter()
+                .any(|class| code.starts_with(class))
+        }
+        _ => false,
+    }
+}
+
 /// Connects, checks, and brings the schema up to date.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     open_with(url, MIGRATIONS).await
@@ -195,7 +230,7 @@ pub async fn open_with(
 ) -> Result<Arc<dyn Store>, OpenError> {
     match url.place() {
         Place::Sqlite(path) => sqlite::open(path, known).await,
-        Place::Postgres(address) => postgres::open(address, &url.to_string(), known).await,
+        Place::Postgres(address) => postgres::open(address, url, known).await,
     }
 }
 
@@ -209,9 +244,7 @@ pub async fn migrate(
 ) -> Result<SchemaState, OpenError> {
     match url.place() {
         Place::Sqlite(path) => sqlite::migrate(path, known, contract, dry_run).await,
-        Place::Postgres(address) => {
-            postgres::migrate(address, &url.to_string(), known, contract, dry_run).await
-        }
+        Place::Postgres(address) => postgres::migrate(address, url, known, contract, dry_run).await,
     }
 }
 

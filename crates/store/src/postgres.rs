@@ -3,13 +3,14 @@
 mod failure;
 mod life;
 mod link;
+mod rights;
 mod statements;
 
 use self::failure::failure;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{
-    Contract, Migration, OpenError, SchemaState, Store,
+    Contract, Migration, OpenError, SchemaState, Store, StoreUrl,
     consumer::{self, ConsumerWrite},
     durable::Durable,
     open::{self},
@@ -31,14 +32,15 @@ use tokio::time::timeout;
 /// Longest wait for the first connection.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects and brings the schema up to date. `shown` is the address without its password.
+/// Connects and brings the schema up to date. `address` is the address of `url` with its password.
 pub(crate) async fn open(
-    url: &str,
-    shown: &str,
+    address: &str,
+    url: &StoreUrl,
     known: &'static [Migration],
 ) -> Result<Arc<dyn Store>, OpenError> {
-    let link = Arc::new(link(url, shown)?);
-    let (mut conn, session, version) = reach(&link, shown).await?;
+    let link = Arc::new(link(address, url)?);
+    let (mut conn, session, version) = reach(&link, url).await?;
+    rights::check(&mut conn).await?;
     let schema = schema::bring_up_to_date(&mut conn, known).await?;
     let admission = Admission::new(known);
     let pooled = match session {
@@ -66,29 +68,29 @@ pub(crate) async fn open(
 
 /// Applies the missing migrations, as the user of this URL.
 pub(crate) async fn migrate(
-    url: &str,
-    shown: &str,
+    address: &str,
+    url: &StoreUrl,
     known: &[Migration],
     contract: Contract,
     dry_run: bool,
 ) -> Result<SchemaState, OpenError> {
-    let (mut conn, ..) = reach(&link(url, shown)?, shown).await?;
+    let (mut conn, ..) = reach(&link(address, url)?, url).await?;
     schema::apply(&mut conn, known, contract, dry_run).await
 }
 
-fn link(url: &str, shown: &str) -> Result<Link, OpenError> {
-    let options: PgConnectOptions = url
+fn link(address: &str, url: &StoreUrl) -> Result<Link, OpenError> {
+    let options: PgConnectOptions = address
         .parse()
-        .map_err(|source| open_error(shown.to_owned(), source))?;
-    Ok(Link::new(options))
+        .map_err(|source| open_error(url.to_string(), source))?;
+    Ok(Link::new(url.clone(), options))
 }
 
 /// Opens the first connection, and returns the version of the server.
-async fn reach(link: &Link, shown: &str) -> Result<(PgConnection, Session, String), OpenError> {
+async fn reach(link: &Link, url: &StoreUrl) -> Result<(PgConnection, Session, String), OpenError> {
     match timeout(OPEN_TIMEOUT, connect(link)).await {
-        Ok(reached) => reached.map_err(|source| open_error(shown.to_owned(), source)),
+        Ok(reached) => reached.map_err(|source| open_error(url.to_string(), source)),
         Err(_) => Err(OpenError::PostgresSilent {
-            url: shown.to_owned(),
+            url: url.to_string(),
             wait: OPEN_TIMEOUT,
         }),
     }

@@ -32,7 +32,11 @@ const POSTGRES_PARAMETERS: [&str; 18] = [
 
 /// The address of a store: `sqlite:PATH`, or a `postgres:` URL. Its texts never show a password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StoreUrl(Place);
+pub struct StoreUrl {
+    place: Place,
+    /// The file that it was read from, and is read from again where a login fails.
+    source: Option<PathBuf>,
+}
 
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -64,20 +68,48 @@ impl StoreUrl {
     /// Makes the address of the database file at this path.
     #[must_use]
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
-        Self(Place::Sqlite(path.into()))
+        Self::of(Place::Sqlite(path.into()))
+    }
+
+    fn of(place: Place) -> Self {
+        let source = None;
+        Self { place, source }
+    }
+
+    /// Notes the file that holds this address, which may have another one later, such as a changed password.
+    #[must_use]
+    pub fn in_file(self, file: &Path) -> Self {
+        let source = Some(file.to_owned());
+        Self { source, ..self }
     }
 
     /// Returns the path of the database's file; absent: it is no file of this host.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
-        match &self.0 {
+        match &self.place {
             Place::Sqlite(path) => Some(path),
             Place::Postgres(_) => None,
         }
     }
 
     pub(crate) fn place(&self) -> &Place {
-        &self.0
+        &self.place
+    }
+
+    /// Returns the address that its file has by now, if that is another one.
+    pub(crate) fn reread(&self) -> Option<Self> {
+        let file = self.source.as_ref()?;
+        let text = std::fs::read_to_string(file).ok()?;
+        let read = text.trim().parse::<Self>().ok()?.in_file(file);
+        (read != *self).then_some(read)
+    }
+
+    /// Returns the parameters of a connection. Absent: it is no address of Postgres.
+    pub(crate) fn connect_options(&self) -> Option<PgConnectOptions> {
+        match &self.place {
+            Place::Postgres(url) => url.parse().ok(),
+            Place::Sqlite(_) => None,
+        }
     }
 }
 
@@ -102,13 +134,13 @@ impl FromStr for StoreUrl {
             }
         }
         PgConnectOptions::from_str(text).map_err(|_| InvalidStoreUrl::Postgres)?;
-        Ok(Self(Place::Postgres(text.to_owned())))
+        Ok(Self::of(Place::Postgres(text.to_owned())))
     }
 }
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        match &self.place {
             Place::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Place::Postgres(url) => f.write_str(&redacted(url)),
         }

@@ -213,14 +213,12 @@ async fn concurrent_starts_create_the_tables_once() {
         let url: StoreUrl = url.parse().unwrap();
         let mut openings = tokio::task::JoinSet::new();
         for _ in 0..6 {
-            let url = url.clone();
             openings.spawn(async move { open(&url).await.unwrap().finish().await });
         }
         openings.join_all().await;
         // And a later Kennel on all nodes at once.
         let mut openings = tokio::task::JoinSet::new();
         for _ in 0..6 {
-            let url = url.clone();
             openings.spawn(async move {
                 let later = open_with(&url, with(&[ADDING])).await.unwrap();
                 later.finish().await;
@@ -309,21 +307,29 @@ async fn migration_that_waits_for_a_lock_blocks_no_write() {
     store.finish().await;
 }
 
+/// A role with rights on the tables alone has all that a server needs; each one that is taken away is named at the start.
 #[tokio::test]
-async fn user_without_create_right_uses_existing_tables() {
+async fn user_needs_documented_rights_and_no_others() {
     let server = PostgresServer::start_own().await.unwrap();
     let admin = server.url(None);
     store(&admin).await.finish().await;
     let mut raw = Raw::to(&admin).await;
     raw.execute(
         "CREATE ROLE worker LOGIN; REVOKE CREATE ON SCHEMA public FROM public; \
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker",
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker; \
+         REVOKE INSERT, UPDATE, DELETE ON _sqlx_migrations FROM worker",
     )
     .await
     .unwrap();
-    let worker = store(&server.url(Some(("worker", "")))).await;
-    worker.open_node(&opening(NODE, EPOCH)).await.unwrap();
-    assert_eq!(worker.insert(&new_run(1)).await.unwrap(), Inserted::New);
+    let url = server.url(Some(("worker", "")));
+    let worker = store(&url).await;
+    let opening = opening(NODE, EPOCH);
+    worker.open_node(&opening).await.unwrap();
+    for run in [1, 2] {
+        assert_eq!(worker.insert(&new_run(run)).await.unwrap(), Inserted::New);
+    }
+    let withdrawn = worker.withdraw(new_run(2).run, opening.node, 1).await;
+    withdrawn.unwrap();
     worker.finish().await;
 
     // A later Kennel says what the database lacks, and runs once another user has added it.
@@ -343,8 +349,35 @@ async fn user_without_create_right_uses_existing_tables() {
         assert_eq!(state.unwrap().applied.len(), 1);
     }
     let later = open_with(&worker, with(&[ADDING])).await.unwrap();
-    later.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    later.open_node(&opening).await.unwrap();
     later.finish().await;
+
+    // Each right that is missing is named.
+    let missing = async |named: &str| {
+        let error = open(&url.parse().unwrap()).await.map(|_| ()).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("has no {named}:")),
+            "{error}"
+        );
+        assert!(error.is_of_schema() && !error.is_transient());
+    };
+    for (table, right) in [
+        ("runs", "DELETE"),
+        ("nodes", "UPDATE"),
+        ("consumers", "INSERT"),
+        ("_sqlx_migrations", "SELECT"),
+    ] {
+        let change = |word, to| format!("{word} {right} ON {table} {to} worker");
+        raw.execute(change("REVOKE", "FROM").as_str())
+            .await
+            .unwrap();
+        missing(&format!("{right} on {table}")).await;
+        raw.execute(change("GRANT", "TO").as_str()).await.unwrap();
+    }
+    raw.execute("REVOKE DELETE ON runs, left_stops FROM worker")
+        .await
+        .unwrap();
+    missing("DELETE on runs, DELETE on left_stops").await;
 }
 
 #[tokio::test]
@@ -363,21 +396,55 @@ async fn user_who_may_only_read_writes_nothing() {
     .await
     .unwrap();
 
-    let reader = store(&server.url(Some(("reader", "")))).await;
-    let opened = reader.open_node(&opening(NODE, EPOCH)).await;
-    let refused = opened.unwrap_err();
+    let reader = open(&server.url(Some(("reader", ""))).parse().unwrap()).await;
+    let refused = reader.map(|_| ()).unwrap_err();
     assert!(
-        matches!(&refused, StoreError::Unavailable(why) if why.contains("permission denied")),
+        matches!(&refused, OpenError::RightsMissing { missing } if missing.starts_with("INSERT on nodes")),
         "{refused:?}"
     );
-    assert!(reader.get(new_run(1).run).await.unwrap().is_some());
-    reader.finish().await;
     // The view is enough for a reader by SQL, who sees no spec.
     let mut viewer = Raw::to(&server.url(Some(("viewer", "")))).await;
     let pids = viewer.texts("SELECT pid::text FROM kennel_runs").await;
     assert_eq!(pids, ["5000"]);
     let spec = viewer.execute("SELECT spec FROM runs").await.unwrap_err();
     assert!(spec.contains("permission denied"), "{spec}");
+}
+
+/// A changed password, in the file that the URL was read from, is used by the next login: of the writers, which have lost their
+/// sessions, and of the readers.
+#[tokio::test]
+async fn login_reads_changed_password_from_file() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("url");
+    let url_with = |password: &str| server.url(Some((ROLE, password))).replace(' ', "%20");
+    fs::write(&file, url_with(PASSWORD)).unwrap();
+    let url: StoreUrl = url_with(PASSWORD).parse().unwrap();
+    let store = open(&url.in_file(&file)).await.unwrap();
+    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let mut raw = Raw::to(&server.url(None)).await;
+    raw.execute(format!("ALTER ROLE {ROLE} PASSWORD 'n3w'").as_str())
+        .await
+        .unwrap();
+    let end =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'");
+    raw.execute(end.as_str()).await.unwrap();
+    // The file is still the old one: the database is away, and nothing else.
+    let away = store.insert(&new_run(1)).await;
+    assert!(
+        matches!(
+            away,
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_))
+        ),
+        "{away:?}"
+    );
+    fs::write(&file, url_with("n3w") + "\n").unwrap();
+    let begun = Instant::now();
+    while store.insert(&new_run(1)).await.is_err() || store.get(new_run(1).run).await.is_err() {
+        assert!(begun.elapsed() < SOON);
+        sleep(Duration::from_millis(20)).await;
+    }
+    store.finish().await;
 }
 
 #[tokio::test]
@@ -659,9 +726,12 @@ async fn unusable_server_is_distinguished_without_a_password() {
     );
     let unreachable = fails("postgres://kennel:s3cret@localhost/x?host=/nonexistent".into()).await;
     assert!(
-        matches!(unreachable, OpenError::PostgresConnect { .. }),
+        matches!(unreachable, OpenError::PostgresConnect { .. }) && unreachable.is_transient(),
         "{unreachable:?}"
     );
+    for setting in [&wrong, &no_database] {
+        assert!(!setting.is_transient(), "{setting:?}");
+    }
     let forbidden = server
         .schema()
         .await

@@ -7,6 +7,7 @@
 
 use super::life;
 use crate::{
+    StoreUrl,
     life::Lives,
     reader::{Dialect, Reader, Where},
     sql::Sql,
@@ -20,7 +21,7 @@ use sqlx::{
 };
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -54,24 +55,59 @@ pub(super) enum Session {
 /// Connection options, and findings about the connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    own: PgConnectOptions,
-    shared: PgConnectOptions,
+    logins: Mutex<Logins>,
     /// Once a pooler was found it counts as there until the next start: statements that work behind one work without.
     is_shared: AtomicBool,
     /// Lives of Postgres found at the server.
     pub(super) lives: Lives,
 }
 
-impl Link {
-    pub(super) fn new(options: PgConnectOptions) -> Self {
+/// Connection options by owner of the session.
+#[derive(Clone, Debug)]
+struct Logins {
+    url: StoreUrl,
+    own: PgConnectOptions,
+    shared: PgConnectOptions,
+}
+
+impl Logins {
+    fn new(url: StoreUrl, options: PgConnectOptions) -> Self {
         // No column is a floating-point number, and a pooler refuses unknown parameters.
         let shared = options.disable_statement_logging().extra_float_digits(None);
         Self {
             own: shared.clone().options([(MARK, "own")]),
             shared,
+            url,
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn new(url: StoreUrl, options: PgConnectOptions) -> Self {
+        Self {
+            logins: Mutex::new(Logins::new(url, options)),
             is_shared: AtomicBool::new(false),
             lives: Lives::default(),
         }
+    }
+
+    fn logins(&self) -> Logins {
+        let logins = self.logins.lock();
+        logins.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the options again after a failed login; whether they are others, so that another login may succeed.
+    fn reread(&self) -> bool {
+        let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(url) = logins.url.reread() else {
+            return false;
+        };
+        let Some(options) = url.connect_options() else {
+            return false;
+        };
+        tracing::info!(store = %url, "the file with the URL of the database has changed, logging in with its content");
+        *logins = Logins::new(url, options);
+        true
     }
 
     pub(super) fn session(&self) -> Session {
@@ -84,8 +120,16 @@ impl Link {
 
     /// Opens a connection for writing.
     pub(super) async fn connect(&self) -> Result<(PgConnection, Session), sqlx::Error> {
+        match self.log_in().await {
+            Err(_) if self.reread() => self.log_in().await,
+            connected => connected,
+        }
+    }
+
+    async fn log_in(&self) -> Result<(PgConnection, Session), sqlx::Error> {
+        let Logins { own, shared, .. } = self.logins();
         if self.session() == Session::Own {
-            match PgConnection::connect_with(&self.own).await {
+            match PgConnection::connect_with(&own).await {
                 Ok(mut conn) => {
                     if is_marked(&mut conn).await? {
                         sqlx::raw_sql(DURABLE_SESSION).execute(&mut conn).await?;
@@ -98,7 +142,7 @@ impl Link {
                 Err(error) => return Err(error),
             }
         }
-        let conn = PgConnection::connect_with(&self.shared).await?;
+        let conn = PgConnection::connect_with(&shared).await?;
         Ok((conn, Session::Shared))
     }
 
@@ -160,6 +204,8 @@ pub(super) struct Readers {
     link: Arc<Link>,
     own: PgPool,
     shared: PgPool,
+    /// The address whose options the pools have.
+    url: Mutex<StoreUrl>,
 }
 
 impl Readers {
@@ -181,11 +227,36 @@ impl Readers {
                 Err(sqlx::Error::Protocol("a pooler is in between".into()))
             })
         });
+        let logins = link.logins();
         Self {
-            own: own.connect_lazy_with(link.own.clone()),
-            shared: pool().connect_lazy_with(link.shared.clone()),
+            own: own.connect_lazy_with(logins.own),
+            shared: pool().connect_lazy_with(logins.shared),
+            url: Mutex::new(logins.url),
             link,
         }
+    }
+
+    /// Returns a connection of a pool. The options may be others than when the pool was made.
+    async fn lend(&self, pool: &PgPool) -> Result<Lent, sqlx::Error> {
+        let lent = match pool.acquire().await {
+            Err(_) if self.use_current_logins() => pool.acquire().await,
+            lent => lent,
+        };
+        Ok(Lent(Some(lent?)))
+    }
+
+    /// Gives the pools the options as they are in their file; whether they had others.
+    fn use_current_logins(&self) -> bool {
+        self.link.reread();
+        let Logins { url, own, shared } = self.link.logins();
+        let mut former = self.url.lock().unwrap_or_else(PoisonError::into_inner);
+        if *former == url {
+            return false;
+        }
+        *former = url;
+        self.own.set_connect_options(own);
+        self.shared.set_connect_options(shared);
+        true
     }
 
     async fn rows_of_own(
@@ -193,11 +264,10 @@ impl Readers {
         query: Query<'_, Postgres, PgArguments>,
         life: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let conn = self.own.acquire().await?;
+        let mut lent = self.lend(&self.own).await?;
         if life == Where::Taken {
             self.link.lives.check()?;
         }
-        let mut lent = Lent(Some(conn));
         let rows = query.fetch_all(lent.connection()).await?;
         lent.give_back();
         Ok(rows)
@@ -208,7 +278,7 @@ impl Readers {
         query: Query<'_, Postgres, PgArguments>,
         life: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut lent = Lent(Some(self.shared.acquire().await?));
+        let mut lent = self.lend(&self.shared).await?;
         // An unnamed statement lives until the next one: within a transaction the session is this one's alone.
         let mut tx = lent.connection().begin_with("BEGIN READ ONLY").await?;
         if life == Where::Taken {

@@ -42,7 +42,16 @@ pub(crate) struct Taken {
 /// Acquires the node at the start of a server. Absent: the store is unavailable, and runs wait for their adoption.
 pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Taken>, BootError> {
     if shared.hello.restarts == 0 && held.is_empty() {
-        return Box::pin(take_first(shared)).await.map(Some);
+        return match Box::pin(take_first(shared)).await {
+            // It has gone, or only reads: it may be back by itself.
+            Err(BootError::Store(
+                error @ (StoreError::Unavailable(_) | StoreError::Unknown(_)),
+            )) => {
+                log_away(shared, &error.to_string());
+                Ok(None)
+            }
+            taken => taken.map(Some),
+        };
     }
     let given = held.iter().map(|held| held.run).collect();
     // Whatever the error: exiting here would end the runs in the end, and they are not at fault.
@@ -51,9 +60,13 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
         Ok(Err(error)) => cause(&error),
         Err(_) => format!("it does not answer within {STORE_WAIT:?}"),
     };
-    shared.trail.note("store_away", [("why", why.clone())]);
-    tracing::error!(%why, "cannot acquire the node in the database: runs continue, no new run is started");
+    log_away(shared, &why);
     Ok(None)
+}
+
+fn log_away(shared: &Shared, why: &str) {
+    shared.trail.note("store_away", [("why", why.to_owned())]);
+    tracing::error!(%why, "cannot acquire the node in the database: runs continue, no new run is started");
 }
 
 /// Acquires the node at the start of a service. The lease of an earlier keeper whose end cannot be verified here
