@@ -19,7 +19,7 @@ use nix::{
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::IsTerminal,
+    io::{self, IsTerminal},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{
@@ -581,7 +581,7 @@ pub fn kill_exactly(proc: &Proc, signal: Signal) {
 }
 
 /// Records that a child was waited for: its number may be reused, and then by an orphan.
-fn was_waited_for(child: i32) {
+pub(crate) fn was_waited_for(child: i32) {
     WAITED_FOR
         .lock()
         .expect("no holder panics")
@@ -700,14 +700,16 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         .stdin(stdin.unwrap_or(Stdio::null()))
         .stdout(copy(&log))
         .stderr(stderr.map_or(copy(&log), |stderr| copy(stderr)));
-    let child = command
-        .spawn()
-        .unwrap_or_else(|error| panic!("cannot start {}: {error}", kennel.display()));
-    WAITED_FOR
-        .lock()
-        .expect("no holder panics")
-        .push(pid_of(&child));
-    child
+    spawn_waited_for(&mut command)
+        .unwrap_or_else(|error| panic!("cannot start {}: {error}", kennel.display()))
+}
+
+/// Starts a child that a test waits for by `Child`.
+pub(crate) fn spawn_waited_for(command: &mut Command) -> io::Result<Child> {
+    let mut waited_for = WAITED_FOR.lock().expect("no holder panics");
+    let child = command.spawn()?;
+    waited_for.push(pid_of(&child));
+    Ok(child)
 }
 
 /// Returns the words before a program that make it run as this user.
@@ -777,7 +779,7 @@ fn log_path(dir: &Path, start: u32) -> PathBuf {
     dir.join(format!("kennel.{start}.log"))
 }
 
-fn pid_of(child: &Child) -> i32 {
+pub(crate) fn pid_of(child: &Child) -> i32 {
     i32::try_from(child.id()).expect("pids are small")
 }
 

@@ -1,6 +1,11 @@
 //! Programs that a test runs to their end, with a deadline.
 
-use crate::{PATIENCE, kennel::bare_command, programs, wait::eventually};
+use crate::{
+    PATIENCE,
+    kennel::{bare_command, pid_of, spawn_waited_for, was_waited_for},
+    programs,
+    wait::eventually,
+};
 use std::{
     io::Read,
     path::Path,
@@ -18,8 +23,7 @@ pub async fn run_to_end(mut command: Command, limit: Duration) -> Output {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let child = command
-        .spawn()
+    let child = spawn_waited_for(&mut command)
         .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     finish(child, &format!("{command:?}"), limit).await
 }
@@ -65,6 +69,7 @@ impl Drop for EndOnDrop {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+        was_waited_for(pid_of(&self.0));
     }
 }
 
