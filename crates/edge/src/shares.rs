@@ -94,6 +94,8 @@ pub(crate) struct Share {
 struct Rates {
     spawns: Paid,
     refusals: Paid,
+    /// Part of the range in which the last one of those waits that waits longest.
+    late: u32,
 }
 
 impl Share {
@@ -224,11 +226,15 @@ impl Shares {
         let share = self.of(owner);
         let mut rates = share.rates();
         let (refusals, wait) = rates.refusals.with_one(REFUSALS_PER_SECOND, now);
-        // One that waits longest leaves no debt to those that come after it.
         if wait <= REFUSAL_PAUSE_MAX {
             rates.refusals = refusals;
+            return wait;
         }
-        wait.min(REFUSAL_PAUSE_MAX)
+        // One that waits longest leaves no debt to those that come after it. Calls that were refused together would come
+        // back together, and others wait meanwhile: each waits another time, spread evenly by the golden ratio.
+        rates.late = rates.late.wrapping_add(0x9E37_79B9);
+        let part = f64::from(rates.late) / f64::from(u32::MAX);
+        REFUSAL_PAUSE_MAX.mul_f64(1.0 - part / 2.0)
     }
 
     /// Takes a stream out of the owner's quota.
@@ -335,9 +341,15 @@ mod tests {
         assert_eq!(shares.refusal_at("team", start), each);
         assert_eq!(shares.refusal_at("team", start), 2 * each);
         assert_eq!(shares.refusal_at("other", start), Duration::ZERO);
-        for _ in 0..10 * REFUSALS_PER_SECOND {
-            assert!(shares.refusal_at("team", start) <= REFUSAL_PAUSE_MAX);
-        }
+        let waits = (0..10 * REFUSALS_PER_SECOND).map(|_| shares.refusal_at("team", start));
+        let mut waits: Vec<Duration> = waits.collect();
+        waits.sort_unstable();
+        assert!(waits.iter().all(|wait| *wait <= REFUSAL_PAUSE_MAX));
+        // Those that wait longest come back one after the other.
+        let pauses = waits.windows(2).map(|two| two[1] - two[0]);
+        assert!(pauses.max() <= Some(each), "{waits:?}");
+        let together = waits.chunk_by(|one, next| *next - *one < REFUSAL_PAUSE_MAX / 2000);
+        assert!(together.map(<[_]>::len).max() <= Some(3), "{waits:?}");
         let later = start + REFUSAL_PAUSE_MAX + SECOND;
         assert_eq!(shares.refusal_at("team", later), Duration::ZERO);
     }
