@@ -1,5 +1,6 @@
 //! Floods of one owner, or of a client without a name, and what they cost another owner: waits for a run, requests whose
-//! body never ends, half-open handshakes at the port, connections to the socket that are closed at once.
+//! body never ends, half-open handshakes at the port, connections to the socket that are closed at once, calls about a
+//! tree of thousands of processes.
 
 use crate::{
     table::{Goal, Table, Times},
@@ -42,6 +43,8 @@ const HANDSHAKE_EVERY: Duration = Duration::from_millis(2);
 const HANDSHAKES_HELD: usize = 50;
 /// Spawns and aborts of the other owner.
 const ROUNDS: usize = 200;
+/// Processes of the attacker's tree.
+const TREE: usize = 10_000;
 /// Further connections of the other owner.
 const CONNECTIONS: usize = 20;
 
@@ -110,6 +113,53 @@ pub(crate) async fn measure(table: &mut Table) {
     spawn(&attacker, argv(&["python3", "-c", CONNECTS, &socket])).await;
     let during = rounds(&other).await;
     report(table, "beside connections closed at once", &net, &during);
+    large_tree(table).await;
+}
+
+/// Measures beside an owner that reads and pauses a large tree over and over, and then aborts it.
+async fn large_tree(table: &mut Table) {
+    let (net, other) = quiet().await;
+    let attacker = net.by_certificate("alice").await;
+    let script = format!("i=0; while [ $i -lt {TREE} ]; do sleep 1000 & i=$((i+1)); done; wait");
+    let run_id = spawn(&attacker, sh(&script)).await;
+    let request = pb::GetTreeRequest {
+        run_id: run_id.clone(),
+    };
+    let processes = async || {
+        let mut client = attacker.processes();
+        let tree = must("get tree", client.get_tree(request.clone()).await).into_inner();
+        tree.processes.len() + tree.unlisted_processes as usize
+    };
+    while processes().await <= TREE {}
+    let mut attack = JoinSet::new();
+    let (mut client, run) = (attacker.processes(), run_id.clone());
+    attack.spawn(async move {
+        loop {
+            // Refused while the other is in progress.
+            let run_id = run.clone();
+            let _ = client.pause(pb::PauseRequest { run_id }).await;
+            let run_id = run.clone();
+            let _ = client.resume(pb::ResumeRequest { run_id }).await;
+        }
+    });
+    let mut client = attacker.processes();
+    attack.spawn(async move {
+        loop {
+            let _ = client.get_tree(request.clone()).await;
+        }
+    });
+    let what = "beside GetTree, Pause and Resume of 10,000 processes";
+    report(table, what, &net, &rounds(&other).await);
+    attack.shutdown().await;
+    let abort = pb::AbortRequest {
+        run_id,
+        grace: Some(prost_types::Duration::default()),
+        wait: pb::AbortWait::None.into(),
+        ..pb::AbortRequest::default()
+    };
+    must("abort", attacker.processes().abort(abort).await);
+    let what = "beside the Abort of 10,000 processes";
+    report(table, what, &net, &rounds(&other).await);
 }
 
 /// Starts a server, and a client of the other owner that has made its calls once.
