@@ -296,7 +296,10 @@ fn talk(dir: &Path, millis: u64) -> ExitCode {
         }
         count += 1;
         say(&format!("line {count}"));
-        fs::write(&lines, count.to_string()).expect("the file can be written");
+        // In one step: it may be killed at any moment.
+        let new = dir.join(format!("{run}.said"));
+        fs::write(&new, count.to_string()).expect("the file can be written");
+        fs::rename(&new, &lines).expect("the file can be written");
         sleep(Duration::from_millis(millis));
     }
 }
