@@ -170,6 +170,24 @@ async fn unusable_store_is_one_line_and_stays_untouched(scene: &Scene) {
     postgres.psql(NOT_NEWER).await;
     assert_eq!(postgres.psql(EVERYTHING).await, before);
     scene.continues().await;
+
+    // Another user than the service's brings the schema up to date.
+    let migrate = async |words: &[&str]| {
+        let mut command = bare_command(&programs::kennel());
+        command.args(["migrate", "--store", &at("kennel", "closed")]);
+        command.args(words);
+        let output = run_to_end(command, PATIENCE).await;
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let planned = migrate(&["--dry-run"]).await;
+    assert!(planned.contains("would apply migration 1 (runs)"), "{planned}");
+    assert_eq!(postgres.psql_in("closed", tables).await, "");
+    let done = migrate(&["-o", "json"]).await;
+    assert!(done.contains("\"min_level\""), "{done}");
+    assert!(migrate(&[]).await.contains("nothing to do"));
+    let runs = postgres.psql_in("closed", "SELECT count(*) FROM kennel_runs");
+    assert_eq!(runs.await, "0");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -238,7 +238,7 @@ fn store(flags: &ServeFlags, here: &Surroundings, data_dir: &Path) -> Result<Sto
 }
 
 /// Parses a store URL. An error does not repeat the text: a password may be in it.
-fn parse_store(url: &str) -> Result<StoreUrl, Failure> {
+pub(crate) fn parse_store(url: &str) -> Result<StoreUrl, Failure> {
     url.parse().map_err(|cause| {
         Failure::new(format!("the store's URL cannot be used: {cause}"))
             .hint("for example --store sqlite:/var/lib/kennel/kennel.db")
@@ -246,7 +246,7 @@ fn parse_store(url: &str) -> Result<StoreUrl, Failure> {
 }
 
 /// Reads the URL from a file: so a password stays out of argv and environment.
-fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
+pub(crate) fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
     let name = file.display();
     let text = fs::read_to_string(file);
     let text = text.map_err(because(format_args!(

@@ -18,6 +18,7 @@ mod help_pages;
 mod http;
 mod init;
 mod listen;
+mod migrate;
 mod own_service;
 mod prove;
 mod remote;
@@ -92,6 +93,10 @@ fn main() -> ExitCode {
         }
         Command::Config(command) => reported(cli::config(command, typed, &here).map(|()| 0)),
         Command::Server(flags) => reported(server::main(&flags, &here)),
+        Command::Migrate(args) => {
+            let format = cli.client.output.unwrap_or_default();
+            cli::carry_out(false, Box::pin(migrate::migrate(args, format)))
+        }
         // Calls no server: it starts its own.
         Command::Doctor(args) if args.prove => {
             let format = cli.client.output.unwrap_or_default();

@@ -279,7 +279,7 @@ async fn migration_that_is_cut_off_leaves_nothing() {
 
 /// A dump, which has locks of all tables, delays the migration and no write.
 #[tokio::test(flavor = "multi_thread")]
-async fn migration_that_waits_for_a_lock_blocks_no_write() {
+async fn waiting_migration_blocks_no_write() {
     let server = PostgresServer::start_own().await.unwrap();
     let url = server.schema().await.unwrap();
     let store = store(&url).await;

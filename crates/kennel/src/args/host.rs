@@ -5,7 +5,7 @@ use crate::{complete, values};
 use clap::Args;
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCompleter;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -13,6 +13,34 @@ pub(crate) struct DoctorArgs {
     /// privileges. Uses no server and leaves nothing
     #[arg(long)]
     pub(crate) prove: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Apply migrations too that servers of earlier levels cannot live with; refused while a node has such a server
+    /// [default: a start applies them a day after all nodes have the level]
+    #[arg(long)]
+    pub(crate) contract: bool,
+    /// Print what would be applied, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Exactly one of them names the database.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct DatabaseArgs {
+    /// Database: sqlite:PATH or postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// File that contains the URL, which may have a password
+    #[arg(long, value_name = "FILE")]
+    pub(crate) store_file: Option<PathBuf>,
+    /// Data directory of a service whose database is in it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

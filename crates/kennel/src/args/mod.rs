@@ -26,7 +26,10 @@ pub(crate) use control::{
 };
 pub(crate) use elsewhere::explain;
 pub(crate) use form::Format;
-pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, ReapArgs, StatusArgs, WhichNode};
+pub(crate) use host::{
+    CompletionsArgs, DatabaseArgs, DoctorArgs, DrainArgs, MigrateArgs, ReapArgs, StatusArgs,
+    WhichNode,
+};
 pub(crate) use network::{
     CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
 };
@@ -179,6 +182,8 @@ pub(crate) enum Command {
     /// Replace the running server with the installed binary; runs are not interrupted
     #[command(after_help = UPGRADE_CODES)]
     Upgrade,
+    /// Bring the schema of a database up to date, as a user who may change it; needs no server
+    Migrate(MigrateArgs),
     /// Search for processes that runs left behind, and list what could not be checked
     #[command(after_help = DOCTOR_CODES)]
     Doctor(DoctorArgs),

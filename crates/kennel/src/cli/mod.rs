@@ -230,7 +230,11 @@ async fn perform(
         }) => audit::export(&data_dir, after).map(done),
         Command::Audit(args) => audit::audit(&open().await?, args).await.map(done),
         Command::Reap(args) => doctor::reap(&open().await?, args).await,
-        Command::Run(_) | Command::Serve(_) | Command::Server(_) | Command::Config(_) => {
+        Command::Run(_)
+        | Command::Serve(_)
+        | Command::Server(_)
+        | Command::Config(_)
+        | Command::Migrate(_) => {
             unreachable!("main carries out what asks no server, and `run`")
         }
     }

@@ -1,7 +1,7 @@
 //! Rights on the tables that a server uses.
 
 use crate::OpenError;
-use sqlx::PgConnection;
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -18,23 +18,26 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("consumers", &ALL),
     ("left_stops", &ALL),
 ];
-/// `$1` tables and `$2` rights, in pairs. A table that a migration is still to make has none that could be missing.
-const MISSING: &str = "SELECT needed.right || ' on ' || needed.name \
-    FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS needed (name, \"right\", place) \
-    WHERE to_regclass(needed.name) IS NOT NULL AND NOT has_table_privilege(to_regclass(needed.name), needed.right) \
-    ORDER BY needed.place";
 
-/// Fails where the user lacks a right: found at the start, not at the first statement that needs it.
+/// Fails where the user lacks a right: found at the start, not at the first statement that needs it. A table that a
+/// migration is still to make lacks none.
 pub(super) async fn check(conn: &mut PgConnection) -> Result<(), OpenError> {
     let pairs = RIGHTS.iter();
-    let pairs = pairs.flat_map(|(table, rights)| rights.iter().map(|right| (*table, *right)));
-    let (tables, rights): (Vec<&str>, Vec<&str>) = pairs.unzip();
-    let missing = sqlx::query_scalar(MISSING).bind(tables).bind(rights);
-    let missing = missing.persistent(false).fetch_all(conn);
-    let Ok(missing) = timeout(LOOK_MAX, missing).await else {
+    let pairs = pairs.flat_map(|(table, rights)| rights.iter().map(move |right| (table, right)));
+    let needed = pairs.enumerate();
+    let needed = needed.map(|(place, (table, right))| format!("({place}, '{table}', '{right}')"));
+    let needed = needed.collect::<Vec<_>>().join(", ");
+    // Without parameters: a pooler may give a prepared statement another session.
+    let query = format!(
+        "SELECT what || ' on ' || name FROM (VALUES {needed}) AS needed (place, name, what) \
+         WHERE to_regclass(name) IS NOT NULL AND NOT has_table_privilege(to_regclass(name), what) ORDER BY place"
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(query)).fetch_all(conn);
+    let Ok(rows) = timeout(LOOK_MAX, rows).await else {
         return Err(OpenError::MigrationSilent { wait: LOOK_MAX });
     };
-    let missing: Vec<String> = missing.map_err(OpenError::Migration)?;
+    let rows = rows.map_err(OpenError::Migration)?;
+    let missing: Vec<String> = rows.iter().filter_map(|row| row.try_get(0).ok()).collect();
     if missing.is_empty() {
         return Ok(());
     }
