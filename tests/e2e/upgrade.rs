@@ -186,7 +186,7 @@ async fn unusable_binary_is_refused_without_effect() {
             format!(
                 "#!/bin/sh\n[ \"$1\" = preflight ] || exec {real} \"$@\"\necho kennel wire 77 version 9.9.9\n"
             ),
-            "is kennel 9.9.9 and speaks protocol 77",
+            "is kennel 9.9.9 and speaks levels 77-77 of messages",
             Some("77"),
         ),
         ("not a program".to_owned(), "exited with code 127", None),

@@ -251,6 +251,7 @@ pub(crate) fn of(error: &CallError) -> Status {
             refusal,
             state,
         } => refused(*run, *refusal, *state, text),
+        CallError::Pinned { run, by, state } => pinned(*run, by, *state, text),
         CallError::AnnotationsChanged { .. }
         | CallError::NoTimeLimit { .. }
         | CallError::ExtensionTooLong { .. } => facets::of(error, text),
@@ -379,6 +380,16 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         .run(run)
         .fact("state", state.api_name())
         .fact("allowed", allowed_verbs(state).join(","))
+        .precondition("RUN_STATE", run.to_string())
+        .status()
+}
+
+fn pinned(run: RunId, by: &str, state: RunState, text: String) -> Status {
+    Fault::new(Reason::InvalidState, text)
+        .run(run)
+        .fact("state", state.api_name())
+        .fact("allowed", "Abort")
+        .fact("pinned_by", by)
         .precondition("RUN_STATE", run.to_string())
         .status()
 }

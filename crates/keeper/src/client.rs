@@ -14,17 +14,21 @@ mod shared_lists;
 pub use crate::values::{
     EndCause, ExtendResult, Extended, Fact, Fate, FormerServer, HeldPause, HeldRun, HelperEnd,
     Holding, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperInventory,
-    KeeperReport, Notified, Outputs, Reaped, Recorded, SignalResult, SignalledProcesses,
-    SocketSeen, StraySignal, TerminalEnds, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
-    Victim,
+    KeeperReport, Levels, Notified, Outputs, Reaped, Recorded, SignalResult, SignalledProcesses,
+    SkippedBy, SocketSeen, StraySignal, TerminalEnds, Unstopped, Upgrade, UpgradeRefusal,
+    UpgradeState, Victim,
 };
-use crate::wire::{Answer, ToKeeper};
+use crate::wire::{
+    Answer, ToKeeper,
+    versions::{Versions, WIRE},
+};
 pub use audit::{Look, REAPED_MAX, SecondLook};
 pub use child::ChildSpec;
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
 use kennel_lifecycle::{
-    Containment, Held, RunIdentity, StartFailure, TerminalSize, recovery::Observation,
+    Containment, Held, HostIdentity, RunId, RunIdentity, StartFailure, TerminalSize,
+    recovery::Observation,
 };
 pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
@@ -73,6 +77,9 @@ pub enum ClientError {
     /// The descriptors or processes of this host are used up.
     #[error("this host has no room for another run: {0}")]
     Exhausted(String),
+    /// Keeper and server have no level of messages in common.
+    #[error("the keeper speaks levels {0} of messages, and this server {WIRE}")]
+    OtherLevels(Levels),
     /// The keeper does not know the request, or a value in it. Nothing was made.
     #[error("the keeper is of an older version and does not know this request")]
     KeeperOlder,
@@ -86,6 +93,8 @@ pub const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(30);
 pub struct KeeperClient {
     link: Arc<Link>,
     lists: Arc<SharedLists>,
+    /// Host of the keeper.
+    host: Arc<HostIdentity>,
 }
 
 /// Receiver of the keeper's events. It has one reader.
@@ -112,8 +121,12 @@ impl KeeperClient {
         socket: OwnedFd,
     ) -> Result<(Self, KeeperEvents, KeeperHello, Vec<HeldRun>), ClientError> {
         let (link, events, hello, held) = Link::open(socket).await?;
-        let lists = Arc::default();
-        Ok((Self { link, lists }, events, hello, held))
+        let client = Self {
+            link,
+            lists: Arc::default(),
+            host: Arc::new(hello.host.clone()),
+        };
+        Ok((client, events, hello, held))
     }
 
     /// Takes the keeper's listening sockets, which came with the hello; once.
@@ -124,14 +137,11 @@ impl KeeperClient {
 
     /// Notifies the keeper that this server serves: recovery is done.
     pub fn ready(&self) {
-        self.link.post(&ToKeeper::Ready);
+        self.link.post(&ToKeeper::Ready(Versions::of_server()));
     }
 
-    async fn ask_signal(
-        &self,
-        asked: impl FnOnce(u64) -> ToKeeper,
-    ) -> Result<SignalResult, ClientError> {
-        match self.link.ask(asked, Vec::new()).await? {
+    async fn ask_signal(&self, run: RunId, asked: ToKeeper) -> Result<SignalResult, ClientError> {
+        match self.link.ask(Some(run), asked, Vec::new()).await? {
             (Answer::Signal(result), _) => Ok(result),
             (Answer::SentBefore, _) => Ok(SignalResult::Done),
             _ => Err(ClientError::KeeperGone),
@@ -140,10 +150,12 @@ impl KeeperClient {
 
     async fn observation(
         &self,
-        asked: impl FnOnce(u64) -> ToKeeper,
+        run: RunId,
+        asked: ToKeeper,
         wait: Duration,
     ) -> Result<Observation, ClientError> {
-        match self.link.ask_for(asked, Vec::new(), wait).await? {
+        let answered = self.link.ask_for(Some(run), asked, Vec::new(), wait);
+        match answered.await? {
             (Answer::Observed(seen), _) => Ok(seen),
             _ => Err(ClientError::KeeperGone),
         }

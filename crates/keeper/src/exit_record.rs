@@ -10,7 +10,10 @@ use crate::{
     exit_slots::{ExitFiles, ExitSlot},
     private_file,
     unreadable::{self, Unreadable},
-    wire::notes::{WireLeader, WireWill},
+    wire::{
+        notes::{WireLeader, WireWill},
+        strict,
+    },
 };
 use kennel_lifecycle::{RunId, recovery::ExitRecord};
 use std::{
@@ -99,9 +102,7 @@ pub(crate) fn read(
         .and_then(Path::parent)
         .map_or_else(Vec::new, |data_dir| ExitFiles::of(data_dir).records(run));
     // A slot that cannot be read is saved when its file is settled.
-    let mut records = records
-        .iter()
-        .filter_map(|bytes| serde_json::from_slice(bytes).ok());
+    let mut records = records.iter().filter_map(|bytes| strict::read(bytes).ok());
     match records.find_map(of_leader) {
         Some(record) => Ok(Some(record)),
         None => file.map(|_| None),
@@ -114,7 +115,7 @@ pub(crate) fn keep(run_dir: &Path, bytes: &[u8]) -> io::Result<()> {
     if !run_dir.exists() {
         return Ok(());
     }
-    let Ok(slot) = serde_json::from_slice::<WireWill>(bytes) else {
+    let Ok(slot) = strict::read::<WireWill>(bytes) else {
         return unreadable::save(run_dir, NAME, bytes);
     };
     // For one leader the file is the newer one. For two attempts it is the later one's: start ticks are comparable

@@ -330,8 +330,8 @@ fn header() -> [u8; 8] {
     header
 }
 
-/// Encodes a half of this size; absent: the record is too long.
-fn encode(run: RunId, count: u64, record: &[u8], bytes: u32) -> Option<Vec<u8>> {
+/// Encodes a half of this size, also of another file that has halves; absent: the record is too long.
+pub(crate) fn encode(run: RunId, count: u64, record: &[u8], bytes: u32) -> Option<Vec<u8>> {
     let length = u16::try_from(record.len()).ok()?;
     let mut half = vec![0; bytes as usize];
     half.get_mut(HEADER_BYTES..HEADER_BYTES + record.len())?
@@ -346,7 +346,7 @@ fn encode(run: RunId, count: u64, record: &[u8], bytes: u32) -> Option<Vec<u8>> 
 }
 
 /// Decodes run, count and record of a half; absent: it was never written, or not completely.
-fn decode(half: &[u8]) -> Option<(RunId, u64, &[u8])> {
+pub(crate) fn decode(half: &[u8]) -> Option<(RunId, u64, &[u8])> {
     let count = u64::from_le_bytes(half.get(8..16)?.try_into().ok()?);
     let length = u16::from_le_bytes(half.get(4..6)?.try_into().ok()?);
     let end = HEADER_BYTES + usize::from(length);
@@ -524,10 +524,13 @@ mod tests {
         let file = slots.file().expect("a file");
         file.write_all_at(&2048_u32.to_le_bytes(), 4)
             .expect("written");
-        slot(&slots, place)
-            .write(run(), b"one")
-            .expect("it is written");
-        assert_eq!(ExitFiles::of(data.path()).records(run()), [b"one"]);
+        let mut slot = slot(&slots, place);
+        // Longer than a half of this version, and one in each half.
+        let [one, two] = [b'1', b'2'].map(|byte| vec![byte; 1500]);
+        slot.write(run(), &one).expect("it is written");
+        slot.write(run(), &two).expect("it is written");
+        drop(slot);
+        assert_eq!(ExitFiles::of(data.path()).records(run()), [two, one]);
         file.write_all_at(b"KEX\x02", 0).expect("it is written");
         drop((slots, file));
         let mut next = ExitSlots::open(data.path(), "next".to_owned());

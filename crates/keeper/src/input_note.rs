@@ -1,50 +1,52 @@
 //! Progress of a run's standard input, noted by the keeper in the run's private directory: for reads after the run has
 //! ended, and for the next keeper.
 //!
-//! It must outlive processes, not the host: after another boot no keeper resumes the run, so it is not synced.
+//! The file has two halves, in the form of those of exit slots and written in turn: a note that is cut leaves the one
+//! before it. It must outlive processes, not the host: after another boot no keeper resumes the run, so it is not
+//! synced.
 
 use crate::{
-    private_file,
+    exit_slots, private_file,
     unreadable::{self, Unreadable},
     values::InputState,
     wire::notes::InputNote,
 };
-use kennel_lifecycle::InputLedger;
+use kennel_lifecycle::{InputLedger, RunId};
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 
 const NAME: &CStr = c"input";
 const TEMPORARY: &CStr = c"input.new";
 
-/// Size of the file, so that no later note needs disk space. One write(2) within one page is not cut by a signal. Only
-/// [`WRITES_REMEMBERED_MAX`](kennel_lifecycle::WRITES_REMEMBERED_MAX) long ids that JSON has to escape make it longer.
-const BYTES: usize = 4096;
+/// Size of a half. The longest note fits: write ids have no character that JSON escapes.
+const HALF_BYTES: u32 = 4096;
 
 /// The note of one attempt, while it can be written.
 #[derive(Default)]
 pub(crate) struct Note {
     file: Option<File>,
-    /// Length of the file: each note is as long, so that nothing of the one before is left behind it.
-    len: usize,
+    /// Number of notes that were written.
+    count: u64,
 }
 
 impl Note {
-    /// Begins a note, which replaces that of an earlier attempt.
+    /// Begins a note, which replaces that of an earlier attempt. Its size stays: no later note needs disk space.
     pub(crate) fn begin(run_dir: &Path, attempt: u32, ledger: &InputLedger) -> io::Result<Self> {
-        let bytes = encode(attempt, ledger, BYTES)?;
+        let mut bytes = encode(attempt, ledger, 1)?;
+        bytes.resize(2 * bytes.len(), 0);
         let file = private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?;
         Ok(Self {
             file: Some(file),
-            len: bytes.len(),
+            count: 1,
         })
     }
 
     /// Notes the present state. A note that cannot be written is removed: no note means that nothing is known.
     pub(crate) fn keep(&mut self, run_dir: &Path, attempt: u32, ledger: &InputLedger) {
         let Some(file) = &self.file else { return };
-        let kept = encode(attempt, ledger, self.len).and_then(|bytes| {
-            self.len = bytes.len();
-            file.write_all_at(&bytes, 0)
-        });
+        let offset = self.count % 2 * u64::from(HALF_BYTES);
+        self.count += 1;
+        let kept =
+            encode(attempt, ledger, self.count).and_then(|half| file.write_all_at(&half, offset));
         if kept.is_err() {
             self.file = None;
             let _ = private_file::remove(run_dir, NAME);
@@ -52,16 +54,27 @@ impl Note {
     }
 }
 
-fn encode(attempt: u32, ledger: &InputLedger, len: usize) -> io::Result<Vec<u8>> {
+fn encode(attempt: u32, ledger: &InputLedger, count: u64) -> io::Result<Vec<u8>> {
     let ledger = ledger.clone();
-    let mut bytes = serde_json::to_vec(&InputNote { attempt, ledger })?;
-    bytes.resize(len.max(bytes.len()), b' ');
-    Ok(bytes)
+    let note = serde_json::to_vec(&InputNote { attempt, ledger })?;
+    // The file is of one run, whose directory it is in.
+    let half = exit_slots::encode(RunId::from_u128(0), count, &note, HALF_BYTES);
+    half.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+}
+
+/// Decodes the newer half of a file. No constant says where the second one is: a later version may have longer ones.
+pub(crate) fn decode(bytes: &[u8]) -> Result<InputNote, String> {
+    let halves = bytes.chunks_exact((bytes.len() / 2).max(1));
+    let newest = halves
+        .filter_map(exit_slots::decode)
+        .max_by_key(|half| half.1);
+    let (_, _, note) = newest.ok_or("no half of it is whole")?;
+    unreadable::decode(note)
 }
 
 /// Reads the note; `None`: none exists.
 pub(crate) fn read_ledger(run_dir: &Path) -> Result<Option<InputNote>, Unreadable> {
-    unreadable::read(run_dir, NAME)
+    unreadable::read_by(run_dir, NAME, decode)
 }
 
 /// Returns the input state of the last attempt that had an input, as far as it was noted.
@@ -73,7 +86,9 @@ pub fn read(run_dir: &Path) -> Result<Option<InputState>, Unreadable> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{InputClosed, InputWrite, WRITES_REMEMBERED_MAX};
+    use kennel_lifecycle::{
+        InputClosed, InputWrite, WRITES_REMEMBERED_MAX, limits::WRITE_ID_BYTES_MAX,
+    };
 
     fn noted(attempt: u32, ledger: &InputLedger) -> InputNote {
         InputNote {
@@ -83,19 +98,16 @@ mod tests {
     }
 
     #[test]
-    fn last_note_is_read_even_if_shorter() {
-        last_note_of("0", 4096);
-        // Six bytes each in JSON.
-        last_note_of("\u{1}", 13_500);
-    }
-
-    fn last_note_of(id: &str, longest: u64) {
+    fn last_whole_note_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read_ledger(dir.path()), Ok(None));
         let mut ledger = InputLedger::default();
         let mut note = Note::begin(dir.path(), 3, &ledger).expect("it is made");
+        let path = dir.path().join("input");
+        let size = || std::fs::metadata(&path).expect("it is there").len();
+        let first = size();
         for number in 0..2 * WRITES_REMEMBERED_MAX {
-            let id = format!("{number:02}{}", id.repeat(126));
+            let id = format!("{number:02}{}", "~".repeat(WRITE_ID_BYTES_MAX - 2));
             let write = InputWrite {
                 id,
                 offset: None,
@@ -104,11 +116,11 @@ mod tests {
             ledger.place(&write).expect("it is open");
             ledger.took(u64::from(u32::MAX));
         }
-        ledger.in_doubt = 9;
-        note.keep(dir.path(), 3, &ledger);
-        assert_eq!(read_ledger(dir.path()), Ok(Some(noted(3, &ledger))));
-        let size = std::fs::metadata(dir.path().join("input")).expect("it is there");
-        assert!(size.len() <= longest, "{}", size.len());
+        ledger.accepted = u64::MAX;
+        ledger.in_doubt = u64::MAX;
+        note.keep(dir.path(), u32::MAX, &ledger);
+        let longest = noted(u32::MAX, &ledger);
+        assert_eq!(read_ledger(dir.path()), Ok(Some(longest.clone())));
         let short = InputLedger {
             accepted: 1,
             closed: Some(InputClosed::Command),
@@ -116,5 +128,16 @@ mod tests {
         };
         note.keep(dir.path(), 4, &short);
         assert_eq!(read_ledger(dir.path()), Ok(Some(noted(4, &short))));
+        assert_eq!(size(), first, "no note needs space");
+        // As where the keeper is killed within a write.
+        let mut torn = std::fs::read(&path).expect("it is read");
+        torn[40] ^= 1;
+        assert_eq!(decode(&torn), Ok(longest));
+        let half = torn.len() / 2;
+        torn[half + 40] ^= 1;
+        decode(&torn).expect_err("none is whole");
+        for len in [0, 1, 2, half] {
+            decode(&vec![0; len]).expect_err("no note");
+        }
     }
 }

@@ -50,5 +50,5 @@ macro_rules! object {
 }
 
 object!(
-    exit, index, notice, reason, refusal, result, run, seen, targets, tree, way, why, end
+    exit, index, notice, reason, refusal, result, seen, targets, tree, way, why, end
 );

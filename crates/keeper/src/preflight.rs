@@ -1,8 +1,13 @@
-//! Report of a binary about itself before a keeper starts a server from it: its protocol and its version.
+//! Report of a binary about itself before a keeper starts a server from it: its version, and the levels that it speaks
+//! and reads.
 //!
-//! One line on standard output. Its form must never change: keepers of other versions read it.
+//! Lines on standard output. Their forms must never change, and a later version may add others: keepers of other
+//! versions read them.
 
-use crate::wire;
+use crate::{
+    values::Levels,
+    wire::versions::{SHIM, STATE, WIRE},
+};
 
 /// Hidden command of the command line that requests it.
 pub const WORD: &str = "preflight";
@@ -12,32 +17,48 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 4096;
 
 const BEGINS: &str = "kennel wire ";
 const MIDDLE: &str = " version ";
+const LEVELS: &str = "kennel levels wire ";
 
-/// Returns the answer of this binary.
+/// Returns the answer of this binary, whose databases have this level.
 #[must_use]
-pub fn answer() -> String {
+pub fn answer(schema: u32) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    format!("{BEGINS}{}{MIDDLE}{version}\n", wire::VERSION)
+    let wire = WIRE.max;
+    format!(
+        "{BEGINS}{wire}{MIDDLE}{version}\n{LEVELS}{WIRE} shim {SHIM} state {STATE} schema {schema}\n"
+    )
 }
 
 /// The answer of a binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spoken {
-    pub(crate) wire: u32,
+    /// Levels of messages between server and keeper.
+    pub(crate) wire: Levels,
     pub(crate) version: String,
 }
 
 /// Finds the answer in a binary's output, wherever it is in it.
 pub(crate) fn read(written: &str) -> Option<Spoken> {
-    written.lines().find_map(|line| {
-        let (wire, version) = line.strip_prefix(BEGINS)?.split_once(MIDDLE)?;
-        let is_plain = |c: char| c.is_ascii_graphic();
-        let plain = !version.is_empty() && version.len() <= 64 && version.chars().all(is_plain);
-        let wire = wire.parse().ok().filter(|_| plain)?;
-        Some(Spoken {
-            wire,
-            version: version.to_owned(),
-        })
+    let mut spoken = written.lines().find_map(first_line)?;
+    // A binary without the second line speaks the one level of the first.
+    let levels = |line: &str| line.strip_prefix(LEVELS)?.split(' ').next()?.parse().ok();
+    if let Some(wire) = written.lines().find_map(levels) {
+        spoken.wire = wire;
+    }
+    Some(spoken)
+}
+
+fn first_line(line: &str) -> Option<Spoken> {
+    let (wire, version) = line.strip_prefix(BEGINS)?.split_once(MIDDLE)?;
+    let is_plain = |c: char| c.is_ascii_graphic();
+    let plain = !version.is_empty() && version.len() <= 64 && version.chars().all(is_plain);
+    let wire = wire.parse().ok().filter(|_| plain)?;
+    Some(Spoken {
+        wire: Levels {
+            min: wire,
+            max: wire,
+        },
+        version: version.to_owned(),
     })
 }
 
@@ -48,11 +69,18 @@ mod tests {
     #[test]
     fn the_answer_has_this_form_for_ever() {
         let version = env!("CARGO_PKG_VERSION");
-        let wire = crate::wire::VERSION;
-        assert_eq!(answer(), format!("kennel wire {wire} version {version}\n"));
-        let spoken = read("warning: old libc\nkennel wire 77 version 2.0.0-rc.1\n");
-        let spoken = spoken.expect("an answer");
-        assert_eq!((spoken.wire, spoken.version.as_str()), (77, "2.0.0-rc.1"));
+        let wire = WIRE.max;
+        let first = format!("kennel wire {wire} version {version}\n");
+        let second = format!("kennel levels wire {WIRE} shim {SHIM} state {STATE} schema 3\n");
+        assert_eq!(answer(3), first + &second);
+        let spoken = |text: &str| {
+            let spoken = read(text).expect("an answer");
+            (spoken.wire.to_string(), spoken.version)
+        };
+        let old = "warning: old libc\nkennel wire 77 version 2.0.0-rc.1\n";
+        assert_eq!(spoken(old), ("77-77".into(), "2.0.0-rc.1".into()));
+        let later = format!("{old}kennel levels wire 70-77 shim 1-9 of_tomorrow\nmore\n");
+        assert_eq!(spoken(&later), ("70-77".into(), "2.0.0-rc.1".into()));
     }
 
     #[test]

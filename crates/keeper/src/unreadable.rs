@@ -3,8 +3,11 @@
 
 use crate::{
     held::Held,
-    private_file, rundir,
-    wire::notes::{InitNote, InputNote, OrphanNote, WireWill},
+    input_note, private_file, rundir,
+    wire::{
+        notes::{InitNote, OrphanNote, WireWill},
+        strict,
+    },
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::{clock, own_file};
@@ -42,6 +45,15 @@ pub(crate) fn read<T: DeserializeOwned>(
     run_dir: &Path,
     name: &CStr,
 ) -> Result<Option<T>, Unreadable> {
+    read_by(run_dir, name, decode)
+}
+
+/// Reads a file of a run by this decoder.
+pub(crate) fn read_by<T>(
+    run_dir: &Path,
+    name: &CStr,
+    decode: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<Option<T>, Unreadable> {
     let unreadable = |bytes: u64, why: String| Unreadable {
         path: run_dir.join(OsStr::from_bytes(name.to_bytes())),
         bytes,
@@ -68,11 +80,11 @@ fn content(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     if bytes.len() as u64 > READ_BYTES_MAX {
         return Err(format!("it is longer than {READ_BYTES_MAX} bytes"));
     }
-    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+    strict::read(bytes).map_err(|error| error.to_string())
 }
 
 fn move_away(run_dir: &Path, name: &CStr, file: &File) -> io::Result<()> {
@@ -160,7 +172,7 @@ fn reason(path: &Path, what: &str) -> String {
             "held" => decode::<Held>(&bytes).map(drop),
             "init" => decode::<InitNote>(&bytes).map(drop),
             "orphan" => decode::<OrphanNote>(&bytes).map(drop),
-            _ => decode::<InputNote>(&bytes).map(drop),
+            _ => input_note::decode(&bytes).map(drop),
         },
     };
     let other = || "another version could not read it".to_owned();

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 named! {
     /// Containment of a run, from the weakest to the strongest.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Containment {
-        /// A shim that is the tree's subreaper.
+        /// A shim that is the tree's subreaper. Each run has at least this.
+        #[default]
         Subreaper = "subreaper",
         /// A control group (v2) of its own beside the shim.
         Cgroup = "cgroup",
@@ -16,8 +17,6 @@ named! {
         PrivatePidns = "private_pidns",
     }
 }
-
-impl Containment {}
 
 /// One thing that the containment of a run cannot see or hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,7 +45,8 @@ pub enum Gap {
 /// Containment of one run, with its gaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// The mechanism.
+    /// The mechanism; the weakest for one that only a later version knows.
+    #[serde(deserialize_with = "crate::known_or_default")]
     pub by: Containment,
     /// Its gaps, on this host and for this command.
     #[serde(deserialize_with = "crate::known")]

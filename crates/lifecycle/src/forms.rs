@@ -1,13 +1,47 @@
-//! Rules of the forms in which values are stored and exchanged, for serde: what is a default is not written, and what only
-//! a later version knows hides nothing else.
+//! Rules of the forms in which values are stored and exchanged, for serde: what is a default is not written, and what
+//! only a later version knows hides nothing else.
 
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use std::{any::type_name, cell::RefCell};
 
 /// Whether a value is its type's default. Such a field is not written, so that one which a later version adds
 /// changes no text of a value that does not use it.
 #[must_use]
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+thread_local! {
+    /// Types of what was left out, while they are collected.
+    static SKIPPED: RefCell<Option<Vec<&'static str>>> = const { RefCell::new(None) };
+}
+
+/// Reads something, and returns the types of the elements and values that were left out of it.
+pub fn with_skipped<T>(read: impl FnOnce() -> T) -> (T, Vec<&'static str>) {
+    SKIPPED.set(Some(Vec::new()));
+    let value = read();
+    (value, SKIPPED.take().unwrap_or_default())
+}
+
+/// A value, or one of a later version in its place.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Known<T> {
+    Value(T),
+    Later(IgnoredAny),
+}
+
+impl<T> Known<T> {
+    fn value(self) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Later(_) => {
+                let name = type_name::<T>();
+                SKIPPED.with_borrow_mut(|all| all.iter_mut().for_each(|all| all.push(name)));
+                None
+            }
+        }
+    }
 }
 
 /// Reads a list without the elements that this version does not know, so that one of a later version does not
@@ -17,16 +51,37 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 ///
 /// The value is no list.
 pub fn known<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    let all = Vec::<Known<T>>::deserialize(from)?;
+    Ok(all.into_iter().filter_map(Known::value).collect())
+}
+
+/// Reads such a list, or the reason why there is none.
+///
+/// # Errors
+///
+/// The value is neither.
+pub fn known_or_why<'de, T, D>(from: D) -> Result<Result<Vec<T>, String>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
     #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Element<T> {
-        Known(T),
-        Later(IgnoredAny),
-    }
-    let all = Vec::<Element<T>>::deserialize(from)?;
-    let known = all.into_iter().filter_map(|element| match element {
-        Element::Known(known) => Some(known),
-        Element::Later(_) => None,
-    });
-    Ok(known.collect())
+    #[serde(bound = "T: Deserialize<'de>")]
+    struct List<T>(#[serde(deserialize_with = "known")] Vec<T>);
+    let list = Result::<List<T>, String>::deserialize(from)?;
+    Ok(list.map(|List(list)| list))
+}
+
+/// Reads a field as its default where this version does not know its value.
+///
+/// # Errors
+///
+/// None of its own.
+pub fn known_or_default<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    let value = Known::<T>::deserialize(from)?.value();
+    Ok(value.unwrap_or_default())
 }

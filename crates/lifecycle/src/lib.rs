@@ -29,6 +29,7 @@ pub mod limits;
 mod machine;
 mod memory;
 mod names;
+mod needs;
 mod notice;
 pub mod os_text;
 mod outcome;
@@ -72,7 +73,7 @@ pub use facets::{
     AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
     ReportedStatus, ResultDue, RuleMark, SwitchedOff,
 };
-pub use forms::{is_default, known};
+pub use forms::{is_default, known, known_or_default, known_or_why, with_skipped};
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
@@ -83,6 +84,7 @@ pub use leftover::{Leftover, Leftovers};
 pub use machine::{AdoptedRun, HeldPause, Machine, RowContents};
 pub use memory::{MemoryKills, MemoryShortage};
 pub use names::UnknownName;
+pub use needs::Need;
 pub use notice::{Notice, StatusText, WatchdogSign};
 pub use outcome::{
     Deadline, EndReason, Exit, Limit, Outcome, Proof, StartFailure, StartStage, StopOrder,

@@ -68,6 +68,10 @@ pub struct Policy {
     /// Minimum isolation; absent: that of its sandbox on this host, if it has one.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub min_isolation: Option<Isolation>,
+    /// Features without which acting on the run is wrong ([`Need`](crate::Need)), by the server that has recorded it.
+    /// The digest of a spec does not cover them: it is made before.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub needs: Vec<String>,
 }
 
 impl Policy {

@@ -175,12 +175,14 @@ impl Knob {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitPowers {
     /// The highest hard limit that can be set for each resource.
+    #[serde(deserialize_with = "crate::known")]
     pub hard_max: Vec<(Resource, u64)>,
     /// The lowest nice value that can be set.
     pub nice_min: i32,
     /// The lowest `oom_score_adj` that can be set; absent: none can be.
     pub oom_score_adj_min: Option<i32>,
     /// Knobs that can be set on the control group of a run; an error: runs have none, and why.
+    #[serde(deserialize_with = "crate::known_or_why")]
     pub knobs: Result<Vec<Knob>, String>,
 }
 

@@ -61,7 +61,8 @@ pub struct Attributes {
     pub nice: Option<i32>,
     /// Score adjustment; absent: unchanged.
     pub oom_score_adj: Option<i32>,
-    /// User, groups and privileges.
+    /// User, groups and privileges. A shim takes them from the policy, which its job has beside these.
+    #[serde(skip)]
     pub privileges: Privileges,
     /// Kennel's own places, if its command is in a sandbox.
     pub private: Option<PrivatePlaces>,

@@ -192,9 +192,12 @@ pub(crate) fn write_input(request: pb::WriteInputRequest) -> Result<WriteCall, S
         let what = format!("must be 1 to {most} bytes");
         found.push(Violation::new("data", what));
     }
-    if request.write_id.len() > bounds::WRITE_ID_BYTES_MAX {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if request.write_id.len() > bounds::WRITE_ID_BYTES_MAX
+        || !request.write_id.bytes().all(is_plain)
+    {
         let most = bounds::WRITE_ID_BYTES_MAX;
-        let what = format!("must be at most {most} bytes");
+        let what = format!("must be at most {most} printable ASCII characters without \" and \\");
         found.push(Violation::new("write_id", what));
     }
     check_attempt(request.expected_attempt, &mut found);

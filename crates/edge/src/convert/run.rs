@@ -67,6 +67,10 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         run_trace_parent: String::new(),
         other_node: view.elsewhere.map(node),
         left_stop: view.left_stop.map(left_stop),
+        pinned: view.pinned.map(|pinned| pb::PinnedRun {
+            by: pinned.by,
+            since: Some(time::timestamp(pinned.since)),
+        }),
         ready_time: ready.map(|ready| time::timestamp(ready.at)),
         ready_by: ready.map_or_else(String::new, |ready| ready.by.clone()),
         activity: doing

@@ -79,6 +79,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
                 found,
             ),
             privileges: privileges(spec.privileges, found),
+            needs: Vec::new(),
             min_isolation: containment::least_isolation(spec.min_isolation, found),
         },
         labels: spec.labels,

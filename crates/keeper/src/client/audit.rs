@@ -36,8 +36,7 @@ pub struct SecondLook {
 impl KeeperClient {
     /// Returns what only the keeper knows of its processes and sockets. Changes nothing.
     pub async fn inventory(&self) -> Result<KeeperInventory, ClientError> {
-        let asked = |seq| ToKeeper::Inventory { seq };
-        match self.link.ask(asked, Vec::new()).await? {
+        match self.link.ask(None, ToKeeper::Inventory, Vec::new()).await? {
             (Answer::Inventory(inventory), _) => Ok(inventory),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),

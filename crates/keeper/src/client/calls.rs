@@ -17,8 +17,8 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal,
-    TerminalSize, Timestamp,
+    CgroupIdentity, Deadline, HostIdentity, InputWrite, ProcessIdentity, RunId, RunIdentity,
+    Signal, TerminalSize, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -31,25 +31,32 @@ impl Kernel for KeeperClient {
         let files = link::spec_files(spec)?;
         let run_dir = link::text(&spec.run_dir)?;
         let terminal = spec.command.terminal.as_ref().map(|t| t.size);
-        let asked = |seq| {
-            ToKeeper::Prepare(Box::new(PrepareRequest {
-                seq,
-                run,
-                run_dir,
-                policy: spec.policy.clone().into(),
-                input: spec.command.has_open_input().then_some(spec.attempt),
-                terminal,
-            }))
-        };
-        let answered = self.link.ask(asked, files).await;
+        let asked = ToKeeper::Prepare(Box::new(PrepareRequest {
+            run_dir,
+            policy: spec.policy.clone().into(),
+            input: spec.command.has_open_input().then_some(spec.attempt),
+            terminal,
+        }));
+        let answered = self.link.ask(Some(run), asked, files).await;
         // A child whose announcement no task awaits must not wait at its gate for ever.
         let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
         match answer {
-            Answer::Prepared { identity, held } => {
+            Answer::Prepared {
+                command,
+                shim,
+                cgroup,
+                held,
+            } => {
                 let Some(outputs) = Outputs::of(terminal.is_some(), fds) else {
                     // This process had no free descriptors for them: nothing can be read, so nothing may run.
                     self.shut_gate(run);
                     return Err(ClientError::Exhausted("descriptors of the server".into()));
+                };
+                let identity = RunIdentity {
+                    command,
+                    shim,
+                    cgroup,
+                    host: HostIdentity::clone(&self.host),
                 };
                 Ok(Prepared {
                     identity,
@@ -70,20 +77,20 @@ impl Kernel for KeeperClient {
     }
 
     fn release(&self, run: RunId) {
-        self.link.post(&ToKeeper::Release { run });
+        self.link.post_of(run, &ToKeeper::Release);
     }
 
     fn shut_gate(&self, run: RunId) {
-        self.link.post(&ToKeeper::ShutGate { run });
+        self.link.post_of(run, &ToKeeper::ShutGate);
     }
 
     fn stop(&self, run: RunId, plan: &StopPlan) {
         let plan = plan.clone();
-        self.link.post(&ToKeeper::Stop { run, plan });
+        self.link.post_of(run, &ToKeeper::Stop { plan });
     }
 
     fn keep_rest(&self, run: RunId) {
-        self.link.post(&ToKeeper::KeepRest { run });
+        self.link.post_of(run, &ToKeeper::KeepRest);
     }
 
     async fn interrupt(
@@ -92,8 +99,8 @@ impl Kernel for KeeperClient {
         request_id: Option<&str>,
     ) -> Result<Interrupted, ClientError> {
         let request = request_id.map(str::to_owned);
-        let asked = |seq| ToKeeper::Interrupt { seq, run, request };
-        let (result, way) = match self.link.ask(asked, Vec::new()).await?.0 {
+        let asked = ToKeeper::Interrupt { request };
+        let (result, way) = match self.link.ask(Some(run), asked, Vec::new()).await?.0 {
             Answer::Interrupted(way) => (SignalResult::Done, Some(way)),
             Answer::SentBefore => (SignalResult::Done, None),
             Answer::Signal(result) => (result, None),
@@ -108,13 +115,8 @@ impl Kernel for KeeperClient {
         attempt: u32,
         size: TerminalSize,
     ) -> Result<Resized, ClientError> {
-        let asked = |seq| ToKeeper::Resize {
-            seq,
-            run,
-            attempt,
-            size,
-        };
-        Ok(match self.link.ask(asked, Vec::new()).await?.0 {
+        let asked = ToKeeper::Resize { attempt, size };
+        Ok(match self.link.ask(Some(run), asked, Vec::new()).await?.0 {
             Answer::NoTerminal => Resized::NoTerminal,
             Answer::OtherAttempt => Resized::OtherAttempt,
             Answer::Signal(result) => match result {
@@ -136,16 +138,8 @@ impl Kernel for KeeperClient {
         by: &str,
     ) -> Result<ExtendResult, ClientError> {
         let (limits, by) = (limits.to_vec(), by.to_owned());
-        let asked = |seq| {
-            ToKeeper::Extend(WireExtend {
-                seq,
-                run,
-                limits,
-                time,
-                by,
-            })
-        };
-        Ok(match self.link.ask(asked, Vec::new()).await?.0 {
+        let asked = ToKeeper::Extend(WireExtend { limits, time, by });
+        Ok(match self.link.ask(Some(run), asked, Vec::new()).await?.0 {
             Answer::Extended(result) => result,
             Answer::Signal(_) => ExtendResult::Gone,
             _ => return Err(ClientError::KeeperGone),
@@ -160,14 +154,12 @@ impl Kernel for KeeperClient {
         request_id: Option<&str>,
     ) -> Result<Sent, ClientError> {
         let request = request_id.map(str::to_owned);
-        let asked = |seq| ToKeeper::Signal {
-            seq,
-            run,
+        let asked = ToKeeper::Signal {
             signal,
             target,
             request,
         };
-        match self.link.ask(asked, Vec::new()).await? {
+        match self.link.ask(Some(run), asked, Vec::new()).await? {
             (Answer::Signalled(each), _) => Ok(Sent::Now(each)),
             (Answer::SentBefore, _) => Ok(Sent::Before),
             // The keeper has no such run: there is no process to signal.
@@ -185,14 +177,10 @@ impl Kernel for KeeperClient {
     ) -> Result<HelperEnd, ClientError> {
         let argv = argv.to_vec();
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let asked = |seq| ToKeeper::Help {
-            seq,
-            run,
-            argv,
-            timeout_ms,
-        };
+        let asked = ToKeeper::Help { argv, timeout_ms };
         let wait = KEEPER_ANSWER_MAX.saturating_add(timeout);
-        match self.link.ask_for(asked, Vec::new(), wait).await? {
+        let answered = self.link.ask_for(Some(run), asked, Vec::new(), wait);
+        match answered.await? {
             (Answer::Helped(end), _) => Ok(end),
             (Answer::Signal(_), _) => Ok(HelperEnd::Refused),
             _ => Err(ClientError::KeeperGone),
@@ -201,8 +189,8 @@ impl Kernel for KeeperClient {
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
         let request = request_id.to_owned();
-        let asked = |seq| ToKeeper::WasSent { seq, run, request };
-        match self.link.ask(asked, Vec::new()).await? {
+        let asked = ToKeeper::WasSent { request };
+        match self.link.ask(Some(run), asked, Vec::new()).await? {
             (Answer::SentBefore, _) => Ok(true),
             (Answer::NotSent | Answer::Signal(_), _) => Ok(false),
             _ => Err(ClientError::KeeperGone),
@@ -229,7 +217,7 @@ impl Kernel for KeeperClient {
                 at: from,
                 data: chunk,
             };
-            let asked = |seq| ToKeeper::Input { seq, run, request };
+            let asked = ToKeeper::Input { request };
             let asking = Asking {
                 link: &self.link,
                 run,
@@ -260,20 +248,21 @@ impl Kernel for KeeperClient {
         offset: Option<u64>,
     ) -> Result<InputAnswer, ClientError> {
         let request = WireInputRequest::Close { attempt, offset };
-        let asked = |seq| ToKeeper::Input { seq, run, request };
-        Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
+        let asked = ToKeeper::Input { request };
+        let answered = self.link.ask(Some(run), asked, Vec::new()).await?;
+        Ok(input_answer(&answered.0))
     }
 
     async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
         let request = WireInputRequest::State { attempt };
-        let asked = |seq| ToKeeper::Input { seq, run, request };
-        Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
+        let asked = ToKeeper::Input { request };
+        let answered = self.link.ask(Some(run), asked, Vec::new()).await?;
+        Ok(input_answer(&answered.0))
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
         let list = || async {
-            let asked = |seq| ToKeeper::Tree { seq, run };
-            match self.link.ask(asked, Vec::new()).await? {
+            match self.link.ask(Some(run), ToKeeper::Tree, Vec::new()).await? {
                 (Answer::Listed(listing), _) => Ok(listing),
                 (Answer::Signal(_), _) => Ok(WireListing::default()),
                 (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
@@ -288,29 +277,33 @@ impl Kernel for KeeperClient {
         request_id: Option<&str>,
     ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError> {
         let request = request_id.map(str::to_owned);
-        let asked = |seq| ToKeeper::Upgrade { seq, request };
-        match self.link.ask(asked, Vec::new()).await? {
+        let asked = ToKeeper::Upgrade { request };
+        match self.link.ask(None, asked, Vec::new()).await? {
             (Answer::Upgrade(result), _) => Ok(result),
             _ => Err(ClientError::KeeperGone),
         }
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        self.ask_signal(|seq| ToKeeper::Pause { seq, run }).await
+        self.ask_signal(run, ToKeeper::Pause).await
     }
 
     async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
+        self.ask_signal(run, ToKeeper::Resume).await
     }
 
     fn acknowledge(&self, run: RunId) {
-        self.link.post(&ToKeeper::Acknowledge { run });
+        self.link.post_of(run, &ToKeeper::Acknowledge);
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
-        let recorded = sendable(recorded)?;
-        self.observation(|seq| ToKeeper::Observe { seq, recorded }, KEEPER_ANSWER_MAX)
-            .await
+        let Recorded {
+            run,
+            identity,
+            run_dir,
+        } = sendable(recorded)?;
+        let asked = ToKeeper::Observe { identity, run_dir };
+        self.observation(run, asked, KEEPER_ANSWER_MAX).await
     }
 
     async fn end_orphan(
@@ -318,16 +311,18 @@ impl Kernel for KeeperClient {
         recorded: &Recorded,
         plan: &StopPlan,
     ) -> Result<Observation, ClientError> {
-        let recorded = sendable(recorded)?;
-        let plan_time = plan.kill_after;
-        let plan = plan.clone();
-        let asked = |seq| ToKeeper::EndOrphan {
-            seq,
-            recorded,
-            plan,
+        let Recorded {
+            run,
+            identity,
+            run_dir,
+        } = sendable(recorded)?;
+        let asked = ToKeeper::EndOrphan {
+            identity,
+            run_dir,
+            plan: plan.clone(),
         };
-        self.observation(asked, KEEPER_ANSWER_MAX.saturating_add(plan_time))
-            .await
+        let wait = KEEPER_ANSWER_MAX.saturating_add(plan.kill_after);
+        self.observation(run, asked, wait).await
     }
 
     fn take_held(&self, run: RunId) -> Option<HeldRun> {
@@ -343,8 +338,8 @@ impl Kernel for KeeperClient {
         keeper: ProcessIdentity,
         host: HostIdentity,
     ) -> Result<Seen, ClientError> {
-        let asked = |seq| ToKeeper::KeeperSeen { seq, keeper, host };
-        match self.link.ask(asked, Vec::new()).await? {
+        let asked = ToKeeper::KeeperSeen { keeper, host };
+        match self.link.ask(None, asked, Vec::new()).await? {
             (Answer::Seen(seen), _) => Ok(seen),
             _ => Err(ClientError::KeeperGone),
         }
@@ -393,14 +388,12 @@ impl Kernel for KeeperClient {
         let victims = victims.iter().take(REAPED_MAX).cloned().collect();
         let directories = directories.iter().take(REAPED_MAX).cloned().collect();
         let wait = KEEPER_ANSWER_MAX.saturating_add(plan.kill_after);
-        let plan = plan.clone();
-        let asked = |seq| ToKeeper::Reap {
-            seq,
-            plan,
+        let asked = ToKeeper::Reap {
+            plan: plan.clone(),
             victims,
             directories,
         };
-        match self.link.ask_for(asked, Vec::new(), wait).await? {
+        match self.link.ask_for(None, asked, Vec::new(), wait).await? {
             (Answer::Reaped(reaped), _) => Ok(reaped),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),

@@ -1,7 +1,7 @@
 //! A run's standard input, as the server uses it.
 
 use super::{ClientError, InputResult, InputState, link::Link};
-use crate::wire::{Answer, ToKeeper, input::WireInputRequest};
+use crate::wire::{Answer, Head, ToKeeper, input::WireInputRequest};
 use kennel_lifecycle::RunId;
 use std::time::Duration;
 
@@ -41,16 +41,14 @@ pub(super) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    pub(super) async fn ask(
-        mut self,
-        message: impl FnOnce(u64) -> ToKeeper,
-    ) -> Result<InputAnswer, ClientError> {
-        let seq = &mut self.seq;
-        let asked = |number| {
-            *seq = Some(number);
-            message(number)
-        };
-        let answered = self.link.ask_for(asked, Vec::new(), FOR_EVER).await;
+    pub(super) async fn ask(mut self, message: ToKeeper) -> Result<InputAnswer, ClientError> {
+        let (seq, answer) = self.link.number()?;
+        self.seq = Some(seq);
+        let run = Some(self.run);
+        let answered = self
+            .link
+            .exchange(seq, answer, run, message, Vec::new(), FOR_EVER)
+            .await;
         self.seq = None;
         Ok(input_answer(&answered?.0))
     }
@@ -60,8 +58,9 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let Some(seq) = self.seq else { return };
         self.link.forget(seq);
-        let run = self.run;
         let request = WireInputRequest::Leave;
-        self.link.post(&ToKeeper::Input { seq, run, request });
+        let (seq, run) = (Some(seq), Some(self.run));
+        self.link
+            .send(Head { seq, run }, &ToKeeper::Input { request }, Vec::new());
     }
 }

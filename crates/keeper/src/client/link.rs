@@ -2,9 +2,12 @@
 
 use super::{
     ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperEvents, KeeperHello,
-    liveness::Liveness,
+    KeeperReport, SkippedBy, liveness::Liveness,
 };
-use crate::wire::{self, Answer, ToKeeper, ToServer};
+use crate::wire::{
+    self, Answer, Decoded, Head, ToKeeper, ToServer,
+    versions::{self, Versions, WIRE},
+};
 use kennel_lifecycle::{RunId, StartFailure, StartStage};
 use kennel_linux::spawn::ChildImage;
 use kennel_linux::{
@@ -13,12 +16,12 @@ use kennel_linux::{
     spawn::failure,
 };
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -35,6 +38,9 @@ const QUEUED_MAX: usize = 65_536;
 /// Most events queued for the server, far more than all runs of a node can report at their ends. A server that is
 /// further behind treats the link as lost; the keeper reports all of it again to the next one.
 const EVENTS_QUEUED_MAX: usize = 262_144;
+
+/// Most names of a later version that are reported.
+const SKIPPED_MAX: usize = 64;
 
 /// Most sockets that wait to replace one: a check makes one in some seconds.
 const REBOUND_QUEUED_MAX: usize = 16;
@@ -62,6 +68,8 @@ pub(super) struct Link {
     /// Watched for messages alone: each message that the keeper takes makes room, and would wake this process.
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
+    /// Kinds of requests that the keeper does not know.
+    missing: OnceLock<Vec<&'static str>>,
     /// Notified when a message waits to be sent.
     behind: Notify,
     pub(super) liveness: Liveness,
@@ -78,6 +86,10 @@ pub(super) struct State {
     rebound: Vec<mpsc::Sender<OwnedFd>>,
     /// Runs whose shims were late, until they are taken.
     pub(super) held: HashMap<RunId, HeldRun>,
+    /// Names that this server does not know, each reported once.
+    skipped: BTreeSet<String>,
+    /// Those that are still to be reported.
+    skipped_now: Vec<KeeperEvent>,
 }
 
 impl Link {
@@ -91,10 +103,12 @@ impl Link {
         let link = Arc::new(Self {
             socket,
             state: Mutex::new(State::default()),
+            missing: OnceLock::new(),
             behind: Notify::new(),
             liveness: Liveness::default(),
         });
         let (
+            _,
             ToServer::Hello {
                 held: runs,
                 mut hello,
@@ -104,6 +118,14 @@ impl Link {
         else {
             return Err(ClientError::KeeperGone);
         };
+        if hello.speaks.common(WIRE).is_none() {
+            return Err(ClientError::OtherLevels(hello.speaks));
+        }
+        let versions = Versions {
+            speaks: hello.speaks,
+            knows: hello.knows.clone(),
+        };
+        let _ = link.missing.set(versions.missing::<ToKeeper>());
         for socket in listeners {
             let (to, rebound) = mpsc::channel(REBOUND_QUEUED_MAX);
             let mut state = link.state();
@@ -113,12 +135,12 @@ impl Link {
         hello.judge_detached();
         let mut held = Vec::new();
         for _ in 0..runs {
-            let (ToServer::Held(run), outputs) =
+            let (Head { run: Some(id), .. }, ToServer::Held(run), outputs) =
                 link.receive().await.ok_or(ClientError::KeeperGone)?
             else {
                 return Err(ClientError::KeeperGone);
             };
-            held.push(run.with_outputs(outputs));
+            held.push(run.with_outputs(id, outputs));
         }
         let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
         let reading = tokio::spawn(Arc::clone(&link).read(events));
@@ -137,36 +159,64 @@ impl Link {
 
     /// Sends without waiting, in order.
     pub(super) fn post(&self, message: &ToKeeper) {
-        self.send(message, Vec::new());
+        self.send(Head::NONE, message, Vec::new());
+    }
+
+    /// Sends a message about a run without waiting, in order.
+    pub(super) fn post_of(&self, run: RunId, message: &ToKeeper) {
+        self.send(Head::of_run(run), message, Vec::new());
     }
 
     /// Sends a request, and waits for the answer as long as a keeper may take.
     pub(super) async fn ask(
         &self,
-        message: impl FnOnce(u64) -> ToKeeper,
+        run: Option<RunId>,
+        message: ToKeeper,
         fds: Vec<OwnedFd>,
     ) -> Result<Reply, ClientError> {
-        self.ask_for(message, fds, KEEPER_ANSWER_MAX).await
+        self.ask_for(run, message, fds, KEEPER_ANSWER_MAX).await
     }
 
     pub(super) async fn ask_for(
         &self,
-        message: impl FnOnce(u64) -> ToKeeper,
+        run: Option<RunId>,
+        message: ToKeeper,
         fds: Vec<OwnedFd>,
         wait: Duration,
     ) -> Result<Reply, ClientError> {
+        let (seq, answer) = self.number()?;
+        self.exchange(seq, answer, run, message, fds, wait).await
+    }
+
+    /// Returns the number of the next request, and where its answer comes.
+    pub(super) fn number(&self) -> Result<(u64, oneshot::Receiver<Reply>), ClientError> {
+        let mut state = self.state();
+        if state.gone {
+            return Err(ClientError::KeeperGone);
+        }
         let (reply, answer) = oneshot::channel();
-        let seq = {
-            let mut state = self.state();
-            if state.gone {
-                return Err(ClientError::KeeperGone);
-            }
-            state.seq += 1;
-            let seq = state.seq;
-            state.waiting.insert(seq, reply);
-            seq
-        };
-        self.send(&message(seq), fds);
+        state.seq += 1;
+        let seq = state.seq;
+        state.waiting.insert(seq, reply);
+        Ok((seq, answer))
+    }
+
+    /// Sends the request of this number, unless the keeper does not know its kind, and waits for the answer.
+    pub(super) async fn exchange(
+        &self,
+        seq: u64,
+        answer: oneshot::Receiver<Reply>,
+        run: Option<RunId>,
+        message: ToKeeper,
+        fds: Vec<OwnedFd>,
+        wait: Duration,
+    ) -> Result<Reply, ClientError> {
+        if self.is_unknown(&message) {
+            self.forget(seq);
+            return Err(ClientError::KeeperOlder);
+        }
+        let number = Some(seq);
+        self.send(Head { seq: number, run }, &message, fds);
         let answered = tokio::time::timeout(wait, answer).await;
         self.state().waiting.remove(&seq);
         match answered {
@@ -181,12 +231,20 @@ impl Link {
         self.state().waiting.remove(&seq);
     }
 
-    fn send(&self, message: &ToKeeper, fds: Vec<OwnedFd>) {
+    fn is_unknown(&self, message: &ToKeeper) -> bool {
+        let missing = self.missing.get().filter(|missing| !missing.is_empty());
+        missing.is_some_and(|missing| {
+            let kind = versions::kind_of(message);
+            missing.iter().any(|name| kind.as_deref() == Some(name))
+        })
+    }
+
+    pub(super) fn send(&self, head: Head, message: &ToKeeper, fds: Vec<OwnedFd>) {
         let mut state = self.state();
         if state.gone {
             return;
         }
-        match wire::encode(message) {
+        match wire::encode(head, message) {
             Ok((bytes, file)) => {
                 let fds = file.into_iter().chain(fds).collect();
                 state.queue.push_back((bytes, fds));
@@ -250,10 +308,18 @@ impl Link {
 
     async fn read(self: Arc<Self>, events: mpsc::Sender<KeeperEvent>) {
         let reading = async {
-            while let Some((message, fds)) = self.receive().await {
+            while let Some((head, message, fds)) = self.receive().await {
                 self.liveness.heard();
-                let event = match message {
-                    ToServer::Answer { seq, answer } => {
+                let skipped = std::mem::take(&mut self.state().skipped_now);
+                if skipped
+                    .into_iter()
+                    .any(|event| events.try_send(event).is_err())
+                {
+                    break;
+                }
+                let event = match (message, head.run) {
+                    (ToServer::Answer(answer), _) => {
+                        let seq = head.seq.unwrap_or_default();
                         let waiting = self.state().waiting.remove(&seq);
                         // A caller that no longer waits has dropped its end; descriptors that came with the answer are
                         // closed.
@@ -262,23 +328,27 @@ impl Link {
                         }
                         continue;
                     }
-                    ToServer::Event(event) => event,
+                    (ToServer::Report { at, fact }, Some(run)) => {
+                        KeeperEvent::Report(KeeperReport { run, at, fact })
+                    }
+                    (ToServer::ShimGone, Some(run)) => KeeperEvent::ShimGone(run),
+                    (ToServer::Pin { by }, Some(run)) => KeeperEvent::Pinned { run, by },
+                    (ToServer::Event(event), _) => event,
                     // Answered here and nowhere else, so that the answer shows that the keeper's messages are read.
-                    ToServer::Ping => {
+                    (ToServer::Ping, _) => {
                         self.post(&ToKeeper::Pong);
                         continue;
                     }
-                    ToServer::Pong => {
+                    (ToServer::Pong, _) => {
                         self.liveness.answered();
                         continue;
                     }
-                    ToServer::Held(run) => {
-                        let held = run.with_outputs(fds);
-                        let run = held.run;
+                    (ToServer::Held(held), Some(run)) => {
+                        let held = held.with_outputs(run, fds);
                         self.state().held.insert(run, held);
                         KeeperEvent::ShimReconnected(run)
                     }
-                    ToServer::Rebound(index) => {
+                    (ToServer::Rebound(index), _) => {
                         let state = self.state();
                         let to = usize::try_from(index)
                             .ok()
@@ -289,7 +359,15 @@ impl Link {
                         }
                         continue;
                     }
-                    ToServer::Hello { .. } => continue,
+                    (ToServer::Hello { .. }, _) => continue,
+                    // A message about a run that does not name it is none of our keeper's.
+                    (
+                        ToServer::Report { .. }
+                        | ToServer::ShimGone
+                        | ToServer::Pin { .. }
+                        | ToServer::Held(_),
+                        None,
+                    ) => break,
                 };
                 // Never waits: an answer that a run waits for may be behind this event.
                 if events.try_send(event).is_err() {
@@ -315,15 +393,45 @@ impl Link {
         state.queue.clear();
     }
 
+    /// Notes what this server has passed over, to be reported once.
+    fn skip(&self, name: &str) {
+        let mut state = self.state();
+        if state.skipped.len() < SKIPPED_MAX && state.skipped.insert(name.to_owned()) {
+            let (reader, name) = (SkippedBy::Server, name.to_owned());
+            state
+                .skipped_now
+                .push(KeeperEvent::Skipped { reader, name });
+        }
+    }
+
     /// Receives the next message; `None` when the keeper is gone.
-    async fn receive(&self) -> Option<(ToServer, Vec<OwnedFd>)> {
+    async fn receive(&self) -> Option<(Head, ToServer, Vec<OwnedFd>)> {
         loop {
             let mut ready = self.socket.readable().await.ok()?;
             match fdpass::receive(self.socket.get_ref()) {
                 Ok(Received::Message(bytes, mut fds)) => {
-                    // Else it is of a keeper of a later version.
-                    if let Some(message) = wire::decode(&bytes, &mut fds).ok()? {
-                        return Some((message, fds));
+                    match wire::decode(&bytes, &mut fds).ok()? {
+                        Decoded::Known {
+                            head,
+                            message,
+                            skipped,
+                        } => {
+                            for name in skipped {
+                                self.skip(name);
+                            }
+                            return Some((head, message, fds));
+                        }
+                        Decoded::Later {
+                            head,
+                            name,
+                            is_critical,
+                        } => {
+                            self.skip(&name);
+                            if is_critical {
+                                return Some((head, ToServer::Pin { by: name }, fds));
+                            }
+                        }
+                        Decoded::Lost => {}
                     }
                 }
                 Ok(Received::WouldBlock) => ready.clear_ready(),

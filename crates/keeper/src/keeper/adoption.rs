@@ -9,9 +9,10 @@ use super::reconnect::ReconnectSockets;
 use crate::{
     rundir,
     wire::{
-        self, FromShim,
+        self, Decoded, FromShim, ToShim,
         adoption::{WireAdoptable, WireMemory},
         policy::WirePolicy,
+        versions::SHIM,
     },
 };
 use kennel_lifecycle::{Held, HostIdentity, RunId, RunIdentity};
@@ -43,6 +44,8 @@ pub(super) struct AwaitedShim {
 /// A run that can be adopted.
 pub(super) struct Adoptable {
     pub(super) id: RunId,
+    /// Kinds of messages that its shim does not know.
+    pub(super) missing: Vec<&'static str>,
     pub(super) socket: OwnedFd,
     /// The shim, which is no child of this process.
     pub(super) shim: PidFd,
@@ -60,6 +63,15 @@ pub(super) struct Adoptable {
     pub(super) memory: WireMemory,
     pub(super) leader_left_at: Option<u64>,
     pub(super) stopping_since: Option<u64>,
+}
+
+/// Answer of a process behind a socket.
+pub(super) enum Heard {
+    Adoptable(Box<Adoptable>),
+    /// It is of a version that this one has no level of messages in common with: it is awaited until it exits.
+    OtherLevel(AwaitedShim),
+    /// No credible answer, or the process is gone.
+    Nothing,
 }
 
 impl AwaitedShim {
@@ -83,15 +95,41 @@ impl AwaitedShim {
         })
     }
 
-    /// Receives the answer; `None`: no credible answer, or the process is gone.
-    pub(super) fn hear(self, data_dir: &Path, host: &HostIdentity) -> Option<Adoptable> {
+    /// Receives the answer.
+    pub(super) fn hear(self, data_dir: &Path, host: &HostIdentity) -> Heard {
         let Ok(Received::Message(bytes, mut fds)) = fdpass::receive(&self.socket) else {
-            return None;
+            return Heard::Nothing;
         };
-        let Ok(Some(FromShim::Adoptable(said))) = wire::decode(&bytes, &mut fds) else {
-            return None;
-        };
-        self.believe(*said, fds, data_dir, host)
+        match wire::decode::<FromShim>(&bytes, &mut fds) {
+            Ok(Decoded::Known {
+                head,
+                message: FromShim::Adoptable(said),
+                ..
+            }) if said.versions.speaks.common(SHIM).is_some() => {
+                if head.run != Some(self.run) {
+                    return Heard::Nothing;
+                }
+                let found = self.believe(*said, fds, data_dir, host);
+                found.map_or(Heard::Nothing, |found| Heard::Adoptable(Box::new(found)))
+            }
+            Ok(
+                Decoded::Known {
+                    message: FromShim::Adoptable(_),
+                    ..
+                }
+                | Decoded::Later { .. },
+            ) => self.left_alone(),
+            Ok(_) | Err(_) => Heard::Nothing,
+        }
+    }
+
+    /// Leaves the run to its shim, with which this keeper has no level in common: the shim sees the end of the socket,
+    /// and continues as without a keeper. Its exit is awaited.
+    fn left_alone(self) -> Heard {
+        match self.process.as_fd().try_clone_to_owned() {
+            Ok(socket) => Heard::OtherLevel(Self { socket, ..self }),
+            Err(_) => Heard::Nothing,
+        }
     }
 
     fn believe(
@@ -101,6 +139,7 @@ impl AwaitedShim {
         data_dir: &Path,
         host: &HostIdentity,
     ) -> Option<Adoptable> {
+        let missing = said.versions.missing::<ToShim>();
         let identity = RunIdentity {
             command: said.command,
             shim: said.shim,
@@ -110,7 +149,7 @@ impl AwaitedShim {
         // The kernel's credentials of the listening process are compared with the answer.
         let is_shim = identity.shim.pid == self.pid
             && identity::of(self.pid, &self.process).ok()? == identity.shim;
-        if said.run != self.run || !identity.host.is_same_as(host) || !is_shim {
+        if !identity.host.is_same_as(host) || !is_shim {
             return None;
         }
         let mut fds = fds.into_iter();
@@ -132,6 +171,7 @@ impl AwaitedShim {
         };
         Some(Adoptable {
             id: self.run,
+            missing,
             socket: self.socket,
             shim: self.process,
             identity,
@@ -161,7 +201,7 @@ pub(super) fn collect(
         .into_iter()
         .filter_map(|run| sockets.connect(run));
     let mut waiting: Vec<AwaitedShim> = connected.collect();
-    let mut found = Vec::new();
+    let (mut found, mut left_alone) = (Vec::new(), Vec::new());
     let mut give_up = Instant::now() + ANSWERS_WAIT;
     while !waiting.is_empty() {
         let left = give_up.saturating_duration_since(Instant::now());
@@ -171,10 +211,17 @@ pub(super) fn collect(
         }
         let mut answered = answered.into_iter();
         let here = waiting.extract_if(.., |_| answered.next().unwrap_or(false));
-        found.extend(here.filter_map(|awaited| awaited.hear(data_dir, host)));
+        for awaited in here {
+            match awaited.hear(data_dir, host) {
+                Heard::Adoptable(adoptable) => found.push(*adoptable),
+                Heard::OtherLevel(awaited) => left_alone.push(awaited),
+                Heard::Nothing => {}
+            }
+        }
         // On a busy host many answers come: each extends the wait for the next.
         give_up = Instant::now() + ANSWERS_WAIT;
     }
+    waiting.extend(left_alone);
     (found, waiting)
 }
 
@@ -196,8 +243,14 @@ fn answered(waiting: &[AwaitedShim], wait: Duration) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{sleeper::Sleeper, wire::adoption::WireKeepsake};
+    use crate::{
+        sleeper::Sleeper,
+        values::Levels,
+        wire::{Head, adoption::WireKeepsake, versions::Versions},
+    };
     use kennel_lifecycle::{Containment, Recovery};
+    use nix::sys::socket::{SockFlag, accept4};
+    use std::os::fd::{AsRawFd, FromRawFd};
 
     fn run() -> RunId {
         RunId::from_u128(7)
@@ -207,8 +260,8 @@ mod tests {
     struct Shim {
         sockets: ReconnectSockets,
         data: tempfile::TempDir,
-        /// No process answers at it.
-        _listener: OwnedFd,
+        /// No process answers at it by itself.
+        listener: OwnedFd,
         leader: Sleeper,
     }
 
@@ -222,7 +275,7 @@ mod tests {
             Self {
                 sockets,
                 data,
-                _listener: listener,
+                listener,
                 leader: Sleeper::new(),
             }
         }
@@ -233,7 +286,7 @@ mod tests {
                 ..kennel_lifecycle::Policy::default()
             };
             WireAdoptable {
-                run: run(),
+                versions: Versions::of_shim(),
                 command: self.leader.identity(),
                 shim: identity::own().expect("own identity"),
                 init: None,
@@ -276,7 +329,6 @@ mod tests {
             change(&mut said);
             shim.is_believed(said, &leader())
         };
-        assert!(!lie(|said| said.run = RunId::from_u128(8)), "another run's");
         assert!(!lie(|said| said.shim.pid += 1), "not who listens");
         assert!(
             !lie(|said| said.shim.start_ticks += 1),
@@ -303,6 +355,46 @@ mod tests {
         said.command = own;
         let fd = PidFd::open(own.pid).expect("it lives");
         assert!(!shim.is_believed(said, &fd), "no child of the shim");
+    }
+
+    /// What is heard of a shim that speaks these levels, and whether its socket is closed then.
+    fn heard_of(speaks: Levels) -> (Heard, bool) {
+        let shim = Shim::new();
+        let awaited = shim.sockets.connect(run()).expect("a shim listens");
+        let fd = accept4(shim.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).expect("a keeper");
+        // SAFETY: accept4 has just returned it, and nothing else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut said = shim.says();
+        said.versions.speaks = speaks;
+        let said = FromShim::Adoptable(Box::new(said));
+        let (out, err) = nix::unistd::pipe().expect("a pipe");
+        let leader = shim.leader.pidfd();
+        let fds = [leader.as_fd(), out.as_fd(), err.as_fd()];
+        wire::send(&socket, Head::of_run(run()), &said, &fds).expect("it is sent");
+        let heard = awaited.hear(shim.data.path(), &identity::host().expect("this host"));
+        fdpass::set_nonblocking(&socket).expect("a socket");
+        let is_closed = matches!(fdpass::receive(&socket), Ok(Received::Eof));
+        (heard, is_closed)
+    }
+
+    #[test]
+    fn shim_without_common_level_is_left_to_itself() {
+        let Levels { min, max } = SHIM;
+        for (min, max) in [(min, max + 1), (min - 1, max)] {
+            let (heard, is_closed) = heard_of(Levels { min, max });
+            assert!(matches!(heard, Heard::Adoptable(_)) && !is_closed);
+        }
+        for (min, max) in [(max + 1, max + 2), (min - 1, min - 1)] {
+            let (heard, is_closed) = heard_of(Levels { min, max });
+            let Heard::OtherLevel(awaited) = heard else {
+                panic!("it is {min}-{max}");
+            };
+            // Its exit is awaited: it is awaited as one that does not answer.
+            assert!(is_closed && awaited.run == run());
+            let host = identity::host().expect("this host");
+            let next = awaited.hear(Path::new("/"), &host);
+            assert!(matches!(next, Heard::Nothing), "it has exited");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::binary::Binary;
 use crate::{
     preflight::{self, ANSWER_BYTES_MAX, Spoken},
     values::UpgradeRefusal,
-    wire,
+    wire::versions::WIRE,
 };
 use kennel_lifecycle::Exit;
 use kennel_linux::fdpass;
@@ -95,15 +95,14 @@ impl Check {
             return Err(unfit(why, None));
         }
         match (exit, spoken) {
-            (Exit::Code(0), Some(Spoken { wire, version })) if wire == u32::from(wire::VERSION) => {
+            (Exit::Code(0), Some(Spoken { wire, version })) if wire.common(WIRE).is_some() => {
                 Ok(self.binary.of_version(version))
             }
             (Exit::Code(0), Some(Spoken { wire, version })) => {
                 let why = format!(
-                    "it is kennel {version} and speaks protocol {wire}, this keeper speaks {}",
-                    wire::VERSION
+                    "it is kennel {version} and speaks levels {wire} of messages, this keeper speaks {WIRE}"
                 );
-                Err(unfit(why, Some(wire)))
+                Err(unfit(why, Some(wire.max)))
             }
             (exit, _) => {
                 let how = match exit {

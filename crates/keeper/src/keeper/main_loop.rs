@@ -10,6 +10,7 @@ mod orphan_clock;
 mod orphans;
 mod prepare;
 mod recorded;
+mod requests;
 mod restart;
 mod shims;
 mod upgrade;
@@ -35,15 +36,15 @@ use crate::{
     exit_record,
     exit_slots::ExitSlots,
     rundir,
-    values::{Fact, KeeperEvent, KeeperReport, SignalResult},
-    wire::{self, Answer, ToKeeper, ToServer},
+    values::{KeeperEvent, SkippedBy},
+    wire::{self, Answer, Decoded, Head, ToServer},
 };
 use ending::Ending;
 use inputs::Watched;
-use kennel_lifecycle::{HostFacts, HostIdentity, NodeId, RunId, Timestamp};
+use kennel_lifecycle::{HostFacts, HostIdentity, NodeId, RunId};
 use kennel_linux::{
     attributes::{Inherited, PrivatePlaces, Protection},
-    clock, crash_point,
+    clock,
     fdpass::{self, Received},
 };
 use members::Slices;
@@ -154,6 +155,8 @@ pub(super) struct Keeper {
     markers: Markers,
     leftovers: Leftovers,
     stray: Stray,
+    /// Names that were reported to the present server as not known.
+    skipped: BTreeSet<(SkippedBy, String)>,
     /// Whether the loop waits for the server to read.
     server_is_behind: bool,
     ending: Ending,
@@ -224,6 +227,7 @@ impl Keeper {
             markers: Markers::default(),
             leftovers: Leftovers::default(),
             stray: Stray::default(),
+            skipped: BTreeSet::new(),
             server_is_behind: false,
             ending: Ending {
                 timeout: parts.shutdown_timeout,
@@ -378,15 +382,13 @@ impl Keeper {
         let Some(run) = self.runs.get_mut(&id) else {
             return;
         };
+        let mut unknown = Vec::new();
         loop {
             run.step(now);
             let once_more = run.notifies_shim_first();
             let for_shim = std::mem::take(&mut run.for_shim);
             if let Some(shim) = run.shim.and_then(|token| self.shims.get(&token)) {
-                for word in for_shim {
-                    // A shim that cannot be notified is gone or will be: its end of file comes next.
-                    let _ = wire::send(&shim.socket, &word, &[]);
-                }
+                unknown.extend(for_shim.iter().filter_map(|message| shim.send(message)));
             }
             if !once_more {
                 break;
@@ -429,6 +431,9 @@ impl Keeper {
         for message in outgoing {
             self.send_run_message(id, message);
         }
+        for kind in unknown {
+            self.report_skipped(SkippedBy::Shim, &kind);
+        }
     }
 
     /// Forgets the exit slot of an ended run. Where its end is on record elsewhere, the slot is free.
@@ -450,21 +455,23 @@ impl Keeper {
     fn send_run_message(&mut self, id: RunId, message: RunMessage) {
         match message {
             RunMessage::Answer(seq, answer, fds) => {
-                self.send(&ToServer::Answer { seq, answer }, fds);
+                self.send(Head::of_answer(seq), &ToServer::Answer(answer), fds);
             }
-            RunMessage::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
+            RunMessage::Fact(at, fact) => {
+                self.send(Head::of_run(id), &ToServer::Report { at, fact }, Vec::new());
+            }
         }
     }
 
-    fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) {
-        if !self.server.send(message, fds) {
+    fn send(&mut self, head: Head, message: &ToServer, fds: Vec<Rc<OwnedFd>>) {
+        if !self.server.send(head, message, fds) {
             // The server has not read for so long that it is hung.
             self.server.kill_hung();
         }
     }
 
     fn send_event(&mut self, event: KeeperEvent) {
-        self.send(&ToServer::Event(event), Vec::new());
+        self.send(Head::NONE, &ToServer::Event(event), Vec::new());
     }
 
     // ---- the server ------------------------------------------------------------------------------------------------
@@ -477,99 +484,30 @@ impl Keeper {
             };
             match fdpass::receive(socket) {
                 Ok(Received::Message(bytes, mut fds)) => match wire::decode(&bytes, &mut fds) {
-                    Ok(Some(message)) => self.obey(message, fds),
-                    Ok(None) => {
-                        if let Some(seq) = wire::seq_of(&bytes) {
+                    Ok(Decoded::Known {
+                        head,
+                        message,
+                        skipped,
+                    }) => {
+                        for name in skipped {
+                            self.report_skipped(SkippedBy::Keeper, name);
+                        }
+                        if self.obey(head, message, fds).is_none() {
+                            return self.server_gone();
+                        }
+                    }
+                    Ok(Decoded::Later { head, name, .. }) => {
+                        self.report_skipped(SkippedBy::Keeper, &name);
+                        if let Some(seq) = head.seq {
                             self.answer(seq, Answer::Unknown);
                         }
                     }
+                    Ok(Decoded::Lost) => {}
                     Err(_) => return self.server_gone(),
                 },
                 Ok(Received::WouldBlock) => return,
                 Ok(Received::Eof) | Err(_) => return self.server_gone(),
             }
-        }
-    }
-
-    fn obey(&mut self, message: ToKeeper, fds: Vec<OwnedFd>) {
-        match message {
-            ToKeeper::Prepare(request) => self.prepare(*request, fds),
-            ToKeeper::Ready => self.server_is_ready(),
-            ToKeeper::Release { run } => self.with_run(run, |run, _| run.release()),
-            ToKeeper::ShutGate { run } => self.with_run(run, |run, _| run.shut_gate()),
-            ToKeeper::Stop { run, plan } => self.with_run(run, |run, now| run.stop(&plan, now)),
-            ToKeeper::Acknowledge { run } => {
-                crash_point!("keeper.acknowledge");
-                self.with_run(run, |run, _| run.acknowledge());
-                crash_point!("keeper.acknowledged");
-            }
-            ToKeeper::KeepRest { run } => self.with_run(run, |run, _| run.keep_rest()),
-            ToKeeper::Interrupt { seq, run, request } => {
-                self.ask_run(seq, run, |run, now| {
-                    run.interrupt(seq, request.as_deref(), now);
-                });
-            }
-            ToKeeper::WasSent { seq, run, request } => {
-                self.ask_run(seq, run, |run, now| {
-                    run.answer_whether_sent(seq, &request, now);
-                });
-            }
-            ToKeeper::Pause { seq, run } => self.ask_run(seq, run, |run, now| run.pause(seq, now)),
-            ToKeeper::Resume { seq, run } => self.ask_run(seq, run, |run, _| run.resume(seq)),
-            ToKeeper::Help {
-                seq,
-                run,
-                argv,
-                timeout_ms,
-            } => self.ask_run(seq, run, |run, _| run.help(seq, argv, timeout_ms)),
-            ToKeeper::Extend(extend) => {
-                self.ask_run(extend.seq, extend.run, |run, now| run.extend(&extend, now));
-            }
-            ToKeeper::Signal {
-                seq,
-                run,
-                signal,
-                target,
-                request,
-            } => self.ask_run(seq, run, |run, now| {
-                run.signal(seq, signal, target, request.as_deref(), now);
-            }),
-            ToKeeper::Tree { seq, run } => self.ask_run(seq, run, |run, now| run.list(seq, now)),
-            ToKeeper::Input { seq, run, request } => {
-                self.ask_run(seq, run, |run, _| run.ask_input(seq, request));
-            }
-            ToKeeper::Resize {
-                seq,
-                run,
-                attempt,
-                size,
-            } => self.ask_run(seq, run, |run, _| run.resize(seq, attempt, size)),
-            ToKeeper::Inventory { seq } => self.send_inventory(seq),
-            ToKeeper::Reap {
-                seq,
-                plan,
-                victims,
-                directories,
-            } => self.begin_reaping(seq, &plan, victims, directories),
-            ToKeeper::Observe { seq, recorded } => self.observe(seq, recorded),
-            ToKeeper::EndOrphan {
-                seq,
-                recorded,
-                plan,
-            } => self.end_orphan(seq, recorded, &plan, clock::boot_ms()),
-            ToKeeper::KeeperSeen { seq, keeper, host } => self.look_for_keeper(seq, &keeper, &host),
-            ToKeeper::Upgrade { seq, request } => self.begin_upgrade(Some(seq), request),
-            ToKeeper::Pong => self.server_answered(clock::boot_ms()),
-            ToKeeper::Ping => self.send(&ToServer::Pong, Vec::new()),
-        }
-    }
-
-    /// Lets a run act on a request, and answers where there is no such run.
-    fn ask_run(&mut self, seq: u64, id: RunId, act: impl FnOnce(&mut Run, u64)) {
-        if self.runs.contains_key(&id) {
-            self.with_run(id, act);
-        } else {
-            self.answer(seq, Answer::Signal(SignalResult::UnknownRun));
         }
     }
 
@@ -583,10 +521,6 @@ impl Keeper {
     }
 
     fn answer(&mut self, seq: u64, answer: Answer) {
-        self.send(&ToServer::Answer { seq, answer }, Vec::new());
+        self.send(Head::of_answer(seq), &ToServer::Answer(answer), Vec::new());
     }
-}
-
-fn report(run: RunId, at: Timestamp, fact: Fact) -> ToServer {
-    ToServer::Event(KeeperEvent::Report(KeeperReport { run, at, fact }))
 }

@@ -32,7 +32,13 @@ pub use data_dir::node_id;
 pub use group_record::remove_groups;
 pub use service_manager::ServiceManager;
 
-use crate::{detached, exit_slots::ExitSlots, notify_place, values::KeeperHello};
+use crate::{
+    detached,
+    exit_slots::ExitSlots,
+    notify_place,
+    values::KeeperHello,
+    wire::versions::{Versions, WIRE},
+};
 use groups::Groups;
 use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers, Resource, Rlimit};
 use kennel_linux::{
@@ -266,6 +272,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = KeeperHello {
+        speaks: WIRE,
+        knows: Versions::of_keeper().knows,
         epoch,
         powers,
         pidfs: own.pidfs_handle.is_some(),

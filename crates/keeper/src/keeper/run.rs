@@ -98,6 +98,8 @@ pub(super) struct Run {
     /// What is counted in it.
     counting: Counting,
     held: Held,
+    /// Name in a critical message of its shim that this version does not know.
+    pub(super) pinned: Option<String>,
     /// Identity of an announced child.
     identity: Option<RunIdentity>,
     gate: Option<OwnedFd>,
@@ -181,6 +183,7 @@ impl Run {
             cgroup: parts.cgroup,
             counting: parts.counting,
             held: parts.held,
+            pinned: None,
             identity: None,
             gate: None,
             outputs: Some(parts.outputs),

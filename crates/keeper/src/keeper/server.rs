@@ -4,7 +4,7 @@ use super::binary::Binary;
 use crate::{
     server_socket::{KEEPER_PID_VAR, SERVER_SOCKET_FD},
     values::{EndCause, FormerServer},
-    wire::{self, Answer, ToServer},
+    wire::{self, Answer, Head, ToServer},
 };
 use kennel_lifecycle::Exit;
 use kennel_linux::{clock, fdpass};
@@ -29,7 +29,7 @@ const PING_EVERY_MS: u64 = 1_000;
 const PINGS_UNANSWERED_MAX: u32 = 10;
 
 /// A message with its descriptors.
-pub(super) type Message = (ToServer, Vec<Rc<OwnedFd>>);
+pub(super) type Message = (Head, ToServer, Vec<Rc<OwnedFd>>);
 
 /// An encoded message.
 struct Frame {
@@ -38,8 +38,8 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> io::Result<Self> {
-        let (bytes, file) = wire::encode(message)?;
+    fn of(head: Head, message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> io::Result<Self> {
+        let (bytes, file) = wire::encode(head, message)?;
         let fds = file.map(Rc::new).into_iter().chain(fds).collect();
         Ok(Self { bytes, fds })
     }
@@ -147,22 +147,22 @@ impl Server {
     pub(super) fn hand_over(&mut self, messages: Vec<Message>) {
         let frames = messages
             .into_iter()
-            .filter_map(|(message, fds)| Frame::of(&message, fds).ok());
+            .filter_map(|(head, message, fds)| Frame::of(head, &message, fds).ok());
         self.queue.extend(frames);
         self.handing_over = self.queue.len();
         self.flush();
     }
 
     /// Sends a message, or queues it behind others. `false`: the queue is full.
-    pub(super) fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> bool {
+    pub(super) fn send(&mut self, head: Head, message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> bool {
         if self.socket.is_none() {
             return true;
         }
-        let frame = Frame::of(message, fds).or_else(|error| match message {
+        let frame = Frame::of(head, message, fds).or_else(|error| match message {
             // This process has no free descriptor for the file with a long body.
-            ToServer::Answer { seq, .. } => {
+            ToServer::Answer(_) => {
                 let answer = Answer::Exhausted(error.to_string());
-                Frame::of(&ToServer::Answer { seq: *seq, answer }, Vec::new())
+                Frame::of(head, &ToServer::Answer(answer), Vec::new())
             }
             _ => Err(error),
         });
@@ -231,7 +231,7 @@ impl Server {
         }
         match self.pings.tick(now) {
             Tick::Wait => true,
-            Tick::Ask => self.send(&ToServer::Ping, Vec::new()),
+            Tick::Ask => self.send(Head::NONE, &ToServer::Ping, Vec::new()),
             Tick::Hung => false,
         }
     }

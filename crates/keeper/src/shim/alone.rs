@@ -12,6 +12,7 @@ use super::{
 use crate::wire::{
     FromShim,
     adoption::{WireAdoptable, WireKeepsake, WireMemory},
+    versions::Versions,
 };
 use kennel_lifecycle::{Countdown, LeaderExit, ProcessIdentity, StopStep, Timestamp};
 use kennel_linux::{cgroup, clock};
@@ -278,7 +279,7 @@ impl Work {
             ..WireMemory::default()
         };
         let adoptable = WireAdoptable {
-            run: self.tree.run,
+            versions: Versions::of_shim(),
             command,
             shim,
             init: self.tree.init.as_ref().map(|init| init.pid),

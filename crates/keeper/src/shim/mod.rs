@@ -19,7 +19,7 @@ pub mod zygote;
 pub(crate) use birth::be_born;
 pub(crate) use namespace::{in_child, try_out as try_pid_namespace};
 
-use crate::wire::{self, FromShim, ToShim};
+use crate::wire::{self, Decoded, FromShim, Head, ToShim};
 use kennel_lifecycle::ProcessIdentity;
 use kennel_linux::{
     clock, crash_point,
@@ -209,39 +209,63 @@ impl Shim {
         let Some(keeper) = &self.keeper else { return };
         match fdpass::receive(keeper) {
             Ok(Received::Message(bytes, mut fds)) => match wire::decode(&bytes, &mut fds) {
-                Ok(Some(ToShim::Job(job))) if self.work.is_none() => {
-                    match Work::begin(*job, fds, self.exits.clone(), self.identity) {
-                        Ok(work) => self.work = Some(work),
-                        Err(failure) => {
-                            self.say(&FromShim::PrepareFailed(failure));
-                            self.lose_keeper();
-                        }
+                Ok(Decoded::Known {
+                    head,
+                    message,
+                    skipped,
+                }) => {
+                    for name in skipped {
+                        self.report_skipped(name.to_owned());
                     }
+                    self.obey(head, message, fds);
                 }
-                Ok(Some(ToShim::KillAll)) => self.with_work(Work::kill_all),
-                Ok(Some(ToShim::Stopping)) => self.with_work(Work::stopping),
-                Ok(Some(ToShim::Keep(left))) => self.with_work(|work| work.keep(left)),
-                Ok(Some(ToShim::Discard)) => self.with_work(|work| work.discard_from(0)),
-                Ok(Some(ToShim::Leave)) => self.with_work(Work::leave),
-                Ok(Some(ToShim::CloseInput)) => self.with_work(Work::close_input),
-                Ok(Some(ToShim::ServiceEnds { in_order })) => {
-                    self.with_work(|work| work.service_ends(in_order));
-                }
-                Ok(Some(ToShim::Help {
-                    id,
-                    argv,
-                    timeout_ms,
-                    stops,
-                })) => self.with_work(|work| work.help(id, argv, timeout_ms, stops)),
-                Ok(Some(ToShim::Remember(memory))) => self.with_work(|work| work.remember(memory)),
-                // Of a keeper of a later version.
-                Ok(None) => {}
-                // Neither a second job nor a broken message is ever sent; a keeper that sends one is not ours.
-                Ok(Some(ToShim::Job(_))) | Err(_) => self.lose_keeper(),
+                Ok(Decoded::Later { name, .. }) => self.report_skipped(name),
+                Ok(Decoded::Lost) => {}
+                Err(_) => self.lose_keeper(),
             },
             Ok(Received::WouldBlock) => {}
             Ok(Received::Eof) | Err(_) => self.lose_keeper(),
         }
+    }
+
+    fn obey(&mut self, head: Head, message: ToShim, fds: Vec<OwnedFd>) {
+        match (message, head.run) {
+            (ToShim::Job(job), Some(run)) if self.work.is_none() => {
+                match Work::begin(run, *job, fds, self.exits.clone(), self.identity) {
+                    Ok(work) => self.work = Some(work),
+                    Err(failure) => {
+                        self.say(&FromShim::PrepareFailed(failure));
+                        self.lose_keeper();
+                    }
+                }
+            }
+            // No second job is ever sent; a keeper that sends one is not ours.
+            (ToShim::Job(_), _) => self.lose_keeper(),
+            (ToShim::KillAll, _) => self.with_work(Work::kill_all),
+            (ToShim::Stopping, _) => self.with_work(Work::stopping),
+            (ToShim::Keep(left), _) => self.with_work(|work| work.keep(left)),
+            (ToShim::Discard, _) => self.with_work(|work| work.discard_from(0)),
+            (ToShim::Leave, _) => self.with_work(Work::leave),
+            (ToShim::CloseInput, _) => self.with_work(Work::close_input),
+            (ToShim::ServiceEnds { in_order }, _) => {
+                self.with_work(|work| work.service_ends(in_order));
+            }
+            (
+                ToShim::Help {
+                    id,
+                    argv,
+                    timeout_ms,
+                    stops,
+                },
+                _,
+            ) => self.with_work(|work| work.help(id, argv, timeout_ms, stops)),
+            (ToShim::Remember(memory), _) => self.with_work(|work| work.remember(memory)),
+        }
+    }
+
+    /// Reports a kind or value that only a later version knows.
+    fn report_skipped(&mut self, name: String) {
+        self.say(&FromShim::Skipped { name });
     }
 
     /// Handles a process that has connected to the reconnect socket. While this shim has a keeper the process cannot be
@@ -285,7 +309,10 @@ impl Shim {
     }
 
     fn send(&self, keeper: &OwnedFd, word: &FromShim) -> io::Result<()> {
-        let (bytes, file) = wire::encode(word)?;
+        let run = self.work.as_ref().map(|work| work.tree.run);
+        let run = run.filter(|_| matches!(word, FromShim::Adoptable(_)));
+        let head = Head { seq: None, run };
+        let (bytes, file) = wire::encode(head, word)?;
         let fds = self.work.as_ref().map(|work| work.descriptors_of(word));
         let fds = file
             .iter()

@@ -22,8 +22,8 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, Placement, policy::WirePolicy},
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, Policy, ProcessIdentity, SecretValue, Signal, SignalSender, StartFailure,
-    StartStage, TreeVerdict,
+    Exit, LeaderExit, Policy, ProcessIdentity, RunId, SecretValue, Signal, SignalSender,
+    StartFailure, StartStage, TreeVerdict,
     ladder::{Action, Ladder},
     recovery::ExitRecord,
 };
@@ -125,7 +125,8 @@ pub(super) struct Work {
 impl Work {
     /// Takes the job: child, stdin, stdout, stderr, gate, and the control group if there is one.
     pub(super) fn begin(
-        job: Job,
+        run: RunId,
+        mut job: Job,
         fds: Vec<OwnedFd>,
         exits: Option<Rc<File>>,
         shim: Option<ProcessIdentity>,
@@ -139,6 +140,7 @@ impl Work {
         let mut child = image(next()?).map_err(|e| prepare(&e))?;
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
         let policy = job.policy;
+        job.attributes.privileges = policy.privileges.clone();
         let pipes = if job.terminal {
             Vec::new()
         } else {
@@ -183,7 +185,6 @@ impl Work {
         .inspect_err(|_| detached::forget(&run_dir, shim.as_ref()))?;
         helpers::forget_unneeded(&mut child, &policy);
         let (init, of_tree) = init.unzip();
-        let run = job.run;
         let slot = exits.zip(job.exit_slot);
         let slot = slot.map(|(file, place)| ExitSlot::new(file, place));
         Ok(Self {

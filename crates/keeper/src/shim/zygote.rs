@@ -4,7 +4,7 @@
 //! over all the others.
 
 use super::birth::{self, KEEPER_FD, be_born};
-use crate::wire::{self, Message};
+use crate::wire::{self, Decoded, Head, Message};
 use kennel_linux::{
     fdpass::{self, Received},
     own_process::{fork_beside, harden_process},
@@ -101,7 +101,7 @@ impl Zygote {
     }
 
     fn send(&self, message: &ToZygote, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        wire::send(&self.socket, message, fds)
+        wire::send(&self.socket, Head::NONE, message, fds)
     }
 
     /// Waits for its beginning, which takes as long as that of any program.
@@ -175,7 +175,11 @@ fn serve() -> io::Result<()> {
     let Received::Message(bytes, mut fds) = fdpass::receive(&keeper)? else {
         return Ok(());
     };
-    let Some(ToZygote::Begin { base }) = wire::decode(&bytes, &mut fds)? else {
+    let Decoded::Known {
+        message: ToZygote::Begin { base },
+        ..
+    } = wire::decode(&bytes, &mut fds)?
+    else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let base = base.map(PathBuf::from);

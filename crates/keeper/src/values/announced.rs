@@ -1,13 +1,13 @@
 //! Messages that the keeper sends unasked: its hello, and its events.
 
-use super::{Fact, FormerServer, StraySignal, Upgrade, UpgradeRefusal};
+use super::{Fact, FormerServer, Levels, StraySignal, Upgrade, UpgradeRefusal};
 use kennel_lifecycle::{HostIdentity, KeeperEpoch, LimitPowers, ProcessIdentity, RunId, Timestamp};
 use kennel_linux::capability::{Capability, CapabilityName};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A report that the keeper sends unasked. Reports of one run come in the order of the events.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeeperReport {
     /// Id of the run.
     pub run: RunId,
@@ -17,11 +17,37 @@ pub struct KeeperReport {
     pub fact: Fact,
 }
 
+/// A reader of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SkippedBy {
+    /// The keeper.
+    #[default]
+    Keeper,
+    /// A shim.
+    Shim,
+    /// The server.
+    Server,
+}
+
+impl SkippedBy {
+    /// Returns its name in logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keeper => "keeper",
+            Self::Shim => "shim",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// An event of the keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeeperEvent {
-    /// About one run.
+    /// About one run. A message of its own.
+    #[serde(skip)]
     Report(KeeperReport),
     /// SIGTERM or SIGINT was received: stop all runs by the shutdown ladder, commit, exit with code 0.
     #[serde(with = "crate::object::empty")]
@@ -39,19 +65,39 @@ pub enum KeeperEvent {
     Stray(StraySignal),
     /// The shim of a run that the hello has called late has reconnected:
     /// [`take_held`](crate::client::Kernel::take_held) returns the run. Reports of its past follow.
-    #[serde(with = "crate::object::run")]
+    #[serde(skip)]
     ShimReconnected(RunId),
-    /// The shim of such a run is gone.
-    #[serde(with = "crate::object::run")]
+    /// The shim of such a run is gone. A message of its own.
+    #[serde(skip)]
     ShimGone(RunId),
+    /// A process does not know a kind of message, or a value in one, and has passed over it; each once for a server.
+    Skipped {
+        /// The reader.
+        #[serde(deserialize_with = "kennel_lifecycle::known_or_default")]
+        reader: SkippedBy,
+        /// Name of the kind or value.
+        name: String,
+    },
+    /// A message about this run was critical, and had this name that only a later version knows. A message of its own.
+    #[serde(skip)]
+    Pinned {
+        /// Id of the run.
+        run: RunId,
+        /// Name of the kind or value.
+        by: String,
+    },
     /// The keeper is gone (end of file): drain, commit, exit with code 70.
-    #[serde(with = "crate::object::empty")]
+    #[serde(skip)]
     Gone,
 }
 
 /// Description of the keeper and its host; sent once, at the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeeperHello {
+    /// Levels that the keeper speaks.
+    pub speaks: Levels,
+    /// Kinds of messages that it takes.
+    pub knows: Vec<String>,
     /// Epoch of this keeper.
     pub epoch: KeeperEpoch,
     /// Version of the keeper, which is that of the binary it was started from.
@@ -76,8 +122,10 @@ pub struct KeeperHello {
     /// Number of servers that this keeper has had before this one.
     pub restarts: u32,
     /// End of the last of them.
+    #[serde(deserialize_with = "kennel_lifecycle::known_or_default")]
     pub former: Option<FormerServer>,
     /// The last upgrade for which a server has left, and its result, if this server serves.
+    #[serde(deserialize_with = "kennel_lifecycle::known_or_default")]
     pub upgrade: Option<Upgrade>,
 }
 

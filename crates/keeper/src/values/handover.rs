@@ -21,6 +21,8 @@ pub struct HeldRun {
     pub pause: HeldPause,
     /// Whether a stop ladder is in progress, by any request.
     pub stopping: bool,
+    /// Name in a critical message about it that the keeper does not know.
+    pub pinned: Option<String>,
     /// Descriptors of the command's output; absent where they exceeded this process's limit.
     pub outputs: Option<Outputs>,
     /// Size that Kennel has set last on its terminal; absent: it has none.
@@ -31,8 +33,13 @@ pub struct HeldRun {
 mod tests {
     use super::*;
     use crate::{
-        client::{ClientError, Fact, KeeperClient, KeeperEvent, KeeperHello, KeeperReport, Kernel},
-        wire::{self, Answer, ToKeeper, ToServer, handover::WireHeldRun},
+        client::{ClientError, Fact, KeeperClient, KeeperEvent, KeeperHello, Kernel},
+        values::{Levels, SkippedBy},
+        wire::{
+            self, Answer, Decoded, Head, ToKeeper, ToServer,
+            handover::WireHeldRun,
+            versions::{Versions, WIRE},
+        },
     };
     use kennel_lifecycle::{
         Containment, HostIdentity, KeeperEpoch, LeaderExit, LimitPowers, ProcessIdentity, Timestamp,
@@ -40,24 +47,26 @@ mod tests {
     use kennel_linux::fdpass::{self, Received};
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+    type Connected = Result<
+        (
+            KeeperClient,
+            crate::client::KeeperEvents,
+            KeeperHello,
+            Vec<HeldRun>,
+        ),
+        ClientError,
+    >;
+
     #[tokio::test]
     async fn server_gets_whole_handover_before_first_event() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         let (out, err) = nix::unistd::pipe().expect("a pipe");
-        say(&keeper, &hello(2), &[]);
-        say(
-            &keeper,
-            &ToServer::Held(Box::new(run(1))),
-            &[out.as_fd(), err.as_fd()],
-        );
+        say(&keeper, None, &hello(2), &[]);
+        say(&keeper, Some(1), &held_run(), &[out.as_fd(), err.as_fd()]);
         // As where the second descriptor exceeded the limit.
-        say(&keeper, &ToServer::Held(Box::new(run(2))), &[out.as_fd()]);
-        let report = KeeperEvent::Report(KeeperReport {
-            run: RunId::from_u128(2),
-            at: Timestamp(5),
-            fact: Fact::Executed,
-        });
-        say(&keeper, &ToServer::Event(report), &[]);
+        say(&keeper, Some(2), &held_run(), &[out.as_fd()]);
+        let (at, fact) = (Timestamp(5), Fact::Executed);
+        say(&keeper, Some(2), &ToServer::Report { at, fact }, &[]);
         let connected = KeeperClient::connect(server).await.expect("a keeper");
         let (client, mut events, hello, held) = connected;
         assert_eq!(hello.restarts, 3);
@@ -76,11 +85,11 @@ mod tests {
         assert_eq!((report.run, report.fact), (held[1].run, Fact::Executed));
         let late = RunId::from_u128(9);
         let fds = [out.as_fd(), err.as_fd()];
-        say(&keeper, &ToServer::Held(Box::new(run(9))), &fds);
+        say(&keeper, Some(9), &held_run(), &fds);
         assert_eq!(events.recv().await, KeeperEvent::ShimReconnected(late));
         let held = client.take_held(late).expect("it is there");
         assert!(held.outputs.is_some() && client.take_held(late).is_none());
-        say(&keeper, &ToServer::Event(KeeperEvent::ShimGone(late)), &[]);
+        say(&keeper, Some(9), &ToServer::ShimGone, &[]);
         assert_eq!(events.recv().await, KeeperEvent::ShimGone(late));
     }
 
@@ -108,9 +117,9 @@ mod tests {
     #[tokio::test]
     async fn server_that_reads_messages_answers_a_ping() {
         let (keeper, server) = fdpass::pair().expect("a pair");
-        say(&keeper, &hello(0), &[]);
+        say(&keeper, None, &hello(0), &[]);
         let _connected = KeeperClient::connect(server).await.expect("a keeper");
-        say(&keeper, &ToServer::Ping, &[]);
+        say(&keeper, None, &ToServer::Ping, &[]);
         let answer = loop {
             match fdpass::receive(&keeper).expect("it can be read") {
                 Received::Message(bytes, mut fds) => {
@@ -120,33 +129,119 @@ mod tests {
                 Received::Eof => panic!("the server is gone"),
             }
         };
-        assert_eq!(answer.expect("our own"), Some(ToKeeper::Pong));
+        let Decoded::Known { message, .. } = answer.expect("our own") else {
+            panic!("it is known");
+        };
+        assert_eq!(message, ToKeeper::Pong);
     }
 
     #[tokio::test]
     async fn request_unknown_to_the_keeper_fails_at_once() {
         let (keeper, server) = fdpass::pair().expect("a pair");
-        say(&keeper, &hello(0), &[]);
+        say(&keeper, None, &hello(0), &[]);
         let (client, _events, ..) = KeeperClient::connect(server).await.expect("a keeper");
         let answer = async {
             loop {
                 match fdpass::receive(&keeper).expect("it can be read") {
-                    Received::Message(bytes, _) => break wire::seq_of(&bytes).expect("a request"),
+                    Received::Message(bytes, mut fds) => {
+                        let request = wire::decode::<ToKeeper>(&bytes, &mut fds);
+                        let Ok(Decoded::Known { head, .. }) = request else {
+                            panic!("it is known");
+                        };
+                        break head;
+                    }
                     Received::WouldBlock => tokio::task::yield_now().await,
                     Received::Eof => panic!("the server is gone"),
                 }
             }
         };
         let answer = async {
-            let (seq, answer) = (answer.await, Answer::Unknown);
-            say(&keeper, &ToServer::Answer { seq, answer }, &[]);
+            let Head { seq, run } = answer.await;
+            assert_eq!(run, Some(RunId::from_u128(1)));
+            let answer = ToServer::Answer(Answer::Unknown);
+            wire::send(&keeper, Head { seq, run: None }, &answer, &[]).expect("it is sent");
         };
         let (asked, ()) = tokio::join!(client.pause(RunId::from_u128(1)), answer);
         assert!(matches!(asked, Err(ClientError::KeeperOlder)), "{asked:?}");
     }
 
-    fn say(keeper: &OwnedFd, message: &ToServer, fds: &[BorrowedFd<'_>]) {
-        wire::send(keeper, message, fds).expect("it is sent");
+    /// Connects to a keeper that this server may be of another version than.
+    async fn connect(change: impl FnOnce(&mut KeeperHello)) -> (OwnedFd, Connected) {
+        let (keeper, server) = fdpass::pair().expect("a pair");
+        let ToServer::Hello {
+            held,
+            hello: mut said,
+        } = hello(0)
+        else {
+            panic!("it is one");
+        };
+        change(&mut said);
+        say(&keeper, None, &ToServer::Hello { held, hello: said }, &[]);
+        (keeper, KeeperClient::connect(server).await)
+    }
+
+    #[tokio::test]
+    async fn levels_in_common_decide_whether_keeper_is_taken() {
+        let max = WIRE.max;
+        for (min, max, is_taken) in [
+            (max - 1, max, true),
+            (max, max + 1, true),
+            (max - 1, max - 1, false),
+            (max + 1, max + 1, false),
+        ] {
+            let speaks = Levels { min, max };
+            let (_keeper, connected) = connect(|hello| hello.speaks = speaks).await;
+            match connected {
+                Ok(_) => assert!(is_taken, "{speaks}"),
+                Err(error) => {
+                    let both = format!("levels {speaks} of messages, and this server {WIRE}");
+                    assert!(!is_taken && error.to_string().contains(&both), "{error}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn older_keeper_gets_only_kinds_it_knows() {
+        let (keeper, connected) = connect(|hello| hello.knows.retain(|kind| kind != "pause")).await;
+        let (client, _events, ..) = connected.expect("a keeper");
+        let asked = client.pause(RunId::from_u128(1)).await;
+        assert!(matches!(asked, Err(ClientError::KeeperOlder)), "{asked:?}");
+        client.ready();
+        let Received::Message(bytes, mut fds) = fdpass::receive(&keeper).expect("a message") else {
+            panic!("it is there");
+        };
+        let first = wire::decode::<ToKeeper>(&bytes, &mut fds).expect("our own");
+        let Decoded::Known { message, .. } = first else {
+            panic!("it is known");
+        };
+        assert_eq!(message, ToKeeper::Ready(Versions::of_server()));
+    }
+
+    #[tokio::test]
+    async fn unknown_kinds_are_reported_once() {
+        let (keeper, connected) = connect(|_| {}).await;
+        let (_client, mut events, ..) = connected.expect("a keeper");
+        let body = br#"{"run":"00000000000000000000000005","kind":{"of_tomorrow":{}}}"#;
+        let mut later = vec![b'K', 1, 0, 0, 0, 0, 0, 0];
+        later[4] = u8::try_from(body.len()).expect("it is short");
+        later.extend(body);
+        for _ in 0..2 {
+            fdpass::send(&keeper, &later, &[]).expect("it is sent");
+        }
+        say(&keeper, None, &ToServer::Ping, &[]);
+        say(&keeper, None, &ToServer::Event(KeeperEvent::Leave), &[]);
+        let skipped = KeeperEvent::Skipped {
+            reader: SkippedBy::Server,
+            name: "of_tomorrow".into(),
+        };
+        assert_eq!(events.recv().await, skipped);
+        assert_eq!(events.recv().await, KeeperEvent::Leave);
+    }
+
+    fn say(keeper: &OwnedFd, run: Option<u128>, message: &ToServer, fds: &[BorrowedFd<'_>]) {
+        let head = run.map(|run| Head::of_run(RunId::from_u128(run)));
+        wire::send(keeper, head.unwrap_or_default(), message, fds).expect("it is sent");
     }
 
     fn policy() -> Policy {
@@ -175,7 +270,10 @@ mod tests {
     }
 
     fn hello(held: u32) -> ToServer {
+        let Versions { speaks, knows } = Versions::of_keeper();
         let hello = KeeperHello {
+            speaks,
+            knows,
             epoch: KeeperEpoch::from_u128(1),
             keeper: process(),
             host: host(),
@@ -199,9 +297,8 @@ mod tests {
         ToServer::Hello { held, hello }
     }
 
-    fn run(number: u128) -> WireHeldRun {
-        WireHeldRun {
-            run: RunId::from_u128(number),
+    fn held_run() -> ToServer {
+        ToServer::Held(Box::new(WireHeldRun {
             identity: RunIdentity {
                 command: process(),
                 shim: process(),
@@ -216,7 +313,8 @@ mod tests {
             released: true,
             pause: HeldPause::Stopped,
             stopping: false,
+            pinned: None,
             terminal: None,
-        }
+        }))
     }
 }

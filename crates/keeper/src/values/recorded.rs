@@ -1,11 +1,10 @@
 //! A run as an earlier keeper has recorded it.
 
 use kennel_lifecycle::{RunId, RunIdentity};
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// A recorded run, for the keeper to look for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Id of the run.
     pub run: RunId,

@@ -1,8 +1,8 @@
 //! State that a shim stores of a run for the next keeper, and its message to that.
 
-use super::policy::WirePolicy;
+use super::{policy::WirePolicy, versions::Versions};
 use crate::values::Extended;
-use kennel_lifecycle::{CgroupIdentity, Countdown, Held, HostIdentity, ProcessIdentity, RunId};
+use kennel_lifecycle::{CgroupIdentity, Countdown, Held, HostIdentity, ProcessIdentity};
 use serde::{Deserialize, Serialize};
 
 /// Facts that a shim cannot know by itself: passed to it with the job.
@@ -43,7 +43,8 @@ pub(crate) struct WireNotices {
 /// A run without a keeper, for the next one. Its events follow, as they would have been reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireAdoptable {
-    pub(crate) run: RunId,
+    /// Of the shim, which may be of another version than the keeper.
+    pub(crate) versions: Versions,
     pub(crate) command: ProcessIdentity,
     pub(crate) shim: ProcessIdentity,
     /// The first process of its private pid namespace.

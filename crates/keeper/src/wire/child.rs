@@ -1,7 +1,7 @@
 //! The image of a child in a sealed file: numbers and names in the body, strings and secrets as raw bytes behind it. No
 //! secret is ever in a body, of which the encoder may leave copies.
 
-use super::envelope;
+use super::{envelope, strict};
 use kennel_lifecycle::{SecretDelivery, SecretValue};
 use kennel_linux::spawn::{ChildImage, ChildSecret};
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ pub(crate) fn encode(child: &ChildImage) -> io::Result<Vec<u8>> {
 pub(crate) fn decode(bytes: &[u8]) -> io::Result<ChildImage> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let opened = envelope::open(bytes)?;
-    let body: Body = serde_json::from_slice(opened.body.ok_or_else(wrong)?)?;
+    let body: Body = strict::read(opened.body.ok_or_else(wrong)?)?;
     let mut raw = opened.raw;
     let mut string = || {
         let end = raw.iter().position(|byte| *byte == 0).ok_or_else(wrong)?;

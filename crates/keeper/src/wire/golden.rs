@@ -1,20 +1,23 @@
 //! Samples of all messages and files of runs: their forms, and wrong bytes near them.
 
 use super::{
-    Answer, FromShim, Job, MEMBERS_LISTED_MAX, Message, Placement, PrepareRequest, ToKeeper,
-    ToServer, ToShim, WireExtend, WireListing, WireMember,
+    Answer, Decoded, FromShim, Head, Job, MEMBERS_LISTED_MAX, Message, Placement, PrepareRequest,
+    ToKeeper, ToServer, ToShim, WireExtend, WireListing, WireMember,
     adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
     decode, encode, envelope,
     handover::WireHeldRun,
     input::{WireBytes, WireInputRequest},
+    later,
     notes::{InitNote, InputNote, OrphanNote, WireLeader, WireWill},
+    strict,
+    versions::{Versions, kinds},
 };
 use crate::client::{
     EndCause, ExtendResult, Extended, Fact, Fate, FormerServer, HeldPause, HelperEnd, Holding,
     Holds, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello, KeeperInventory,
-    KeeperReport, MembershipEvidence, NoPty, Notified, Reaped, Recorded, RoundTarget,
-    SignalOutcome, SignalResult, SignalTarget, SignalledProcess, SignalledProcesses, SocketSeen,
-    StraySignal, Unstopped, Upgrade, UpgradeRefusal, UpgradeState, Victim,
+    MembershipEvidence, NoPty, Notified, Reaped, RoundTarget, SignalOutcome, SignalResult,
+    SignalTarget, SignalledProcess, SignalledProcesses, SkippedBy, SocketSeen, StraySignal,
+    Unstopped, Upgrade, UpgradeRefusal, UpgradeState, Victim,
 };
 use crate::{exit_slots::ExitPlace, held::HeldProcess};
 use kennel_lifecycle::{
@@ -30,19 +33,17 @@ use kennel_lifecycle::{
 };
 use kennel_linux::{
     attributes::{Attributes, PrivatePlaces},
+    memfd,
     spawn::{ChildImage, ChildSecret},
 };
-use serde::{
-    Deserializer, Serialize,
-    de::{DeserializeOwned, Error, Visitor, value},
-    forward_to_deserialize_any,
-};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::{
     any::type_name,
     cell::RefCell,
-    fmt::{Debug, Write},
-    fs,
+    fmt::{Debug, Write as _},
+    fs::{self, File},
+    io::Write as _,
     path::Path,
     time::Duration,
 };
@@ -65,25 +66,48 @@ fn add_line<T>(lock: usize, text: &[u8]) -> bool {
 
 /// Checks a message: what can be read of wrong bytes can be written and read again.
 fn check<T: Message + PartialEq + Debug>(message: &T) {
-    let (bytes, _) = encode(message).expect("it can be encoded");
+    check_of(Head::NONE, message);
+}
+
+/// Checks a request about a run.
+fn check_request(request: &ToKeeper) {
+    let (seq, run) = (Some(2), Some(run(5)));
+    check_of(Head { seq, run }, request);
+}
+
+fn check_answer(answer: Answer) {
+    check_of(Head::of_answer(1), &ToServer::Answer(answer));
+}
+
+fn check_fact(fact: Fact) {
+    let at = Timestamp(1);
+    check_of(Head::of_run(run(5)), &ToServer::Report { at, fact });
+}
+
+fn check_of<T: Message + PartialEq + Debug>(head: Head, message: &T) {
+    let (bytes, _) = encode(head, message).expect("it can be encoded");
     let opened = envelope::open(&bytes).expect("our own");
     assert_eq!(opened.raw, message.raw());
     let body = opened.body.expect("it is short");
     if add_line::<T>(0, body) {
         return assert_kind_is_object(body);
     }
-    let read = |bytes: &[u8]| decode::<T>(bytes, &mut Vec::new()).ok().flatten();
-    let write = |message: &T| encode(message).ok().map(|(bytes, _)| bytes);
-    check_bytes(message, &bytes, read, write);
+    let read = |bytes: &[u8]| match decode::<T>(bytes, &mut Vec::new()) {
+        Ok(Decoded::Known { head, message, .. }) => Some((head, message)),
+        Ok(Decoded::Later { .. } | Decoded::Lost) | Err(_) => None,
+    };
+    let (known, found) = (head, read(&bytes).expect("our own"));
+    assert_eq!((found.0, &found.1), (known, message));
+    check_bytes(&bytes, read, |(head, message)| {
+        encode(*head, message).ok().map(|(bytes, _)| bytes)
+    });
 }
 
 fn check_bytes<T: PartialEq + Debug>(
-    content: &T,
     bytes: &[u8],
     read: impl Fn(&[u8]) -> Option<T>,
     write: impl Fn(&T) -> Option<Vec<u8>>,
 ) {
-    assert_eq!(read(bytes).as_ref(), Some(content));
     kennel_mutations::each(bytes, |wrong| {
         let first = read(wrong);
         if let Some(again) = first.as_ref().and_then(&write) {
@@ -106,8 +130,9 @@ fn check_file<T: Serialize + DeserializeOwned + PartialEq + Debug>(file: &T) {
     if add_line::<T>(1, &bytes) {
         return;
     }
-    let read = |bytes: &[u8]| serde_json::from_slice(bytes).ok();
-    check_bytes(file, &bytes, read, |file| serde_json::to_vec(file).ok());
+    let read = |bytes: &[u8]| strict::read::<T>(bytes).ok();
+    assert_eq!(read(&bytes).as_ref(), Some(file));
+    check_bytes(&bytes, read, |file: &T| serde_json::to_vec(file).ok());
 }
 
 /// Other versions read them: a line of a version that was released never changes. `UPDATE=1` writes the files anew.
@@ -132,7 +157,9 @@ fn forms_match_the_lock_files() {
     recovery_messages_survive_wrong_bytes();
     refusals_survive_wrong_bytes();
     job_messages_survive_wrong_bytes();
-    let lines = LINES.take().expect("it was set");
+    let mut lines = LINES.take().expect("it was set");
+    let levels = later::levels(&lines[0]);
+    lines[0].push_str(&levels);
     for (name, lines) in ["wire.lock", "disk.lock"].into_iter().zip(lines) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("src/wire")
@@ -154,14 +181,6 @@ fn run(number: u128) -> RunId {
 
 fn event(event: KeeperEvent) -> ToServer {
     ToServer::Event(event)
-}
-
-fn reported(at_us: i64, fact: Fact) -> ToServer {
-    event(KeeperEvent::Report(KeeperReport {
-        run: run(5),
-        at: Timestamp(at_us),
-        fact,
-    }))
 }
 
 fn plan() -> StopPlan {
@@ -220,10 +239,8 @@ fn process(pid: i32) -> ProcessIdentity {
 
 #[test]
 fn requests_survive_wrong_bytes() {
-    check(&ToKeeper::Ready);
+    check(&ToKeeper::Ready(Versions::of_server()));
     let prepare = ToKeeper::Prepare(Box::new(PrepareRequest {
-        seq: 1,
-        run: run(0x0123_4567),
         run_dir: "/r".into(),
         policy: policy().into(),
         input: Some(3),
@@ -232,45 +249,27 @@ fn requests_survive_wrong_bytes() {
             cols: 120,
         }),
     }));
-    check(&prepare);
-    check(&ToKeeper::Release { run: run(5) });
-    check(&ToKeeper::ShutGate { run: run(5) });
-    let stop = ToKeeper::Stop {
-        run: run(5),
-        plan: plan(),
-    };
-    check(&stop);
-    let interrupt = |request| ToKeeper::Interrupt {
-        seq: 2,
-        run: run(5),
-        request,
-    };
-    check(&interrupt(None));
-    check(&interrupt(Some("a".into())));
-    check(&ToKeeper::Acknowledge { run: run(5) });
-    check(&ToKeeper::KeepRest { run: run(5) });
+    check_request(&prepare);
+    check_of(Head::of_run(run(5)), &ToKeeper::Release);
+    check_of(Head::of_run(run(5)), &ToKeeper::ShutGate);
+    check_of(Head::of_run(run(5)), &ToKeeper::Stop { plan: plan() });
+    check_request(&ToKeeper::Interrupt { request: None });
+    let request = Some("a".into());
+    check_request(&ToKeeper::Interrupt { request });
+    check_of(Head::of_run(run(5)), &ToKeeper::Acknowledge);
+    check_of(Head::of_run(run(5)), &ToKeeper::KeepRest);
     let signal = |request| ToKeeper::Signal {
-        seq: 2,
-        run: run(5),
         signal: Signal::from_number(10).expect("SIGUSR1"),
         target: SignalTarget::Leader,
         request,
     };
-    check(&signal(None));
-    check(&signal(Some("a".into())));
-    let asked = ToKeeper::WasSent {
-        seq: 2,
-        run: run(5),
-        request: "a".into(),
-    };
-    check(&asked);
-    check(&ToKeeper::Tree {
-        seq: 2,
-        run: run(5),
-    });
-    check(&ToKeeper::Inventory { seq: 2 });
+    check_request(&signal(None));
+    check_request(&signal(Some("a".into())));
+    let request = "a".into();
+    check_request(&ToKeeper::WasSent { request });
+    check_request(&ToKeeper::Tree);
+    check_of(Head::of_answer(2), &ToKeeper::Inventory);
     let reap = ToKeeper::Reap {
-        seq: 2,
         plan: plan(),
         victims: vec![Victim {
             process: process(7),
@@ -281,16 +280,12 @@ fn requests_survive_wrong_bytes() {
             inode: 300,
         }],
     };
-    check(&reap);
+    check_of(Head::of_answer(2), &reap);
 }
 
 #[test]
 fn input_messages_survive_wrong_bytes() {
-    let request = |request| ToKeeper::Input {
-        seq: 2,
-        run: run(5),
-        request,
-    };
+    let request = |request| check_request(&ToKeeper::Input { request });
     let write = WireInputRequest::Write {
         attempt: 3,
         write: InputWrite {
@@ -301,14 +296,14 @@ fn input_messages_survive_wrong_bytes() {
         at: 1,
         data: WireBytes(vec![255, 0]),
     };
-    check(&request(write));
-    check(&request(WireInputRequest::Leave));
+    request(write);
+    request(WireInputRequest::Leave);
     let close = WireInputRequest::Close {
         attempt: 3,
         offset: None,
     };
-    check(&request(close));
-    check(&request(WireInputRequest::State { attempt: 3 }));
+    request(close);
+    request(WireInputRequest::State { attempt: 3 });
     let state = InputState {
         attempt: 3,
         accepted: 300,
@@ -316,19 +311,16 @@ fn input_messages_survive_wrong_bytes() {
         closed: Some(InputClosed::Command),
         unread: Some(2),
     };
-    let answer = |said| ToServer::Answer {
-        seq: 2,
-        answer: Answer::Input { state, said },
-    };
-    check(&answer(InputResult::Stands));
+    let answer = |said| check_answer(Answer::Input { state, said });
+    answer(InputResult::Stands);
     let taken = InputResult::Taken {
         start: 9,
         repeated: true,
     };
-    check(&answer(taken));
+    answer(taken);
     let refused = |why| answer(InputResult::Refused(why));
-    check(&refused(InputRefusal::Unknown(300)));
-    check(&answer(InputResult::Displaced));
+    refused(InputRefusal::Unknown(300));
+    answer(InputResult::Displaced);
     let ledger = InputLedger {
         accepted: 300,
         in_doubt: 1,
@@ -354,23 +346,21 @@ fn upgrade() -> Upgrade {
 
 #[test]
 fn upgrade_messages_survive_wrong_bytes() {
-    let asked = ToKeeper::Upgrade {
-        seq: 2,
-        request: Some("r".into()),
-    };
-    check(&asked);
-    let answer = |answer| ToServer::Answer {
-        seq: 2,
-        answer: Answer::Upgrade(answer),
-    };
-    check(&answer(Ok(upgrade())));
+    let request = Some("r".into());
+    check_of(Head::of_answer(2), &ToKeeper::Upgrade { request });
+    check_answer(Answer::Upgrade(Ok(upgrade())));
     let unfit = UpgradeRefusal::Unfit {
         binary: "b".into(),
         why: "w".into(),
         speaks: Some(300),
     };
-    check(&answer(Err(unfit)));
+    check_answer(Answer::Upgrade(Err(unfit)));
     check(&event(KeeperEvent::Leave));
+    let skipped = KeeperEvent::Skipped {
+        reader: SkippedBy::Shim,
+        name: "of_tomorrow".into(),
+    };
+    check(&event(skipped));
     let refused = KeeperEvent::NotUpgraded(UpgradeRefusal::ShuttingDown);
     check(&event(refused));
 }
@@ -379,12 +369,10 @@ fn upgrade_messages_survive_wrong_bytes() {
 fn questions_to_keeper_survive_wrong_bytes() {
     check(&ToKeeper::Ping);
     let help = ToKeeper::Help {
-        seq: 2,
-        run: run(5),
         argv: vec!["a".into()],
         timeout_ms: 300,
     };
-    check(&help);
+    check_request(&help);
     let help = ToShim::Help {
         id: 2,
         argv: vec!["a".into()],
@@ -414,7 +402,10 @@ fn stray_signal_survives_wrong_bytes() {
 
 #[test]
 fn hello_survives_wrong_bytes() {
+    let Versions { speaks, knows } = Versions::of_keeper();
     let hello = KeeperHello {
+        speaks,
+        knows,
         epoch: KeeperEpoch::from_u128(5),
         version: "V".into(),
         keeper: process(100),
@@ -466,44 +457,30 @@ fn targets_of_a_round_survive_wrong_bytes() {
         }),
         result: SignalOutcome::Gone,
     };
-    check(&reported(1, Fact::RoundTargets(vec![target])));
+    check_fact(Fact::RoundTargets(vec![target]));
 }
 
 #[test]
 fn answers_and_reports_survive_wrong_bytes() {
-    let identity = RunIdentity {
+    check_answer(Answer::Prepared {
         command: process(200),
         shim: process(100),
         cgroup: Some(CgroupIdentity {
             path: "/g".into(),
             inode: 9,
         }),
-        host: HostIdentity {
-            boot_id: "b".into(),
-            pidns_inode: 4,
-            init_start_ticks: Some(7),
+        held: Held {
+            by: Containment::Cgroup,
+            gaps: vec![Gap::NoCgroup("n".into())],
         },
-    };
-    let prepared = ToServer::Answer {
-        seq: 1,
-        answer: Answer::Prepared {
-            identity,
-            held: Held {
-                by: Containment::Cgroup,
-                gaps: vec![Gap::NoCgroup("n".into())],
-            },
-        },
-    };
-    check(&prepared);
+    });
     let failed = Fact::ExecFailed(StartFailure {
         stage: StartStage::Exec,
         errno: Some(2),
         path: Some("/x".into()),
     });
-    let failed = reported(1000, failed);
-    check(&failed);
-    let ended = reported(-1, Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)));
-    check(&ended);
+    check_fact(failed);
+    check_fact(Fact::TreeEnded(TreeVerdict::Empty(Proof::Echild)));
     let left = Leftovers {
         processes: vec![Leftover {
             pid: 7,
@@ -512,14 +489,11 @@ fn answers_and_reports_survive_wrong_bytes() {
         }],
         unlisted: 2,
     };
-    let exceeded = reported(
-        1000,
-        Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxRuntime)),
-    );
-    check(&exceeded);
-    let fact = |fact| reported(1, fact);
-    check(&fact(Fact::StopStep(step())));
-    check(&fact(Fact::LeftBehind(left)));
+    check_fact(Fact::Stops(StopReason::DeadlineExceeded(
+        Deadline::MaxRuntime,
+    )));
+    check_fact(Fact::StopStep(step()));
+    check_fact(Fact::LeftBehind(left));
     let stuck = Stuck {
         processes: vec![StuckProcess {
             pid: 7,
@@ -529,111 +503,99 @@ fn answers_and_reports_survive_wrong_bytes() {
         }],
         unlisted: 2,
     };
-    check(&fact(Fact::TreeStuck(stuck)));
+    check_fact(Fact::TreeStuck(stuck));
     let kills = MemoryKills {
         kills: 2,
         memory_max: Some(300),
     };
-    check(&fact(Fact::MemoryKills(kills)));
+    check_fact(Fact::MemoryKills(kills));
     let usage = Usage {
         cpu_user_us: Some(300),
         pids_peak: Some(2),
         ..Usage::default()
     };
-    let used = fact(Fact::Usage(Box::new(usage)));
-    check(&used);
-    check(&fact(Fact::Stops(StopReason::Orphaned)));
-    check(&fact(Fact::Stops(StopReason::ShimLost)));
+    check_fact(Fact::Usage(Box::new(usage)));
+    check_fact(Fact::Stops(StopReason::Orphaned));
+    check_fact(Fact::Stops(StopReason::ShimLost));
     let done = StopInput {
         at: Timestamp(1000),
         bytes: Some(3),
         written: 2,
     };
-    check(&fact(Fact::StopInput(done)));
+    check_fact(Fact::StopInput(done));
     check(&event(KeeperEvent::ShutdownNow));
-    check(&event(KeeperEvent::ShimGone(run(5))));
-    let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Inventory(KeeperInventory {
+    check_of(Head::of_run(run(5)), &ToServer::ShimGone);
+    check_answer(Answer::Inventory(KeeperInventory {
         server: 7,
         spare_shims: vec![8],
         shims: vec![(9, run(5))],
         sockets: vec![("s".into(), SocketSeen::Missing)],
         fds: Some(300),
-    })));
-    check(&answer(Answer::Reaped(Reaped {
+    }));
+    check_answer(Answer::Reaped(Reaped {
         fates: vec![Fate::Ended(Signal::KILL), Fate::Gone, Fate::Failed(1)],
         directories_removed: 2,
-    })));
-    check(&answer(Answer::SentBefore));
-    check(&answer(Answer::NotSent));
+    }));
+    check_answer(Answer::SentBefore);
+    check_answer(Answer::NotSent);
 }
 
 #[test]
 fn stop_commands_survive_wrong_bytes() {
-    let fact = |fact| reported(1, fact);
     let done = StopCommand {
         at: Timestamp(1000),
         name: "x".into(),
         end: StopCommandEnd::NotStarted(Some(2)),
     };
-    check(&fact(Fact::StopCommand(done)));
+    check_fact(Fact::StopCommand(done));
 }
 
 #[test]
 fn notices_survive_wrong_bytes() {
-    let notified = |said| reported(1, Fact::Notified(said));
-    check(&notified(Notified::Ready));
+    let notified = |said| check_fact(Fact::Notified(said));
+    notified(Notified::Ready);
     let status = StatusText {
         text: "x".into(),
         stopping: true,
     };
-    check(&notified(Notified::Status(status)));
-    check(&notified(Notified::Activity(Activity::Idle)));
+    notified(Notified::Status(status));
+    notified(Notified::Activity(Activity::Idle));
     let refused = Notified::Refused {
         pid: 7,
         uid: 300,
         ended: true,
     };
-    check(&notified(refused));
+    notified(refused);
     let extends = Notified::Extends(Duration::from_secs(3));
-    check(&notified(extends));
+    notified(extends);
 }
 
 #[test]
 fn extensions_survive_wrong_bytes() {
     let extend = WireExtend {
-        seq: 1,
-        run: run(5),
         limits: vec![Deadline::MaxRuntime, Deadline::StartTimeout],
         time: Duration::from_secs(3),
         by: "x".into(),
     };
-    check(&ToKeeper::Extend(extend));
-    let answer = |result| ToServer::Answer {
-        seq: 1,
-        answer: Answer::Extended(result),
-    };
+    check_request(&ToKeeper::Extend(extend));
+    let answer = |result| check_answer(Answer::Extended(result));
     let totals = Extended {
         start: Duration::from_secs(3),
         max_runtime: Duration::from_secs(4),
     };
-    check(&answer(ExtendResult::Done(totals)));
+    answer(ExtendResult::Done(totals));
     let too_long = ExtendResult::TooLong {
         limit: Deadline::MaxRuntime,
         possible: Duration::from_secs(3),
     };
-    check(&answer(too_long));
-    check(&answer(ExtendResult::NoLimit(Deadline::StartTimeout)));
-    check(&answer(ExtendResult::Gone));
-    let extended = reported(
-        1,
-        Fact::Extended {
-            limit: Deadline::MaxRuntime,
-            total: Duration::from_secs(3),
-            by: "x".into(),
-        },
-    );
-    check(&extended);
+    answer(too_long);
+    answer(ExtendResult::NoLimit(Deadline::StartTimeout));
+    answer(ExtendResult::Gone);
+    check_fact(Fact::Extended {
+        limit: Deadline::MaxRuntime,
+        total: Duration::from_secs(3),
+        by: "x".into(),
+    });
 }
 
 #[test]
@@ -642,33 +604,25 @@ fn terminal_messages_survive_wrong_bytes() {
         rows: 40,
         cols: 120,
     };
-    let resize = ToKeeper::Resize {
-        seq: 1,
-        run: run(5),
-        attempt: 2,
-        size,
-    };
-    check(&resize);
-    let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::NoTerminal));
+    check_request(&ToKeeper::Resize { attempt: 2, size });
+    check_answer(Answer::NoTerminal);
     let way = InterruptWay::Foreground;
-    check(&answer(Answer::Interrupted(way)));
+    check_answer(Answer::Interrupted(way));
     let exhausted = NoPty::Exhausted {
         current: Some(4),
         max: None,
     };
-    check(&answer(Answer::NoPty(exhausted)));
+    check_answer(Answer::NoPty(exhausted));
     let unavailable = NoPty::Unavailable {
         why: "x".into(),
         errno: Some(2),
     };
-    check(&answer(Answer::NoPty(unavailable)));
+    check_answer(Answer::NoPty(unavailable));
 }
 
 #[test]
 fn handed_over_state_survives_wrong_bytes() {
-    let run = WireHeldRun {
-        run: run(5),
+    let held = WireHeldRun {
         identity: identity(),
         held: Held {
             by: Containment::Subreaper,
@@ -678,12 +632,15 @@ fn handed_over_state_survives_wrong_bytes() {
         released: true,
         pause: HeldPause::Expired,
         stopping: true,
+        pinned: Some("of_tomorrow".into()),
         terminal: Some(TerminalSize {
             rows: 40,
             cols: 120,
         }),
     };
-    check(&ToServer::Held(Box::new(run)));
+    check_of(Head::of_run(run(5)), &ToServer::Held(Box::new(held)));
+    let by = "of_tomorrow".into();
+    check_of(Head::of_run(run(5)), &ToServer::Pin { by });
     check(&ToServer::Ping);
     check(&ToKeeper::Pong);
 }
@@ -739,8 +696,12 @@ fn shim_messages_survive_wrong_bytes() {
     };
     check(&exited);
     check(&FromShim::Killed(step()));
+    let skipped = FromShim::Skipped {
+        name: "of_tomorrow".into(),
+    };
+    check(&skipped);
     let adoptable = WireAdoptable {
-        run: run(1),
+        versions: Versions::of_shim(),
         command: process(300),
         shim: process(2),
         init: Some(3),
@@ -763,7 +724,10 @@ fn shim_messages_survive_wrong_bytes() {
         input: true,
         notify: true,
     };
-    check(&FromShim::Adoptable(Box::new(adoptable)));
+    check_of(
+        Head::of_run(run(1)),
+        &FromShim::Adoptable(Box::new(adoptable)),
+    );
 }
 
 #[test]
@@ -783,11 +747,9 @@ fn files_survive_wrong_bytes() {
     let body = envelope::open(&bytes).expect("our own").body;
     if !add_line::<ChildImage>(0, body.expect("it is short")) {
         let read = |bytes: &[u8]| super::child::decode(bytes).ok();
-        check_bytes(&child, &bytes, read, |child| {
-            super::child::encode(child).ok()
-        });
+        assert_eq!(read(&bytes).as_ref(), Some(&child));
+        check_bytes(&bytes, read, |child| super::child::encode(child).ok());
     }
-    let answer = |answer| ToServer::Answer { seq: 1, answer };
     let record = ExitRecord {
         exit: Some(Exit::Code(7)),
         by_itself: Some(Timestamp(4)),
@@ -825,7 +787,7 @@ fn files_survive_wrong_bytes() {
         unlisted: 4,
         no_terminal: true,
     };
-    check(&answer(Answer::Signalled(signalled)));
+    check_answer(Answer::Signalled(signalled));
     let member = WireMember {
         pid: 1,
         start_ticks: 300,
@@ -839,7 +801,7 @@ fn files_survive_wrong_bytes() {
         members: vec![member],
         unlisted: 0,
     };
-    check(&answer(Answer::Listed(listing)));
+    check_answer(Answer::Listed(listing));
 }
 
 #[test]
@@ -860,22 +822,37 @@ fn long_body_travels_in_a_sealed_file() {
         unlisted: u32::MAX,
     };
     let answer = Answer::Listed(listing);
-    let message = ToServer::Answer { seq: 1, answer };
-    let (bytes, file) = encode(&message).expect("it can be encoded");
+    let message = ToServer::Answer(answer);
+    let head = Head::of_answer(1);
+    let (bytes, file) = encode(head, &message).expect("it can be encoded");
     assert_eq!(bytes.len(), envelope::HEAD_BYTES);
     let copy = || file.as_ref().expect("a file").try_clone().expect("a copy");
-    let behind = std::fs::File::open("/dev/null").expect("a file");
+    let behind = File::open("/dev/null").expect("a file");
     let mut fds = vec![copy(), behind.into()];
     let read = decode::<ToServer>(&bytes, &mut fds).expect("our own");
-    assert_eq!((read, fds.len()), (Some(message), 1));
+    let skipped = Vec::new();
+    let known = Decoded::Known {
+        head,
+        message,
+        skipped,
+    };
+    assert_eq!((read, fds.len()), (known, 1));
     // A receiver without a free descriptor for it.
     let read = decode::<ToServer>(&bytes, &mut Vec::new());
-    assert_eq!(read.expect("it is passed over"), None);
+    assert_eq!(read.expect("it is passed over"), Decoded::Lost);
     let mut shorter = bytes.clone();
     shorter[4] ^= 1;
     decode::<ToServer>(&shorter, &mut vec![copy()]).expect_err("of another length");
-    let open = tempfile::tempfile().expect("a file");
+    // The same bytes, as a file that its sender may still change.
+    let mut open = tempfile::tempfile().expect("a file");
+    let body = memfd::read(copy(), super::BODY_BYTES_MAX).expect("our own");
+    open.write_all(&body).expect("it is written");
     decode::<ToServer>(&bytes, &mut vec![open.into()]).expect_err("it is not sealed");
+    let mut too_long = bytes.clone();
+    too_long[4..8].copy_from_slice(&(64 * 1024 * 1024 + 1_u32).to_le_bytes());
+    let long =
+        File::from(memfd::sealed("long", &vec![b' '; 64 * 1024 * 1024 + 1]).expect("a file"));
+    decode::<ToServer>(&too_long, &mut vec![long.into()]).expect_err("above 64 MiB");
 }
 
 fn identity() -> RunIdentity {
@@ -901,28 +878,22 @@ fn failure() -> StartFailure {
 
 #[test]
 fn recovery_messages_survive_wrong_bytes() {
-    let recorded = || Recorded {
-        run: run(5),
+    check_request(&ToKeeper::Observe {
         identity: identity(),
         run_dir: "/r".into(),
-    };
-    check(&ToKeeper::Observe {
-        seq: 1,
-        recorded: recorded(),
     });
-    check(&ToKeeper::EndOrphan {
-        seq: 1,
-        recorded: recorded(),
+    check_request(&ToKeeper::EndOrphan {
+        identity: identity(),
+        run_dir: "/r".into(),
         plan: plan(),
     });
     let RunIdentity { command, host, .. } = identity();
-    check(&ToKeeper::KeeperSeen {
-        seq: 1,
+    let seen = ToKeeper::KeeperSeen {
         keeper: command,
         host,
-    });
-    let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::Observed(Observation {
+    };
+    check_of(Head::of_answer(1), &seen);
+    check_answer(Answer::Observed(Observation {
         host: Host::Same,
         exit_record: Some(ExitRecord::default()),
         shim: Seen::Gone,
@@ -935,23 +906,16 @@ fn recovery_messages_survive_wrong_bytes() {
         steps: vec![step()],
         stuck: Stuck::default(),
         at: Timestamp(300),
-    })));
-    check(&answer(Answer::Seen(Seen::Same)));
+    }));
+    check_answer(Answer::Seen(Seen::Same));
 }
 
 #[test]
 fn refusals_survive_wrong_bytes() {
-    check(&ToKeeper::Pause {
-        seq: 1,
-        run: run(5),
-    });
-    check(&ToKeeper::Resume {
-        seq: 1,
-        run: run(5),
-    });
-    let answer = |answer| ToServer::Answer { seq: 1, answer };
-    check(&answer(Answer::PrepareFailed(failure())));
-    check(&answer(Answer::Exhausted("x".into())));
+    check_request(&ToKeeper::Pause);
+    check_request(&ToKeeper::Resume);
+    check_answer(Answer::PrepareFailed(failure()));
+    check_answer(Answer::Exhausted("x".into()));
     for result in [
         SignalResult::Done,
         SignalResult::Gone,
@@ -962,26 +926,25 @@ fn refusals_survive_wrong_bytes() {
         SignalResult::Failed(1),
         SignalResult::UnknownRun,
     ] {
-        check(&answer(Answer::Signal(result)));
+        check_answer(Answer::Signal(result));
     }
-    check(&answer(Answer::TooWeak(Held {
+    check_answer(Answer::TooWeak(Held {
         by: Containment::Subreaper,
         gaps: vec![Gap::OwnerMayMove],
-    })));
-    check(&answer(Answer::NoInput));
-    check(&answer(Answer::OtherAttempt));
-    check(&answer(Answer::Helped(HelperEnd::Exited(Exit::Code(3)))));
-    check(&answer(Answer::Unknown));
-    let fact = |fact| reported(1, fact);
-    check(&fact(Fact::NotReleased));
-    check(&fact(Fact::Executed));
-    check(&fact(Fact::LeaderExited(Exit::Code(3))));
-    check(&fact(Fact::PauseExpired));
-    check(&fact(Fact::SignalSent {
+    }));
+    check_answer(Answer::NoInput);
+    check_answer(Answer::OtherAttempt);
+    check_answer(Answer::Helped(HelperEnd::Exited(Exit::Code(3))));
+    check_answer(Answer::Unknown);
+    check_fact(Fact::NotReleased);
+    check_fact(Fact::Executed);
+    check_fact(Fact::LeaderExited(Exit::Code(3)));
+    check_fact(Fact::PauseExpired);
+    check_fact(Fact::SignalSent {
         signal: Signal::TERM,
         targets: Some(2),
         errno: None,
-    }));
+    });
 }
 
 #[test]
@@ -996,8 +959,7 @@ fn job_messages_survive_wrong_bytes() {
         by: Containment::Subreaper,
         gaps: Vec::new(),
     };
-    check(&ToShim::Job(Box::new(Job {
-        run: run(5),
+    let job = ToShim::Job(Box::new(Job {
         run_dir: "/r".into(),
         policy: policy().into(),
         cgroup: None,
@@ -1018,7 +980,8 @@ fn job_messages_survive_wrong_bytes() {
             offset: 2048,
             half_bytes: 1024,
         }),
-    })));
+    }));
+    check_of(Head::of_run(run(5)), &job);
     check(&FromShim::Prepared {
         command,
         shim,
@@ -1028,38 +991,11 @@ fn job_messages_survive_wrong_bytes() {
     check(&FromShim::ExecFailed(failure()));
 }
 
-/// The names that a type gives to its deserializer.
-struct Kinds<'a>(&'a mut &'static [&'static str]);
-
-impl<'de> Deserializer<'de> for Kinds<'_> {
-    type Error = value::Error;
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        kinds: &'static [&'static str],
-        _visitor: V,
-    ) -> Result<V::Value, value::Error> {
-        *self.0 = kinds;
-        Err(value::Error::custom("only its names are wanted"))
-    }
-
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, value::Error> {
-        Err(value::Error::custom("no enum"))
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
-    }
-}
-
 #[test]
 fn each_kind_has_a_line() {
     fn missing<T: DeserializeOwned>(before: &str) -> Vec<&'static str> {
         let lock = include_str!("wire.lock");
-        let mut kinds: &[&str] = &[];
-        let _ = T::deserialize(Kinds(&mut kinds));
+        let kinds = kinds::<T>();
         assert!(!kinds.is_empty());
         let has_line = |kind: &&&str| lock.contains(&format!("{before}{{\"{kind}\":{{"));
         kinds
@@ -1085,13 +1021,36 @@ fn broken_messages_differ_from_unknown_kinds() {
     };
     let read =
         |bytes: &[u8]| decode::<ToKeeper>(bytes, &mut Vec::new()).map_err(|error| error.kind());
-    let later = r#"{"kind":{"of_tomorrow":{"a":[1]}},"more":1}"#;
-    assert_eq!(read(&of(0, later)), Ok(None));
-    let value = r#"{"kind":{"extend":{"seq":1,"run":"00000000000000000000000005","limits":["of_tomorrow"]}}}"#;
-    assert_eq!(read(&of(0, value)), Ok(None));
+    let later = |head: Head, is_critical: bool| Decoded::Later {
+        head,
+        name: "of_tomorrow".into(),
+        is_critical,
+    };
+    let kind =
+        r#"{"seq":7,"run":"00000000000000000000000005","kind":{"of_tomorrow":{"a":[1]}},"more":1}"#;
+    let (seq, of_run) = (Some(7), Some(run(5)));
+    let head = Head { seq, run: of_run };
+    assert_eq!(read(&of(0, kind)), Ok(later(head, false)));
+    assert_eq!(read(&of(1, kind)), Ok(later(head, true)));
+    let value = r#"{"seq":1,"kind":{"extend":{"limits":["of_tomorrow"],"time":{},"by":""}}}"#;
+    assert_eq!(read(&of(0, value)), Ok(later(Head::of_answer(1), false)));
     for broken in [
-        of(1, later),
-        of(0, r#"{"kind":{"release":{"run":5}}}"#),
+        of(0, r#"{"kind":{"stop":{"plan":5}}}"#),
+        of(0, r#"{"seq":7,"kind":{"pause":{}},"seq":7}"#),
+        of(
+            0,
+            r#"{"kind":{"of_tomorrow":{}},"kind":{"of_tomorrow":{}}}"#,
+        ),
+        of(0, r#"{"seq":1.5,"kind":{"pause":{}}}"#),
+        of(0, r#"{"kind":{"pause":{"more":18446744073709551616}}}"#),
+        of(
+            0,
+            &format!(
+                r#"{{"kind":{{"pause":{{"more":{}{}}}}}}}"#,
+                "[".repeat(62),
+                "]".repeat(62)
+            ),
+        ),
         of(0, "{}"),
         of(0, ""),
         vec![15, 0],
@@ -1099,9 +1058,15 @@ fn broken_messages_differ_from_unknown_kinds() {
     ] {
         read(&broken).expect_err(&format!("{broken:?}"));
     }
-    let mut other = of(0, later);
+    let mut other = of(0, kind);
     other[1] = 2;
     read(&other).expect_err("another form");
     let more = of(0, r#"{"kind":{"ping":{"of_tomorrow":1}},"more":1}"#);
-    assert_eq!(read(&more), Ok(Some(ToKeeper::Ping)));
+    let (head, message, skipped) = (Head::NONE, ToKeeper::Ping, Vec::new());
+    let known = Decoded::Known {
+        head,
+        message,
+        skipped,
+    };
+    assert_eq!(read(&more), Ok(known));
 }

@@ -11,18 +11,21 @@ mod envelope;
 mod golden;
 pub(crate) mod handover;
 pub(crate) mod input;
+#[cfg(test)]
+mod later;
 pub(crate) mod notes;
 pub(crate) mod policy;
+pub(crate) mod strict;
+pub(crate) mod versions;
 
 use crate::exit_slots::ExitPlace;
 use crate::values::{
-    ExtendResult, HelperEnd, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello,
-    KeeperInventory, Reaped, Recorded, SignalResult, SignalledProcesses, Upgrade, UpgradeRefusal,
-    Victim,
+    ExtendResult, Fact, HelperEnd, InputResult, InputState, InterruptWay, KeeperEvent, KeeperHello,
+    KeeperInventory, Reaped, SignalResult, SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, ProcessIdentity, RunId,
-    RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
+    RunIdentity, Signal, StartFailure, StopStep, TerminalSize, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -34,14 +37,13 @@ use kennel_linux::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
-    collections::BTreeMap,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
     time::Duration,
 };
+use versions::Versions;
 
-/// Level of the messages. It rises only where a change cannot be a new field, value or kind.
-pub(crate) const VERSION: u8 = 15;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes in a signal result or a tree listing; the others are counted.
@@ -51,75 +53,57 @@ const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Longest encoded child: argv and environment, with space for lengths and paths.
 pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Server to keeper.
+/// Server to keeper. Requests have a number, which their answer repeats; all about one run name it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToKeeper {
-    #[serde(with = "crate::object::empty")]
-    Ready,
+    /// The server serves.
+    Ready(Versions),
     /// With the child as a sealed file, and the input as another where there is one.
     Prepare(Box<PrepareRequest>),
-    Release {
-        run: RunId,
-    },
-    ShutGate {
-        run: RunId,
-    },
+    #[serde(with = "crate::object::empty")]
+    Release,
+    #[serde(with = "crate::object::empty")]
+    ShutGate,
     Stop {
-        run: RunId,
         plan: StopPlan,
     },
     /// Under this request id no second one is sent.
     Interrupt {
-        seq: u64,
-        run: RunId,
         request: Option<String>,
     },
-    Pause {
-        seq: u64,
-        run: RunId,
-    },
-    Resume {
-        seq: u64,
-        run: RunId,
-    },
-    Acknowledge {
-        run: RunId,
-    },
+    #[serde(with = "crate::object::empty")]
+    Pause,
+    #[serde(with = "crate::object::empty")]
+    Resume,
+    #[serde(with = "crate::object::empty")]
+    Acknowledge,
     Observe {
-        seq: u64,
-        recorded: Recorded,
+        identity: RunIdentity,
+        run_dir: PathBuf,
     },
     EndOrphan {
-        seq: u64,
-        recorded: Recorded,
+        identity: RunIdentity,
+        run_dir: PathBuf,
         plan: StopPlan,
     },
     KeeperSeen {
-        seq: u64,
         keeper: ProcessIdentity,
         host: HostIdentity,
     },
     Signal {
-        seq: u64,
-        run: RunId,
         signal: Signal,
         target: SignalTarget,
         request: Option<String>,
     },
-    Tree {
-        seq: u64,
-        run: RunId,
-    },
-    KeepRest {
-        run: RunId,
-    },
-    Inventory {
-        seq: u64,
-    },
+    #[serde(with = "crate::object::empty")]
+    Tree,
+    #[serde(with = "crate::object::empty")]
+    KeepRest,
+    #[serde(with = "crate::object::empty")]
+    Inventory,
     /// Ends processes, and removes empty directories.
     Reap {
-        seq: u64,
         plan: StopPlan,
         victims: Vec<Victim>,
         directories: Vec<CgroupIdentity>,
@@ -129,25 +113,18 @@ pub(crate) enum ToKeeper {
     Pong,
     /// Asks whether a signal was sent under this request id.
     WasSent {
-        seq: u64,
-        run: RunId,
         request: String,
     },
     /// Requests a server of the installed binary.
     Upgrade {
-        seq: u64,
         request: Option<String>,
     },
     /// A request to standard input.
     Input {
-        seq: u64,
-        run: RunId,
         request: input::WireInputRequest,
     },
     /// Sets the size of an attempt's terminal.
     Resize {
-        seq: u64,
-        run: RunId,
         attempt: u32,
         size: TerminalSize,
     },
@@ -156,8 +133,6 @@ pub(crate) enum ToKeeper {
     Ping,
     /// Runs a helper command in the run's tree, and ends it after this time.
     Help {
-        seq: u64,
-        run: RunId,
         argv: Vec<String>,
         timeout_ms: u64,
     },
@@ -168,8 +143,6 @@ pub(crate) enum ToKeeper {
 /// A child that the server wants made.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PrepareRequest {
-    pub(crate) seq: u64,
-    pub(crate) run: RunId,
     pub(crate) run_dir: String,
     pub(crate) policy: policy::WirePolicy,
     /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
@@ -181,8 +154,6 @@ pub(crate) struct PrepareRequest {
 /// A request to extend limits of time: at least this long from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireExtend {
-    pub(crate) seq: u64,
-    pub(crate) run: RunId,
     pub(crate) limits: Vec<Deadline>,
     pub(crate) time: Duration,
     /// Principal that requests it.
@@ -196,8 +167,15 @@ pub(crate) enum ToServer {
     /// With the listening sockets. So many runs are handed over right after it.
     Hello { held: u32, hello: Box<KeeperHello> },
     /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of its relay.
-    Answer { seq: u64, answer: Answer },
-    /// Any but [`KeeperEvent::ShimReconnected`], which the client makes of `Held`, and [`KeeperEvent::Gone`].
+    Answer(Answer),
+    /// An event of a run.
+    Report { at: Timestamp, fact: Fact },
+    /// The shim of an unreachable run is gone.
+    #[serde(with = "crate::object::empty")]
+    ShimGone,
+    /// A message about a run was critical, and had this name that the keeper does not know.
+    Pin { by: String },
+    /// Any other event that a message can be.
     Event(KeeperEvent),
     /// With the read ends of both outputs, or the descriptors of a terminal. The number in the hello follows it at
     /// once; later ones are of the unreachable runs that it lists.
@@ -213,12 +191,15 @@ pub(crate) enum ToServer {
     Rebound(u32),
 }
 
-/// Answer to a request with a `seq`.
+/// Answer to a request.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
+    /// On the host of the `Hello`.
     Prepared {
-        identity: RunIdentity,
+        command: ProcessIdentity,
+        shim: ProcessIdentity,
+        cgroup: Option<CgroupIdentity>,
         held: Held,
     },
     PrepareFailed(StartFailure),
@@ -334,12 +315,11 @@ pub(crate) enum ToShim {
 /// Job of a shim.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    pub(crate) run: RunId,
     pub(crate) run_dir: String,
     pub(crate) policy: policy::WirePolicy,
     pub(crate) cgroup: Option<CgroupIdentity>,
     pub(crate) placement: Placement,
-    /// Attributes of the command.
+    /// Attributes of the command, except for the privileges, which the policy has.
     pub(crate) attributes: kennel_linux::attributes::Attributes,
     /// Facts for the next keeper, where the run is to be adopted.
     pub(crate) keepsake: Option<adoption::WireKeepsake>,
@@ -391,6 +371,10 @@ pub(crate) enum FromShim {
     Empty {
         /// Living processes whose exits a shim does not get, where nothing else would show them.
         elsewhere: Vec<i32>,
+    },
+    /// It does not know this kind or value, and has passed over it.
+    Skipped {
+        name: String,
     },
     /// Result of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
     Killed(StopStep),
@@ -444,16 +428,72 @@ impl Message for ToServer {}
 impl Message for ToShim {}
 impl Message for FromShim {}
 
+/// Numbers beside the kind of a message, read also where its kind is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct Head {
+    /// Number of a request, and of its answer.
+    pub(crate) seq: Option<u64>,
+    /// The run that the message is about.
+    pub(crate) run: Option<RunId>,
+}
+
+impl Head {
+    /// The head of a message that is neither about one run nor a request.
+    pub(crate) const NONE: Self = Self {
+        seq: None,
+        run: None,
+    };
+
+    pub(crate) fn of_run(run: RunId) -> Self {
+        let run = Some(run);
+        Self { seq: None, run }
+    }
+
+    pub(crate) fn of_answer(seq: u64) -> Self {
+        let seq = Some(seq);
+        Self { seq, run: None }
+    }
+}
+
 /// Body of a message.
 #[derive(Serialize, Deserialize)]
 struct Body<T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<RunId>,
     kind: T,
 }
 
+/// A message as it was received.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Decoded<T> {
+    Known {
+        head: Head,
+        message: T,
+        /// Types of the elements and values in it that only a later version knows, and that are left out.
+        skipped: Vec<&'static str>,
+    },
+    /// Only a later version knows its kind, or a value in it that it is nothing without.
+    Later {
+        head: Head,
+        /// Name of the kind or value.
+        name: String,
+        is_critical: bool,
+    },
+    /// This process had no free descriptor for the file with its body.
+    Lost,
+}
+
 /// Encodes a message: its bytes and, where its body is long, a file with that, which goes before its other descriptors.
-pub(crate) fn encode<T: Message>(message: &T) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+pub(crate) fn encode<T: Message>(
+    head: Head,
+    message: &T,
+) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let Head { seq, run } = head;
     let raw = message.raw();
-    let mut bytes = envelope::seal(&Body { kind: message }, &[raw])?;
+    let kind = message;
+    let mut bytes = envelope::seal(&Body { seq, run, kind }, &[raw])?;
     let is_long = bytes.len() > MESSAGE_BYTES_MAX;
     let file = is_long.then(|| envelope::move_body(&mut bytes, raw.len()));
     Ok((bytes, file.transpose()?))
@@ -462,52 +502,53 @@ pub(crate) fn encode<T: Message>(message: &T) -> io::Result<(Vec<u8>, Option<Own
 /// Sends a message with its descriptors.
 pub(crate) fn send<T: Message>(
     socket: &impl AsFd,
+    head: Head,
     message: &T,
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let (bytes, file) = encode(message)?;
+    let (bytes, file) = encode(head, message)?;
     let all = file.iter().map(AsFd::as_fd).chain(fds.iter().copied());
     fdpass::send(socket, &bytes, &all.collect::<Vec<_>>())
 }
 
-/// Whether a kind, or a value in it, has a name that only a later version knows. A wrong type or a missing field is a
-/// broken message.
-fn is_later(error: &serde_json::Error) -> bool {
-    error.is_data() && error.to_string().starts_with("unknown variant `")
+/// Returns the name that only a later version knows, of a kind or of a value in it. A wrong type or a missing field is
+/// a broken message.
+fn later_name(error: &serde_json::Error) -> Option<String> {
+    let text = error.is_data().then(|| error.to_string())?;
+    let name = text.strip_prefix("unknown variant `")?.split('`').next()?;
+    Some(name.to_owned())
 }
 
-/// Decodes a message, of whose descriptors it takes the file with a long body. `None`: only a later version knows it,
-/// or this process had no free descriptor for that file; it is passed over.
-pub(crate) fn decode<T: Message>(bytes: &[u8], fds: &mut Vec<OwnedFd>) -> io::Result<Option<T>> {
+/// Decodes a message, of whose descriptors it takes the file with a long body.
+pub(crate) fn decode<T: Message>(bytes: &[u8], fds: &mut Vec<OwnedFd>) -> io::Result<Decoded<T>> {
     let opened = envelope::open(bytes)?;
-    let read = match opened.body {
-        Some(body) => serde_json::from_slice::<Body<T>>(body),
-        None if fds.is_empty() => return Ok(None),
+    let of_file;
+    let body: &[u8] = match opened.body {
+        Some(body) => body,
+        None if fds.is_empty() => return Ok(Decoded::Lost),
         None => {
-            let body = memfd::read(fds.remove(0), BODY_BYTES_MAX)?;
-            if body.len() != opened.len {
+            of_file = memfd::read(fds.remove(0), BODY_BYTES_MAX)?;
+            if of_file.len() != opened.len {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            serde_json::from_slice::<Body<T>>(&body)
+            &of_file
         }
     };
+    let (read, skipped) = kennel_lifecycle::with_skipped(|| strict::read::<Body<T>>(body));
     match read {
-        Ok(Body { mut kind }) => {
+        Ok(Body { seq, run, mut kind }) => {
             kind.set_raw(opened.raw);
-            Ok(Some(kind))
+            let (head, message) = (Head { seq, run }, kind);
+            Ok(Decoded::Known {
+                head,
+                message,
+                skipped,
+            })
         }
-        Err(error) if !opened.is_critical && is_later(&error) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Ok(Decoded::Later {
+            name: later_name(&error).ok_or(error)?,
+            head: serde_json::from_slice(body)?,
+            is_critical: opened.is_critical,
+        }),
     }
-}
-
-/// Returns the number of a request, also of one whose kind is not known: each has it under this name.
-pub(crate) fn seq_of(bytes: &[u8]) -> Option<u64> {
-    #[derive(Deserialize)]
-    struct Request {
-        seq: u64,
-    }
-    let body = envelope::open(bytes).ok()?.body?;
-    let body: Body<BTreeMap<String, Request>> = serde_json::from_slice(body).ok()?;
-    body.kind.into_values().next().map(|request| request.seq)
 }

@@ -24,7 +24,11 @@ pub(crate) struct WirePolicy {
 struct Parts {
     text: Arc<RawValue>,
     /// The keeper's decision for its host, where it has made one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "kennel_lifecycle::known_or_default"
+    )]
     recovery: Option<Recovery>,
 }
 

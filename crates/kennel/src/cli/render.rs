@@ -109,12 +109,16 @@ fn colour(state: pb::RunState) -> Option<Colour> {
     }
 }
 
-/// Formats the state, with what the run waits for. For a run whose node has no lease it is its last known state.
+/// Formats the state, with what the run waits for. For a run whose node has no lease it is its last known state, for a
+/// pinned one that with which its node leaves it.
 pub(crate) fn state(run: &pb::Run, now: SystemTime) -> String {
     let word = words::state(run.state());
     let node = run.other_node.as_ref().filter(|_| run.end_time.is_none());
     if node.is_some_and(|node| node.reachability() == pb::NodeReachability::Unreachable) {
         return format!("UNREACHABLE ({word})");
+    }
+    if run.pinned.is_some() {
+        return format!("PINNED ({word})");
     }
     match waits_for(run, now) {
         Some(wait) => format!("{word} ({wait})"),
@@ -156,6 +160,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
         }
     }
     view.some("stop left", run.left_stop.as_ref().map(words::left_stop));
+    view.some("pinned by", run.pinned.as_ref().map(words::pinned));
     if attempt.number > 1 || run.consecutive_restarts > 0 {
         view.line("attempt", attempt.number);
         view.line("restarts in a row", run.consecutive_restarts);

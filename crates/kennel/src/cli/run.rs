@@ -85,7 +85,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<Ex
     let shows_terminal = on_terminal && link.format.is_text() && io::stdout().is_terminal();
     // On a terminal of its own the command gets Ctrl-Z as a key.
     let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
-    if let Err(refusal) = spawned(&link.connection, &request).await {
+    if let Err(refusal) = Box::pin(spawned(&link.connection, &request)).await {
         return match forwarder.ended_by() {
             // This process ended the run before the command started; there is nothing to explain after Ctrl-C.
             Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {

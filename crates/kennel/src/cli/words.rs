@@ -56,6 +56,14 @@ pub(crate) fn consumer_state(state: pb::ConsumerState) -> String {
     bare(state.as_str_name(), "CONSUMER_STATE_")
 }
 
+/// Formats what pins a run, and since when.
+pub(super) fn pinned(pinned: &pb::PinnedRun) -> String {
+    let since = pinned
+        .since
+        .map_or_else(String::new, |since| format!(", since {since}"));
+    format!("{}{since}", pinned.by)
+}
+
 /// Describes a stop that is left for a node.
 pub(super) fn left_stop(stop: &pb::LeftStop) -> String {
     let since = stop

@@ -124,6 +124,18 @@ pub struct RunView {
     pub elsewhere: Option<Elsewhere>,
     /// The stop that is left for that node.
     pub left_stop: Option<LeftStop>,
+    /// Why no decision is taken about it here; absent: they are.
+    pub pinned: Option<Pinned>,
+}
+
+/// A run about which this version decides nothing: a later one has said something of it without which that would be
+/// wrong. It is supervised as its keeper does, and only an abort acts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// Name of the need, or of the kind of message, that is not known.
+    pub by: String,
+    /// Time since which it is pinned.
+    pub since: Timestamp,
 }
 
 impl RunView {
@@ -140,6 +152,18 @@ impl RunView {
             refusal,
             state: self.state,
         }
+    }
+
+    /// Refuses a call for a pinned run.
+    pub(crate) fn refuse_pinned(&self) -> Result<(), CallError> {
+        let Some(Pinned { by, .. }) = &self.pinned else {
+            return Ok(());
+        };
+        Err(CallError::Pinned {
+            run: self.run,
+            by: by.clone(),
+            state: self.state,
+        })
     }
 }
 

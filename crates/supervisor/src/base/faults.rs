@@ -61,7 +61,7 @@ impl From<ClientError> for CallError {
                 capability: "a keeper of this version, which a restart of the service starts"
                     .into(),
             }]),
-            ClientError::Start(_) | ClientError::TooWeak { .. } => {
+            ClientError::Start(_) | ClientError::TooWeak { .. } | ClientError::OtherLevels(_) => {
                 Self::Internal(error.to_string())
             }
         }

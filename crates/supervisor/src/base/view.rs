@@ -102,6 +102,7 @@ impl From<RunRow> for RunView {
             terminal: None,
             elsewhere: None,
             left_stop: None,
+            pinned: None,
         }
     }
 }

@@ -471,6 +471,7 @@ mod tests {
             released,
             pause: kennel_keeper::client::HeldPause::None,
             stopping: false,
+            pinned: None,
             outputs: None,
             terminal: None,
         };

@@ -158,9 +158,19 @@ impl Supervisor {
                 KeeperEvent::ShimReconnected(run) => {
                     self.shared.late_shims.set(run, LateShim::Reconnected);
                 }
+                KeeperEvent::Pinned { run, by } => {
+                    if let Some(handle) = self.shared.find(run) {
+                        handle.send(Order::Pin(by), &self.shared.background);
+                    }
+                }
                 KeeperEvent::ShimGone(run) => self.shared.late_shims.set(run, LateShim::Gone),
                 KeeperEvent::NotUpgraded(refusal) => Self::log_not_upgraded(&refusal),
                 KeeperEvent::Stray(stray) => log_stray(stray),
+                KeeperEvent::Skipped { reader, name } => {
+                    self.shared.names_skipped.fetch_add(1, Ordering::Relaxed);
+                    let reader = reader.name();
+                    tracing::warn!(reader, name, "skipped part of a message of a later version");
+                }
                 KeeperEvent::Gone => break self.keeper_lost().await,
             }
         };

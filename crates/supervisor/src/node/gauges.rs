@@ -13,7 +13,7 @@ use kennel_linux::{Room, limits};
 use opentelemetry::{KeyValue, metrics::Meter};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, PoisonError, Weak},
+    sync::{Arc, PoisonError, Weak, atomic::Ordering},
 };
 
 /// Name, unit, description, and amount; absent where it is not known.
@@ -24,7 +24,7 @@ type Gauge = (
     fn(&Shared) -> Option<u64>,
 );
 
-const GAUGES: [Gauge; 17] = [
+const GAUGES: [Gauge; 16] = [
     (
         "kennel.run.limit",
         "{run}",
@@ -120,12 +120,6 @@ const GAUGES: [Gauge; 17] = [
         |shared| shared.config.retention.node_bytes,
     ),
     (
-        "kennel.unreadable",
-        "{file}",
-        "Files of runs in the data directory that could not be read and were set aside",
-        |shared| Some(kennel_keeper::unreadable::count(&shared.config.data_dir) as u64),
-    ),
-    (
         "kennel.pty.limit",
         "{terminal}",
         "Limit of open terminals of the host, of all users",
@@ -160,6 +154,7 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     let reasons = Wait::ALL.map(Wait::name);
     let reason = |view: &RunView| view.waits_for().map(Wait::name);
     live_by(meter, Arc::downgrade(shared), waiting, reasons, reason);
+    unreadable(meter, Arc::downgrade(shared));
     for (name, unit, what, look) in GAUGES {
         let shared = Arc::downgrade(shared);
         meter
@@ -201,6 +196,27 @@ fn live_by(
             for (kind, count) in counts {
                 observer.observe(count, &[KeyValue::new(key, kind)]);
             }
+        })
+        .build();
+}
+
+/// Counts what no decoder of this version reads: files of runs that were set aside, and names in messages.
+fn unreadable(meter: &Meter, shared: Weak<Shared>) {
+    meter
+        .u64_observable_gauge("kennel.unreadable")
+        .with_unit("{item}")
+        .with_description(
+            "Files of runs that were set aside, and names in messages that were skipped",
+        )
+        .with_callback(move |observer| {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let of = |what| [KeyValue::new(names::UNREADABLE_WHAT, what)];
+            let files = kennel_keeper::unreadable::count(&shared.config.data_dir);
+            observer.observe(files as u64, &of("file"));
+            let skipped = shared.names_skipped.load(Ordering::Relaxed);
+            observer.observe(skipped, &of("wire"));
         })
         .build();
 }

@@ -463,7 +463,7 @@ pub(crate) fn answer(order: Order, live: &watch::Receiver<Live>) {
         Order::Pause(reply) | Order::Resume(reply) => {
             drop(reply.send(Err(refused())));
         }
-        Order::InputAccepted | Order::Warn(_) => {}
+        Order::InputAccepted | Order::Warn(_) | Order::Pin(_) => {}
     }
 }
 

@@ -52,7 +52,10 @@ use kennel_store::{NewRun, Store};
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize},
+    },
     time::Duration,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -146,6 +149,8 @@ pub(crate) enum Order {
     InputAccepted,
     /// A notice too: a Warning for the run's events.
     Warn(String),
+    /// A notice too: the run is pinned, by this name.
+    Pin(String),
     /// Answered when the change is durable.
     Annotate(Box<AnnotateCall>, oneshot::Sender<Result<(), CallError>>),
     /// Answered when the extension is durable.
@@ -247,6 +252,8 @@ pub(crate) struct Shared {
     pub(crate) hello: KeeperHello,
     /// Runs that the keeper may still find.
     pub(crate) late_shims: LateShims,
+    /// Number of names in messages that keeper, shims and this server did not know.
+    pub(crate) names_skipped: AtomicU64,
     pub(crate) started: kennel_lifecycle::Timestamp,
     /// Settings of the wall clock under this server and earlier ones.
     pub(crate) clock: ClockSettings,
@@ -322,6 +329,7 @@ impl Shared {
             kernel,
             record,
             late_shims: LateShims::new(&hello.late),
+            names_skipped: AtomicU64::new(0),
             hello,
             started,
             background: Background::new(serving.clone()),

@@ -170,7 +170,10 @@ impl Supervisor {
     /// Returns a run that may be written to.
     async fn writable(&self, run: RunId) -> Result<Handle, CallError> {
         match self.shared.find(run) {
-            Some(handle) if !handle.live.borrow().view.state.is_terminal() => Ok(handle),
+            Some(handle) if !handle.live.borrow().view.state.is_terminal() => {
+                handle.live.borrow().view.refuse_pinned()?;
+                Ok(handle)
+            }
             _ => {
                 let view = self.get(run).await?;
                 self.refuse_elsewhere(&view).await?;

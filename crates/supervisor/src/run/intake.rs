@@ -56,6 +56,7 @@ impl Supervisor {
         let shared = &self.shared;
         let own = std::mem::take(&mut call.spec.policy.privileges);
         call.spec.policy.privileges = own.within(&shared.config.privileges);
+        call.spec.policy.name_needs();
         let run = match call.run {
             Some(run) => accept_id(run)?,
             None => shared.next_id(),

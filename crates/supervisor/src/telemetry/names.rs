@@ -25,6 +25,8 @@ pub const RUN_ATTEMPT: &str = "kennel.run.attempt";
 pub const RUN_STATE: &str = "kennel.run.state";
 /// What a live run waits for: `ready` or `input`.
 pub const WAIT_REASON: &str = "kennel.wait.reason";
+/// What was not read: a `file` of a run, or a name in a message (`wire`).
+pub const UNREADABLE_WHAT: &str = "kennel.unreadable.what";
 /// Its outcome: `succeeded`, `failed`, `cancelled` or `lost`.
 pub const RUN_OUTCOME: &str = "kennel.run.outcome";
 /// Reason of its end, such as `aborted` or `oom_killed`.

@@ -20,7 +20,7 @@ use kennel_keeper::{
     client::{
         ChildSpec, ClientError, ExtendResult, Extended, Fact, Fate, HeldRun, HelperEnd, Holds,
         InputAnswer, InterruptWay, Interrupted, KeeperEvent, KeeperHello, KeeperInventory,
-        KeeperReport, Listing, Look, Member, Outputs, Prepared, Reaped, Recorded, Resized,
+        KeeperReport, Levels, Listing, Look, Member, Outputs, Prepared, Reaped, Recorded, Resized,
         SecondLook, Sent, SignalOutcome, SignalResult, SignalTarget, SignalledProcess,
         SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     },
@@ -127,6 +127,7 @@ impl Child {
             released: self.released,
             pause: self.pause,
             stopping: !self.stop_plans.is_empty(),
+            pinned: None,
             outputs: self
                 .outputs
                 .as_ref()
@@ -1760,6 +1761,8 @@ fn node() -> NodeId {
 
 fn hello() -> KeeperHello {
     KeeperHello {
+        speaks: Levels { min: 1, max: 1 },
+        knows: Vec::new(),
         epoch: KeeperEpoch::from_u128(2),
         version: "0.1.0".into(),
         keeper: process(10),

@@ -88,6 +88,27 @@ fn all_violations_of_a_spawn_are_reported_together() {
 }
 
 #[test]
+fn write_id_is_plain_ascii() {
+    let write = |id: &str| {
+        write_input(pb::WriteInputRequest {
+            run_id: RUN.to_owned(),
+            data: b"a".as_slice().into(),
+            write_id: id.to_owned(),
+            ..pb::WriteInputRequest::default()
+        })
+    };
+    let longest = "~".repeat(bounds::WRITE_ID_BYTES_MAX);
+    for good in ["", "w 1", "{!}", longest.as_str()] {
+        write(good).expect(good);
+    }
+    let too_long = longest + "x";
+    for bad in ["\"", "\\", "\n", "\0", "\u{7f}", "\u{e4}", &too_long] {
+        let refused = write(bad).expect_err(bad);
+        assert!(refused.message().contains("write_id"), "{refused:?}");
+    }
+}
+
+#[test]
 fn signal_needs_a_name_and_defaults_to_leader() {
     let ask = |name: &str, target: i32| {
         signal(&pb::SignalRequest {

@@ -292,6 +292,7 @@ fn live() -> RunView {
         facets: kennel_lifecycle::Facets::default(),
         elsewhere: None,
         left_stop: None,
+        pinned: None,
         terminal: None,
     }
 }

@@ -3,11 +3,10 @@
 use super::{Keeper, shims::Shim};
 use crate::{
     keeper::{
-        adoption::{Adoptable, AwaitedShim},
+        adoption::{Adoptable, AwaitedShim, Heard},
         run::Run,
     },
-    values::KeeperEvent,
-    wire::ToServer,
+    wire::{Head, ToServer},
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::pidfd::PidFd;
@@ -35,6 +34,7 @@ impl Keeper {
             at_end: false,
             is_free: false,
             is_vacated: false,
+            missing: found.missing.clone(),
         };
         self.shims.insert(token, shim);
         self.runs.insert(id, Run::adopted(found, token, self.node));
@@ -58,15 +58,17 @@ impl Keeper {
         };
         let _ = self.epoll.delete(&awaited.socket);
         let id = awaited.run;
-        if let Some(found) = awaited.hear(&self.data_dir, &self.host) {
-            self.adopt(found);
+        match awaited.hear(&self.data_dir, &self.host) {
+            Heard::Adoptable(found) => self.adopt(*found),
+            Heard::OtherLevel(awaited) => return self.await_shim(awaited),
+            Heard::Nothing => {}
         }
         let run = self.runs.get(&id).and_then(Run::held);
         let (word, outputs) = match run {
             Some((held, outputs)) => (ToServer::Held(Box::new(held)), outputs),
-            None => (ToServer::Event(KeeperEvent::ShimGone(id)), Vec::new()),
+            None => (ToServer::ShimGone, Vec::new()),
         };
-        self.send(&word, outputs);
+        self.send(Head::of_run(id), &word, outputs);
     }
 
     /// Stops to wait for this run's shim: the run is being ended.

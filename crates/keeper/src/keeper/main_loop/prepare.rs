@@ -8,9 +8,9 @@ use crate::{
         run::{Outputs, Parts, Run, RunInput, RunNotices, is_exhaustion},
     },
     notify_place::NotifyPlace,
-    wire::{self, Answer, Job, PrepareRequest, ToShim, adoption::WireKeepsake},
+    wire::{self, Answer, Head, Job, PrepareRequest, ToShim, adoption::WireKeepsake},
 };
-use kennel_lifecycle::{Held, Policy, Recovery, StartFailure, StartStage, TerminalSize};
+use kennel_lifecycle::{Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize};
 use kennel_linux::{
     attributes::{Attributes, PrivatePlaces},
     cgroup_limits, clock, crash_point, fdpass,
@@ -72,7 +72,13 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 }
 
 impl Keeper {
-    pub(super) fn prepare(&mut self, mut request: PrepareRequest, fds: Vec<OwnedFd>) {
+    pub(super) fn prepare(
+        &mut self,
+        seq: u64,
+        run: RunId,
+        mut request: PrepareRequest,
+        fds: Vec<OwnedFd>,
+    ) {
         crash_point!("keeper.prepare");
         // From here on no process of the run checks again what this host can do.
         let recovery = request
@@ -80,15 +86,14 @@ impl Keeper {
             .recovery()
             .on_host(self.sockets.can_be_made());
         request.policy.decide(recovery);
-        let seq = request.seq;
-        if !request.policy.is_whole {
+        if !request.policy.is_whole || request.policy.unknown_need().is_some() {
             return self.answer(seq, Answer::Unknown);
         }
-        let prepared = match self.runs.get(&request.run) {
+        let prepared = match self.runs.get(&run) {
             None => {
                 let run_dir = Path::new(&request.run_dir);
-                let place = NotifyPlace::of(self.node, request.run, run_dir, &request.policy);
-                let handed_out = self.hand_out(request, fds, place.clone());
+                let place = NotifyPlace::of(self.node, run, run_dir, &request.policy);
+                let handed_out = self.hand_out((seq, run), request, fds, place.clone());
                 // What a refused run has left.
                 handed_out.inspect_err(|_| place.remove())
             }
@@ -110,6 +115,7 @@ impl Keeper {
 
     fn hand_out(
         &mut self,
+        (seq, id): (u64, RunId),
         request: PrepareRequest,
         fds: Vec<OwnedFd>,
         place: NotifyPlace,
@@ -126,7 +132,7 @@ impl Keeper {
         let outlives = request.policy.recovery() == Recovery::Adopt;
         // Opened before the group is made, which a failure would leave behind.
         let notices = RunNotices::open(&request.policy, place, outlives)?;
-        let group = self.groups.create(request.run);
+        let group = self.groups.create(id);
         crash_point!("keeper.group_made");
         let limited = hold(&group, &request.policy);
         let held = Held::on(
@@ -157,10 +163,17 @@ impl Keeper {
             // Watched first: a shim with a job may write to its slot, which is free again after a failure.
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
-            self.give(&request, &held, group.as_ref(), (&warm.socket, slot), files)
-                .inspect_err(|_| {
-                    let _ = self.epoll.delete(&warm.socket);
-                })?;
+            self.give(
+                id,
+                &request,
+                &held,
+                group.as_ref(),
+                (&warm.socket, slot),
+                files,
+            )
+            .inspect_err(|_| {
+                let _ = self.epoll.delete(&warm.socket);
+            })?;
             Ok(warm)
         });
         let group = group.map(|group| group.identity);
@@ -170,7 +183,7 @@ impl Keeper {
                 // The shim got no job, and exits with its socket.
                 self.exits.never_used(self.next_shim);
                 self.leftovers.add(group, clock::boot_ms());
-                self.sockets.remove(request.run);
+                self.sockets.remove(id);
                 return Err(error.into());
             }
         };
@@ -182,15 +195,16 @@ impl Keeper {
             Shim {
                 pid: warm.pid,
                 socket: warm.socket,
-                run: request.run,
+                run: id,
                 foreign: None,
                 at_end: false,
                 is_free: false,
                 is_vacated: false,
+                missing: Vec::new(),
             },
         );
         let parts = Parts {
-            id: request.run,
+            id,
             shim: token,
             policy: request.policy,
             run_dir: request.run_dir.into(),
@@ -201,9 +215,9 @@ impl Keeper {
             notices,
             counting: self.groups.counting(),
         };
-        let run = Run::wanted(parts, request.seq, gate.1);
-        self.runs.insert(request.run, run);
-        self.exit_slot_of.insert(request.run, token);
+        let run = Run::wanted(parts, seq, gate.1);
+        self.runs.insert(id, run);
+        self.exit_slot_of.insert(id, token);
         crash_point!("keeper.job_given");
         Ok(())
     }
@@ -222,6 +236,7 @@ impl Keeper {
 
     fn give(
         &self,
+        id: RunId,
         request: &PrepareRequest,
         held: &Held,
         group: Option<&Group>,
@@ -229,9 +244,7 @@ impl Keeper {
         (child, gate, streams, notices): (&OwnedFd, &OwnedFd, &Streams, Option<&RunNotices>),
     ) -> io::Result<()> {
         let outlives = request.policy.recovery() == Recovery::Adopt;
-        let listener = outlives
-            .then(|| self.sockets.make(request.run))
-            .transpose()?;
+        let listener = outlives.then(|| self.sockets.make(id)).transpose()?;
         let keepsake = outlives.then(|| WireKeepsake {
             held: held.clone(),
             host: self.host.clone(),
@@ -239,7 +252,6 @@ impl Keeper {
         let input = streams.input.as_ref().and_then(RunInput::for_shim);
         let notify = notices.and_then(RunNotices::for_shim);
         let job = ToShim::Job(Box::new(Job {
-            run: request.run,
             run_dir: request.run_dir.clone(),
             policy: request.policy.clone(),
             cgroup: group.map(|group| group.identity.clone()),
@@ -266,7 +278,7 @@ impl Keeper {
         fds.extend(input);
         fds.extend(notify);
         fds.extend(group.map(|group| group.dir.as_fd()));
-        wire::send(shim, &job, &fds)
+        wire::send(shim, Head::of_run(id), &job, &fds)
     }
 }
 

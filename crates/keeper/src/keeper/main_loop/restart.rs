@@ -3,13 +3,11 @@
 //! Runs continue meanwhile, with their ladders, deadlines and pauses. Only where no server comes for too long are they
 //! ended: `orphan_clock` counts that time.
 
-use super::{
-    Keeper, LISTENING_CHECK_MS, SERVER, ending::millis, orphan_clock::OrphanClock, report,
-};
+use super::{Keeper, LISTENING_CHECK_MS, SERVER, ending::millis, orphan_clock::OrphanClock};
 use crate::{
     keeper::{run::Run, server::Server, serving::Serving as ServingLock},
     values::{FormerServer, KeeperHello},
-    wire::ToServer,
+    wire::{Head, ToServer},
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::crash_point;
@@ -266,9 +264,13 @@ impl Keeper {
     pub(super) fn hand_over(&mut self) {
         let mut runs: Vec<&Run> = self.runs.values().collect();
         runs.sort_unstable_by_key(|run| run.id);
-        let held = runs.iter().filter_map(|run| run.held());
-        let held = held.map(|(held, outputs)| (ToServer::Held(Box::new(held)), outputs));
+        let held = runs.iter().filter_map(|run| {
+            let (held, outputs) = run.held()?;
+            let message = ToServer::Held(Box::new(held));
+            Some((Head::of_run(run.id), message, outputs))
+        });
         let held: Vec<_> = held.collect();
+        self.skipped.clear();
         let hello = ToServer::Hello {
             held: u32::try_from(held.len()).unwrap_or(u32::MAX),
             hello: Box::new(KeeperHello {
@@ -280,11 +282,16 @@ impl Keeper {
             }),
         };
         let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));
-        let mut messages = vec![(hello, sockets.collect())];
+        let mut messages = vec![(Head::NONE, hello, sockets.collect())];
         messages.extend(held);
         for run in runs {
             let kept = run.kept().cloned();
-            messages.extend(kept.map(|(at, fact)| (report(run.id, at, fact), Vec::new())));
+            let id = run.id;
+            messages.extend(
+                kept.map(|(at, fact)| {
+                    (Head::of_run(id), ToServer::Report { at, fact }, Vec::new())
+                }),
+            );
         }
         self.server.hand_over(messages);
     }
@@ -304,7 +311,7 @@ impl Keeper {
             if let Ok(true) = self.listening[index].bind_again() {
                 let socket = Rc::clone(&self.listening[index].socket);
                 let number = u32::try_from(index).unwrap_or(u32::MAX);
-                self.send(&ToServer::Rebound(number), vec![socket]);
+                self.send(Head::NONE, &ToServer::Rebound(number), vec![socket]);
             }
         }
     }

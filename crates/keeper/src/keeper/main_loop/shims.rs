@@ -3,8 +3,8 @@
 use super::Keeper;
 use crate::{
     keeper::{pool::Warm, run::Run, stray},
-    values::KeeperEvent,
-    wire::{self, FromShim},
+    values::{KeeperEvent, SkippedBy},
+    wire::{self, Decoded, FromShim, Head, ToServer, ToShim, versions},
 };
 use kennel_lifecycle::{Exit, RunId};
 use kennel_linux::{
@@ -35,6 +35,22 @@ pub(super) struct Shim {
     pub(super) is_free: bool,
     /// The control group of its run is removed: no process was in it.
     pub(super) is_vacated: bool,
+    /// Kinds of messages that it does not know; none where it is of this binary.
+    pub(super) missing: Vec<&'static str>,
+}
+
+impl Shim {
+    /// Sends a message. A shim that cannot be notified is gone or will be: its end of file comes next. Returns the name
+    /// of the kind if the shim does not know it.
+    pub(super) fn send(&self, message: &ToShim) -> Option<String> {
+        let kind = (!self.missing.is_empty()).then(|| versions::kind_of(message));
+        let missing = |kind: &String| self.missing.iter().any(|name| name == kind);
+        let unknown = kind.flatten().filter(missing);
+        if unknown.is_none() {
+            let _ = wire::send(&self.socket, Head::NONE, message, &[]);
+        }
+        unknown
+    }
 }
 
 /// Extent to which the messages of a shim are read.
@@ -79,10 +95,31 @@ impl Keeper {
             match fdpass::receive(&shim.socket) {
                 Ok(Received::Message(bytes, mut fds)) => {
                     let word = match wire::decode::<FromShim>(&bytes, &mut fds) {
-                        Ok(Some(word)) => word,
-                        // Of a shim of a later version.
-                        Ok(None) => continue,
+                        Ok(Decoded::Known {
+                            message, skipped, ..
+                        }) => {
+                            for name in skipped {
+                                self.report_skipped(SkippedBy::Keeper, name);
+                            }
+                            message
+                        }
+                        Ok(Decoded::Later {
+                            name, is_critical, ..
+                        }) => {
+                            self.report_skipped(SkippedBy::Keeper, &name);
+                            if is_critical {
+                                self.pin(id, token, name);
+                            }
+                            continue;
+                        }
+                        Ok(Decoded::Lost) => continue,
                         Err(_) => break true,
+                    };
+                    if let FromShim::Skipped { name } = &word {
+                        self.report_skipped(SkippedBy::Shim, name);
+                    }
+                    let Some(shim) = self.shims.get_mut(&token) else {
+                        return;
                     };
                     let is_all = until == Until::Answered && !has_more(&word);
                     shim.is_free |= word == FromShim::Free;
@@ -109,6 +146,14 @@ impl Keeper {
         }
         self.touch(id, now);
         self.take_back(token);
+    }
+
+    /// Pins a run whose shim has sent what the server must not go on without.
+    fn pin(&mut self, id: RunId, shim: u64, by: String) {
+        if let Some(run) = self.runs.get_mut(&id).filter(has(shim)) {
+            run.pinned.get_or_insert_with(|| by.clone());
+            self.send(Head::of_run(id), &ToServer::Pin { by }, Vec::new());
+        }
     }
 
     /// Takes back a shim that is free and whose run is forgotten: its end is on record, and no recovery looks for this
@@ -263,5 +308,35 @@ impl Keeper {
             run.leader_reaped(exit, now);
             self.touch(id, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_shim_gets_only_kinds_it_knows() {
+        let (socket, theirs) = fdpass::pair().expect("a pair");
+        let shim = Shim {
+            pid: 1,
+            socket,
+            run: RunId::from_u128(1),
+            foreign: None,
+            at_end: false,
+            is_free: false,
+            is_vacated: false,
+            missing: vec!["leave"],
+        };
+        assert_eq!(shim.send(&ToShim::Leave), Some("leave".to_owned()));
+        assert_eq!(shim.send(&ToShim::Discard), None);
+        let Ok(Received::Message(bytes, mut fds)) = fdpass::receive(&theirs) else {
+            panic!("a message is there");
+        };
+        let read = wire::decode::<ToShim>(&bytes, &mut fds).expect("our own");
+        let Decoded::Known { message, .. } = read else {
+            panic!("it is known");
+        };
+        assert_eq!(message, ToShim::Discard);
     }
 }

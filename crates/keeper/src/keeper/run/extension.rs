@@ -11,9 +11,9 @@ use std::time::Duration;
 
 impl Run {
     /// Extends limits for a caller: all that are named, or none. The shim learns it before the caller does.
-    pub(in crate::keeper) fn extend(&mut self, request: &WireExtend, now: u64) {
+    pub(in crate::keeper) fn extend(&mut self, seq: u64, request: &WireExtend, now: u64) {
         let result = self.extend_all(request, now);
-        self.answer(request.seq, Answer::Extended(result));
+        self.answer(seq, Answer::Extended(result));
     }
 
     fn extend_all(&mut self, request: &WireExtend, now: u64) -> ExtendResult {

@@ -83,13 +83,13 @@ impl Run {
             Stage::Preparing { .. } | Stage::AtGate | Stage::NotReleased
         );
         let held = WireHeldRun {
-            run: self.id,
             identity: identity.clone(),
             held: self.held.clone(),
             policy: self.policy.clone(),
             released,
             pause: self.pause.held(),
             stopping: self.ladder.is_some(),
+            pinned: self.pinned.clone(),
             terminal,
         };
         Some((held, outputs.collect()))

@@ -73,8 +73,8 @@ impl Run {
                 self.deferred.push(word);
                 self.hear_deferred(now);
             }
-            // The first was handled at the reconnect socket; the second is not about the run.
-            FromShim::Adoptable(_) | FromShim::Free => {}
+            // The first was handled at the reconnect socket; the others are not about the run.
+            FromShim::Adoptable(_) | FromShim::Free | FromShim::Skipped { .. } => {}
             FromShim::Helped { id, end } => self.helped(id, end),
         }
     }
@@ -149,7 +149,9 @@ impl Run {
             }),
         });
         let answer = Answer::Prepared {
-            identity: identity.clone(),
+            command: identity.command,
+            shim: identity.shim,
+            cgroup: identity.cgroup.clone(),
             held: self.held.clone(),
         };
         self.identity = Some(identity);

@@ -109,13 +109,11 @@ fn limited(dir: &Path, child: &Sleeper) -> Run {
 
 fn extend(run: &mut Run, limit: Deadline, seconds: u64, now: u64) -> ExtendResult {
     let request = WireExtend {
-        seq: 7,
-        run: run.id,
         limits: vec![limit],
         time: Duration::from_secs(seconds),
         by: "x".to_owned(),
     };
-    run.extend(&request, now);
+    run.extend(7, &request, now);
     match run.outgoing.last() {
         Some(RunMessage::Answer(7, Answer::Extended(result), _)) => *result,
         _ => panic!("no answer"),

@@ -43,6 +43,16 @@ pub enum CallError {
         /// State of the run.
         state: RunState,
     },
+    /// This version does not know what a later one has said of the run.
+    #[error("run {run} is pinned: this version does not know {by:?}, and only an abort acts")]
+    Pinned {
+        /// Id of the run.
+        run: RunId,
+        /// Name of the need or kind.
+        by: String,
+        /// State of the run.
+        state: RunState,
+    },
     /// The executable was not found.
     #[error("command {command:?} was not found")]
     CommandNotFound {

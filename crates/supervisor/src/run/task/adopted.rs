@@ -54,6 +54,9 @@ impl RunTask {
                 .push(format!("this run has no control group: {why}"));
         }
         task.terminal = held.terminal;
+        if let Some(by) = &held.pinned {
+            task.pin(by.clone());
+        }
         // Its server may have died before it recorded the size.
         if record.recorded && !ended && record.terminal != held.terminal {
             task.note_terminal_size();
@@ -132,6 +135,7 @@ impl RunTask {
             held: row.new.held.clone().or(self.new.held.take()),
             ..row.new
         };
+        self.pin_by_needs();
         if row.outcome.is_some() {
             tracing::warn!(run_id = %self.run, "the row of this run was closed already");
         }

@@ -414,6 +414,10 @@ impl RunTask {
                 drop(reply.send(Err(none())));
             }
             Order::InputAccepted | Order::Warn(_) => {}
+            Order::Pin(by) => {
+                self.pin(by);
+                self.publish_view();
+            }
             Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Signal(_, reply) => drop(reply.send(Err(none()))),
         }

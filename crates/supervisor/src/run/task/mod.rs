@@ -13,6 +13,7 @@ mod notified;
 mod orders;
 mod parent;
 mod perform;
+mod pinned;
 mod publish;
 mod reports;
 mod rules;
@@ -22,7 +23,7 @@ mod terminal;
 
 use crate::{
     base::{
-        calls::CallError,
+        calls::{CallError, Pinned},
         clock,
         view::{Live, StartAnswer},
     },
@@ -128,6 +129,8 @@ pub(crate) struct RunTask {
     spans: RunSpans,
     /// Its row, where that has another end than this task was to write.
     closed_row: Option<Box<RunRow>>,
+    /// Why this task takes no decision.
+    pinned: Option<Pinned>,
 }
 
 /// State of the run's directory.
@@ -221,7 +224,7 @@ impl RunTask {
         let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
         let (rule_sender, rule_steps) = mpsc::channel(STEPS_QUEUED_MAX);
         let spans = RunSpans::new(&shared.config.telemetry, &new);
-        Self {
+        let mut task = Self {
             run: new.run,
             shared,
             machine,
@@ -262,7 +265,10 @@ impl RunTask {
             parent: ParentWatch::default(),
             spans,
             closed_row: None,
-        }
+            pinned: None,
+        };
+        task.pin_by_needs();
+        task
     }
 
     /// Runs the run to its end. In a box, as below: a future stores what it is given by value twice.
@@ -344,10 +350,12 @@ impl RunTask {
         let has_ended = waits_for_store || self.waits_for_disk();
         let finishing = self.output.as_ref().is_some_and(Output::is_finishing);
         let holds = self.output.as_ref().is_some_and(Output::holds);
+        let decides = self.pinned.is_none();
         let limits = self.inactive_at().into_iter().chain(self.rules_due());
-        let limit_at = limits.min();
+        let limit_at = limits.filter(|_| decides).min();
         let reads_on = flows && !holds && !self.is_left();
-        let parent = self.stop_with_parent().map(|(parent, _)| parent);
+        let parent = self.stop_with_parent().filter(|_| decides);
+        let parent = parent.map(|(parent, _)| parent);
         let (shared, watch) = (&self.shared, &mut self.parent);
         let attempt_due = async {
             due(self.attempts.due()).await;
@@ -366,7 +374,7 @@ impl RunTask {
             () = due(self.stop_due) => Wake::StopDue,
             () = parent_ended => Wake::ParentEnded,
             () = due(self.running_due) => Wake::RunningDue,
-            turn = attempt_due, if !self.shared.serving.is_leaving() => Wake::AttemptDue(turn),
+            turn = attempt_due, if decides && !self.shared.serving.is_leaving() => Wake::AttemptDue(turn),
             () = self.shared.serving.until_keeper_lost(), if !reads_on => Wake::KeeperLost,
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             // After orders: a run is aborted although its rules have many results.

@@ -32,6 +32,9 @@ impl RunTask {
         let Some(order) = self.within_bound(order) else {
             return;
         };
+        let Some(order) = self.unless_pinned(order) else {
+            return;
+        };
         if self.attempts.due().is_some() {
             return self.order_between(order);
         }
@@ -50,6 +53,10 @@ impl RunTask {
             Order::Resize(call, reply) => self.resize(call, reply),
             Order::InputAccepted => self.silence.break_off(),
             Order::Warn(message) => self.note(&Entry::Warning { message }),
+            Order::Pin(by) => {
+                self.pin(by);
+                self.publish_view();
+            }
             Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Extend(call, reply) => self.extend(call, reply),
             Order::Pause(reply) => match self.machine.phase() {
@@ -88,6 +95,9 @@ impl RunTask {
 
     /// Has the run stopped where it has reached a limit at which its spec demands that.
     pub(super) fn keep_limit(&mut self) {
+        if self.pinned.is_some() {
+            return;
+        }
         let Some(reason) = self.limit_reached() else {
             return;
         };
@@ -103,6 +113,9 @@ impl RunTask {
 
     /// A stop that no caller has asked for.
     pub(super) fn stop_unasked(&mut self, order: StopOrder) {
+        if self.pinned.is_some() {
+            return;
+        }
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }

@@ -103,6 +103,7 @@ impl RunTask {
             set_copy(&mut view.facets, self.facets.shown()),
             set(&mut view.elsewhere, None),
             set(&mut view.left_stop, None),
+            set_copy(&mut view.pinned, &self.pinned),
         ];
         changes.contains(&true)
     }
@@ -112,7 +113,7 @@ impl RunTask {
         matches!(self.machine.phase(), Phase::Closed(_)) && self.attempts.has_next_attempt()
     }
 
-    fn state(&self) -> RunState {
+    pub(super) fn state(&self) -> RunState {
         if self.waits() {
             RunState::Backoff
         } else {

@@ -194,7 +194,9 @@ impl RunTask {
                         self.refuse(self.no_room(what));
                         prepare_failure()
                     }
-                    error @ (ClientError::NoPty(_) | ClientError::KeeperOlder) => {
+                    error @ (ClientError::NoPty(_)
+                    | ClientError::KeeperOlder
+                    | ClientError::OtherLevels(_)) => {
                         self.refuse(error.into());
                         prepare_failure()
                     }

@@ -114,6 +114,30 @@ fn text_of_callers_is_escaped_for_terminals() {
 }
 
 #[test]
+fn pinned_run_says_by_what() {
+    let run = pb::Run {
+        state: pb::RunState::Running.into(),
+        pinned: Some(pb::PinnedRun {
+            by: "of_\x1btomorrow".into(),
+            since: None,
+        }),
+        ..pb::Run::default()
+    };
+    let now = std::time::SystemTime::UNIX_EPOCH;
+    assert_eq!(crate::cli::render::state(&run, now), "PINNED (RUNNING)");
+    let line = answer(&Records {
+        run,
+        ..Records::default()
+    })
+    .line;
+    assert!(
+        line.contains("It is pinned") && line.contains("only Abort acts"),
+        "{line}"
+    );
+    assert!(!line.chars().any(char::is_control), "{line}");
+}
+
+#[test]
 fn unreachable_node_leaves_last_state_and_stop() {
     let run = pb::Run {
         state: pb::RunState::Running.into(),

@@ -1,0 +1,56 @@
+//! Pinned runs: a later version has said something of the run that this one does not know, and without which it would
+//! decide wrongly. The keeper supervises it on; this task begins no attempt, keeps no limit, and obeys an abort alone.
+
+use super::RunTask;
+use crate::{
+    base::{
+        calls::{CallError, Pinned},
+        clock,
+    },
+    registry::Order,
+};
+
+impl RunTask {
+    /// Pins the run where its policy has a need that this version does not know.
+    pub(super) fn pin_by_needs(&mut self) {
+        if let Some(need) = self.new.policy().unknown_need() {
+            self.pin(need.to_owned());
+        }
+    }
+
+    /// Pins the run, once.
+    pub(super) fn pin(&mut self, by: String) {
+        if self.pinned.is_some() {
+            return;
+        }
+        tracing::error!(run_id = %self.run, by, "run is pinned by a later version: only an abort acts");
+        let since = clock::now();
+        self.pinned = Some(Pinned { by, since });
+    }
+
+    /// Refuses an order that a pinned run does not take.
+    pub(super) fn unless_pinned(&mut self, order: Order) -> Option<Order> {
+        let Some(Pinned { by, .. }) = &self.pinned else {
+            return Some(order);
+        };
+        let refused = CallError::Pinned {
+            run: self.run,
+            by: by.clone(),
+            state: self.state(),
+        };
+        // A caller that is gone needs no answer.
+        match order {
+            order @ (Order::Stop(..) | Order::InputAccepted | Order::Warn(_) | Order::Pin(_)) => {
+                return Some(order);
+            }
+            Order::Restart(_, reply) => drop(reply.send(Err(refused))),
+            Order::Interrupt(_, reply) => drop(reply.send(Err(refused))),
+            Order::Signal(_, reply) => drop(reply.send(Err(refused))),
+            Order::Resize(_, reply) | Order::Annotate(_, reply) | Order::Extend(_, reply) => {
+                drop(reply.send(Err(refused)));
+            }
+            Order::Pause(reply) | Order::Resume(reply) => drop(reply.send(Err(refused))),
+        }
+        None
+    }
+}
