@@ -26,7 +26,7 @@ CREATE TABLE nodes (
     address               TEXT NOT NULL,
     -- When the node's keeper took or renewed its lease, by the clock of the database.
     heard_us              INTEGER NOT NULL,
-    -- How long the lease lasts from then on; 0: it was given up.
+    -- How long the lease lasts from then on; 0: it was given up without an open run, or the node is forgotten.
     lease_us              INTEGER NOT NULL CHECK (lease_us >= 0),
     -- When an operator has forgotten it, with its open runs; NULL: it was not, or is back.
     forgotten_us          INTEGER,

@@ -3,7 +3,12 @@
 use kennel_proto::pb::{self, AbortWait, NodeReachability, RunState};
 use kennel_tests::{
     Kennel, PATIENCE, RunExt, SpecExt, cases, complaint, eventually, eventually_async,
-    fleet::ThreeNodes, kennel::kill_exactly, must, procfs::Proc, sh, shell::run_to_end,
+    fleet::ThreeNodes,
+    kennel::kill_exactly,
+    must,
+    procfs::Proc,
+    sh,
+    shell::{run_to_end, text},
 };
 use nix::sys::signal::Signal;
 use tonic::Code;
@@ -12,6 +17,7 @@ cases! {
     fn forgotten_nodes(mut ThreeNodes::start().await);
     runs_of_forgotten_node_are_lost_by_decision,
     halted_node_ends_its_forgotten_runs,
+    stopped_node_leaves_and_comes_back,
 }
 
 /// Forgets a node through another one, repeated while it is refused.
@@ -43,12 +49,14 @@ async fn runs_of_forgotten_node_are_lost_by_decision(nodes: &mut ThreeNodes) {
 
     let request = || pb::ForgetNodeRequest {
         node: "one".to_owned(),
+        remove: false,
     };
     let refused = there.admin.forget_node(request()).await;
     let refused = refused.expect_err("it has a lease");
     assert_eq!(complaint(&refused).reason, "NODE_HAS_LEASE");
     let unknown = pb::ForgetNodeRequest {
         node: "four".to_owned(),
+        remove: false,
     };
     let unknown = there.admin.forget_node(unknown).await;
     assert_eq!(unknown.expect_err("there is none").code(), Code::NotFound);
@@ -93,6 +101,63 @@ async fn runs_of_forgotten_node_are_lost_by_decision(nodes: &mut ThreeNodes) {
     kennel_tests::Footprint::of_id(&lives)
         .until_nothing_is_left()
         .await;
+}
+
+/// Returns the names that the list of nodes has.
+async fn listed(by: &Kennel) -> Vec<String> {
+    let nodes = run_to_end(by.cli(&["nodes", "-o", "name"]), PATIENCE).await;
+    let mut names: Vec<String> = text(&nodes).lines().map(str::to_owned).collect();
+    names.sort_unstable();
+    names
+}
+
+async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
+    nodes.see_each_other().await;
+    let ThreeNodes {
+        postgres,
+        two,
+        three,
+        ..
+    } = nodes;
+    let id = must("spawn", three.client().await.spawn(sh("exit 3")).await).run_id;
+    must("wait", three.client().await.ended(&id).await);
+    three.terminate(PATIENCE).await;
+    assert_eq!(listed(two).await, ["one", "two"]);
+    let unknown = run_to_end(
+        two.cli(&["spawn", "--node", "three", "--", "true"]),
+        PATIENCE,
+    )
+    .await;
+    assert!(
+        String::from_utf8_lossy(&unknown.stderr).contains("no node of this database"),
+        "{unknown:?}"
+    );
+    // Its run is there, with the name of its node: the row stays while a run refers to it.
+    let run = must("get", two.client().await.get(&id).await);
+    let node = run.other_node.expect("it is another node's");
+    assert_eq!(
+        (run.state, node.node_name.as_str()),
+        (RunState::Failed.into(), "three")
+    );
+    // A node of the same name, with a data directory of its own, is the one of that name, and goes without a trace.
+    let mut replaced = ThreeNodes::node(postgres, "three").await;
+    let words = ["run", "--node", "three", "--", "echo", "new"];
+    let new = run_to_end(two.cli(&words), PATIENCE).await;
+    assert_eq!(text(&new), "new", "{new:?}");
+    replaced.terminate(PATIENCE).await;
+    three.restart().await;
+    assert_eq!(listed(two).await, ["one", "three", "two"]);
+    must("spawn", three.client().await.spawn(sh("true")).await);
+    // Removed by its id, whatever refers to it.
+    let rows = async || postgres.psql("SELECT count(*) FROM nodes").await;
+    assert_eq!(rows().await.trim(), "4");
+    let ended = postgres
+        .psql("SELECT node FROM nodes WHERE lease_us = 0")
+        .await;
+    let words = ["node", "forget", "--remove", ended.trim()];
+    let removed = run_to_end(two.cli(&words), PATIENCE).await;
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(rows().await.trim(), "3");
 }
 
 async fn halted_node_ends_its_forgotten_runs(nodes: &mut ThreeNodes) {

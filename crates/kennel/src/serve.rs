@@ -127,6 +127,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     let scraped_at = flags.telemetry.resolve(here)?.scraped_at;
     flags.log_format(here)?;
     flags.node_lease(here)?;
+    flags.node_retention(here)?;
     flags.restrict_runs(here)?;
     flags.forbid_api_access(here)?;
     flags.default_grace(here)?;

@@ -77,6 +77,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
             node_name: config.node_name.clone().unwrap_or_else(host_name),
             address: config.advertise.clone(),
             lease: flags.node_lease(here)?,
+            node_retention: flags.node_retention(here)?,
             data_dir: config.data_dir.clone(),
             server_env: here.env.clone().into_iter().collect(),
             inherit: flags.inherit(here)?,

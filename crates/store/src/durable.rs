@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store, StoreError,
-    StoredNode, WithOutput,
+    ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow, Store,
+    StoreError, StoredNode, WithOutput,
     consumer::{self, ConsumerWrite},
     json,
     node::StopWrite,
@@ -196,6 +196,11 @@ impl<R: Reader> Store for Durable<R> {
             Answer::Generation(generation) => Ok(generation),
             Answer::Written | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
+    }
+
+    async fn remove_nodes(&self, which: NodeRemoval) -> Result<bool, StoreError> {
+        let answer = self.writer.write(Write::RemoveNodes(which)).await?;
+        Ok(answer == Answer::Written)
     }
 
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {

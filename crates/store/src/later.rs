@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, OpenError, Opening, PageStart, Rest, RunRow, Store,
-    StoreError, StoreUrl, StoredNode, WithOutput, open,
+    ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, OpenError, Opening, PageStart, Rest,
+    RunRow, Store, StoreError, StoreUrl, StoredNode, WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -154,6 +154,10 @@ impl Store for Later {
         keeper_epoch: KeeperEpoch,
     ) -> Result<i64, StoreError> {
         self.inner().await?.forget_node(node, keeper_epoch).await
+    }
+
+    async fn remove_nodes(&self, which: NodeRemoval) -> Result<bool, StoreError> {
+        self.inner().await?.remove_nodes(which).await
     }
 
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {

@@ -37,7 +37,7 @@ pub use life::{Life, StoredNode};
 pub use list::{
     EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
 };
-pub use node::{EpochRow, LeftStop, NodeRow, Opening};
+pub use node::{EpochRow, LeftStop, NodeRemoval, NodeRow, Opening};
 pub use open::{OpenError, migrate, open, open_with};
 pub use record_bytes::{ROW_BYTES, row_bytes};
 pub use schema::{Contract, MIGRATIONS, Migration, SchemaState};
@@ -399,7 +399,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn forget_node(&self, node: NodeId, keeper_epoch: KeeperEpoch)
     -> Result<i64, StoreError>;
 
-    /// Returns the existing ones of these nodes; `None`: all.
+    /// Removes nodes, some at a time; whether some were. A node that comes back later is a new row, with a generation
+    /// above the one that it had.
+    async fn remove_nodes(&self, which: NodeRemoval) -> Result<bool, StoreError>;
+
+    /// Returns the existing ones of these nodes; `None`: all but those that have ended, which gave their lease up and
+    /// were not forgotten.
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError>;
 
     /// Returns keepers of the node that have open rows, or its lease. Valid in every life.

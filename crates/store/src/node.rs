@@ -39,6 +39,39 @@ pub struct Opening {
     pub now: Timestamp,
 }
 
+/// Nodes whose rows are removed, with their keepers, consumers and left stops. None of them has an open run, or a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeRemoval {
+    /// Those that have had no lease for this long.
+    WithoutLeaseFor {
+        /// Time since the end of the lease.
+        time: Duration,
+        /// The node of the server that asks, which stays.
+        own: NodeId,
+    },
+    /// This one.
+    Node(NodeId),
+    /// This one, if it has given its lease up and no run, consumer or left stop refers to it.
+    Unused(NodeId),
+}
+
+impl NodeRemoval {
+    pub(crate) fn node(&self) -> NodeId {
+        match self {
+            Self::WithoutLeaseFor { own: node, .. } | Self::Node(node) | Self::Unused(node) => {
+                *node
+            }
+        }
+    }
+
+    pub(crate) fn without_lease_for(&self) -> Duration {
+        match self {
+            Self::WithoutLeaseFor { time, .. } => *time,
+            Self::Node(_) | Self::Unused(_) => Duration::ZERO,
+        }
+    }
+}
+
 /// A stop of a run whose node could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftStop {

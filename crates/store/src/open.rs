@@ -1,8 +1,8 @@
 //! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
-    Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRow, RunRow, SchemaState, Store,
-    StoreError, StoreUrl, StoredNode, UnreadRow, WithOutput, json, postgres,
+    Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRemoval, NodeRow, RunRow,
+    SchemaState, Store, StoreError, StoreUrl, StoredNode, UnreadRow, WithOutput, json, postgres,
     reader::{Columns, Dialect},
     record::{self, Record},
     sqlite,
@@ -281,11 +281,40 @@ fn set_level(now: &str, level: i64) -> String {
 /// Renews or gives up the lease of node `$1` of generation `$2`, which is draining since `$3`.
 pub(crate) fn lease(now: &str, given_up: bool, level: i64) -> String {
     let change = if given_up {
-        "lease_us = 0".to_owned()
+        // With an open run it has no end yet: its lease is as good as over, and that is all.
+        format!("lease_us = CASE WHEN EXISTS ({OPEN_RUN}) THEN 1 ELSE 0 END")
     } else {
         format!("heard_us = {now}, {}", set_level(now, level))
     };
     format!("UPDATE nodes SET {change}, draining_us = $3 WHERE node = $1 AND generation = $2")
+}
+
+/// Selects an open run of a row of `nodes`.
+const OPEN_RUN: &str = "SELECT 1 FROM runs r WHERE r.node = nodes.node AND r.end_reason IS NULL";
+
+/// Tables whose rows go with their node, and the nodes themselves, in this order.
+pub(crate) const OF_NODE: [&str; 4] = ["left_stops", "consumers", "keeper_epochs", "nodes"];
+/// Nodes that are removed in one transaction.
+const REMOVED_MAX: u32 = 32;
+
+/// Selects nodes without an open run that may be removed: `$1` is the node, `$2` a time in microseconds.
+pub(crate) fn removable(now: &str, which: &NodeRemoval) -> String {
+    let condition = match which {
+        // The node of the server that asks stays, whatever its clock did.
+        NodeRemoval::WithoutLeaseFor { .. } => "node <> $1".to_owned(),
+        NodeRemoval::Node(_) => "node = $1".to_owned(),
+        NodeRemoval::Unused(_) => {
+            let refers = ["left_stops", "consumers", "runs"];
+            let refers = refers.map(|table| {
+                format!(" AND NOT EXISTS (SELECT 1 FROM {table} t WHERE t.node = nodes.node)")
+            });
+            format!("node = $1 AND lease_us = 0{}", refers.concat())
+        }
+    };
+    format!(
+        "SELECT node FROM nodes WHERE {condition} AND heard_us + lease_us + $2 < {now} \
+        AND NOT EXISTS ({OPEN_RUN}) ORDER BY node LIMIT {REMOVED_MAX}"
+    )
 }
 
 /// Gives node `$1`, whose lease has expired, to the keeper `$2`; returns the new generation.
@@ -429,6 +458,33 @@ macro_rules! open_node {
                 return Ok($crate::writer::Answer::NotWritten);
             };
             Ok($crate::writer::Answer::Generation(generation))
+        }
+
+        async fn remove_nodes(
+            conn: &mut $connection,
+            which: &$crate::NodeRemoval,
+        ) -> Result<$crate::writer::Answer, sqlx::Error> {
+            let select = $crate::open::removable(NOW, which) + LOCK_REMOVED;
+            let nodes: Vec<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(select))
+                .bind(which.node().to_string())
+                .bind($crate::open::micros(which.without_lease_for()))
+                .persistent(false)
+                .fetch_all(&mut *conn)
+                .await?;
+            for node in &nodes {
+                for table in $crate::open::OF_NODE {
+                    let delete = format!("DELETE FROM {table} WHERE node = $1");
+                    sqlx::query(sqlx::AssertSqlSafe(delete))
+                        .bind(node)
+                        .persistent(false)
+                        .execute(&mut *conn)
+                        .await?;
+                }
+            }
+            Ok(match nodes.is_empty() {
+                true => $crate::writer::Answer::NotWritten,
+                false => $crate::writer::Answer::Written,
+            })
         }
     };
 }

@@ -214,7 +214,7 @@ impl<'a> Sorted<'a> {
                 Write::LeaveStop(stop) => sorted.left_stops.push(stop.leave(LEAVE_STOP).query()),
                 Write::RemoveLeftStop(stop) => sorted.left_stops.push(stop.remove().query()),
                 // Always alone in its batch, which does not come here.
-                Write::Open(_) | Write::Forget { .. } => {}
+                Write::Open(_) | Write::Forget { .. } | Write::RemoveNodes(_) => {}
             }
         }
         sorted
@@ -353,6 +353,14 @@ impl PostgresCommitter {
             tx.commit().await?;
             return Ok(vec![answer]);
         }
+        if let [Write::RemoveNodes(which)] = batch {
+            let mut tx = link::begin(conn, session).await?;
+            self.link.look_where(&mut tx, session).await?;
+            let answer = remove_nodes(&mut tx, which).await?;
+            self.in_doubt = true;
+            tx.commit().await?;
+            return Ok(vec![answer]);
+        }
         self.link.lives.check()?;
         let queries = Sorted::new(batch, self.level).queries(&self.sql);
         let written = if session == Session::Own && queries.len() == 1 {
@@ -428,6 +436,8 @@ open::open_node!(PgConnection);
 const LEAVE_STOP: &str = open::leave_stop!(" FOR KEY SHARE OF runs");
 /// The transaction that raises the generation waits for rows that are written under the present one.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1 FOR UPDATE";
+/// A node that comes back waits until its row is gone; one that another server removes is that server's.
+const LOCK_REMOVED: &str = " FOR UPDATE SKIP LOCKED";
 
 /// The elements of a JSON array, as rows.
 const ELEMENTS: &str = "jsonb_array_elements_text($2::jsonb)";

@@ -17,6 +17,8 @@ pub(crate) fn nodes(dialect: &Dialect, these: Option<&[NodeId]>) -> Sql {
     if let Some(these) = these {
         sql.push(" WHERE ");
         push_these(&mut sql, "node", these);
+    } else {
+        sql.push(" WHERE lease_us > 0 OR forgotten_us IS NOT NULL");
     }
     sql.push(" ORDER BY node");
     sql

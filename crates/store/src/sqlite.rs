@@ -393,6 +393,7 @@ async fn execute(
         Write::Forget { node, keeper_epoch } => {
             return forget_node(conn, *node, *keeper_epoch).await;
         }
+        Write::RemoveNodes(which) => return remove_nodes(conn, which).await,
     };
     Ok(match query.execute(conn).await?.rows_affected() {
         0 => Answer::NotWritten,
@@ -440,6 +441,8 @@ fn failure(error: &sqlx::Error) -> Failure {
 
 /// Its transaction locks the whole file.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1";
+/// Nothing else writes meanwhile.
+const LOCK_REMOVED: &str = "";
 
 /// The elements of a JSON array, as rows.
 const ELEMENTS: &str = "value FROM json_each($2)";

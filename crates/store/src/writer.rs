@@ -3,7 +3,9 @@
 //! No write waits for others: the first queued write is committed at once. A write that has been queued is carried out
 //! even if its caller has gone.
 
-use crate::{Opening, StoreError, consumer::ConsumerWrite, node::StopWrite, record::Record};
+use crate::{
+    NodeRemoval, Opening, StoreError, consumer::ConsumerWrite, node::StopWrite, record::Record,
+};
 use async_trait::async_trait;
 use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
 use std::{
@@ -99,6 +101,8 @@ pub(crate) enum Write {
         node: NodeId,
         keeper_epoch: KeeperEpoch,
     },
+    /// Remove nodes that have ended; always alone in its transaction.
+    RemoveNodes(NodeRemoval),
 }
 
 /// Result of one write.
@@ -204,6 +208,7 @@ impl Writer {
             | Write::Lease { .. }
             | Write::LeaveStop(_)
             | Write::RemoveLeftStop(_)
+            | Write::RemoveNodes(_)
             | Write::Consumer { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
@@ -311,7 +316,7 @@ impl Write {
             Self::LeaveStop(stop) | Self::RemoveLeftStop(stop) => {
                 Some(format!("stop {}", stop.run))
             }
-            Self::Open(_) | Self::Forget { .. } => None,
+            Self::Open(_) | Self::Forget { .. } | Self::RemoveNodes(_) => None,
         }
     }
 
@@ -333,7 +338,8 @@ impl Write {
             | Self::LeaveStop(_)
             | Self::RemoveLeftStop(_)
             | Self::Open(_)
-            | Self::Forget { .. } => 0,
+            | Self::Forget { .. }
+            | Self::RemoveNodes(_) => 0,
         }
     }
 }
@@ -474,6 +480,7 @@ mod tests {
             | Write::LeaveStop(_)
             | Write::RemoveLeftStop(_)
             | Write::Forget { .. }
+            | Write::RemoveNodes(_)
             | Write::Consumer { .. }
             | Write::Open(_) => -1,
         }

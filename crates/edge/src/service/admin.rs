@@ -56,10 +56,10 @@ impl Admin {
         request: Request<pb::ForgetNodeRequest>,
     ) -> Result<Response<pb::ForgetNodeResponse>, Status> {
         let by = auth::principal(&request)?;
-        let name = request.into_inner().node;
+        let pb::ForgetNodeRequest { node, remove } = request.into_inner();
         let supervisor = self.supervisor.clone();
         // Work in progress is finished, whether or not the caller waits for it.
-        let forgetting = async move { supervisor.forget_node(&name, &by).await };
+        let forgetting = async move { supervisor.forget_node(&node, &by, remove).await };
         let (node, ended_runs) = to_its_end(&self.tasks, forgetting).await?;
         Ok(Response::new(pb::ForgetNodeResponse {
             node: Some(run::node(node)),

@@ -18,7 +18,7 @@ use kennel_supervisor::{ConsumerSeat, Serving};
 use pb::stream_events_request::Position;
 use prost::Message;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -105,6 +105,8 @@ pub(crate) struct NodesReader {
     nodes: Nodes,
     at: NodesCursor,
     parts: BTreeMap<NodeId, Progress>,
+    /// Nodes that were reported as unreachable, and not as reached since.
+    away: BTreeSet<NodeId>,
     tasks: JoinSet<()>,
     reports: mpsc::Receiver<(NodeId, Report)>,
     /// Capacity for one report: a part has at most one more, and waits.
@@ -144,6 +146,7 @@ impl NodesReader {
             nodes,
             at,
             parts: BTreeMap::new(),
+            away: BTreeSet::new(),
             tasks: JoinSet::new(),
             reports,
             to,
@@ -266,8 +269,23 @@ impl NodesReader {
                 self.pace.note(bytes);
                 Some(self.message(message.run_events, false))
             }
-            Report::Changed(change) => Some(self.changed(change)),
+            Report::Changed(change) => {
+                if change.state() == pb::StreamedNodeState::Unreachable {
+                    self.away.insert(node);
+                } else {
+                    self.away.remove(&node);
+                }
+                Some(self.changed(change))
+            }
             Report::Idle => None,
+            Report::Left => {
+                self.parts.remove(&node);
+                let is_back = self.known.borrow().find(node).is_some();
+                if is_back {
+                    self.add(node);
+                }
+                None
+            }
             Report::Complete(missed) => {
                 *progress = Progress::Complete;
                 self.missed = missed.or_else(|| self.missed.take());
@@ -330,9 +348,6 @@ impl NodesReader {
                 let place = self.at.nodes.entry(node.node);
                 place.or_insert_with(|| start.clone());
             }
-            let own = self.own();
-            let is_known = |node| node == own || nodes.iter().any(|known| known.node == node);
-            self.at.nodes.retain(|node, _| is_known(*node));
         }
         if self.parts.len() > limits::STREAM_NODES_MAX {
             let many = status::too_many("nodes in one stream", limits::STREAM_NODES_MAX);
@@ -356,7 +371,7 @@ impl NodesReader {
             return;
         }
         self.parts.insert(node, Progress::Opening);
-        let part = Part::new(
+        let mut part = Part::new(
             node,
             Arc::clone(&self.reading),
             self.followed.nodes(),
@@ -364,6 +379,9 @@ impl NodesReader {
             self.may_send.subscribe(),
             self.to.clone(),
         );
+        if self.away.contains(&node) {
+            part.continue_away();
+        }
         self.tasks.spawn(part.run());
     }
 
@@ -383,6 +401,11 @@ impl NodesReader {
             run_events,
             ..pb::StreamEventsResponse::default()
         };
+        if self.at.size() > limits::CURSOR_BYTES_MAX {
+            // Places of nodes that have ended stay for as long as there is room: a node that comes back continues at its own.
+            let parts = &self.parts;
+            self.at.nodes.retain(|node, _| parts.contains_key(node));
+        }
         let size = self.at.size();
         if size > limits::CURSOR_BYTES_MAX {
             let many = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);

@@ -43,6 +43,8 @@ pub(super) enum Report {
     Changed(pb::StreamedNode),
     /// There is nothing to wait for now.
     Idle,
+    /// The node has ended, and this part with it.
+    Left,
     /// Everything requested was given, or with an error what there is without the node.
     Complete(Option<Box<Status>>),
     /// The whole stream ends.
@@ -127,6 +129,14 @@ impl Part {
         }
     }
 
+    /// Notes that an earlier part has reported the node as away: its return is to be reported too.
+    pub(super) fn continue_away(&mut self) {
+        self.lose(Status::unavailable(NO_ANSWER), false);
+        if let Some(away) = &mut self.away {
+            (away.due, away.is_reported, away.is_idle) = (None, true, true);
+        }
+    }
+
     /// Reports until the reader is gone, or everything requested was given.
     pub(super) async fn run(mut self) {
         let _ = self.follow().await;
@@ -183,6 +193,11 @@ impl Part {
             }
             if self.reading.ask.until_head() {
                 return Ok(None);
+            }
+            let is_listed = self.nodes.borrow().find(self.node).is_some();
+            if !is_listed && matches!(*self.nodes.borrow(), Known::Nodes(_)) {
+                self.report(Report::Left).await?;
+                return Err(Gone);
             }
             if !std::mem::replace(&mut is_idle, true) {
                 self.report(Report::Idle).await?;

@@ -214,6 +214,9 @@ pub(crate) enum NodeCommand {
         /// Name or id of the node
         #[arg(value_name = "NODE")]
         name: String,
+        /// Remove the node too; records of its runs stay
+        #[arg(long)]
+        remove: bool,
     },
 }
 

@@ -106,6 +106,9 @@ pub(crate) struct ServeFlags {
     /// Time after which a node that does not report is shown as unreachable, and may be forgotten; 3s to 10m [default: 45s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) node_lease: Option<Duration>,
+    /// Time without a lease after which a node of the database that has no open run is removed [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) node_retention: Option<Duration>,
     /// Serve /livez, /readyz and /startupz over HTTP at ADDRESS:PORT or unix:PATH, without authentication
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) health_listen: Option<String>,
@@ -161,6 +164,8 @@ pub(crate) struct OfClients {
 const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
 const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
+/// Default time without a lease after which a node is removed.
+const NODE_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
 const DEFAULT_LIMIT: &str = "KENNEL_DEFAULT_LIMIT";
 const SECRET_DIR: &str = "KENNEL_SECRET_DIR";
@@ -306,6 +311,12 @@ impl ServeArgs {
             );
         }
         Ok(lease)
+    }
+
+    pub(crate) fn node_retention(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let (given, name) = (self.base.node_retention, "KENNEL_NODE_RETENTION");
+        let given = here.setting(given, name, values::duration)?;
+        Ok(given.unwrap_or(NODE_RETENTION_DEFAULT))
     }
 
     pub(crate) fn log_format(&self, here: &Surroundings) -> Result<LogFormat, Failure> {

@@ -200,8 +200,8 @@ async fn perform(
         Command::Nodes | Command::Node(NodeCommand::Ls) => {
             nodes::nodes(&open().await?).await.map(done)
         }
-        Command::Node(NodeCommand::Forget { name }) => {
-            nodes::forget(&open().await?, name).await.map(done)
+        Command::Node(NodeCommand::Forget { name, remove }) => {
+            nodes::forget(&open().await?, name, remove).await.map(done)
         }
         Command::Drain(args) => {
             let link = open().await?.at_node(args.which.name.as_deref())?;

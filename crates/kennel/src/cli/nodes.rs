@@ -11,15 +11,16 @@ use kennel_proto::{json, pb};
 
 pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
     let found = all(link).await?;
-    if link.format.is_text() {
-        return print_exact(&table(&found));
-    }
+    // It counts as text too.
     if matches!(link.format, Format::Name) {
         let names = found
             .nodes
             .iter()
             .map(|node| format!("{}\n", node.node_name));
         return print_exact(&names.collect::<String>());
+    }
+    if link.format.is_text() {
+        return print_exact(&table(&found));
     }
     let documents = found
         .nodes
@@ -38,15 +39,18 @@ pub(super) async fn all(link: &Link) -> Result<pb::ListNodesResponse, Failure> {
 }
 
 /// Closes the open runs of a node that does not come back.
-pub(crate) async fn forget(link: &Link, node: String) -> Result<(), Failure> {
-    let request = pb::ForgetNodeRequest { node };
+pub(crate) async fn forget(link: &Link, node: String, remove: bool) -> Result<(), Failure> {
+    let request = pb::ForgetNodeRequest { node, remove };
     let admin = link.connection.admin();
     let asked = repeated!(outlast, admin.forget_node(soon(request)));
     let forgotten = asked.await.map_err(refused)?;
     let ended = forgotten.ended_runs;
     link.print(
         || json::to_string(&forgotten),
-        || format!("forgotten; runs closed as lost: {ended}\n"),
+        || {
+            let done = if remove { "removed" } else { "forgotten" };
+            format!("{done}; runs closed as lost: {ended}\n")
+        },
     )
 }
 

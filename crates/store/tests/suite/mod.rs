@@ -57,6 +57,8 @@ const CASES: &[Case] = cases![
     withdrawals::only_row_that_never_began_is_withdrawn,
     nodes::leases_are_renewed_by_database_clock,
     nodes::lease_that_is_given_up_has_ended,
+    nodes::node_with_open_run_does_not_end,
+    nodes::dead_nodes_are_removed_and_others_stay,
     nodes::left_stop_keeps_caller_and_shortest_grace,
     guards::an_older_generation_writes_nothing,
     guards::a_new_generation_writes_no_row,

@@ -2,16 +2,20 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, new_run, opening},
+    rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{NodeId, StopOrder, StopReason, Timestamp};
-use kennel_store::{LeftStop, Opening, StoreError};
+use kennel_store::{LeftStop, NodeRemoval, Opening, StoreError};
 use std::time::Duration;
 
 pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
     let store = &bed.store;
     for (node, epoch) in [(NODE, EPOCH), (NODE + 1, EPOCH + 1)] {
-        store.open_node(&opening(node, epoch)).await.unwrap();
+        let leased = Opening {
+            lease: LONG,
+            ..opening(node, epoch)
+        };
+        store.open_node(&leased).await.unwrap();
     }
     let nodes = store.nodes(None).await.unwrap();
     let reported: Vec<_> = nodes
@@ -59,13 +63,106 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     store.give_up(long.node, 7).await.unwrap();
     assert_eq!(store.nodes(None).await.unwrap()[0].lease, LONG);
     store.give_up(long.node, 1).await.unwrap();
-    let rows = store.nodes(None).await.unwrap();
+    let rows = store.nodes(Some(&[long.node])).await.unwrap();
     assert!(rows[0].until() <= rows[0].now);
+    assert_eq!(store.nodes(None).await.unwrap(), [], "it has ended");
     let stored_node = store.stored_node(long.node).await.unwrap();
     assert_eq!(stored_node.lease_left, Duration::ZERO);
     // Unchanged.
     assert_eq!(store.open_node(&long).await.unwrap(), 2);
     assert_eq!(store.nodes(None).await.unwrap()[0].lease, LONG);
+}
+
+/// A node with an open run has not ended: its lease is over, and it stays listed and in the database.
+pub(super) async fn node_with_open_run_does_not_end(bed: Bed) {
+    let store = &bed.store;
+    let long = leased(EPOCH);
+    store.open_node(&long).await.unwrap();
+    let new = new_run(1);
+    store.insert(&new).await.unwrap();
+    store.give_up(long.node, 1).await.unwrap();
+    let rows = store.nodes(None).await.unwrap();
+    assert!(rows[0].until() < rows[0].now, "{rows:?}");
+    let other = NodeId::from_u128(NODE + 1);
+    for which in every_removal(long.node, other) {
+        assert!(!store.remove_nodes(which).await.unwrap());
+    }
+    let other = Opening {
+        keeper_epoch: leased(EPOCH + 1).keeper_epoch,
+        ..long.clone()
+    };
+    assert_eq!(
+        store.open_node(&other).await.unwrap(),
+        2,
+        "its lease is free"
+    );
+    let mut new = new;
+    new.generation = 2;
+    store.close(&new, &closure()).await.unwrap();
+    store.give_up(long.node, 2).await.unwrap();
+    assert_eq!(store.nodes(None).await.unwrap(), []);
+}
+
+/// Each kind of removal takes what it names and no more; what refers to a node goes with it, its runs stay.
+pub(super) async fn dead_nodes_are_removed_and_others_stay(bed: Bed) {
+    let store = &bed.store;
+    let [own, used, unused, alive] = [0, 1, 2, 3].map(|more| NodeId::from_u128(NODE + more));
+    for (more, node) in [own, used, unused, alive].into_iter().enumerate() {
+        let epoch = EPOCH + u128::try_from(more).unwrap();
+        let opening = Opening {
+            lease: LONG,
+            ..opening(node.as_u128(), epoch)
+        };
+        store.open_node(&opening).await.unwrap();
+    }
+    let mut new = new_run(1);
+    new.node = used;
+    new.keeper_epoch = opening(used.as_u128(), EPOCH + 1).keeper_epoch;
+    store.insert(&new).await.unwrap();
+    store.close(&new, &closure()).await.unwrap();
+    for node in [own, used, unused] {
+        store.give_up(node, 1).await.unwrap();
+    }
+    let is_there = async |node| !store.nodes(Some(&[node])).await.unwrap().is_empty();
+    // A run refers to it; it had a lease just now; it has one.
+    for which in [
+        NodeRemoval::Unused(used),
+        without_lease_for(LONG, own),
+        NodeRemoval::Node(alive),
+    ] {
+        assert!(!store.remove_nodes(which).await.unwrap());
+    }
+    assert!(
+        store
+            .remove_nodes(NodeRemoval::Unused(unused))
+            .await
+            .unwrap()
+    );
+    assert!(!is_there(unused).await && is_there(used).await);
+    assert!(
+        store
+            .remove_nodes(without_lease_for(Duration::ZERO, own))
+            .await
+            .unwrap()
+    );
+    assert!(!is_there(used).await && is_there(own).await && is_there(alive).await);
+    assert!(store.get(new.run).await.unwrap().unwrap().outcome.is_some());
+    assert!(store.remove_nodes(NodeRemoval::Node(own)).await.unwrap());
+    // It comes back as the node that it was, above its generation.
+    let back = Opening {
+        above: 1,
+        ..opening(used.as_u128(), EPOCH + 1)
+    };
+    assert_eq!(store.open_node(&back).await.unwrap(), 2);
+}
+
+fn without_lease_for(time: Duration, own: NodeId) -> NodeRemoval {
+    NodeRemoval::WithoutLeaseFor { time, own }
+}
+
+fn every_removal(node: NodeId, own: NodeId) -> [NodeRemoval; 3] {
+    let all = without_lease_for(Duration::ZERO, own);
+    [all, NodeRemoval::Node(node), NodeRemoval::Unused(node)]
 }
 
 pub(super) async fn left_stop_keeps_caller_and_shortest_grace(bed: Bed) {

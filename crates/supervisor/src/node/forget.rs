@@ -13,7 +13,7 @@ use kennel_lifecycle::{
     EndReason, Exit, KeeperEpoch, NodeId, Outcome, RunId, StopCertificate, StopOrder, StopReason,
     StreamsEnd, TreeVerdict,
 };
-use kennel_store::{Closure, LeftStop, RunRow, StoreError, StoredState, Times};
+use kennel_store::{Closure, LeftStop, NodeRemoval, RunRow, StoreError, StoredState, Times};
 use std::{collections::HashSet, sync::Arc};
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -24,16 +24,33 @@ impl Supervisor {
         let mut found = self.nodes().await?.into_iter().filter(is_meant);
         let why = match (found.next(), found.next()) {
             (Some(node), None) => return Ok(node),
-            (None, _) => "no node of this database has this name or id",
+            (None, _) => match self.ended_node(name).await? {
+                Some(node) => return Ok(node),
+                None => "no node of this database has this name or id",
+            },
             (Some(_), Some(_)) => "several nodes have this name: use the id",
         };
         let name = name.to_owned();
         Err(CallError::NodeNotFound { name, why })
     }
 
+    /// Finds a node that has ended, which has left the list of nodes.
+    async fn ended_node(&self, id: &str) -> Result<Option<Elsewhere>, CallError> {
+        let Ok(id) = id.parse() else {
+            return Ok(None);
+        };
+        let found = self.shared.store.nodes(Some(&[id])).await?.pop();
+        Ok(found.map(Elsewhere::from))
+    }
+
     /// Ends the open runs of a node whose lease has ended, as lost, in the name of an operator. A repeat ends the
-    /// remaining ones. Returns the node, and how many runs this call has ended.
-    pub async fn forget_node(&self, name: &str, by: &str) -> Result<(Elsewhere, u32), CallError> {
+    /// remaining ones. Returns the node, and how many runs this call has ended. `removes`: the node is then removed.
+    pub async fn forget_node(
+        &self,
+        name: &str,
+        by: &str,
+        removes: bool,
+    ) -> Result<(Elsewhere, u32), CallError> {
         let node = self.node_named(name).await?;
         let store = &self.shared.store;
         let vacant = KeeperEpoch::from_u128(self.shared.next_id().as_u128());
@@ -70,7 +87,16 @@ impl Supervisor {
             ("runs", ended.to_string()),
         ];
         self.shared.trail.note("node_forgotten", facts);
-        Ok((self.node_named(&node.node.to_string()).await?, ended))
+        let forgotten = self.node_named(&node.node.to_string()).await?;
+        if removes {
+            let removal = NodeRemoval::Node(node.node);
+            if !store.raw().remove_nodes(removal).await.map_err(fault)? {
+                return Err(CallError::NodeHasLease(Box::new(node)));
+            }
+            let facts = [("node", node.node.to_string()), ("by", by.to_owned())];
+            self.shared.trail.note("node_removed", facts);
+        }
+        Ok((forgotten, ended))
     }
 
     /// Removes the stops of ended runs that are left for a node, which may never come to carry them out.

@@ -8,7 +8,7 @@ use crate::{
     base::clock,
     registry::{Shared, Supervisor},
 };
-use kennel_store::StoreError;
+use kennel_store::{NodeRemoval, StoreError};
 use std::time::Duration;
 
 /// Renews the lease for as long as this server lives; at once where a drain begins or ends, which each renewal reports.
@@ -83,6 +83,11 @@ pub(crate) async fn give_up(shared: &Shared) {
     let given_up = shared.store.raw().give_up(shared.config.node, generation);
     if let Err(error) = given_up.await {
         tracing::debug!(%error, "cannot release the lease of this node: it expires by itself");
+        return;
+    }
+    let unused = NodeRemoval::Unused(shared.config.node);
+    if let Err(error) = shared.store.raw().remove_nodes(unused).await {
+        tracing::debug!(%error, "cannot remove this node, which nothing refers to: it goes after --node-retention");
     }
 }
 

@@ -22,7 +22,7 @@ use kennel_lifecycle::{
     retention::due,
 };
 use kennel_linux::crash_point;
-use kennel_store::{EndedStart, EntriesEnd, StoreError};
+use kennel_store::{EndedStart, EntriesEnd, NodeRemoval, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
@@ -136,6 +136,7 @@ async fn look(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), String
             let before = clock::now().minus(CONSUMER_REST);
             let expired = shared.store.expire_consumers(before).await;
             expired.map_err(|e| e.to_string())?;
+            remove_dead_nodes(shared).await.map_err(|e| e.to_string())?;
             sweep.consumers_in = CONSUMERS_EVERY;
             if !sweep.has_counted {
                 let counted = shared.add_stored_records().await;
@@ -143,6 +144,18 @@ async fn look(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), String
                 sweep.has_counted = true;
             }
         }
+    }
+    Ok(())
+}
+
+/// Removes nodes of the database that have had no lease for longer than the retention, and no open run.
+async fn remove_dead_nodes(shared: &Shared) -> Result<(), StoreError> {
+    let dead = NodeRemoval::WithoutLeaseFor {
+        time: shared.config.node_retention,
+        own: shared.config.node,
+    };
+    while shared.store.raw().remove_nodes(dead.clone()).await? {
+        tracing::info!("nodes without a lease are removed from the database");
     }
     Ok(())
 }

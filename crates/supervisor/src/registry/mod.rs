@@ -85,6 +85,8 @@ pub struct SupervisorConfig {
     pub address: String,
     /// Duration of the node's lease from each renewal; it is renewed after a third of that.
     pub lease: Duration,
+    /// Time without a lease after which a node of the database that has no open run is removed.
+    pub node_retention: Duration,
     /// Parent of the runs' directories: `<data_dir>/runs/<id>`.
     pub data_dir: PathBuf,
     /// The server's own environment, from which commands may inherit variables.

@@ -29,8 +29,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store,
-    StoreError, StoredNode, StoredState, WithOutput,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow,
+    Store, StoreError, StoredNode, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -699,6 +699,10 @@ impl Store for Shaky {
         keeper_epoch: KeeperEpoch,
     ) -> Result<i64, StoreError> {
         self.store.forget_node(node, keeper_epoch).await
+    }
+
+    async fn remove_nodes(&self, which: NodeRemoval) -> Result<bool, StoreError> {
+        self.store.remove_nodes(which).await
     }
 
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {

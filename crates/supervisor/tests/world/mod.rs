@@ -36,8 +36,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, Life, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store,
-    StoreError, StoredNode, StoredState, Times, WithOutput,
+    LeftStop, Life, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest,
+    RunRow, Store, StoreError, StoredNode, StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -273,6 +273,7 @@ impl Stage {
             node_name: "test".into(),
             address: "unix:/run/test.sock".into(),
             lease: Duration::from_secs(45),
+            node_retention: Duration::from_hours(168),
             data_dir: data_dir.path().to_owned(),
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             inherit: Vec::new(),
@@ -1290,6 +1291,10 @@ impl Store for MemoryStore {
 
     async fn forget_node(&self, _: NodeId, _: KeeperEpoch) -> Result<i64, StoreError> {
         Err(StoreError::Held)
+    }
+
+    async fn remove_nodes(&self, _: NodeRemoval) -> Result<bool, StoreError> {
+        self.check_write().map(|()| false)
     }
 
     async fn nodes(&self, _: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
