@@ -1,4 +1,7 @@
-//! The manifests, rendered by kustomize and Helm and decoded by the types of three versions of Kubernetes.
+//! The manifests, rendered by kustomize and Helm, decoded by the types of three versions of Kubernetes, judged by the rules of pod
+//! security admission, and played.
+
+mod play;
 
 use crate::pages::shell;
 use kennel_tests::{
@@ -6,6 +9,7 @@ use kennel_tests::{
     programs::{kennel, repository},
     shell::{run_to_end, text},
 };
+use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -18,6 +22,9 @@ use tempfile::TempDir;
 const VERSIONS: [&str; 3] = ["v0.33.0", "v0.35.0", "v0.37.0"];
 const RENDER: &str =
     "helm.sh/helm/v3@v3.22.0 sigs.k8s.io/kustomize/api@v0.21.1 sigs.k8s.io/kustomize/kyaml@v0.21.1";
+/// Judges by the rules of all versions up to its own.
+const JUDGE: &str =
+    "k8s.io/pod-security-admission@v0.37.0 k8s.io/api@v0.37.0 k8s.io/apimachinery@v0.37.0";
 /// The newest one that goes with the oldest of these versions of Kubernetes.
 const OPERATOR: &str =
     "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring@v0.82.0";
@@ -38,7 +45,7 @@ enum Of {
     Chart(&'static str, &'static str),
 }
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 11] = [
     Case {
         name: "sidecar",
         of: Of::Base("sidecar", &[]),
@@ -57,6 +64,17 @@ const CASES: [Case; 9] = [
             "DaemonSet kennel",
             "NetworkPolicy kennel",
             "ConfigMap kennel-access",
+        ],
+    },
+    Case {
+        name: "daemonset-on-node",
+        of: Of::Base("daemonset", &["data-on-node", "pod-monitor"]),
+        objects: &[
+            "Namespace kennel",
+            "DaemonSet kennel",
+            "NetworkPolicy kennel",
+            "ConfigMap kennel-access",
+            "PodMonitor kennel",
         ],
     },
     Case {
@@ -104,6 +122,15 @@ const CASES: [Case; 9] = [
         ],
     },
     Case {
+        name: "chart-daemonset-on-node",
+        of: Of::Chart("kennel", CHART_ON_NODE),
+        objects: &[
+            "ConfigMap kennel",
+            "DaemonSet kennel",
+            "NetworkPolicy kennel",
+        ],
+    },
+    Case {
         name: "chart-init",
         of: Of::Chart(
             "kennel",
@@ -122,6 +149,12 @@ const CASES: [Case; 9] = [
         objects: &["ConfigMap kennel", "Deployment kennel"],
     },
 ];
+
+/// Data on the node, and 3 s for a drain.
+const CHART_ON_NODE: &str =
+    "data: {hostPath: /var/lib/kennel}\nterminationGracePeriodSeconds: 18\n";
+/// 1 s for a drain.
+const CHART_PLAIN: &str = "terminationGracePeriodSeconds: 16\n";
 
 /// Every part that is off or empty by default.
 const CHART_DAEMONSET: &str = r#"
@@ -142,16 +175,25 @@ networkPolicy: {ingress: [{from: [{podSelector: {}}], ports: [{port: grpc}]}]}
 "#;
 
 /// Values that the chart refuses, and what it says.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 8] = [
     ("shape: sidecar", "/shape"),
     ("daemonst: {}", "daemonst"),
     ("settings: {listen: 'tcp:0.0.0.0:1'}", "listen"),
     ("runAs: {user: 0}", "/runAs/user"),
+    ("data: {hostPath: here}", "/data/hostPath"),
+    ("shape: init\ndata: {hostPath: /here}", "/shape"),
     ("podDisruptionBudget: {enabled: true}", "/shape"),
     ("metrics: {podMonitor: {enabled: true}}", "/metrics/enabled"),
 ];
 
-/// A directory with a copy of the manifests, and the programs that render and decode.
+/// An object, and what pod security admission says of its pods; of a namespace the level that it enforces.
+struct Judged {
+    object: Value,
+    level: String,
+    why: String,
+}
+
+/// A directory with a copy of the manifests, and the programs that render, decode and judge.
 struct Workshop(TempDir);
 
 impl Workshop {
@@ -160,10 +202,10 @@ impl Workshop {
         let deploy = repository().join("deploy/kubernetes");
         let programs = repository().join("tests/clients/kubernetes");
         let script = format!(
-            "cp -r '{}' deploy; cp -r '{}/render' '{}/decode' .; cd render; \
-             go mod init render; go get {RENDER}; go mod tidy; go build -o ../renders .",
+            "cp -r '{}' deploy; for program in render decode judge; do cp -r '{}'/$program .; done; \
+             cd render; go mod init render; go get {RENDER}; go mod tidy; go build -o ../renders .; \
+             cd ../judge; go mod init judge; go get {JUDGE}; go mod tidy; go build -o ../judges .",
             deploy.display(),
-            programs.display(),
             programs.display(),
         );
         made.must_run(&script).await;
@@ -210,6 +252,21 @@ impl Workshop {
             }
         };
         self.run(&script).await
+    }
+
+    /// Judges NAME.yaml.
+    async fn judged(&self, name: &str) -> Vec<Judged> {
+        let lines = self.must_run(&format!("./judges {name}.yaml")).await;
+        let judged = |line: &str| {
+            let mut value: Value = must("JSON", serde_json::from_str(line));
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            Judged {
+                level: text(&value["level"]),
+                why: text(&value["why"]),
+                object: value["object"].take(),
+            }
+        };
+        lines.lines().map(judged).collect()
     }
 
     /// The program that decodes, by the types of this version.
@@ -275,7 +332,7 @@ async fn manifests_fit_three_versions_of_kubernetes() {
         (
             "helm/kennel/templates/daemonset.yaml",
             Of::Chart("kennel", "{}"),
-            ("maxUnavailable:", "maxUnavailabel:"),
+            ("updateStrategy:", "updateStrategie:"),
         ),
         (
             "helm/kennel/templates/pod-monitor.yaml",
@@ -286,8 +343,67 @@ async fn manifests_fit_three_versions_of_kubernetes() {
         let errors = workshop.with_fault(file, &of, words).await;
         assert!(errors.contains(words.1.trim_end_matches(':')), "{errors}");
     }
+    pod_security_lets_pods_in(&workshop).await;
     chart_refuses_wrong_values(&workshop).await;
     server_takes_settings_of_the_chart(&workshop).await;
+}
+
+/// Every pod is restricted, except those with data on the node; the namespaces enforce what their pods are. No rollout begins
+/// by itself, and each container says what it needs.
+async fn pod_security_lets_pods_in(workshop: &Workshop) {
+    for Case { name, .. } in &CASES {
+        let is_on_node = name.ends_with("on-node");
+        let wanted = if is_on_node {
+            "privileged"
+        } else {
+            "restricted"
+        };
+        for Judged { object, level, why } in workshop.judged(name).await {
+            let kind = object["kind"].as_str().expect("a kind");
+            if !["Namespace", "Pod", "Deployment", "DaemonSet"].contains(&kind) {
+                continue;
+            }
+            assert_eq!(level, wanted, "{name} {kind}: {why}");
+            let pod = if kind == "Pod" {
+                &object["spec"]
+            } else {
+                &object["spec"]["template"]["spec"]
+            };
+            for list in ["initContainers", "containers"] {
+                for container in pod[list].as_array().into_iter().flatten() {
+                    // The agent of the chart of this name is the user's.
+                    let is_ours = container["image"] != "registry.example/agent:0.1.0";
+                    assert!(
+                        !is_ours || container["resources"]["limits"].is_object(),
+                        "{container}"
+                    );
+                }
+            }
+            assert!(kind != "DaemonSet" || object["spec"]["updateStrategy"]["type"] == "OnDelete");
+        }
+    }
+    let fault = ("runAsNonRoot: true", "runAsNonRoot: false");
+    let path = workshop.path("chart-init.yaml");
+    let rendered = must("read", fs::read_to_string(&path));
+    workshop.write("rooted.yaml", &rendered.replace(fault.0, fault.1));
+    let judged = workshop.judged("rooted").await;
+    let rooted = judged
+        .iter()
+        .find(|judged| judged.object["kind"] == "Deployment");
+    let rooted = rooted.expect("it is there");
+    assert_eq!(rooted.level, "baseline");
+    assert!(rooted.why.contains("runAsNonRoot"), "{}", rooted.why);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn daemonset_pods_start_drain_and_are_replaced() {
+    let workshop = Workshop::new().await;
+    let on_node = Of::Chart("kennel", CHART_ON_NODE);
+    must("render", workshop.render("on-node", &on_node).await);
+    play::play(&workshop, "on-node", true).await;
+    let plain = Of::Chart("kennel", CHART_PLAIN);
+    must("render", workshop.render("plain", &plain).await);
+    play::play(&workshop, "plain", false).await;
 }
 
 async fn chart_refuses_wrong_values(workshop: &Workshop) {

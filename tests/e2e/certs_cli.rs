@@ -152,6 +152,23 @@ async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
         (read("ca-key.pem"), read("alice-key.pem")),
         (ca.clone(), alice.clone())
     );
+    // A certificate of a server may be made elsewhere, by an authority whose files are links and that is not changed.
+    let mounted = dir.join("mounted");
+    fs::create_dir(&mounted).expect("a directory");
+    for name in ["ca-key.pem", "issued.toml"] {
+        std::os::unix::fs::symlink(dir.join("certs").join(name), mounted.join(name))
+            .expect("a link");
+    }
+    let issued = read("issued.toml");
+    fs::create_dir(dir.join("out")).expect("a directory");
+    let words = [
+        "certs", "server", "--out", "out", "mounted", "server", "10.0.0.9",
+    ];
+    let entry = answer(dir, &words).await;
+    assert!(entry.contains("out/server.pem"), "{entry}");
+    assert_eq!(refusal(dir, &words).await.0, Some(1), "it is there already");
+    assert_eq!(read("issued.toml"), issued);
+    verifies(dir, "../out/server.pem").await;
     // The principal has its entry already.
     assert_eq!(
         answer(dir, &["certs", "client", "certs", "alice", "--force"]).await,

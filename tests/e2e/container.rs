@@ -1,29 +1,23 @@
 //! In containers as Kubernetes makes them: runc, the usual seccomp profile, another user, no capabilities, no new privileges, a
 //! read-only root, read-only control groups.
 
-use kennel_tests::{PATIENCE, eventually, kennel::reap_orphans, must, programs, shell::run_to_end};
+use kennel_tests::{
+    PATIENCE, eventually, must, programs,
+    runc::{Container, bound, seccomp, usual_mounts},
+    shell::run_to_end,
+};
 use serde_json::{Value, json};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::Output,
 };
 use tempfile::TempDir;
-
-const RUNC: &str = "/usr/sbin/runc";
-const SECCOMP: &str = "/usr/share/containers/seccomp.json";
 
 /// A directory that containers share as `/run/kennel`.
 struct Pod {
     dir: TempDir,
-}
-
-/// A container; removed with everything in it when this is dropped.
-struct Container {
-    name: String,
-    state: PathBuf,
-    runc: Option<Child>,
 }
 
 impl Pod {
@@ -52,57 +46,10 @@ impl Pod {
         let state = self.dir.path().join("state");
         must("mkdir", fs::create_dir(&bundle));
         let config = config(uid, words, &bundle.join("root"), &self.shared());
-        let text = config.to_string();
-        must("write", fs::write(bundle.join("config.json"), text));
         let unique = self.dir.path().file_name().expect("it has one");
         let name = format!("{name}-{}", unique.to_string_lossy());
-        let mut runc = Command::new(RUNC);
-        runc.arg("--root").arg(&state).args(["run", "--bundle"]);
-        runc.arg(&bundle).arg(&name);
-        runc.stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let runc = Some(must("runc", runc.spawn()));
-        Container { name, state, runc }
+        Container::start(name, state, &bundle, &config)
     }
-}
-
-impl Container {
-    fn runc(&self, words: &[&str]) -> Output {
-        let mut runc = Command::new(RUNC);
-        runc.arg("--root")
-            .arg(&self.state)
-            .args(words)
-            .arg(&self.name);
-        must("runc", runc.output())
-    }
-
-    /// Sends SIGTERM to its first process, as the kubelet does.
-    fn stop(&self) {
-        let mut runc = Command::new(RUNC);
-        runc.arg("--root").arg(&self.state);
-        let stopped = must("runc", runc.args(["kill", &self.name, "TERM"]).output());
-        assert!(stopped.status.success(), "{stopped:?}");
-    }
-
-    fn end(mut self) -> Output {
-        let runc = self.runc.take().expect("it runs");
-        must("wait", runc.wait_with_output())
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        self.runc(&["delete", "--force"]);
-        if let Some(mut runc) = self.runc.take() {
-            let _ = runc.wait();
-        }
-        reap_orphans();
-    }
-}
-
-fn bound(from: &Path, to: &str, options: &[&str]) -> Value {
-    json!({"destination": to, "type": "bind", "source": from, "options": options})
 }
 
 /// Returns the configuration that a container runtime writes for a restricted pod.
@@ -124,23 +71,13 @@ fn config(uid: u32, words: &[&str], root: &Path, shared: &Path) -> Value {
     }
     let binaries = programs::kennel();
     let binaries = binaries.parent().expect("a directory");
-    let read = ["rbind", "ro"];
     let own = format!("uid={uid}");
-    let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
-        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
-        json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
-            "options": ["newinstance", "ptmxmode=0666", "mode=0620"]}),
-        json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
-        json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["nosuid", "noexec", "nodev", "ro"]}),
+    let mut mounts = usual_mounts(binaries);
+    mounts.extend([
         json!({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]}),
         json!({"destination": "/data", "type": "tmpfs", "source": "tmpfs", "options": ["mode=0700", own]}),
         bound(shared, "/run/kennel", &["rbind", "rw"]),
-        bound(binaries, "/kennel", &read),
-    ];
-    for dir in ["/usr", "/lib", "/lib64", "/bin"] {
-        mounts.push(bound(Path::new(dir), dir, &read));
-    }
+    ]);
     let namespaces = ["pid", "ipc", "uts", "mount", "network"];
     json!({
         "ociVersion": "1.0.2",
@@ -156,36 +93,9 @@ fn config(uid: u32, words: &[&str], root: &Path, shared: &Path) -> Value {
         "mounts": mounts,
         "linux": {
             "namespaces": namespaces.map(|kind| json!({"type": kind})),
-            "seccomp": seccomp(),
+            "seccomp": seccomp(&[]),
         }
     })
-}
-
-/// Returns the profile that a runtime applies to a container without capabilities.
-fn seccomp() -> Value {
-    let text = must("the profile", fs::read_to_string(SECCOMP));
-    let profile: Value = must("JSON", serde_json::from_str(&text));
-    let holds = |rule: &&Value| {
-        let arches = rule["includes"]["arches"].as_array();
-        let capabilities = rule["includes"]["caps"].as_array();
-        arches.is_none_or(|arches| arches.iter().any(|arch| arch == "amd64"))
-            && capabilities.is_none_or(Vec::is_empty)
-    };
-    let rules = profile["syscalls"].as_array().expect("rules");
-    let rules: Vec<Value> = rules.iter().filter(holds).map(rule).collect();
-    json!({
-        "defaultAction": profile["defaultAction"],
-        "architectures": ["SCMP_ARCH_X86_64"],
-        "syscalls": rules,
-    })
-}
-
-fn rule(rule: &Value) -> Value {
-    let mut own = json!({"names": rule["names"], "action": rule["action"]});
-    if rule["args"].as_array().is_some_and(|args| !args.is_empty()) {
-        own["args"] = rule["args"].clone();
-    }
-    own
 }
 
 fn said(output: &Output) -> (String, String) {
@@ -261,11 +171,8 @@ async fn neighbour_of_another_user_uses_the_sidecar() {
     assert!(!stranger.status.success(), "{stdout} {stderr}");
     let asked = run_to_end(
         {
-            let mut runc = Command::new(RUNC);
-            runc.arg("--root").arg(&sidecar.state);
             let script = "exec 3<>/dev/tcp/127.0.0.1/8080; printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
-            runc.args(["exec", &sidecar.name, "bash", "-c", script]);
-            runc
+            sidecar.runc(&["exec"], &["bash", "-c", script])
         },
         PATIENCE,
     )

@@ -23,6 +23,7 @@ pub mod programs;
 pub mod project;
 pub mod raw;
 pub mod relay;
+pub mod runc;
 pub mod scratch;
 pub mod shell;
 pub mod sqlite;

@@ -96,19 +96,19 @@ impl Authority {
         Ok(Self { dir, issuer })
     }
 
-    /// Signs a certificate with a key of its own.
+    /// Signs a certificate with a key of its own. In another directory than the authority's it is not listed.
     pub(super) fn issue(
         &self,
         kind: Kind,
         name: &str,
         sans: Vec<SanType>,
         until: OffsetDateTime,
-        force: bool,
+        (out, force): (Option<&Directory>, bool),
     ) -> Result<Made, Failure> {
         let stem = stem(name)?;
+        let dir = out.unwrap_or(&self.dir);
         let (certificate_file, key_file) = (format!("{stem}.pem"), format!("{stem}-key.pem"));
-        self.dir
-            .check([certificate_file.as_str(), key_file.as_str()], force)?;
+        dir.check([certificate_file.as_str(), key_file.as_str()], force)?;
         let serial = serial()?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -128,21 +128,23 @@ impl Authority {
         let certificate = params
             .signed_by(&key, &self.issuer)
             .map_err(because("cannot sign a certificate"))?;
-        // Recorded first: each existing certificate can be revoked.
-        let mut issued = self.dir.issued()?;
-        issued.certificates.push(Certificate {
-            kind: kind.word().to_owned(),
-            name: name.to_owned(),
-            serial: super::hex(&serial.to_bytes()),
-            expires: super::rfc3339(until)?,
-            revoked: None,
-        });
-        self.dir.set_issued(&issued)?;
+        if out.is_none() {
+            // Recorded first: each existing certificate can be revoked.
+            let mut issued = self.dir.issued()?;
+            issued.certificates.push(Certificate {
+                kind: kind.word().to_owned(),
+                name: name.to_owned(),
+                serial: super::hex(&serial.to_bytes()),
+                expires: super::rfc3339(until)?,
+                revoked: None,
+            });
+            self.dir.set_issued(&issued)?;
+        }
         let files = [
             (certificate_file.as_str(), certificate.pem()),
             (key_file.as_str(), key.serialize_pem()),
         ];
-        self.dir.write(
+        dir.write(
             &files.each_ref().map(|(name, text)| (*name, text.as_str())),
             force,
         )

@@ -82,7 +82,8 @@ impl Directory {
 
     pub(super) fn read(&self, name: &str) -> Result<String, Failure> {
         let path = self.path(name);
-        own_file::read_to_string(&path).map_err(|cause| {
+        // A link is followed: files of a mounted Secret are links.
+        fs::read_to_string(&path).map_err(|cause| {
             let failure = Failure::new(format!("cannot read {}: {cause}", path.display()));
             if cause.kind() == io::ErrorKind::NotFound {
                 return failure.hint(format!(

@@ -18,7 +18,7 @@ use files::{Directory, Made};
 use rcgen::{SanType, string::Ia5String};
 use rustls_pki_types::DnsName;
 use sha2::{Digest as _, Sha256};
-use std::{fmt::Write as _, net::IpAddr};
+use std::{fmt::Write as _, net::IpAddr, path::Path};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Default validity in days.
@@ -32,7 +32,7 @@ const TOKEN_BYTES: usize = 32;
 pub(crate) fn certs(command: CertsCommand) -> Result<(), Failure> {
     match command {
         CertsCommand::Init(make) => init(&make),
-        CertsCommand::Server { make, names } => server(&make, &names),
+        CertsCommand::Server { make, out, names } => server(&make, out.as_deref(), &names),
         CertsCommand::Client { make, name, role } => {
             let (written, principal, _) = client(&make, &name)?;
             print_new(&written, || entries::principal(&principal, &role))
@@ -58,15 +58,17 @@ fn init(make: &MakeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn server(make: &MakeArgs, names: &[String]) -> Result<(), Failure> {
+fn server(make: &MakeArgs, out: Option<&Path>, names: &[String]) -> Result<(), Failure> {
     let sans = names
         .iter()
         .map(|name| server_name(name))
         .collect::<Result<Vec<_>, _>>()?;
     let authority = Authority::open(Directory::open(&make.dir)?)?;
+    let out = out.map(Directory::open).transpose()?;
     let until = after(make.days.unwrap_or(DAYS));
     let name = names.first().map(String::as_str).unwrap_or_default();
-    let written = authority.issue(Kind::Server, name, sans, until, make.force)?;
+    let place = (out.as_ref(), make.force);
+    let written = authority.issue(Kind::Server, name, sans, until, place)?;
     print_made(&written, until);
     print_new(&written, || entries::tls(&written, &authority.dir))
 }
@@ -80,7 +82,7 @@ fn client(make: &MakeArgs, name: &str) -> Result<(Made, String, Authority), Fail
     let authority = Authority::open(Directory::open(&make.dir)?)?;
     let until = after(make.days.unwrap_or(DAYS));
     let sans = vec![SanType::URI(uri)];
-    let written = authority.issue(Kind::Client, name, sans, until, make.force)?;
+    let written = authority.issue(Kind::Client, name, sans, until, (None, make.force))?;
     print_made(&written, until);
     Ok((written, principal, authority))
 }

@@ -35,6 +35,15 @@ capabilities:
   drop: ["ALL"]
 {{- end -}}
 
+{{- /* Of an init container, which copies or makes a few files. */ -}}
+{{- define "kennel.briefly" -}}
+requests:
+  cpu: 10m
+  memory: 32Mi
+limits:
+  memory: 128Mi
+{{- end -}}
+
 {{- define "kennel.pod" -}}
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 automountServiceAccountToken: false
@@ -69,7 +78,8 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  checksum/config: {{ include (print $.Template.BasePath "/config.yaml") . | sha256sum }}
+  {{- /* Of the settings alone: a server reads the access file again by itself. */}}
+  checksum/settings: {{ toToml .Values.settings | sha256sum }}
   {{- with .Values.podAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -111,12 +121,16 @@ startupProbe:
     path: /startupz
     port: health
   periodSeconds: 1
-  failureThreshold: 60
+  {{- /* After a loss of its host a node waits for the end of its lease. */}}
+  failureThreshold: 120
 {{- /* No livenessProbe: a restart of this container ends every run, and the keeper restarts its server by itself. */}}
 readinessProbe:
   httpGet:
     path: /readyz
     port: health
+{{- with .own.lifecycle }}
+lifecycle: {{- . | nindent 2 }}
+{{- end }}
 resources: {{- toYaml .Values.resources | nindent 2 }}
 volumeMounts:
   - name: kennel-config
@@ -145,8 +159,14 @@ volumeMounts:
     medium: Memory
     sizeLimit: 1Mi
 - name: kennel-data
+  {{- if .Values.data.hostPath }}
+  hostPath:
+    path: {{ .Values.data.hostPath }}
+    type: DirectoryOrCreate
+  {{- else }}
   emptyDir:
     sizeLimit: {{ .Values.data.sizeLimit }}
+  {{- end }}
 - name: tmp
   emptyDir: {}
 {{- with .Values.volumes }}

@@ -16,7 +16,7 @@ fsGroup. See ../../agent.
 {{- end }}
 
 {{- define "kennel.sidecar" -}}
-{{- $own := dict "env" (include "kennel.sidecar.env" .) "ports" "" "mounts" "" -}}
+{{- $own := dict "env" (include "kennel.sidecar.env" .) "ports" "" "mounts" "" "lifecycle" "" -}}
 - name: kennel
   image: {{ include "kennel.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
