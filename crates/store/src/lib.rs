@@ -465,7 +465,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError>;
 
     /// Writes the whole row, where there is none or an open one of this node: it was written in an earlier life of the
-    /// database. `Fenced` where the row's generation is not its node's present one. A closed row is unchanged.
+    /// database. `Fenced` where the row's generation is not its node's present one. A closed row is unchanged, unless it
+    /// was closed as lost and the one given is open: a keeper that took the node from the run's could not see the run.
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError>;
 
     /// Marks the output of an ended run of this node as removed: written before the removal. A marked row is unchanged,

@@ -134,6 +134,8 @@ pub struct NodeRow {
     pub heard: Timestamp,
     /// Duration of the lease.
     pub lease: Duration,
+    /// The keeper that has or had the lease.
+    pub keeper_epoch: KeeperEpoch,
     /// Time at which an operator has forgotten it; absent: it was not, or is back.
     pub forgotten: Option<Timestamp>,
     /// Start of its drain, as of its last renewal; absent: it is not draining.

@@ -551,6 +551,7 @@ pub(crate) fn node_row(row: &impl Columns) -> Result<NodeRow, StoreError> {
         address: row.column("address")?,
         heard: Timestamp(row.column("heard_us")?),
         lease: duration(row.column("lease_us")?),
+        keeper_epoch: id(row, "keeper_epoch")?,
         forgotten: row.column::<Option<_>>("forgotten_us")?.map(Timestamp),
         draining: row.column::<Option<_>>("draining_us")?.map(Timestamp),
         now: Timestamp(row.column("now_us")?),

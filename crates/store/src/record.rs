@@ -190,7 +190,12 @@ pub(crate) const RESTING_WHERE: &str = "runs.run_id = w.run_id AND runs.node = w
     AND runs.end_reason IS NULL \
     AND (runs.attempt = w.attempt OR (runs.attempt = w.attempt - 1 AND runs.state = 'backoff'))";
 
-/// Columns that mending writes over an open row: all of them.
+/// Condition on the row that a mending overwrites: it is open, or another keeper of its node, which could not see the
+/// run, has closed it as lost, and the run is open.
+pub(crate) const MENDING_WHERE: &str = "runs.end_reason IS NULL \
+    OR (runs.end_reason IN ('service_lost', 'rebooted') AND excluded.end_reason IS NULL)";
+
+/// Columns that mending writes over a row: all of them.
 pub(crate) fn mending_set() -> String {
     let others = COLUMNS.iter().filter(|c| c.name != "run_id");
     let set: Vec<String> = others

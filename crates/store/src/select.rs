@@ -11,8 +11,9 @@ use kennel_lifecycle::{
 
 /// Builds the statement for these nodes, or all, and the present time of the database.
 pub(crate) fn nodes(dialect: &Dialect, these: Option<&[NodeId]>) -> Sql {
-    let mut sql =
-        Sql::new("SELECT node, name, address, heard_us, lease_us, forgotten_us, draining_us, ");
+    let mut sql = Sql::new(
+        "SELECT node, name, address, heard_us, lease_us, keeper_epoch, forgotten_us, draining_us, ",
+    );
     sql.push(dialect.now).push(" AS now_us FROM nodes");
     if let Some(these) = these {
         sql.push(" WHERE ");

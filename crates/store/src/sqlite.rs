@@ -10,8 +10,8 @@ use crate::{
     open::{self},
     reader::{Dialect, Reader, STATEMENT_TIMEOUT, Where},
     record::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
-        Statements, column_list, mending_set,
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, MENDING_WHERE, RESTING_SET,
+        RESTING_WHERE, Record, Statements, column_list, mending_set,
     },
     schema::{self, Admission},
     sql::Sql,
@@ -193,17 +193,13 @@ fn statements() -> Statements {
         )
         .into()
     };
-    let upsert = |set: &str| {
-        format!(
-            "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
-                 AND runs.node = excluded.node"
-        )
-        .into()
+    let upsert = |set: &str, which: &str| {
+        format!("{insert} UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node").into()
     };
     Statements {
         insert: format!("{insert} NOTHING").into(),
-        close: upsert(CLOSING_SET),
-        mend: upsert(&mending_set()),
+        close: upsert(CLOSING_SET, "runs.end_reason IS NULL"),
+        mend: upsert(&mending_set(), MENDING_WHERE),
         rest: over(RESTING_SET, RESTING_WHERE),
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_sqlite().into(),

@@ -120,9 +120,9 @@ fn left_stop(stop: LeftStop) -> pb::LeftStop {
 /// Converts a node of the database.
 pub(crate) fn node(elsewhere: Elsewhere) -> pb::Node {
     let reachability = match elsewhere.forgotten {
-        _ if elsewhere.is_reachable => pb::NodeReachability::Reachable,
-        Some(_) => pb::NodeReachability::Forgotten,
-        None => pb::NodeReachability::Unreachable,
+        _ if elsewhere.is_reachable && elsewhere.has_run => pb::NodeReachability::Reachable,
+        Some(_) if !elsewhere.is_reachable => pb::NodeReachability::Forgotten,
+        _ => pb::NodeReachability::Unreachable,
     };
     pb::Node {
         node_id: elsewhere.node.to_string(),

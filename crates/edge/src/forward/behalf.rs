@@ -97,6 +97,7 @@ mod tests {
             forgotten: None,
             draining: None,
             is_reachable: true,
+            has_run: true,
         };
         let mut headers = HeaderMap::new();
         name(&mut headers, &alice(), &node).expect("no control characters");

@@ -224,5 +224,6 @@ fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
         forgotten: None,
         draining: None,
         is_reachable: fact("reachable") == "true",
+        has_run: true,
     })
 }

@@ -30,6 +30,7 @@ fn of_one_run() -> Vec<Row> {
         forgotten: None,
         draining: None,
         is_reachable: false,
+        has_run: true,
     };
     vec![
         (

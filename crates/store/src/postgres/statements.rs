@@ -3,8 +3,8 @@
 use crate::{
     consumer,
     record::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE,
-        Statements, column_list, mending_set,
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, MENDING_WHERE, RESTING_SET,
+        RESTING_WHERE, Statements, column_list, mending_set,
     },
 };
 
@@ -110,9 +110,9 @@ pub(super) fn build() -> Statements {
         )
         .into()
     };
-    let upsert = |set: &str| {
+    let upsert = |set: &str, which: &str| {
         format!(
-            "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
+            "{insert} UPDATE SET {set} WHERE ({which}) \
              AND runs.node = excluded.node RETURNING run_id"
         )
         .into()
@@ -122,7 +122,7 @@ pub(super) fn build() -> Statements {
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_postgres().into(),
         insert: format!("{insert} NOTHING RETURNING run_id").into(),
-        close: upsert(CLOSING_SET),
-        mend: upsert(&mending_set()),
+        close: upsert(CLOSING_SET, "runs.end_reason IS NULL"),
+        mend: upsert(&mending_set(), MENDING_WHERE),
     }
 }

@@ -4,7 +4,7 @@ use super::{
     Bed,
     rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, process},
 };
-use kennel_lifecycle::{Outcome, StopCertificate, Timestamp};
+use kennel_lifecycle::{EndReason, Exit, Outcome, StopCertificate, Timestamp};
 use kennel_store::{
     Closure, Desired, NewRun, Opening, PastAttempt, RunRow, StoreError, StoredState, Times,
 };
@@ -95,6 +95,34 @@ pub(super) async fn outdated_row_is_updated_and_closed_one_kept(bed: Bed) {
         bed.store.mend(&open).await.unwrap();
         let left = bed.store.get(row.new.run).await.unwrap().unwrap();
         assert_eq!(left, closed);
+    }
+}
+
+pub(super) async fn row_closed_as_lost_is_mended_where_the_run_lives(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let reasons = [
+        EndReason::Rebooted,
+        EndReason::ServiceLost,
+        EndReason::OrphanTerminated,
+    ];
+    for (number, reason) in (1..).zip(reasons) {
+        let is_mended = reason != EndReason::OrphanTerminated;
+        let mut lost = closure();
+        lost.outcome.reason = reason;
+        lost.outcome.exit = Some(Exit::Unknown);
+        let lives = RunRow {
+            state: StoredState::Running,
+            ..RunRow::open(new_run(number))
+        };
+        bed.store.insert(&lives.new).await.unwrap();
+        bed.store.close(&lives.new, &lost).await.unwrap();
+        let closed = bed.store.get(lives.new.run).await.unwrap().unwrap();
+        for row in [&closed, &lives] {
+            bed.store.mend(row).await.unwrap();
+            let read = bed.store.get(lives.new.run).await.unwrap().unwrap();
+            let expected = if is_mended { row } else { &closed };
+            assert_eq!(&read, expected);
+        }
     }
 }
 

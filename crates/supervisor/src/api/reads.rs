@@ -33,7 +33,11 @@ impl Supervisor {
         {
             return Ok(live.view);
         }
-        let view = Box::pin(self.located(self.row(run).await?.into())).await?;
+        let row = self.row(run).await?;
+        if let Some(view) = self.live_view(&row) {
+            return Ok(view);
+        }
+        let view = Box::pin(self.located(row.into())).await?;
         if view.state != RunState::Starting || view.elsewhere.is_none() {
             return Ok(view);
         }
@@ -44,6 +48,20 @@ impl Supervisor {
             self.located(self.row(run).await?.into()).await
         };
         Box::pin(read_later).await
+    }
+
+    /// Returns the run of an open row as its task shows it, where it has one here: what a row says that an earlier keeper
+    /// wrote may long be over.
+    fn live_view(&self, row: &RunRow) -> Option<RunView> {
+        let handle = self.shared.find(row.new.run);
+        let handle = handle.filter(|_| self.is_open_here(row))?;
+        let live = handle.live.borrow();
+        (!live.over).then(|| live.view.clone())
+    }
+
+    /// Whether this is the open row of a run of this node.
+    pub(crate) fn is_open_here(&self, row: &RunRow) -> bool {
+        row.outcome.is_none() && row.new.node == self.shared.config.node
     }
 
     /// Returns what a live run of this node has used up to now; absent: it has no control group, or that cannot be read.
@@ -135,7 +153,11 @@ impl Supervisor {
                     });
                 }
             }
-            let view = RunView::from(self.row(run).await?);
+            let row = self.row(run).await?;
+            if self.live_view(&row).is_some() {
+                continue;
+            }
+            let view = RunView::from(row);
             if let Some(reached) = view.meets(condition) {
                 let run = Box::pin(self.located(view)).await?;
                 return Ok(Waited { reached, run });
@@ -270,7 +292,7 @@ impl Supervisor {
             }
         };
         let row = read().await?;
-        if row.outcome.is_some() || row.new.node != self.shared.config.node {
+        if !self.is_open_here(&row) {
             return Ok(row);
         }
         // The run may have ended between the lookup in the tracker and the read.
@@ -291,24 +313,15 @@ impl Supervisor {
         if row.outcome.is_some() {
             return row.into();
         }
-        let run = row.new.run;
-        let live = self
-            .shared
-            .find(run)
-            .map(|handle| handle.live.borrow().clone());
-        if let Some(live) = live.filter(|live| !live.over) {
-            return live.view;
+        if let Some(view) = self.live_view(&row) {
+            return view;
         }
         if row.new.node != self.shared.config.node {
             return row.into();
         }
-        // The run has ended since the row was read, and the state of an open row lags behind that of its run.
-        let ended = self.shared.record.pending_end(run);
-        let again = match ended {
-            Some(row) => Some(row),
-            None => self.shared.store.get(run).await.ok().flatten(),
-        };
-        again.unwrap_or(row).into()
+        // The run has ended since the row was read, or recovery begins.
+        let again = self.row(row.new.run).await.unwrap_or(row);
+        self.live_view(&again).unwrap_or_else(|| again.into())
     }
 }
 

@@ -74,6 +74,8 @@ pub struct RunView {
     pub owner: String,
     /// Node that runs it.
     pub node: NodeId,
+    /// Keeper that took it up last, by its row.
+    pub keeper_epoch: KeeperEpoch,
     /// State.
     pub state: RunState,
     /// Desired state.

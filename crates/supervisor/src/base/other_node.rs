@@ -1,6 +1,7 @@
 //! The node of a run that another node has.
 
-use kennel_lifecycle::{NodeId, Timestamp};
+use crate::base::calls::RunView;
+use kennel_lifecycle::{NodeId, RunState, Timestamp};
 use kennel_store::NodeRow;
 
 /// The node of a run that another node has.
@@ -22,6 +23,8 @@ pub struct Elsewhere {
     pub draining: Option<Timestamp>,
     /// Whether it has a lease.
     pub is_reachable: bool,
+    /// Of the node of a run: whether its present keeper has taken up or judged the run.
+    pub has_run: bool,
 }
 
 impl Elsewhere {
@@ -42,6 +45,18 @@ impl Elsewhere {
         format!("{name} ({node}), which listens at {address}: ask there{heard}")
     }
 
+    /// Returns the node of a run by its row, as [`Self::of`]. A keeper that has replaced that of an open row has not looked
+    /// at the run yet; one that waits for its next attempt has nothing to look at.
+    pub(crate) fn of_run(view: &RunView, nodes: &[NodeRow]) -> Self {
+        let row = nodes.iter().find(|row| row.node == view.node);
+        let is_its_keeper = row.is_none_or(|row| row.keeper_epoch == view.keeper_epoch);
+        let waits = view.state == RunState::Backoff || view.state.is_terminal();
+        Self {
+            has_run: waits || is_its_keeper,
+            ..Self::of(view.node, nodes)
+        }
+    }
+
     /// Returns the node by its row; one without a row was never reachable.
     pub(crate) fn of(node: NodeId, nodes: &[NodeRow]) -> Self {
         let row = nodes.iter().find(|row| row.node == node);
@@ -54,6 +69,7 @@ impl Elsewhere {
             forgotten: None,
             draining: None,
             is_reachable: false,
+            has_run: true,
         };
         row.cloned().map_or_else(unknown, Self::from)
     }
@@ -69,6 +85,7 @@ impl From<NodeRow> for Elsewhere {
             forgotten: row.forgotten,
             draining: row.draining,
             is_reachable,
+            has_run: true,
             name: row.name,
             address: row.address,
         }

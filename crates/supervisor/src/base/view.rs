@@ -77,6 +77,7 @@ impl From<RunRow> for RunView {
             run: row.new.run,
             owner: row.new.owner,
             node: row.new.node,
+            keeper_epoch: row.new.keeper_epoch,
             state,
             desired: row.desired,
             attempt: row.new.attempt,

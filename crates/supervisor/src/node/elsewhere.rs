@@ -42,7 +42,7 @@ impl Supervisor {
             left.extend(stops.into_iter().map(|stop| (stop.run, stop)));
         }
         for view in views.iter_mut().filter(|view| view.node != own) {
-            view.elsewhere = Some(Elsewhere::of(view.node, &nodes));
+            view.elsewhere = Some(Elsewhere::of_run(view, &nodes));
             view.left_stop = left.remove(&view.run);
         }
         Ok(())

@@ -432,6 +432,7 @@ impl Recovery {
 /// Adopts a run that the keeper found late.
 async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
     let run = held.run;
+    let row = shared.store.hand_over(row).await;
     match adopt::late(&shared, held, Some(row)).await {
         Ok(Some(keeper_run)) => {
             tracing::info!(run_id = %run, "the shim of the run has reconnected, run adopted");

@@ -8,7 +8,7 @@ use crate::{
     run::writes,
 };
 use kennel_keeper::client::HeldRun;
-use kennel_lifecycle::{Backoff, KeeperEpoch, RunId, recovery::Seen};
+use kennel_lifecycle::{Backoff, EndReason, KeeperEpoch, RunId, recovery::Seen};
 use kennel_linux::crash_point;
 use kennel_store::{Opening, RunRow, StoreError};
 use std::{
@@ -291,6 +291,15 @@ fn record_store_state(shared: &Shared, away: Option<&StoreError>) {
     }
 }
 
+/// State of the node in the store before it is acquired.
+#[derive(Clone, Copy)]
+struct Former {
+    /// The store has gone back.
+    is_lost: bool,
+    /// Another keeper had the node, or none.
+    is_anothers: bool,
+}
+
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
 async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     // Another delivery would name an outdated generation.
@@ -313,7 +322,10 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         draining: shared.drain.borrow().as_ref().map(|drain| drain.since),
         now: clock::now(),
     };
-    let lost = record.differs(&stored_node);
+    let former = Former {
+        is_lost: record.differs(&stored_node),
+        is_anothers: stored_node.keeper_epoch != Some(shared.hello.epoch),
+    };
     let generation = match store.open_node(&opening).await {
         Ok(generation) => generation,
         Err(StoreError::Held) => {
@@ -326,7 +338,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     };
     crash_point!("boot.node_opened");
     record.raised(generation);
-    let rows = current_rows(shared, &opening, &delivery, generation, lost).await;
+    let rows = current_rows(shared, &opening, &delivery, generation, former).await;
     let rows = rows.map_err(BootError::Store)?;
     let mut ended = Vec::new();
     for runs in record.open_beside(&rows).chunks(adopt::ROWS_MAX) {
@@ -359,11 +371,11 @@ async fn current_rows(
     opening: &Opening,
     delivery: &Delivery<'_>,
     generation: i64,
-    lost: bool,
+    former: Former,
 ) -> Result<Vec<RunRow>, StoreError> {
     let store = shared.store.raw();
     let rows = store.open_runs(opening.node).await?;
-    let mended = mend(shared, opening, generation, lost, &rows).await?;
+    let mended = mend(shared, opening, generation, former, &rows).await?;
     let delivered = delivery.deliver_all(&shared.store, generation).await?;
     if mended + delivered == 0 {
         return Ok(rows);
@@ -377,7 +389,7 @@ async fn mend(
     shared: &Shared,
     opening: &Opening,
     generation: i64,
-    lost: bool,
+    former: Former,
     open: &[RunRow],
 ) -> Result<usize, StoreError> {
     let held: HashSet<RunId> = opening.held.iter().copied().collect();
@@ -385,7 +397,7 @@ async fn mend(
     let mut wanted = shared.record.known_rows();
     wanted.retain(|entry| {
         let run = &entry.row.new.run;
-        lost || held.contains(run) && !open.contains(run)
+        former.is_lost || held.contains(run) && !open.contains(run)
     });
     let mut count = 0;
     for entries in wanted.chunks(adopt::ROWS_MAX) {
@@ -425,8 +437,18 @@ async fn mend(
                     Err(error) => return Err(error),
                 }
             }
+            let is_contested = former.is_anothers
+                && held.contains(&run)
+                && there
+                    .get(&run)
+                    .is_some_and(|there| is_contested(there, &row))
+                && !shared.record.has_pending_of(run);
+            if is_contested {
+                tracing::error!(run_id = %run, "another keeper closed the record of this run as lost, and it lives: rewriting it");
+            }
             let keep = |there: &RunRow| {
-                *assumed || !lost || there.outcome.is_some() || is_same(there, &row)
+                let stays = !former.is_lost || there.outcome.is_some() || is_same(there, &row);
+                *assumed || stays && !is_contested
             };
             if there.get(&row.new.run).is_some_and(keep) {
                 continue;
@@ -450,6 +472,14 @@ async fn mend(
         tracing::warn!(count, "rows that the database had lost are written again");
     }
     Ok(count)
+}
+
+/// Whether a keeper that took the node from this one, as on a copy of the data directory, closed the row of a run that
+/// is open here: it could not see the run.
+fn is_contested(there: &RunRow, known: &RunRow) -> bool {
+    let reason = there.outcome.as_ref().map(|outcome| &outcome.reason);
+    let is_lost = matches!(reason, Some(EndReason::ServiceLost | EndReason::Rebooted));
+    is_lost && known.outcome.is_none()
 }
 
 /// Whether a row is as it is known, but for the generation: that of one write of it.

@@ -208,6 +208,30 @@ impl NodeStore {
         Ok(())
     }
 
+    /// Writes this node's keeper into the row of a run of an earlier one that it holds now. Where that fails the row stays,
+    /// and other nodes do not know that the run is looked after: the next start writes it.
+    pub(crate) async fn hand_over(&self, row: RunRow) -> RunRow {
+        let new = NewRun {
+            keeper_epoch: self.keeper_epoch,
+            ..row.new.clone()
+        };
+        let work = async |generation| {
+            let new = *stamped(&new, generation);
+            let row = RunRow { new, ..row.clone() };
+            self.store.mend(&row).await.map(|()| row)
+        };
+        match self.write("mend", row.new.run, work).await {
+            Ok((_, row)) => {
+                self.has(row.clone());
+                row
+            }
+            Err(error) => {
+                tracing::warn!(run_id = %row.new.run, %error, "cannot record the keeper of an adopted run");
+                row
+            }
+        }
+    }
+
     /// Removes a row: there is none for a run whose gate was never opened.
     pub(crate) async fn withdraw(&self, run: RunId) -> Result<(), StoreError> {
         let (store, node) = (&self.store, self.node);

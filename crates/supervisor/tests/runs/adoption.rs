@@ -7,8 +7,11 @@ use crate::{
     },
 };
 use kennel_keeper::client::{KeeperEvent, SignalTarget};
-use kennel_lifecycle::{EndReason, Exit, RunId, RunState, Signal};
-use kennel_store::{Desired, RunRow};
+use kennel_lifecycle::{
+    EndReason, Exit, Outcome, RunId, RunState, Signal, StopCertificate, StreamsEnd, Timestamp,
+    TreeVerdict,
+};
+use kennel_store::{Desired, RunRow, StoredState, Times};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, SignalCall,
 };
@@ -34,6 +37,51 @@ fn signal_is_sent_once_whichever_server_is_called() {
     }
     let state = lives.world.state.lock().unwrap();
     assert_eq!((state.signals.len(), state.interrupts), (1, 0));
+}
+
+/// A keeper on a copy of the data directory had the node, and took its runs for those of another boot.
+#[test]
+fn record_of_living_run_that_a_copy_closed_is_mended() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    let row = lives.world.store.row(run_id()).unwrap();
+    let lost = RunRow {
+        state: StoredState::Ended(RunState::Lost),
+        times: Times {
+            ended: Some(Timestamp(9)),
+            ..row.times
+        },
+        outcome: Some(Outcome {
+            reason: EndReason::Rebooted,
+            exit: Some(Exit::Unknown),
+            tree: TreeVerdict::Unverified("another boot".into()),
+            streams: Some(StreamsEnd::Lost),
+            certificate: StopCertificate::default(),
+        }),
+        ..row
+    };
+    lives
+        .world
+        .store
+        .rows
+        .lock()
+        .unwrap()
+        .insert(run_id(), lost);
+    lives.live(async |stage| {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Running);
+        assert!(stage.is_alive(run_id()));
+        let row = stage.world.store.row(run_id()).unwrap();
+        assert_eq!(row.outcome, None);
+        stage.exits(run_id(), 3);
+        let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
+        while stage.world.store.row(run_id()).unwrap().outcome.is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let row = lives.world.store.row(run_id()).unwrap();
+    assert_eq!(row.outcome.unwrap().exit, Some(Exit::Code(3)));
 }
 
 #[test]

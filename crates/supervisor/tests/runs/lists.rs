@@ -1,7 +1,11 @@
 //! The state in a list of a run whose row lags.
 
-use super::{Nature, Stage, call};
-use kennel_lifecycle::RunState;
+use super::{Nature, Stage, call, new_run, seen};
+use kennel_lifecycle::{
+    KeeperEpoch, NodeId, RunId, RunState, Timestamp,
+    recovery::{CgroupSeen, Seen},
+};
+use kennel_store::{NewRun, NodeRow, RunRow, StoredState};
 use kennel_supervisor::{Condition, ListFilter};
 use std::time::Duration;
 
@@ -34,4 +38,79 @@ async fn list_never_says_starting_after_spawn_answered() {
     let page = listed.await.unwrap();
     let states: Vec<RunState> = page.runs.iter().map(|view| view.state).collect();
     assert_eq!(states, [RunState::Succeeded]);
+}
+
+/// A node that comes back has its lease before it has looked at the runs of its former keeper.
+#[tokio::test]
+async fn run_of_replaced_keeper_is_marked_until_it_is_examined() {
+    let stage = Stage::set(Nature::default()).await;
+    let (node, run) = (NodeId::from_u128(2), RunId::from_u128(7));
+    let [former, present] = [5, 6].map(KeeperEpoch::from_u128);
+    let store = &stage.world.store;
+    store.nodes.lock().unwrap().push(NodeRow {
+        node,
+        name: "two".into(),
+        address: String::new(),
+        heard: Timestamp(9),
+        lease: Duration::from_secs(1),
+        keeper_epoch: present,
+        forgotten: None,
+        draining: None,
+        now: Timestamp(10),
+    });
+    let recorded = |keeper_epoch, state| {
+        let row = RunRow::open(NewRun {
+            node,
+            keeper_epoch,
+            ..new_run(run)
+        });
+        store
+            .rows
+            .lock()
+            .unwrap()
+            .insert(run, RunRow { state, ..row });
+    };
+    for (keeper, state, is_examined) in [
+        (former, StoredState::Running, false),
+        // What waits for its next attempt has no process to look at.
+        (former, StoredState::Backoff, true),
+        (present, StoredState::Running, true),
+    ] {
+        recorded(keeper, state);
+        let got = stage.supervisor.get(run).await.unwrap();
+        let page = stage.supervisor.list(ListFilter::default(), None, 10).await;
+        for view in [got, page.unwrap().runs.remove(0)] {
+            let other = view.elsewhere.unwrap();
+            assert_eq!((other.is_reachable, other.has_run), (true, is_examined));
+        }
+    }
+}
+
+/// The same at the node itself, where a store that was away comes back with rows of a former keeper.
+#[tokio::test]
+async fn open_row_without_a_task_is_not_shown_as_running() {
+    let stage = Stage::set(Nature::default()).await;
+    let runs = [7, 8].map(RunId::from_u128);
+    for run in runs {
+        let row = RunRow {
+            state: StoredState::Running,
+            ..RunRow::open(NewRun {
+                keeper_epoch: KeeperEpoch::from_u128(5),
+                ..new_run(run)
+            })
+        };
+        stage.world.store.rows.lock().unwrap().insert(run, row);
+        let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
+        stage.kernel().orphans.insert(run, gone);
+    }
+    let got = stage.supervisor.get(runs[0]).await.unwrap();
+    assert_eq!(got.state, RunState::Stopping);
+    let page = stage.supervisor.list(ListFilter::default(), None, 10).await;
+    for view in page.unwrap().runs {
+        assert_ne!(view.state, RunState::Running, "{view:?}");
+    }
+    for run in runs {
+        let ended = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+        assert_eq!(ended.run.state, RunState::Lost);
+    }
 }

@@ -26,11 +26,11 @@ use kennel_keeper::{
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, Facets, Held, HeldPause, HostFacts, HostIdentity, InputWrite,
-    KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome,
-    OutputRemoval, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RowState, RunId,
-    RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopOrder, StopPolicy, StopReason,
-    Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    CgroupIdentity, Deadline, EndReason, Exit, Facets, Held, HeldPause, HostFacts, HostIdentity,
+    InputWrite, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId,
+    Outcome, OutputRemoval, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RowState,
+    RunId, RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopOrder, StopPolicy,
+    StopReason, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -1049,6 +1049,7 @@ pub enum Weather {
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     pub rows: Mutex<BTreeMap<RunId, RunRow>>,
+    pub nodes: Mutex<Vec<NodeRow>>,
     consumers: Mutex<BTreeMap<ConsumerKey, ConsumerRow>>,
     weather: Mutex<Weather>,
     pub closed: Mutex<Vec<(RunId, Outcome)>>,
@@ -1299,7 +1300,7 @@ impl Store for MemoryStore {
 
     async fn nodes(&self, _: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
         self.check()?;
-        Ok(Vec::new())
+        Ok(self.nodes.lock().unwrap().clone())
     }
 
     async fn open_epochs(&self, _: NodeId) -> Result<Vec<EpochRow>, StoreError> {
@@ -1484,7 +1485,7 @@ impl Store for MemoryStore {
         self.present(row.new.run, row.new.generation)?;
         let mut rows = self.rows.lock().unwrap();
         match rows.get(&row.new.run) {
-            Some(there) if there.outcome.is_some() => {}
+            Some(there) if is_final(there, row) => {}
             _ => drop(rows.insert(row.new.run, row.clone())),
         }
         self.changed.notify_waiters();
@@ -1709,6 +1710,13 @@ impl Store for MemoryStore {
     fn describe(&self) -> String {
         "memory".into()
     }
+}
+
+/// Whether a row stays as it is where another one is to be written over it.
+fn is_final(there: &RunRow, row: &RunRow) -> bool {
+    let reason = there.outcome.as_ref().map(|outcome| &outcome.reason);
+    let is_lost = matches!(reason, Some(EndReason::ServiceLost | EndReason::Rebooted));
+    there.outcome.is_some() && !(is_lost && row.outcome.is_none())
 }
 
 pub fn new_run(run: RunId) -> NewRun {

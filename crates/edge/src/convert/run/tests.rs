@@ -1,8 +1,8 @@
 use super::*;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Gap, Held, HostIdentity, Limit, MemoryKills, MemoryShortage, NodeId,
-    Outcome, ProcessIdentity, RecordedSpec, RunId, RunSpec, Signal, SignalScope, SignalSender,
-    StopCertificate, StopStep, Timestamp, Usage,
+    CgroupIdentity, Deadline, Gap, Held, HostIdentity, KeeperEpoch, Limit, MemoryKills,
+    MemoryShortage, NodeId, Outcome, ProcessIdentity, RecordedSpec, RunId, RunSpec, Signal,
+    SignalScope, SignalSender, StopCertificate, StopStep, Timestamp, Usage,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -248,6 +248,7 @@ fn live() -> RunView {
         run: RunId::from_u128(1),
         owner: "uid:0".to_owned(),
         node: NodeId::from_u128(2),
+        keeper_epoch: KeeperEpoch::from_u128(3),
         state: RunState::Running,
         desired: Desired::Run,
         attempt: 1,

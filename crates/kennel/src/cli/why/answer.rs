@@ -63,10 +63,13 @@ fn state(run: &pb::Run) -> String {
     if let Some(node) = &run.other_node
         && node.reachability() == pb::NodeReachability::Unreachable
     {
+        let why = match (node.unreachable_since, node.last_heard_time) {
+            (None, Some(_)) => "is back and has not looked at it yet".to_owned(),
+            (since, _) => format!("is unreachable since {}", when(since)),
+        };
         return format!(
-            "Not known: its node {} is unreachable since {}; {} is its last known state.",
+            "Not known: its node {} {why}; {} is its last known state.",
             terminal_text::one_line(&node.node_name),
-            when(node.unreachable_since),
             words::state(run.state())
         );
     }
