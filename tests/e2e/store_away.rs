@@ -153,8 +153,9 @@ async fn server_started_without_store_adopts_runs() {
     let aborted = within("abort", PATIENCE, client.abort(&victim.run_id)).await;
     assert_eq!(must("abort", aborted).reason(), "aborted");
     let fenced = new_run_id();
-    let stopping = client.abort_with(&fenced, None, AbortWait::None).await;
-    assert_eq!(must("abort", stopping).state(), RunState::Stopping);
+    let queued = client.abort_with(&fenced, None, AbortWait::None).await;
+    let queued = complaint(&queued.expect_err("another node may start it"));
+    assert_eq!(queued.reason, "ABORT_QUEUED");
     fs::write(&go, "").expect("written");
     let ended = within("it ends", PATIENCE, client.ended(&run_id)).await;
     assert_eq!(must("wait", ended).code(), Some(3));

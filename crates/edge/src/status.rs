@@ -318,7 +318,11 @@ pub(crate) fn of(error: &CallError) -> Status {
         | CallError::OffsetAhead { .. }
         | CallError::CursorExpired { .. } => no_such_place(error, text),
         CallError::RunElsewhere { run, elsewhere } => node::elsewhere(*run, elsewhere, text),
-        CallError::AbortQueued { run, elsewhere } => node::queued(*run, elsewhere, text),
+        CallError::AbortQueued {
+            run,
+            elsewhere: node,
+        }
+        | CallError::AbortUndelivered { run, node } => node::queued(*run, node, text),
         CallError::NodeHasLease(node) => node::has_lease(node, text),
         CallError::NodeNotFound { name, why } => node_not_found(name, why),
         CallError::JournalUnreadable { run, why } => unreadable(*run, why, text),

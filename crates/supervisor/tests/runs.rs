@@ -64,7 +64,7 @@ use kennel_lifecycle::{
     EndReason, Entry, Exit, RunId, RunState, StartFailure, StartStage,
     recovery::{CgroupSeen, ExitRecord, Seen},
 };
-use kennel_store::RunRow;
+use kennel_store::{NewRun, RunRow};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, IfUnknown, Payload, Position, Spawned,
 };
@@ -126,28 +126,69 @@ async fn unavailable_store_runs_nothing_and_frees_the_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn insert_of_unknown_fate_is_closed_as_unrun() {
+async fn insert_of_unknown_fate_is_withdrawn() {
     for written in [true, false] {
         let stage = Stage::set(Nature::default()).await;
         let run = RunId::from_u128(7);
-        stage.world.store.set(Weather::InsertUnknown { written });
+        let store = &stage.world.store;
+        store.set(Weather::InsertUnknown { written });
         let refused = stage.supervisor.spawn(call(Some(run))).await;
-        assert!(
-            matches!(refused, Err(CallError::StoreUnavailable)),
-            "{refused:?}"
-        );
-        // A get of that id waits until the store has the outcome.
-        let view = stage.supervisor.get(run).await.unwrap();
-        assert_eq!(view.state, RunState::Failed);
+        let is_away = matches!(refused, Err(CallError::StoreUnavailable));
+        assert!(is_away, "{refused:?}");
+        store.set(Weather::Fair);
+        // A get of that id waits until the store has no row.
+        let got = stage.supervisor.get(run).await;
+        assert!(matches!(got, Err(CallError::RunNotFound(_))), "{got:?}");
+        assert_eq!(store.row(run), None);
         assert!(stage.kernel().executed.is_empty());
-        let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
-        let stage_of = |reason| match reason {
-            EndReason::StartFailed(failure) => Some(failure.stage),
-            _ => None,
-        };
-        assert_eq!(stage_of(outcome.reason), Some(StartStage::Record));
-        assert_eq!(outcome.exit, None);
+        let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+        assert!(!again.existing);
+        assert_eq!(stage.kernel().executed, [(run, 1)]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_before_the_withdrawal_is_recorded() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = RunId::from_u128(7);
+    stage.world.store.set(Weather::InsertLast);
+    let refused = stage.supervisor.spawn(call(Some(run))).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let supervisor = stage.supervisor.clone();
+    let stop = tokio::spawn(async move { supervisor.abort(abort(run)).await });
+    tokio::task::yield_now().await;
+    stage.world.store.set(Weather::Fair);
+    assert_eq!(stop.await.unwrap().unwrap().state, RunState::Cancelled);
+    let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    assert_eq!(
+        (again.existing, again.run.state),
+        (true, RunState::Cancelled)
+    );
+    assert!(stage.kernel().executed.is_empty());
+}
+
+/// The database begins an INSERT after the server has given it up and withdrawn the record.
+#[tokio::test]
+async fn late_insert_is_withdrawn_where_it_is_met() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = RunId::from_u128(7);
+    let (store, generation) = (&stage.world.store, stage.world.store.generation());
+    let row = RunRow::open(NewRun {
+        generation,
+        ..new_run(run)
+    });
+    store.rows.lock().unwrap().insert(run, row);
+    let refused = stage.supervisor.spawn(call(Some(run))).await;
+    let is_away = matches!(refused, Err(CallError::StoreUnavailable));
+    assert!(is_away, "{refused:?}");
+    while let Some(row) = store.row(run) {
+        assert_eq!(row.outcome, None);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    assert!(!again.existing);
+    assert_eq!(stage.kernel().executed, [(run, 1)]);
+    assert!(store.closed.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -382,6 +382,15 @@ impl Machine {
         }
     }
 
+    /// Outcome to write when it is not known whether this attempt was recorded. What was not stopped has no row in the
+    /// end, as where the record is known to have failed.
+    fn perhaps_recorded_row(&self, stopped: bool) -> Row {
+        match self.unrecorded_row(stopped) {
+            Row::Absent => Row::Void,
+            row => row,
+        }
+    }
+
     fn shut_gate(&mut self, why: NeverRan, row: Row) -> Phase {
         self.effects.push(Effect::ShutGate);
         Phase::Leaving(Leaving {

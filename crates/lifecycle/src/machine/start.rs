@@ -61,8 +61,9 @@ impl Machine {
                 self.shut_gate(why, row)
             }
             Report::RecordUnknown => {
+                let row = self.perhaps_recorded_row(stop.is_some());
                 let why = why(failed_at(StartStage::Record));
-                self.shut_gate(why, Row::Owed)
+                self.shut_gate(why, row)
             }
             Report::KeyTaken => self.shut_gate(NeverRan::Superseded, Row::Absent),
             // The child is gone, but the INSERT may still land: its row has to be closed.
@@ -122,8 +123,13 @@ impl Machine {
             (Report::TreeEnded(tree), _) => {
                 leaving.tree.get_or_insert(tree);
             }
-            (Report::Recorded | Report::RecordUnknown, Row::InFlight)
-            | (Report::NotWithdrawn, Row::Withdrawing) => leaving.row = Row::Owed,
+            (Report::Recorded, Row::InFlight) | (Report::NotWithdrawn, Row::Withdrawing) => {
+                leaving.row = Row::Owed;
+            }
+            (Report::RecordUnknown, Row::InFlight) => {
+                let stopped = matches!(leaving.why, NeverRan::Stopped(_));
+                leaving.row = self.perhaps_recorded_row(stopped);
+            }
             (Report::RecordFailed, Row::InFlight) | (Report::Withdrawn, Row::Withdrawing) => {
                 let stopped = matches!(leaving.why, NeverRan::Stopped(_));
                 leaving.row = self.unrecorded_row(stopped);

@@ -114,11 +114,15 @@ fn child_death_at_gate_leaves_no_open_row() {
     let closed = outcome(&run.report(Report::Recorded));
     assert_eq!((closed.exit, closed.tree), (None, TreeVerdict::NeverRan));
 
-    // The state is unknown: the row may still arrive, so it is closed too.
+    // The state is unknown: the row may still arrive, so it is withdrawn.
     let mut run = Run::gated();
     run.report(death.clone());
     run.report(Report::RecordUnknown);
-    outcome(&run.report(Report::TreeEnded(EMPTY)));
+    assert_eq!(run.report(Report::TreeEnded(EMPTY)), [Effect::Withdraw]);
+    assert_eq!(
+        run.report(Report::Withdrawn),
+        [Effect::Acknowledge, Effect::Forget]
+    );
 
     // The row is sure not to arrive: nothing is left to close.
     let mut run = Run::gated();
@@ -185,7 +189,7 @@ fn stop_for_another_runs_row_is_refused() {
 fn a_failed_or_unknown_record_shuts_the_gate() {
     for (report, row) in [
         (Report::RecordFailed, Row::Absent),
-        (Report::RecordUnknown, Row::Owed),
+        (Report::RecordUnknown, Row::Void),
         (Report::KeyTaken, Row::Absent),
     ] {
         let mut run = Run::gated();

@@ -109,6 +109,10 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
         ),
         (
             "Leaving, row owed",
+            with(&gated, &[r(Report::NotReleased), r(Report::Recorded)]),
+        ),
+        (
+            "Leaving, row void",
             with(&gated, &[r(Report::RecordUnknown)]),
         ),
         ("Leaving, superseded", with(&gated, &[r(Report::KeyTaken)])),

@@ -494,6 +494,8 @@ impl World {
             }
             Effect::Withdraw => {
                 self.row = Row::Absent;
+                // A late record is withdrawn where it is met.
+                self.fenced = true;
                 self.report(Source::Store, Report::Withdrawn);
             }
             Effect::RecordRunning | Effect::Forget => {}

@@ -18,7 +18,7 @@ use kennel_lifecycle::{
     EndReason, Outcome, Refusal, RunId, RunState, StopCertificate, StopOrder, StopReason,
     TreeVerdict,
 };
-use kennel_store::{Change, Closure, Desired, Inserted, NewRun, ROW_BYTES, Times};
+use kennel_store::{Change, Closure, Desired, Inserted, NewRun, ROW_BYTES, StoreError, Times};
 use tokio::sync::oneshot;
 
 type Reply<T> = oneshot::Sender<Result<T, CallError>>;
@@ -34,9 +34,11 @@ impl Supervisor {
                 }
                 continue;
             }
+            let known_end = || self.shared.record.ended_row(call.run);
             let row = match self.row(call.run).await {
                 Ok(row) => Some(row),
                 Err(CallError::RunNotFound(_)) => None,
+                Err(CallError::StoreUnavailable) if let Some(row) = known_end() => Some(row),
                 Err(CallError::StoreUnavailable) if call.if_unknown == IfUnknown::Fence => {
                     self.shared.check_records(&call.owner)?;
                     if let Some(view) = Box::pin(self.fence_later(&call)).await? {
@@ -207,14 +209,11 @@ impl Supervisor {
         }
     }
 
-    /// Accepts a stop for a key that only the store could know: no run of this key is live here, and a later spawn
-    /// meets the fence that is pending for the store. The state of a run of this key is not reported. `None`: the store
-    /// may know now.
+    /// Records a stop for a key that only the store could know: no run of this key is live here, and a later spawn at this
+    /// node meets the fence that is pending for the store. Unless it is a known run of this node, another node may start
+    /// one before the fence is delivered: no caller gets the answer that it is done. `None`: the store may know now.
     async fn fence_later(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
         let (new, closure) = self.fenced(call);
-        let mut view = intake::unborn(&new);
-        view.state = RunState::Stopping;
-        view.desired = Desired::Stop;
         let record = &self.shared.record;
         if !record.has_pending_fence(call.run) {
             let fence = Change::Fenced(Box::new(new), Box::new(closure));
@@ -227,7 +226,16 @@ impl Supervisor {
             return Ok(None);
         }
         if call.wait == AbortWait::None {
-            return Ok(Some(view));
+            let Some(row) = record.open_row(call.run) else {
+                let (run, node) = (call.run, Box::new(self.own_node()));
+                return Err(CallError::AbortUndelivered { run, node });
+            };
+            // A run of this node, which alone ends it.
+            return Ok(Some(RunView {
+                state: RunState::Stopping,
+                desired: Desired::Stop,
+                ..row.into()
+            }));
         }
         record.delivered(call.run).await;
         // Its row can be read only then.
@@ -250,10 +258,12 @@ impl Supervisor {
                 Ok(Some(view))
             }
             Ok(Inserted::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
-            Err(error) => match CallError::from(error) {
-                CallError::StoreUnavailable => self.fence_later(call).await,
-                fault => Err(fault),
-            },
+            // The row that had the key is withdrawn meanwhile, or another server has the node.
+            Err(StoreError::Fenced(_)) if self.shared.store.is_present().await => Ok(None),
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Fenced(_)) => {
+                self.fence_later(call).await
+            }
+            Err(fault) => Err(fault.into()),
         }
     }
 

@@ -30,6 +30,7 @@ impl Supervisor {
     pub async fn get(&self, run: RunId) -> Result<RunView, CallError> {
         if let Some(handle) = self.shared.find(run)
             && let Some(live) = settled(&handle).await
+            && self.shared.is_announced(run)
         {
             return Ok(live.view);
         }

@@ -331,6 +331,7 @@ fn enter(shared: &Arc<Shared>, keeper_run: KeeperRun, meet: Option<Box<NewRun>>)
     };
     match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => {
+            shared.announce(run);
             marks.in_scope(|| tracing::info!(run_id = %run, "run adopted from the keeper"));
         }
         // No other run has entered during a start, and no entry is refused.

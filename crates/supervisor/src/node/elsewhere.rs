@@ -56,6 +56,17 @@ impl Supervisor {
         Ok(nodes)
     }
 
+    /// This node, without its place in the database.
+    pub(crate) fn own_node(&self) -> Elsewhere {
+        let config = &self.shared.config;
+        Elsewhere {
+            name: config.node_name.clone(),
+            address: config.address.clone(),
+            is_reachable: true,
+            ..Elsewhere::of(config.node, &[])
+        }
+    }
+
     /// The id of this node.
     #[must_use]
     pub fn node(&self) -> NodeId {

@@ -91,7 +91,13 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
         handle
     };
     marks.in_scope(|| match shared.enter(run, None, make) {
-        Ok(Entered::New(_)) => tracing::info!(run_id = %run, "run found open, recovering it"),
+        Ok(Entered::New(_)) => {
+            // A call may have read the row before the run ended.
+            if !asked_for {
+                shared.announce(run);
+            }
+            tracing::info!(run_id = %run, "run found open, recovering it");
+        }
         Ok(Entered::Existing) => begin_later(shared, again),
         Err(error) => tracing::error!(run_id = %run, %error, "cannot recover the run now"),
     });
@@ -252,8 +258,12 @@ impl Recovery {
         if self.asked_for && self.has_ended_since().await {
             return None;
         }
+        self.shared.announce(self.row.new.run);
         if self.row.state == StoredState::Backoff {
             return Some(Way::Due);
+        }
+        if self.is_late_record() && writes::withdraw(&self.shared, self.row.new.run).await {
+            return None;
         }
         let outcome = match self.row.new.identity.clone() {
             Some(identity) => match self.settle(identity).await {
@@ -282,6 +292,16 @@ impl Recovery {
         let never_ran = outcome.exit.is_none() && outcome.tree == TreeVerdict::NeverRan;
         let wanted = self.row.desired == Desired::Run && self.row.new.attempt == 1;
         lost && never_ran && wanted
+    }
+
+    /// Whether the database carried out the INSERT of this row after the record of the run was withdrawn: this server
+    /// wrote it, and no longer has what belongs to each run that may run.
+    fn is_late_record(&self) -> bool {
+        let (shared, row) = (&self.shared, &self.row);
+        let is_first = row.state == StoredState::Starting && row.new.attempt == 1;
+        // What was recorded before a start is judged by what is left of it.
+        let is_own = self.asked_for && shared.store.generation() == Some(row.new.generation);
+        is_first && is_own && !rundir::path(&shared.config.data_dir, row.new.run).exists()
     }
 
     /// Removes what was made for a run that has no row.

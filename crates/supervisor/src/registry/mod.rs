@@ -46,7 +46,7 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{
     DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, RunKind,
-    Signal, StopOrder,
+    Signal, StopOrder, Timestamp,
 };
 use kennel_store::{NewRun, Store};
 use std::{
@@ -256,7 +256,7 @@ pub(crate) struct Shared {
     pub(crate) late_shims: LateShims,
     /// Number of names in messages that keeper, shims and this server did not know.
     pub(crate) names_skipped: AtomicU64,
-    pub(crate) started: kennel_lifecycle::Timestamp,
+    pub(crate) started: Timestamp,
     /// Settings of the wall clock under this server and earlier ones.
     pub(crate) clock: ClockSettings,
     /// Serving state of this server.
@@ -273,6 +273,9 @@ pub(crate) struct Shared {
     pub(crate) ids: Mutex<ulid::Generator>,
     /// Announces each run that enters the live ones.
     pub(crate) arrivals: broadcast::Sender<RunId>,
+    /// Live runs that are not announced: a Spawn that is not recorded may repeat that of an ended run, and a run under
+    /// recovery may have ended. Of a Spawn with the time at which it was accepted.
+    unannounced: Mutex<BTreeMap<RunId, Option<Timestamp>>>,
     /// Models of the terminals that callers requested lately.
     pub(crate) screens: Screens,
     /// The audit log.
@@ -312,7 +315,7 @@ impl Shared {
         store: Arc<dyn Store>,
         record: Arc<NodeRecord>,
         hello: KeeperHello,
-        started: kennel_lifecycle::Timestamp,
+        started: Timestamp,
     ) -> Self {
         let serving = Serving::default();
         Self {
@@ -342,6 +345,7 @@ impl Shared {
             pipes_open: Arc::new(AtomicUsize::new(0)),
             ids: Mutex::new(ulid::Generator::new()),
             arrivals: broadcast::Sender::new(ARRIVALS_MAX),
+            unannounced: Mutex::default(),
             screens: Screens::default(),
             found: Found::default(),
             subscribers: Arc::default(),
@@ -379,14 +383,42 @@ impl Shared {
                 None => CallError::StoreUnavailable,
             });
         }
+        let accepted = limits.as_ref().map(|limits| limits.accepted);
         if let Some(limits) = limits {
             limits.hold(&runs)?;
         }
+        // First: the task that is made may announce the run at once.
+        self.unannounced().insert(run, accepted);
         let handle = make();
         runs.insert(run, handle.clone());
-        // An error means that no stream listens.
-        let _ = self.arrivals.send(run);
         Ok(Entered::New(handle))
+    }
+
+    /// Announces a run that has entered, once.
+    pub(crate) fn announce(&self, run: RunId) {
+        // Removed first: a stream that begins in between finds the run among the live ones.
+        if self.unannounced().remove(&run).is_some() {
+            // An error means that no stream listens.
+            let _ = self.arrivals.send(run);
+        }
+    }
+
+    /// Whether a run is not live, or was announced.
+    pub(crate) fn is_announced(&self, run: RunId) -> bool {
+        !self.unannounced().contains_key(&run)
+    }
+
+    /// Returns this time, or where it is earlier, the last one before the first Spawn that is not announced.
+    pub(crate) fn announced_until(&self, at: Timestamp) -> Timestamp {
+        let oldest = self.unannounced().values().flatten().min().copied();
+        oldest.map_or(at, |oldest| at.min(Timestamp(oldest.0 - 1)))
+    }
+
+    fn unannounced(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Option<Timestamp>>> {
+        // As for the runs.
+        self.unannounced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the place of a run that has entered, for its task to hold.
@@ -435,12 +467,16 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.lock().remove(&self.run);
+        let mut runs = self.shared.lock();
+        runs.remove(&self.run);
+        self.shared.unannounced().remove(&self.run);
     }
 }
 
-/// Limits of the number of live runs.
+/// Limits of the number of live runs, for a run that is spawned.
 pub(crate) struct RunsMax<'a> {
+    /// Time at which the run was accepted.
+    pub(crate) accepted: Timestamp,
     pub(crate) of_node: u32,
     pub(crate) owner: &'a str,
     /// Absent: as many as the node may have.

@@ -102,6 +102,7 @@ impl Supervisor {
                 return self.not_startable(&call, error).await;
             }
             let most = RunsMax {
+                accepted: new.created,
                 of_node: shared.config.runs_max,
                 owner: &call.owner,
                 of_owner: call.owner_runs_max,
@@ -139,10 +140,15 @@ impl Supervisor {
                 existing: false,
             }),
             Some(StartAnswer::Failed(error)) => Err(error),
+            // Recovery takes up an open row of this node without a task: a repeat finds what became of it.
+            Some(StartAnswer::Taken(row)) if self.is_open_here(&row) => {
+                let _ = watch.wait_for(|live| live.over).await;
+                self.row(row.new.run).await?;
+                Err(CallError::StoreUnavailable)
+            }
             Some(StartAnswer::Taken(row)) => self.answer_of_row(*row, &call),
-            None => Err(CallError::Internal(
-                "the run's task ended without an answer".into(),
-            )),
+            // Its record is another server's by now: a repeat finds what became of it.
+            None => Err(CallError::StoreUnavailable),
         }
     }
 

@@ -32,8 +32,8 @@ pub(crate) enum Write {
     State(RowState, Option<Timestamp>),
     /// The facets. Retried until they are written.
     Facets(Box<Facets>),
-    /// The removal of the row. Retried until there is none.
-    Withdraw,
+    /// The removal of the row of an attempt that never ran, and perhaps was not recorded. Retried until there is none.
+    Withdraw(Box<NewRun>),
     /// The outcome. Retried until it is written.
     Close(Box<NewRun>, Box<Closure>),
 }
@@ -87,8 +87,9 @@ pub(crate) async fn perform(
             crash_point!("facets.recorded");
             tell(Done::Facets(written.then_some(revision))).await;
         }
-        Write::Withdraw => {
-            tell(Done::Report(if withdraw(&shared, run).await {
+        Write::Withdraw(new) => {
+            let is_gone = !has_row(&shared, &new).await || withdraw(&shared, run).await;
+            tell(Done::Report(if is_gone {
                 Report::Withdrawn
             } else {
                 Report::NotWithdrawn
@@ -119,13 +120,36 @@ fn ended(written: bool) -> Done {
     }
 }
 
-/// Removes the row of a run whose gate was never opened. `false`: the row was changed meanwhile.
+/// Whether an attempt has a row, whose INSERT may have no known result: it is inserted again, and an INSERT waits for
+/// another one of its key that is being carried out. Only one that the database has not begun by then comes later, see
+/// [`crate::node::recover`]. `false`: another run has the key.
+async fn has_row(shared: &Shared, new: &NewRun) -> bool {
+    until_delivered(shared, new.run).await;
+    let mut retries = RETRY.retries(new.run);
+    loop {
+        match shared.store.insert(new).await {
+            Ok(Inserted::Taken(row)) => return row.new.identity == new.identity,
+            // A row that is not this server's to write is not removed either.
+            Ok(Inserted::New)
+            | Err(StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)) => {
+                return true;
+            }
+            Err(error) => {
+                tracing::debug!(run_id = %new.run, %error, "whether the attempt is recorded is not known yet");
+            }
+        }
+        rest(&shared.store, &mut retries).await;
+    }
+}
+
+/// Removes the row of a run whose gate was never opened; that of another run under its key stays. `false`: the row was
+/// changed meanwhile.
 pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
     until_delivered(shared, run).await;
     let store = &shared.store;
     let withdrawn = retry(store, run, "that it never began", || store.withdraw(run)).await;
     if withdrawn {
-        tracing::info!(run_id = %run, "the server died before the gate of the run was opened: nothing ran, and the Spawn can be repeated");
+        tracing::info!(run_id = %run, "the gate of the run was never opened: nothing ran, its record is withdrawn, and the Spawn can be repeated");
     }
     withdrawn
 }

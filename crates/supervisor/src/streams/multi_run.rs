@@ -272,9 +272,10 @@ impl ManyEvents {
             Ok(run) => {
                 let handle = self.supervisor.shared.find(*run);
                 match handle.map(|handle| handle.live.borrow().view.clone()) {
-                    Some(view) => self.consider(*run, &view),
-                    // The run has left by now: its row has its state.
-                    None => self.take_in(*run, None),
+                    Some(view) if !has_marks(&self.call.filter, &view) => {}
+                    // It was not given before, also where it is of an age that was. A run that has left by now has its
+                    // state in its row.
+                    _ => self.take_in(*run, None),
                 }
             }
             // So many runs have arrived that some arrivals were missed: they are among the live ones, or have rows.
@@ -291,23 +292,22 @@ impl ManyEvents {
         if self.is_of_other_node() {
             return;
         }
-        for (run, handle) in self.supervisor.shared.all() {
+        let shared = std::sync::Arc::clone(&self.supervisor.shared);
+        for (run, handle) in shared.all() {
+            if !shared.is_announced(run) {
+                continue;
+            }
             let view = handle.live.borrow().view.clone();
-            self.consider(run, &view);
+            // A live run was not completely given, whatever its age.
+            let is_given = view.outcome.is_some() && self.reached.covers(Age::of(&view));
+            if !is_given && has_marks(&self.call.filter, &view) {
+                self.take_in(run, None);
+            }
         }
     }
 
     fn is_of_other_node(&self) -> bool {
         self.call.node != self.supervisor.shared.config.node
-    }
-
-    /// Adds a live run, if it matches.
-    fn consider(&mut self, run: RunId, view: &RunView) {
-        // A live run was not completely given, whatever its age.
-        let is_given = view.outcome.is_some() && self.reached.covers(Age::of(view));
-        if !is_given && has_marks(&self.call.filter, view) {
-            self.take_in(run, None);
-        }
     }
 
     /// Adds the rows of a page, up to the runs that are reported as they arrive.
@@ -322,7 +322,7 @@ impl ManyEvents {
         let next = next.filter(|next| Age::from(*next) <= heard_from);
         self.paging = next.map_or(Paging::Done, |next| Paging::After(Some(next)));
         let until = next.map_or(heard_from, Age::from);
-        self.reached.settle(until.min(settled()));
+        self.reached.settle(until.min(settled(&self.supervisor)));
     }
 
     fn take_in(&mut self, run: RunId, at: Option<Reached>) {
@@ -485,8 +485,11 @@ impl ManyEvents {
             self.reached.add(age);
         }
         match self.paging {
-            Paging::Done => self.reached.settle(settled()),
-            Paging::After(_) => self.reached.join(self.heard_from, settled()),
+            Paging::Done => self.reached.settle(settled(&self.supervisor)),
+            Paging::After(_) => {
+                let settled = settled(&self.supervisor);
+                self.reached.join(self.heard_from, settled);
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! The multi-run stream, over a store that answers when the test permits it.
 
-use crate::world::{Nature, Stage, call};
-use kennel_lifecycle::RunId;
+use crate::world::{Nature, Stage, Weather, call};
+use kennel_lifecycle::{RunId, RunState};
 use kennel_supervisor::{
-    Kinds, ListFilter, ManyCall, ManyFrom, ManyReached, Payload, Reached, Step,
+    CallError, Kinds, ListFilter, ManyCall, ManyEvents, ManyFrom, ManyReached, Payload, Reached,
+    Step,
 };
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -116,4 +117,145 @@ async fn position_opens_no_run_outside_the_filter() {
     let first = tokio::time::timeout(PATIENCE, stream.next(1 << 20)).await;
     let first = first.expect("the stream begins").unwrap().unwrap();
     assert!(matches!(first, Step::Begun { view, .. } if view.run == run));
+}
+
+fn from_beginning(stage: &Stage) -> ManyEvents {
+    stage.supervisor.events_of_many(ManyCall {
+        from: ManyFrom::Beginning,
+        ..after(stage, RunId::from_u128(0), 0)
+    })
+}
+
+fn ends_at_once() -> Nature {
+    Nature {
+        exits_at_once: Some(0),
+        ..Nature::default()
+    }
+}
+
+/// Returns what a reader has of each run, in order, up to the end of this run: its Snapshots and its events.
+async fn heard_until_end_of(stream: &mut ManyEvents, last: RunId) -> Vec<(RunId, String)> {
+    let reading = async {
+        let mut heard = Vec::new();
+        while heard.last() != Some(&(last, "ended".to_owned())) {
+            match stream.next(1 << 20).await.unwrap().unwrap() {
+                Step::Begun { view, .. } => {
+                    heard.push((view.run, format!("snapshot {}", view.state.name())));
+                }
+                Step::Events { run, events } => {
+                    heard.extend(events.iter().map(|event| match &event.payload {
+                        Payload::Lifecycle(line) => (run, crate::name(line)),
+                        other => panic!("{other:?}"),
+                    }));
+                }
+                Step::Broken(error) => panic!("{error}"),
+            }
+        }
+        heard
+    };
+    let heard = tokio::time::timeout(PATIENCE, reading).await;
+    heard.expect("the stream goes on")
+}
+
+/// Lets a reader hear all that there is: the end of another run comes after it.
+async fn hear_all(stage: &Stage, stream: &mut ManyEvents, other: u128) -> Vec<(RunId, String)> {
+    let other = RunId::from_u128(other);
+    stage.supervisor.spawn(call(Some(other))).await.unwrap();
+    let mut heard = heard_until_end_of(stream, other).await;
+    heard.retain(|(run, _)| *run != other);
+    heard
+}
+
+#[tokio::test]
+async fn repeated_spawn_of_ended_run_repeats_no_event() {
+    let stage = Stage::set(ends_at_once()).await;
+    let mut stream = from_beginning(&stage);
+    let run = RunId::from_u128(7);
+    stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    let heard = heard_until_end_of(&mut stream, run).await;
+    assert_eq!(heard.iter().filter(|(_, name)| name == "ended").count(), 1);
+    let store = &stage.world.store;
+    while store.row(run).unwrap().outcome.is_none() {
+        tokio::task::yield_now().await;
+    }
+    store.hold_inserts();
+    let supervisor = stage.supervisor.clone();
+    let repeat = tokio::spawn(async move { supervisor.spawn(call(Some(run))).await });
+    while !stage.is_alive(run) {
+        tokio::task::yield_now().await;
+    }
+    // A reader that waits for the store meanwhile does not take the repeat for a run.
+    let (got, ()) = tokio::join!(stage.supervisor.get(run), async {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        store.let_inserts_go();
+    });
+    assert_eq!(got.unwrap().state, RunState::Succeeded);
+    assert!(repeat.await.unwrap().unwrap().existing);
+    assert_eq!(hear_all(&stage, &mut stream, 8).await, []);
+    // Nor is it given to a reader that resumes from here.
+    let resumed = ManyCall {
+        from: ManyFrom::After(stream.reached().clone()),
+        ..after(&stage, run, 0)
+    };
+    let mut resumed = stage.supervisor.events_of_many(resumed);
+    assert_eq!(hear_all(&stage, &mut resumed, 9).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn spawn_without_record_is_not_given_and_its_repeat_once() {
+    for written in [true, false] {
+        let stage = Stage::set(ends_at_once()).await;
+        let mut stream = from_beginning(&stage);
+        let run = RunId::from_u128(7);
+        stage.world.store.set(Weather::InsertUnknown { written });
+        let refused = stage.supervisor.spawn(call(Some(run))).await;
+        let is_away = matches!(refused, Err(CallError::StoreUnavailable));
+        assert!(is_away, "{refused:?}");
+        stage.world.store.set(Weather::Fair);
+        let spawned = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+        assert!(!spawned.existing);
+        assert_eq!(stage.kernel().executed, [(run, 1)]);
+        let heard = heard_until_end_of(&mut stream, run).await;
+        let heard: Vec<&str> = heard.iter().map(|(_, name)| name.as_str()).collect();
+        let count = |wanted| heard.iter().filter(|name| **name == wanted).count();
+        assert_eq!((count("recorded"), count("ended")), (1, 1), "{heard:?}");
+        assert!(heard[0].starts_with("snapshot"), "{heard:?}");
+        assert_eq!(hear_all(&stage, &mut stream, 8).await, []);
+    }
+}
+
+#[tokio::test]
+async fn recovery_of_run_that_ended_meanwhile_repeats_no_event() {
+    let stage = Stage::set(ends_at_once()).await;
+    let mut stream = from_beginning(&stage);
+    let run = RunId::from_u128(7);
+    let new = stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    heard_until_end_of(&mut stream, run).await;
+    let store = &stage.world.store;
+    let closed = loop {
+        match store.row(run).filter(|row| row.outcome.is_some()) {
+            Some(row) => break row,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    // A call reads the row before its end is written, and begins recovery after that.
+    let open = kennel_store::RunRow::open(store.recorded(run).unwrap());
+    store.rows.lock().unwrap().insert(run, open);
+    store.let_one_read_go();
+    let supervisor = stage.supervisor.clone();
+    let reading = tokio::spawn(async move { supervisor.get(run).await });
+    while store.reads_waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    store.let_one_read_go();
+    reading.await.unwrap().unwrap();
+    while store.reads_waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    store.rows.lock().unwrap().insert(run, closed);
+    store.reads_held.send_replace(false);
+    assert_eq!(hear_all(&stage, &mut stream, 8).await, []);
+    assert_eq!(new.run.run, run);
 }

@@ -294,17 +294,44 @@ fn unreadable_node_log_is_set_aside_runs_continue() {
     assert!(log.is_dir() && log.with_extension("unread-1").is_file());
 }
 
+/// Aborts a run that only the store could know.
+async fn undelivered(stage: &Stage, run: RunId) {
+    let answer = stage.supervisor.abort(at_once(run)).await;
+    let is_said = matches!(answer, Err(CallError::AbortUndelivered { .. }));
+    assert!(is_said, "{answer:?}");
+}
+
+#[tokio::test]
+async fn abort_of_ended_run_is_answered_without_store() {
+    let stage = Stage::set(Nature {
+        exits_at_once: Some(3),
+        ..Nature::default()
+    })
+    .await;
+    stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+    wait_until_recorded(&stage, run_id()).await;
+    stage
+        .supervisor
+        .wait(run_id(), Condition::Ended)
+        .await
+        .unwrap();
+    stage.world.store.set(Weather::Away);
+    let view = stage.supervisor.abort(at_once(run_id())).await.unwrap();
+    assert_eq!(
+        (view.state, view.exit),
+        (RunState::Failed, Some(Exit::Code(3)))
+    );
+    assert_eq!(pending(&stage), 0);
+}
+
 #[test]
 fn abort_fences_unknown_id_during_store_outage() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.world.store.set(Weather::Away);
         for _ in 0..2 {
-            let view = stage.supervisor.abort(at_once(run_id())).await.unwrap();
-            assert_eq!(
-                (view.state, view.desired),
-                (RunState::Stopping, Desired::Stop)
-            );
+            // Another node may start it meanwhile: no answer says that it is done.
+            undelivered(stage, run_id()).await;
         }
         // A call that needs its state waits for the store.
         let waiting = tokio::spawn({
@@ -320,11 +347,7 @@ fn abort_fences_unknown_id_during_store_outage() {
             EndReason::Fenced { .. }
         ));
         stage.world.store.set(Weather::Away);
-        stage
-            .supervisor
-            .abort(at_once(RunId::from_u128(9)))
-            .await
-            .unwrap();
+        undelivered(stage, RunId::from_u128(9)).await;
     });
     lives.world.store.set(Weather::Fair);
     lives.live(async |stage| {
@@ -348,14 +371,14 @@ fn node_is_acquired_while_stops_are_promised() {
     lives.live(async |_| {});
     store.set(Weather::Away);
     lives.live_long(async |stage| {
-        let stop = |number| stage.supervisor.abort(at_once(RunId::from_u128(number)));
-        stop(1).await.unwrap();
+        let stop = |number| undelivered(stage, RunId::from_u128(number));
+        stop(1).await;
         store.reads_held.send_replace(true);
         store.set(Weather::Fair);
         while store.reads_waiting() == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        stop(2).await.unwrap();
+        stop(2).await;
         // The delivery of each reads the row that has its key.
         store.let_one_read_go();
         let list = || stage.supervisor.list(ListFilter::default(), None, 10);

@@ -1,13 +1,13 @@
 //! Runs that write nothing: their entries are in the node log, and at their end in their row.
 
 use crate::{
-    name,
-    world::{Lives, Nature, Stage, Weather, call, run_id},
+    abort, name, spawn_to_the_gate,
+    world::{Lives, Nature, Stage, call, run_id},
 };
 use kennel_journal::GapReason;
 use kennel_lifecycle::{Entry, Exit, RetentionLimits};
 use kennel_store::StoredState;
-use kennel_supervisor::{CallError, Condition, Event, Payload, Position};
+use kennel_supervisor::{Condition, Event, Payload, Position};
 use std::{fs, path::PathBuf, time::Duration};
 
 /// Longer than the interval of retention checks.
@@ -139,13 +139,18 @@ fn closed_row_and_journal_agree_on_end() {
     let store = &lives.world.store;
     store.reads_held.send_replace(true);
     lives.live(async |stage| {
-        store.set(Weather::InsertUnknown { written: true });
-        let refused = stage.supervisor.spawn(call(Some(run_id()))).await;
-        assert!(matches!(refused, Err(CallError::StoreUnavailable)));
-        store.set(Weather::Fair);
-        while store.row(run_id()).unwrap().outcome.is_none() {
+        let spawning = spawn_to_the_gate(stage, run_id()).await;
+        let supervisor = stage.supervisor.clone();
+        let stopping = tokio::spawn(async move { supervisor.abort(abort(run_id())).await });
+        for _ in 0..2 {
             tokio::task::yield_now().await;
         }
+        store.let_inserts_go();
+        while store.row(run_id()).is_none_or(|row| row.outcome.is_none()) {
+            tokio::task::yield_now().await;
+        }
+        spawning.abort();
+        stopping.abort();
     });
     store.reads_held.send_replace(false);
     fs::remove_dir_all(lives.data_dir.path().join("log")).unwrap();

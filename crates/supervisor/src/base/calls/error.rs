@@ -337,6 +337,15 @@ pub enum CallError {
         /// The node of the run.
         elsewhere: Box<Elsewhere>,
     },
+    /// The node that was called has no database: the stop of a run that it does not know is recorded there, and not
+    /// carried out.
+    #[error("the stop of run {run} is recorded at node {}, which does not reach its database: it is not done yet, and another node may start the run before", .node.name)]
+    AbortUndelivered {
+        /// Id of the run.
+        run: RunId,
+        /// The node that was called.
+        node: Box<Elsewhere>,
+    },
     /// A node that has a lease cannot be forgotten.
     #[error("node {} has a lease: it can be forgotten once that has ended", .0.name)]
     NodeHasLease(Box<Elsewhere>),

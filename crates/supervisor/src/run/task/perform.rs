@@ -103,7 +103,7 @@ impl RunTask {
                 }
             }
             Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
-            Effect::Withdraw => self.write(Write::Withdraw),
+            Effect::Withdraw => self.write(Write::Withdraw(Box::new(self.new.clone()))),
             Effect::Forget => {
                 if let Phase::Forgotten(why) = self.machine.phase() {
                     self.spans.forgets(&self.new, self.at, why);
@@ -118,7 +118,11 @@ impl RunTask {
                 crash_point!("exit.acknowledge");
                 self.shared.kernel.acknowledge(self.run);
                 crash_point!("exit.acknowledged");
-                self.attempt_over();
+                // What is forgotten is removed by the effect that follows: with two removals on their way, the end of the
+                // first would let the next run of this id in.
+                if !matches!(self.machine.phase(), Phase::Forgotten(_)) {
+                    self.attempt_over();
+                }
             }
             Effect::Append(entry) => self.append(entry),
         }

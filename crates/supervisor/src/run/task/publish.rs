@@ -9,7 +9,7 @@ use crate::{
     run::output::Output,
 };
 use kennel_lifecycle::{
-    EndReason, NeverRan, Outcome, Phase, Refusal, RunState, StartFailure, StartStage,
+    EndReason, Leaving, NeverRan, Outcome, Phase, Refusal, Row, RunState, StartFailure, StartStage,
 };
 use kennel_store::Times;
 use std::sync::Arc;
@@ -29,17 +29,24 @@ impl RunTask {
     }
 
     /// Publishes the state of the run, and wakes its readers where that has changed. Its Spawn is answered only when the
-    /// entry of its start exists.
+    /// entry of its start exists. Before its first entry, which follows its record, it is no run for readers: its key may
+    /// be that of a run that has ended (INV-8).
     pub(super) fn publish_view(&self) {
         let hub = self.output.as_ref().map(Output::hub);
+        let hub = hub.filter(|hub| hub.head().seq > 0);
+        let mut is_known = hub.is_some();
         self.live.send_if_modified(|live| {
             let changes = [
                 self.show(&mut live.view),
                 set(&mut live.hub, hub),
                 set(&mut live.stop_pending, self.pending_stops > 0),
             ];
+            is_known |= live.view.outcome.is_some();
             changes.contains(&true)
         });
+        if is_known {
+            self.shared.announce(self.run);
+        }
     }
 
     /// Makes the view that of the run as it is. Returns whether that changes it.
@@ -140,9 +147,10 @@ impl RunTask {
         }
         let why = match self.machine.phase() {
             Phase::Forgotten(why) => why.clone(),
-            Phase::Closing(Outcome {
-                reason:
-                    EndReason::StartFailed(
+            Phase::Leaving(Leaving {
+                row: Row::Withdrawing,
+                why:
+                    NeverRan::Failed(
                         failure @ StartFailure {
                             stage: StartStage::Record,
                             ..

@@ -24,10 +24,15 @@ impl Supervisor {
             ManyFrom::After(reached) => reached.clone(),
             ManyFrom::LiveOnly => {
                 let mut reached = ManyReached::default();
-                reached.settle(now);
+                // A Spawn that is announced later is given then.
+                let until = self.shared.announced_until(now.created);
+                reached.settle(Age::newest(until));
                 for (run, handle) in self.shared.all() {
                     let live = handle.live.borrow();
-                    if live.view.outcome.is_some() || !has_marks(&call.filter, &live.view) {
+                    if !self.shared.is_announced(run)
+                        || live.view.outcome.is_some()
+                        || !has_marks(&call.filter, &live.view)
+                    {
                         continue;
                     }
                     // A run that does not match yet is completely given once it does.

@@ -35,10 +35,10 @@ pub(super) struct Candidate {
 }
 
 /// Returns the age up to which all runs are known, where new ones are announced.
-pub(super) fn settled() -> Age {
+pub(super) fn settled(supervisor: &Supervisor) -> Age {
     let mut at = clock::now();
     at.0 -= i64::try_from(SETTLES_AFTER.as_micros()).unwrap_or_default();
-    Age::newest(at)
+    Age::newest(supervisor.shared.announced_until(at))
 }
 
 /// Whether a run matches the parts of a filter that never change for it.
