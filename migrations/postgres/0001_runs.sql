@@ -57,7 +57,12 @@ CREATE TABLE keeper_epochs (
 CREATE INDEX keeper_epochs_of_node ON keeper_epochs (node);
 
 CREATE TABLE runs (
+    -- Position among the runs, given when the row is inserted: max(created, newest + 1). The order of lists, pages and
+    -- cursors, whatever the clocks are set to. Two nodes may give the same one at the same time, a node never does.
+    age                   BIGINT NOT NULL,
     run_id                TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(run_id) = 26),
+    -- Raised by one by each change of the row.
+    seq                   BIGINT NOT NULL DEFAULT 1,
     owner                 TEXT NOT NULL,
     attempt               BIGINT NOT NULL,
     kind                  TEXT NOT NULL,
@@ -114,6 +119,9 @@ CREATE TABLE runs (
     streams_closed_us     BIGINT,
     tree_empty_us         BIGINT,
     ended_us              BIGINT,
+    -- Position among the ended runs of the node that have output, given with the end: max(ended, newest + 1). NULL: the
+    -- run has not ended, or made no file.
+    output_age            BIGINT,
     -- Restarts in a row, with the one that is due.
     restarts              BIGINT NOT NULL,
     -- When the next attempt is due.
@@ -126,7 +134,8 @@ CREATE TABLE runs (
     -- What clients and output say of the run beside its state, as JSON: annotations and their version.
     facets                TEXT NOT NULL CONSTRAINT runs_facets CHECK (jsonb_typeof(facets::jsonb) = 'object'),
     -- What happened to the run, written with its end as a JSON object: its entries with their seqs, without output. The last
-    -- column, which lists do not read. NULL: it has not ended, or it has no journal.
+    -- column, which lists do not read. NULL: it has not ended, or it has no journal. An identity that is null there is
+    -- that of the columns above.
     entries               TEXT,
 
     -- No CHECK has a list of names: states, kinds and reasons are those of the version that wrote the row, and no
@@ -174,14 +183,14 @@ CREATE TABLE runs (
 );
 
 -- Lists, mostly backwards: newest first, then by key downwards. An index that grows at its end changes fewer pages.
-CREATE INDEX runs_by_age ON runs (created_us, run_id);
+CREATE INDEX runs_by_age ON runs (age, run_id);
 -- Runs that belong to another one.
 CREATE INDEX runs_of_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL;
 -- What a start of the server has to look at.
 CREATE INDEX runs_open_of_node ON runs (node, keeper_epoch) WHERE end_reason IS NULL;
 -- Ended runs that have their output, read backwards: the newest first.
-CREATE INDEX runs_output_of_node ON runs (node, ended_us, run_id)
-    WHERE end_reason IS NOT NULL AND output_removed_us IS NULL;
+CREATE INDEX runs_output_of_node ON runs (node, output_age)
+    WHERE output_age IS NOT NULL AND output_removed_us IS NULL;
 
 -- Readers of events that have a name: up to where each has acknowledged what it was given.
 CREATE TABLE consumers (

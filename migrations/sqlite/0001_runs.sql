@@ -57,7 +57,12 @@ CREATE TABLE keeper_epochs (
 CREATE INDEX keeper_epochs_of_node ON keeper_epochs (node);
 
 CREATE TABLE runs (
-    run_id                TEXT NOT NULL PRIMARY KEY CHECK (length(run_id) = 26),
+    -- Position among the runs, given when the row is inserted: max(created, newest + 1). The order of lists, pages and
+    -- cursors, whatever the clocks are set to.
+    age                   INTEGER NOT NULL PRIMARY KEY,
+    run_id                TEXT NOT NULL UNIQUE CHECK (length(run_id) = 26),
+    -- Raised by one by each change of the row.
+    seq                   INTEGER NOT NULL DEFAULT 1,
     owner                 TEXT NOT NULL,
     attempt               INTEGER NOT NULL,
     kind                  TEXT NOT NULL,
@@ -114,6 +119,9 @@ CREATE TABLE runs (
     streams_closed_us     INTEGER,
     tree_empty_us         INTEGER,
     ended_us              INTEGER,
+    -- Position among the ended runs of the node that have output, given with the end: max(ended, newest + 1). NULL: the
+    -- run has not ended, or made no file.
+    output_age            INTEGER,
     -- Restarts in a row, with the one that is due.
     restarts              INTEGER NOT NULL,
     -- When the next attempt is due.
@@ -126,7 +134,8 @@ CREATE TABLE runs (
     -- What clients and output say of the run beside its state, as JSON: annotations and their version.
     facets                TEXT NOT NULL CONSTRAINT runs_facets CHECK (json_type(facets) = 'object'),
     -- What happened to the run, written with its end as a JSON object: its entries with their seqs, without output. The last
-    -- column, which lists do not read. NULL: it has not ended, or it has no journal.
+    -- column, which lists do not read. NULL: it has not ended, or it has no journal. An identity that is null there is
+    -- that of the columns above.
     entries               TEXT,
 
     -- No CHECK has a list of names: states, kinds and reasons are those of the version that wrote the row, and no
@@ -173,15 +182,13 @@ CREATE TABLE runs (
         OR (end_reason IS NOT NULL AND octet_length(entries) <= 65536 AND json_type(entries) = 'object'))
 ) STRICT;
 
--- Lists, mostly backwards: newest first, then by key downwards. An index that grows at its end changes fewer pages.
-CREATE INDEX runs_by_age ON runs (created_us, run_id);
 -- Runs that belong to another one.
 CREATE INDEX runs_of_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL;
 -- What a start of the server has to look at.
 CREATE INDEX runs_open_of_node ON runs (node, keeper_epoch) WHERE end_reason IS NULL;
 -- Ended runs that have their output, read backwards: the newest first.
-CREATE INDEX runs_output_of_node ON runs (node, ended_us, run_id)
-    WHERE end_reason IS NOT NULL AND output_removed_us IS NULL;
+CREATE INDEX runs_output_of_node ON runs (node, output_age)
+    WHERE output_age IS NOT NULL AND output_removed_us IS NULL;
 
 -- Readers of events that have a name: up to where each has acknowledged what it was given.
 CREATE TABLE consumers (

@@ -182,7 +182,7 @@ pub(crate) async fn history(table: &mut Table, sizes: &[usize]) {
     let began = Instant::now();
     let delete = format!(
         "DELETE FROM runs WHERE run_id IN (SELECT run_id FROM runs WHERE end_reason IS NOT NULL \
-         ORDER BY created_us LIMIT {tenth})"
+         ORDER BY age LIMIT {tenth})"
     );
     postgres.psql(&delete).await;
     let deleted = rate(tenth, began.elapsed());
@@ -209,7 +209,7 @@ async fn copy(postgres: &Postgres, template: RunId, from: usize, to: usize) {
 async fn copy_some(postgres: &Postgres, template: RunId, from: usize, to: usize) {
     let copied = format!(
         "INSERT INTO runs SELECT (jsonb_populate_record(r, jsonb_build_object('run_id', \
-         '00' || lpad(upper(to_hex(n)), 24, '0'), 'created_us', n, 'ended_us', n + 5))).* \
+         '00' || lpad(upper(to_hex(n)), 24, '0'), 'created_us', n, 'ended_us', n + 5, 'age', n, 'output_age', n + 5))).* \
          FROM runs r, generate_series({from}, {to} - 1) n WHERE r.run_id = '{template}'"
     );
     postgres.psql(&copied).await;

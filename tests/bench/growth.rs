@@ -265,7 +265,9 @@ fn value(column: &str, size: usize) -> String {
         "output_removed_detail" => "json_object('at', ended_us, 'reason', 'age', 'seq', 9, \
              'lens', json_array(8, 0), 'counted', json('true'))"
             .into(),
-        _ if column.ends_with("_us") => format!("{column} - ({size} - i) * 1000000"),
+        _ if column.ends_with("_us") || column == "age" => {
+            format!("{column} - ({size} - i) * 1000000")
+        }
         _ => column.to_owned(),
     }
 }

@@ -181,7 +181,10 @@ async fn unusable_store_is_one_line_and_stays_untouched(scene: &Scene) {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let planned = migrate(&["--dry-run"]).await;
-    assert!(planned.contains("would apply migration 1 (runs)"), "{planned}");
+    assert!(
+        planned.contains("would apply migration 1 (runs)"),
+        "{planned}"
+    );
     assert_eq!(postgres.psql_in("closed", tables).await, "");
     let done = migrate(&["-o", "json"]).await;
     assert!(done.contains("\"min_level\""), "{done}");

@@ -206,7 +206,7 @@ async fn write_fence(
             (row.node, row.grace)
         }
         // The run under the key has ended.
-        Ok(Inserted::New | Inserted::Taken(_)) => return Ok(()),
+        Ok(Inserted::New(_) | Inserted::Taken(_)) => return Ok(()),
         Err(StoreError::Unread(row)) if row.has_ended => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -241,6 +241,7 @@ fn closed(row: RunRow, new: &NewRun, closure: &Closure) -> RunRow {
         times: closure.times,
         outcome: Some(closure.outcome.clone()),
         entries: closure.entries.clone(),
+        output_age: closure.output_age(),
         next_restart: None,
         ..row
     }

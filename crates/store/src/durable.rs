@@ -1,7 +1,7 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, Inserted, LeftStop,
     ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow, Store,
     StoreError, StoredNode, WithOutput,
     consumer::{self, ConsumerWrite},
@@ -9,7 +9,7 @@ use crate::{
     node::StopWrite,
     open,
     reader::{Columns, Reader, STATEMENT_TIMEOUT, Where},
-    record::Record,
+    record::{self, Record},
     record_bytes,
     schema::Admission,
     select,
@@ -88,7 +88,8 @@ impl<R: Reader> Durable<R> {
                 // There is no such row, so it was the generation.
                 None => Err(StoreError::Fenced(run)),
             },
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(Inserted::New),
+            Answer::Written(age) => Ok(Inserted::New(age)),
+            Answer::Left | Answer::Generation(_) => Ok(Inserted::New(Age::NONE)),
         }
     }
 
@@ -129,7 +130,7 @@ impl<R: Reader> Durable<R> {
     async fn update(&self, run: RunId, write: Write) -> Result<(), StoreError> {
         match self.write(write).await? {
             Answer::NotWritten => Err(StoreError::Fenced(run)),
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
+            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
         }
     }
 }
@@ -150,7 +151,7 @@ impl<R: Reader> Store for Durable<R> {
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
         match self.write(Write::Open(Box::new(opening.clone()))).await? {
             Answer::Generation(generation) => Ok(generation),
-            Answer::Written | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
+            Answer::Written(_) | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
     }
 
@@ -194,7 +195,7 @@ impl<R: Reader> Store for Durable<R> {
         let write = Write::Forget { node, keeper_epoch };
         match self.write(write).await? {
             Answer::Generation(generation) => Ok(generation),
-            Answer::Written | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
+            Answer::Written(_) | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
     }
 
@@ -206,6 +207,12 @@ impl<R: Reader> Store for Durable<R> {
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
         let sql = select::nodes(&R::DIALECT, these);
         self.read(sql, open::node_row).await
+    }
+
+    async fn newest_age(&self) -> Result<Age, StoreError> {
+        let sql = Sql::new(record::NEWEST);
+        let newest = self.read(sql, |row| row.column("newest").map(Age)).await?;
+        Ok(newest.into_iter().next().unwrap_or_default())
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
@@ -282,7 +289,7 @@ impl<R: Reader> Store for Durable<R> {
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let record = Record::closed(new, closure);
         match self.write(Write::Close(Box::new(record))).await? {
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
+            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => self.closed_already(new.run).await,
         }
     }
@@ -290,7 +297,7 @@ impl<R: Reader> Store for Durable<R> {
     async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
         let withdrawal = Write::Withdraw(run, node, generation);
         match self.write(withdrawal).await? {
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
+            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => match self.one(run).await? {
                 None => Ok(()),
                 Some(_) => Err(StoreError::Fenced(run)),
@@ -301,7 +308,7 @@ impl<R: Reader> Store for Durable<R> {
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
         let record = Record::of_row(row);
         match self.write(Write::Mend(Box::new(record))).await? {
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
+            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => self.closed_already(row.new.run).await,
         }
     }
@@ -321,7 +328,7 @@ impl<R: Reader> Store for Durable<R> {
             detail: json::write(removal),
         };
         match self.write(write).await? {
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
+            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => match self.one(run).await? {
                 Some(row) if row.new.node == node && row.output_removed.is_some() => Ok(()),
                 _ => Err(StoreError::Fenced(run)),
@@ -332,7 +339,7 @@ impl<R: Reader> Store for Durable<R> {
     async fn with_output(
         &self,
         node: NodeId,
-        start: Option<EndedStart>,
+        start: Option<Age>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError> {
         let sql = select::with_output(node, start, limit);
@@ -351,8 +358,8 @@ impl<R: Reader> Store for Durable<R> {
     ) -> Result<ListPage, StoreError> {
         let end = if filter.is_sparse() {
             let sql = select::scan_end(filter.order, start);
-            let end = self.read(sql, open::created).await?.pop();
-            end.map(|created| filter.order.end_of(created))
+            let end = self.read(sql, open::age).await?.pop();
+            end.map(|age| filter.order.end_of(age))
         } else {
             None
         };
@@ -401,7 +408,7 @@ impl<R: Reader> Store for Durable<R> {
             .await?
         {
             Answer::NotWritten => Err(row.key.fenced()),
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
+            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
         }
     }
 
@@ -413,7 +420,7 @@ impl<R: Reader> Store for Durable<R> {
     ) -> Result<(), StoreError> {
         let write = ConsumerWrite::Delete(node, key.clone());
         match self.consumer(write, generation).await? {
-            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
+            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => {
                 let filter = ConsumerFilter {
                     run: Some(key.run),

@@ -1,7 +1,7 @@
 //! A store for a server that cannot wait for it: opened in the background, and unavailable until then.
 
 use crate::{
-    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, Inserted, LeftStop,
     ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, OpenError, Opening, PageStart, Rest,
     RunRow, Store, StoreError, StoreUrl, StoredNode, WithOutput, open,
 };
@@ -164,6 +164,10 @@ impl Store for Later {
         self.inner().await?.nodes(these).await
     }
 
+    async fn newest_age(&self) -> Result<Age, StoreError> {
+        self.inner().await?.newest_age().await
+    }
+
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
         self.inner().await?.open_epochs(node).await
     }
@@ -244,7 +248,7 @@ impl Store for Later {
     async fn with_output(
         &self,
         node: NodeId,
-        start: Option<EndedStart>,
+        start: Option<Age>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError> {
         self.inner().await?.with_output(node, start, limit).await

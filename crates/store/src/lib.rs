@@ -35,7 +35,7 @@ pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, StoredNode};
 pub use list::{
-    EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
+    Age, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
 };
 pub use node::{EpochRow, LeftStop, NodeRemoval, NodeRow, Opening};
 pub use open::{OpenError, migrate, open, open_with};
@@ -83,6 +83,8 @@ pub struct NewRun {
     pub spec_digest_version: i32,
     /// Time at which the request was accepted.
     pub created: Timestamp,
+    /// Position among all runs, which the store gives when it inserts the row. Before: an age that it exceeds.
+    pub age: Age,
 }
 
 /// An empty row, to be filled in: it has no run, node or keeper.
@@ -103,6 +105,7 @@ impl Default for NewRun {
             spec_digest: Vec::new(),
             spec_digest_version: 0,
             created: Timestamp(0),
+            age: Age::NONE,
         }
     }
 }
@@ -173,6 +176,16 @@ pub struct Closure {
     pub times: Times,
     /// Its entries; absent: it has no journal.
     pub entries: Option<EntriesText>,
+    /// Whether the run has files beside its row, which its node removes at some time: output, or a journal.
+    pub has_files: bool,
+}
+
+impl Closure {
+    /// Returns an age that the end's position among those of its node is not below; absent: it has none.
+    pub(crate) fn output_age(&self) -> Option<Age> {
+        let ended = self.times.ended.filter(|_| self.has_files);
+        ended.map(|at| Age(at.0))
+    }
 }
 
 /// The state column: the public states, and those between that recovery must know.
@@ -262,6 +275,8 @@ pub struct RunRow {
     pub restarts: u32,
     /// Time at which the next attempt is due; present exactly where `state` is `Backoff`.
     pub next_restart: Option<Timestamp>,
+    /// Position of its end among those of its node; absent: it has not ended, or has no files beside its row.
+    pub output_age: Option<Age>,
     /// Removal of the output; absent: it was not removed.
     pub output_removed: Option<OutputRemoval>,
     /// Facets that clients and output have set.
@@ -285,7 +300,7 @@ impl RunRow {
     #[must_use]
     pub fn page_start(&self) -> PageStart {
         PageStart {
-            created: self.new.created,
+            age: self.new.age,
             run: self.new.run,
         }
     }
@@ -304,6 +319,7 @@ impl RunRow {
             past: Vec::new(),
             restarts: 0,
             next_restart: None,
+            output_age: None,
             output_removed: None,
             facets: Facets::default(),
             entries: None,
@@ -314,8 +330,8 @@ impl RunRow {
 /// Result of an INSERT.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Inserted {
-    /// The row is written.
-    New,
+    /// The row is written, with this age.
+    New(Age),
     /// Another row has the key; nothing was written.
     Taken(Box<RunRow>),
 }
@@ -407,6 +423,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// were not forgotten.
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError>;
 
+    /// Returns the age of the newest run of the database; every row that is inserted later has a higher one.
+    async fn newest_age(&self) -> Result<Age, StoreError>;
+
     /// Returns keepers of the node that have open rows, or its lease. Valid in every life.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
@@ -479,12 +498,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         removal: &OutputRemoval,
     ) -> Result<(), StoreError>;
 
-    /// Returns ended runs of the node that ran, have no detached processes, and have their output; at most `limit`
-    /// after `start`, the newest end first.
+    /// Returns ended runs of the node that have no detached processes and have their output; at most `limit` that ended
+    /// before the one at `start`, the newest end first.
     async fn with_output(
         &self,
         node: NodeId,
-        start: Option<EndedStart>,
+        start: Option<Age>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError>;
 

@@ -2,6 +2,7 @@
 
 use crate::{RunRow, StoreError};
 use kennel_lifecycle::{NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, labels::Selector};
+use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Filter of listed runs. Empty sets mean: all.
@@ -47,31 +48,54 @@ impl ListFilter {
 /// Order of listed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListOrder {
-    /// The newest first, then by descending run id.
+    /// The newest first: by descending [`Age`], over several nodes then by descending run id.
     #[default]
     NewestFirst,
-    /// The oldest first, then by ascending run id.
+    /// The oldest first: by ascending [`Age`], over several nodes then by ascending run id.
     OldestFirst,
 }
 
 impl ListOrder {
-    /// Returns the place behind all rows of this instant. Clients get it in a page token, which thus names no run that
+    /// Returns the place behind all rows of this age. Clients get it in a page token, which thus names no run that
     /// the filter leaves out.
-    pub(crate) fn end_of(self, created: Timestamp) -> PageStart {
+    #[must_use]
+    pub fn end_of(self, age: Age) -> PageStart {
         let run = match self {
             Self::NewestFirst => 0,
             Self::OldestFirst => u128::MAX,
         };
         let run = RunId::from_u128(run);
-        PageStart { created, run }
+        PageStart { age, run }
+    }
+}
+
+/// Position of a run in the order in which the database took the runs: microseconds, at least those of its creation, and
+/// above those of every run before it. So no setting of a clock moves a run across a page, a cursor or another run of its
+/// node. Nodes of one database have one sequence; only what two of them insert at the same time may share an age.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Age(pub i64);
+
+impl Age {
+    /// Before every run; also the age of a run that has no row yet.
+    pub const NONE: Self = Self(0);
+    /// After every run.
+    pub const MAX: Self = Self(i64::MAX);
+
+    /// Returns the age, where the run has one.
+    #[must_use]
+    pub fn known(self) -> Option<Self> {
+        (self != Self::NONE).then_some(self)
     }
 }
 
 /// Start of a page: after this row, in the order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageStart {
-    /// `created` of the last row of the page before.
-    pub created: Timestamp,
+    /// Age of the last row of the page before.
+    pub age: Age,
     /// Its key.
     pub run: RunId,
 }
@@ -101,6 +125,8 @@ pub struct UnreadRow {
     pub owner: String,
     /// When it was made.
     pub created: Timestamp,
+    /// Its position among all runs.
+    pub age: Age,
     /// Grace of its spec.
     pub grace: Duration,
     /// Whether the run has ended.
@@ -112,7 +138,7 @@ pub struct UnreadRow {
 impl UnreadRow {
     pub(crate) fn page_start(&self) -> PageStart {
         PageStart {
-            created: self.created,
+            age: self.age,
             run: self.run,
         }
     }
@@ -131,15 +157,6 @@ impl fmt::Display for UnreadRow {
     }
 }
 
-/// Start of a page of ended runs: after this one, newest end first, then by descending run id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedStart {
-    /// Time at which the last run of the page before ended.
-    pub ended: Timestamp,
-    /// Its key.
-    pub run: RunId,
-}
-
 /// An ended run that has its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithOutput {
@@ -149,4 +166,6 @@ pub struct WithOutput {
     pub owner: String,
     /// Time of its end.
     pub ended: Timestamp,
+    /// Position of its end among those of its node, where a page after it begins.
+    pub age: Age,
 }

@@ -1,7 +1,7 @@
 //! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
-    Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRemoval, NodeRow, RunRow,
+    Age, Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRemoval, NodeRow, RunRow,
     SchemaState, Store, StoreError, StoreUrl, StoredNode, UnreadRow, WithOutput, json, postgres,
     reader::{Columns, Dialect},
     record::{self, Record},
@@ -362,7 +362,7 @@ pub(crate) const REMOVE_LEFT_STOP: &str =
 /// `$1` node, `$2` a JSON array of runs, which `elements` makes rows of, `$3` their present keeper.
 pub(crate) fn hand_over(elements: &str) -> String {
     format!(
-        "UPDATE runs SET keeper_epoch = $3 WHERE node = $1 AND run_id IN (SELECT {elements}) \
+        "UPDATE runs SET seq = runs.seq + 1, keeper_epoch = $3 WHERE node = $1 AND run_id IN (SELECT {elements}) \
         AND end_reason IS NULL AND keeper_epoch <> $3"
     )
 }
@@ -497,9 +497,9 @@ pub(crate) fn listed(row: &impl Columns) -> Result<Result<RunRow, UnreadRow>, St
     Ok(record.row().map_err(|why| UnreadRow { why, ..key }))
 }
 
-/// Reads the time at which a run was made.
-pub(crate) fn created(row: &impl Columns) -> Result<Timestamp, StoreError> {
-    row.column("created_us").map(Timestamp)
+/// Reads the age of a run.
+pub(crate) fn age(row: &impl Columns) -> Result<Age, StoreError> {
+    row.column("age").map(Age)
 }
 
 /// Reads an id from its column.
@@ -514,6 +514,7 @@ pub(crate) fn with_output(row: &impl Columns) -> Result<WithOutput, StoreError> 
         run: id(row, "run_id")?,
         owner: row.column("owner")?,
         ended: Timestamp(row.column("ended_us")?),
+        age: Age(row.column("output_age")?),
     })
 }
 

@@ -10,7 +10,7 @@ use self::failure::failure;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{
-    Contract, Migration, OpenError, SchemaState, Store, StoreUrl,
+    Age, Contract, Migration, OpenError, SchemaState, Store, StoreUrl,
     consumer::{self, ConsumerWrite},
     durable::Durable,
     open::{self},
@@ -22,11 +22,11 @@ use crate::{
 use async_trait::async_trait;
 use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, Postgres,
+    AssertSqlSafe, Connection, PgConnection, Postgres, Row,
     postgres::{PgArguments, PgConnectOptions},
     query::Query,
 };
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// Longest wait for the first connection.
@@ -101,7 +101,7 @@ async fn connect(link: &Link) -> Result<(PgConnection, Session, String), sqlx::E
     let row = sqlx::raw_sql("SHOW server_version")
         .fetch_one(&mut conn)
         .await?;
-    let version: String = sqlx::Row::try_get(&row, 0)?;
+    let version: String = row.try_get(0)?;
     let version = version.split(' ').next().unwrap_or_default().to_owned();
     Ok((conn, session, version))
 }
@@ -279,17 +279,19 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// Runs the statements; returns the runs that were written.
+/// Runs the statements; returns what was written, inserted runs with their ages.
 async fn execute(
     queries: Vec<PgQuery<'_>>,
     conn: &mut PgConnection,
     session: Session,
-) -> Result<HashSet<String>, sqlx::Error> {
-    let mut written = HashSet::new();
+) -> Result<HashMap<String, Age>, sqlx::Error> {
+    let mut written = HashMap::new();
     for query in queries {
         let query = query.persistent(session == Session::Own);
         for row in query.fetch_all(&mut *conn).await? {
-            written.insert(sqlx::Row::try_get(&row, 0)?);
+            // Only an INSERT says the age.
+            let age = if row.len() > 1 { row.try_get(1)? } else { 0 };
+            written.insert(row.try_get(0)?, Age(age));
         }
     }
     Ok(written)
@@ -375,10 +377,15 @@ impl PostgresCommitter {
             tx.commit().await?;
             written
         };
-        let answer = |write: &Write| match write.key() {
-            Some(run) if written.contains(&run) => Answer::Written,
-            Some(run) if written.contains(&format!("{run} left")) => Answer::Left,
-            _ => Answer::NotWritten,
+        let answer = |write: &Write| {
+            let Some(key) = write.key() else {
+                return Answer::NotWritten;
+            };
+            match written.get(&key) {
+                Some(age) => Answer::Written(*age),
+                None if written.contains_key(&format!("{key} left")) => Answer::Left,
+                None => Answer::NotWritten,
+            }
         };
         Ok(batch.iter().map(answer).collect())
     }

@@ -1,7 +1,7 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
 use crate::{
-    Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoreError, StoredState,
+    Age, Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoreError, StoredState,
     Times, UnreadRow, json, reader::Columns,
 };
 use kennel_lifecycle::{
@@ -13,14 +13,18 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 /// Declares [`Record`], the list of its columns and their reading; the order of the list is the order of the parameters
 /// in every statement that writes whole rows.
 macro_rules! record {
-    ($($column:ident: $type:ty,)+) => {
+    ($($part:ident $column:ident: $type:ty,)+) => {
         /// One row, flat. Numbers that are unsigned in the kernel are stored by their bits.
         #[derive(Clone, Debug, Default)]
         pub(crate) struct Record { $(pub(crate) $column: $type,)+ }
 
         /// The columns with their types.
         pub(crate) const COLUMNS: &[Column] = &[
-            $(Column { name: stringify!($column), sql_type: <$type as ColumnType>::SQL },)+
+            $(Column {
+                name: stringify!($column),
+                sql_type: <$type as ColumnType>::SQL,
+                part: Part::$part,
+            },)+
         ];
 
         impl Record {
@@ -49,62 +53,64 @@ macro_rules! record {
 }
 
 record! {
-    run_id: String,
-    owner: String,
-    attempt: i64,
-    kind: String,
-    node: String,
-    generation: i64,
-    keeper_epoch: String,
-    state: String,
-    desired: String,
-    process_pid: Option<i64>,
-    process_group_id: Option<i64>,
-    session_id: Option<i64>,
-    start_ticks: Option<i64>,
-    pidfs_handle: Option<i64>,
-    boot_id: Option<String>,
-    pidns_inode: Option<i64>,
-    pidns_init_start_ticks: Option<i64>,
-    cgroup_path: Option<String>,
-    cgroup_inode: Option<i64>,
-    containment_detail: Option<String>,
-    shim_pid: Option<i64>,
-    shim_process_group_id: Option<i64>,
-    shim_session_id: Option<i64>,
-    shim_start_ticks: Option<i64>,
-    shim_pidfs_handle: Option<i64>,
-    grace_period_ms: i64,
-    stop_deadline: Option<i64>,
-    stop_detail: Option<String>,
-    end_reason: Option<String>,
-    end_detail: Option<String>,
-    exit_kind: Option<String>,
-    exit_value: Option<i64>,
-    tree_verdict: Option<String>,
-    tree_detail: Option<String>,
-    certificate_detail: Option<String>,
-    streams_end: Option<String>,
-    traceparent: Option<String>,
-    restarted_from: Option<String>,
-    parent_run_id: Option<String>,
-    spec: String,
-    spec_digest: Vec<u8>,
-    spec_digest_version: i64,
-    labels: String,
-    created_us: i64,
-    started_us: Option<i64>,
-    leader_exited_us: Option<i64>,
-    streams_closed_us: Option<i64>,
-    tree_empty_us: Option<i64>,
-    ended_us: Option<i64>,
-    restarts: i64,
-    next_restart_us: Option<i64>,
-    attempts_detail: String,
-    output_removed_us: Option<i64>,
-    output_removed_detail: Option<String>,
-    facets: String,
-    entries: Option<String>,
+    Birth age: i64,
+    Birth run_id: String,
+    Birth owner: String,
+    Hot attempt: i64,
+    Birth kind: String,
+    Birth node: String,
+    Hot generation: i64,
+    Hot keeper_epoch: String,
+    Hot state: String,
+    Hot desired: String,
+    Hot process_pid: Option<i64>,
+    Hot process_group_id: Option<i64>,
+    Hot session_id: Option<i64>,
+    Hot start_ticks: Option<i64>,
+    Hot pidfs_handle: Option<i64>,
+    Hot boot_id: Option<String>,
+    Hot pidns_inode: Option<i64>,
+    Hot pidns_init_start_ticks: Option<i64>,
+    Hot cgroup_path: Option<String>,
+    Hot cgroup_inode: Option<i64>,
+    Hot containment_detail: Option<String>,
+    Hot shim_pid: Option<i64>,
+    Hot shim_process_group_id: Option<i64>,
+    Hot shim_session_id: Option<i64>,
+    Hot shim_start_ticks: Option<i64>,
+    Hot shim_pidfs_handle: Option<i64>,
+    Birth grace_period_ms: i64,
+    Hot stop_deadline: Option<i64>,
+    Hot stop_detail: Option<String>,
+    End end_reason: Option<String>,
+    End end_detail: Option<String>,
+    End exit_kind: Option<String>,
+    End exit_value: Option<i64>,
+    End tree_verdict: Option<String>,
+    End tree_detail: Option<String>,
+    End certificate_detail: Option<String>,
+    End streams_end: Option<String>,
+    Birth traceparent: Option<String>,
+    Birth restarted_from: Option<String>,
+    Birth parent_run_id: Option<String>,
+    Birth spec: String,
+    Birth spec_digest: Vec<u8>,
+    Birth spec_digest_version: i64,
+    Birth labels: String,
+    Birth created_us: i64,
+    Hot started_us: Option<i64>,
+    Hot leader_exited_us: Option<i64>,
+    Hot streams_closed_us: Option<i64>,
+    Hot tree_empty_us: Option<i64>,
+    End ended_us: Option<i64>,
+    End output_age: Option<i64>,
+    Hot restarts: i64,
+    Hot next_restart_us: Option<i64>,
+    Hot attempts_detail: String,
+    End output_removed_us: Option<i64>,
+    End output_removed_detail: Option<String>,
+    Hot facets: String,
+    End entries: Option<String>,
 }
 
 /// Statements that write whole rows, and those of consumers.
@@ -123,7 +129,36 @@ pub(crate) struct Column {
     pub(crate) name: &'static str,
     /// Type as Postgres names it.
     pub(crate) sql_type: &'static str,
+    /// When it is written.
+    pub(crate) part: Part,
 }
+
+/// When a column is written. No UPDATE names a column without need: SQLite rewrites each index that has it, whatever the
+/// value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// With the row, and never again.
+    Birth,
+    /// While the run is open.
+    Hot,
+    /// With the run's end, and after it.
+    End,
+}
+
+/// Query for the age of the newest run.
+pub(crate) const NEWEST: &str = "SELECT COALESCE(MAX(age), 0) AS newest FROM runs";
+
+/// Query for the newest end of node `$node` that has output: its index is read at its end.
+macro_rules! newest_output {
+    ($node:literal) => {
+        concat!(
+            "(SELECT COALESCE(MAX(o.output_age), 0) FROM runs o WHERE o.node = ",
+            $node,
+            " AND o.output_age IS NOT NULL AND o.output_removed_us IS NULL)"
+        )
+    };
+}
+pub(crate) use newest_output;
 
 trait ColumnType {
     const SQL: &'static str;
@@ -147,7 +182,7 @@ impl<T: ColumnType> ColumnType for Option<T> {
 
 /// Columns that a closing writes over an open row. Earlier known times stay where the closing knows none; those of an
 /// earlier attempt do not.
-pub(crate) const CLOSING_SET: &str = "state = excluded.state, attempt = excluded.attempt, end_reason = excluded.end_reason, \
+pub(crate) const CLOSING_SET: &str = "seq = runs.seq + 1, state = excluded.state, attempt = excluded.attempt, end_reason = excluded.end_reason, \
     end_detail = excluded.end_detail, exit_kind = excluded.exit_kind, exit_value = excluded.exit_value, \
     tree_verdict = excluded.tree_verdict, tree_detail = excluded.tree_detail, \
     certificate_detail = excluded.certificate_detail, \
@@ -160,10 +195,10 @@ pub(crate) const CLOSING_SET: &str = "state = excluded.state, attempt = excluded
         THEN COALESCE(excluded.streams_closed_us, runs.streams_closed_us) ELSE excluded.streams_closed_us END, \
     tree_empty_us = CASE WHEN excluded.attempt = runs.attempt \
         THEN COALESCE(excluded.tree_empty_us, runs.tree_empty_us) ELSE excluded.tree_empty_us END, \
-    ended_us = excluded.ended_us, next_restart_us = NULL, entries = excluded.entries";
+    ended_us = excluded.ended_us, output_age = excluded.output_age, next_restart_us = NULL, entries = excluded.entries";
 
 /// Columns that the begin of an attempt writes over a row that waits for it; `w` is the row of the attempt.
-pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt, keeper_epoch = w.keeper_epoch, \
+pub(crate) const BEGINNING_SET: &str = "seq = runs.seq + 1, state = 'starting', attempt = w.attempt, keeper_epoch = w.keeper_epoch, \
     process_pid = w.process_pid, process_group_id = w.process_group_id, session_id = w.session_id, \
     start_ticks = w.start_ticks, pidfs_handle = w.pidfs_handle, boot_id = w.boot_id, pidns_inode = w.pidns_inode, \
     pidns_init_start_ticks = w.pidns_init_start_ticks, \
@@ -179,7 +214,7 @@ pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.node =
     AND runs.attempt = w.attempt - 1";
 
 /// Columns that the end of an attempt writes; `w` is the row as it is then.
-pub(crate) const RESTING_SET: &str = "state = 'backoff', attempt = w.attempt, \
+pub(crate) const RESTING_SET: &str = "seq = runs.seq + 1, state = 'backoff', attempt = w.attempt, \
     started_us = w.started_us, leader_exited_us = w.leader_exited_us, \
     streams_closed_us = w.streams_closed_us, tree_empty_us = w.tree_empty_us, \
     restarts = w.restarts, next_restart_us = w.next_restart_us, attempts_detail = w.attempts_detail";
@@ -195,13 +230,11 @@ pub(crate) const RESTING_WHERE: &str = "runs.run_id = w.run_id AND runs.node = w
 pub(crate) const MENDING_WHERE: &str = "runs.end_reason IS NULL \
     OR (runs.end_reason IN ('service_lost', 'rebooted') AND excluded.end_reason IS NULL)";
 
-/// Columns that mending writes over a row: all of them.
+/// Columns that mending writes over a row: all but those of the run's birth.
 pub(crate) fn mending_set() -> String {
-    let others = COLUMNS.iter().filter(|c| c.name != "run_id");
-    let set: Vec<String> = others
-        .map(|c| format!("{0} = excluded.{0}", c.name))
-        .collect();
-    set.join(", ")
+    let others = COLUMNS.iter().filter(|c| c.part != Part::Birth);
+    let set = others.map(|c| format!(", {0} = excluded.{0}", c.name));
+    "seq = runs.seq + 1".to_owned() + &set.collect::<String>()
 }
 
 /// Returns the names of all columns, each with this prefix.
@@ -235,12 +268,8 @@ impl Record {
     pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
         let mut record = Self::starting(new);
         Desired::Stop.name().clone_into(&mut record.desired);
-        let Closure {
-            outcome,
-            times,
-            entries,
-        } = closure;
-        record.put_closure(outcome, times, entries.as_ref());
+        record.put_closure(&closure.outcome, &closure.times, closure.entries.as_ref());
+        record.output_age = closure.output_age().map(|age| age.0);
         record
     }
 
@@ -260,6 +289,7 @@ impl Record {
     /// Converts a row as it was read or would be.
     pub(crate) fn of_row(row: &RunRow) -> Self {
         let mut record = Self::starting(&row.new);
+        record.age = row.new.age.0;
         record.state = state(row.state);
         row.desired.name().clone_into(&mut record.desired);
         record.stop_deadline = row.stop_deadline.map(|at| at.0);
@@ -268,6 +298,7 @@ impl Record {
         if let Some(outcome) = &row.outcome {
             record.put_closure(outcome, &row.times, row.entries.as_ref());
         }
+        record.output_age = row.output_age.map(|age| age.0);
         record.restarts = i64::from(row.restarts);
         record.next_restart_us = row.next_restart.map(|at| at.0);
         record.attempts_detail = json::write(&json::newest(&row.past));
@@ -297,6 +328,7 @@ impl Record {
             spec_digest_version: i64::from(new.spec_digest_version),
             labels: json::write(&new.spec.labels),
             created_us: new.created.0,
+            age: new.age.0.max(new.created.0),
             attempts_detail: json::write::<[PastAttempt]>(&[]),
             facets: json::write(&Facets::default()),
             ..Self::default()
@@ -342,7 +374,11 @@ impl Record {
         self.streams_end = outcome.streams.map(|s| s.name().to_owned());
         self.put_times(times);
         self.ended_us = times.ended.map(|t| t.0);
-        self.entries = entries.map(|entries| entries.as_str().to_owned());
+        let identity = self.identity().ok().flatten();
+        self.entries = entries.map(|entries| match identity {
+            Some(identity) => entries.as_str().replace(&named(&identity), NO_IDENTITY),
+            None => entries.as_str().to_owned(),
+        });
     }
 
     fn put_times(&mut self, times: &Times) {
@@ -359,6 +395,7 @@ impl Record {
             node: read_id("node", &self.node)?,
             owner: self.owner.clone(),
             created: Timestamp(self.created_us),
+            age: Age(self.age),
             grace: Duration::from_millis(self.grace_period_ms.max(0).unsigned_abs()),
             has_ended: self.end_reason.is_some(),
             why: String::new(),
@@ -380,6 +417,10 @@ impl Record {
         };
         let stop = json::maybe("stop_detail", self.stop_detail.as_deref())?;
         let identity = self.identity()?;
+        let entries = match (self.entries, &identity) {
+            (Some(entries), Some(identity)) => Some(entries.replace(NO_IDENTITY, &named(identity))),
+            (entries, _) => entries,
+        };
         let past = json::read("attempts_detail", &self.attempts_detail)?;
         let output_removed = json::maybe(
             "output_removed_detail",
@@ -404,6 +445,7 @@ impl Record {
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,
             created: Timestamp(self.created_us),
+            age: Age(self.age),
         };
         Ok(RunRow {
             new,
@@ -416,9 +458,10 @@ impl Record {
             past,
             restarts: narrow("restarts", restarts)?,
             next_restart: next_restart.map(Timestamp),
+            output_age: self.output_age.map(Age),
             output_removed,
             facets: json::read("facets", &self.facets)?,
-            entries: self.entries.map(EntriesText::from),
+            entries: entries.map(EntriesText::from),
         })
     }
 
@@ -509,6 +552,15 @@ impl Record {
             },
         }))
     }
+}
+
+/// Stands in column `entries` for the identity that the row's own columns have. No text within the JSON can look like
+/// it: there each quote has a backslash.
+const NO_IDENTITY: &str = "\"identity\":null";
+
+/// Returns what [`NO_IDENTITY`] stands for.
+fn named(identity: &RunIdentity) -> String {
+    format!("\"identity\":{}", json::write(identity))
 }
 
 /// Reads a process from its columns: numbers (pid, group, session), start ticks, pidfs handle.

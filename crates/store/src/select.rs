@@ -1,8 +1,8 @@
 //! The queries of table `runs` and those of nodes, in SQL that both databases understand.
 
 use crate::{
-    EndedStart, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, reader::Dialect,
-    record, sql::Sql,
+    Age, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, reader::Dialect, record,
+    sql::Sql,
 };
 use kennel_lifecycle::{
     HostIdentity, NodeId, RunId, RunState,
@@ -76,7 +76,7 @@ pub(crate) fn open_of(dialect: &Dialect, node: NodeId) -> Sql {
     let mut sql = rows(dialect, false);
     sql.push("end_reason IS NULL AND node = ")
         .push_bind(node.to_string())
-        .push(" ORDER BY created_us, run_id");
+        .push(" ORDER BY age, run_id");
     sql
 }
 
@@ -89,20 +89,16 @@ pub(crate) fn these(dialect: &Dialect, runs: &[RunId]) -> Sql {
 
 /// Builds the statement for ended runs of a node that have their output, in the order of their index. Detached
 /// processes of a run need its directory.
-pub(crate) fn with_output(node: NodeId, start: Option<EndedStart>, limit: u32) -> Sql {
+pub(crate) fn with_output(node: NodeId, start: Option<Age>, limit: u32) -> Sql {
     let mut sql = Sql::new(
-        "SELECT run_id, owner, ended_us FROM runs WHERE end_reason IS NOT NULL AND output_removed_us IS NULL \
-         AND (process_pid IS NOT NULL OR attempt > 1) AND tree_verdict <> 'kept' AND node = ",
+        "SELECT run_id, owner, ended_us, output_age FROM runs WHERE output_age IS NOT NULL \
+         AND output_removed_us IS NULL AND tree_verdict <> 'kept' AND node = ",
     );
     sql.push_bind(node.to_string());
     if let Some(start) = start {
-        sql.push(" AND (ended_us, run_id) < (")
-            .push_bind(start.ended.0)
-            .push(", ")
-            .push_bind(start.run.to_string())
-            .push(")");
+        sql.push(" AND output_age < ").push_bind(start.0);
     }
-    sql.push(" ORDER BY ended_us DESC, run_id DESC LIMIT ")
+    sql.push(" ORDER BY output_age DESC LIMIT ")
         .push_bind(i64::from(limit));
     sql
 }
@@ -147,7 +143,7 @@ pub(crate) fn numbered(
     sql.push(format!(
         " AND (process_pid IN ({list}) OR shim_pid IN ({list}))"
     ))
-    .push(" ORDER BY created_us DESC, run_id DESC LIMIT ")
+    .push(" ORDER BY age DESC, run_id DESC LIMIT ")
     .push_bind(i64::from(limit));
     sql
 }
@@ -204,7 +200,7 @@ pub(crate) fn page(
         sql.push(" AND end_reason IS NULL");
     }
     sql.push(format!(
-        " ORDER BY {sign}created_us {order}, run_id {order} LIMIT "
+        " ORDER BY {sign}age {order}, run_id {order} LIMIT "
     ))
     .push_bind(i64::from(limit));
     sql
@@ -221,21 +217,21 @@ fn directions(order: ListOrder) -> (&'static str, &'static str, &'static str) {
 /// Adds that a row is on this side of another one.
 fn push_side(sql: &mut Sql, (sign, side): (&str, &str), at: Option<PageStart>) {
     if let Some(at) = at {
-        sql.push(format!(" AND ({sign}created_us, run_id) {side} ("))
-            .push_bind(at.created.0)
+        sql.push(format!(" AND ({sign}age, run_id) {side} ("))
+            .push_bind(at.age.0)
             .push(", ")
             .push_bind(at.run.to_string())
             .push(")");
     }
 }
 
-/// Builds the statement for the time of the last row that a page examines, by the index of ages alone.
+/// Builds the statement for the age of the last row that a page examines, by the index of ages alone.
 pub(crate) fn scan_end(order: ListOrder, start: Option<PageStart>) -> Sql {
     let (beyond, _, order) = directions(order);
-    let mut sql = Sql::new("SELECT created_us FROM runs WHERE TRUE");
+    let mut sql = Sql::new("SELECT age FROM runs WHERE TRUE");
     push_side(&mut sql, ("", beyond), start);
     sql.push(format!(
-        " ORDER BY created_us {order}, run_id {order} LIMIT 1 OFFSET "
+        " ORDER BY age {order}, run_id {order} LIMIT 1 OFFSET "
     ))
     .push_bind(i64::from(SCANNED_MAX - 1));
     sql
@@ -288,7 +284,6 @@ fn condition(state: RunState) -> &'static str {
 mod tests {
     use super::*;
     use crate::{MIGRATIONS, sqlite};
-    use kennel_lifecycle::Timestamp;
     use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
     #[tokio::test]
@@ -303,7 +298,7 @@ mod tests {
             ..ListFilter::default()
         };
         let start = PageStart {
-            created: Timestamp(7),
+            age: Age(7),
             run: RunId::from_u128(7),
         };
         for start in [None, Some(start)] {

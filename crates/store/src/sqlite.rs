@@ -4,14 +4,14 @@ mod file;
 
 use self::file::OpenedFile;
 use crate::{
-    Contract, Migration, OpenError, SchemaState, Store,
+    Age, Contract, Migration, OpenError, SchemaState, Store,
     consumer::{self, ConsumerWrite},
     durable::Durable,
     open::{self},
     reader::{Dialect, Reader, STATEMENT_TIMEOUT, Where},
     record::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, MENDING_WHERE, RESTING_SET,
-        RESTING_WHERE, Record, Statements, column_list, mending_set,
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, Column, MENDING_WHERE, RESTING_SET,
+        RESTING_WHERE, Record, Statements, column_list, mending_set, newest_output,
     },
     schema::{self, Admission},
     sql::Sql,
@@ -170,36 +170,44 @@ struct SqliteCommitter {
 
 fn statements() -> Statements {
     let names = column_list("");
-    let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
-    let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
-    // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
-    // before it.
-    let insert = format!(
-        "INSERT INTO runs ({names}) SELECT {} WHERE EXISTS (SELECT 1 FROM nodes WHERE node = ?{} \
-             AND generation = ?{}) ON CONFLICT (run_id) DO ",
-        places.join(", "),
-        place("node"),
-        place("generation"),
-    );
-    let aliased: Vec<String> = (1..)
+    let row: Vec<String> = (1..)
         .zip(COLUMNS)
         .map(|(n, column)| format!("?{n} AS {}", column.name))
         .collect();
+    let row = row.join(", ");
+    // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
+    // before it.
+    let insert = |age: &str, action: &str| -> Arc<str> {
+        let value = |column: &Column| match column.name {
+            "age" => age.to_owned(),
+            // MAX of NULL is NULL.
+            "output_age" => {
+                concat!("MAX(w.output_age, 1 + ", newest_output!("w.node"), ")").to_owned()
+            }
+            name => format!("w.{name}"),
+        };
+        let values: Vec<String> = COLUMNS.iter().map(value).collect();
+        format!(
+                "INSERT INTO runs ({names}) SELECT {} FROM (SELECT {row}) AS w WHERE EXISTS (SELECT 1 FROM nodes n \
+                 WHERE n.node = w.node AND n.generation = w.generation) ON CONFLICT (run_id) DO {action}",
+                values.join(", "),
+            )
+            .into()
+    };
     let over = |set: &str, which: &str| {
-        let row = aliased.join(", ");
         format!(
             "UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which} AND EXISTS \
                  (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)"
         )
         .into()
     };
-    let upsert = |set: &str, which: &str| {
-        format!("{insert} UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node").into()
+    let update = |set: &str, which: &str| {
+        format!("UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node")
     };
     Statements {
-        insert: format!("{insert} NOTHING").into(),
-        close: upsert(CLOSING_SET, "runs.end_reason IS NULL"),
-        mend: upsert(&mending_set(), MENDING_WHERE),
+        insert: insert(AGE, "NOTHING"),
+        close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
+        mend: insert(AGE_BEFORE, &update(&mending_set(), MENDING_WHERE)),
         rest: over(RESTING_SET, RESTING_WHERE),
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_sqlite().into(),
@@ -281,6 +289,12 @@ impl Committer for SqliteCommitter {
     }
 }
 
+/// The age of a row that is inserted; `w` is the row.
+const AGE: &str = "MAX(w.age, 1 + (SELECT COALESCE(MAX(age), 0) FROM runs))";
+/// That of a row that an earlier life of the database had: as it was there, where no other row has it.
+const AGE_BEFORE: &str = "CASE WHEN w.age > 0 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.age = w.age) THEN w.age \
+    ELSE 1 + (SELECT COALESCE(MAX(age), 0) FROM runs) END";
+
 /// Condition on a run's row: `?2` is the present generation of its node.
 macro_rules! is_present {
     () => {
@@ -289,17 +303,17 @@ macro_rules! is_present {
 }
 
 const STOP: &str = concat!(
-    "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
+    "UPDATE runs SET seq = seq + 1, desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
      stop_detail = COALESCE(stop_detail, ?4) WHERE run_id = ?1 AND end_reason IS NULL AND ",
     is_present!()
 );
 const STATE: &str = concat!(
-    "UPDATE runs SET state = ?3, started_us = COALESCE(?4, started_us) \
+    "UPDATE runs SET seq = seq + 1, state = ?3, started_us = COALESCE(?4, started_us) \
      WHERE run_id = ?1 AND end_reason IS NULL AND state <> 'backoff' AND ",
     is_present!()
 );
 const FACETS: &str = concat!(
-    "UPDATE runs SET facets = ?3 WHERE run_id = ?1 AND end_reason IS NULL AND ",
+    "UPDATE runs SET seq = seq + 1, facets = ?3 WHERE run_id = ?1 AND end_reason IS NULL AND ",
     is_present!()
 );
 
@@ -357,7 +371,7 @@ async fn execute(
             at,
             detail,
         } => sqlx::query(
-            "UPDATE runs SET output_removed_us = ?4, output_removed_detail = ?5 \
+            "UPDATE runs SET seq = seq + 1, output_removed_us = ?4, output_removed_detail = ?5 \
              WHERE run_id = ?1 AND node = ?2 AND end_reason IS NOT NULL AND output_removed_us IS NULL \
              AND EXISTS (SELECT 1 FROM nodes WHERE node = ?2 AND generation = ?3)",
         )
@@ -391,9 +405,12 @@ async fn execute(
         }
         Write::RemoveNodes(which) => return remove_nodes(conn, which).await,
     };
-    Ok(match query.execute(conn).await?.rows_affected() {
-        0 => Answer::NotWritten,
-        _ => Answer::Written,
+    let done = query.execute(conn).await?;
+    Ok(match (done.rows_affected(), write) {
+        (0, _) => Answer::NotWritten,
+        // The age is the rowid.
+        (_, Write::Insert(_)) => Answer::Written(Age(done.last_insert_rowid())),
+        (..) => Answer::Written(Age::NONE),
     })
 }
 

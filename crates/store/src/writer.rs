@@ -4,7 +4,7 @@
 //! even if its caller has gone.
 
 use crate::{
-    NodeRemoval, Opening, StoreError, consumer::ConsumerWrite, node::StopWrite, record::Record,
+    Age, NodeRemoval, Opening, StoreError, consumer::ConsumerWrite, node::StopWrite, record::Record,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
@@ -108,8 +108,8 @@ pub(crate) enum Write {
 /// Result of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The row is as the write requires.
-    Written,
+    /// The row is as the write requires; its age, where the write has inserted it.
+    Written(Age),
     /// The row's key, generation or state prevented it.
     NotWritten,
     /// The lease is renewed, and stops are left for the node.
@@ -456,7 +456,7 @@ mod tests {
             if refuse {
                 return Err(Failure::Refused("a CHECK".into()));
             }
-            Ok(batch.iter().map(|_| Answer::Written).collect())
+            Ok(batch.iter().map(|_| Answer::Written(Age::NONE)).collect())
         }
 
         async fn idle(&mut self) {}

@@ -39,7 +39,7 @@ pub use streams::consumers::{
     ConsumerView,
 };
 pub use streams::events::Events;
-pub use streams::multi_run::{Age, ManyCall, ManyEvents, ManyFrom, ManyReached, Step};
+pub use streams::multi_run::{ManyCall, ManyEvents, ManyFrom, ManyReached, Step};
 pub use streams::output_read::{
     Missing as MissingBytes, OutputCall, OutputPart, OutputRange, OutputRead,
 };
@@ -60,6 +60,6 @@ pub use kennel_linux::accept::{Batch, take_batch, take_queued};
 pub use kennel_linux::peer::{Descent, Peer as PeerSeen, credentials as peer_credentials};
 pub use kennel_store::spec_text;
 pub use kennel_store::{
-    ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
+    Age, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
     PastAttempt, Times, UnreadRow,
 };

@@ -7,13 +7,13 @@
 use super::{nodes_cursor, token::filter_text};
 use crate::digest::DigestKey;
 use bytes::Bytes;
-use kennel_lifecycle::{RunId, Timestamp};
+use kennel_lifecycle::RunId;
 use kennel_supervisor::{
     Age, Amount, ConsumerKey, ConsumerPlace, Form, ListFilter, ManyReached, Reached, Tail,
 };
 use sha2::{Digest, Sha256};
 
-const VERSION: u8 = 16;
+const VERSION: u8 = 19;
 /// After a seal, the reader and the number of the message: a cursor that a consumer got.
 const VERSION_OF_CONSUMER: u8 = 17;
 const CONSUMER_DOMAIN: &[u8] = b"kennel.v1.consumer_cursor\0";
@@ -160,8 +160,7 @@ fn put(to: &mut Vec<u8>, mut number: u64) {
 }
 
 fn put_age(to: &mut Vec<u8>, age: Age) {
-    to.extend(age.created.0.to_be_bytes());
-    to.extend(age.run.as_u128().to_be_bytes());
+    to.extend(age.0.to_be_bytes());
 }
 
 fn put_reached(to: &mut Vec<u8>, at: &Reached) {
@@ -258,10 +257,7 @@ fn number(from: &mut &[u8]) -> Option<u64> {
 }
 
 fn age(from: &mut &[u8]) -> Option<Age> {
-    Some(Age {
-        created: Timestamp(i64::from_be_bytes(take(from)?)),
-        run: RunId::from_u128(u128::from_be_bytes(take(from)?)),
-    })
+    take(from).map(|age| Age(i64::from_be_bytes(age)))
 }
 
 fn reached(from: &mut &[u8]) -> Option<Reached> {
@@ -291,10 +287,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn ages() -> impl Strategy<Value = Age> {
-        (any::<i64>(), any::<u128>()).prop_map(|(created, run)| Age {
-            created: Timestamp(created),
-            run: RunId::from_u128(run),
-        })
+        any::<i64>().prop_map(Age)
     }
 
     fn positions() -> impl Strategy<Value = Reached> {

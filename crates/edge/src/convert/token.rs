@@ -2,9 +2,10 @@
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{Form, LINE_BYTES_MAX, ListFilter, PageStart, Position, Reached};
+use kennel_lifecycle::RunId;
+use kennel_supervisor::{Age, Form, LINE_BYTES_MAX, ListFilter, PageStart, Position, Reached};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 
 const PAGE_TOKEN_VERSION: u8 = 1;
 const PAGE_TOKEN_DOMAIN: &[u8] = b"kennel.v1.page_token\0";
@@ -27,13 +28,13 @@ const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 pub(crate) struct PageToken(pub(crate) PageStart);
 
 impl PageToken {
-    /// Version, time, key, and the first half of a digest over these and the filter.
+    /// Version, age, key, and the first half of a digest over these and the filter.
     const BYTES: usize = 1 + 8 + 16 + 16;
 
     pub(crate) fn encode(&self, filter: &ListFilter) -> String {
         let mut token = Vec::with_capacity(Self::BYTES);
         token.push(PAGE_TOKEN_VERSION);
-        token.extend(self.0.created.0.to_be_bytes());
+        token.extend(self.0.age.0.to_be_bytes());
         token.extend(self.0.run.as_u128().to_be_bytes());
         let seal = seal(&token, filter);
         token.extend(seal);
@@ -48,22 +49,43 @@ impl PageToken {
             return None;
         }
         Some(Self(PageStart {
-            created: Timestamp(i64::from_be_bytes(head[1..9].try_into().ok()?)),
+            age: Age(i64::from_be_bytes(head[1..9].try_into().ok()?)),
             run: RunId::from_u128(u128::from_be_bytes(head[9..].try_into().ok()?)),
         }))
     }
 }
 
-/// Formats a filter as text, the same for each order of states and kinds: page tokens and cursors are sealed with it.
+/// Formats a filter as a JSON object of what it asks for, by the names of the contract, the same for each order of states
+/// and kinds: page tokens and cursors are sealed with it. `tokens.lock` holds its form: clients store cursors. A field
+/// that is added later is absent where it is not asked for, so that it changes no seal of before.
 pub(super) fn filter_text(filter: &ListFilter) -> String {
-    let mut states = filter.states.clone();
-    states.sort_unstable();
-    let mut kinds: Vec<String> = filter.kinds.iter().map(|k| format!("{k:?}")).collect();
-    kinds.sort_unstable();
-    format!(
-        "{states:?}{kinds:?}{};{:?}{:?}{:?}{:?}",
-        filter.labels, filter.id_part, filter.owner, filter.node, filter.parent
-    )
+    let set = |mut names: Vec<&str>| {
+        names.sort_unstable();
+        (!names.is_empty()).then(|| names.join(","))
+    };
+    let labels = filter.labels.to_string();
+    let parts = [
+        (
+            "states",
+            set(filter.states.iter().map(|s| s.name()).collect()),
+        ),
+        (
+            "kinds",
+            set(filter.kinds.iter().map(|k| k.name()).collect()),
+        ),
+        ("labels", (!labels.is_empty()).then_some(labels)),
+        (
+            "id_part",
+            filter.id_part.as_ref().map(|p| p.as_str().to_owned()),
+        ),
+        ("owner", filter.owner.clone()),
+        ("node", filter.node.map(|node| node.to_string())),
+        ("parent", filter.parent.map(|parent| parent.to_string())),
+    ];
+    let asked = parts
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    serde_json::json!(asked.collect::<BTreeMap<_, _>>()).to_string()
 }
 
 fn seal(head: &[u8], filter: &ListFilter) -> [u8; 16] {
@@ -192,14 +214,111 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        convert::{
+            many_cursor::{self, ManyCursor, Seal},
+            nodes_cursor::NodesCursor,
+        },
+        digest::DigestKey,
+        pb::{self, stream_events_request::Position as Start},
+    };
     use kennel_lifecycle::{NodeId, RunKind, RunState};
+    use kennel_supervisor::{Amount, ConsumerKey, ManyReached, Tail};
+    use std::{fs, path::Path};
+
+    /// A filter with each part.
+    fn filter() -> ListFilter {
+        ListFilter {
+            states: vec![RunState::Running, RunState::Paused],
+            kinds: vec![RunKind::Job, RunKind::Service],
+            labels: "a=b,c in (d,e),!f".parse().expect("a selector"),
+            id_part: Some("7A".parse().expect("a part")),
+            owner: Some("uid:0".to_owned()),
+            node: Some(NodeId::from_u128(3)),
+            parent: Some(RunId::from_u128(5)),
+            ..ListFilter::default()
+        }
+    }
+
+    /// Clients store tokens and cursors, and send them to later versions and to other nodes: a line of a version that
+    /// was released never changes. `UPDATE=1` writes the file anew.
+    #[test]
+    fn tokens_have_the_form_of_the_lock() {
+        let at = Reached {
+            seq: 5,
+            lens: Some([9, 4]),
+            fed_from: Some([7, 4]),
+            begins: Some([1, 2]),
+        };
+        let form = Form {
+            plain: true,
+            lines: true,
+            ..Form::default()
+        };
+        let run = RunId::from_u128(77);
+        let cursor = |at, form| Cursor { run, at, form }.encode();
+        let whole = Reached {
+            fed_from: None,
+            begins: None,
+            ..at
+        };
+        let long = Form {
+            line_bytes_max: 1 << 20,
+            ..form
+        };
+        let tail = Tail {
+            amount: Amount::Lines(3),
+            streams: [true, false],
+        };
+        let many = ManyCursor {
+            seal: Seal::of(&filter()),
+            form: Some(form),
+            reached: ManyReached {
+                given: vec![(Age(0), Age(6)), (Age(8), Age(1_700_000_000_000_000))],
+                open: [(run, at)].into(),
+                tail: Some((tail, Age(4))),
+            },
+        };
+        let many_bytes = many_cursor::encode(many.seal, many.form, &many.reached);
+        let mut nodes = NodesCursor::starting(many.seal, Start::Live(pb::FromLive {}));
+        let place = Start::Cursor(many_bytes.clone());
+        nodes.nodes.insert(NodeId::from_u128(3), place);
+        let consumer = ConsumerKey {
+            run: None,
+            owner: "uid:0".to_owned(),
+            name: "indexer".to_owned(),
+        };
+        let key = DigestKey::new([1; 32]);
+        let of_consumer = many_cursor::of_consumer(&nodes.encode(), (2, 3), &consumer, &key);
+        let base64 = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        let samples = [
+            ("filter", filter_text(&filter())),
+            ("filter of all", filter_text(&ListFilter::default())),
+            ("page token", token().encode(&filter())),
+            ("cursor", base64(&cursor(whole, None))),
+            ("cursor of a view", base64(&cursor(at, Some(form)))),
+            ("cursor of long lines", base64(&cursor(at, Some(long)))),
+            ("cursor of many runs", base64(&many_bytes)),
+            ("cursor of nodes", base64(&nodes.encode())),
+            ("cursor of a consumer", base64(&of_consumer)),
+        ];
+        assert_eq!(many_cursor::decode(&many_bytes), Some(many));
+        assert_eq!(NodesCursor::decode(&of_consumer), Some(nodes));
+        let found = samples.map(|sample| serde_json::json!(sample).to_string() + "\n");
+        let found = found.concat();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/convert/tokens.lock");
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&path, &found).expect("it is written");
+        }
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), found);
+    }
 
     #[test]
     fn a_page_token_comes_back_as_it_was() {
         let filter = ListFilter::default();
         for created in [0, -5, i64::MAX] {
             let token = PageToken(PageStart {
-                created: Timestamp(created),
+                age: Age(created),
                 run: RunId::from_u128(u128::MAX / 3),
             });
             let text = token.encode(&filter);
@@ -330,7 +449,7 @@ mod tests {
 
     fn token() -> PageToken {
         PageToken(PageStart {
-            created: Timestamp(1_700_000_000_000_000),
+            age: Age(1_700_000_000_000_000),
             run: RunId::from_u128(5),
         })
     }

@@ -19,7 +19,7 @@ pub(super) fn page(listed: RunPage, filter: &ListFilter) -> pb::ListRunsResponse
     let mut last: Option<PageStart> = None;
     for view in runs {
         let start = PageStart {
-            created: view.created,
+            age: view.age.unwrap_or_default(),
             run: view.run,
         };
         let run = run::run(view);
@@ -29,7 +29,7 @@ pub(super) fn page(listed: RunPage, filter: &ListFilter) -> pb::ListRunsResponse
         {
             next = Some(last);
             // Those behind the end of this page come with the next one.
-            unread.retain(|row| (row.created, row.run) > (last.created, last.run));
+            unread.retain(|row| (row.age, row.run) > (last.age, last.run));
             break;
         }
         last = Some(start);

@@ -4,7 +4,7 @@ use crate::{
     limits,
 };
 use kennel_lifecycle::{NodeId, RunId};
-use kennel_supervisor::{ListFilter, RunPage, RunView, UnreadRow};
+use kennel_supervisor::{Age, ListFilter, RunPage, RunView, UnreadRow};
 use std::time::Duration;
 
 fn of(runs: Vec<RunView>) -> RunPage {
@@ -21,6 +21,7 @@ fn unread(run: u128) -> UnreadRow {
         run: RunId::from_u128(run),
         node: NodeId::from_u128(1),
         created: of_size(1, 1).created,
+        age: Age(i64::try_from(run).expect("it is small")),
         grace: Duration::ZERO,
         has_ended: false,
         why: "spec: unknown variant".to_owned(),

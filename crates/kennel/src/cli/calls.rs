@@ -16,7 +16,9 @@ use kennel_client::Connection;
 use kennel_proto::{json, pb};
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
-    let response = Box::pin(spawned(&link.connection, &request)).await.map_err(refused)?;
+    let response = Box::pin(spawned(&link.connection, &request))
+        .await
+        .map_err(refused)?;
     let run = run_of(response.run)?;
     let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
     let printed = print_exact(&shown);

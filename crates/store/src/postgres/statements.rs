@@ -3,8 +3,8 @@
 use crate::{
     consumer,
     record::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, MENDING_WHERE, RESTING_SET,
-        RESTING_WHERE, Statements, column_list, mending_set,
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, Column, MENDING_WHERE, RESTING_SET,
+        RESTING_WHERE, Statements, column_list, mending_set, newest_output,
     },
 };
 
@@ -36,7 +36,7 @@ pub(super) const WITHDRAW: &str = "WITH present AS (SELECT n.node FROM nodes n W
 
 pub(super) const STOP: &str = concat!(
     present!("$1::text[]", "$2::bigint[]"),
-    "UPDATE runs SET desired = 'stop', \
+    "UPDATE runs SET seq = runs.seq + 1, desired = 'stop', \
      stop_deadline = LEAST(COALESCE(runs.stop_deadline, w.deadline), w.deadline), \
      stop_detail = COALESCE(runs.stop_detail, w.detail) \
      FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[]) AS w (run_id, generation, deadline, detail) \
@@ -47,7 +47,7 @@ pub(super) const STOP: &str = concat!(
 
 pub(super) const STATE: &str = concat!(
     present!("$1::text[]", "$2::bigint[]"),
-    "UPDATE runs SET state = w.state, started_us = COALESCE(w.started_us, runs.started_us) \
+    "UPDATE runs SET seq = runs.seq + 1, state = w.state, started_us = COALESCE(w.started_us, runs.started_us) \
      FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) AS w (run_id, generation, state, started_us) \
      JOIN present ON present.generation = w.generation \
      WHERE runs.run_id = w.run_id AND runs.node = present.node AND runs.end_reason IS NULL \
@@ -56,28 +56,34 @@ pub(super) const STATE: &str = concat!(
 
 pub(super) const FACETS: &str = concat!(
     present!("ARRAY[$1::text]", "ARRAY[$2::bigint]"),
-    "UPDATE runs SET facets = $3 FROM present \
+    "UPDATE runs SET seq = runs.seq + 1, facets = $3 FROM present \
      WHERE runs.run_id = $1 AND runs.node = present.node AND runs.end_reason IS NULL RETURNING runs.run_id"
 );
 
 // FOR KEY SHARE, as an INSERT: a new generation waits for it, or it for the new generation, and a lease never does.
 pub(super) const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2::text[], $3::bigint[]) AS g (node, generation) \
     JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR KEY SHARE OF n) \
-    UPDATE runs SET output_removed_us = w.at, output_removed_detail = w.detail \
+    UPDATE runs SET seq = runs.seq + 1, output_removed_us = w.at, output_removed_detail = w.detail \
     FROM unnest($1::text[], $2::text[], $4::bigint[], $5::text[]) AS w (run_id, node, at, detail) \
     WHERE runs.run_id = w.run_id AND runs.node = w.node AND runs.node IN (SELECT node FROM present) \
     AND runs.end_reason IS NOT NULL AND runs.output_removed_us IS NULL RETURNING runs.run_id";
 
+/// The age of a row that is inserted. `w` is the row, with its number in the batch and the age that it exceeds: each row
+/// of a batch has an age of its own.
+const AGE: &str = "GREATEST(w.age_min, w.n + (SELECT COALESCE(MAX(age), 0) FROM runs))";
+/// That of a row that an earlier life of the database had: as it was there, where no other row has it.
+const AGE_BEFORE: &str = "CASE WHEN w.age > 0 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.age = w.age) THEN w.age \
+    ELSE w.n + (SELECT COALESCE(MAX(age), 0) FROM runs) END";
+/// As [`AGE`], among the ends of the node that have output.
+const OUTPUT_AGE: &str = concat!(
+    "CASE WHEN w.output_age IS NOT NULL THEN GREATEST(w.output_age_min, w.n + ",
+    newest_output!("w.node"),
+    ") END"
+);
+
 /// Returns the statements with their lists of columns.
 pub(super) fn build() -> Statements {
     let names = column_list("");
-    let values: Vec<String> = COLUMNS
-        .iter()
-        .map(|c| match c.name {
-            "labels" => "w.labels::jsonb".to_owned(),
-            name => format!("w.{name}"),
-        })
-        .collect();
     let arrays: Vec<String> = COLUMNS
         .iter()
         .enumerate()
@@ -86,13 +92,25 @@ pub(super) fn build() -> Statements {
     // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
     // before it. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE, wait for this commit, and
     // this statement for the commit of a new generation. A lease is renewed meanwhile.
-    let insert = format!(
-        "INSERT INTO runs ({names}) SELECT {} FROM unnest({}) AS w ({names}) \
-         JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
-         ON CONFLICT (run_id) DO ",
-        values.join(", "),
-        arrays.join(", "),
-    );
+    let insert = |age: &str, action: &str| {
+        let value = |column: &Column| match column.name {
+            "age" => age.to_owned(),
+            "output_age" => OUTPUT_AGE.to_owned(),
+            "labels" => "w.labels::jsonb".to_owned(),
+            name => format!("w.{name}"),
+        };
+        let values: Vec<String> = COLUMNS.iter().map(value).collect();
+        format!(
+            "INSERT INTO runs ({names}) SELECT {} FROM (SELECT *, n + MAX(age - n) OVER (ORDER BY n) AS age_min, \
+             n + MAX(output_age - n) OVER (ORDER BY n) AS output_age_min \
+             FROM unnest({}) WITH ORDINALITY AS u ({names}, n)) AS w \
+             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
+             ON CONFLICT (run_id) DO {action}",
+            values.join(", "),
+            arrays.join(", "),
+        )
+        .into()
+    };
     let array = |name| {
         let at = COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
         &arrays[at]
@@ -110,19 +128,15 @@ pub(super) fn build() -> Statements {
         )
         .into()
     };
-    let upsert = |set: &str, which: &str| {
-        format!(
-            "{insert} UPDATE SET {set} WHERE ({which}) \
-             AND runs.node = excluded.node RETURNING run_id"
-        )
-        .into()
+    let update = |set: &str, which: &str| {
+        format!("UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node RETURNING run_id")
     };
     Statements {
         rest: over(RESTING_SET, RESTING_WHERE),
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_postgres().into(),
-        insert: format!("{insert} NOTHING RETURNING run_id").into(),
-        close: upsert(CLOSING_SET, "runs.end_reason IS NULL"),
-        mend: upsert(&mending_set(), MENDING_WHERE),
+        insert: insert(AGE, "NOTHING RETURNING run_id, age"),
+        close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
+        mend: insert(AGE_BEFORE, &update(&mending_set(), MENDING_WHERE)),
     }
 }

@@ -7,7 +7,9 @@ use super::{
 use kennel_lifecycle::{
     EndReason, Exit, NodeId, OnParentEnd, Parent, RowState, RunId, RunKind, RunState, Timestamp,
 };
-use kennel_store::{Inserted, ListFilter, ListOrder, ListPage, NewRun, SCANNED_MAX, row_bytes};
+use kennel_store::{
+    Age, Inserted, ListFilter, ListOrder, ListPage, NewRun, SCANNED_MAX, row_bytes,
+};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -16,6 +18,7 @@ pub(super) async fn pages_stay_contiguous_while_rows_are_added(bed: Bed) {
     let add = async |id: u128, created: i64| {
         let mut new = new_run(id);
         new.created = Timestamp(created);
+        new.age = Age::NONE;
         bed.store.insert(&new).await.unwrap();
     };
     // Five rows share each point in time, so that the key has to decide between them.
@@ -84,6 +87,7 @@ pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
     for id in 1..=12_u32 {
         let mut new = new_run(u128::from(id));
         new.created = Timestamp(i64::from(id / 3));
+        new.age = Age::NONE;
         bed.store.insert(&new).await.unwrap();
     }
     let of = |node: u128| ListFilter {
@@ -106,9 +110,10 @@ pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
     assert_eq!(others, ListPage::default());
 }
 
-/// The run, as old as its number.
+/// The run with the next age.
 fn aged(mut new: NewRun) -> NewRun {
-    new.created = Timestamp(i64::try_from(new.run.as_u128()).unwrap());
+    new.created = Timestamp(1);
+    new.age = Age::NONE;
     new
 }
 
@@ -126,7 +131,7 @@ pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
             written.spawn(async move { store.insert(&aged(new_run(id))).await });
         }
         for written in written.join_all().await {
-            assert_eq!(written.unwrap(), Inserted::New);
+            assert!(matches!(written.unwrap(), Inserted::New(_)));
         }
     }
     let filter = ListFilter {
@@ -135,7 +140,7 @@ pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     };
     let page = bed.store.list(&filter, None, 9).await.unwrap();
     assert_eq!(page.rows, []);
-    assert_eq!(page.next.expect("rows follow").created, Timestamp(6));
+    assert_eq!(page.next.expect("rows follow").age, Age(6));
     let page = bed.store.list(&filter, page.next, 9).await.unwrap();
     let found: Vec<RunId> = page.rows.iter().map(|row| row.new.run).collect();
     assert_eq!((found, page.next), (vec![new_run(1).run], None));
@@ -147,7 +152,7 @@ pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     let page = bed.store.list(&filter, None, 9).await.unwrap();
     assert_eq!(page.rows.len(), 1);
     let next = page.next.expect("rows follow");
-    assert_eq!(next.created, Timestamp(i64::from(SCANNED_MAX)));
+    assert_eq!(next.age, Age(i64::from(SCANNED_MAX)));
     // The filter leaves out the run that was examined last.
     assert_eq!(next.run, RunId::from_u128(u128::MAX));
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use kennel_lifecycle::{EndReason, Exit, Outcome, StopCertificate, Timestamp};
 use kennel_store::{
-    Closure, Desired, NewRun, Opening, PastAttempt, RunRow, StoreError, StoredState, Times,
+    Age, Closure, Desired, NewRun, Opening, PastAttempt, RunRow, StoreError, StoredState, Times,
 };
 
 /// Rows in each possible state.
@@ -28,6 +28,7 @@ fn rows() -> Vec<RunRow> {
         outcome,
         times,
         entries,
+        ..
     } = closure();
     let past = |number, certificate| PastAttempt {
         number,
@@ -61,9 +62,11 @@ fn rows() -> Vec<RunRow> {
         times,
         outcome: Some(outcome),
         entries,
+        // Above those of rows that are closed before it.
+        output_age: times.ended.map(|at| Age(at.0 + 9)),
         ..RunRow::open(new_run(3))
     };
-    vec![RunRow::open(new_run(4)), paused, waits, closed]
+    vec![paused, waits, closed, RunRow::open(new_run(4))]
 }
 
 pub(super) async fn earlier_row_is_rewritten_whole(bed: Bed) {

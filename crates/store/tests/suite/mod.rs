@@ -5,6 +5,7 @@ pub(crate) mod nodes;
 pub(crate) mod recorded;
 pub(crate) mod rows;
 
+mod ages;
 mod attempts;
 mod consumers;
 mod ends;
@@ -95,6 +96,10 @@ const CASES: &[Case] = cases![
     consumers::consumers_are_found_counted_and_removed,
     consumers::consumers_are_removed_after_their_runs_output,
     consumers::names_of_consumers_belong_to_owners,
+    ages::clocks_of_fleet_move_no_run,
+    ages::each_change_raises_the_rows_seq,
+    ages::lost_row_returns_to_its_place,
+    ages::recorded_identity_is_stored_once,
     lists::bytes_of_rows_are_summed_by_owner,
     lists::pages_stay_contiguous_while_rows_are_added,
     lists::runs_of_a_node_can_come_oldest_first,

@@ -6,7 +6,7 @@ use super::{
     store,
 };
 use kennel_lifecycle::{Leftovers, NodeId, OutputRemoval, RemovalReason, Timestamp, TreeVerdict};
-use kennel_store::{Closure, EndedStart, NewRun, StoreError};
+use kennel_store::{Closure, NewRun, StoreError};
 
 fn removal() -> OutputRemoval {
     OutputRemoval {
@@ -104,7 +104,7 @@ pub(super) async fn ended_runs_with_output_come_by_end(bed: Bed) {
         .open_node(&opening(NODE + 1, EPOCH + 1))
         .await
         .unwrap();
-    // Two of them have ended at the same time.
+    // Two of them have ended at the same time, and the clock was set back after the first.
     for (id, at) in [(1, 50), (2, 40), (3, 40), (4, 60)] {
         let new = NewRun {
             owner: format!("uid:{id}"),
@@ -123,9 +123,15 @@ pub(super) async fn ended_runs_with_output_come_by_end(bed: Bed) {
         held: None,
         ..new_run(7)
     };
-    bed.store.close(&never_ran, &ended(45)).await.unwrap();
     let mut kept = ended(45);
     kept.outcome.tree = TreeVerdict::Kept(Leftovers::default());
+    let silent = Closure {
+        has_files: false,
+        ..ended(70)
+    };
+    for new in [never_ran, new_run(10)] {
+        bed.store.close(&new, &silent).await.unwrap();
+    }
     bed.store.close(&new_run(8), &kept).await.unwrap();
     bed.store.close(&new_run(9), &ended(45)).await.unwrap();
     let removal = removal();
@@ -140,13 +146,10 @@ pub(super) async fn ended_runs_with_output_come_by_end(bed: Bed) {
     loop {
         let page = bed.store.with_output(node, start, 2).await.unwrap();
         let Some(last) = page.last() else { break };
-        start = Some(EndedStart {
-            ended: last.ended,
-            run: last.run,
-        });
+        start = Some(last.age);
         found.extend(page);
     }
-    let wanted = [(4, 60), (1, 50), (3, 40), (2, 40)];
+    let wanted = [(4, 60), (3, 40), (2, 40), (1, 50)];
     let wanted = wanted.map(|(id, at)| (new_run(id).run, format!("uid:{id}"), Timestamp(at)));
     let found: Vec<_> = found
         .into_iter()

@@ -8,7 +8,8 @@ use kennel_lifecycle::{
     Usage,
 };
 use kennel_store::{
-    Change, Closure, EntriesEnd, EntriesText, EntryList, EntryPlace, NewRun, Opening, RunRow, Times,
+    Age, Change, Closure, EntriesEnd, EntriesText, EntryList, EntryPlace, NewRun, Opening, RunRow,
+    Times,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -87,6 +88,8 @@ pub(crate) fn new_run(id: u128) -> NewRun {
         spec_digest: vec![0, 1, 254, 255],
         spec_digest_version: 1,
         created: Timestamp(1_700_000_000_000_000),
+        // As the store gives it to runs that are inserted in the order of their ids.
+        age: Age(1_700_000_000_000_000 + i64::try_from(id).unwrap_or(0)),
     }
 }
 
@@ -190,6 +193,7 @@ pub(crate) fn closure() -> Closure {
             ended: Some(Timestamp(6)),
         },
         entries: Some(entries()),
+        has_files: true,
     }
 }
 

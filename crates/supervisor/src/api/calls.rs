@@ -248,7 +248,7 @@ impl Supervisor {
     async fn fence(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
         let (new, closure) = self.fenced(call);
         match self.shared.store.fence(&new, &closure).await {
-            Ok(Inserted::New) => {
+            Ok(Inserted::New(_)) => {
                 self.shared.record_bytes.add(&call.owner, ROW_BYTES);
                 let mut view = intake::unborn(&new);
                 view.state = closure.outcome.state();
@@ -286,6 +286,7 @@ impl Supervisor {
                 ..Times::default()
             },
             entries: None,
+            has_files: false,
         };
         (new, closure)
     }

@@ -127,7 +127,9 @@ impl Supervisor {
         let page = self.shared.store.list(&filter, start, limit).await?;
         let mut runs = Vec::new();
         for row in page.rows {
-            runs.push(self.freshest(row).await);
+            let age = row.new.age.known();
+            let view = self.freshest(row).await;
+            runs.push(RunView { age, ..view });
         }
         Ok(RunPage {
             runs,

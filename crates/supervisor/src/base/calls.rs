@@ -11,7 +11,7 @@ use kennel_lifecycle::{
     NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, Refusal, RunId, RunSpec, RunState,
     Signal, Stuck, TerminalSize, Timestamp,
 };
-use kennel_store::{Desired, LeftStop, PageStart, PastAttempt, UnreadRow};
+use kennel_store::{Age, Desired, LeftStop, PageStart, PastAttempt, UnreadRow};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use error::CallError;
@@ -103,6 +103,8 @@ pub struct RunView {
     pub restarted_from: Option<RunId>,
     /// Time at which the request was accepted.
     pub created: Timestamp,
+    /// Position among all runs; absent: it has no row yet.
+    pub age: Option<Age>,
     /// Times of the milestones.
     pub times: kennel_store::Times,
     /// Exit of the leader, reported as soon as it is known; absent: not yet, or it never ran.

@@ -91,6 +91,7 @@ impl From<RunRow> for RunView {
             traceparent: row.new.traceparent,
             restarted_from: row.new.restarted_from,
             created: row.new.created,
+            age: row.new.age.known(),
             times: row.times,
             exit,
             outcome: row.outcome,

@@ -246,7 +246,7 @@ impl Found {
                     }
                 };
                 match shared.store.insert(&new).await? {
-                    Inserted::New => Some(RunRow::open(new)),
+                    Inserted::New(age) => Some(RunRow::open(NewRun { age, ..new })),
                     Inserted::Taken(row) => {
                         tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row exists under the key of a run, skipping it");
                         return Ok(None);

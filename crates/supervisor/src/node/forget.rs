@@ -146,6 +146,7 @@ fn closure(row: &RunRow, by: &str) -> Closure {
             ..row.times
         },
         entries: None,
+        has_files: row.new.identity.is_some() || row.new.attempt > 1,
     }
 }
 

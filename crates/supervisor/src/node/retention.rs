@@ -12,7 +12,6 @@ use crate::{
         clock, event,
     },
     node::{adopt, floors},
-    record,
     registry::{Shared, floors::Floor},
 };
 use kennel_journal::Item;
@@ -22,10 +21,9 @@ use kennel_lifecycle::{
     retention::due,
 };
 use kennel_linux::crash_point;
-use kennel_store::{EndedStart, EntriesEnd, NodeRemoval, StoreError};
+use kennel_store::{NodeRemoval, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    io,
     path::PathBuf,
     sync::{Arc, PoisonError},
     time::Duration,
@@ -50,6 +48,8 @@ struct SweepState {
     has_looked_back: bool,
     /// Marked runs whose directories are not moved away yet.
     marked: BTreeSet<RunId>,
+    /// Runs that have a journal, which their rows do not know of: it was made after their ends were written.
+    unlisted: Vec<Retained>,
     /// Runs whose output cannot be removed: there is no journal, or it cannot be read.
     left: HashSet<RunId>,
     /// Sizes of the journals of ended runs.
@@ -168,6 +168,7 @@ async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), S
     let mut dirs = all.map_err(|e| StoreError::Unavailable(e.to_string()))?;
     dirs.retain(|run| shared.find(*run).is_none());
     let mut strange = dirs.len();
+    sweep.unlisted.clear();
     for runs in dirs.chunks(adopt::ROWS_MAX) {
         for row in shared.store.get_all(runs).await? {
             if row.new.node != shared.config.node {
@@ -176,6 +177,15 @@ async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), S
             strange -= 1;
             if row.outcome.is_some() && row.output_removed.is_some() {
                 sweep.marked.insert(row.new.run);
+            } else if let (Some(ended), None) = (row.times.ended, row.output_age)
+                && !shared.record.is_unfinished(row.new.run)
+            {
+                sweep.unlisted.push(Retained {
+                    run: row.new.run,
+                    owner: row.new.owner.as_str().into(),
+                    ended,
+                    bytes: 0,
+                });
             }
         }
     }
@@ -199,10 +209,7 @@ async fn retained(
     let (mut retained, mut start) = (Vec::new(), None);
     loop {
         let rows = shared.store.with_output(start, PAGE).await?;
-        start = rows.last().map(|row| EndedStart {
-            ended: row.ended,
-            run: row.run,
-        });
+        start = rows.last().map(|row| row.age);
         let is_last = rows.len() < PAGE as usize;
         retained.extend(rows.into_iter().map(|row| {
             let owner = owners
@@ -222,6 +229,7 @@ async fn retained(
             break;
         }
     }
+    retained.extend(sweep.unlisted.iter().cloned());
     let there: HashSet<RunId> = retained.iter().map(|one| one.run).collect();
     sweep.left.retain(|run| there.contains(run));
     if shared.config.retention.node_bytes.is_none() {
@@ -282,6 +290,7 @@ async fn mark_all(shared: &Arc<Shared>, sweep: &mut SweepState, going: &[(RunId,
         while let Some(marked) = marking.join_next().await {
             match marked {
                 Ok((run, reason, Went::Marked)) => {
+                    sweep.unlisted.retain(|one| one.run != run);
                     sweep.marked.insert(run);
                     *counts.entry(word(reason)).or_default() += 1;
                 }
@@ -310,9 +319,6 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
     let looked = blocking(move || kennel_journal::whole(&rundir::path(&data_dir, run)));
     let whole = match looked.await.flatten() {
         Ok(whole) => whole,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return mark_silent(shared, run, reason).await;
-        }
         Err(error) => {
             tracing::warn!(run_id = %run, why = %Chain(&error), "cannot read the journal of an ended run, keeping it");
             return Went::Left;
@@ -334,26 +340,6 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         counted: whole.counted,
     };
     write_mark(shared, run, whole.on_full, removal).await
-}
-
-/// Marks a run without a journal: a run that wrote nothing, whose row has the position of its end.
-async fn mark_silent(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
-    let row = match shared.store.get(run).await {
-        Ok(Some(row)) => row,
-        Ok(None) => return Went::Left,
-        Err(_) => return Went::Away,
-    };
-    let Some((_, EntriesEnd { seq, lens })) = record::silent(&row) else {
-        return Went::Left;
-    };
-    let removal = OutputRemoval {
-        at: clock::now(),
-        reason,
-        seq,
-        lens,
-        counted: true,
-    };
-    write_mark(shared, run, row.new.policy().output.on_full, removal).await
 }
 
 async fn write_mark(

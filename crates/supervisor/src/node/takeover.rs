@@ -10,7 +10,7 @@ use crate::{
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{Backoff, EndReason, KeeperEpoch, RunId, recovery::Seen};
 use kennel_linux::crash_point;
-use kennel_store::{Opening, RunRow, StoreError};
+use kennel_store::{Age, Opening, RunRow, StoreError};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -33,6 +33,8 @@ const LOOK_EVERY_AWAY: Duration = Duration::from_millis(100);
 /// Result of acquiring the node in the store.
 pub(crate) struct Taken {
     generation: i64,
+    /// Age of the newest run of the database.
+    newest: Age,
     /// The node's open rows.
     rows: Vec<RunRow>,
     /// Runs that were open here and that an operator has forgotten with the node; with the operator.
@@ -108,13 +110,14 @@ pub(crate) async fn with_rows(
 ) -> Result<Begun, BootError> {
     let Taken {
         generation,
+        newest,
         mut rows,
         ..
     } = taken;
     let others = held.iter().map(|held| held.run);
     let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
     pending_ends::finish_all(shared, others).await?;
-    shared.store.open(generation);
+    shared.store.open(generation, newest);
     let adopted = Box::pin(adopt::all(shared, held, &mut rows)).await?;
     let (held, found) = (adopted.count, rows.len());
     tracing::info!(generation, held, found, "node acquired");
@@ -170,6 +173,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     let given = shared.all().into_iter().map(|(run, _)| run).collect();
     let Taken {
         generation,
+        newest,
         rows,
         forgotten,
     } = take(shared, given).await?;
@@ -187,7 +191,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         !recover::has_task(shared, row) && !shared.record.has_pending_of(row.new.run)
     });
     let rows: Vec<RunRow> = rows.collect();
-    shared.store.open(generation);
+    shared.store.open(generation, newest);
     let taken = [("generation", generation.to_string())];
     shared.trail.note("store_back", taken);
     let found = rows.len();
@@ -357,8 +361,10 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     });
     let forgotten = forgotten.collect();
     record.acquired(stored_node.life, &rows, ended);
+    let newest = store.newest_age().await.map_err(BootError::Store)?;
     Ok(Taken {
         generation,
+        newest,
         rows,
         forgotten,
     })

@@ -20,7 +20,7 @@ mod run_table;
 mod tests;
 
 use kennel_lifecycle::{OutputRemoval, RunId};
-use kennel_store::{Change, Life, NewRun, RunRow, StoredNode};
+use kennel_store::{Age, Change, Life, NewRun, RunRow, StoredNode};
 pub(crate) use late::silent;
 use log::{Place, Record};
 pub(crate) use outbox::Delivery;
@@ -157,6 +157,13 @@ impl NodeRecord {
             assumed,
         });
         known.collect()
+    }
+
+    /// Returns the age of the newest run that is known.
+    pub(crate) fn newest_age(&self) -> Age {
+        let record = self.lock();
+        let ages = record.table.known().map(|(row, _)| row.new.age);
+        ages.max().unwrap_or_default()
     }
 
     /// Records an attempt that is about to be made; work remains for it until [`Self::forget`].

@@ -8,11 +8,16 @@ use crate::{
 };
 use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RunId, Timestamp};
 use kennel_store::{
-    Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredNode,
-    WithOutput,
+    Age, Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Inserted, LeftStop, ListFilter,
+    ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredNode, WithOutput,
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 use tokio::sync::{Notify, RwLock, watch};
 
 /// A copy that replaces the store lacks nothing that the store has had for longer than this.
@@ -24,6 +29,8 @@ pub(crate) struct NodeStore {
     store: Arc<dyn Store>,
     /// Absent: the node is not acquired yet.
     generation: watch::Sender<Option<i64>>,
+    /// Age of the newest run of this node, as far as this server knows.
+    newest: AtomicI64,
     /// The keeper that acquired the node's lease in the place of this one.
     fenced_by: watch::Sender<Option<KeeperEpoch>>,
     node: NodeId,
@@ -48,6 +55,7 @@ impl NodeStore {
             store,
             telemetry,
             generation: watch::Sender::new(None),
+            newest: AtomicI64::new(record.newest_age().0),
             fenced_by: watch::Sender::new(None),
             node,
             keeper_epoch,
@@ -62,8 +70,19 @@ impl NodeStore {
         &self.store
     }
 
-    /// Opens the store to all callers: the node is acquired.
-    pub(crate) fn open(&self, generation: i64) {
+    /// Returns the age of the newest run of this node. Each run that this server inserts later has a higher one.
+    pub(crate) fn newest(&self) -> Age {
+        Age(self.newest.load(Ordering::SeqCst))
+    }
+
+    /// As [`Self::newest`], once rows of earlier servers are among them.
+    pub(crate) fn newest_if_acquired(&self) -> Option<Age> {
+        self.generation().map(|_| self.newest())
+    }
+
+    /// Opens the store to all callers: the node is acquired, and no row of it has a higher age than this.
+    pub(crate) fn open(&self, generation: i64, newest: Age) {
+        self.newest.fetch_max(newest.0, Ordering::SeqCst);
         self.fenced_by.send_replace(None);
         self.generation.send_replace(Some(generation));
     }
@@ -146,12 +165,17 @@ impl NodeStore {
     }
 
     pub(crate) async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
+        // Also in a store that has gone back: no position of a reader is above a run that follows it.
+        let age = Age(self.newest().0 + 1).max(new.age);
+        let new = &NewRun { age, ..new.clone() };
         let work = async |generation| self.store.insert(&stamped(new, generation)).await;
         let (generation, inserted) = self.write("insert", new.run, work).await?;
         match &inserted {
-            Inserted::New => {
-                let inserted = Change::Inserted(stamped(new, generation));
-                self.record.took(new.run, inserted);
+            Inserted::New(age) => {
+                self.newest.fetch_max(age.0, Ordering::SeqCst);
+                let mut new = stamped(new, generation);
+                new.age = *age;
+                self.record.took(new.run, Change::Inserted(new));
             }
             Inserted::Taken(row) => self.seen(row),
         }
@@ -166,7 +190,7 @@ impl NodeStore {
         let work = async |generation| self.store.fence(&stamped(new, generation), closure).await;
         let (generation, inserted) = self.write("fence", new.run, work).await?;
         match &inserted {
-            Inserted::New => {
+            Inserted::New(_) => {
                 let boxed = Box::new(closure.clone());
                 let fenced = Change::Fenced(stamped(new, generation), boxed);
                 self.record.took(new.run, fenced);
@@ -299,7 +323,7 @@ impl NodeStore {
 
     pub(crate) async fn with_output(
         &self,
-        start: Option<EndedStart>,
+        start: Option<Age>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError> {
         self.read(
@@ -514,6 +538,10 @@ impl NodeStore {
             self.seen(row);
         }
         Ok(page)
+    }
+
+    pub(crate) async fn newest_age(&self) -> Result<Age, StoreError> {
+        self.read("newest_age", self.store.newest_age()).await
     }
 
     pub(crate) async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {

@@ -46,6 +46,7 @@ fn closure() -> Closure {
             ..Times::default()
         },
         entries: Some(EntriesText::from("{}".to_owned())),
+        has_files: false,
     }
 }
 

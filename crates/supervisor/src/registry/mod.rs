@@ -48,7 +48,7 @@ use kennel_lifecycle::{
     DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, RunKind,
     Signal, StopOrder, Timestamp,
 };
-use kennel_store::{NewRun, Store};
+use kennel_store::{Age, NewRun, Store};
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -274,8 +274,8 @@ pub(crate) struct Shared {
     /// Announces each run that enters the live ones.
     pub(crate) arrivals: broadcast::Sender<RunId>,
     /// Live runs that are not announced: a Spawn that is not recorded may repeat that of an ended run, and a run under
-    /// recovery may have ended. Of a Spawn with the time at which it was accepted.
-    unannounced: Mutex<BTreeMap<RunId, Option<Timestamp>>>,
+    /// recovery may have ended. Of a Spawn with the age of the newest run before it: its own is higher.
+    unannounced: Mutex<BTreeMap<RunId, Option<Age>>>,
     /// Models of the terminals that callers requested lately.
     pub(crate) screens: Screens,
     /// The audit log.
@@ -383,12 +383,12 @@ impl Shared {
                 None => CallError::StoreUnavailable,
             });
         }
-        let accepted = limits.as_ref().map(|limits| limits.accepted);
+        let before = limits.as_ref().map(|_| self.store.newest());
         if let Some(limits) = limits {
             limits.hold(&runs)?;
         }
         // First: the task that is made may announce the run at once.
-        self.unannounced().insert(run, accepted);
+        self.unannounced().insert(run, before);
         let handle = make();
         runs.insert(run, handle.clone());
         Ok(Entered::New(handle))
@@ -408,13 +408,13 @@ impl Shared {
         !self.unannounced().contains_key(&run)
     }
 
-    /// Returns this time, or where it is earlier, the last one before the first Spawn that is not announced.
-    pub(crate) fn announced_until(&self, at: Timestamp) -> Timestamp {
-        let oldest = self.unannounced().values().flatten().min().copied();
-        oldest.map_or(at, |oldest| at.min(Timestamp(oldest.0 - 1)))
+    /// Returns this age, or a lower one: all runs up to it are announced, but for those under recovery.
+    pub(crate) fn announced_until(&self, newest: Age) -> Age {
+        let before = self.unannounced().values().flatten().min().copied();
+        before.map_or(newest, |before| newest.min(before))
     }
 
-    fn unannounced(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Option<Timestamp>>> {
+    fn unannounced(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Option<Age>>> {
         // As for the runs.
         self.unannounced
             .lock()
@@ -475,8 +475,6 @@ impl Drop for Place {
 
 /// Limits of the number of live runs, for a run that is spawned.
 pub(crate) struct RunsMax<'a> {
-    /// Time at which the run was accepted.
-    pub(crate) accepted: Timestamp,
     pub(crate) of_node: u32,
     pub(crate) owner: &'a str,
     /// Absent: as many as the node may have.

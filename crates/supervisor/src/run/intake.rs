@@ -102,7 +102,6 @@ impl Supervisor {
                 return self.not_startable(&call, error).await;
             }
             let most = RunsMax {
-                accepted: new.created,
                 of_node: shared.config.runs_max,
                 owner: &call.owner,
                 of_owner: call.owner_runs_max,

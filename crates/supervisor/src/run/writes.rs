@@ -169,8 +169,9 @@ async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure
             let is_same = row.outcome.as_ref() == Some(&closure.outcome);
             let is_of_this_run = (row.new.created, row.new.node) == (new.created, new.node);
             return if is_same {
+                let age = row.new.age;
                 store.has(row);
-                ended(true)
+                Done::Aged(age, Report::OutcomeRecorded)
             } else if is_of_this_run {
                 store.has(row.clone());
                 Done::Closed(Box::new(row))
@@ -215,7 +216,7 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
             None => {
                 tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
                 match store.insert(new).await {
-                    Ok(Inserted::New) => RunRow::open(new.clone()),
+                    Ok(Inserted::New(age)) => RunRow::open(NewRun { age, ..new.clone() }),
                     Ok(Inserted::Taken(row)) => *row,
                     Err(error) => {
                         tracing::warn!(run_id = %run, %error, "the row is not rewritten yet");
@@ -246,7 +247,7 @@ async fn insert(store: &NodeStore, new: &NewRun) -> Done {
     let inserted = store.insert(new).await;
     crash_point!("spawn.recorded");
     match inserted {
-        Ok(Inserted::New) => Done::Report(Report::Recorded),
+        Ok(Inserted::New(age)) => Done::Aged(age, Report::Recorded),
         Ok(Inserted::Taken(row)) => Done::Taken(row),
         Err(error) => not_recorded(new, &error),
     }

@@ -8,12 +8,12 @@ mod begin;
 mod cursor;
 mod open;
 
-pub use cursor::{Age, ManyReached};
+pub use cursor::ManyReached;
 
 use crate::{
     base::{
         calls::{CallError, Event, Kinds, Payload, Position, Reached, RunView},
-        clock,
+        view::Live,
     },
     registry::Supervisor,
     streams::events::Events,
@@ -21,12 +21,14 @@ use crate::{
 use kennel_journal::Form;
 use kennel_journal::Tail;
 use kennel_lifecycle::{NodeId, RunId};
-use kennel_store::ListFilter;
-use kennel_store::PageStart;
-use open::{Candidate, Opened, fits, has_marks, open, page, settled};
+use kennel_store::{Age, ListFilter};
+use open::{Candidate, Found, Opened, fits, has_marks, open, page};
 use std::collections::{HashSet, VecDeque};
 use tokio::{
-    sync::broadcast::{Receiver, error::RecvError},
+    sync::{
+        broadcast::{Receiver, error::RecvError},
+        watch,
+    },
     task::JoinSet,
 };
 
@@ -94,7 +96,9 @@ pub enum Step {
 
 /// A run that is being read.
 struct Member {
-    age: Age,
+    /// Absent: it had no row when it was opened.
+    age: Option<Age>,
+    live: Option<watch::Receiver<Live>>,
     run: RunId,
     events: Events,
     /// Whether its end was known when it was opened.
@@ -102,12 +106,19 @@ struct Member {
     is_past: bool,
 }
 
+impl Member {
+    fn age(&self) -> Option<Age> {
+        let live = self.live.as_ref();
+        self.age.or_else(|| live?.borrow().view.age)
+    }
+}
+
 enum Wake {
     Opened(Candidate, Opened),
     Ready(Box<Member>),
     Read(Box<Member>, Result<Option<Vec<Event>>, CallError>),
     /// Some rows, and whether they are the last.
-    Page(Result<(Vec<RunView>, Option<PageStart>), CallError>),
+    Page(Result<(Vec<RunView>, Option<Age>), CallError>),
 }
 
 /// Progress of the rows.
@@ -115,8 +126,8 @@ enum Wake {
 enum Paging {
     /// All rows were read.
     Done,
-    /// Rows behind this one, or all, remain.
-    After(Option<PageStart>),
+    /// Rows behind this age, or all, remain.
+    After(Option<Age>),
 }
 
 /// Events of many runs.
@@ -124,8 +135,10 @@ pub struct ManyEvents {
     supervisor: Supervisor,
     call: ManyCall,
     reached: ManyReached,
-    /// Older rows are read page by page; newer runs are announced.
+    /// Runs up to this age are read page by page; all above it are announced.
     heard_from: Age,
+    /// No run that is not known to this stream has an age up to this one, but for those that pages are still to show.
+    heard_until: Age,
     paging: Paging,
     is_paging: bool,
     arrivals: Receiver<RunId>,
@@ -154,18 +167,21 @@ impl Supervisor {
     pub fn events_of_many(&self, call: ManyCall) -> ManyEvents {
         // Arrivals are received from here on, before the existing runs are listed.
         let arrivals = self.shared.arrivals.subscribe();
-        let now = Age::newest(clock::now());
         let reached = self.begin_of_many(&call);
         let paging = match &call.from {
             ManyFrom::Beginning | ManyFrom::Tail(_) => Paging::After(None),
             ManyFrom::LiveOnly => Paging::Done,
             ManyFrom::After(reached) => Paging::After(reached.known_until()),
         };
+        // Where the store is away, and of another node, nothing is known to be announced.
+        let acquired = self.shared.store.newest_if_acquired();
+        let is_own = call.node == self.shared.config.node;
         let mut many = ManyEvents {
             supervisor: self.clone(),
             call,
             reached,
-            heard_from: now,
+            heard_from: acquired.filter(|_| is_own).unwrap_or(Age::MAX),
+            heard_until: Age::NONE,
             paging,
             is_paging: false,
             arrivals,
@@ -196,6 +212,11 @@ impl ManyEvents {
     /// Returns the next step; `None` where everything requested has been given. Waits while there is none. Cancel-safe.
     pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Step>, CallError> {
         loop {
+            // Before the arrivals are read.
+            if !self.is_of_other_node() {
+                let shared = &self.supervisor.shared;
+                self.heard_until = shared.announced_until(shared.store.newest());
+            }
             self.fill(bytes_max);
             let is_idle = self.tasks.is_empty() && self.ready.is_empty();
             if self.call.until_head && is_idle {
@@ -280,7 +301,7 @@ impl ManyEvents {
             }
             // So many runs have arrived that some arrivals were missed: they are among the live ones, or have rows.
             Err(_) => {
-                self.heard_from = Age::newest(clock::now());
+                self.heard_from = self.supervisor.shared.store.newest();
                 self.paging = Paging::After(self.reached.known_until());
                 self.consider_live();
             }
@@ -299,7 +320,8 @@ impl ManyEvents {
             }
             let view = handle.live.borrow().view.clone();
             // A live run was not completely given, whatever its age.
-            let is_given = view.outcome.is_some() && self.reached.covers(Age::of(&view));
+            let is_covered = view.age.is_some_and(|age| self.reached.covers(age));
+            let is_given = view.outcome.is_some() && is_covered;
             if !is_given && has_marks(&self.call.filter, &view) {
                 self.take_in(run, None);
             }
@@ -311,18 +333,22 @@ impl ManyEvents {
     }
 
     /// Adds the rows of a page, up to the runs that are reported as they arrive.
-    fn turn(&mut self, views: &[RunView], next: Option<PageStart>) {
-        let heard_from = self.heard_from;
-        for view in views.iter().take_while(|view| Age::of(view) <= heard_from) {
-            let is_new = !self.reached.covers(Age::of(view));
+    fn turn(&mut self, views: &[RunView], next: Option<Age>) {
+        for view in views {
+            let age = view.age.filter(|age| *age <= self.heard_from);
+            let is_new = age.is_some_and(|age| !self.reached.covers(age));
             if is_new && fits(&self.call.filter, view) {
                 self.take_in(view.run, None);
             }
         }
-        let next = next.filter(|next| Age::from(*next) <= heard_from);
+        let next = next.filter(|next| *next <= self.heard_from);
         self.paging = next.map_or(Paging::Done, |next| Paging::After(Some(next)));
-        let until = next.map_or(heard_from, Age::from);
-        self.reached.settle(until.min(settled(&self.supervisor)));
+        let listed = views.iter().filter_map(|view| view.age).max();
+        if self.is_of_other_node() {
+            self.heard_until = listed.unwrap_or(self.heard_until);
+        }
+        let until = next.unwrap_or(self.heard_from.min(self.heard_until));
+        self.reached.settle(until);
     }
 
     fn take_in(&mut self, run: RunId, at: Option<Reached>) {
@@ -331,11 +357,14 @@ impl ManyEvents {
             return;
         }
         let handle = self.supervisor.shared.find(run);
-        let age = handle.as_ref().map(|h| Age::of(&h.live.borrow().view));
+        let age = handle.as_ref().map(|h| h.live.borrow().view.age);
         let is_past = handle.is_none();
         let from = match (at, self.reached.tail) {
             (Some(at), _) => Position::After(at),
-            (None, Some((tail, until))) if age.is_none_or(|age| age <= until) => {
+            // A live run without a row is a new one.
+            (None, Some((tail, until)))
+                if age.is_none_or(|age| age.is_some_and(|age| age <= until)) =>
+            {
                 Position::Tail(tail)
             }
             (None, _) => Position::Beginning,
@@ -362,11 +391,15 @@ impl ManyEvents {
 
     fn opened(&mut self, candidate: Candidate, opened: Opened) -> Result<Option<Step>, CallError> {
         let run = candidate.run;
-        let (view, events) = match opened {
-            Ok(Some(opened)) => match *opened {
-                (view, Some(events)) => (view, events),
+        let (view, events, live) = match opened {
+            Ok(Some(found)) => match *found {
+                Found {
+                    view,
+                    events: Some(events),
+                    live,
+                } => (view, events, live),
                 // Its place stays.
-                (view, None) => {
+                Found { view, .. } => {
                     self.past_open -= usize::from(candidate.is_past);
                     let at = self.reached.open.get(&run).copied().unwrap_or_default();
                     return Ok(Some(Step::Begun {
@@ -384,7 +417,8 @@ impl ManyEvents {
             Err((error, age)) => return self.broken(run, candidate.is_past, age, error),
         };
         let member = Member {
-            age: Age::of(&view),
+            age: view.age,
+            live,
             run,
             was_over: view.outcome.is_some(),
             is_past: candidate.is_past,
@@ -423,7 +457,7 @@ impl ManyEvents {
                 return Ok(None);
             }
             Err(error) => {
-                return self.broken(run, member.is_past, Some(member.age), error);
+                return self.broken(run, member.is_past, member.age(), error);
             }
         };
         if self.call.fails_on_gap
@@ -446,7 +480,7 @@ impl ManyEvents {
         let is_at_end = events.is_none();
         self.reached.open.insert(run, at);
         if is_over {
-            self.close(run, member.is_past, Some(member.age));
+            self.close(run, member.is_past, member.age());
         } else if !is_at_end {
             self.wait(member);
         } else if self.call.until_head {
@@ -485,11 +519,8 @@ impl ManyEvents {
             self.reached.add(age);
         }
         match self.paging {
-            Paging::Done => self.reached.settle(settled(&self.supervisor)),
-            Paging::After(_) => {
-                let settled = settled(&self.supervisor);
-                self.reached.join(self.heard_from, settled);
-            }
+            Paging::Done => self.reached.settle(self.heard_until),
+            Paging::After(_) => self.reached.join(self.heard_from, self.heard_until),
         }
     }
 

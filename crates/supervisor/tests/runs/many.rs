@@ -3,8 +3,8 @@
 use crate::world::{Nature, Stage, Weather, call};
 use kennel_lifecycle::{RunId, RunState};
 use kennel_supervisor::{
-    CallError, Kinds, ListFilter, ManyCall, ManyEvents, ManyFrom, ManyReached, Payload, Reached,
-    Step,
+    CallError, Condition, Kinds, ListFilter, ManyCall, ManyEvents, ManyFrom, ManyReached, Payload,
+    Reached, Step,
 };
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -258,4 +258,79 @@ async fn recovery_of_run_that_ended_meanwhile_repeats_no_event() {
     store.reads_held.send_replace(false);
     assert_eq!(hear_all(&stage, &mut stream, 8).await, []);
     assert_eq!(new.run.run, run);
+}
+
+/// The clock is set an hour forward and back, and a minute back, between runs that begin and end: a stream that is open
+/// and one that resumes by its position give each run once.
+#[tokio::test]
+async fn streams_give_each_run_once_while_clock_is_set() {
+    let stage = Stage::set(Nature {
+        exits_at_once: Some(0),
+        ..Nature::default()
+    })
+    .await;
+    let stream = |reached: &ManyReached, until_head| {
+        let at = ManyFrom::After(reached.clone());
+        stage.supervisor.events_of_many(ManyCall {
+            from: at,
+            until_head,
+            ..after(&stage, RunId::from_u128(0), 0)
+        })
+    };
+    let mut open = stream(&ManyReached::default(), false);
+    let (mut heard, mut all) = (Vec::new(), Vec::new());
+    let mut reached = ManyReached::default();
+    for minutes in [0, 60, 0, -1, -60, 61, 0] {
+        kennel_linux::clock::AHEAD.set(minutes * 60_000_000);
+        let mut spawned = Vec::new();
+        for _ in 0..2 {
+            let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+            let ended = stage.supervisor.wait(run, Condition::Ended);
+            tokio::time::timeout(PATIENCE, ended)
+                .await
+                .expect("it ends")
+                .unwrap();
+            while stage.is_alive(run) {
+                tokio::task::yield_now().await;
+            }
+            spawned.push(run);
+        }
+        let mut resumed = stream(&reached, true);
+        let mut found = Vec::new();
+        let reading = async {
+            while let Some(step) = resumed.next(1 << 20).await.unwrap() {
+                found.extend(begun(&step));
+            }
+        };
+        tokio::time::timeout(PATIENCE, reading)
+            .await
+            .expect("it ends");
+        found.sort_unstable();
+        spawned.sort_unstable();
+        assert_eq!(found, spawned, "{minutes} minutes ahead");
+        reached = resumed.reached().clone();
+        assert_eq!(reached.given.len(), 1, "{reached:?}");
+        all.append(&mut spawned);
+        let hearing = async {
+            while heard.len() < all.len() {
+                let step = open.next(1 << 20).await.unwrap().expect("it is open");
+                heard.extend(begun(&step));
+            }
+        };
+        tokio::time::timeout(PATIENCE, hearing)
+            .await
+            .expect("the open stream lost a run");
+    }
+    all.sort_unstable();
+    heard.sort_unstable();
+    assert_eq!(heard, all);
+}
+
+/// Returns the run that begins with this step.
+fn begun(step: &Step) -> Option<RunId> {
+    match step {
+        Step::Begun { view, .. } => Some(view.run),
+        Step::Events { .. } => None,
+        Step::Broken(error) => panic!("{error}"),
+    }
 }

@@ -28,9 +28,9 @@ use kennel_lifecycle::{
     recovery::{Observation, Seen},
 };
 use kennel_store::{
-    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow,
-    Store, StoreError, StoredNode, StoredState, WithOutput,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, Inserted, LeftStop,
+    ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow, Store,
+    StoreError, StoredNode, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -709,6 +709,10 @@ impl Store for Shaky {
         self.store.nodes(these).await
     }
 
+    async fn newest_age(&self) -> Result<Age, StoreError> {
+        self.store.newest_age().await
+    }
+
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
         self.store.open_epochs(node).await
     }
@@ -841,7 +845,7 @@ impl Store for Shaky {
     async fn with_output(
         &self,
         node: NodeId,
-        start: Option<EndedStart>,
+        start: Option<Age>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError> {
         self.read().await?;

@@ -35,8 +35,8 @@ use kennel_lifecycle::{
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_store::{
-    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, Life, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, Inserted, LeftStop,
+    Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest,
     RunRow, Store, StoreError, StoredNode, StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
@@ -1167,6 +1167,11 @@ impl MemoryStore {
             row.outcome = Some(closure.outcome.clone());
             row.entries.clone_from(&closure.entries);
             row.next_restart = None;
+            row.output_age = closure
+                .times
+                .ended
+                .filter(|_| closure.has_files)
+                .map(|at| Age(at.0));
             let mut closed = self.closed.lock().unwrap();
             closed.push((new.run, closure.outcome.clone()));
         }
@@ -1228,9 +1233,12 @@ impl MemoryStore {
         if let Some(row) = rows.get(&new.run) {
             return Inserted::Taken(Box::new(row.clone()));
         }
+        let newest = rows.values().map(|row| row.new.age.0).max().unwrap_or(0);
+        let age = Age(new.age.0.max(new.created.0).max(newest + 1));
+        let new = NewRun { age, ..new.clone() };
         rows.insert(new.run, RunRow::open(new.clone()));
-        self.recorded.lock().unwrap().insert(new.run, new.clone());
-        Inserted::New
+        self.recorded.lock().unwrap().insert(new.run, new);
+        Inserted::New(age)
     }
 }
 
@@ -1303,6 +1311,16 @@ impl Store for MemoryStore {
         Ok(self.nodes.lock().unwrap().clone())
     }
 
+    async fn newest_age(&self) -> Result<Age, StoreError> {
+        self.check()?;
+        let rows = self.rows.lock().unwrap();
+        Ok(rows
+            .values()
+            .map(|row| row.new.age)
+            .max()
+            .unwrap_or_default())
+    }
+
     async fn open_epochs(&self, _: NodeId) -> Result<Vec<EpochRow>, StoreError> {
         Ok(Vec::new())
     }
@@ -1349,7 +1367,7 @@ impl Store for MemoryStore {
         self.check_write()?;
         self.present(new.run, new.generation)?;
         let put = self.put(new);
-        if put == Inserted::New {
+        if let Inserted::New(_) = put {
             self.end_row(new, closure);
         }
         Ok(put)
@@ -1514,25 +1532,23 @@ impl Store for MemoryStore {
     async fn with_output(
         &self,
         _: NodeId,
-        start: Option<EndedStart>,
+        start: Option<Age>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError> {
         self.check()?;
         let rows = self.rows.lock().unwrap();
         let of = |row: &RunRow| {
-            let ended = row.times.ended.filter(|_| row.output_removed.is_none());
-            let ran = row.new.identity.is_some() || row.new.attempt > 1;
-            ended.filter(|_| ran).map(|ended| WithOutput {
+            let age = row.output_age.filter(|_| row.output_removed.is_none());
+            age.zip(row.times.ended).map(|(age, ended)| WithOutput {
                 run: row.new.run,
                 owner: row.new.owner.clone(),
                 ended,
+                age,
             })
         };
         let mut found: Vec<WithOutput> = rows.values().filter_map(of).collect();
-        found.sort_by_key(|one| std::cmp::Reverse((one.ended, one.run)));
-        let before =
-            |one: &WithOutput| start.is_none_or(|s| (one.ended, one.run) < (s.ended, s.run));
-        found.retain(before);
+        found.sort_by_key(|one| std::cmp::Reverse(one.age));
+        found.retain(|one| start.is_none_or(|start| one.age < start));
         found.truncate(limit as usize);
         Ok(found)
     }
@@ -1549,15 +1565,22 @@ impl Store for MemoryStore {
 
     async fn list(
         &self,
-        _: &ListFilter,
+        filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
     ) -> Result<ListPage, StoreError> {
         self.check()?;
         let mut rows: Vec<RunRow> = self.rows.lock().unwrap().values().cloned().collect();
-        let place = |row: &RunRow| (row.new.created, row.new.run);
-        rows.sort_unstable_by_key(|row| std::cmp::Reverse(place(row)));
-        rows.retain(|row| start.is_none_or(|start| place(row) < (start.created, start.run)));
+        rows.sort_unstable_by_key(|row| row.new.age);
+        match filter.order {
+            ListOrder::OldestFirst => {
+                rows.retain(|row| start.is_none_or(|start| row.new.age > start.age));
+            }
+            ListOrder::NewestFirst => {
+                rows.reverse();
+                rows.retain(|row| start.is_none_or(|start| row.new.age < start.age));
+            }
+        }
         rows.truncate(limit as usize);
         let last = rows.get(limit as usize - 1);
         let next = last.map(RunRow::page_start);

@@ -293,7 +293,7 @@ fn list_resumes_after_its_own_token() {
     assert_eq!(first.filter.parent, Some(RUN.parse().expect("an id")));
     assert_eq!(first.start, None);
     let start = PageStart {
-        created: kennel_lifecycle::Timestamp(3),
+        age: kennel_supervisor::Age(3),
         run: RUN.parse().expect("an id"),
     };
     let token = PageToken(start).encode(&first.filter);

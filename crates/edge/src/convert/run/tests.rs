@@ -279,6 +279,7 @@ fn live() -> RunView {
         traceparent: Some("trace".to_owned()),
         restarted_from: None,
         created: Timestamp(1_000_000),
+        age: None,
         times: Times {
             started: Some(Timestamp(2_000_000)),
             ..Times::default()
@@ -309,6 +310,7 @@ fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
 pub(crate) fn of_size(number: u128, bytes: usize) -> RunView {
     RunView {
         run: RunId::from_u128(number),
+        age: i64::try_from(number).ok().map(kennel_supervisor::Age),
         spec: spec(|spec| spec.labels = [("l".to_owned(), "x".repeat(bytes))].into()),
         ..live()
     }

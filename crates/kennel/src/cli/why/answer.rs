@@ -52,9 +52,13 @@ fn stands(run: &pb::Run) -> String {
     }
     if let Some(pinned) = &run.pinned {
         let by = terminal_text::one_line(&words::pinned(pinned));
-        said.push_str(" It is pinned: its server is older than what recorded it, and does not know ");
+        said.push_str(
+            " It is pinned: its server is older than what recorded it, and does not know ",
+        );
         said.push_str(&by);
-        said.push_str(". It is supervised, no attempt begins, and of calls that change it only Abort acts.");
+        said.push_str(
+            ". It is supervised, no attempt begins, and of calls that change it only Abort acts.",
+        );
     }
     said
 }

@@ -6,7 +6,7 @@ use kennel_lifecycle::{
     RecordedSpec, RunId, Timestamp, TreeVerdict,
     audit::{HostInventory, KnownRun, RunStatus, on_this_host},
 };
-use kennel_store::{ListFilter, RunRow, StoreError};
+use kennel_store::{RunRow, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     ops::Deref,
@@ -106,9 +106,12 @@ impl Supervisor {
         compiled: &mut Compiled,
     ) -> Result<(), StoreError> {
         let store = &self.shared.store;
-        let newest = store.list(&ListFilter::default(), None, 1).await?;
-        let unread = newest.unread.first().map(|row| row.created);
-        compiled.newest = newest.rows.first().map(|row| row.new.created).or(unread);
+        // An age is at least the time at which its run was created, and of each run before.
+        compiled.newest = store
+            .newest_age()
+            .await?
+            .known()
+            .map(|age| Timestamp(age.0));
         for run in pointed_to(look)
             .difference(&compiled.live_runs())
             .copied()

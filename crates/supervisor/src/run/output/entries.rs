@@ -128,6 +128,11 @@ impl Output {
         self.writer.is_late()
     }
 
+    /// Whether files will be left at the run's end: its journal is made, or the end has no position that needs none.
+    pub(crate) fn has_files(&self) -> bool {
+        !self.has_no_file() || self.row_end.is_none()
+    }
+
     /// Returns the entries for the row, before the run's end is appended to the journal as its last entry. Where the
     /// disk refuses, waiting entries have no position yet: another server may have to write them.
     pub(crate) fn entries_at_end(&mut self) -> EntriesText {

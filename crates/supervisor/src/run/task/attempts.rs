@@ -253,12 +253,16 @@ impl RunTask {
 
     fn close(&mut self, outcome: Outcome) {
         let entries = self.output.as_mut().map(Output::entries_at_end);
+        // Where the journal cannot be opened, it may be there.
+        let ran = self.new.identity.is_some() || self.new.attempt > 1;
+        let has_files = self.output.as_ref().map_or(ran, Output::has_files);
         let bytes = entries.as_ref().map_or(0, |text| text.as_str().len());
         self.shared.record_bytes.add(&self.new.owner, bytes as u64);
         let closure = Closure {
             outcome,
             times: self.times(),
             entries,
+            has_files,
         };
         self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
     }

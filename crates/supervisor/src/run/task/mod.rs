@@ -48,7 +48,7 @@ use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     TerminalSize, Timestamp,
 };
-use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
+use kennel_store::{Age, Desired, NewRun, RunRow, StoreError, Times};
 use parent::ParentWatch;
 use rules::RunRules;
 use signalling::Signalling;
@@ -147,6 +147,8 @@ enum Room {
 pub(crate) enum Done {
     Prepared(Box<Result<Prepared, ClientError>>),
     Report(Report),
+    /// The run has a row, with this age.
+    Aged(Age, Report),
     Taken(Box<RunRow>),
     /// The row of a run that was adopted without it.
     Met(Box<RunRow>),

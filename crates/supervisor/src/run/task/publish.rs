@@ -96,6 +96,7 @@ impl RunTask {
             set_copy(&mut view.traceparent, &new.traceparent),
             set(&mut view.restarted_from, new.restarted_from),
             set(&mut view.created, new.created),
+            set(&mut view.age, new.age.known()),
             set(&mut view.times, times),
             set(&mut view.exit, exit),
             set_found(&mut view.outcome, outcome),

@@ -118,6 +118,10 @@ impl RunTask {
                 self.legacy.unrecorded |= report == Report::Withdrawn;
                 self.report(report);
             }
+            Done::Aged(age, report) => {
+                self.new.age = age;
+                self.report(report);
+            }
             Done::Taken(row) => {
                 self.refused = Some(StartAnswer::Taken(row));
                 self.report(Report::KeyTaken);

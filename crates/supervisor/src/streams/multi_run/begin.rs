@@ -1,20 +1,17 @@
 //! Start of a multi-run stream, as a position that can be stored.
 
 use super::{
-    Age, ManyCall, ManyFrom, ManyReached,
+    ManyCall, ManyFrom, ManyReached,
     open::{fits, has_marks},
 };
-use crate::{
-    base::{calls::Reached, clock},
-    registry::Supervisor,
-};
+use crate::{base::calls::Reached, registry::Supervisor};
 use kennel_journal::Position;
 
 impl Supervisor {
     /// Returns the position at which a stream of this node's runs begins that is opened now.
     #[must_use]
     pub fn begin_of_many(&self, call: &ManyCall) -> ManyReached {
-        let now = Age::newest(clock::now());
+        let now = self.shared.store.newest();
         match &call.from {
             ManyFrom::Beginning => ManyReached::default(),
             ManyFrom::Tail(tail) => ManyReached {

@@ -1,74 +1,24 @@
 //! Position of a multi-run stream: the runs that were given, and the positions in those that were not completely given.
 
-use crate::base::calls::{Reached, RunView};
+use crate::base::calls::Reached;
 use kennel_journal::Tail;
-use kennel_lifecycle::{RunId, Timestamp};
-use kennel_store::PageStart;
+use kennel_lifecycle::RunId;
+use kennel_store::Age;
 use std::collections::BTreeMap;
 
 /// Stretches of given runs that stay separate before they are joined, though further runs might yet be found between
 /// them.
 const STRETCHES_MAX: usize = 256;
 
-/// Position of a run among all, the oldest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Age {
-    /// Time at which its request was accepted.
-    pub created: Timestamp,
-    /// Id of the run.
-    pub run: RunId,
-}
-
-impl Age {
-    /// Before every run.
-    fn oldest() -> Self {
-        Self {
-            created: Timestamp(i64::MIN),
-            run: RunId::from_u128(0),
-        }
-    }
-
-    /// After every run that was accepted by then.
-    pub(crate) fn newest(created: Timestamp) -> Self {
-        let run = RunId::from_u128(u128::MAX);
-        Self { created, run }
-    }
-
-    pub(crate) fn of(view: &RunView) -> Self {
-        Self {
-            created: view.created,
-            run: view.run,
-        }
-    }
-}
-
-impl From<PageStart> for Age {
-    fn from(at: PageStart) -> Self {
-        Self {
-            created: at.created,
-            run: at.run,
-        }
-    }
-}
-
-impl From<Age> for PageStart {
-    fn from(age: Age) -> Self {
-        Self {
-            created: age.created,
-            run: age.run,
-        }
-    }
-}
-
 /// Position up to which the events of many runs were given. Its size grows with the runs that have not ended, not with
 /// those that have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManyReached {
-    /// Ranges of runs, both ends included, that were completely given except for the open ones; rising, and disjoint.
+    /// Ranges of ages, both ends included, of runs that were completely given except for the open ones; rising, and disjoint.
     pub given: Vec<(Age, Age)>,
     /// Runs that were not completely given, and the position in each.
     pub open: BTreeMap<RunId, Reached>,
-    /// Runs up to this one that are not open begin with a tail.
+    /// Runs up to this age that are not open begin with a tail.
     pub tail: Option<(Tail, Age)>,
 }
 
@@ -76,10 +26,10 @@ impl ManyReached {
     /// Returns its approximate encoded size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        64 + 48 * self.given.len() + 40 * self.open.len()
+        64 + 16 * self.given.len() + 40 * self.open.len()
     }
 
-    /// Whether this run was given, if it is not open.
+    /// Whether the run of this age was given, if it is not open.
     pub(crate) fn covers(&self, age: Age) -> bool {
         let after = self.given.partition_point(|(_, last)| *last < age);
         self.given
@@ -87,10 +37,10 @@ impl ManyReached {
             .is_some_and(|(first, _)| *first <= age)
     }
 
-    /// Returns the run up to which, from the oldest on, all are known.
-    pub(crate) fn known_until(&self) -> Option<PageStart> {
+    /// Returns the age up to which, from the oldest on, all runs are known.
+    pub(crate) fn known_until(&self) -> Option<Age> {
         let (first, last) = self.given.first()?;
-        (*first == Age::oldest()).then_some((*last).into())
+        (*first == Age::NONE).then_some(*last)
     }
 
     /// Adds a given run.
@@ -101,12 +51,12 @@ impl ManyReached {
         }
     }
 
-    /// Records that all runs up to this one are given or open.
+    /// Records that all runs up to this age are given or open.
     pub(crate) fn settle(&mut self, until: Age) {
-        self.merge(Age::oldest(), until);
+        self.merge(Age::NONE, until);
     }
 
-    /// Records that all runs between these are given or open, except for those in a separate stretch.
+    /// Records that all runs between these ages are given or open, except for those in a separate stretch.
     pub(crate) fn join(&mut self, after: Age, until: Age) {
         let within = |(first, last): &&(Age, Age)| *first > after && *last <= until;
         let mut joined = self.given.iter().filter(within);
@@ -147,10 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn age(number: u8) -> Age {
-        Age {
-            created: Timestamp(i64::from(number)),
-            run: RunId::from_u128(u128::from(number)),
-        }
+        Age(i64::from(number))
     }
 
     #[derive(Clone, Debug)]

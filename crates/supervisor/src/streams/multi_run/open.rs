@@ -1,27 +1,33 @@
 //! Members of a multi-run stream, and how each is opened.
 
-use super::{Age, ManyCall};
+use super::ManyCall;
 use crate::{
     base::{
         OPEN_ROW_POLL,
         calls::{CallError, Position, RunView},
-        clock,
+        view::Live,
     },
     registry::Supervisor,
     streams::events::Events,
 };
 use kennel_lifecycle::{RunId, RunIdPart};
-use kennel_store::{ListFilter, ListOrder, PageStart, StoreError};
-use std::time::Duration;
+use kennel_store::{Age, ListFilter, ListOrder, StoreError};
+use tokio::sync::watch;
 
 /// Rows read together.
 const PAGE_ROWS: u32 = 64;
-/// Time after which an accepted run is certainly among the live ones, or in the store.
-const SETTLES_AFTER: Duration = Duration::from_secs(10);
 
 /// A run and its events; without these, none can be read before its node is there again. Absent: the run does not exist,
 /// or does not match. An error comes with the run's age where that is known.
-pub(super) type Opened = Result<Option<Box<(RunView, Option<Events>)>>, (CallError, Option<Age>)>;
+pub(super) type Opened = Result<Option<Box<Found>>, (CallError, Option<Age>)>;
+
+/// A run that is found.
+pub(super) struct Found {
+    pub(super) view: RunView,
+    pub(super) events: Option<Events>,
+    /// The live run, which has its age before it ends; absent: the view is that of a row, which has it.
+    pub(super) live: Option<watch::Receiver<Live>>,
+}
 
 /// A run to be opened.
 #[derive(Clone, Copy)]
@@ -32,13 +38,6 @@ pub(super) struct Candidate {
     pub(super) is_past: bool,
     /// It was opened before, and its journal came to an end that is not the run's.
     pub(super) is_again: bool,
-}
-
-/// Returns the age up to which all runs are known, where new ones are announced.
-pub(super) fn settled(supervisor: &Supervisor) -> Age {
-    let mut at = clock::now();
-    at.0 -= i64::try_from(SETTLES_AFTER.as_micros()).unwrap_or_default();
-    Age::newest(supervisor.shared.announced_until(at))
 }
 
 /// Whether a run matches the parts of a filter that never change for it.
@@ -63,13 +62,14 @@ pub(super) fn fits(filter: &ListFilter, view: &RunView) -> bool {
 pub(super) async fn page(
     supervisor: Supervisor,
     call: ManyCall,
-    after: Option<PageStart>,
-) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
+    after: Option<Age>,
+) -> Result<(Vec<RunView>, Option<Age>), CallError> {
     let filter = ListFilter {
         node: Some(call.node),
         order: ListOrder::OldestFirst,
         ..call.filter
     };
+    let after = after.map(|age| filter.order.end_of(age));
     loop {
         match supervisor.page(&filter, after, PAGE_ROWS).await {
             // Rows wait for the store; live events do not.
@@ -79,7 +79,7 @@ pub(super) async fn page(
             Ok(page) => {
                 return match page.unread.into_iter().next() {
                     Some(unread) => Err(StoreError::from(unread).into()),
-                    None => Ok((page.runs, page.next)),
+                    None => Ok((page.runs, page.next.map(|next| next.age))),
                 };
             }
         }
@@ -114,6 +114,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
         view.node == node && has_marks(filter, view) && (has_matched || fits(filter, view))
     };
     loop {
+        let live = supervisor.shared.find(run).map(|handle| handle.live);
         let opened = supervisor.events(run, candidate.from).await;
         let (view, events) = match opened {
             Ok(opened) => opened,
@@ -125,7 +126,10 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             Err(CallError::RunElsewhere { .. }) if is_of_records => {
                 match supervisor.get(run).await {
                     Ok(view) if !is_wanted(&view) => return Ok(None),
-                    Ok(view) if view.outcome.is_some() => return Ok(Some(Box::new((view, None)))),
+                    Ok(view) if view.outcome.is_some() => {
+                        let events = None;
+                        return Ok(Some(Box::new(Found { view, events, live })));
+                    }
                     Err(CallError::RunNotFound(_)) => return Ok(None),
                     Ok(_) if call.until_head => return Ok(None),
                     Ok(_) | Err(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
@@ -137,7 +141,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
                 return match supervisor.get(run).await {
                     Ok(view) if !is_wanted(&view) => Ok(None),
                     Err(CallError::RunNotFound(_)) => Ok(None),
-                    Ok(view) => Err((error, Some(Age::of(&view)))),
+                    Ok(view) => Err((error, view.age)),
                     Err(_) => Err((error, None)),
                 };
             }
@@ -145,6 +149,10 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
         };
         if !is_wanted(&view) {
             return Ok(None);
+        }
+        if view.age.is_none() && live.is_none() {
+            // It has entered in between.
+            continue;
         }
         let events = events.of_kinds(call.kinds);
         let events = if call.until_head {
@@ -159,10 +167,11 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
         let events = match call.form {
             Some(form) => {
                 let viewed = events.viewed(form, at).await;
-                viewed.map_err(|error| (error, Some(Age::of(&view))))?
+                viewed.map_err(|error| (error, view.age))?
             }
             None => events,
         };
-        return Ok(Some(Box::new((view, Some(events.subscribed())))));
+        let events = Some(events.subscribed());
+        return Ok(Some(Box::new(Found { view, events, live })));
     }
 }
