@@ -346,9 +346,9 @@ mod tests {
         waits.sort_unstable();
         assert!(waits.iter().all(|wait| *wait <= REFUSAL_PAUSE_MAX));
         // Those that wait longest come back one after the other.
-        let pauses = waits.windows(2).map(|two| two[1] - two[0]);
+        let pauses = waits.windows(2).map(|two| two[1].abs_diff(two[0]));
         assert!(pauses.max() <= Some(each), "{waits:?}");
-        let together = waits.chunk_by(|one, next| *next - *one < REFUSAL_PAUSE_MAX / 2000);
+        let together = waits.chunk_by(|one, next| next.abs_diff(*one) < REFUSAL_PAUSE_MAX / 2000);
         assert!(together.map(<[_]>::len).max() <= Some(3), "{waits:?}");
         let later = start + REFUSAL_PAUSE_MAX + SECOND;
         assert_eq!(shares.refusal_at("team", later), Duration::ZERO);
