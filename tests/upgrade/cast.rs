@@ -136,6 +136,8 @@ impl Cast {
                 let after = match after {
                     // Its keeper holds the terminal.
                     _ if role == Role::HasTerminal => After::Ends,
+                    // Without a process, only a service outlives its keeper.
+                    After::Adopted if role == Role::BacksOff => After::AdoptedAsService,
                     After::Adopted if self.joins.is_multiple_of(2) => After::AdoptedAsService,
                     other => other,
                 };
