@@ -347,6 +347,7 @@ fn closure() -> Closure {
             ..RunTimes::default()
         },
         entries: None,
+        has_files: false,
     }
 }
 

@@ -175,7 +175,7 @@ async fn attachment_continues_at_next_server_without_repeats(kennel: &Kennel) {
             let word = format!("{round} {word}\n");
             there
                 .attachment
-                .type_in(word.clone(), format!("{round}-{word}"));
+                .type_in(word.clone(), format!("{round}-{}", word.trim_end()));
             wanted += &word.replace('\n', "\r\n");
         }
         // Some of it may have been accepted, and some of that acknowledged.
@@ -207,7 +207,7 @@ async fn attached_client_does_not_notice_an_upgrade(kennel: &Kennel) {
             let word = format!("{round} {word}\n");
             there
                 .attachment
-                .type_in(word.clone(), format!("{round}-{word}"));
+                .type_in(word.clone(), format!("{round}-{}", word.trim_end()));
             wanted += &word.replace('\n', "\r\n");
         }
         there.reads(&wanted).await;

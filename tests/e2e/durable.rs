@@ -94,7 +94,7 @@ async fn unanswered_insert_is_withdrawn_and_runs_later(stored: &mut Stored) {
     // A first run, so that a connection is open when the store stops answering.
     let first = must("spawn", client.spawn(sh("exit 0")).await);
     must("wait", client.ended(&first.run_id).await);
-    let ran = kennel.scratch().join("ran");
+    let ran = kennel.scratch().join("ran-later");
     let run_id = new_run_id();
 
     postgres.halt();

@@ -26,7 +26,8 @@ const CALLS: usize = 130;
 const CALLS_PER_SECOND: usize = 60;
 /// Commits that it waits for: of its row, and of its end.
 const SYNCS: usize = 2;
-/// Calls of pwrite64 to the database: two for each page of its log.
+/// Calls of pwrite64 to the database: two for each page of its log. A slow host has the state RUNNING of some runs recorded,
+/// with one page more each.
 const DATABASE_WRITES: usize = 13;
 /// Calls of pwrite64 in the server, those of SQLite not counted: frames of the node log, and one more where a slow host has
 /// the state RUNNING recorded.
@@ -99,7 +100,7 @@ async fn silent_run_makes_counted_files_and_syncs() {
     let writes = of_server.iter().filter(|call| !of_database(call)).count();
     let database_writes = of_server.len() - writes;
     assert!(
-        database_writes <= DATABASE_WRITES * RUNS,
+        database_writes <= DATABASE_WRITES * RUNS + RUNS,
         "{database_writes} pwrite64 to the database, of {RUNS} runs"
     );
     assert!(

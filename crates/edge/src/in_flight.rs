@@ -294,8 +294,11 @@ mod tests {
     use super::*;
     use crate::{accept::Places, auth::Peer, layer::With};
     use futures_util::FutureExt;
-    use std::{convert::Infallible, future::poll_fn, num::NonZeroU32};
-    use tokio::sync::{Semaphore, mpsc};
+    use std::{convert::Infallible, future::poll_fn, num::NonZeroU32, time::Duration};
+    use tokio::{
+        sync::{Semaphore, mpsc},
+        time::timeout,
+    };
     use tonic_types::StatusExt;
     use tower::{Layer, service_fn};
 
@@ -375,6 +378,9 @@ mod tests {
         );
     }
 
+    /// Upper bound for an answer that waits for nothing.
+    const SOON: Duration = Duration::from_secs(1);
+
     /// A caller of this owner, with a quota of two calls and 50 bytes.
     fn request(owner: &str, body: Body) -> Request<Body> {
         let mut request = Request::new(body);
@@ -404,7 +410,7 @@ mod tests {
         info.metadata.get("quota").cloned()
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn calls_count_until_their_answer_is_sent() {
         let go = Arc::new(Semaphore::new(0));
         let waits = Arc::clone(&go);
@@ -418,7 +424,8 @@ mod tests {
         }));
         let mut call = |owner| service.call(request(owner, Body::empty()));
         let (first, second) = (tokio::spawn(call("team")), tokio::spawn(call("team")));
-        let refused = call("team").await.expect("an answer");
+        let refused = timeout(SOON, call("team")).await.expect("refused");
+        let refused = refused.expect("an answer");
         let name = "calls in progress of this owner";
         assert_eq!(quota(&refused).as_deref(), Some(name));
         let other = tokio::spawn(call("other"));
@@ -426,8 +433,11 @@ mod tests {
         let unread = [first.await, second.await, other.await];
         let unread = unread.map(|answer| answer.expect("no panic").expect("an answer"));
         assert!(unread.iter().all(|answer| quota(answer).is_none()));
-        let refused = call("team").await.expect("an answer");
-        assert_eq!(quota(&refused).as_deref(), Some(name), "they are not read");
+        let refused = timeout(SOON, call("team"))
+            .await
+            .expect("they are not read");
+        let refused = refused.expect("an answer");
+        assert_eq!(quota(&refused).as_deref(), Some(name));
         drop(unread);
         go.add_permits(1);
         let last = call("team").await.expect("an answer");

@@ -21,7 +21,7 @@ const LEVELS: &str = "kennel levels wire ";
 
 /// Returns the answer of this binary, whose databases have this level.
 #[must_use]
-pub fn answer(schema: u32) -> String {
+pub fn answer(schema: i64) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let wire = WIRE.max;
     format!(

@@ -45,8 +45,6 @@ use std::{
     process::ExitCode,
 };
 
-/// Level of the databases that this binary writes.
-const SCHEMA_LEVEL: u32 = 1;
 /// Exit code of an invalid command line.
 const USAGE: u8 = 2;
 
@@ -59,7 +57,7 @@ fn main() -> ExitCode {
         return kennel_naughty::main(&part);
     }
     if is_preflight(&words) {
-        let answer = kennel_keeper::preflight::answer(SCHEMA_LEVEL);
+        let answer = kennel_keeper::preflight::answer(kennel_store::schema_level());
         return reported(cli::print_exact(&answer).map(|()| 0));
     }
     if let [_, word, dir] = &words[..]

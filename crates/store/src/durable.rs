@@ -9,11 +9,12 @@ use crate::{
     node::StopWrite,
     open,
     reader::{Columns, Reader, STATEMENT_TIMEOUT, Where},
-    record::{self, Record},
+    record::Record,
     record_bytes,
     schema::Admission,
     select,
     sql::Sql,
+    updates,
     writer::{Answer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
@@ -201,7 +202,7 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn remove_nodes(&self, which: NodeRemoval) -> Result<bool, StoreError> {
         let answer = self.writer.write(Write::RemoveNodes(which)).await?;
-        Ok(answer == Answer::Written)
+        Ok(matches!(answer, Answer::Written(_)))
     }
 
     async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
@@ -210,7 +211,7 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn newest_age(&self) -> Result<Age, StoreError> {
-        let sql = Sql::new(record::NEWEST);
+        let sql = Sql::new(updates::NEWEST);
         let newest = self.read(sql, |row| row.column("newest").map(Age)).await?;
         Ok(newest.into_iter().next().unwrap_or_default())
     }

@@ -21,6 +21,7 @@ mod schema;
 mod select;
 mod sql;
 mod sqlite;
+mod updates;
 mod url;
 mod writer;
 
@@ -40,7 +41,7 @@ pub use list::{
 pub use node::{EpochRow, LeftStop, NodeRemoval, NodeRow, Opening};
 pub use open::{OpenError, migrate, open, open_with};
 pub use record_bytes::{ROW_BYTES, row_bytes};
-pub use schema::{Contract, MIGRATIONS, Migration, SchemaState};
+pub use schema::{Contract, MIGRATIONS, Migration, SchemaState, schema_level};
 pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;

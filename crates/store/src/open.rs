@@ -155,7 +155,9 @@ impl OpenError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::PostgresSilent { .. } | Self::MigrationSilent { .. } => true,
-            Self::PostgresConnect { source, .. } | Self::Migration(source) => is_transient(source),
+            Self::PostgresConnect { source, .. } | Self::Migration(source) => {
+                postgres::is_transient(source)
+            }
             _ => false,
         }
     }
@@ -201,21 +203,6 @@ impl OpenError {
 fn code(error: &sqlx::Error) -> Option<String> {
     let code = error.as_database_error()?.code()?;
     Some(code.into_owned())
-}
-
-/// Classifies by SQLSTATE: connection exceptions, insufficient resources (too many connections), operator intervention (starting,
-/// shutting down), and a database that only reads, as a standby does.
-fn is_transient(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_) => true,
-        sqlx::Error::Database(error) => {
-            let code = error.code().unwrap_or_default();
-            ["08", "53", "57", "25006"]
-                .iter()
-                .any(|class| code.starts_with(class))
-        }
-        _ => false,
-    }
 }
 
 /// Connects, checks, and brings the schema up to date.
@@ -483,7 +470,7 @@ macro_rules! open_node {
             }
             Ok(match nodes.is_empty() {
                 true => $crate::writer::Answer::NotWritten,
-                false => $crate::writer::Answer::Written,
+                false => $crate::writer::Answer::Written($crate::Age::NONE),
             })
         }
     };

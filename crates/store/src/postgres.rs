@@ -7,6 +7,7 @@ mod rights;
 mod statements;
 
 use self::failure::failure;
+pub(crate) use self::failure::is_transient;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{

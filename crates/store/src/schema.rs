@@ -106,6 +106,12 @@ impl Admission {
     }
 }
 
+/// Returns the level of the schema that this Kennel has.
+#[must_use]
+pub fn schema_level() -> i64 {
+    level(MIGRATIONS)
+}
+
 /// Returns the level of a program with these migrations.
 fn level(known: &[Migration]) -> i64 {
     let expanding = known.iter().filter(|one| one.min_level.is_none());

@@ -9,12 +9,13 @@ use crate::{
     durable::Durable,
     open::{self},
     reader::{Dialect, Reader, STATEMENT_TIMEOUT, Where},
-    record::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, Column, MENDING_WHERE, RESTING_SET,
-        RESTING_WHERE, Record, Statements, column_list, mending_set, newest_output,
-    },
+    record::{COLUMNS, Column, Record, Statements, column_list},
     schema::{self, Admission},
     sql::Sql,
+    updates::{
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, MENDING_WHERE, RESTING_SET, RESTING_WHERE,
+        mending_set, newest_output,
+    },
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;

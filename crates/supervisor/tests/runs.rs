@@ -36,6 +36,8 @@ mod members;
 mod memory;
 #[path = "runs/outage.rs"]
 mod outage;
+#[path = "runs/pinned.rs"]
+mod pinned;
 #[path = "runs/record.rs"]
 mod record;
 #[path = "runs/rest.rs"]

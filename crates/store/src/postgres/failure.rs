@@ -28,3 +28,18 @@ pub(super) fn failure(error: &sqlx::Error) -> Failure {
         _ => Failure::Unavailable(text),
     }
 }
+
+/// Classifies by SQLSTATE: connection exceptions, insufficient resources (too many connections), operator intervention (starting,
+/// shutting down), and a database that only reads, as a standby does.
+pub(crate) fn is_transient(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) => true,
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            ["08", "53", "57", "25006"]
+                .iter()
+                .any(|class| code.starts_with(class))
+        }
+        _ => false,
+    }
+}

@@ -2,9 +2,10 @@
 
 use crate::{
     consumer,
-    record::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, Column, MENDING_WHERE, RESTING_SET,
-        RESTING_WHERE, Statements, column_list, mending_set, newest_output,
+    record::{COLUMNS, Column, Statements, column_list},
+    updates::{
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, MENDING_WHERE, RESTING_SET, RESTING_WHERE,
+        mending_set, newest_output,
     },
 };
 

@@ -101,7 +101,7 @@ pub(super) async fn outdated_row_is_updated_and_closed_one_kept(bed: Bed) {
     }
 }
 
-pub(super) async fn row_closed_as_lost_is_mended_where_the_run_lives(bed: Bed) {
+pub(super) async fn lost_row_of_a_living_run_is_mended(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let reasons = [
         EndReason::Rebooted,

@@ -87,7 +87,7 @@ const CASES: &[Case] = cases![
     values::unreadable_value_is_corrupt,
     mends::earlier_row_is_rewritten_whole,
     mends::outdated_row_is_updated_and_closed_one_kept,
-    mends::row_closed_as_lost_is_mended_where_the_run_lives,
+    mends::lost_row_of_a_living_run_is_mended,
     mends::only_the_nodes_own_generation_mends,
     mends::a_generation_is_above_all_that_are_known,
     removals::output_removal_is_marked_once_after_the_end,

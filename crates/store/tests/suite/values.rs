@@ -140,8 +140,8 @@ const UNREADABLE: [(u128, &str, [&str; 2]); 37] = [
     ),
     (
         1,
-        "containment_detail = '{\"by\":\"hope\",\"gaps\":[]}'",
-        ["containment_detail", "hope"],
+        "containment_detail = '{\"gaps\":[]}'",
+        ["containment_detail", "by"],
     ),
     (
         1,

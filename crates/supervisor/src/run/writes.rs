@@ -130,12 +130,12 @@ async fn has_row(shared: &Shared, new: &NewRun) -> bool {
         match shared.store.insert(new).await {
             Ok(Inserted::Taken(row)) => return row.new.identity == new.identity,
             // A row that is not this server's to write is not removed either.
-            Ok(Inserted::New)
+            Ok(Inserted::New(_))
             | Err(StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)) => {
                 return true;
             }
             Err(error) => {
-                tracing::debug!(run_id = %new.run, %error, "whether the attempt is recorded is not known yet");
+                tracing::debug!(run_id = %new.run, %error, "cannot find out yet whether the attempt is recorded");
             }
         }
         rest(&shared.store, &mut retries).await;

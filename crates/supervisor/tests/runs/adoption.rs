@@ -41,7 +41,7 @@ fn signal_is_sent_once_whichever_server_is_called() {
 
 /// A keeper on a copy of the data directory had the node, and took its runs for those of another boot.
 #[test]
-fn record_of_living_run_that_a_copy_closed_is_mended() {
+fn record_that_a_copy_closed_is_mended() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     let row = lives.world.store.row(run_id()).unwrap();

@@ -42,7 +42,7 @@ async fn list_never_says_starting_after_spawn_answered() {
 
 /// A node that comes back has its lease before it has looked at the runs of its former keeper.
 #[tokio::test]
-async fn run_of_replaced_keeper_is_marked_until_it_is_examined() {
+async fn run_of_replaced_keeper_is_marked_until_examined() {
     let stage = Stage::set(Nature::default()).await;
     let (node, run) = (NodeId::from_u128(2), RunId::from_u128(7));
     let [former, present] = [5, 6].map(KeeperEpoch::from_u128);
@@ -88,7 +88,7 @@ async fn run_of_replaced_keeper_is_marked_until_it_is_examined() {
 
 /// The same at the node itself, where a store that was away comes back with rows of a former keeper.
 #[tokio::test]
-async fn open_row_without_a_task_is_not_shown_as_running() {
+async fn open_row_without_task_is_not_running() {
     let stage = Stage::set(Nature::default()).await;
     let runs = [7, 8].map(RunId::from_u128);
     for run in runs {

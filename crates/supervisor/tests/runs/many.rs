@@ -204,7 +204,7 @@ async fn repeated_spawn_of_ended_run_repeats_no_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spawn_without_record_is_not_given_and_its_repeat_once() {
+async fn spawn_is_given_once_it_is_recorded() {
     for written in [true, false] {
         let stage = Stage::set(ends_at_once()).await;
         let mut stream = from_beginning(&stage);
@@ -227,7 +227,7 @@ async fn spawn_without_record_is_not_given_and_its_repeat_once() {
 }
 
 #[tokio::test]
-async fn recovery_of_run_that_ended_meanwhile_repeats_no_event() {
+async fn recovery_of_ended_run_repeats_no_event() {
     let stage = Stage::set(ends_at_once()).await;
     let mut stream = from_beginning(&stage);
     let run = RunId::from_u128(7);
@@ -263,7 +263,7 @@ async fn recovery_of_run_that_ended_meanwhile_repeats_no_event() {
 /// The clock is set an hour forward and back, and a minute back, between runs that begin and end: a stream that is open
 /// and one that resumes by its position give each run once.
 #[tokio::test]
-async fn streams_give_each_run_once_while_clock_is_set() {
+async fn streams_give_each_run_once_over_set_clock() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()

@@ -22,8 +22,7 @@ impl Supervisor {
             ManyFrom::LiveOnly => {
                 let mut reached = ManyReached::default();
                 // A Spawn that is announced later is given then.
-                let until = self.shared.announced_until(now.created);
-                reached.settle(Age::newest(until));
+                reached.settle(self.shared.announced_until(now));
                 for (run, handle) in self.shared.all() {
                     let live = handle.live.borrow();
                     if !self.shared.is_announced(run)

@@ -1,0 +1,165 @@
+//! Runs about which a server decides nothing, since a later version has recorded what it does not know.
+
+use crate::{
+    abort,
+    world::{Lives, Nature, Stage, call, run_id},
+};
+use kennel_keeper::client::{KeeperEvent, SignalTarget};
+use kennel_lifecycle::{
+    AnnotationChange, EndReason, Exit, RestartMode, RestartPolicy, RunState, Signal,
+};
+use kennel_supervisor::{
+    AnnotateCall, CallError, Condition, ExtendCall, RestartCall, RunView, SignalCall, SpawnCall,
+    WriteCall,
+};
+use std::{sync::Arc, time::Duration};
+
+const NEED: &str = "of_tomorrow";
+
+fn restarting() -> SpawnCall {
+    let mut call = call(Some(run_id()));
+    call.spec.policy.restart = RestartPolicy {
+        mode: RestartMode::Always,
+        delay: Duration::from_millis(20),
+        ..RestartPolicy::default()
+    };
+    call
+}
+
+/// Spawns a run, which a server of a later version has recorded then: its spec has these needs.
+fn recorded_with(lives: &Lives, call: SpawnCall, needs: &[&str]) {
+    let mut spec = call.spec.clone();
+    lives.live(async |stage| {
+        stage.supervisor.spawn(call).await.unwrap();
+        seen(stage, |view| view.state == RunState::Running).await;
+        stage.supervisor.end().await;
+    });
+    spec.policy.needs = needs.iter().map(|need| (*need).to_owned()).collect();
+    need(lives, &spec.recorded());
+}
+
+fn need(lives: &Lives, spec: &kennel_lifecycle::RecordedSpec) {
+    let mut rows = lives.world.store.rows.lock().unwrap();
+    rows.get_mut(&run_id()).unwrap().new.spec = Arc::new(spec.clone());
+}
+
+async fn seen(stage: &Stage, is_so: impl Fn(&RunView) -> bool) -> RunView {
+    loop {
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        if is_so(&view) {
+            return view;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn assert_refuses_all_but_abort(stage: &Stage, need: &str) {
+    let (run, supervisor) = (run_id(), &stage.supervisor);
+    let signal = SignalCall {
+        run,
+        signal: Signal::HUP,
+        target: SignalTarget::Leader,
+        request_id: None,
+    };
+    let restart = RestartCall {
+        run,
+        grace: None,
+        expected_attempt: None,
+        by: "uid:0".into(),
+        request_id: None,
+    };
+    let annotate = AnnotateCall {
+        run,
+        change: AnnotationChange::default(),
+        activity: None,
+        by: "uid:0".into(),
+    };
+    let extend = ExtendCall {
+        run,
+        limits: Vec::new(),
+        time: Duration::from_secs(1),
+        by: "uid:0".into(),
+    };
+    let write = WriteCall {
+        run,
+        data: b"a".as_slice().into(),
+        offset: None,
+        write_id: None,
+        expected_attempt: None,
+    };
+    let refused = [
+        supervisor.signal(signal).await.map(drop),
+        supervisor.interrupt(run, None).await.map(drop),
+        supervisor.pause(run).await.map(drop),
+        supervisor.resume(run).await.map(drop),
+        supervisor.restart(restart).await.map(drop),
+        supervisor.annotate(annotate).await.map(drop),
+        supervisor.extend(extend).await.map(drop),
+        supervisor.write_input(write).await.map(drop),
+    ];
+    for answer in refused {
+        let Err(CallError::Pinned { by, .. }) = &answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(by, need);
+    }
+}
+
+#[test]
+fn pinned_run_takes_only_an_abort() {
+    let lives = Lives::of(Nature::default());
+    recorded_with(&lives, call(Some(run_id())), &["sandbox", NEED]);
+    lives.live(async |stage| {
+        let view = seen(stage, |view| view.pinned.is_some()).await;
+        assert_eq!(view.state, RunState::Running);
+        assert_eq!(view.pinned.unwrap().by, NEED);
+        assert_refuses_all_but_abort(stage, NEED).await;
+        let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!(ended.state, RunState::Cancelled);
+    });
+    let state = lives.world.state.lock().unwrap();
+    assert_eq!((state.signals.len(), state.interrupts), (0, 0));
+}
+
+#[test]
+fn no_attempt_of_a_pinned_run_begins() {
+    let lives = Lives::of(Nature::default());
+    recorded_with(&lives, restarting(), &[NEED]);
+    lives.live_long(async |stage| {
+        seen(stage, |view| view.pinned.is_some()).await;
+        stage.exits(run_id(), 3);
+        let view = seen(stage, |view| view.state == RunState::Backoff).await;
+        assert_eq!(
+            view.past[0].outcome.exit,
+            Some(Exit::Code(3)),
+            "its end is on record"
+        );
+        tokio::time::sleep(Duration::from_hours(24)).await;
+        assert_refuses_all_but_abort(stage, NEED).await;
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!((view.state, view.attempt), (RunState::Backoff, 1));
+    });
+    // A server that knows the need.
+    need(&lives, &restarting().spec.recorded());
+    lives.live(async |stage| {
+        let view = seen(stage, |view| view.attempt == 2).await;
+        assert_eq!(view.pinned, None);
+        let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
+        let reason = ended.outcome.unwrap().reason;
+        assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
+    });
+}
+
+#[tokio::test]
+async fn critical_message_pins_its_run() {
+    let stage = Stage::set(Nature::default()).await;
+    let spawned = stage.supervisor.spawn(call(Some(run_id()))).await;
+    spawned.unwrap();
+    let (run, by) = (run_id(), NEED.to_owned());
+    stage.send_event(KeeperEvent::Pinned { run, by });
+    seen(&stage, |view| view.pinned.is_some()).await;
+    assert_refuses_all_but_abort(&stage, NEED).await;
+    stage.exits(run_id(), 0);
+    let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+    assert_eq!(waited.unwrap().run.state, RunState::Succeeded);
+}
