@@ -22,6 +22,8 @@ const APP: &str = "later";
 const NOTE: &str = "until tomorrow";
 /// Number of `ON_MAX_PAUSE_STAY`.
 const STAY: i32 = 9001;
+/// What a run with that value needs, by the name of the next version.
+const NEED: &str = "pause_stay";
 /// Code with which a run that has a note ends for the reason of the next version.
 const NOTED: &str = "42";
 
@@ -64,6 +66,15 @@ struct Run {
     spec: Option<Spec>,
     #[prost(message, optional, tag = "11")]
     end_reason: Option<EndReason>,
+    #[prost(message, optional, tag = "40")]
+    pinned: Option<Pinned>,
+}
+
+/// `PinnedRun`.
+#[derive(Clone, PartialEq, Message)]
+struct Pinned {
+    #[prost(string, tag = "1")]
+    by: String,
 }
 
 /// Of `EndReason`.
@@ -164,10 +175,14 @@ impl Later {
                 said.parse().ok().filter(|now| *now > member.lines)
             })
             .await;
+            let run = get(kennel, id).await;
+            let is_pinned = member.has_value && serves == Version::Former;
+            let pinned = run.pinned.map(|pinned| pinned.by);
+            assert_eq!(pinned, is_pinned.then(|| NEED.to_owned()), "{id}");
             if serves == Version::Former {
                 continue;
             }
-            let spec = get(kennel, id).await.spec.expect("a spec");
+            let spec = run.spec.expect("a spec");
             assert_eq!(spec.note, NOTE);
             let value = spec.pause.map_or(0, |pause| pause.on_max_pause);
             assert_eq!(value == STAY, member.has_value);
