@@ -66,3 +66,9 @@ pub fn pattern(len: usize) -> Vec<u8> {
 pub fn new_run_id() -> String {
     ulid::Ulid::generate().to_string()
 }
+
+/// Returns a key for a run, as if made at this time.
+#[must_use]
+pub fn run_id_of(time: std::time::SystemTime) -> String {
+    ulid::Ulid::from_datetime(time).to_string()
+}

@@ -1,12 +1,12 @@
 //! Clients of all nodes: workers that start and end runs, observers, and a reader of all events.
 
-use super::{Chance, Doors, Plan, check::Ledger};
+use super::{Chance, Doors, Plan, Turns, check::Ledger};
 use crate::{
     Client, PATIENCE, SpecExt,
     client::Heard,
     complaint,
     crowd::{Crowd, LONG, labelled, try_open},
-    eventually, eventually_async, naughty, new_run_id,
+    eventually, eventually_async, naughty, new_run_id, run_id_of,
 };
 use kennel_client::Repeats;
 use kennel_proto::pb::{self, AbortWait, RunFilter, RunKind, RunState};
@@ -17,7 +17,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::{Code, Status};
@@ -28,6 +28,8 @@ const APP: &str = "fleet";
 const ANSWER_MAX: Duration = Duration::from_secs(6);
 /// Time after which a call without an answer is repeated, at whichever node.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// More than any clock is set back.
+const SET_MAX: Duration = Duration::from_hours(2);
 /// Longest time until a call is answered, whatever comes.
 const ANSWERED_MAX: Duration = Duration::from_mins(2);
 /// Life of a command that ends upon a request.
@@ -192,6 +194,14 @@ impl Shared {
         None
     }
 
+    /// Returns a key for a run. No node takes one that is much ahead of its clock.
+    fn new_run_id(&self) -> String {
+        match self.plan.turns {
+            Turns::VersionsAndClocks => run_id_of(SystemTime::now() - SET_MAX),
+            Turns::Faults | Turns::Versions => new_run_id(),
+        }
+    }
+
     async fn work(self) {
         loop {
             let number = self.begun.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +210,7 @@ impl Shared {
                 return;
             }
             let mut chance = Chance::new(self.plan.seed + number as u64 * 7919);
-            let run = new_run_id();
+            let run = self.new_run_id();
             match number % 12 {
                 0 => self.fence_then_spawn(&run, &mut chance).await,
                 1..=4 => self.let_end(&run, &mut chance).await,
