@@ -6,15 +6,18 @@ use crate::{
     reader::Reader,
 };
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, SHUTDOWN_LIMIT, eventually_async, load::Load, must,
-    programs, shell::run_to_end, shell::text,
+    Kennel, Options, PATIENCE, Postgres, SHUTDOWN_LIMIT, eventually, eventually_async, load::Load,
+    must, programs, shell::run_to_end, shell::text,
 };
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Clients that spawn one short run after the other.
 const WORKERS: usize = 2;
 /// Short runs between two events.
 const SHORT_RUNS: usize = 6;
+
+/// More than the time after which a server has served for long enough.
+const PROVED: Duration = Duration::from_secs(5);
 
 /// A version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +120,10 @@ async fn play(store: Option<String>) {
         }
         match event {
             Upgrade(version) => upgrade(&kennel, version).await,
-            KillServer => kennel.replace_server().await,
+            KillServer => {
+                proves_itself(&kennel).await;
+                kennel.replace_server().await;
+            }
             KillService(version) => {
                 if let Some(load) = load.take() {
                     let tally = load.finish(&mut kennel.client().await).await;
@@ -170,6 +176,16 @@ pub(crate) async fn upgrade(kennel: &Kennel, version: Version) {
     let server = kennel.server().expect("it serves");
     let link = std::fs::read_link(format!("/proc/{}/exe", server.pid));
     assert!(must("exe", link).starts_with(kennel.scratch()));
+}
+
+/// Waits until the server has served for long enough: an earlier death is a failure of its upgrade, and undoes it.
+async fn proves_itself(kennel: &Kennel) {
+    let started = must_info(kennel).await.start_time.expect("it has begun");
+    eventually("it has proved itself", PATIENCE, || {
+        let age = SystemTime::now().duration_since(started.try_into().ok()?);
+        (age.ok()? > PROVED).then_some(())
+    })
+    .await;
 }
 
 async fn must_info(kennel: &Kennel) -> kennel_proto::pb::ServerInfo {
