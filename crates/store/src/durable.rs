@@ -201,7 +201,7 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn remove_nodes(&self, which: NodeRemoval) -> Result<bool, StoreError> {
-        let answer = self.writer.write(Write::RemoveNodes(which)).await?;
+        let answer = self.write(Write::RemoveNodes(which)).await?;
         Ok(matches!(answer, Answer::Written(_)))
     }
 

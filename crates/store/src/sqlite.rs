@@ -241,7 +241,7 @@ impl SqliteCommitter {
     ) -> Result<Vec<Answer>, Failure> {
         // One statement is its own transaction: two round trips to the connection's thread are saved.
         if let [write] = batch
-            && !matches!(write, Write::Open(_) | Write::Forget { .. })
+            && !write.has_own_transaction()
         {
             let answer = execute(conn, write, self).await;
             return Ok(vec![answer.map_err(|e| failure(&e))?]);

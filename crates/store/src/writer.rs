@@ -320,6 +320,14 @@ impl Write {
         }
     }
 
+    /// Whether it has several statements, and is always alone in its transaction.
+    pub(crate) fn has_own_transaction(&self) -> bool {
+        matches!(
+            self,
+            Self::Open(_) | Self::Forget { .. } | Self::RemoveNodes(_)
+        )
+    }
+
     /// Returns the size in bytes of the parts that a caller chooses.
     fn size(&self) -> usize {
         match self {

@@ -4,7 +4,8 @@
 mod suite;
 
 use kennel_store::{
-    Contract, Inserted, Migration, OpenError, StoreError, StoreUrl, migrate, open, open_with,
+    Contract, Inserted, Migration, NodeRemoval, OpenError, StoreError, StoreUrl, migrate, open,
+    open_with,
 };
 use std::{
     fs,
@@ -46,6 +47,30 @@ async fn written_rows_survive_a_reopen() {
     assert_eq!(second.open_node(&opening(NODE, EPOCH)).await.unwrap(), 2);
     assert!(second.get(new_run(1).run).await.unwrap().is_some());
     second.finish().await;
+}
+
+/// As where the process is killed between two of its statements.
+#[tokio::test]
+async fn removal_of_a_node_is_one_transaction() {
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", dir.path().join("kennel.db").display());
+    let store = store(&url).await;
+    let opening = opening(NODE, EPOCH);
+    store.open_node(&opening).await.unwrap();
+    store.give_up(opening.node, 1).await.unwrap();
+    let mut raw = Raw::to(&url).await;
+    raw.execute(
+        "CREATE TRIGGER refusal BEFORE DELETE ON nodes BEGIN SELECT RAISE(ABORT, 'refused'); END",
+    )
+    .await
+    .unwrap();
+
+    let removed = store.remove_nodes(NodeRemoval::Node(opening.node)).await;
+
+    removed.unwrap_err();
+    let keepers = raw.texts("SELECT node FROM keeper_epochs").await;
+    assert_eq!(keepers.len(), 1, "the keepers of the node are there, too");
+    store.finish().await;
 }
 
 #[tokio::test]
