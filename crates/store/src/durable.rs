@@ -211,7 +211,7 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn newest_age(&self) -> Result<Age, StoreError> {
-        let sql = Sql::new(updates::NEWEST);
+        let sql = Sql::new(updates::newest_age!());
         let newest = self.read(sql, |row| row.column("newest").map(Age)).await?;
         Ok(newest.into_iter().next().unwrap_or_default())
     }

@@ -14,7 +14,7 @@ use crate::{
     sql::Sql,
     updates::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, MENDING_WHERE, RESTING_SET, RESTING_WHERE,
-        mending_set, newest_output,
+        age_before, mending_set, newest_age, newest_output,
     },
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -189,16 +189,16 @@ fn statements() -> Statements {
         };
         let values: Vec<String> = COLUMNS.iter().map(value).collect();
         format!(
-                "INSERT INTO runs ({names}) SELECT {} FROM (SELECT {row}) AS w WHERE EXISTS (SELECT 1 FROM nodes n \
-                 WHERE n.node = w.node AND n.generation = w.generation) ON CONFLICT (run_id) DO {action}",
-                values.join(", "),
-            )
-            .into()
+            "INSERT INTO runs ({names}) SELECT {} FROM (SELECT {row}) AS w WHERE EXISTS (SELECT 1 FROM nodes n \
+             WHERE n.node = w.node AND n.generation = w.generation) ON CONFLICT (run_id) DO {action}",
+            values.join(", "),
+        )
+        .into()
     };
     let over = |set: &str, which: &str| {
         format!(
             "UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which} AND EXISTS \
-                 (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)"
+             (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)"
         )
         .into()
     };
@@ -208,7 +208,7 @@ fn statements() -> Statements {
     Statements {
         insert: insert(AGE, "NOTHING"),
         close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
-        mend: insert(AGE_BEFORE, &update(&mending_set(), MENDING_WHERE)),
+        mend: insert(age_before!("1"), &update(&mending_set(), MENDING_WHERE)),
         rest: over(RESTING_SET, RESTING_WHERE),
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_sqlite().into(),
@@ -291,10 +291,7 @@ impl Committer for SqliteCommitter {
 }
 
 /// The age of a row that is inserted; `w` is the row.
-const AGE: &str = "MAX(w.age, 1 + (SELECT COALESCE(MAX(age), 0) FROM runs))";
-/// That of a row that an earlier life of the database had: as it was there, where no other row has it.
-const AGE_BEFORE: &str = "CASE WHEN w.age > 0 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.age = w.age) THEN w.age \
-    ELSE 1 + (SELECT COALESCE(MAX(age), 0) FROM runs) END";
+const AGE: &str = concat!("MAX(w.age, 1 + (", newest_age!(), "))");
 
 /// Condition on a run's row: `?2` is the present generation of its node.
 macro_rules! is_present {

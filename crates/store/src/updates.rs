@@ -3,7 +3,27 @@
 use crate::record::{COLUMNS, Part};
 
 /// Query for the age of the newest run.
-pub(crate) const NEWEST: &str = "SELECT COALESCE(MAX(age), 0) AS newest FROM runs";
+macro_rules! newest_age {
+    () => {
+        "SELECT COALESCE(MAX(age), 0) AS newest FROM runs"
+    };
+}
+pub(crate) use newest_age;
+
+/// The age of a row that an earlier life of the database had: as it was there, where no other row has it, else this much
+/// above the newest. `w` is the row.
+macro_rules! age_before {
+    ($above:literal) => {
+        concat!(
+            "CASE WHEN w.age > 0 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.age = w.age) THEN w.age ELSE ",
+            $above,
+            " + (",
+            newest_age!(),
+            ") END"
+        )
+    };
+}
+pub(crate) use age_before;
 
 /// Query for the newest end of node `$node` that has output: its index is read at its end.
 macro_rules! newest_output {

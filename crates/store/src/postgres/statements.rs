@@ -5,7 +5,7 @@ use crate::{
     record::{COLUMNS, Column, Statements, column_list},
     updates::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, MENDING_WHERE, RESTING_SET, RESTING_WHERE,
-        mending_set, newest_output,
+        age_before, mending_set, newest_age, newest_output,
     },
 };
 
@@ -71,10 +71,7 @@ pub(super) const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2:
 
 /// The age of a row that is inserted. `w` is the row, with its number in the batch and the age that it exceeds: each row
 /// of a batch has an age of its own.
-const AGE: &str = "GREATEST(w.age_min, w.n + (SELECT COALESCE(MAX(age), 0) FROM runs))";
-/// That of a row that an earlier life of the database had: as it was there, where no other row has it.
-const AGE_BEFORE: &str = "CASE WHEN w.age > 0 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.age = w.age) THEN w.age \
-    ELSE w.n + (SELECT COALESCE(MAX(age), 0) FROM runs) END";
+const AGE: &str = concat!("GREATEST(w.age_min, w.n + (", newest_age!(), "))");
 /// As [`AGE`], among the ends of the node that have output.
 const OUTPUT_AGE: &str = concat!(
     "CASE WHEN w.output_age IS NOT NULL THEN GREATEST(w.output_age_min, w.n + ",
@@ -138,6 +135,6 @@ pub(super) fn build() -> Statements {
         put_consumer: consumer::put_postgres().into(),
         insert: insert(AGE, "NOTHING RETURNING run_id, age"),
         close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
-        mend: insert(AGE_BEFORE, &update(&mending_set(), MENDING_WHERE)),
+        mend: insert(age_before!("w.n"), &update(&mending_set(), MENDING_WHERE)),
     }
 }
