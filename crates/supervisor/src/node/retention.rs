@@ -215,13 +215,10 @@ async fn retained(
             let owner = owners
                 .entry(row.owner)
                 .or_insert_with_key(|o| o.as_str().into());
-            let (now, ended) = (clock::now(), row.ended);
-            let age = shared.clock.between(ended, now);
             Retained {
                 run: row.run,
                 owner: Arc::clone(owner),
-                // On the clock as it is set at present, as far as its settings are known: they make no output older.
-                ended: if age.is_zero() { ended } else { now.minus(age) },
+                ended: row.ended,
                 bytes: 0,
             }
         }));
@@ -230,6 +227,14 @@ async fn retained(
         }
     }
     retained.extend(sweep.unlisted.iter().cloned());
+    let now = clock::now();
+    for one in &mut retained {
+        // On the clock as it is set at present, as far as its settings are known: they make no output older.
+        let age = shared.clock.between(one.ended, now);
+        if !age.is_zero() {
+            one.ended = now.minus(age);
+        }
+    }
     let there: HashSet<RunId> = retained.iter().map(|one| one.run).collect();
     sweep.left.retain(|run| there.contains(run));
     if shared.config.retention.node_bytes.is_none() {
