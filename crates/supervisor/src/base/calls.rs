@@ -142,6 +142,14 @@ pub struct Pinned {
     pub since: Timestamp,
 }
 
+impl Pinned {
+    /// Returns the refusal of a call for this run.
+    pub(crate) fn refusal(&self, run: RunId, state: RunState) -> CallError {
+        let by = self.by.clone();
+        CallError::Pinned { run, by, state }
+    }
+}
+
 impl RunView {
     /// The policy of the run: what is done with it, and how it is ended.
     #[must_use]
@@ -160,14 +168,8 @@ impl RunView {
 
     /// Refuses a call for a pinned run.
     pub(crate) fn refuse_pinned(&self) -> Result<(), CallError> {
-        let Some(Pinned { by, .. }) = &self.pinned else {
-            return Ok(());
-        };
-        Err(CallError::Pinned {
-            run: self.run,
-            by: by.clone(),
-            state: self.state,
-        })
+        let refusal = |pinned: &Pinned| pinned.refusal(self.run, self.state);
+        self.pinned.as_ref().map(refusal).map_or(Ok(()), Err)
     }
 }
 

@@ -167,8 +167,11 @@ impl NodeStore {
     pub(crate) async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
         // Also in a store that has gone back: no position of a reader is above a run that follows it.
         let age = Age(self.newest().0 + 1).max(new.age);
-        let new = &NewRun { age, ..new.clone() };
-        let work = async |generation| self.store.insert(&stamped(new, generation)).await;
+        let work = async |generation| {
+            let mut new = stamped(new, generation);
+            new.age = age;
+            self.store.insert(&new).await
+        };
         let (generation, inserted) = self.write("insert", new.run, work).await?;
         match &inserted {
             Inserted::New(age) => {

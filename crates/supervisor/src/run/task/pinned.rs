@@ -3,10 +3,7 @@
 
 use super::RunTask;
 use crate::{
-    base::{
-        calls::{CallError, Pinned},
-        clock,
-    },
+    base::{calls::Pinned, clock},
     registry::Order,
 };
 
@@ -30,14 +27,10 @@ impl RunTask {
 
     /// Refuses an order that a pinned run does not take.
     pub(super) fn unless_pinned(&mut self, order: Order) -> Option<Order> {
-        let Some(Pinned { by, .. }) = &self.pinned else {
+        let Some(pinned) = &self.pinned else {
             return Some(order);
         };
-        let refused = CallError::Pinned {
-            run: self.run,
-            by: by.clone(),
-            state: self.state(),
-        };
+        let refused = pinned.refusal(self.run, self.state());
         // A caller that is gone needs no answer.
         match order {
             order @ (Order::Stop(..) | Order::InputAccepted | Order::Warn(_) | Order::Pin(_)) => {
