@@ -21,6 +21,7 @@ pub mod rundir;
 pub mod saved_output;
 mod server_socket;
 mod shim;
+mod skipped;
 #[cfg(test)]
 mod sleeper;
 pub mod spare_dirs;

@@ -4,9 +4,12 @@ use super::{
     ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperEvents, KeeperHello,
     KeeperReport, SkippedBy, liveness::Liveness,
 };
-use crate::wire::{
-    self, Answer, Decoded, Head, ToKeeper, ToServer,
-    versions::{self, Versions, WIRE},
+use crate::{
+    skipped::SkippedNames,
+    wire::{
+        self, Answer, Decoded, Head, ToKeeper, ToServer,
+        versions::{self, Versions, WIRE},
+    },
 };
 use kennel_lifecycle::{RunId, StartFailure, StartStage};
 use kennel_linux::spawn::ChildImage;
@@ -16,7 +19,7 @@ use kennel_linux::{
     spawn::failure,
 };
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{HashMap, VecDeque},
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
@@ -38,9 +41,6 @@ const QUEUED_MAX: usize = 65_536;
 /// Most events queued for the server, far more than all runs of a node can report at their ends. A server that is
 /// further behind treats the link as lost; the keeper reports all of it again to the next one.
 const EVENTS_QUEUED_MAX: usize = 262_144;
-
-/// Most names of a later version that are reported.
-const SKIPPED_MAX: usize = 64;
 
 /// Most sockets that wait to replace one: a check makes one in some seconds.
 const REBOUND_QUEUED_MAX: usize = 16;
@@ -87,7 +87,7 @@ pub(super) struct State {
     /// Runs whose shims were late, until they are taken.
     pub(super) held: HashMap<RunId, HeldRun>,
     /// Names that this server does not know, each reported once.
-    skipped: BTreeSet<String>,
+    skipped: SkippedNames,
     /// Those that are still to be reported.
     skipped_now: Vec<KeeperEvent>,
 }
@@ -232,11 +232,8 @@ impl Link {
     }
 
     fn is_unknown(&self, message: &ToKeeper) -> bool {
-        let missing = self.missing.get().filter(|missing| !missing.is_empty());
-        missing.is_some_and(|missing| {
-            let kind = versions::kind_of(message);
-            missing.iter().any(|name| kind.as_deref() == Some(name))
-        })
+        let missing = self.missing.get();
+        missing.is_some_and(|missing| versions::unknown_kind(missing, message).is_some())
     }
 
     pub(super) fn send(&self, head: Head, message: &ToKeeper, fds: Vec<OwnedFd>) {
@@ -396,12 +393,8 @@ impl Link {
     /// Notes what this server has passed over, to be reported once.
     fn skip(&self, name: &str) {
         let mut state = self.state();
-        if state.skipped.len() < SKIPPED_MAX && state.skipped.insert(name.to_owned()) {
-            let (reader, name) = (SkippedBy::Server, name.to_owned());
-            state
-                .skipped_now
-                .push(KeeperEvent::Skipped { reader, name });
-        }
+        let report = state.skipped.report(SkippedBy::Server, name);
+        state.skipped_now.extend(report);
     }
 
     /// Receives the next message; `None` when the keeper is gone.

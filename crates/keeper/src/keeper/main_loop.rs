@@ -36,6 +36,7 @@ use crate::{
     exit_record,
     exit_slots::ExitSlots,
     rundir,
+    skipped::SkippedNames,
     values::{KeeperEvent, SkippedBy},
     wire::{self, Answer, Decoded, Head, ToServer},
 };
@@ -156,7 +157,7 @@ pub(super) struct Keeper {
     leftovers: Leftovers,
     stray: Stray,
     /// Names that were reported to the present server as not known.
-    skipped: BTreeSet<(SkippedBy, String)>,
+    skipped: SkippedNames,
     /// Whether the loop waits for the server to read.
     server_is_behind: bool,
     ending: Ending,
@@ -227,7 +228,7 @@ impl Keeper {
             markers: Markers::default(),
             leftovers: Leftovers::default(),
             stray: Stray::default(),
-            skipped: BTreeSet::new(),
+            skipped: SkippedNames::default(),
             server_is_behind: false,
             ending: Ending {
                 timeout: parts.shutdown_timeout,

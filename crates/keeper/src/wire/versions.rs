@@ -52,10 +52,14 @@ impl Versions {
     }
 }
 
-/// Returns the name of a message's kind.
-pub(crate) fn kind_of<T: Message>(message: &T) -> Option<String> {
+/// Returns the name of a message's kind, if it is one of those that the other side does not know.
+pub(crate) fn unknown_kind<T: Message>(missing: &[&str], message: &T) -> Option<String> {
+    if missing.is_empty() {
+        return None;
+    }
     let value = serde_json::to_value(message).ok()?;
-    value.as_object()?.keys().next().cloned()
+    let kind = value.as_object()?.keys().next()?;
+    missing.contains(&kind.as_str()).then(|| kind.clone())
 }
 
 /// Returns the names of all values of an enum.

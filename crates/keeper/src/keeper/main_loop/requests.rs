@@ -2,29 +2,29 @@
 
 use super::{Keeper, Run};
 use crate::{
-    values::{KeeperEvent, Recorded, SignalResult, SkippedBy},
+    values::{Recorded, SignalResult, SkippedBy},
     wire::{Answer, Head, ToKeeper, ToServer},
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::{clock, crash_point};
 use std::os::fd::OwnedFd;
 
-/// Most names of a later version that are reported to one server.
-const SKIPPED_MAX: usize = 64;
-
 impl Keeper {
     /// Reports what a message was passed over for, once to each server.
     pub(super) fn report_skipped(&mut self, reader: SkippedBy, name: &str) {
-        let is_listed = self.skipped.len() < SKIPPED_MAX;
-        if is_listed && self.skipped.insert((reader, name.to_owned())) {
-            let name = name.to_owned();
-            self.send_event(KeeperEvent::Skipped { reader, name });
+        if let Some(report) = self.skipped.report(reader, name) {
+            self.send_event(report);
         }
     }
 
     /// Does what a message says. `None`: it lacks its number or its run.
     pub(super) fn obey(&mut self, head: Head, message: ToKeeper, fds: Vec<OwnedFd>) -> Option<()> {
         let Head { seq, run } = head;
+        let recorded = |run, identity, run_dir| Recorded {
+            run,
+            identity,
+            run_dir,
+        };
         match message {
             ToKeeper::Prepare(request) => self.prepare(seq?, run?, *request, fds),
             ToKeeper::Ready(_) => self.server_is_ready(),
@@ -72,25 +72,14 @@ impl Keeper {
                 directories,
             } => self.begin_reaping(seq?, &plan, victims, directories),
             ToKeeper::Observe { identity, run_dir } => {
-                let run = run?;
-                let recorded = Recorded {
-                    run,
-                    identity,
-                    run_dir,
-                };
-                self.observe(seq?, recorded);
+                self.observe(seq?, recorded(run?, identity, run_dir));
             }
             ToKeeper::EndOrphan {
                 identity,
                 run_dir,
                 plan,
             } => {
-                let run = run?;
-                let recorded = Recorded {
-                    run,
-                    identity,
-                    run_dir,
-                };
+                let recorded = recorded(run?, identity, run_dir);
                 self.end_orphan(seq?, recorded, &plan, clock::boot_ms());
             }
             ToKeeper::KeeperSeen { keeper, host } => self.look_for_keeper(seq?, &keeper, &host),

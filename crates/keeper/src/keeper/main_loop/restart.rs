@@ -6,6 +6,7 @@
 use super::{Keeper, LISTENING_CHECK_MS, SERVER, ending::millis, orphan_clock::OrphanClock};
 use crate::{
     keeper::{run::Run, server::Server, serving::Serving as ServingLock},
+    skipped::SkippedNames,
     values::{FormerServer, KeeperHello},
     wire::{Head, ToServer},
 };
@@ -270,7 +271,7 @@ impl Keeper {
             Some((Head::of_run(run.id), message, outputs))
         });
         let held: Vec<_> = held.collect();
-        self.skipped.clear();
+        self.skipped = SkippedNames::default();
         let hello = ToServer::Hello {
             held: u32::try_from(held.len()).unwrap_or(u32::MAX),
             hello: Box::new(KeeperHello {

@@ -43,9 +43,7 @@ impl Shim {
     /// Sends a message. A shim that cannot be notified is gone or will be: its end of file comes next. Returns the name
     /// of the kind if the shim does not know it.
     pub(super) fn send(&self, message: &ToShim) -> Option<String> {
-        let kind = (!self.missing.is_empty()).then(|| versions::kind_of(message));
-        let missing = |kind: &String| self.missing.iter().any(|name| name == kind);
-        let unknown = kind.flatten().filter(missing);
+        let unknown = versions::unknown_kind(&self.missing, message);
         if unknown.is_none() {
             let _ = wire::send(&self.socket, Head::NONE, message, &[]);
         }
