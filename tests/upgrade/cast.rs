@@ -57,7 +57,7 @@ enum Role {
     Listens,
     /// Echoes what is typed at its terminal.
     HasTerminal,
-    /// Calls the server with the token of its run, whenever it is told to.
+    /// Calls the server with the token of its run, whenever it is asked to.
     Calls,
 }
 
@@ -395,7 +395,7 @@ impl Cast {
                 Role::Stubborn => assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{what}"),
                 _ => assert!(run.signal().is_some() || run.code().is_some(), "{what}"),
             }
-            self.heard_whole(&mut client, &member.id, &run).await;
+            self.hear_whole_output(&mut client, &member.id, &run).await;
         }
     }
 
@@ -544,7 +544,7 @@ impl Cast {
             Ended::Signal(name) => assert_eq!(run.signal().as_deref(), Some(name), "{what}"),
         }
         assert!(run.tree_is_empty(), "{what}");
-        let heard = self.heard_whole(client, id, &run).await;
+        let heard = self.hear_whole_output(client, id, &run).await;
         match member.role {
             Role::Listens => {
                 let mut wanted = String::new();
@@ -565,7 +565,7 @@ impl Cast {
     }
 
     /// Compares the lines that are kept with those that the run has printed.
-    async fn heard_whole(&mut self, client: &mut Client, id: &str, run: &pb::Run) -> Heard {
+    async fn hear_whole_output(&mut self, client: &mut Client, id: &str, run: &pb::Run) -> Heard {
         self.over.push(id.to_owned());
         let heard = must("stream", client.hear_all(id, 0).await);
         let gaps = heard.events.iter();

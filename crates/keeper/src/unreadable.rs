@@ -210,7 +210,7 @@ mod tests {
 
         let mut known = BTreeSet::new();
         let kept = sweep(data.path(), &mut known);
-        assert_eq!(sweep(data.path(), &mut known), [], "each is told once");
+        assert_eq!(sweep(data.path(), &mut known), [], "each is reported once");
         assert_eq!((kept.len(), count(data.path())), (2, 2));
         let one = kept.iter().find(|one| one.bytes == 300).expect("the first");
         let mode = fs::metadata(&one.path)

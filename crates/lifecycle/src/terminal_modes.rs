@@ -47,8 +47,8 @@ pub fn modes_at_first() -> String {
 }
 
 /// Returns the sequence that undoes what a command has set in a terminal, on which another program continues: the
-/// alternate screen, the modes, margins and letters, and what it was asked to remember. The cursor stays where it is. DECRC puts the cursor back and with it
-/// origin mode, which DECSTR then ends.
+/// alternate screen, the modes, margins and letters, and what [`REMEMBER_TERMINAL`] has the terminal remember. The
+/// cursor stays where it is. DECRC puts the cursor back and with it origin mode, which DECSTR then ends.
 #[must_use]
 pub fn put_terminal_back() -> String {
     format!(

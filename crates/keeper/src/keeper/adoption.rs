@@ -118,14 +118,14 @@ impl AwaitedShim {
                     ..
                 }
                 | Decoded::Later { .. },
-            ) => self.left_alone(),
+            ) => self.leave_to_itself(),
             Ok(_) | Err(_) => Heard::Nothing,
         }
     }
 
     /// Leaves the run to its shim, with which this keeper has no level in common: the shim sees the end of the socket,
     /// and continues as without a keeper. Its exit is awaited.
-    fn left_alone(self) -> Heard {
+    fn leave_to_itself(self) -> Heard {
         match self.process.as_fd().try_clone_to_owned() {
             Ok(socket) => Heard::OtherLevel(Self { socket, ..self }),
             Err(_) => Heard::Nothing,
@@ -201,7 +201,7 @@ pub(super) fn collect(
         .into_iter()
         .filter_map(|run| sockets.connect(run));
     let mut waiting: Vec<AwaitedShim> = connected.collect();
-    let (mut found, mut left_alone) = (Vec::new(), Vec::new());
+    let (mut found, mut of_other_levels) = (Vec::new(), Vec::new());
     let mut give_up = Instant::now() + ANSWERS_WAIT;
     while !waiting.is_empty() {
         let left = give_up.saturating_duration_since(Instant::now());
@@ -214,14 +214,14 @@ pub(super) fn collect(
         for awaited in here {
             match awaited.hear(data_dir, host) {
                 Heard::Adoptable(adoptable) => found.push(*adoptable),
-                Heard::OtherLevel(awaited) => left_alone.push(awaited),
+                Heard::OtherLevel(awaited) => of_other_levels.push(awaited),
                 Heard::Nothing => {}
             }
         }
         // On a busy host many answers come: each extends the wait for the next.
         give_up = Instant::now() + ANSWERS_WAIT;
     }
-    waiting.extend(left_alone);
+    waiting.extend(of_other_levels);
     (found, waiting)
 }
 

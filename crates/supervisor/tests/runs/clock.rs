@@ -41,7 +41,7 @@ fn over_settings(
 }
 
 /// The clock of the test runs ahead by the whole limit, less the time that the host has taken so far.
-fn assert_limit_was_whole(took: &[Duration]) {
+fn assert_limit_took_its_time(took: &[Duration]) {
     let whole = LIMIT / 2..LIMIT + Duration::from_secs(5);
     assert!(took.iter().all(|took| whole.contains(took)), "{took:?}");
 }
@@ -73,7 +73,7 @@ fn next_attempt_waits_as_long_as_its_policy() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    assert_limit_was_whole(&over_settings(crashing, &begin, &async |stage| {
+    assert_limit_took_its_time(&over_settings(crashing, &begin, &async |stage| {
         while wait_state(stage).await != RunState::Running {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -91,7 +91,7 @@ fn silence_is_counted_without_settings_of_the_clock() {
         call.spec.policy.timeouts.inactivity = Some(LIMIT);
         spawn(stage, call).await;
     };
-    assert_limit_was_whole(&over_settings(Nature::default, &begin, &async |stage| {
+    assert_limit_took_its_time(&over_settings(Nature::default, &begin, &async |stage| {
         wait(stage, Condition::Ended).await;
     }));
 }
@@ -108,7 +108,7 @@ fn drain_has_its_deadline_despite_settings() {
         };
         stage.supervisor.drain(drain).await.unwrap();
     };
-    assert_limit_was_whole(&over_settings(Nature::default, &begin, &async |stage| {
+    assert_limit_took_its_time(&over_settings(Nature::default, &begin, &async |stage| {
         wait(stage, Condition::Ended).await;
     }));
 }

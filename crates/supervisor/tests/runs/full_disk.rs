@@ -54,7 +54,7 @@ fn run_ended_on_full_disk_is_recorded_later() {
 }
 
 #[tokio::test]
-async fn drain_on_full_disk_can_be_tried_again() {
+async fn refused_drain_on_full_disk_can_be_repeated() {
     // Before any thread is made that writes.
     take_refusals_as_errors();
     let stage = Stage::set(Nature::default()).await;

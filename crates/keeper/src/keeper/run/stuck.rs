@@ -60,12 +60,12 @@ impl Run {
             if killing.step(tree)
                 && let Some(killed) = self.killing.take()
             {
-                return self.killed_again(killed.stuck, now);
+                return self.judge_survivors(killed.stuck, now);
             }
         }
     }
 
-    fn killed_again(&mut self, stuck: Stuck, now: u64) {
+    fn judge_survivors(&mut self, stuck: Stuck, now: u64) {
         let killed_at = self.killed_at.unwrap_or(now);
         if now < killed_at + STUCK_AFTER_MS {
             return;
