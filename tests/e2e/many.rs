@@ -371,10 +371,11 @@ async fn logs_of_many_runs_name_each_lines_run() {
         must("wait", client.ended(&run.run_id).await);
         wanted.push(run.run_id);
     }
-    must(
+    let other = must(
         "spawn",
         client.spawn(sh("echo other").label("app", "y")).await,
     );
+    must("wait", client.ended(&other.run_id).await);
     let logs = run_to_end(kennel.cli(&["logs", "-l", "app=x"]), PATIENCE).await;
     let [one, two] = &wanted[..] else {
         panic!("two runs");

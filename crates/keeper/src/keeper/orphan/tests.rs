@@ -132,11 +132,14 @@ fn only_a_sleeping_shim_counts_as_hung() {
     let host = identity::host().expect("this host");
     let sessions = Sessions::look_up();
     let busy = Sleeper::of(Command::new("sh").args(["-c", "while :; do :; done"]));
-    let at_work = |shim: &Sleeper| procfs::stat(shim.pid()).is_ok_and(|shim| shim.state == b'R');
-    while !at_work(&busy) {
-        std::thread::yield_now();
+    // A process that has just begun is not asleep yet.
+    let idle = Sleeper::new();
+    for (shim, state) in [(&busy, b'R'), (&idle, b'S')] {
+        while !procfs::stat(shim.pid()).is_ok_and(|shim| shim.state == state) {
+            std::thread::yield_now();
+        }
     }
-    for (shim, ends) in [(Sleeper::new(), true), (busy, false)] {
+    for (shim, ends) in [(idle, true), (busy, false)] {
         let mut recorded = recorded(None);
         recorded.identity.shim = shim.identity();
         let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
