@@ -25,7 +25,7 @@ use kennel_lifecycle::RunId;
 use kennel_proto::access;
 use kennel_supervisor::{CallError, Descent, LoggedRequest, RunView, Supervisor};
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Extensions, Status};
 
 /// Services outside of this contract: health and reflection.
 const STANDARD_SERVICES: &str = "/grpc.";
@@ -315,23 +315,23 @@ pub(crate) fn may_consume(caller: &Caller) -> Result<(), Status> {
 }
 
 /// Returns the caller of an admitted request.
-pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Caller, Status> {
-    let caller = request.extensions().get::<Caller>();
+pub(crate) fn caller(extensions: &Extensions) -> Result<&Caller, Status> {
+    let caller = extensions.get::<Caller>();
     caller.ok_or_else(|| status::internal("a request without a caller"))
 }
 
 /// Returns a request of this caller for the audit log, with the node or proxy that has passed it on.
-pub(crate) fn logged(caller: Option<&Caller>, rpc: &str, code: Code) -> LoggedRequest {
+pub(crate) fn logged(caller: &Caller, rpc: &str, code: Code) -> LoggedRequest {
     let request = LoggedRequest {
         rpc: rpc.to_owned(),
-        by: caller.map_or_else(String::new, |caller| caller.principal.clone()),
-        pid: caller.and_then(|caller| caller.pid),
-        credential: caller.map_or_else(String::new, |caller| caller.credential.clone()),
+        by: caller.principal.clone(),
+        pid: caller.pid,
+        credential: caller.credential.clone(),
         code: status::code_name(code).to_owned(),
         calls: 1,
         ..LoggedRequest::default()
     };
-    match caller.and_then(|caller| caller.via.clone()) {
+    match caller.via.clone() {
         Some(via) => request.with("via", via),
         None => request,
     }
@@ -369,11 +369,6 @@ impl Scope {
             Self::Owner(owner) | Self::Run { owner, .. } => Some(owner),
         }
     }
-}
-
-/// Whose runs the caller of a request may see.
-pub(crate) fn scope<T>(request: &Request<T>) -> Result<Scope, Status> {
-    Ok(Scope::of(caller(request)?))
 }
 
 /// Whether a run is there and not among those that the caller may see. An absent run is an error.
@@ -439,11 +434,6 @@ pub(crate) async fn in_scope(
         Ok(true) => Err(status::of(&CallError::RunNotFound(run))),
         Err(error) => Err(status::of(&error)),
     }
-}
-
-/// Returns the principal of an admitted request.
-pub(crate) fn principal<T>(request: &Request<T>) -> Result<String, Status> {
-    Ok(caller(request)?.principal.clone())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Enum values shared by requests, answers and errors, in the contract's form.
 
 use crate::pb;
-use kennel_lifecycle::{Containment, InputClosed};
+use kennel_lifecycle::{Containment, InputClosed, Violation};
 use kennel_supervisor::InputEnd;
 
 /// Makes the function from an enum to the contract's, and if it is named, the one back, where no value is unspecified.
@@ -44,4 +44,25 @@ pub(crate) fn input_end(end: InputEnd) -> pb::InputEnd {
         InputEnd::Closed(InputClosed::Stop) => pb::InputEnd::Stop,
         InputEnd::Spec => pb::InputEnd::Spec,
     }
+}
+
+/// Returns the value with this number. A number that this version has no value for is a violation, and unspecified.
+pub(crate) fn known<E: TryFrom<i32> + Default>(
+    field: &str,
+    number: i32,
+    name: &str,
+    found: &mut Vec<Violation>,
+) -> E {
+    E::try_from(number).unwrap_or_else(|_| {
+        found.push(unknown_number(field, number, name));
+        E::default()
+    })
+}
+
+/// Makes the violation for a number that this version has no value for.
+pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation {
+    Violation::new(
+        field,
+        format!("{number} is not a {name} that this server knows"),
+    )
 }

@@ -27,11 +27,11 @@ mod run_tokens;
 mod run_waits;
 mod seal;
 mod serve;
-mod service;
 mod shares;
 mod status;
 mod stream;
 mod trace_context;
+mod verbs;
 
 pub use access::{Access, AccessError};
 pub use crowd::Crowd;

@@ -19,8 +19,8 @@ use crate::{
         process_service_server::ProcessServiceServer,
     },
     run_tokens::RunTokens,
-    service::{Admin, Audited, Processes},
     shares::Shares,
+    verbs::Api,
 };
 use kennel_lifecycle::RunId;
 use kennel_supervisor::{ListeningSocket, Serving, Supervisor, telemetry::Telemetry};
@@ -309,16 +309,13 @@ fn routes(
     tasks: &TaskTracker,
     reporter: &HealthReporter,
 ) -> Result<Routes, ServeError> {
-    let processes = Processes::new(
+    let api = Api::new(
         supervisor.clone(),
         config.digest_key.clone(),
         tasks.clone(),
         Arc::clone(links),
         shares.clone(),
     );
-    let processes = Audited::new(processes, supervisor.clone());
-    let admin = Admin::new(supervisor.clone(), tasks.clone());
-    let admin = Audited::new(admin, supervisor.clone());
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(pb::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -328,12 +325,12 @@ fn routes(
     let mut routes = Routes::builder();
     routes
         .add_service(
-            ProcessServiceServer::new(processes)
+            ProcessServiceServer::new(api.clone())
                 .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
                 .max_encoding_message_size(limits::STREAM_MESSAGE_BYTES_MAX),
         )
         .add_service(
-            AdminServiceServer::new(admin)
+            AdminServiceServer::new(api)
                 .max_decoding_message_size(limits::REQUEST_BYTES_MAX)
                 .max_encoding_message_size(limits::RESPONSE_BYTES_MAX),
         )

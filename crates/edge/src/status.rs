@@ -107,6 +107,14 @@ impl Fault {
     }
 }
 
+/// Refuses a request with violations.
+pub(crate) fn no_violations(found: &[Violation]) -> Result<(), Status> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    Err(invalid(found))
+}
+
 /// Returns the status for all violations of a request, as far as they fit; the metadata has the number of all. Must not
 /// be empty.
 pub(crate) fn invalid(violations: &[Violation]) -> Status {

@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 use kennel_supervisor::telemetry::{CallTrace, context};
-use tonic::Request;
+use tonic::{Extensions, metadata::MetadataMap};
 
 /// Longest tracestate that is passed on.
 const TRACESTATE_BYTES_MAX: usize = 512;
@@ -19,9 +19,9 @@ pub(crate) struct TraceContext {
 
 impl TraceContext {
     /// Returns the parent for this request's work: the span of the call, or where there is none, the caller's.
-    pub(crate) fn of<T>(request: &Request<T>) -> Self {
-        let call = request.extensions().get::<CallTrace>();
-        let mut context = Self::of_headers(request.metadata().as_ref());
+    pub(crate) fn of(metadata: &MetadataMap, extensions: &Extensions) -> Self {
+        let call = extensions.get::<CallTrace>();
+        let mut context = Self::of_headers(metadata.as_ref());
         if let Some(call) = call {
             context.traceparent = Some(context::traceparent(&call.context));
         }

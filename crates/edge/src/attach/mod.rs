@@ -71,7 +71,7 @@ impl Attachment {
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
         auth::in_scope(&supervisor, &Scope::of(&caller), open.run).await?;
-        let reported = auth::logged(Some(&caller), "Attach", Code::Ok);
+        let reported = auth::logged(&caller, "Attach", Code::Ok);
         let mut seat = seats.join(open.run, caller.principal, open.read_only);
         if let (Some(size), true) = (open.size, seat.now().you) {
             resize_at_attach(&supervisor, open.run, size).await?;

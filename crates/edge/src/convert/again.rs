@@ -21,11 +21,11 @@ pub(crate) fn spawn(
     let mut found = Vec::new();
     let run = request::optional_run_id(&request.new_run_id, &mut found);
     let (spec, missing) = completed(recorded, request, &mut found);
-    request::no_violations(&found)?;
+    status::no_violations(&found)?;
     if !missing.is_empty() {
         return Err(status::spec_incomplete(ended, &missing));
     }
-    request::no_violations(&spec.violations())?;
+    status::no_violations(&spec.violations())?;
     let call = request::call_of(spec, owner, trace, key);
     Ok(SpawnCall {
         run,

@@ -1,7 +1,6 @@
 //! What processes of a run may call, both ways.
 
-use super::spec::known;
-use crate::pb;
+use crate::{enums::known, pb};
 use kennel_lifecycle::{ApiAccess, Violation};
 
 pub(crate) fn parse(number: i32, found: &mut Vec<Violation>) -> ApiAccess {

@@ -1,11 +1,10 @@
 //! Leak checks and reaps, in the contract's form.
 
-use super::{
-    labels, request,
-    spec::{known, run_named, unknown_number},
-    time,
+use super::{labels, spec::run_named, time};
+use crate::{
+    enums::{known, mapped, unknown_number},
+    pb,
 };
-use crate::{enums::mapped, pb};
 use kennel_lifecycle::{
     ProcessIdentity, RunId, Violation,
     audit::{
@@ -20,7 +19,6 @@ use kennel_supervisor::{
 };
 use prost::Message;
 use std::{collections::BTreeSet, time::Duration};
-use tonic::Status;
 
 /// Most processes, and most empty control groups, that one answer lists.
 const LISTED_MAX: usize = 4096;
@@ -154,31 +152,33 @@ fn unverified(area: Unverified) -> pb::UnverifiedArea {
     }
 }
 
-pub(crate) fn reap(request: &pb::ReapLeaksRequest, by: String) -> Result<ReapCall, Status> {
-    let mut wrong = Vec::new();
-    let execute = match known("mode", request.mode, "ReapMode", &mut wrong) {
+pub(crate) fn reap(
+    request: &pb::ReapLeaksRequest,
+    by: String,
+    wrong: &mut Vec<Violation>,
+) -> ReapCall {
+    let execute = match known("mode", request.mode, "ReapMode", wrong) {
         pb::ReapMode::Execute => true,
         pb::ReapMode::Unspecified | pb::ReapMode::DryRun => false,
     };
-    let older = time::parse_duration("older_than", request.older_than.as_ref(), &mut wrong);
-    let grace = time::parse_duration("grace", request.grace.as_ref(), &mut wrong);
+    let older = time::parse_duration("older_than", request.older_than.as_ref(), wrong);
+    let grace = time::parse_duration("grace", request.grace.as_ref(), wrong);
     if grace.is_some_and(|grace| grace > GRACE_MAX) {
         wrong.push(Violation::new("grace", "must be at most 60 seconds"));
     }
     let scope = Scope {
-        runs: run_ids(&request.run_ids, &mut wrong),
-        labels: labels::selector("", &request.labels, &request.label_selector, &mut wrong),
+        runs: run_ids(&request.run_ids, wrong),
+        labels: labels::selector("", &request.labels, &request.label_selector, wrong),
         older: older.unwrap_or_default(),
-        evidence: named_evidence(&request.evidence, &mut wrong),
-        processes: processes(&request.processes, &mut wrong),
+        evidence: named_evidence(&request.evidence, wrong),
+        processes: processes(&request.processes, wrong),
     };
-    request::no_violations(&wrong)?;
-    Ok(ReapCall {
+    ReapCall {
         scope,
         grace: grace.unwrap_or(GRACE_DEFAULT),
         execute,
         by,
-    })
+    }
 }
 
 fn run_ids(ids: &[String], wrong: &mut Vec<Violation>) -> BTreeSet<RunId> {

@@ -5,7 +5,6 @@ use crate::{digest::DigestKey, limits, pb};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::{AckPoint, ConsumerFilter, ConsumerKey, ConsumerView, Reached};
-use tonic::Status;
 
 /// Longest name.
 const NAME_BYTES_MAX: usize = 64;
@@ -57,19 +56,18 @@ pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> Strin
 }
 
 /// Parses the key of a request's consumer.
-pub(crate) fn key(run_id: &str, consumer: &str, owner: &str) -> Result<ConsumerKey, Status> {
-    let mut found = Vec::new();
-    let key = parse_key(run_id, consumer, owner, &mut found);
-    request::no_violations(&found)?;
-    Ok(key)
-}
-
-fn parse_key(run_id: &str, consumer: &str, owner: &str, found: &mut Vec<Violation>) -> ConsumerKey {
-    ConsumerKey {
+pub(crate) fn key(
+    run_id: &str,
+    consumer: &str,
+    owner: &str,
+    found: &mut Vec<Violation>,
+) -> Option<ConsumerKey> {
+    let key = ConsumerKey {
         name: name("consumer", consumer, found),
         run: request::optional_run_id(run_id, found),
         owner: owner.to_owned(),
-    }
+    };
+    found.is_empty().then_some(key)
 }
 
 /// Parses an acknowledgement of a consumer of this owner.
@@ -77,10 +75,10 @@ pub(crate) fn ack(
     request: &pb::AckEventsRequest,
     owner: &str,
     seal: &DigestKey,
-) -> Result<AckCall, Status> {
+    found: &mut Vec<Violation>,
+) -> Option<AckCall> {
     use pb::ack_events_request::Position;
-    let mut found = Vec::new();
-    let key = parse_key(&request.run_id, &request.consumer, owner, &mut found);
+    let key = key(&request.run_id, &request.consumer, owner, found)?;
     let mut is_wrong = |field: &str, why: &str| {
         found.push(Violation::new(field, why));
         AckPoint::Seq(0)
@@ -109,18 +107,17 @@ pub(crate) fn ack(
             None => is_wrong("cursor", "is not one that this consumer was given"),
         },
     };
-    request::no_violations(&found)?;
-    Ok(AckCall { key, point, cursor })
+    Some(AckCall { key, point, cursor })
 }
 
 /// Parses a list request. `scope`: the owner whose consumers alone the caller may see.
 pub(crate) fn list(
     request: &pb::ListConsumersRequest,
     scope: Option<String>,
-) -> Result<ListCall, Status> {
-    let mut found = Vec::new();
-    let run = request::optional_run_id(&request.run_id, &mut found);
-    let limit = request::page_size(request.page_size, &mut found);
+    found: &mut Vec<Violation>,
+) -> ListCall {
+    let run = request::optional_run_id(&request.run_id, found);
+    let limit = request::page_size(request.page_size, found);
     let after = match &*request.page_token {
         "" => None,
         token => {
@@ -132,14 +129,13 @@ pub(crate) fn list(
             after
         }
     };
-    request::no_violations(&found)?;
     let filter = ConsumerFilter {
         run: run.map(Some),
         name: None,
         owner: scope,
         after,
     };
-    Ok(ListCall { filter, limit })
+    ListCall { filter, limit }
 }
 
 /// Returns the consumer in a page token.

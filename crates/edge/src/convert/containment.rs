@@ -1,8 +1,7 @@
 //! Containment of a run and its gaps, in the contract's form.
 
-use super::spec::known;
 use crate::{
-    enums::{self, mapped},
+    enums::{self, known, mapped},
     pb,
 };
 use kennel_lifecycle::{Containment, Gap, Held, Isolation, Violation};

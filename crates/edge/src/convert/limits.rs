@@ -1,7 +1,10 @@
 //! Resource limits of a run, from the contract and back.
 
-use super::{spec::unknown_number, time};
-use crate::{enums::mapped, pb};
+use super::time;
+use crate::{
+    enums::{mapped, unknown_number},
+    pb,
+};
 use kennel_lifecycle::{
     CpuQuota, IoLimit, Resource, Rlimit, RunLimits, Violation, limits::CPU_PERIOD_DEFAULT,
 };

@@ -1,7 +1,10 @@
 //! Patterns of output lines, and their matches.
 
-use super::{event, line, spec::unknown_number};
-use crate::pb::{self, line_pattern::Pattern, wait_for_output_response};
+use super::{event, line};
+use crate::{
+    enums::unknown_number,
+    pb::{self, line_pattern::Pattern, wait_for_output_response},
+};
 use kennel_lifecycle::{JsonPattern, LinePattern, Violation};
 use kennel_supervisor::{
     CallError, LineMatcher, MatchGroup, OutputMatch, OutputWaited, Supervisor,

@@ -1,10 +1,10 @@
 //! Restart policies, from the contract and back.
 
-use super::{
-    spec::{known, unknown_number},
-    time,
+use super::time;
+use crate::{
+    enums::{known, unknown_number},
+    pb,
 };
-use crate::pb;
 use kennel_lifecycle::{RestartMode, RestartPolicy, Violation};
 
 const FIELD: &str = "spec.restart";

@@ -1,7 +1,9 @@
 //! Secrets of a spec, both ways: what is read has no values.
 
-use super::spec::known;
-use crate::pb::{self, secret::Source};
+use crate::{
+    enums::known,
+    pb::{self, secret::Source},
+};
 use kennel_lifecycle::{Secret, SecretDelivery, SecretSource, SecretValue, Violation};
 
 pub(crate) fn parse(secrets: Vec<pb::Secret>, found: &mut Vec<Violation>) -> Vec<Secret> {

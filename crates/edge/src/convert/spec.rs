@@ -4,7 +4,7 @@ use super::{
     api_access, command, containment, limits, restart, rules, run, secrets, terminal, time,
 };
 use crate::{
-    enums::{self, mapped},
+    enums::{self, known, mapped, unknown_number},
     pb::{
         self,
         run_spec::{Command, Stdio},
@@ -502,27 +502,6 @@ pub(crate) fn run_named(
     let run = id.parse::<RunId>();
     run.map_err(|error| found.push(Violation::new(field, error.to_string())))
         .ok()
-}
-
-/// Returns the value with this number. A number that this version has no value for is a violation, and unspecified.
-pub(crate) fn known<E: TryFrom<i32> + Default>(
-    field: &str,
-    number: i32,
-    name: &str,
-    found: &mut Vec<Violation>,
-) -> E {
-    E::try_from(number).unwrap_or_else(|_| {
-        found.push(unknown_number(field, number, name));
-        E::default()
-    })
-}
-
-/// Makes the violation for a number that this version has no value for.
-pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation {
-    Violation::new(
-        field,
-        format!("{number} is not a {name} that this server knows"),
-    )
 }
 
 #[cfg(test)]

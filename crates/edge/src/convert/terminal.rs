@@ -57,7 +57,7 @@ fn side(field: &str, given: u32, found: &mut Vec<Violation>) -> u16 {
 }
 
 /// Parses a complete size; `prefix` is put before its fields, such as `resize.`, or empty.
-pub(super) fn given_size(
+pub(crate) fn given_size(
     prefix: &str,
     pb::TerminalSize { rows, cols }: pb::TerminalSize,
     found: &mut Vec<Violation>,

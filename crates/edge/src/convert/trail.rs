@@ -1,13 +1,14 @@
 //! The audit log, in the contract's form.
 
-use super::{request, spec::unknown_number, time};
-use crate::pb::{self, audit_record::Record};
+use super::time;
+use crate::{
+    enums::unknown_number,
+    pb::{self, audit_record::Record},
+};
 use kennel_lifecycle::{RunId, Timestamp, Violation};
 use kennel_supervisor::{LoggedProcess, TrailAsk, TrailEntry, TrailKind, TrailRecord};
-use tonic::Status;
 
-pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> {
-    let mut found = Vec::new();
+pub(crate) fn ask(request: &pb::StreamAuditRequest, found: &mut Vec<Violation>) -> TrailAsk {
     let of_run = !request.run_id.is_empty();
     if of_run && request.run_id.parse::<RunId>().is_err() {
         found.push(Violation::new("run_id", "must be a ULID"));
@@ -15,8 +16,8 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> 
     let mut ask = TrailAsk {
         after_seq: request.after_seq,
         run: of_run.then(|| request.run_id.clone()),
-        since: time::parse_timestamp("since_time", request.since_time.as_ref(), &mut found),
-        until: time::parse_timestamp("until_time", request.until_time.as_ref(), &mut found),
+        since: time::parse_timestamp("since_time", request.since_time.as_ref(), found),
+        until: time::parse_timestamp("until_time", request.until_time.as_ref(), found),
         follow: request.follow,
         ..TrailAsk::default()
     };
@@ -34,8 +35,7 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> 
         ask.kinds = vec![TrailKind::Request, TrailKind::Signal];
         ask.kinds.extend((!of_run).then_some(TrailKind::Node));
     }
-    request::no_violations(&found)?;
-    Ok(ask)
+    ask
 }
 
 pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {

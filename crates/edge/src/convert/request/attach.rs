@@ -2,7 +2,7 @@
 
 use super::{parse_run_id, terminal, whole};
 use crate::{
-    convert::token::Cursor,
+    convert::{input, token::Cursor},
     pb::{self, attach_request::Request as Asked},
     status,
 };
@@ -63,18 +63,21 @@ pub(crate) fn not_after_open() -> Status {
 }
 
 pub(crate) fn attach_input(run: RunId, input: pb::AttachInput) -> Result<WriteCall, Status> {
-    super::write_input(pb::WriteInputRequest {
+    let request = pb::WriteInputRequest {
         run_id: run.to_string(),
         data: input.data,
         write_id: input.write_id,
         ..pb::WriteInputRequest::default()
-    })
+    };
+    let mut found = Vec::new();
+    let call = input::write(request, &mut found);
+    call.ok_or_else(|| status::invalid(&found))
 }
 
 pub(crate) fn attach_resize(run: RunId, size: pb::TerminalSize) -> Result<ResizeCall, Status> {
     let mut found = Vec::new();
     let size = terminal::given_size("resize.", size, &mut found);
-    super::no_violations(&found)?;
+    status::no_violations(&found)?;
     Ok(resize_to(run, size))
 }
 

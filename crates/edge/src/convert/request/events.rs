@@ -1,32 +1,34 @@
 //! Selection of events, their start, and their view.
 
-use super::{ConsumerAsk, EventsCall, known, output, parse_run_id, unknown_number, whole};
+use super::{ConsumerAsk, EventsCall, parse_run_id};
 use crate::{
     convert::{consumer, many_cursor, time, token::Cursor},
+    enums::{known, unknown_number},
     limits,
     pb::{self, stream_events_request::Position as Asked},
 };
 use kennel_lifecycle::{RunId, Violation};
 use kennel_supervisor::{Amount, Form, Kinds, Position, Reached, Tail};
 use std::time::Duration;
-use tonic::Status;
 
-pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, Status> {
-    let mut found = Vec::new();
-    let run = parse_run_id(&request.run_id, &mut found);
-    let heartbeat = heartbeat(request, &mut found);
-    let (form, as_json) = output::view("output_view", request.output_view, &mut found);
-    let form = line_limit(request.line_bytes_max, form, &mut found);
-    let kinds = kinds(&request.kinds, &mut found);
-    let from = position(request, run, form, kinds, &mut found);
-    let fails_on_gap = fails_on_gap(request, &mut found);
-    let until_head = until_head(request, &mut found);
-    let consumer = consumer_name(request, &mut found).map(|name| ConsumerAsk {
+pub(crate) fn events(
+    request: &pb::StreamEventsRequest,
+    found: &mut Vec<Violation>,
+) -> Option<EventsCall> {
+    let run = parse_run_id(&request.run_id, found);
+    let heartbeat = heartbeat(request, found);
+    let (form, as_json) = view("output_view", request.output_view, found);
+    let form = line_limit(request.line_bytes_max, form, found);
+    let kinds = kinds(&request.kinds, found);
+    let from = position(request, run, form, kinds, found);
+    let fails_on_gap = fails_on_gap(request, found);
+    let until_head = until_head(request, found);
+    let consumer = consumer_name(request, found).map(|name| ConsumerAsk {
         name,
         has_position: has_position(request),
     });
-    Ok(EventsCall {
-        run: whole(run, &found)?,
+    Some(EventsCall {
+        run: run?,
         from,
         heartbeat,
         fails_on_gap,
@@ -164,5 +166,24 @@ pub(super) fn tail_of(tail: &pb::FromTail, kinds: Kinds, found: &mut Vec<Violati
     Tail {
         amount,
         streams: kinds.output,
+    }
+}
+
+/// Parses the form of a view, and whether its lines are parsed.
+pub(crate) fn view(field: &str, number: i32, found: &mut Vec<Violation>) -> (Option<Form>, bool) {
+    use pb::OutputView as View;
+    let form = |plain, lines| {
+        Some(Form {
+            plain,
+            lines,
+            ..Form::default()
+        })
+    };
+    match known(field, number, "OutputView", found) {
+        View::Unspecified | View::Raw => (None, false),
+        View::Text => (form(true, false), false),
+        View::Lines => (form(false, true), false),
+        View::TextLines => (form(true, true), false),
+        View::JsonLines => (form(true, true), true),
     }
 }

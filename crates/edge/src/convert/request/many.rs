@@ -1,8 +1,8 @@
 //! Selection of events of many runs, their start, and their view.
 
 use super::{
-    events::{consumer_name, fails_on_gap, heartbeat, kinds, tail_of, until_head},
-    filter, no_violations, output,
+    events::{consumer_name, fails_on_gap, heartbeat, kinds, tail_of, until_head, view},
+    filter,
 };
 use crate::{
     convert::{
@@ -11,6 +11,7 @@ use crate::{
     },
     digest::DigestKey,
     pb::{self, stream_events_request::Position as Asked},
+    status::no_violations,
 };
 use kennel_lifecycle::{NodeId, Violation};
 use kennel_supervisor::{ConsumerKey, ConsumerPlace, Form, Kinds, ListFilter, ManyCall, ManyFrom};
@@ -88,28 +89,28 @@ pub(crate) fn events_of_many(
     owner: &str,
     scope: Option<String>,
     key: &DigestKey,
-) -> Result<ManyAsk, Status> {
-    let mut found = Vec::new();
+    found: &mut Vec<Violation>,
+) -> ManyAsk {
     if !request.run_id.is_empty() {
         let why = "must be empty where a filter is given";
         found.push(Violation::new("run_id", why));
     }
     let filter = ListFilter {
         owner: scope,
-        ..filter(request.filter.as_ref(), &mut found)
+        ..filter(request.filter.as_ref(), found)
     };
     let seal = Seal::of(&filter);
-    let heartbeat = heartbeat(request, &mut found);
-    let (form, as_json) = output::view("output_view", request.output_view, &mut found);
+    let heartbeat = heartbeat(request, found);
+    let (form, as_json) = view("output_view", request.output_view, found);
     if request.line_bytes_max != 0 {
         let why = "is for a stream of one run";
         found.push(Violation::new("line_bytes_max", why));
     }
-    let kinds = kinds(&request.kinds, &mut found);
-    let at = at(request, seal, kinds, &mut found);
-    let fails_on_gap = fails_on_gap(request, &mut found);
-    let until_head = until_head(request, &mut found);
-    let consumer = consumer_name(request, &mut found).map(|name| {
+    let kinds = kinds(&request.kinds, found);
+    let at = at(request, seal, kinds, found);
+    let fails_on_gap = fails_on_gap(request, found);
+    let until_head = until_head(request, found);
+    let consumer = consumer_name(request, found).map(|name| {
         let consumer = ConsumerKey {
             run: None,
             owner: owner.to_owned(),
@@ -131,8 +132,7 @@ pub(crate) fn events_of_many(
             place,
         }
     });
-    no_violations(&found)?;
-    Ok(ManyAsk {
+    ManyAsk {
         call: ManyCall {
             node,
             filter,
@@ -146,7 +146,7 @@ pub(crate) fn events_of_many(
         heartbeat,
         as_json,
         consumer,
-    })
+    }
 }
 
 /// Returns the start after this place of its own filter, in the requested view.
@@ -217,7 +217,10 @@ mod tests {
     }
 
     fn parsed(request: &pb::StreamEventsRequest) -> Result<ManyAsk, Status> {
-        events_of_many(request, NodeId::from_u128(1), "uid:0", None, &key())
+        let mut found = Vec::new();
+        let own = NodeId::from_u128(1);
+        let ask = events_of_many(request, own, "uid:0", None, &key(), &mut found);
+        no_violations(&found).map(|()| ask)
     }
 
     #[test]
@@ -250,8 +253,9 @@ mod tests {
             filter: None,
             ..other
         };
-        let refused = super::super::events(&one).expect_err("of many");
-        assert_ne!(violated(&refused), [""; 0]);
+        let mut found = Vec::new();
+        super::super::events(&one, &mut found);
+        assert!(!found.is_empty(), "it is of many");
         let seq = ask("x", Asked::AfterSeq(7));
         assert_eq!(field(parsed(&seq)), "after_seq");
         let both = pb::StreamEventsRequest {

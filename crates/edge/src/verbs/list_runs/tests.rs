@@ -1,4 +1,4 @@
-use super::page::page;
+use super::page;
 use crate::{
     convert::{run::tests::of_size, token::PageToken},
     limits,

@@ -1,35 +1,92 @@
+//! Requests parsed with all their violations, and what all verbs have in common.
+
 use super::*;
-use crate::convert::token::Cursor;
-use crate::pb::run_spec::Stdio;
-use kennel_lifecycle::{RunKind, RunState, TerminalSize, TerminalSpec};
-use kennel_supervisor::{Amount, Kinds, Reached, Tail};
-use pb::stream_events_request;
+use crate::convert::request::{self, EventsCall};
+use crate::{
+    convert::token::{Cursor, PageToken},
+    digest::SPEC_DIGEST_VERSION,
+    pb::{self, run_spec::Stdio, stream_events_request},
+};
+use kennel_lifecycle::{RunKind, RunState, Signal, TerminalSize, TerminalSpec, limits as bounds};
+use kennel_supervisor::{
+    AbortWait, Amount, Condition, IfUnknown, Kinds, PageStart, Position, Reached, SignalTarget,
+    SpawnCall, Tail,
+};
+use prost::Message;
+use prost_types::{FileDescriptorSet, method_options::IdempotencyLevel};
+use std::time::Duration;
 use tonic::Code;
 use tonic_types::StatusExt;
 
 const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
+/// Parses a request of this caller, which is traced so.
+fn parsed_of<V: Verb>(
+    request: V,
+    caller: Caller,
+    metadata: MetadataMap,
+) -> Result<V::Call, Status> {
+    let key = key();
+    let context = Context {
+        caller,
+        metadata,
+        extensions: Extensions::default(),
+        asks_node: false,
+        key: &key,
+        own_node: NodeId::from_u128(1),
+        node: None,
+    };
+    let mut found = Vec::new();
+    let call = request.parse(&context, &mut found);
+    status::no_violations(&found)?;
+    Ok(call.expect("it has no violation"))
+}
+
+fn parsed<V: Verb>(request: V) -> Result<V::Call, Status> {
+    let caller = Caller {
+        principal: "uid:1".to_owned(),
+        owner: "uid:5".to_owned(),
+        ..Caller::default()
+    };
+    parsed_of(request, caller, MetadataMap::new())
+}
+
+fn spawn(request: pb::SpawnRequest) -> Result<SpawnCall, Status> {
+    parsed(request).map(|call| call.spawn)
+}
+
+fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, Status> {
+    let mut found = Vec::new();
+    let call = request::events(request, &mut found);
+    status::no_violations(&found)?;
+    Ok(call.expect("it has no violation"))
+}
+
 #[test]
 fn a_spawn_carries_what_identifies_it() {
-    let trace = TraceContext {
-        traceparent: Some("parent".to_owned()),
-        tracestate: Some("state".to_owned()),
-        baggage: None,
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let mut metadata = MetadataMap::new();
+    for (name, value) in [("traceparent", PARENT), ("tracestate", "a=b")] {
+        metadata.insert(name, value.parse().expect("ASCII"));
+    }
+    let caller = Caller {
+        owner: "uid:5".to_owned(),
+        ..Caller::default()
     };
     let request = pb::SpawnRequest {
         run_id: RUN.to_owned(),
         validate_only: true,
         spec: Some(argv(&["true"])),
     };
-    let call = spawn(request, "uid:5".to_owned(), trace, &key()).expect("valid");
+    let call = parsed_of(request, caller, metadata).expect("valid").spawn;
     assert_eq!(call.run.expect("given").to_string(), RUN);
     assert!(call.validate_only);
     assert_eq!(call.spec.command.argv, ["true"]);
     assert_eq!(call.spec_digest, key().of_spec(&call.spec));
     assert_eq!(call.spec_digest_version, SPEC_DIGEST_VERSION);
     assert_eq!(call.owner, "uid:5");
-    assert_eq!(call.traceparent.as_deref(), Some("parent"));
-    assert_eq!(call.tracestate.as_deref(), Some("state"));
+    assert_eq!(call.traceparent.as_deref(), Some(PARENT));
+    assert_eq!(call.tracestate.as_deref(), Some("a=b"));
 }
 
 #[test]
@@ -38,12 +95,15 @@ fn spawn_without_run_id_gets_one_from_server() {
         spec: Some(argv(&["true"])),
         ..pb::SpawnRequest::default()
     };
-    let call = spawn(request, String::new(), TraceContext::default(), &key()).expect("valid");
+    let call = spawn(request).expect("valid");
     assert_eq!(call.run, None);
 }
 
 #[test]
 fn bad_run_id_has_its_own_reason() {
+    let get = |run: &str| pb::GetRunRequest {
+        run_id: run.to_owned(),
+    };
     for bad in [
         "../../x",
         "01arz3ndektsv4rrffq69g5fav",
@@ -54,11 +114,13 @@ fn bad_run_id_has_its_own_reason() {
             validate_only: false,
             spec: Some(argv(&["true"])),
         };
-        let refused = spawn(request, String::new(), TraceContext::default(), &key());
+        let refused = spawn(request);
         assert_eq!(reason(&refused.expect_err("refused")), "INVALID_RUN_ID");
-        assert_eq!(reason(&run_id(bad).expect_err("refused")), "INVALID_RUN_ID");
+        let refused = parsed(get(bad)).expect_err("refused");
+        assert_eq!(reason(&refused), "INVALID_RUN_ID");
     }
-    assert_eq!(reason(&run_id("").expect_err("refused")), "INVALID_RUN_ID");
+    let refused = parsed(get("")).expect_err("refused");
+    assert_eq!(reason(&refused), "INVALID_RUN_ID");
 }
 
 #[test]
@@ -74,7 +136,7 @@ fn all_violations_of_a_spawn_are_reported_together() {
         validate_only: false,
         spec: Some(spec),
     };
-    let refused = spawn(request, String::new(), TraceContext::default(), &key());
+    let refused = spawn(request);
     assert_eq!(
         fields(&refused.expect_err("refused")),
         [
@@ -90,7 +152,7 @@ fn all_violations_of_a_spawn_are_reported_together() {
 #[test]
 fn write_id_is_plain_ascii() {
     let write = |id: &str| {
-        write_input(pb::WriteInputRequest {
+        parsed(pb::WriteInputRequest {
             run_id: RUN.to_owned(),
             data: b"a".as_slice().into(),
             write_id: id.to_owned(),
@@ -111,7 +173,7 @@ fn write_id_is_plain_ascii() {
 #[test]
 fn signal_needs_a_name_and_defaults_to_leader() {
     let ask = |name: &str, target: i32| {
-        signal(&pb::SignalRequest {
+        parsed(pb::SignalRequest {
             run_id: RUN.to_owned(),
             request_id: "a".to_owned(),
             signal: name.to_owned(),
@@ -164,7 +226,7 @@ fn missing_command_and_missing_spec_are_violations() {
             spec,
             ..pb::SpawnRequest::default()
         };
-        let refused = spawn(request, String::new(), TraceContext::default(), &key());
+        let refused = spawn(request);
         fields(&refused.expect_err("refused"))
     };
     assert_eq!(ask(None), ["spec"]);
@@ -182,7 +244,7 @@ fn run_is_on_a_terminal_only_by_spec() {
             }),
             ..pb::SpawnRequest::default()
         };
-        let parsed = spawn(request, String::new(), TraceContext::default(), &key());
+        let parsed = spawn(request);
         let parsed = parsed.map(|call| (call.spec.policy.kind, call.spec.command.terminal));
         parsed.map_err(|status| status::violated(&status))
     };
@@ -225,7 +287,7 @@ fn abort_waits_for_the_tree_by_default() {
             wait,
             if_unknown: 0,
         };
-        abort(&request, "uid:1".to_owned(), "uid:1".to_owned())
+        parsed(request).map(|call| call.0)
     };
     let call = ask(0).expect("valid");
     assert_eq!(call.wait, AbortWait::TreeEmpty);
@@ -247,7 +309,7 @@ fn an_abort_is_bounded_too() {
         wait: 0,
         if_unknown: 3,
     };
-    let refused = abort(&request, String::new(), String::new()).expect_err("refused");
+    let refused = parsed(request).map(|call| call.0).expect_err("refused");
     assert_eq!(
         fields(&refused),
         ["grace", "if_unknown", "request_id", "request_id"]
@@ -261,7 +323,7 @@ fn list_has_a_default_and_a_largest_page() {
             page_size,
             ..pb::ListRunsRequest::default()
         };
-        list(&request, None, None)
+        parsed(request)
     };
     assert_eq!(ask(0).expect("valid").limit, 50);
     assert_eq!(ask(7).expect("valid").limit, 7);
@@ -284,7 +346,7 @@ fn list_resumes_after_its_own_token() {
         filter: Some(filter),
         ..pb::ListRunsRequest::default()
     };
-    let first = list(&request, None, None).expect("valid");
+    let first = parsed(request.clone()).expect("valid");
     assert_eq!(first.filter.states, [RunState::Running]);
     assert_eq!(first.filter.kinds, [RunKind::Job]);
     assert_eq!(first.filter.labels.to_string(), "a in (b),c notin (d),!e");
@@ -301,17 +363,14 @@ fn list_resumes_after_its_own_token() {
         page_token: token.clone(),
         ..request
     };
-    assert_eq!(list(&next, None, None).expect("valid").start, Some(start));
+    assert_eq!(parsed(next).expect("valid").start, Some(start));
 
     let other = pb::ListRunsRequest {
         filter: None,
         page_token: token,
         page_size: 0,
     };
-    assert_eq!(
-        fields(&list(&other, None, None).expect_err("refused")),
-        ["page_token"]
-    );
+    assert_eq!(fields(&parsed(other).expect_err("refused")), ["page_token"]);
 }
 
 #[test]
@@ -329,7 +388,7 @@ fn a_filter_of_unknown_values_is_refused() {
         ..pb::ListRunsRequest::default()
     };
     assert_eq!(
-        fields(&list(&request, None, None).expect_err("refused")),
+        fields(&parsed(request).expect_err("refused")),
         [
             "filter.kinds[0]",
             "filter.kinds[1]",
@@ -346,13 +405,14 @@ fn a_filter_of_unknown_values_is_refused() {
 #[test]
 fn wait_is_for_the_end_by_default() {
     let ask = |condition| {
-        wait(&pb::WaitRunRequest {
+        let request = pb::WaitRunRequest {
             run_id: RUN.to_owned(),
             condition,
-        })
+        };
+        parsed(request).map(|call| call.condition)
     };
-    assert_eq!(ask(0).expect("valid").1, Condition::Ended);
-    assert_eq!(ask(1).expect("valid").1, Condition::Started);
+    assert_eq!(ask(0).expect("valid"), Condition::Ended);
+    assert_eq!(ask(1).expect("valid"), Condition::Started);
     assert_eq!(fields(&ask(-1).expect_err("refused")), ["condition"]);
 }
 
@@ -456,16 +516,6 @@ fn heartbeat_is_between_one_second_and_five_minutes() {
     }
 }
 
-fn spawn(
-    request: pb::SpawnRequest,
-    owner: String,
-    trace: TraceContext,
-    key: &DigestKey,
-) -> Result<SpawnCall, Status> {
-    let (call, found) = super::spawn(request, owner, trace, key)?;
-    no_violations(&found).map(|()| call)
-}
-
 fn key() -> DigestKey {
     DigestKey::new([3; 32])
 }
@@ -520,8 +570,74 @@ fn excessive_counts_are_refused_first() {
         validate_only: false,
         spec: Some(spec),
     };
-    let trace = TraceContext::default();
-    let refused = spawn(request, String::new(), trace, &key());
+    let refused = spawn(request);
     let fields = status::violated(&refused.expect_err("too many"));
     assert_eq!(fields, ["run_id", "spec.labels"]);
+}
+
+/// An rpc of the contract, as its verb has it.
+struct Declared {
+    rpc: &'static str,
+    logs: Logs,
+    to_its_end: bool,
+    /// Bytes of its path's future.
+    size: usize,
+}
+
+fn of<V: Verb>() -> Declared {
+    fn size<A, B, F: Future>(_: impl Fn(A, B) -> F) -> usize {
+        size_of::<F>()
+    }
+    Declared {
+        rpc: path::rpc::<V>(),
+        logs: V::LOGS,
+        to_its_end: V::TO_ITS_END,
+        size: size(path::recorded::<V>),
+    }
+}
+
+fn all() -> Vec<Declared> {
+    macro_rules! verbs {
+        ($($request:ident)*) => { vec![$(of::<pb::$request>()),*] };
+    }
+    verbs! {
+        SpawnRequest AbortRequest InterruptRequest SignalRequest ResizeTerminalRequest PauseRequest ResumeRequest
+        RestartRequest WriteInputRequest CloseInputRequest GetTreeRequest GetInputStatusRequest GetRunRequest
+        ListRunsRequest WaitRunRequest WaitForOutputRequest AnnotateRunRequest ExtendTimeoutsRequest StreamEventsRequest
+        AckEventsRequest GetConsumerRequest ListConsumersRequest DeleteConsumerRequest ReadScreenRequest
+        ReadOutputRequest GetServerInfoRequest ListNodesRequest ForgetNodeRequest DrainRequest UndrainRequest
+        UpgradeRequest AuditLeaksRequest ReapLeaksRequest StreamAuditRequest
+    }
+}
+
+/// What the contract calls a read is neither recorded nor carried out without its caller, and all else is recorded.
+#[test]
+fn contract_says_which_verbs_change_something() {
+    let verbs = all();
+    let set = FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET).expect("our own");
+    let services = set.file.into_iter().flat_map(|file| file.service);
+    let services = services.filter(|service| !service.name().contains("Health"));
+    let rpcs = services.flat_map(|service| service.method);
+    // Served by hand.
+    let rpcs: Vec<_> = rpcs.filter(|rpc| rpc.name() != "Attach").collect();
+    assert_eq!(rpcs.len(), verbs.len());
+    for rpc in rpcs {
+        let verb = verbs.iter().find(|verb| verb.rpc == rpc.name());
+        let verb = verb.unwrap_or_else(|| panic!("{} has a verb", rpc.name()));
+        let options = rpc.options.clone();
+        let level = options.unwrap_or_default().idempotency_level();
+        // It registers a consumer, but for its caller alone.
+        let is_read = level == IdempotencyLevel::NoSideEffects || verb.rpc == "StreamEvents";
+        assert_eq!(verb.logs == Logs::Nothing, is_read, "{}", verb.rpc);
+        assert!(!(verb.to_its_end && is_read), "{}", verb.rpc);
+    }
+}
+
+/// A call's future is kept for as long as the call lasts, and the most frequent one is to be small.
+#[test]
+fn futures_of_calls_are_small() {
+    for Declared { rpc, size, .. } in all() {
+        let most = if rpc == "GetRun" { 8 } else { 24 } * 1024;
+        assert!(size <= most, "{rpc} has {size} bytes");
+    }
 }

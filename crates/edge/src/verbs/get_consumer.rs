@@ -1,0 +1,31 @@
+//! A consumer as it is.
+
+use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use crate::{convert::consumer, pb};
+use kennel_lifecycle::Violation;
+use kennel_supervisor::ConsumerKey;
+
+impl Verb for pb::GetConsumerRequest {
+    const LOGS: Logs = Logs::Nothing;
+    const WAITS: Waits = Waits::Brief;
+    const TO_ITS_END: bool = false;
+    type Call = ConsumerKey;
+    type Answer = pb::GetConsumerResponse;
+
+    fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
+        let owner = Some(self.owner).filter(|owner| !owner.is_empty());
+        let owner = owner.as_ref().unwrap_or(&context.caller.owner);
+        consumer::key(&self.run_id, &self.consumer, owner, found)
+    }
+
+    fn scope(key: &Self::Call) -> Scope {
+        Scope::Consumer(key.clone())
+    }
+
+    async fn serve(at: Api, key: Self::Call) -> Result<Self::Answer, Fault> {
+        let view = at.supervisor.consumer(&key).await?;
+        Ok(pb::GetConsumerResponse {
+            consumer: Some(consumer::consumer(view)),
+        })
+    }
+}

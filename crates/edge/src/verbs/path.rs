@@ -1,0 +1,214 @@
+//! The path of every call, from its admitted request to its answer.
+
+use super::{Api, Asked, At, Context, Fault, Logs, Verb, Waits};
+use crate::{limits, observe::Begun, status};
+use futures_util::{
+    TryFutureExt,
+    future::{BoxFuture, Either},
+};
+use kennel_lifecycle::Timestamp;
+use kennel_supervisor::Serving;
+use std::{
+    future::pending,
+    pin::{Pin, pin},
+};
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+use tracing::Instrument;
+
+/// Serves a call.
+pub(super) fn call<V: Verb>(
+    at: &Api,
+    request: Request<V>,
+) -> BoxFuture<'static, Result<Response<V::Answer>, Status>> {
+    Box::pin(recorded(at.clone(), request))
+}
+
+/// The name of its rpc.
+pub(super) fn rpc<V: Verb>() -> &'static str {
+    V::NAME.strip_suffix("Request").unwrap_or(V::NAME)
+}
+
+pub(super) async fn recorded<V: Verb>(
+    at: Api,
+    request: Request<V>,
+) -> Result<Response<V::Answer>, Status> {
+    let (context, body) = Context::of(request, &at)?;
+    let is_dry = body.is_dry();
+    let record = (V::LOGS != Logs::Nothing && !is_dry).then(|| {
+        let record = Asked::new(&at.supervisor, &context, rpc::<V>());
+        body.logged(record)
+    });
+    let answer = answer(&at, context, body).await;
+    if let Err(status) = &answer
+        && !is_dry
+    {
+        V::refused(&at, status);
+    }
+    if let Some(mut record) = record {
+        if let Ok(answer) = &answer {
+            record = V::answered(answer, record);
+        }
+        record.end(V::LOGS, answer.as_ref().err()).await;
+    }
+    let answer = answer?;
+    let begun = V::begun(&answer);
+    let mut response = Response::new(*answer);
+    if let Some(run) = begun {
+        response.extensions_mut().insert(Begun(run));
+    }
+    Ok(response)
+}
+
+async fn answer<V: Verb>(
+    at: &Api,
+    mut context: Context<'_>,
+    body: V,
+) -> Result<Box<V::Answer>, Status> {
+    let body = body.prepared(at, &mut context).await;
+    let mut found = Vec::new();
+    let call = body
+        .map_err(|Fault(status)| status)?
+        .parse(&context, &mut found);
+    let Some(mut call) = call else {
+        return Err(status::invalid(&found));
+    };
+    let checked = V::checked(at, &context, &mut call, &mut found).await;
+    checked.map_err(|Fault(status)| status)?;
+    status::no_violations(&found)?;
+    let scope = V::scope(&call);
+    if scope.must_look(&context) {
+        // Boxed, for it is larger than all the rest, and most calls need none; not in the statement that waits for it,
+        // which would have space for it all the same.
+        let look = Box::pin(at.sees(&context, scope));
+        look.await?;
+    }
+    let waits = V::waits(&call);
+    drop(context);
+    // An answer with a run is large, and moved several times from here on.
+    let work = V::serve(at.clone(), call).map_ok(Box::new);
+    // Pinned before it is awaited: each block that is given it by value has space for it twice.
+    let work = pin!(if V::TO_ITS_END {
+        Either::Left(at.to_its_end(Box::pin(work)))
+    } else {
+        Either::Right(work)
+    });
+    at.while_serving(waits, work.map_err(|Fault(status)| status))
+        .await
+}
+
+/// Waits for the end of the work, or of what it needs. Work in progress continues when the keeper answers again.
+async fn waited(
+    waits: Waits,
+    going: &Serving,
+    mut keeper: watch::Receiver<Option<Timestamp>>,
+    work: Pin<&mut (dyn Future<Output = ()> + Send)>,
+) -> Result<(), Status> {
+    let may_take_long = matches!(waits, Waits::Caller | Waits::KeeperAndCaller);
+    let needs_keeper = matches!(waits, Waits::Keeper | Waits::KeeperAndCaller);
+    if needs_keeper && keeper.borrow_and_update().is_some() {
+        return Err(status::keeper_unresponsive());
+    }
+    let silent = async {
+        // One that is gone is reported elsewhere.
+        if !needs_keeper || keeper.wait_for(Option::is_some).await.is_err() {
+            pending::<()>().await;
+        }
+    };
+    let closing = async {
+        going.until_closing().await;
+        tokio::time::sleep(limits::LAST_WORDS_MAX).await;
+    };
+    let leaving = async {
+        going.until_leaving().await;
+        if !may_take_long {
+            tokio::time::sleep(limits::LEAVE_CALLS_MAX).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = work => Ok(()),
+        () = closing => Err(status::draining()),
+        () = leaving => Err(status::leaving()),
+        () = silent => Err(status::keeper_unresponsive()),
+    }
+}
+
+impl At {
+    /// Waits for an answer, or for the end of what it needs.
+    pub(super) async fn while_serving<T: Send>(
+        &self,
+        waits: Waits,
+        work: impl Future<Output = Result<T, Status>> + Send,
+    ) -> Result<T, Status> {
+        let mut done = None;
+        let work = async { done = Some(work.await) };
+        let keeper = self.supervisor.keeper_unresponsive();
+        waited(waits, &self.going, keeper, pin!(work)).await?;
+        done.unwrap_or_else(|| Err(status::internal("a call has ended without an answer")))
+    }
+
+    /// Runs work in a task of its own: the transport drops a handler when its caller goes away.
+    pub(super) async fn to_its_end<T: Send + 'static, E: Into<Fault> + Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, Fault> {
+        match self.tasks.spawn(work.in_current_span()).await {
+            Ok(done) => done.map_err(Into::into),
+            Err(broken) => Err(status::internal(&broken.to_string()).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::time::{Instant, timeout};
+    use tonic_types::StatusExt;
+
+    type Keeper = watch::Sender<Option<Timestamp>>;
+
+    /// Returns the reason that a call gets without an answer of its own, and the seconds after this has happened.
+    async fn refusal(waits: Waits, happens: impl FnOnce(&Serving, &Keeper)) -> (String, u64) {
+        let (going, keeper) = (Serving::default(), Keeper::new(None));
+        happens(&going, &keeper);
+        let began = Instant::now();
+        let patience = Duration::from_hours(1);
+        let work = pin!(pending());
+        let call = waited(waits, &going, keeper.subscribe(), work);
+        let reason = match timeout(patience, call).await {
+            Ok(refused) => {
+                let refused = refused.expect_err("its work does not end");
+                refused.get_details_error_info().expect("a reason").reason
+            }
+            Err(_) => String::new(),
+        };
+        (reason, began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_call_ends_with_its_reason() {
+        let grace = limits::LEAVE_CALLS_MAX.as_secs();
+        for (waits, leaves_after, needs_keeper) in [
+            (Waits::Brief, grace, false),
+            (Waits::Keeper, grace, true),
+            (Waits::Caller, 0, false),
+            (Waits::KeeperAndCaller, 0, true),
+        ] {
+            let closing = refusal(waits, |going, _| going.close()).await;
+            assert_eq!(closing, ("NODE_DRAINING".to_owned(), 0), "{waits:?}");
+            let leaving = refusal(waits, |going, _| going.leave()).await;
+            assert_eq!(
+                leaving,
+                ("SERVER_REPLACED".to_owned(), leaves_after),
+                "{waits:?}"
+            );
+            let silent = |_: &Serving, keeper: &Keeper| {
+                keeper.send_replace(Some(Timestamp(0)));
+            };
+            let (reason, _) = refusal(waits, silent).await;
+            assert_eq!(reason == "KEEPER_UNRESPONSIVE", needs_keeper, "{waits:?}");
+        }
+    }
+}
