@@ -6,7 +6,9 @@
 mod fake_server;
 
 use fake_server::{FakeServer, bare};
-use kennel_client::Time;
+use kennel_client::{REMEMBER_TERMINAL, Time, put_terminal_back};
+use kennel_lifecycle::TerminalSize;
+use kennel_linux::terminal::Terminal;
 use kennel_proto::{
     pb::{
         self, Activity, OutputStream, RunKind, RunState,
@@ -18,7 +20,7 @@ use kennel_proto::{
     },
     reason::Reason,
 };
-use std::path::Path;
+use std::{fs::File, io::Read as _, path::Path};
 
 const RUN: &str = "01JD0000000000000000000000";
 const OTHER_RUN: &str = "01JD1111111111111111111111";
@@ -625,6 +627,64 @@ fn every_shell_has_completion_instructions() {
         format!("attach\n{RUN}\napp=web\nextend\n--start-timeout\n"),
         "{completed:?}"
     );
+}
+
+/// The terminal remembers its titles and colours before the command's first byte, and has them back after its last one.
+#[test]
+fn attach_repeats_modes_and_restores_the_terminal() {
+    for untouched in [false, true] {
+        let repaint = b"\x1b[2J\x1b]2;title\x07\x1b[?2004h\x1b[?25l";
+        let text = b"\x1b]10;red\x07text";
+        let opened = pb::AttachOpened {
+            screen: Some(pb::Screen {
+                repaint: repaint.to_vec().into(),
+                untouched,
+                ..pb::Screen::default()
+            }),
+            ..pb::AttachOpened::default()
+        };
+        let messages = events(vec![output(OutputStream::Stdout, 0, text)]).into_iter();
+        let events = pb::AttachEvents {
+            run_events: messages.flat_map(|message| message.run_events).collect(),
+            ..pb::AttachEvents::default()
+        };
+        let reported = [
+            pb::attach_response::Response::Opened(Box::new(opened)),
+            pb::attach_response::Response::Events(events),
+        ];
+        let server = FakeServer::start();
+        let reported = reported.map(|response| pb::AttachResponse {
+            response: Some(response),
+        });
+        server.stream("Attach", &reported);
+        let exited = ended(
+            RUN,
+            RunState::Succeeded,
+            EndReason::Exited(end_reason::Exited {}),
+            exit::Result::Code(0),
+        );
+        server.answer("GetRun", &got(exited));
+
+        let size = TerminalSize { rows: 6, cols: 20 };
+        let (mut terminal, command) = Terminal::open(size).expect("a call").expect("a terminal");
+        let stdio = || command.try_clone().expect("a descriptor");
+        let mut kennel = server.kennel(&["attach", RUN]);
+        let kennel = kennel.stdin(stdio()).stdout(stdio()).status();
+        assert!(kennel.expect("the binary runs").success());
+        drop(command);
+        terminal.leader_is_gone();
+        let master = terminal.master().try_clone().expect("a descriptor");
+        let mut shown = Vec::new();
+        // A terminal that nothing has open ends with EIO.
+        let _ = File::from(master).read_to_end(&mut shown);
+        let repaint = if untouched { b"" } else { repaint.as_slice() };
+        let before = REMEMBER_TERMINAL.as_bytes();
+        let wanted = [before, repaint, text, put_terminal_back().as_bytes()].concat();
+        assert_eq!(
+            shown.escape_ascii().to_string(),
+            wanted.escape_ascii().to_string()
+        );
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub(crate) fn screen(view: ScreenView) -> pb::Screen {
         cursor_visible,
         title,
         is_alternate,
+        is_untouched,
         repaint,
     } = view.picture;
     let cursor = Cursor {
@@ -32,6 +33,7 @@ pub(crate) fn screen(view: ScreenView) -> pb::Screen {
         cursor: cursor.encode(),
         whole_from_seq: view.whole_from,
         repaint: repaint.into(),
+        untouched: is_untouched,
     }
 }
 

@@ -87,6 +87,7 @@ pub struct Screen {
     repeats: u16,
     /// An incomplete UTF-8 character.
     partial: Vec<u8>,
+    is_untouched: bool,
 }
 
 /// A picture of a terminal.
@@ -105,6 +106,8 @@ pub struct Picture {
     pub title: Option<String>,
     /// Whether the alternate screen is shown, as of an editor.
     pub is_alternate: bool,
+    /// Whether no output has reached the terminal yet: then it shows nothing, and no mode is set.
+    pub is_untouched: bool,
     /// Sequence that draws all of it on a terminal of this size, whatever its earlier state: both screens, cursor,
     /// title, and the reporting modes of keys and mouse.
     pub repaint: Vec<u8>,
@@ -174,6 +177,7 @@ impl Screen {
             text: (String::new(), 0),
             repeats: 0,
             partial: Vec::new(),
+            is_untouched: true,
         }
     }
 
@@ -204,6 +208,7 @@ impl Screen {
 
     /// Reads the bytes that follow; [`draw`](Self::draw) draws them.
     pub fn read(&mut self, data: &[u8]) {
+        self.is_untouched &= data.is_empty();
         let mut joined = std::mem::take(&mut self.partial);
         joined.extend_from_slice(data);
         let whole = joined.len() - undecided(&joined);
@@ -218,6 +223,7 @@ impl Screen {
 
     /// Records that bytes are missing: a sequence begun before them is not continued.
     pub fn skip(&mut self) {
+        self.is_untouched = false;
         self.partial.clear();
         self.text.0.push(CANCEL);
     }
@@ -278,6 +284,7 @@ impl Screen {
             cursor_visible: cursor.visible,
             title: self.marks.title().map(str::to_owned),
             is_alternate: self.terminal.active_screen_kind() == ScreenKind::Alternate,
+            is_untouched: self.is_untouched,
             repaint: self.repaint(),
         }
     }

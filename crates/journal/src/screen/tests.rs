@@ -81,6 +81,19 @@ fn title_and_modes_are_repeated() {
     assert_eq!(screen.picture(), empty);
 }
 
+#[test]
+fn output_of_any_kind_touches_a_screen() {
+    let mut screen = Screen::new(SIZE);
+    screen.feed(b"");
+    screen.resize(TerminalSize { rows: 3, cols: 30 });
+    assert!(screen.picture().is_untouched);
+    for output in [b"\x1b[?2004h".as_slice(), b"\xc3"] {
+        assert!(!shown(output).is_untouched);
+    }
+    screen.skip();
+    assert!(!screen.picture().is_untouched);
+}
+
 /// Sets every mode, and leaves the cursor in the third line and fourth column.
 const EVERY_MODE: &[u8] =
     b"\x1b[=3;1u\x1b[>7u\x1b[?1;5;9;12;66;1000h\x1b[?8;1007l\x1b[?1004;1006;2004;2026;2031;2048h\

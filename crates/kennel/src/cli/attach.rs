@@ -221,7 +221,8 @@ impl Desk {
                     self.raw =
                         raw.map_err(because("cannot take the terminal's keys as they are"))?;
                 }
-                if let Some(screen) = opened.screen.filter(|screen| !is_blank(screen)) {
+                // An untouched one need not replace the contents of this terminal.
+                if let Some(screen) = opened.screen.filter(|screen| !screen.untouched) {
                     self.show_bytes(&screen.repaint)?;
                 }
                 self.writes = opened.writer.is_some_and(|writer| writer.you);
@@ -285,12 +286,6 @@ fn own_size() -> Option<pb::TerminalSize> {
         rows: size.rows.into(),
         cols: size.cols.into(),
     })
-}
-
-/// Whether nothing was shown on it yet: then it need not replace the contents of this terminal.
-fn is_blank(screen: &pb::Screen) -> bool {
-    screen.lines.iter().all(|line| line.spans.is_empty())
-        && (screen.cursor_row, screen.cursor_col, screen.alternate) == (0, 0, false)
 }
 
 fn write(bytes: &[u8]) -> Result<(), Failure> {
