@@ -351,9 +351,14 @@ async fn repeated_request_upgrades_once_with_one_result() {
     let begun = must("upgrade", ask(&mut kennel.client().await, "a").await);
     assert_eq!(begun.state(), UpgradeState::Leaving);
     let after = replaced(&kennel, before.generation).await;
-    let again = must("again", ask(&mut kennel.client().await, "a").await);
-    assert_eq!(again.state(), UpgradeState::Done);
-    assert_eq!(again.start_time, begun.start_time);
+    must("upgrade", ask(&mut kennel.client().await, "b").await);
+    let after = replaced(&kennel, after.generation).await;
+    // Both are known, the one before the last upgrade too.
+    for id in ["a", "b"] {
+        let again = must("again", ask(&mut kennel.client().await, id).await);
+        assert_eq!(again.state(), UpgradeState::Done);
+        assert_eq!(again.start_time == begun.start_time, id == "a");
+    }
     assert_eq!(info(&kennel).await.generation, after.generation);
 }
 

@@ -687,6 +687,55 @@ fn attach_repeats_modes_and_restores_the_terminal() {
     }
 }
 
+/// The server that answers next is that of another upgrade, which came right before or after this one.
+#[test]
+fn upgrade_beside_another_has_one_result() {
+    use pb::UpgradeState::{Done, FellBack, Leaving};
+    for (states, result) in [
+        ([Leaving, Leaving, Done], (0, true, "")),
+        (
+            [Leaving, FellBack, FellBack],
+            (
+                1,
+                false,
+                "error: fell back to kennel : it died\nhint: the service's log has what the new server said\n",
+            ),
+        ),
+    ] {
+        let server = FakeServer::start();
+        for state in states {
+            let upgrade = pb::Upgrade {
+                state: state.into(),
+                why: "it died".to_owned(),
+                ..pb::Upgrade::default()
+            };
+            let upgrade = Some(upgrade);
+            server.answer("Upgrade", &pb::UpgradeResponse { upgrade });
+        }
+        for start in 0..3 {
+            let of_other = pb::Upgrade {
+                request_id: "other".to_owned(),
+                ..pb::Upgrade::default()
+            };
+            let info = pb::ServerInfo {
+                start_time: Some(at(start)),
+                last_upgrade: Some(of_other),
+                ..pb::ServerInfo::default()
+            };
+            let server_info = Some(info);
+            let info = pb::GetServerInfoResponse {
+                server: server_info,
+            };
+            server.answer("GetServerInfo", &info);
+        }
+        let printed = server.run(&["upgrade"]);
+        let (code, prints, error) = result;
+        assert_eq!(printed.status.code(), Some(code));
+        assert_eq!(!printed.stdout.is_empty(), prints, "{printed:?}");
+        assert_eq!(String::from_utf8_lossy(&printed.stderr), error);
+    }
+}
+
 #[test]
 fn methods_without_an_answer_are_reported() {
     let server = FakeServer::start();

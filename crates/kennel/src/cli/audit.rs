@@ -191,6 +191,8 @@ fn asked(request: &pb::AuditRequest) -> String {
         let _ = write!(text, " request={id}");
     }
     let _ = match (request.code.as_str(), request.reason.as_str()) {
+        // Its answer comes before the new server, which may fall back.
+        ("OK", _) if request.rpc == "Upgrade" => write!(text, ": begun"),
         ("OK", _) => write!(text, ": done"),
         ("CANCELLED", "") => write!(text, ": the caller did not wait for the answer"),
         (code, "") => write!(text, ": refused, {code}"),

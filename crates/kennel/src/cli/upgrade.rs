@@ -19,28 +19,57 @@ const ASK_AGAIN: Duration = Duration::from_millis(2);
 pub(crate) async fn upgrade(link: &Link) -> Result<(), Failure> {
     let before = info(link).await.map_err(refused)?;
     let request_id = new_request_id();
-    let admin = link.connection.admin();
-    let begun = client::outlast(|| {
-        let (mut admin, request_id) = (admin.clone(), request_id.clone());
-        async move { admin.upgrade(pb::UpgradeRequest { request_id }).await }
-    });
-    begun.await.map_err(refused)?;
-    let watched = watch(link, &before);
-    let watched = tokio::time::timeout(PATIENCE, watched);
-    let watched = progress::during("waiting for the new server", watched).await;
-    let Ok((after, unanswered)) = watched else {
+    begin(link, &request_id).await?;
+    let done = tokio::time::timeout(PATIENCE, finish(link, &before, &request_id));
+    let done = progress::during("waiting for the new server", done).await;
+    let Ok(done) = done else {
         let failure = Failure::new("no server has answered since the former one was to leave");
         return Err(failure.hint("kennel status; the service's log says what it waits for"));
     };
-    let done = after
-        .last_upgrade
-        .clone()
-        .filter(|u| u.request_id == request_id);
-    print_status(link, &before, &after, done.as_ref(), unanswered)?;
-    match done {
-        Some(upgrade) if upgrade.state() == pb::UpgradeState::Done => Ok(()),
-        Some(upgrade) => Err(fell_back(&upgrade)),
-        None => Err(Failure::new("another upgrade has come after this one")),
+    let (upgrade, after, unanswered) = done?;
+    match upgrade.state() {
+        pb::UpgradeState::Done => print_status(link, &before, &after, &upgrade, unanswered),
+        _ => Err(fell_back(&upgrade)),
+    }
+}
+
+/// Requests the upgrade; a repeat returns its present state.
+async fn begin(link: &Link, request_id: &str) -> Result<pb::Upgrade, Failure> {
+    let admin = link.connection.admin();
+    let begun = client::outlast(|| {
+        let (mut admin, request_id) = (admin.clone(), request_id.to_owned());
+        async move { admin.upgrade(pb::UpgradeRequest { request_id }).await }
+    });
+    let begun = begun.await.map_err(refused)?;
+    Ok(begun.upgrade.unwrap_or_default())
+}
+
+/// Polls until a new server has the result of the upgrade; also returns that server, and how long none answered. It may
+/// have no generation yet: its store is unavailable.
+async fn finish(
+    link: &Link,
+    before: &pb::ServerInfo,
+    request_id: &str,
+) -> Result<(pb::Upgrade, pb::ServerInfo, Duration), Failure> {
+    let (mut former, mut answered) = (before.start_time, Instant::now());
+    loop {
+        // Without an answer the former server is leaving, or the next one is starting.
+        if let Ok(server) = info(link).await {
+            if server.start_time != former {
+                let unanswered = answered.elapsed();
+                let upgrade = match &server.last_upgrade {
+                    Some(last) if last.request_id == request_id => last.clone(),
+                    // The upgrade of another client came right before this one, and its server is to leave; or after.
+                    _ => begin(link, request_id).await?,
+                };
+                if upgrade.state() != pb::UpgradeState::Leaving {
+                    return Ok((upgrade, server, unanswered));
+                }
+                former = server.start_time;
+            }
+            answered = Instant::now();
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
     }
 }
 
@@ -59,36 +88,18 @@ async fn info(link: &Link) -> Result<pb::ServerInfo, client::Failure> {
     Ok(server.unwrap_or_default())
 }
 
-/// Polls until a server with another start time than this one answers; also returns how long none did. It may have no
-/// generation yet: its store is unavailable.
-async fn watch(link: &Link, former: &pb::ServerInfo) -> (pb::ServerInfo, Duration) {
-    let mut answered = Instant::now();
-    loop {
-        match info(link).await {
-            Ok(server) if server.start_time != former.start_time => {
-                return (server, answered.elapsed());
-            }
-            Ok(_) => answered = Instant::now(),
-            // It is leaving, or the next one is starting.
-            Err(_) => {}
-        }
-        tokio::time::sleep(ASK_AGAIN).await;
-    }
-}
-
 fn print_status(
     link: &Link,
     before: &pb::ServerInfo,
     after: &pb::ServerInfo,
-    upgrade: Option<&pb::Upgrade>,
+    upgrade: &pb::Upgrade,
     unanswered: Duration,
 ) -> Result<(), Failure> {
     let side =
         |info: &pb::ServerInfo| json!({"version": info.version, "generation": info.generation});
     link.print(
         || {
-            let upgrade = upgrade.map(json::to_string);
-            let upgrade = upgrade.and_then(|text| serde_json::from_str::<Value>(&text).ok());
+            let upgrade = serde_json::from_str::<Value>(&json::to_string(upgrade)).ok();
             let reported = json!({
                 "from": side(before),
                 "to": side(after),

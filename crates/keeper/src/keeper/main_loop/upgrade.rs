@@ -11,12 +11,14 @@ use crate::{
 };
 use kennel_lifecycle::Exit;
 use kennel_linux::{clock, crash_point};
-use std::{io, mem, path::PathBuf, time::Duration};
+use std::{collections::VecDeque, io, mem, path::PathBuf, time::Duration};
 
 /// Longest time for a server to leave; then it is killed, which costs what a crash costs.
 const LEAVE_MAX: Duration = Duration::from_secs(8);
 /// Longest time until a new server serves.
 const READY_MAX: Duration = Duration::from_secs(30);
+/// Number of upgrades whose results are known by their request ids.
+const RESULTS_MAX: usize = 16;
 /// Exit code of a server that was asked to leave.
 const CODE_LEFT: i32 = 75;
 
@@ -31,8 +33,8 @@ pub(in crate::keeper) struct Upgrades {
     /// The previous one, until a server of `binary` has served for long enough.
     pub(super) previous: Option<Binary>,
     stage: Stage,
-    /// The last upgrade for which a server has left.
-    last: Option<Upgrade>,
+    /// Upgrades for which a server has left, the last one first.
+    results: VecDeque<Upgrade>,
 }
 
 /// Progress of an upgrade.
@@ -64,7 +66,7 @@ impl Upgrades {
             binary: Binary::own(),
             previous: None,
             stage: Stage::Idle,
-            last: None,
+            results: VecDeque::new(),
         }
     }
 
@@ -74,7 +76,7 @@ impl Upgrades {
 
     /// Returns the upgrade to report to the next server. If it serves, that is the result.
     pub(super) fn for_next_server(&self) -> Option<Upgrade> {
-        self.last.clone()
+        self.results.front().cloned()
     }
 
     /// Whether a server has left for another one that does not serve yet: nothing is lost so far.
@@ -140,11 +142,11 @@ impl Upgrades {
 impl Keeper {
     /// Begins an upgrade. `seq` absent: a signal requested it.
     pub(super) fn begin_upgrade(&mut self, seq: Option<u64>, request_id: Option<String>) {
-        let known = self.upgrades.last.as_ref();
-        let known = known.filter(|last| request_id.is_some() && last.request_id == request_id);
-        if let (Some(seq), Some(last)) = (seq, known) {
-            let last = last.clone();
-            return self.answer(seq, Answer::Upgrade(Ok(last)));
+        let mut results = self.upgrades.results.iter();
+        let known = results.find(|known| request_id.is_some() && known.request_id == request_id);
+        if let (Some(seq), Some(known)) = (seq, known) {
+            let known = known.clone();
+            return self.answer(seq, Answer::Upgrade(Ok(known)));
         }
         let asked = Asked { seq, request_id };
         if self.ending.asked {
@@ -188,7 +190,8 @@ impl Keeper {
             to_version: next.version.clone(),
             state: UpgradeState::Leaving,
         };
-        self.upgrades.last = Some(upgrade.clone());
+        self.upgrades.results.truncate(RESULTS_MAX - 1);
+        self.upgrades.results.push_front(upgrade.clone());
         self.upgrades.stage = Stage::Leaving { next };
         if let Some(seq) = asked.seq {
             self.answer(seq, Answer::Upgrade(Ok(upgrade)));
@@ -246,7 +249,7 @@ impl Keeper {
     }
 
     fn set_upgrade_state(&mut self, state: UpgradeState) {
-        if let Some(last) = &mut self.upgrades.last {
+        if let Some(last) = self.upgrades.results.front_mut() {
             last.state = state;
         }
     }
