@@ -253,8 +253,12 @@ CREATE OR REPLACE VIEW kennel_runs AS SELECT
     TIMESTAMPTZ 'epoch' + r.started_us * INTERVAL '1 microsecond' AS started_at,
     TIMESTAMPTZ 'epoch' + r.leader_exited_us * INTERVAL '1 microsecond' AS exited_at,
     TIMESTAMPTZ 'epoch' + r.ended_us * INTERVAL '1 microsecond' AS ended_at,
-    CASE WHEN r.exit_kind = 'code' THEN r.exit_value END AS exit_code,
-    CASE WHEN r.exit_kind = 'signal' OR r.exit_kind = 'core_dump' THEN r.exit_value END AS exit_signal,
+    CASE
+        WHEN r.exit_kind = 'code' THEN r.exit_value
+        WHEN r.state = 'backoff' THEN (r.attempts_detail::jsonb #>> '{-1,outcome,exit,code}')::bigint END AS exit_code,
+    CASE
+        WHEN r.exit_kind = 'signal' OR r.exit_kind = 'core_dump' THEN r.exit_value
+        WHEN r.state = 'backoff' THEN (r.attempts_detail::jsonb #>> '{-1,outcome,exit,signal,signal}')::bigint END AS exit_signal,
     r.end_reason,
     r.tree_verdict,
     r.attempt AS attempts,

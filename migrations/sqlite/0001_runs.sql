@@ -252,8 +252,12 @@ CREATE VIEW kennel_runs AS SELECT
     strftime('%Y-%m-%d %H:%M:%S', r.started_us / 1000000, 'unixepoch') || printf('.%06d', r.started_us % 1000000) AS started_at,
     strftime('%Y-%m-%d %H:%M:%S', r.leader_exited_us / 1000000, 'unixepoch') || printf('.%06d', r.leader_exited_us % 1000000) AS exited_at,
     strftime('%Y-%m-%d %H:%M:%S', r.ended_us / 1000000, 'unixepoch') || printf('.%06d', r.ended_us % 1000000) AS ended_at,
-    CASE WHEN r.exit_kind = 'code' THEN r.exit_value END AS exit_code,
-    CASE WHEN r.exit_kind = 'signal' OR r.exit_kind = 'core_dump' THEN r.exit_value END AS exit_signal,
+    CASE
+        WHEN r.exit_kind = 'code' THEN r.exit_value
+        WHEN r.state = 'backoff' THEN json_extract(r.attempts_detail, '$[#-1].outcome.exit.code') END AS exit_code,
+    CASE
+        WHEN r.exit_kind = 'signal' OR r.exit_kind = 'core_dump' THEN r.exit_value
+        WHEN r.state = 'backoff' THEN json_extract(r.attempts_detail, '$[#-1].outcome.exit.signal.signal') END AS exit_signal,
     r.end_reason,
     r.tree_verdict,
     r.attempt AS attempts,

@@ -160,13 +160,21 @@ async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
             .expect("a link");
     }
     let issued = read("issued.toml");
-    fs::create_dir(dir.join("out")).expect("a directory");
     let words = [
         "certs", "server", "--out", "out", "mounted", "server", "10.0.0.9",
     ];
     let entry = answer(dir, &words).await;
     assert!(entry.contains("out/server.pem"), "{entry}");
     assert_eq!(refusal(dir, &words).await.0, Some(1), "it is there already");
+    // One access file has one such section, whichever certificate it names.
+    let again = answer(dir, &[&words[..], &["--force"]].concat()).await;
+    assert_eq!(again, entry);
+    let absent = refusal(dir, &["certs", "ls", "absent"]).await;
+    assert!(
+        absent
+            .1
+            .contains("hint: make an authority there: kennel certs init absent")
+    );
     assert_eq!(read("issued.toml"), issued);
     verifies(dir, "../out/server.pem").await;
     // The principal has its entry already.

@@ -736,6 +736,33 @@ fn upgrade_beside_another_has_one_result() {
     }
 }
 
+/// A file that the run has as a whole, with more behind it, is written; its end is not that of the input.
+#[test]
+fn write_skips_what_the_run_has() {
+    let server = FakeServer::start();
+    let input = pb::InputStatus {
+        attempt: 1,
+        accepted_offset: Some(13),
+        ..pb::InputStatus::default()
+    };
+    let input = Some(input);
+    server.answer("GetInputStatus", &pb::GetInputStatusResponse { input });
+    server.refuse("CloseInput", Reason::InputOffsetMismatch, "it has 13", &[]);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "one two ").expect("own file");
+    let path = file.path().to_str().expect("UTF-8");
+    let words = ["write", RUN, path, "--offset", "0"];
+    let skipped = server.run(&words);
+    assert_eq!(skipped.status.code(), Some(0), "{skipped:?}");
+    assert_eq!(String::from_utf8_lossy(&skipped.stdout), "13 open\n");
+    let refused = server.run(&[&words[..], &["--close"]].concat());
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert_eq!(
+        server.last::<pb::CloseInputRequest>("CloseInput").offset,
+        Some(8)
+    );
+}
+
 #[test]
 fn methods_without_an_answer_are_reported() {
     let server = FakeServer::start();

@@ -105,6 +105,22 @@ fn usage_error_has_its_own_exit_code() {
 }
 
 #[test]
+fn text_for_one_purpose_has_no_other_form() {
+    for words in [
+        &["certs", "ls", "/absent"][..],
+        &["completions", "bash"],
+        &["context", "show"],
+        &["kill", "--list"],
+        &["audit", "--verify", "/absent"],
+    ] {
+        let (status, out, err) = run(&[words, &["-o", "json"]].concat());
+        assert_eq!((status, &*out), (Some(2), ""), "{words:?}");
+        let wanted = "error: this command has no form for programs\nhint: leave --output out\n";
+        assert_eq!(err, wanted, "{words:?}");
+    }
+}
+
+#[test]
 fn invalid_address_is_no_unavailable_server() {
     for address in ["tcp://127.0.0.1", "http://127.0.0.1:1", "unix:", "nonsense"] {
         let ask = |words: &[&str]| run(&[&["--server", address], words].concat());
@@ -247,6 +263,10 @@ fn config_check_finds_what_serve_would_refuse() {
         (
             "shutdown_timeout = \"500ms\"\n",
             "shutdown_timeout: a shutdown takes 1s to 24h",
+        ),
+        (
+            "node_retention = \"0s\"\n",
+            "node_retention: a node's row stays for 1m or longer",
         ),
         (
             "shutdown_signal = [\"SIGTERM\", \"job=KILL\"]\n",

@@ -15,12 +15,12 @@ use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The SQLite file cannot be opened or created.
-    #[error(
-        "cannot open the SQLite database {path:?}: check that its directory exists and is writable"
-    )]
+    #[error("cannot open the SQLite database {path:?}: {why}")]
     SqliteFile {
         /// The file.
         path: PathBuf,
+        /// What is wrong with it, or what to look at.
+        why: &'static str,
         /// SQLite's error.
         #[source]
         source: sqlx::Error,

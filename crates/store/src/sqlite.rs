@@ -21,6 +21,7 @@ use crate::{
 use async_trait::async_trait;
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, Sqlite, SqliteConnection, SqlitePool,
+    error::DatabaseError,
     query::Query,
     sqlite::{
         SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
@@ -110,8 +111,23 @@ fn options(path: &Path, create: bool) -> SqliteConnectOptions {
 }
 
 fn unusable(path: &Path, source: sqlx::Error) -> OpenError {
+    let code = source.as_database_error().and_then(DatabaseError::code);
+    // SQLITE_CORRUPT and SQLITE_NOTADB, see sqlite.org/rescode.html.
+    let is_damaged = code.is_some_and(|code| ["11", "26"].contains(&&*code));
+    let why = if is_damaged {
+        "it is damaged, or no database of SQLite"
+    } else if path
+        .parent()
+        .is_some_and(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+    {
+        "its directory does not exist"
+    } else if !path.exists() && !matches!(source, sqlx::Error::Io(_)) {
+        "there is no such file"
+    } else {
+        "check that it and its directory are readable and writable"
+    };
     let path = path.to_owned();
-    OpenError::SqliteFile { path, source }
+    OpenError::SqliteFile { path, why, source }
 }
 
 /// Opens a connection, and returns the version of SQLite.

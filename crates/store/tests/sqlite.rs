@@ -137,16 +137,17 @@ async fn file_that_is_no_database_is_named() {
     )
     .unwrap();
 
-    for path in [nowhere, text] {
+    for (path, why) in [
+        (nowhere, "its directory does not exist"),
+        (text, "it is damaged, or no database of SQLite"),
+    ] {
         let error = open(&StoreUrl::sqlite(&path))
             .await
             .map(|_| ())
             .unwrap_err();
         assert!(matches!(error, OpenError::SqliteFile { .. }), "{error:?}");
-        assert!(
-            error.to_string().contains(path.to_str().unwrap()),
-            "{error}"
-        );
+        let wanted = format!("cannot open the SQLite database {path:?}: {why}");
+        assert_eq!(error.to_string(), wanted);
     }
 }
 
@@ -206,7 +207,11 @@ async fn migration_of_a_killed_process_leaves_nothing() {
     }
     let absent = StoreUrl::sqlite(dir.path().join("absent.db"));
     let refused = migrate(&absent, with(&[]), Contract::Never, false).await;
-    assert!(matches!(refused, Err(OpenError::SqliteFile { .. })));
+    let why = |error| match error {
+        OpenError::SqliteFile { why, .. } => why,
+        _ => "another error",
+    };
+    assert_eq!(refused.map_err(why).err(), Some("there is no such file"));
     assert!(!dir.path().join("absent.db").exists());
 }
 

@@ -53,7 +53,8 @@ With --output json the run's events are printed, including its output, as by `ke
 
 pub(super) const WRITE_HELP: &str = "\
 Each byte is written once, even if the server dies meanwhile. To continue an interrupted write, repeat it with --offset:
-`kennel write RUN FILE --offset 0` skips the bytes that the run already has. A full pipe blocks the write.
+`kennel write RUN FILE --offset 0` skips the bytes that the run already has, all of them where it has the whole file; with
+--close it closes the input only at the end of the file. A full pipe blocks the write.
 Prints the number of accepted bytes; the command may not have read them yet.";
 
 pub(super) const WAIT_CODES: &str = "\

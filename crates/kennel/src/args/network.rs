@@ -115,8 +115,8 @@ pub(crate) enum CertsCommand {
     Server {
         #[command(flatten)]
         make: MakeArgs,
-        /// Directory for the files instead of the authority's, which is then not changed: it may be read-only, as a mounted
-        /// Secret, and does not list the certificate
+        /// Directory for the files instead of the authority's, made where it is absent; the authority is then not changed:
+        /// it may be read-only, as a mounted Secret, and does not list the certificate
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         /// Host names and IP addresses that clients call the server by; the first one names the files

@@ -106,8 +106,8 @@ pub(crate) struct ServeFlags {
     /// Time after which a node that does not report is shown as unreachable, and may be forgotten; 3s to 10m [default: 45s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) node_lease: Option<Duration>,
-    /// Time without a lease after which a node of the database that has no open run is removed [default: 7d]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    /// Time without a lease after which a node of the database that has no open run is removed; 1m or longer [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = values::node_retention)]
     pub(crate) node_retention: Option<Duration>,
     /// Serve /livez, /readyz and /startupz over HTTP at ADDRESS:PORT or unix:PATH, without authentication
     #[arg(long, value_name = "ADDRESS")]
@@ -315,7 +315,7 @@ impl ServeArgs {
 
     pub(crate) fn node_retention(&self, here: &Surroundings) -> Result<Duration, Failure> {
         let (given, name) = (self.base.node_retention, "KENNEL_NODE_RETENTION");
-        let given = here.setting(given, name, values::duration)?;
+        let given = here.setting(given, name, values::node_retention)?;
         Ok(given.unwrap_or(NODE_RETENTION_DEFAULT))
     }
 

@@ -62,7 +62,9 @@ pub(crate) mod words;
 mod write;
 
 use crate::{
-    args::{AuditArgs, ClientArgs, Command, Format, NodeCommand, RunArgs, SpecArgs},
+    args::{
+        AuditArgs, ClientArgs, Command, ContextCommand, Format, NodeCommand, RunArgs, SpecArgs,
+    },
     complete,
     config::Surroundings,
     failure::Failure,
@@ -157,6 +159,16 @@ async fn perform(
     let format = client.output.clone().unwrap_or_default();
     let open = || Link::open(client, format.clone(), here);
     let done = |()| 0;
+    // Their text has one purpose, for which another form is of no use.
+    let is_plain = matches!(
+        &command,
+        Command::Certs(_) | Command::Completions(_) | Command::Context(ContextCommand::Show { .. })
+    ) || matches!(&command, Command::Kill(args) if args.list)
+        || matches!(&command, Command::Audit(args) if args.verify.is_some() || args.export.is_some());
+    if is_plain && !format.is_text() {
+        let failure = Failure::new("this command has no form for programs");
+        return Err(failure.hint("leave --output out").code(crate::USAGE));
+    }
     match command {
         Command::Spawn(args) => {
             let request = spec::of_spawn(*args, here)?;

@@ -24,7 +24,7 @@ pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
     let run_id = link.run_id(&args.run.run).await?;
     let mut writer = Writer::begin(&link.connection, &run_id, args.attempt).await?;
     if let Some(first) = args.offset {
-        source.skip(first, writer.offset).await?;
+        writer.offset -= source.skip(first, writer.offset).await?;
     }
     let mut status = writer.copy(&mut source).await?;
     if args.close {
@@ -81,7 +81,8 @@ impl Source {
     }
 
     /// Skips bytes that the run has: the source begins at `first` of its input, of which `accepted` bytes are accepted.
-    async fn skip(&mut self, first: u64, accepted: u64) -> Result<(), Failure> {
+    /// Returns the number of bytes that the run has beyond the end of the source: then nothing is left to write.
+    async fn skip(&mut self, first: u64, accepted: u64) -> Result<u64, Failure> {
         let Some(mut known) = accepted.checked_sub(first) else {
             let message = format!("the input stands at {accepted}, before the offset {first}");
             return Err(Failure::new(message).hint("a part is missing: begin at what the run has"));
@@ -90,13 +91,11 @@ impl Source {
             let most = usize::try_from(known).map_or(PIECE_BYTES, |known| known.min(PIECE_BYTES));
             let piece = self.next(most).await?;
             if piece.is_empty() {
-                let message =
-                    format!("the input stands at {accepted}, beyond the end of what there is");
-                return Err(Failure::new(message));
+                break;
             }
             known -= piece.len() as u64;
         }
-        Ok(())
+        Ok(known)
     }
 }
 

@@ -199,6 +199,12 @@ pub(crate) fn shutdown_timeout(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "a shutdown takes 1s to 24h".to_owned())
 }
 
+/// Reads how long the row of a dead node stays: at least a minute, as a node that is only slow comes back.
+pub(crate) fn node_retention(text: &str) -> Result<Duration, String> {
+    let time = Some(duration(text)?).filter(|time| *time >= Duration::from_mins(1));
+    time.ok_or_else(|| "a node's row stays for 1m or longer".to_owned())
+}
+
 fn of_kind<T>(
     text: &str,
     read: impl Fn(&str) -> Result<T, String>,

@@ -256,6 +256,22 @@ pub(super) async fn view_shows_runs_with_documented_columns(bed: Bed) {
         raw.texts(&ended).await,
         ["succeeded exited empty 0 1970-01-01 00:00:00.000006"]
     );
+    // Between two attempts it is that of the latest one.
+    for (exit, shown) in [
+        (r#"{"code":3}"#, "3 -"),
+        (r#"{"signal":{"signal":9,"core_dumped":false}}"#, "- 9"),
+        (r#""unknown""#, "- -"),
+    ] {
+        let rest = format!(
+            r#"UPDATE runs SET state = 'backoff', next_restart_us = 9,
+            attempts_detail = '[{{"outcome":{{"exit":{{"code":1}}}}}},{{"outcome":{{"exit":{exit}}}}}]'
+            WHERE end_reason IS NULL"#
+        );
+        raw.execute(&rest).await.unwrap();
+        let rests = "SELECT COALESCE(exit_code || '', '-') || ' ' || COALESCE(exit_signal || '', '-') \
+            FROM kennel_runs WHERE ended_at IS NULL";
+        assert_eq!(raw.texts(rests).await, [shown]);
+    }
     let notes = "SELECT labels ->> 'team' || annotations FROM kennel_runs WHERE ended_at IS NULL";
     let notes = raw.texts(notes).await.concat();
     assert!(

@@ -59,11 +59,12 @@ impl Directory {
         let cannot =
             |cause: io::Error| Failure::new(format!("cannot use {}: {cause}", dir.display()));
         let path = path::absolute(dir).map_err(cannot)?;
-        let lock = File::open(&path).map_err(|cause| {
-            cannot(cause).hint(format!(
+        let lock = File::open(&path).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => cannot(cause).hint(format!(
                 "make an authority there: kennel certs init {}",
                 dir.display()
-            ))
+            )),
+            _ => cannot(cause),
         })?;
         lock.lock().map_err(cannot)?;
         Ok(Self { path, _lock: lock })

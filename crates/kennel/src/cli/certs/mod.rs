@@ -64,13 +64,14 @@ fn server(make: &MakeArgs, out: Option<&Path>, names: &[String]) -> Result<(), F
         .map(|name| server_name(name))
         .collect::<Result<Vec<_>, _>>()?;
     let authority = Authority::open(Directory::open(&make.dir)?)?;
-    let out = out.map(Directory::open).transpose()?;
+    let out = out.map(Directory::create).transpose()?;
     let until = after(make.days.unwrap_or(DAYS));
     let name = names.first().map(String::as_str).unwrap_or_default();
     let place = (out.as_ref(), make.force);
     let written = authority.issue(Kind::Server, name, sans, until, place)?;
     print_made(&written, until);
-    print_new(&written, || entries::tls(&written, &authority.dir))
+    // An access file has one such section: that of a replaced certificate is the same again.
+    print_exact(&entries::tls(&written, &authority.dir))
 }
 
 /// Makes the certificate of a client, and returns its principal.
@@ -121,7 +122,7 @@ fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
     })
 }
 
-/// Prints the entry of a new certificate: a replaced one has an entry already.
+/// Prints the entry of a new principal: that of a replaced certificate has one already.
 fn print_new(written: &Made, entry: impl FnOnce() -> String) -> Result<(), Failure> {
     if written.replaced {
         return Ok(());
