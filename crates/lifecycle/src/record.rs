@@ -183,14 +183,15 @@ impl AttemptRecord {
     }
 
     /// Returns when an attempt with this time limit, pauses not counted, is over; absent: it has no limit, or is
-    /// paused.
+    /// paused. `between` as in [`run_time`](Self::run_time).
     #[must_use]
-    pub fn over_at(&self, max_runtime: Option<Duration>) -> Option<Timestamp> {
+    pub fn over_at(
+        &self,
+        max_runtime: Option<Duration>,
+        between: &impl Fn(Timestamp, Timestamp) -> Duration,
+    ) -> Option<Timestamp> {
         match (max_runtime, self.times.started, self.paused_since) {
-            (Some(max), Some(started), None) => {
-                let paused = self.paused(&|since, until: Timestamp| until.since(since));
-                Some(started.plus(max).plus(paused))
-            }
+            (Some(max), Some(started), None) => Some(started.plus(max).plus(self.paused(between))),
             _ => None,
         }
     }
@@ -214,12 +215,6 @@ impl AttemptRecord {
         recent.fold(self.paused, |sum, (since, until)| {
             sum.saturating_add(between(*since, *until))
         })
-    }
-
-    /// Returns when a pause with this limit is over; absent: it has no limit, or the attempt is not paused.
-    #[must_use]
-    pub fn pause_over_at(&self, max_pause: Option<Duration>) -> Option<Timestamp> {
-        Some(self.paused_since?.plus(max_pause?))
     }
 
     /// Returns the record of one attempt in the entries of a whole run: (time, attempt, entry), in order.

@@ -17,7 +17,7 @@ pub use chain::{
 };
 pub use reader::{TrailAsk, TrailKind, TrailReader};
 
-use crate::base::clock;
+use crate::base::clock::{self, ClockSettings};
 use kennel_lifecycle::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -269,12 +269,12 @@ pub(crate) struct Trail {
 
 impl Trail {
     /// Opens the audit log in this data directory, with the existing files.
-    pub(crate) fn open(data_dir: &Path) -> Self {
+    pub(crate) fn open(data_dir: &Path, clock: ClockSettings) -> Self {
         let dir = data_dir.join(files::DIR);
         let (jobs, queue) = sync_channel(JOBS_MAX);
         let (head_sender, head) = watch::channel(0);
         let lost = Arc::new(AtomicU64::new(0));
-        let writer = writer::Writer::new(dir.clone(), head_sender, Arc::clone(&lost));
+        let writer = writer::Writer::new(dir.clone(), head_sender, Arc::clone(&lost), clock);
         let thread = std::thread::Builder::new().name("trail".into());
         if let Err(error) = thread.spawn(move || writer.run(&queue)) {
             tracing::error!(%error, "cannot write the audit log: records are dropped and counted");

@@ -2,7 +2,6 @@
 //! principals that write little: a file that is removed leaves theirs to the newest file.
 
 use super::{TrailEntry, TrailRecord, files};
-use crate::base::clock;
 use kennel_lifecycle::Timestamp;
 use std::collections::HashMap;
 
@@ -21,12 +20,12 @@ fn share_of(record: &TrailRecord) -> (bool, &str) {
 }
 
 /// Returns the lines of a file by the principals that have written the least in it, as far as they fit, in their order.
-/// Lines that are too old are not among them.
-pub(super) fn least(text: &[u8]) -> Vec<TrailRecord> {
+/// Lines from before `oldest` are not among them.
+pub(super) fn least(text: &[u8], oldest: Timestamp) -> Vec<TrailRecord> {
     let lines = text.split(|byte| *byte == b'\n');
     let records = lines.filter_map(|line| {
         let record: TrailRecord = serde_json::from_slice(line).ok()?;
-        let is_old = clock::now().since(Timestamp(record.at_us)) > files::AGE_MAX;
+        let is_old = Timestamp(record.at_us) < oldest;
         (!is_old).then_some((line.len() as u64 + 1, record))
     });
     let records: Vec<(u64, TrailRecord)> = records.collect();

@@ -48,11 +48,11 @@ fn seqs(records: &[TrailRecord]) -> Vec<u64> {
 #[tokio::test]
 async fn next_server_continues_numbers_and_reads_by_run() {
     let dir = tempfile::tempdir().expect("a directory");
-    let first = Trail::open(dir.path());
+    let first = Trail::open(dir.path(), ClockSettings::default());
     first.record(asked("Spawn", 1));
     first.record(asked("Abort", 2));
     first.flush().await;
-    let second = Trail::open(dir.path());
+    let second = Trail::open(dir.path(), ClockSettings::default());
     second.record(TrailRecord::node("server_started", [("pid", "1".into())]));
     let all = read(&second, everything()).await;
     assert_eq!(seqs(&all), [1, 2, 3]);
@@ -72,7 +72,7 @@ async fn next_server_continues_numbers_and_reads_by_run() {
 #[tokio::test]
 async fn followers_get_new_records() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     let mut reader = trail.read(TrailAsk {
         follow: true,
         ..everything()
@@ -88,7 +88,7 @@ async fn followers_get_new_records() {
 #[tokio::test]
 async fn torn_line_after_host_crash_is_ignored() {
     let dir = tempfile::tempdir().expect("a directory");
-    let before = Trail::open(dir.path());
+    let before = Trail::open(dir.path(), ClockSettings::default());
     before.record(asked("Spawn", 1));
     before.flush().await;
     drop(before);
@@ -96,7 +96,7 @@ async fn torn_line_after_host_crash_is_ignored() {
     let mut text = fs::read_to_string(&file).expect("one file");
     text.push_str("{\"seq\":2,\"at_us");
     fs::write(&file, text).expect("own directory");
-    let after = Trail::open(dir.path());
+    let after = Trail::open(dir.path(), ClockSettings::default());
     after.record(asked("Abort", 1));
     let all = read(&after, everything()).await;
     assert_eq!(seqs(&all), [1, 2]);
@@ -105,7 +105,7 @@ async fn torn_line_after_host_crash_is_ignored() {
 #[tokio::test]
 async fn many_calls_are_two_lines_with_counts() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     for _ in 0..100 {
         let mut record = asked("WriteInput", 1);
         if let TrailEntry::Request(request) = &mut record.entry {
@@ -127,7 +127,7 @@ async fn many_calls_are_two_lines_with_counts() {
 #[tokio::test]
 async fn signal_repeated_by_a_keeper_is_recorded_once() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     let signal = TrailEntry::Signal(LoggedSignal {
         attempt: 1,
         signal: "SIGTERM".into(),
@@ -155,7 +155,7 @@ async fn files_are_bounded_and_newest_lines_stay() {
     for first in firsts.clone() {
         fs::write(files::path(&audit, first), &full).expect("own directory");
     }
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     trail.record(asked("Spawn", 1));
     let all = read(&trail, everything()).await;
     assert_eq!(all.len(), 1);
@@ -203,7 +203,7 @@ async fn full_log_keeps_lines_of_small_writers() {
     for first in 1001..=last {
         fs::write(files::path(&audit, first), &full).expect("own directory");
     }
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     let mut follower = trail.read(TrailAsk {
         follow: true,
         after_seq: 160,
@@ -227,7 +227,7 @@ async fn failed_writes_wait_and_excess_is_counted() {
     // A file stands in the place of the directory.
     let in_the_way = dir.path().join(files::DIR);
     fs::write(&in_the_way, b"").expect("own directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     trail.record_written(asked("Spawn", 0)).await;
     for _ in 0..5000 {
         trail.record_written(asked("Abort", 1)).await;
@@ -251,7 +251,7 @@ async fn failed_writes_wait_and_excess_is_counted() {
 #[tokio::test]
 async fn refused_callers_are_summed() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     let denied = |by: usize, rpc: usize| {
         let mut record = denied(by, None);
         if let TrailEntry::Request(request) = &mut record.entry {
@@ -280,7 +280,7 @@ async fn refused_callers_are_summed() {
 #[tokio::test]
 async fn refused_runs_take_no_place_of_users() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     for _ in 0..2 {
         for run in 0..200 {
             trail.deny(denied(0, Some(run)), DeniedCaller::Run);
@@ -307,7 +307,7 @@ async fn refused_runs_take_no_place_of_users() {
 #[tokio::test]
 async fn refused_strangers_take_no_place_of_named_principals() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     for by in 1000..1100 {
         trail.deny(denied(by, None), DeniedCaller::Stranger);
     }
@@ -371,7 +371,7 @@ async fn chain_goes_through_all_files() {
 }
 
 async fn chained_once(dir: &Path, run: u8) {
-    let trail = Trail::open(dir);
+    let trail = Trail::open(dir, ClockSettings::default());
     trail.record(asked("Spawn", run));
     trail.record(asked("Abort", run));
     trail.flush().await;
@@ -387,7 +387,7 @@ async fn chain_holds_over_servers_and_fragments() {
         (1, 6, 1)
     );
     let head = checked.head.clone();
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     trail.record(asked("Abort", 3));
     trail.flush().await;
     let later = check_audit_chain(dir.path(), Some(&head)).expect("it holds");
@@ -455,7 +455,7 @@ async fn changed_lost_and_added_lines_are_found() {
 #[tokio::test]
 async fn export_leaves_out_files_removed_meanwhile() {
     let dir = tempfile::tempdir().expect("a directory");
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     trail.record(asked("Spawn", 1));
     trail.flush().await;
     let audit = dir.path().join(files::DIR);
@@ -502,7 +502,7 @@ async fn files_age_by_their_last_line() {
             file.set_modified(long_ago).expect("own file");
         }
     }
-    let trail = Trail::open(dir.path());
+    let trail = Trail::open(dir.path(), ClockSettings::default());
     trail.record(asked("Abort", 1));
     trail.flush().await;
     assert_eq!(files::list(&audit).expect("readable"), [touched, newest]);

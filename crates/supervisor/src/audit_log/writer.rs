@@ -5,7 +5,7 @@ use super::{
     chain::{self, ChainHead},
     files, shares,
 };
-use crate::base::clock;
+use crate::base::clock::ClockSettings;
 use kennel_lifecycle::Timestamp;
 use kennel_linux::own_file;
 use std::{
@@ -51,6 +51,7 @@ pub(super) struct Writer {
     dir: PathBuf,
     head: watch::Sender<u64>,
     lost: Arc<AtomicU64>,
+    clock: ClockSettings,
     open: Option<Open>,
     pending: VecDeque<TrailRecord>,
     waiting: Vec<oneshot::Sender<()>>,
@@ -73,11 +74,17 @@ struct Open {
 }
 
 impl Writer {
-    pub(super) fn new(dir: PathBuf, head: watch::Sender<u64>, lost: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(
+        dir: PathBuf,
+        head: watch::Sender<u64>,
+        lost: Arc<AtomicU64>,
+        clock: ClockSettings,
+    ) -> Self {
         Self {
             dir,
             head,
             lost,
+            clock,
             open: None,
             pending: VecDeque::new(),
             waiting: Vec::new(),
@@ -314,14 +321,15 @@ impl Writer {
         // The file being written is never removed.
         let before = firsts.len().saturating_sub(1);
         let too_many = firsts.len().saturating_sub(files::FILES_MAX);
+        let oldest = self.clock.before(files::AGE_MAX);
         for (nth, first) in firsts[..before].iter().enumerate() {
             let path = files::path(&self.dir, *first);
             // By its own lines: any process of this user can change the times of a file.
-            let too_old =
-                || written_at(&path).is_some_and(|last| clock::now().since(last) > files::AGE_MAX);
+            let too_old = || written_at(&path).is_some_and(|last| last < oldest);
             if nth < too_many {
                 let text = fs::read(&path);
-                if let Err(error) = text.and_then(|text| self.append(shares::least(&text))) {
+                if let Err(error) = text.and_then(|text| self.append(shares::least(&text, oldest)))
+                {
                     tracing::warn!(%error, path = %path.display(), "cannot repeat lines of an old file of the audit log, removing it with them");
                 }
             }

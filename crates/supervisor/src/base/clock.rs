@@ -51,7 +51,7 @@ impl Setting {
 
 /// Settings of the wall clock in this boot of the host, one for each server that found another one. Rows and files of
 /// earlier servers have times of the wall clock, which may have been set since.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ClockSettings {
     boot_id: String,
     settings: Vec<Setting>,
@@ -91,6 +91,28 @@ impl ClockSettings {
     /// later one.
     pub(crate) fn between(&self, from: Timestamp, to: Timestamp) -> Duration {
         self.passed(from).saturating_sub(self.passed(to))
+    }
+
+    /// Returns a time that was reckoned from `from` as the wall clock as it is set now will show it; to a tenth of a
+    /// second, so that it does not change with each reading.
+    pub(crate) fn reckoned(&self, from: Timestamp, to: Timestamp) -> Timestamp {
+        let set_by = now().0.saturating_sub(self.now_as_of(from).0);
+        let tenths = set_by / READS_US.cast_signed();
+        Timestamp(to.0.saturating_add(tenths * READS_US.cast_signed()))
+    }
+
+    /// Returns a time before which the wall clock showed only times that are at least so old, by each of its settings
+    /// since then.
+    pub(crate) fn before(&self, age: Duration) -> Timestamp {
+        let now = Setting::now();
+        let micros = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+        let then_us = now.seen_us.saturating_sub(micros);
+        let nexts = self.settings.iter().skip(1).chain([&now]);
+        let settings = self.settings.iter().zip(nexts);
+        let recent = settings.filter(|(_, next)| next.seen_us > then_us);
+        let least = recent.map(|(setting, _)| setting.ahead_us).min();
+        let least = least.map_or(now.ahead_us, |least| least.min(now.ahead_us));
+        Timestamp(then_us.saturating_add(least))
     }
 
     /// Returns the time that has passed since the wall clock showed `at`.
@@ -151,6 +173,33 @@ mod tests {
                 let between = clock.between(from, to).as_secs();
                 assert!((39..50).contains(&between), "{ahead}: {between}");
                 assert_eq!(clock.between(to, from), Duration::ZERO);
+            }
+        }
+    }
+
+    #[test]
+    fn reckoned_and_least_times_follow_the_settings() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let clock = server_at(dir.path(), 0);
+        let (age, from) = (
+            Duration::from_secs(20),
+            now().minus(Duration::from_secs(30)),
+        );
+        let end = from.plus(Duration::from_mins(1));
+        assert_eq!(clock.reckoned(from, end), end);
+        for ahead in [HOUR_US, -HOUR_US] {
+            // Set while the server serves, then seen by the next one.
+            kennel_linux::clock::AHEAD.set(ahead);
+            for clock in [clock.clone(), server_at(dir.path(), ahead)] {
+                let left = clock.reckoned(from, end).0 - now().0;
+                assert!((20_000_000..31_000_000).contains(&left), "{ahead}: {left}");
+                // By neither setting is a younger time before it; by the one that was ahead the oldest are.
+                let before = clock.before(age).0;
+                let least = from.0.min(now().0);
+                assert!(
+                    before < least + 11_000_000 && before > least - 30_000_000,
+                    "{ahead}"
+                );
             }
         }
     }

@@ -133,7 +133,7 @@ async fn look(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), String
     match sweep.consumers_in.checked_sub(1) {
         Some(left) => sweep.consumers_in = left,
         None => {
-            let before = clock::now().minus(CONSUMER_REST);
+            let before = shared.clock.before(CONSUMER_REST);
             let expired = shared.store.expire_consumers(before).await;
             expired.map_err(|e| e.to_string())?;
             remove_dead_nodes(shared).await.map_err(|e| e.to_string())?;

@@ -318,9 +318,10 @@ impl Shared {
         started: Timestamp,
     ) -> Self {
         let serving = Serving::default();
+        let clock = ClockSettings::open(&config.data_dir, &hello.host.boot_id);
         Self {
-            trail: Trail::open(&config.data_dir),
-            clock: ClockSettings::open(&config.data_dir, &hello.host.boot_id),
+            trail: Trail::open(&config.data_dir, clock.clone()),
+            clock,
             spare_dirs: SpareDirs::new(&config.data_dir),
             store: NodeStore::new(
                 store,

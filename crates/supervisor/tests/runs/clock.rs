@@ -5,8 +5,8 @@ use crate::{
     world::{Lives, Nature, Stage, Temper, call, run_id},
 };
 use kennel_lifecycle::{
-    LinePattern, Readiness, ReadyProbe, RestartMode, RestartPolicy, RetentionLimits, RunState,
-    ladder::StopPlan,
+    Deadline, LinePattern, Readiness, ReadyProbe, RestartMode, RestartPolicy, RetentionLimits,
+    RunState, ladder::StopPlan,
 };
 use kennel_linux::clock;
 use kennel_supervisor::{
@@ -95,6 +95,41 @@ fn silence_is_counted_without_settings_of_the_clock() {
     assert_limit_took_its_time(&over_settings(Nature::default, &begin, &async |stage| {
         wait(stage, Condition::Ended).await;
     }));
+}
+
+/// Shown ends of limits and pauses are on the clock of their reader.
+#[test]
+fn shown_ends_follow_settings_of_the_clock() {
+    for is_paused in [false, true] {
+        let begin = async |stage: &Stage| {
+            let mut call = call(Some(run_id()));
+            call.spec.policy.timeouts.max_runtime = Some(10 * LIMIT);
+            call.spec.policy.pause.max_pause = Some(10 * LIMIT);
+            spawn(stage, call).await;
+            if is_paused {
+                stage.supervisor.pause(run_id()).await.unwrap();
+            }
+        };
+        over_settings(Nature::default, &begin, &async |stage| {
+            let end = loop {
+                let run = stage.supervisor.get(run_id()).await.unwrap();
+                let of_limit = run.limit_ends.get(&Deadline::MaxRuntime).copied();
+                if let Some(end) = if is_paused {
+                    run.pause_expires
+                } else {
+                    of_limit
+                } {
+                    break end;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            };
+            let left = end.since(clock::wall());
+            assert!(
+                9 * LIMIT < left && left <= 10 * LIMIT + LIMIT / 60,
+                "{left:?}"
+            );
+        });
+    }
 }
 
 #[test]

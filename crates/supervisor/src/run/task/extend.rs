@@ -180,14 +180,16 @@ impl RunTask {
         ) {
             return BTreeMap::new();
         }
-        let record = self.machine.record();
+        let (record, clock) = (self.machine.record(), &self.shared.clock);
+        let between = |from, to| clock.between(from, to);
         let ends = LIMITS.into_iter().filter(|limit| self.counts(*limit));
         let ends = ends.filter_map(|limit| {
             let end = match limit {
                 Deadline::Inactivity => Some(self.extension(limit).end).filter(|e| !e.is_zero()),
                 _ => self.extended_limit(limit),
             };
-            Some((limit, record.over_at(Some(end?))?))
+            let over = record.over_at(Some(end?), &between)?;
+            Some((limit, clock.reckoned(record.times.started?, over)))
         });
         ends.collect()
     }

@@ -62,10 +62,11 @@ impl RunTask {
             Some(outcome) => outcome.exit,
             None => self.times().leader_exited.and(self.machine.ends().leader),
         };
-        let pause_expires = match phase {
-            Phase::Paused { .. } => {
+        let clock = &self.shared.clock;
+        let pause_expires = match (phase, self.machine.record().paused_since) {
+            (Phase::Paused { .. }, Some(since)) => {
                 let max_pause = self.new.policy().pause.max_pause;
-                self.machine.record().pause_over_at(max_pause)
+                max_pause.map(|max| clock.reckoned(since, since.plus(max)))
             }
             _ => None,
         };
