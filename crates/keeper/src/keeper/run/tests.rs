@@ -274,19 +274,57 @@ fn step(run: &mut Run, now: u64) {
 }
 
 /// Returns a run whose leader and 39 more processes live, below this process in the place of its shim.
-fn with_large_tree(dir: &Path) -> (Run, Vec<Sleeper>) {
-    let children: Vec<Sleeper> = (0..40).map(|_| Sleeper::new()).collect();
-    let mut run = running(dir, pidfd(&children[0]));
-    run.tree.as_mut().expect("a tree").root = Root::Shim(std::process::id().cast_signed());
+/// Processes of a shell: children of this process may be those of another test.
+struct LargeTree {
+    shell: Sleeper,
+    children: Vec<(i32, PidFd)>,
+}
+
+impl LargeTree {
+    fn new() -> Self {
+        // It collects none of them.
+        let script = "for i in $(seq 40); do sleep 1000 & done; exec sleep 1000";
+        let shell = Sleeper::of(Command::new("sh").args(["-c", script]));
+        let mut pids = Vec::new();
+        while pids.len() < 40 {
+            std::thread::yield_now();
+            pids = procfs::children(shell.pid());
+        }
+        let children = pids.into_iter();
+        let children = children.map(|pid| (pid, PidFd::open(pid).expect("a pidfd")));
+        Self {
+            children: children.collect(),
+            shell,
+        }
+    }
+
+    fn all_are(&self, is: impl Fn(&(i32, PidFd)) -> bool) -> bool {
+        self.children.iter().all(is)
+    }
+}
+
+impl Drop for LargeTree {
+    fn drop(&mut self) {
+        for (_, child) in &self.children {
+            let _ = child.signal(Signal::KILL);
+        }
+    }
+}
+
+fn with_large_tree(dir: &Path) -> (Run, LargeTree) {
+    let tree = LargeTree::new();
+    let leader = tree.children[0].1.as_fd().try_clone_to_owned();
+    let mut run = running(dir, leader.expect("a copy"));
+    run.tree.as_mut().expect("a tree").root = Root::Shim(tree.shell.pid());
     run.outgoing.clear();
-    (run, children)
+    (run, tree)
 }
 
 /// The loop serves others between the slices. Lists that are asked for meanwhile are one list, and a newer one.
 #[test]
 fn large_tree_is_listed_and_signalled_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut run, _children) = with_large_tree(dir.path());
+    let (mut run, _tree) = with_large_tree(dir.path());
     run.list(1, 0);
     run.list(2, 0);
     run.signal(3, Signal::CONT, SignalTarget::Tree, Some("a"), 0);
@@ -313,7 +351,7 @@ fn large_tree_is_listed_and_signalled_in_slices() {
 #[test]
 fn large_tree_is_paused_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut run, children) = with_large_tree(dir.path());
+    let (mut run, tree) = with_large_tree(dir.path());
     run.pause(1, 0);
     let (mut slices, mut now) = (1, 0);
     while answers(&run).is_empty() {
@@ -329,8 +367,8 @@ fn large_tree_is_paused_in_slices() {
     // Two passes over 40 processes: each is listed, looked at, recorded and stopped.
     assert!(slices > 8, "{slices}");
     assert!(matches!(run.pause, Pause::Stopped { .. }));
-    let state = |child: &Sleeper| procfs::stat(child.pid()).map(|stat| stat.state);
-    assert!(children.iter().all(|child| state(child).ok() == Some(b'T')));
+    let state = |pid| procfs::stat(pid).map(|stat| stat.state).ok();
+    assert!(tree.all_are(|(pid, _)| state(*pid) == Some(b'T')));
     assert_eq!(
         crate::held::read(dir.path())
             .expect("own file")
@@ -340,14 +378,14 @@ fn large_tree_is_paused_in_slices() {
     );
     run.resume(2);
     assert_eq!(answers(&run), [1, 2]);
-    assert!(children.iter().all(|child| state(child).ok() != Some(b'T')));
+    assert!(tree.all_are(|(pid, _)| state(*pid) != Some(b'T')));
 }
 
 /// The exit of the leader, which the signal causes, is reported after it, with the next rung after that.
 #[test]
 fn large_tree_gets_a_rung_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut run, _children) = with_large_tree(dir.path());
+    let (mut run, _tree) = with_large_tree(dir.path());
     run.pause(1, 0);
     run.stop(&StopPlan::abort(Duration::from_secs(5)), 0);
     run.step(0);
@@ -386,7 +424,7 @@ fn large_tree_gets_a_rung_in_slices() {
 #[test]
 fn large_tree_is_killed_beside_its_shim() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut run, children) = with_large_tree(dir.path());
+    let (mut run, tree) = with_large_tree(dir.path());
     run.stop(&StopPlan::abort(Duration::ZERO), 0);
     run.step(0);
     run.for_shim.clear();
@@ -415,8 +453,7 @@ fn large_tree_is_killed_beside_its_shim() {
         run.step(LOOK_AGAIN_MS);
     }
     assert_eq!(senders(&run), [SignalSender::Keeper, SignalSender::Shim]);
-    let has_ended = |child: &Sleeper| child.pidfd().has_ended();
-    while !children.iter().all(has_ended) {
+    while !tree.all_are(|(_, child)| child.has_ended()) {
         std::thread::yield_now();
     }
 }
@@ -424,7 +461,7 @@ fn large_tree_is_killed_beside_its_shim() {
 #[test]
 fn processes_of_a_leader_are_listed_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut run, _children) = with_large_tree(dir.path());
+    let (mut run, _tree) = with_large_tree(dir.path());
     let left_by_leader = FromShim::Exited {
         at_us: 0,
         exit: Exit::Code(0),
