@@ -316,7 +316,7 @@ mod tests {
         let mut next = ExitSlots::open(data.path(), "next".to_owned());
         next.settle(|run, bytes| keep(&crate::rundir::path(data.path(), run), bytes));
         assert!(!data.path().join("exits/epoch").exists());
-        let kept = unreadable::sweep(data.path(), &mut BTreeSet::new());
+        let kept = unreadable::sweep(data.path(), &mut BTreeSet::new(), |_| false);
         let kept = kept.first().expect("one is there");
         assert_eq!(
             fs::read(&kept.path).expect("it is there"),

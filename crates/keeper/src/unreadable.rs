@@ -9,7 +9,7 @@ use crate::{
         strict,
     },
 };
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{RunId, Timestamp};
 use kennel_linux::{clock, own_file};
 use serde::de::DeserializeOwned;
 use std::{
@@ -128,14 +128,21 @@ pub fn count(data_dir: &Path) -> usize {
     list(data_dir).len()
 }
 
-/// Removes the oldest files beyond the bound. Returns those of the others that are not `known`, the newest first, each
-/// with its reason by this version: only these are read. All that stay are known from then on.
-pub fn sweep(data_dir: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Unreadable> {
+/// Removes the oldest files beyond the bound, and those that `is_old` where their run has no directory any more: it had
+/// no output that they could go with. Returns those of the others that are not `known`, the newest first, each with its
+/// reason by this version: only these are read. All that stay are known from then on.
+pub fn sweep(
+    data_dir: &Path,
+    known: &mut BTreeSet<PathBuf>,
+    is_old: impl Fn(Timestamp) -> bool,
+) -> Vec<Unreadable> {
     let (mut all, mut kept, mut found) = (0, BTreeSet::new(), Vec::new());
-    for (_, name, bytes) in list(data_dir) {
+    for (time, name, bytes) in list(data_dir) {
         let path = data_dir.join(DIR).join(&name);
         all += bytes;
-        if all > BYTES_MAX {
+        let run = name.split('-').next().and_then(|run| run.parse().ok());
+        let has_dir = run.is_none_or(|run| rundir::path(data_dir, run).exists());
+        if all > BYTES_MAX || !has_dir && is_old(Timestamp(time)) {
             let _ = fs::remove_file(&path);
             continue;
         }
@@ -209,8 +216,9 @@ mod tests {
         assert!(found.why.contains("longer than"), "{found}");
 
         let mut known = BTreeSet::new();
-        let kept = sweep(data.path(), &mut known);
-        assert_eq!(sweep(data.path(), &mut known), [], "each is reported once");
+        let kept = sweep(data.path(), &mut known, |_| true);
+        let again = sweep(data.path(), &mut known, |_| true);
+        assert_eq!(again, [], "each is reported once");
         assert_eq!((kept.len(), count(data.path())), (2, 2));
         let one = kept.iter().find(|one| one.bytes == 300).expect("the first");
         let mode = fs::metadata(&one.path)
@@ -237,7 +245,7 @@ mod tests {
             let file = File::create(dir.join(format!("{run}-exit-{time}"))).expect("a file");
             file.set_len(BYTES_MAX / 2).expect("a sparse one");
         }
-        let kept: Vec<PathBuf> = sweep(data.path(), &mut BTreeSet::new())
+        let kept: Vec<PathBuf> = sweep(data.path(), &mut BTreeSet::new(), |_| false)
             .into_iter()
             .map(|one| one.path)
             .collect();
@@ -246,6 +254,9 @@ mod tests {
             [3, 2].map(|time| dir.join(format!("{run}-exit-{time}")))
         );
         assert_eq!(count(data.path()), 2);
+        // Without output there is nothing that they could be removed with.
+        let kept = sweep(data.path(), &mut BTreeSet::new(), |at| at < Timestamp(3));
+        assert_eq!((kept.len(), count(data.path())), (1, 1));
     }
 
     #[test]

@@ -101,11 +101,19 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
 }
 
 /// Logs each file of a run that could not be read, whichever process has found it, and removes the oldest beyond their
-/// bound.
-async fn report_unreadable(shared: &Shared, sweep: &mut SweepState) {
-    let data_dir = shared.config.data_dir.clone();
+/// bound, and those of runs that had no output once these had retained it for long enough.
+async fn report_unreadable(shared: &Arc<Shared>, sweep: &mut SweepState) {
     let mut logged = std::mem::take(&mut sweep.unreadable);
-    let found = blocking(move || (unreadable::sweep(&data_dir, &mut logged), logged)).await;
+    let (shared, now) = (Arc::clone(shared), clock::now());
+    let found = blocking(move || {
+        let limits = &shared.config.retention;
+        let is_old = |at| {
+            *limits != RetentionLimits::NONE && shared.clock.between(at, now) >= limits.at_least
+        };
+        let found = unreadable::sweep(&shared.config.data_dir, &mut logged, is_old);
+        (found, logged)
+    });
+    let found = found.await;
     let (found, logged) = found.unwrap_or_default();
     for one in found {
         let (path, bytes, why) = (one.path.display(), one.bytes, &one.why);

@@ -458,16 +458,21 @@ fn restored_store_gets_removals_again() {
 fn unreadable_files_count_until_run_is_removed() {
     let lives = lives(KEEP_NONE);
     let run = run_id();
-    let dir = lives.data_dir.path().join("unreadable");
-    fs::create_dir(&dir).unwrap();
-    fs::write(dir.join(format!("{run}-exit-1")), b"of another form").unwrap();
     lives.live_long(async |stage| {
-        assert_eq!(stage.supervisor.info().await.unreadable_files, 1);
         ran(stage, run, "uid:0").await;
+        add_unreadable_file(stage, run);
+        assert_eq!(stage.supervisor.info().await.unreadable_files, 1);
         tokio::time::sleep(LOOK).await;
         removal(stage, run).await;
         assert_eq!(stage.supervisor.info().await.unreadable_files, 0);
     });
+}
+
+/// Adds a file of a run that no version reads.
+pub(crate) fn add_unreadable_file(stage: &Stage, run: RunId) {
+    let dir = stage.data_dir.path().join("unreadable");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join(format!("{run}-exit-1")), b"of another form").unwrap();
 }
 
 fn lives(limits: RetentionLimits) -> Lives {

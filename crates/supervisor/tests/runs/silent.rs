@@ -1,7 +1,9 @@
 //! Runs that write nothing: their entries are in the node log, and at their end in their row.
 
 use crate::{
-    abort, name, spawn_to_the_gate,
+    abort, name,
+    retention::add_unreadable_file,
+    spawn_to_the_gate,
     world::{Lives, Nature, Stage, call, run_id},
 };
 use kennel_journal::GapReason;
@@ -194,7 +196,10 @@ fn silent_run_has_no_output_to_remove() {
     lives.live_long(async |stage| {
         stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
         let seen = ended(stage).await;
+        add_unreadable_file(stage, run_id());
+        assert_eq!(stage.supervisor.info().await.unreadable_files, 1);
         tokio::time::sleep(LOOKED).await;
+        assert_eq!(stage.supervisor.info().await.unreadable_files, 0);
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!(view.output_removed, None);
         assert_eq!(stage.world.store.row(run_id()).unwrap().output_age, None);
