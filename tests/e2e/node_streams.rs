@@ -16,7 +16,7 @@ use kennel_tests::{
     within,
 };
 use nix::sys::signal::Signal;
-use std::{fs, net::TcpListener, path::Path};
+use std::{fs, os::unix::net::UnixListener, path::Path};
 use tonic::{Code, Request, Streaming, metadata::MetadataValue};
 
 cases! {
@@ -30,7 +30,7 @@ cases! {
     dead_node_is_reported_and_continues,
     forgotten_node_ends_with_its_records,
     unanswering_node_is_reported_once_it_has_runs,
-    two_thousand_ended_nodes_cost_nothing,
+    two_thousand_dead_nodes_cost_nothing,
 }
 
 /// Runs this at a node, as one of the runs of a case.
@@ -315,14 +315,14 @@ async fn forgotten_node_ends_with_its_records(nodes: &mut ThreeNodes) {
     assert!(crowd.runs[&lives].has_ended());
 }
 
-/// Rows of 2,000 nodes that have ended, each with an ended run and at one address, cost no connection and no statement: of a
-/// stream by filter, a list of runs, and a drain.
-async fn two_thousand_ended_nodes_cost_nothing(nodes: &mut ThreeNodes) {
-    const CASE: &str = "ended-nodes";
+/// Rows of 2,000 dead nodes, each with an ended run and at one address, cost no connection and no statement of their own: of a
+/// stream by filter, a list of runs, and a drain. One half was stopped in order, the other half crashed.
+async fn two_thousand_dead_nodes_cost_nothing(nodes: &mut ThreeNodes) {
+    const CASE: &str = "dead-nodes";
     nodes.see_each_other().await;
-    let address = must("listen", TcpListener::bind("127.0.0.1:0"));
-    must("set", address.set_nonblocking(true));
-    let port = must("address", address.local_addr()).port();
+    let address = nodes.one.scratch().join("dead.sock");
+    let listener = must("listen", UnixListener::bind(&address));
+    must("set", listener.set_nonblocking(true));
     let run = spawn(&nodes.two, CASE, "exit 0").await;
     must("wait", nodes.two.client().await.ended(&run).await);
     let postgres = &nodes.postgres;
@@ -330,63 +330,59 @@ async fn two_thousand_ended_nodes_cost_nothing(nodes: &mut ThreeNodes) {
         .psql("ALTER SYSTEM SET log_statement = 'all'")
         .await;
     postgres.psql("SELECT pg_reload_conf()").await;
-    let before = statements_for(nodes, CASE).await;
+    let (before, reported) = statements_for(nodes, CASE).await;
+    assert_eq!(reported, 0);
     let node = "'01ARZ3NDEKTSV4RRFFQ' || to_char(i, 'FM0000000')";
-    let name = "'dead' || i";
-    let address_of = format!("'tcp://127.0.0.1:{port}'");
+    let address_of = format!("'unix:{}'", address.display());
     let values = [
         ("node", node),
-        ("name", name),
+        ("name", "'dead' || i"),
         ("address", &address_of),
-        ("lease_us", "0"),
+        ("lease_us", "r.lease_us * (i % 2)"),
+        ("heard_us", "r.heard_us - 3600000000"),
     ];
-    copy_rows(nodes, "nodes", "name = 'two'", &values).await;
+    postgres.copy_rows("nodes", "name = 'two'", &values).await;
     let id = "'01ARZ3NDEKTSV4RRFFR' || to_char(i, 'FM0000000')";
-    let values = [("run_id", id), ("node", node)];
-    copy_rows(nodes, "runs", &format!("run_id = '{run}'"), &values).await;
-    let after = statements_for(nodes, CASE).await;
-    // Leases are renewed meanwhile.
-    assert!(after < before + 200, "statements: {before}, then {after}");
-    assert!(address.accept().is_err(), "an ended node was called");
+    let which = format!("run_id = '{run}'");
+    let of_others = ("labels", "'{\"app\": \"other\"}'");
+    // First the reader has no runs there, then one at each.
+    for (labels, missing) in [(of_others, 0), (("labels", "r.labels"), 1000)] {
+        let values = [("run_id", id), ("node", node), labels];
+        postgres.copy_rows("runs", &which, &values).await;
+        let (after, reported) = statements_for(nodes, CASE).await;
+        assert_eq!(reported, missing, "crashed nodes are unreachable");
+        // Leases are renewed meanwhile.
+        assert!(after < before + 200, "statements: {before}, then {after}");
+        assert!(listener.accept().is_err(), "a dead node was called");
+        postgres
+            .psql("DELETE FROM runs WHERE run_id LIKE '01ARZ3NDEKTSV4RRFFR%'")
+            .await;
+    }
     postgres.psql("ALTER SYSTEM RESET log_statement").await;
     postgres.psql("SELECT pg_reload_conf()").await;
-    postgres
-        .psql("DELETE FROM runs WHERE run_id LIKE '01ARZ3NDEKTSV4RRFFR%'")
-        .await;
     postgres
         .psql("DELETE FROM nodes WHERE name LIKE 'dead%'")
         .await;
 }
 
-/// Makes 2,000 copies of a row, with these values for columns: `i` is the number of the copy.
-async fn copy_rows(nodes: &ThreeNodes, table: &str, which: &str, values: &[(&str, &str)]) {
-    let columns = format!(
-        "SELECT attname FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
-    );
-    let columns = nodes.postgres.psql(&columns).await;
-    let column = |name: &str| {
-        let value = values.iter().find(|(column, _)| *column == name);
-        value.map_or_else(|| format!("r.{name}"), |(_, value)| (*value).to_owned())
-    };
-    let columns: Vec<String> = columns.lines().map(column).collect();
-    let columns = columns.join(", ");
-    let copy = format!(
-        "INSERT INTO {table} SELECT {columns} FROM generate_series(1, 2000) i, (SELECT * FROM {table} WHERE {which}) r"
-    );
-    nodes.postgres.psql(&copy).await;
-}
-
-/// Returns how many statements the database got from three nodes during a stream by filter, a list of runs and a drain.
-async fn statements_for(nodes: &ThreeNodes, case: &str) -> usize {
+/// Returns how many statements the database got from three nodes during a stream by filter, a list of runs and a drain, and
+/// how many nodes the stream has reported as unreachable.
+async fn statements_for(nodes: &ThreeNodes, case: &str) -> (usize, usize) {
     let log = nodes.postgres.socket_dir().join("log");
     let count = || must("the log", fs::read(&log));
     let count = || String::from_utf8_lossy(&count()).matches("LOG:  ").count();
     let begun = count();
     let mut client = nodes.one.client().await;
     let mut stream = must("stream", until_head(&mut client, case, beginning()).await);
-    while let Some(message) = must("message", stream.message().await) {
-        assert_eq!(message.nodes, []);
-    }
+    let mut reported = 0;
+    let last = loop {
+        match stream.message().await {
+            Ok(Some(message)) => reported += message.nodes.len(),
+            Ok(None) => break "",
+            Err(_) => break "NODE_UNREACHABLE",
+        }
+    };
+    assert_eq!(last.is_empty(), reported == 0, "{last}");
     for words in [
         &["ps"][..],
         &["nodes"],
@@ -396,7 +392,7 @@ async fn statements_for(nodes: &ThreeNodes, case: &str) -> usize {
         let done = run_to_end(nodes.one.cli(words), PATIENCE).await;
         assert!(done.status.success(), "{words:?}: {done:?}");
     }
-    count() - begun
+    (count() - begun, reported)
 }
 
 async fn idle_stream_over_nodes_has_heartbeats_alone(nodes: &mut ThreeNodes) {

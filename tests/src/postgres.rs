@@ -115,6 +115,10 @@ impl Postgres {
     /// Returns the `--store` value with its socket in another directory.
     #[must_use]
     pub fn url_in(&self, dir: &Path) -> String {
+        Self::url_of(dir)
+    }
+
+    pub(crate) fn url_of(dir: &Path) -> String {
         format!(
             "postgres://{NAME}@localhost/{DATABASE}?host={}",
             dir.display()
@@ -124,6 +128,24 @@ impl Postgres {
     /// Runs one statement through psql; returns its rows, columns separated by `|`.
     pub async fn psql(&self, sql: &str) -> String {
         self.psql_in(DATABASE, sql).await
+    }
+
+    /// Makes 2,000 copies of a row, with these values for columns: `i` is the number of the copy, `r` the row.
+    pub async fn copy_rows(&self, table: &str, which: &str, values: &[(&str, &str)]) {
+        let columns = format!(
+            "SELECT attname FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+        );
+        let columns = self.psql(&columns).await;
+        let column = |name: &str| {
+            let value = values.iter().find(|(column, _)| *column == name);
+            value.map_or_else(|| format!("r.{name}"), |(_, value)| (*value).to_owned())
+        };
+        let columns: Vec<String> = columns.lines().map(column).collect();
+        let columns = columns.join(", ");
+        let copy = format!(
+            "INSERT INTO {table} SELECT {columns} FROM generate_series(1, 2000) i, (SELECT * FROM {table} WHERE {which}) r"
+        );
+        self.psql(&copy).await;
     }
 
     /// Runs one statement likewise, in another database.

@@ -20,8 +20,8 @@ pub struct ListFilter {
     pub parent: Option<RunId>,
     /// Runs of this owner alone; absent: of all.
     pub owner: Option<String>,
-    /// Runs of this node alone; absent: of all.
-    pub node: Option<NodeId>,
+    /// Runs of any of these nodes.
+    pub nodes: Vec<NodeId>,
     /// Order of the list.
     pub order: ListOrder,
 }
@@ -40,7 +40,7 @@ impl ListFilter {
             && self.kinds.is_empty()
             && self.labels.requirements().is_empty()
             && self.owner.is_none()
-            && self.node.is_none();
+            && self.nodes.is_empty();
         !has_index && !is_whole
     }
 }

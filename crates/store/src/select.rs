@@ -159,8 +159,9 @@ pub(crate) fn page(
     let mut sql = rows(dialect, false);
     let (beyond, before, order) = directions(filter.order);
     sql.push("TRUE");
-    if let Some(node) = filter.node {
-        sql.push(" AND node = ").push_bind(node.to_string());
+    if !filter.nodes.is_empty() {
+        sql.push(" AND ");
+        push_these(&mut sql, "node", &filter.nodes);
     }
     if let Some(owner) = &filter.owner {
         sql.push(" AND owner = ").push_bind(owner.clone());

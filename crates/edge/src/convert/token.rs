@@ -64,6 +64,7 @@ pub(super) fn filter_text(filter: &ListFilter) -> String {
         (!names.is_empty()).then(|| names.join(","))
     };
     let labels = filter.labels.to_string();
+    let nodes: Vec<String> = filter.nodes.iter().map(ToString::to_string).collect();
     let parts = [
         (
             "states",
@@ -79,7 +80,7 @@ pub(super) fn filter_text(filter: &ListFilter) -> String {
             filter.id_part.as_ref().map(|p| p.as_str().to_owned()),
         ),
         ("owner", filter.owner.clone()),
-        ("node", filter.node.map(|node| node.to_string())),
+        ("node", set(nodes.iter().map(String::as_str).collect())),
         ("parent", filter.parent.map(|parent| parent.to_string())),
     ];
     let asked = parts
@@ -234,7 +235,7 @@ mod tests {
             labels: "a=b,c in (d,e),!f".parse().expect("a selector"),
             id_part: Some("7A".parse().expect("a part")),
             owner: Some("uid:0".to_owned()),
-            node: Some(NodeId::from_u128(3)),
+            nodes: vec![NodeId::from_u128(3)],
             parent: Some(RunId::from_u128(5)),
             ..ListFilter::default()
         }
@@ -346,7 +347,7 @@ mod tests {
         };
         assert_eq!(PageToken::decode(&text, &one), None);
         let elsewhere = ListFilter {
-            node: Some(NodeId::from_u128(3)),
+            nodes: vec![NodeId::from_u128(3)],
             ..two
         };
         assert_eq!(PageToken::decode(&text, &elsewhere), None);

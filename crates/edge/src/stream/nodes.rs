@@ -13,8 +13,8 @@ use crate::{
     shares::StreamPlace,
     status,
 };
-use kennel_lifecycle::NodeId;
-use kennel_supervisor::{ConsumerSeat, Serving};
+use kennel_lifecycle::{NodeId, Timestamp};
+use kennel_supervisor::{ConsumerSeat, Elsewhere, Serving};
 use pb::stream_events_request::Position;
 use prost::Message;
 use std::{
@@ -107,6 +107,10 @@ pub(crate) struct NodesReader {
     parts: BTreeMap<NodeId, Progress>,
     /// Nodes that were reported as unreachable, and not as reached since.
     away: BTreeSet<NodeId>,
+    /// Nodes without a lease, and since when: their runs were looked for, and only those that have some have a part.
+    absent: BTreeMap<NodeId, Option<Timestamp>>,
+    /// Number of searches for the runs of such nodes.
+    searches: usize,
     tasks: JoinSet<()>,
     reports: mpsc::Receiver<(NodeId, Report)>,
     /// Capacity for one report: a part has at most one more, and waits.
@@ -147,6 +151,8 @@ impl NodesReader {
             at,
             parts: BTreeMap::new(),
             away: BTreeSet::new(),
+            absent: BTreeMap::new(),
+            searches: 0,
             tasks: JoinSet::new(),
             reports,
             to,
@@ -167,7 +173,7 @@ impl NodesReader {
         };
         let own = reader.own();
         if nodes.has(own) {
-            reader.add(own);
+            reader.add(own, false);
         }
         reader
     }
@@ -202,7 +208,9 @@ impl NodesReader {
 
     fn has_begun(&self) -> bool {
         let is_listed = self.is_listed || self.is_blind || self.is_of_this_node();
-        is_listed && self.parts.values().all(|part| *part != Progress::Opening)
+        is_listed
+            && self.searches == 0
+            && self.parts.values().all(|part| *part != Progress::Opening)
             || !matches!(self.stage, Stage::Opening)
     }
 
@@ -254,6 +262,15 @@ impl NodesReader {
     }
 
     fn take(&mut self, node: NodeId, report: Report) -> Option<pb::StreamEventsResponse> {
+        if let Report::HaveRuns(nodes, start) = report {
+            self.searches -= 1;
+            for node in nodes {
+                let place = self.at.nodes.entry(node);
+                place.or_insert_with(|| start.clone());
+                self.add(node, true);
+            }
+            return self.end_if_complete();
+        }
         let progress = self.parts.entry(node).or_insert(Progress::Opening);
         *progress = Progress::Open;
         match report {
@@ -277,12 +294,12 @@ impl NodesReader {
                 }
                 Some(self.changed(change))
             }
-            Report::Idle => None,
+            Report::Idle | Report::HaveRuns(..) => None,
             Report::Left => {
                 self.parts.remove(&node);
                 let is_back = self.known.borrow().find(node).is_some();
                 if is_back {
-                    self.add(node);
+                    self.add(node, false);
                 }
                 None
             }
@@ -309,7 +326,7 @@ impl NodesReader {
     fn end_if_complete(&mut self) -> Option<pb::StreamEventsResponse> {
         let is_listed = self.is_listed || self.is_of_this_node();
         let is_complete = self.parts.values().all(|part| *part == Progress::Complete);
-        if !is_listed || !is_complete {
+        if !is_listed || !is_complete || self.searches > 0 || !self.reading.ask.until_head() {
             return None;
         }
         let missed = self.missed.take();
@@ -335,39 +352,54 @@ impl NodesReader {
         };
         self.is_listed = true;
         let wanted = self.nodes;
-        for node in nodes.iter().filter(|node| wanted.has(node.node)) {
-            self.add(node.node);
-        }
-        if self.nodes == Nodes::All {
+        let start = self.at.others.clone();
+        if wanted == Nodes::All {
             // Those that come later are given from their beginning.
-            let start = std::mem::replace(
-                &mut self.at.others,
-                Position::Beginning(pb::FromBeginning {}),
-            );
-            for node in nodes.iter() {
-                let place = self.at.nodes.entry(node.node);
-                place.or_insert_with(|| start.clone());
-            }
+            self.at.others = Position::Beginning(pb::FromBeginning {});
         }
-        if self.parts.len() > limits::STREAM_NODES_MAX {
+        let is_read = |node: &&Elsewhere| wanted.has(node.node) && node.is_reachable;
+        if nodes.iter().filter(is_read).count() > limits::STREAM_NODES_MAX {
             let many = status::too_many("nodes in one stream", limits::STREAM_NODES_MAX);
             return Some(self.end(Some(Box::new(many))));
         }
+        let mut unsearched = BTreeSet::new();
+        for node in nodes.iter().filter(|node| wanted.has(node.node)) {
+            let (id, since) = (node.node, node.unreachable_since);
+            if node.is_reachable || self.parts.contains_key(&id) {
+                self.absent.remove(&id);
+                let place = self.at.nodes.entry(id);
+                place.or_insert_with(|| start.clone());
+                self.add(id, false);
+            } else if self.absent.insert(id, since) != Some(since) {
+                unsearched.insert(id);
+            }
+        }
+        self.search(unsearched, start);
         let sees_again = std::mem::take(&mut self.is_blind).then(|| {
             self.changed(pb::StreamedNode {
                 state: pb::StreamedNodeState::Reached.into(),
                 ..pb::StreamedNode::default()
             })
         });
-        if self.reading.ask.until_head() {
-            return self.end_if_complete().or(sees_again);
-        }
-        sees_again
+        self.end_if_complete().or(sees_again)
     }
 
-    /// Begins to read the events of a node.
-    fn add(&mut self, node: NodeId) {
-        if self.parts.len() > limits::STREAM_NODES_MAX || self.parts.contains_key(&node) {
+    /// Looks for runs of nodes without a lease, which are not called.
+    fn search(&mut self, nodes: BTreeSet<NodeId>, start: Position) {
+        if nodes.is_empty() {
+            return;
+        }
+        self.searches += 1;
+        let (reading, to, own) = (Arc::clone(&self.reading), self.to.clone(), self.own());
+        self.tasks.spawn(async move {
+            let nodes = reading.nodes_with_runs(nodes).await;
+            let _ = to.send((own, Report::HaveRuns(nodes, start))).await;
+        });
+    }
+
+    /// Begins to read the events of a node. `has_runs`: it is known to have some for the reader.
+    fn add(&mut self, node: NodeId, has_runs: bool) {
+        if self.parts.contains_key(&node) {
             return;
         }
         self.parts.insert(node, Progress::Opening);
@@ -379,6 +411,7 @@ impl NodesReader {
             self.may_send.subscribe(),
             self.to.clone(),
         );
+        part.has_runs = has_runs;
         if self.away.contains(&node) {
             part.continue_away();
         }

@@ -14,6 +14,7 @@ use kennel_lifecycle::{Backoff, NodeId};
 use kennel_supervisor::{Elsewhere, Serving, Supervisor};
 use pb::stream_events_request::Position;
 use std::{
+    collections::BTreeSet,
     hash::{BuildHasher as _, RandomState},
     sync::Arc,
     time::Duration,
@@ -35,6 +36,14 @@ pub(crate) struct Reading {
     pub(crate) going: Serving,
 }
 
+impl Reading {
+    /// Returns those of these nodes that have runs for the reader, as far as that is known.
+    pub(super) async fn nodes_with_runs(&self, nodes: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+        let found = self.supervisor.nodes_with_runs(&nodes, self.ask.filter());
+        found.await.unwrap_or(nodes)
+    }
+}
+
 /// What a part reports.
 pub(super) enum Report {
     /// Events of the node, and its own cursor after them.
@@ -45,6 +54,8 @@ pub(super) enum Report {
     Idle,
     /// The node has ended, and this part with it.
     Left,
+    /// These nodes have no lease, and runs for the reader; where those begin.
+    HaveRuns(BTreeSet<NodeId>, Position),
     /// Everything requested was given, or with an error what there is without the node.
     Complete(Option<Box<Status>>),
     /// The whole stream ends.
@@ -78,6 +89,8 @@ pub(super) struct Part {
     pub(super) to: mpsc::Sender<(NodeId, Report)>,
     repeats: Repeats,
     away: Option<Away>,
+    /// Whether the node is known to have runs for this reader.
+    pub(super) has_runs: bool,
 }
 
 /// How the read of a node's events ended.
@@ -99,6 +112,8 @@ pub(super) const CURSOR_QUOTA: &str = "bytes in one cursor";
 
 /// Reason of a node that has not answered its first request.
 const NO_ANSWER: &str = "it does not answer";
+/// Reason of a node whose lease has ended.
+const NO_LEASE: &str = "its lease has ended";
 
 /// Where the events of a node are.
 enum Route {
@@ -126,6 +141,7 @@ impl Part {
             to,
             repeats: Repeats::default(),
             away: None,
+            has_runs: false,
         }
     }
 
@@ -182,13 +198,19 @@ impl Part {
         loop {
             let node = self.nodes.borrow_and_update().find(self.node).cloned();
             if let Some(node) = node {
-                let is_forgotten = node.forgotten.is_some();
+                if node.is_reachable && node.forgotten.is_none() {
+                    return Ok(Some(Route::There(node)));
+                }
                 // Without a lease a node gets no more runs: they are looked for once for each change.
-                let is_asked = (node.is_reachable && !is_forgotten) || self.has_runs().await;
-                match (is_asked, is_forgotten) {
-                    (true, true) => return Ok(Some(Route::Records(node))),
-                    (true, false) => return Ok(Some(Route::There(node))),
-                    (false, _) => {}
+                if self.has_runs().await {
+                    if node.forgotten.is_some() {
+                        return Ok(Some(Route::Records(node)));
+                    }
+                    // It is not called: it answers once it has a lease.
+                    self.lose(status::node_unreachable(&node, NO_LEASE), false);
+                    if !self.away.as_ref().is_some_and(|away| away.is_reported) {
+                        self.report_away().await?;
+                    }
                 }
             }
             if self.reading.ask.until_head() {
@@ -207,10 +229,13 @@ impl Part {
     }
 
     /// Whether the node has runs for this reader, as far as that is known.
-    async fn has_runs(&self) -> bool {
-        let filter = self.reading.ask.filter();
-        let has_runs = self.reading.supervisor.has_runs(self.node, filter).await;
-        has_runs.unwrap_or(true)
+    async fn has_runs(&mut self) -> bool {
+        if !self.has_runs {
+            let node = BTreeSet::from([self.node]);
+            let found = self.reading.nodes_with_runs(node.clone()).await;
+            self.has_runs = found == node;
+        }
+        self.has_runs
     }
 
     async fn here(&mut self) -> Result<Ended, Gone> {

@@ -27,7 +27,7 @@ impl Verb for pb::ListRunsRequest {
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         let filter = ListFilter {
             owner: context.seen_owner(),
-            node: context.node,
+            nodes: context.node.into_iter().collect(),
             ..request::filter(self.filter.as_ref(), found)
         };
         let limit = request::page_size(self.page_size, found);

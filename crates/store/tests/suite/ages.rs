@@ -60,7 +60,7 @@ pub(super) async fn clocks_of_fleet_move_no_run(bed: Bed) {
     for (node, runs) in (0..).zip(&inserted) {
         assert!(runs.is_sorted_by(|a, b| a.1 < b.1), "{runs:?}");
         let filter = ListFilter {
-            node: Some(NodeId::from_u128(NODE + node)),
+            nodes: vec![NodeId::from_u128(NODE + node)],
             order: ListOrder::OldestFirst,
             ..ListFilter::default()
         };

@@ -91,7 +91,7 @@ pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
         bed.store.insert(&new).await.unwrap();
     }
     let of = |node: u128| ListFilter {
-        node: Some(NodeId::from_u128(node)),
+        nodes: vec![NodeId::from_u128(node)],
         order: ListOrder::OldestFirst,
         ..ListFilter::default()
     };

@@ -19,11 +19,19 @@ use kennel_linux::{
 };
 use kennel_store::{ListFilter, PageStart, RunRow};
 use std::{
-    collections::BTreeMap, ffi::OsStr, io, os::fd::AsFd, path::Path, sync::Arc, time::Duration,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    io,
+    os::fd::AsFd,
+    path::Path,
+    sync::Arc,
+    time::Duration,
 };
 
 /// Longest time for the store to answer a ping.
 const PING_MAX: Duration = Duration::from_secs(1);
+/// Runs of one page of a search for nodes.
+const SEARCHED: u32 = 200;
 
 impl Supervisor {
     /// Returns one run.
@@ -93,24 +101,30 @@ impl Supervisor {
         Ok(page)
     }
 
-    /// Whether a node has, or had, runs that fit a filter, in whatever state.
-    pub async fn has_runs(&self, node: NodeId, filter: &ListFilter) -> Result<bool, CallError> {
-        let filter = ListFilter {
-            node: Some(node),
+    /// Returns those of these nodes that have, or had, runs that fit a filter, in whatever state. The runs are read once,
+    /// however many nodes there are.
+    pub async fn nodes_with_runs(
+        &self,
+        nodes: &BTreeSet<NodeId>,
+        filter: &ListFilter,
+    ) -> Result<BTreeSet<NodeId>, CallError> {
+        let mut filter = ListFilter {
+            nodes: nodes.iter().copied().collect(),
             states: Vec::new(),
             ..filter.clone()
         };
-        let mut start = None;
-        loop {
-            let page = self.page(&filter, start, 1).await?;
-            if !page.runs.is_empty() || !page.unread.is_empty() {
-                return Ok(true);
-            }
-            if page.next.is_none() {
-                return Ok(false);
-            }
+        let (mut found, mut start) = (BTreeSet::new(), None);
+        while !filter.nodes.is_empty() {
+            let page = self.page(&filter, start, SEARCHED).await?;
+            found.extend(page.runs.iter().map(|view| view.node));
+            found.extend(page.unread.iter().map(|row| row.node));
+            filter.nodes.retain(|node| !found.contains(node));
             start = page.next;
+            if start.is_none() {
+                break;
+            }
         }
+        Ok(found)
     }
 
     /// Lists at most so many runs that may fit a filter, as they are, and where the next page begins.

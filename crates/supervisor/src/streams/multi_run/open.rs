@@ -65,7 +65,7 @@ pub(super) async fn page(
     after: Option<Age>,
 ) -> Result<(Vec<RunView>, Option<Age>), CallError> {
     let filter = ListFilter {
-        node: Some(call.node),
+        nodes: vec![call.node],
         order: ListOrder::OldestFirst,
         ..call.filter
     };
