@@ -158,6 +158,36 @@ async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
     let removed = run_to_end(two.cli(&words), PATIENCE).await;
     assert!(removed.status.success(), "{removed:?}");
     assert_eq!(rows().await.trim(), "3");
+
+    // A run of a removed node names it by what is known.
+    let id = must("spawn", three.client().await.spawn(sh("true")).await).run_id;
+    must("wait", three.client().await.ended(&id).await);
+    three.terminate(PATIENCE).await;
+    let words = ["node", "forget", "--remove", &run_node(two, &id).await];
+    let removed = run_to_end(two.cli(&words), PATIENCE).await;
+    assert!(removed.status.success(), "{removed:?}");
+    let node = run_node(two, &id).await;
+    let read = pb::ReadOutputRequest {
+        run_id: id.clone(),
+        stream: pb::OutputStream::Stdout.into(),
+        ..pb::ReadOutputRequest::default()
+    };
+    let refused = two.client().await.process.read_output(read).await;
+    let refused = refused.expect_err("no node has it");
+    let expected = format!("run {id} is on node {node}, which was removed: ");
+    assert!(refused.message().starts_with(&expected), "{refused}");
+    let shown = run_to_end(two.cli(&["get", &id]), PATIENCE).await;
+    assert!(
+        text(&shown).contains(&format!("{node}, which was removed")),
+        "{shown:?}"
+    );
+    three.restart().await;
+}
+
+/// Returns the id of the node of another node's run.
+async fn run_node(by: &Kennel, run: &str) -> String {
+    let run = must("get", by.client().await.get(run).await);
+    run.other_node.expect("it is another node's").node_id
 }
 
 async fn halted_node_ends_its_forgotten_runs(nodes: &mut ThreeNodes) {

@@ -8,7 +8,9 @@ use kennel_proto::pb::{
     self, AbortWait, RunState, event::Payload, secret::Source, stream_events_request::Position,
 };
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, cases, complaint,
+    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, cases,
+    client::retry_after,
+    complaint,
     crowd::{Crowd, LONG, beginning, labelled},
     eventually_async, fact,
     kennel::kill_exactly,
@@ -29,7 +31,7 @@ struct Nodes {
     one: Kennel,
     two: Kennel,
     long: Kennel,
-    _postgres: Postgres,
+    postgres: Postgres,
 }
 
 impl Nodes {
@@ -46,7 +48,7 @@ impl Nodes {
             one: node(vec!["--node-name", "one"]).await,
             two: node(vec!["--node-name", "two"]).await,
             long: node(vec!["--node-name", "long", "--default-grace", "20s"]).await,
-            _postgres: postgres,
+            postgres,
         }
     }
 }
@@ -125,10 +127,20 @@ async fn call_to_halted_node_does_not_hang(nodes: &mut Nodes) {
     for process in [&keeper, &server] {
         kill_exactly(process, Signal::SIGSTOP);
     }
-    let refused = within("an answer", PATIENCE * 2, there.tree(&run)).await;
+    let address: Address = two.address().parse().expect("an address");
+    let connection = must("connect", connect(&address).await);
+    let mut reader = EventReader::new(&connection, &run, Start::Beginning);
+    let (refused, unread) = within("an answer", PATIENCE * 2, async {
+        tokio::join!(there.tree(&run), reader.next())
+    })
+    .await;
     let refused = refused.expect_err("its node is halted");
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
+    assert_eq!(retry_after(&refused), None, "it was waited for");
+    let unread = unread.expect_err("its node is halted");
+    assert!(unread.is("NODE_UNREACHABLE"), "{unread:?}");
+    assert_eq!(unread.retry_after, None, "{unread:?}");
     for process in [&server, &keeper] {
         kill_exactly(process, Signal::SIGCONT);
     }
@@ -227,7 +239,12 @@ async fn stream_over_other_node_survives_both_servers(nodes: &mut Nodes) {
 }
 
 async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
-    let Nodes { one, two, .. } = nodes;
+    let Nodes {
+        one,
+        two,
+        long,
+        postgres,
+    } = nodes;
     let mut there = two.client().await;
     let id = must(
         "spawn",
@@ -241,6 +258,28 @@ async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
     assert_eq!(fact(&refused, "node_name"), "one");
     assert_eq!(fact(&refused, "address"), one.address());
+    // The first call may have met the end of the connection. Then clients that wait give up: no process listens there.
+    let refused = there.pause(&id).await.expect_err("no server is there");
+    assert_eq!(retry_after(&refused), None);
+    for words in [&["logs", &id][..], &["events", &id], &["screen", &id]] {
+        let read = run_to_end(two.cli(words), PATIENCE).await;
+        let said = String::from_utf8_lossy(&read.stderr).into_owned();
+        assert!(
+            !read.status.success() && said.contains("node one ("),
+            "{words:?}: {said}"
+        );
+    }
+    let why = run_to_end(two.cli(&["why", &id]), PATIENCE).await;
+    let said = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(said.contains("its journal: node one ("), "{said}");
+    // Another node has taken its address, as in a pod of the same name: it knows nothing of the runs there.
+    let address = format!(
+        "UPDATE nodes SET address = '{}' WHERE name = 'one'",
+        long.address()
+    );
+    postgres.psql(&address).await;
+    let refused = there.pause(&id).await.expect_err("another node is there");
+    assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE", "{refused}");
     one.launch_again().await;
     // As the error advises: the call is repeated.
     eventually_async("it answers again", PATIENCE, async || {

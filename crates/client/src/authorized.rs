@@ -1,10 +1,11 @@
 //! Calls with the client's token.
 
-use crate::credentials::TokenReader;
+use crate::{connect::NotDialled, credentials::TokenReader};
 use http::{HeaderName, HeaderValue, Request, Response, header::AUTHORIZATION};
 use std::{
     error::Error,
     fmt::Write as _,
+    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -63,6 +64,27 @@ impl Service<Request<Body>> for Authorized {
         let answer = self.channel.call(request);
         Box::pin(async move { answer.await.map_err(Into::into) })
     }
+}
+
+/// Whether a connection broke that was open: a server that takes its place may answer. `false`: none was made, or its
+/// peer was silent for too long.
+#[must_use]
+pub fn has_broken(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(inner) = cause {
+        let is_silent = inner
+            .downcast_ref()
+            .is_some_and(|error: &hyper::Error| error.is_timeout());
+        // A dial that takes too long is ended by the transport.
+        let is_late = inner
+            .downcast_ref()
+            .is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut);
+        if inner.is::<NotDialled>() || is_silent || is_late {
+            return false;
+        }
+        cause = inner.source();
+    }
+    true
 }
 
 /// Formats an error with its causes, for people.

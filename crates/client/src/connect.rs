@@ -31,6 +31,8 @@ const QUEUE_MAX: Duration = Duration::from_secs(5);
 const QUEUE_LOOK: Duration = Duration::from_millis(5);
 /// Longest time for a TCP connection with its handshake.
 const DIAL_MAX: Duration = Duration::from_secs(10);
+/// Longest time for that on a connection of several callers: also where it is made anew for a call.
+const SHARED_DIAL_MAX: Duration = Duration::from_secs(5);
 /// Longest time for one of several addresses of a host.
 const ADDRESS_MAX: Duration = Duration::from_secs(3);
 /// Longest time for the answer to the first call, which checks whether the token is accepted.
@@ -197,6 +199,7 @@ fn windows(endpoint: Endpoint, credentials: &Credentials) -> Endpoint {
         return endpoint;
     }
     endpoint
+        .connect_timeout(SHARED_DIAL_MAX)
         .http2_adaptive_window(false)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

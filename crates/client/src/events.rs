@@ -183,20 +183,9 @@ impl EventReader {
                     let early = tonic::Status::unavailable("the stream ended before the run did");
                     self.rest(early.into()).await?;
                 }
-                // What the other nodes have was returned.
-                Err(failure) if self.is_without_node(&failure) => {
-                    self.stream = None;
-                    return Err(failure);
-                }
                 Err(failure) => self.rest(failure).await?,
             }
         }
-    }
-
-    fn is_without_node(&self, failure: &Failure) -> bool {
-        self.filter.is_some()
-            && self.until == pb::StreamUntil::Head
-            && failure.is("NODE_UNREACHABLE")
     }
 
     async fn receive(&mut self) -> Result<Option<StreamEventsResponse>, Failure> {

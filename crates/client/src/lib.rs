@@ -16,7 +16,7 @@ mod tls;
 
 pub use address::{Address, InvalidAddress};
 pub use attach::{Attachment, WRITES_MAX};
-pub use authorized::{Authorized, shown};
+pub use authorized::{Authorized, has_broken, shown};
 pub use connect::{ConnectError, connect, connect_with};
 pub use credentials::{Credentials, CredentialsError, Tls, Token};
 pub use events::{EventReader, Start, time_of};

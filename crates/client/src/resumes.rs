@@ -75,7 +75,9 @@ impl Resumes {
 
     /// Counts a failed attempt, or gives up with its failure. [`Self::wait`] ends when the next attempt is due.
     pub(crate) fn count(&mut self, failure: Failure) -> Result<(), Failure> {
-        let may_pass = failure.connection_lost || failure.code == Code::Unavailable;
+        // A node to which no connection could be made: its neighbour has waited for it already.
+        let is_away = failure.is("NODE_UNREACHABLE") && failure.retry_after.is_none();
+        let may_pass = failure.connection_lost || failure.code == Code::Unavailable && !is_away;
         if !may_pass || !self.set_due(RESUMES_MAX, failure.retry_after) {
             return Err(failure);
         }

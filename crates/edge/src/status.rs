@@ -12,7 +12,7 @@ mod upgrade;
 pub(crate) use code::code_name;
 pub(crate) use consumer::other_filter;
 use node::node_not_found;
-pub(crate) use node::{node_of_call, node_unreachable};
+pub(crate) use node::{node_lost, node_of_call, node_unreachable};
 pub(crate) use transport::{
     caller_unverified, issuer_unavailable, malformed, panicked, role_missing, too_large,
     unauthenticated, unimplemented,

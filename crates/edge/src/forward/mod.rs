@@ -27,9 +27,10 @@ use passed::Passed;
 use replay::Replay;
 use std::sync::Arc;
 use tonic::{Status, body::Body};
-use tonic_types::StatusExt;
+use tonic_types::{ErrorInfo, StatusExt};
 use tower::Service;
 
+const NODE_REPLACED: &str = "another node listens there by now";
 const NO_CREDENTIALS: &str = "the access file of this server has no section [forward] for it";
 
 /// Marks a request that can be sent to its run's node: a handler that has a part of the answer refuses, so that the
@@ -153,7 +154,7 @@ impl Forward {
         if is_forwarded {
             return Err(status::of(&CallError::NodeNotFound {
                 name: name.into_owned(),
-                why: "another node listens here by now",
+                why: NODE_REPLACED,
             }));
         }
         let node = answer_of(self.supervisor.node_named(&name)).await?;
@@ -189,8 +190,16 @@ impl Forward {
         };
         let answer = sent.await.map_err(|error| {
             self.links.forget(node);
-            unreachable(kennel_client::shown(&*error))
+            let why = kennel_client::shown(&*error);
+            if kennel_client::has_broken(&*error) {
+                status::node_lost(node, &why)
+            } else {
+                unreachable(why)
+            }
         })?;
+        if refused(&answer).is_some_and(|info| is_for_former(&info, node)) {
+            return Err(unreachable(NODE_REPLACED.to_owned()));
+        }
         let serving = self.supervisor.serving();
         let mut answer = answer.map(|body| Body::new(Passed::new(body, serving)));
         if let Ok(name) = HeaderValue::from_str(&node.name) {
@@ -205,12 +214,22 @@ fn asking_its_node(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// Returns the node of the run for which a call was refused.
-fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
+/// Returns the reason for which a call was refused.
+fn refused(answer: &Response<Body>) -> Option<ErrorInfo> {
     // A streaming answer has no status among its headers.
     answer.headers().get(Status::GRPC_STATUS)?;
-    let status = Status::from_header_map(answer.headers())?;
-    let info = status.get_details_error_info()?;
+    Status::from_header_map(answer.headers())?.get_details_error_info()
+}
+
+/// Whether a call was refused by a node that has replaced this one at its address.
+fn is_for_former(info: &ErrorInfo, node: &Elsewhere) -> bool {
+    let named = info.metadata.get("node");
+    info.reason == Reason::NodeNotFound.as_str() && named == Some(&node.node.to_string())
+}
+
+/// Returns the node of the run for which a call was refused.
+fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
+    let info = refused(answer)?;
     if info.reason != Reason::RunOnOtherNode.as_str() {
         return None;
     }

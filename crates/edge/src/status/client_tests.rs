@@ -1,10 +1,10 @@
 //! Reaction of a client to the statuses of this server.
 
 use crate::status;
-use kennel_client::{Failure, over_loss};
-use kennel_lifecycle::{RunId, Violation};
-use kennel_supervisor::CallError;
-use std::{cell::Cell, time::Duration};
+use kennel_client::{Failure, outlast, over_loss};
+use kennel_lifecycle::{NodeId, RunId, Violation};
+use kennel_supervisor::{CallError, Elsewhere};
+use std::{cell::Cell, future::Ready, time::Duration};
 use tonic::{Code, Response, Status};
 
 #[test]
@@ -38,7 +38,17 @@ fn answer_of_another_server_has_no_reason() {
 /// Returns how often a call is made whose first answer is this one and whose second is OK.
 async fn calls(first: impl Fn() -> Status) -> u32 {
     let made = Cell::new(0);
-    let answered = over_loss(|| {
+    let answered = over_loss(counted(&made, first));
+    assert_eq!(answered.await.is_ok(), made.get() == 2);
+    made.get()
+}
+
+/// Makes a call, counted, whose first answer is this one and whose second is OK.
+fn counted(
+    made: &Cell<u32>,
+    first: impl Fn() -> Status,
+) -> impl FnMut() -> Ready<Result<Response<()>, Status>> {
+    move || {
         made.set(made.get() + 1);
         let answer = if made.get() == 1 {
             Err(first())
@@ -46,9 +56,35 @@ async fn calls(first: impl Fn() -> Status) -> u32 {
             Ok(Response::new(()))
         };
         std::future::ready(answer)
-    });
-    assert_eq!(answered.await.is_ok(), made.get() == 2);
-    made.get()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreachable_node_is_asked_once() {
+    let node = Elsewhere {
+        node: NodeId::from_u128(9),
+        name: "one".to_owned(),
+        address: "unix:/nowhere".to_owned(),
+        last_heard: None,
+        unreachable_since: None,
+        forgotten: None,
+        draining: None,
+        is_reachable: true,
+        has_run: true,
+    };
+    let made = Cell::new(0);
+    let away = || status::node_unreachable(&node, "no server answers");
+    let refused = outlast(counted(&made, away)).await.expect_err("away");
+    assert_eq!(
+        (refused.metadata["node_name"].as_str(), made.get()),
+        ("one", 1)
+    );
+
+    // Where its server is replaced, the next one may answer.
+    let made = Cell::new(0);
+    let lost = || status::node_lost(&node, "connection reset");
+    outlast(counted(&made, lost)).await.expect("it answers");
+    assert_eq!(made.get(), 2);
 }
 
 #[tokio::test(start_paused = true)]

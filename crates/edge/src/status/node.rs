@@ -14,16 +14,23 @@ pub(super) fn elsewhere(run: RunId, elsewhere: &Elsewhere, text: String) -> Stat
         .status()
 }
 
-/// Returns the status for a node that cannot be called.
+/// Returns the status for a node that cannot be called. Without a retry delay: a client that waits gives up.
 pub(crate) fn node_unreachable(node: &Elsewhere, why: &str) -> Status {
+    unreachable(node, why).status()
+}
+
+/// Returns the status of a call whose connection to the node broke: that node's next server may answer.
+pub(crate) fn node_lost(node: &Elsewhere, why: &str) -> Status {
+    unreachable(node, why).retry(RETRY_NEXT_SERVER).status()
+}
+
+fn unreachable(node: &Elsewhere, why: &str) -> Fault {
     let Elsewhere { name, address, .. } = node;
     let text = format!(
         "node {name} ({}) at {address} cannot be reached: {why}",
         node.node
     );
     fault(Reason::NodeUnreachable, text, node)
-        .retry(RETRY_NEXT_SERVER)
-        .status()
 }
 
 /// Returns the status for a node that does not exist.

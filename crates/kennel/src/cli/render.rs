@@ -151,10 +151,12 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.line("state", words::state(run.state()));
     view.some("next attempt", run.next_restart_time);
     if let Some(node) = &run.other_node {
-        view.line(
-            "on another node",
-            format!("{} at {}", node.node_name, node.address),
-        );
+        let known = if node.node_name.is_empty() {
+            format!("{}, which was removed", node.node_id)
+        } else {
+            format!("{} at {}", node.node_name, node.address)
+        };
+        view.line("on another node", known);
         if node.reachability() == pb::NodeReachability::Unreachable {
             view.some("node unreachable since", node.unreachable_since);
         }

@@ -9,7 +9,7 @@ use kennel_store::NodeRow;
 pub struct Elsewhere {
     /// Id of the node.
     pub node: NodeId,
-    /// The node's name for people.
+    /// The node's name for people; empty: its row was removed.
     pub name: String,
     /// Address of its server; empty: not known.
     pub address: String,
@@ -28,7 +28,7 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Describes the node for people.
+    /// Describes the node for people, and where to ask.
     pub(crate) fn described(&self) -> String {
         let Self {
             name,
@@ -37,6 +37,12 @@ impl Elsewhere {
             is_reachable,
             ..
         } = self;
+        if name.is_empty() {
+            // Each node has a name in its row.
+            return format!(
+                "{node}, which was removed: its records can be read, its output once a server is started on its data directory"
+            );
+        }
         let heard = if *is_reachable {
             ""
         } else {
@@ -57,7 +63,7 @@ impl Elsewhere {
         }
     }
 
-    /// Returns the node by its row; one without a row was never reachable.
+    /// Returns the node by its row; one without a row was removed.
     pub(crate) fn of(node: NodeId, nodes: &[NodeRow]) -> Self {
         let row = nodes.iter().find(|row| row.node == node);
         let unknown = || Self {
