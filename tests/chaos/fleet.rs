@@ -1,4 +1,4 @@
-//! Nodes of one Postgres behind a pooler under every fault, and a witness: three once, five again and again.
+//! Nodes of one Postgres under every fault, and a witness: three once, five again and again, and three that are replaced.
 
 use kennel_tests::fleet::{Plan, Turns, prove};
 
@@ -13,6 +13,7 @@ async fn no_answer_of_a_fleet_is_false() {
         rounds: 1,
         seed: 1,
         turns: Turns::Faults,
+        has_pooler: true,
     })
     .await;
     println!("{tally:?}");
@@ -29,6 +30,7 @@ async fn no_answer_of_five_nodes_is_false() {
         rounds: 3,
         seed: 5,
         turns: Turns::Faults,
+        has_pooler: true,
     })
     .await;
     println!("{tally:?}");
@@ -36,4 +38,32 @@ async fn no_answer_of_five_nodes_is_false() {
         tally.ran + tally.denied >= RUNS && tally.left > 0,
         "{tally:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "many minutes: make soak"]
+async fn no_false_answer_of_old_fleet() {
+    grow_old(true, 11).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "many minutes: make soak"]
+async fn no_false_answer_of_old_fleet_without_pooler() {
+    grow_old(false, 12).await;
+}
+
+/// Replaces a node of three twelve times among all faults.
+async fn grow_old(has_pooler: bool, seed: u64) {
+    let tally = prove(Plan {
+        nodes: 3,
+        runs: 400,
+        workers: 6,
+        rounds: 3,
+        seed,
+        turns: Turns::Age,
+        has_pooler,
+    })
+    .await;
+    println!("{tally:?}");
+    assert!(tally.ran + tally.denied >= 400, "{tally:?}");
 }

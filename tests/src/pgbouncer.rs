@@ -66,6 +66,10 @@ impl PgBouncer {
     /// Returns the `--store` value with its socket in another directory.
     #[must_use]
     pub fn url_in(&self, dir: &Path) -> String {
+        Self::url_of(dir)
+    }
+
+    pub(crate) fn url_of(dir: &Path) -> String {
         let dir = dir.display();
         format!("postgres://{NAME}@localhost:{PORT}/{DATABASE}?host={dir}")
     }

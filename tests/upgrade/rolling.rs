@@ -11,6 +11,7 @@ async fn roll(turns: Turns, seed: u64) {
         rounds: 1,
         seed,
         turns,
+        has_pooler: true,
     })
     .await;
     println!("{tally:?}");

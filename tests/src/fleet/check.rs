@@ -8,13 +8,15 @@ use crate::{
 };
 use kennel_proto::pb::{self, NodeReachability, RunState, event::Payload, tree_verdict::Verdict};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
+use tempfile::TempDir;
 
 /// Longest time for which an answer may be behind what lives, once every fault has passed: the lease, a renewal, the
 /// write of a record, and the delay of a busy machine.
@@ -119,8 +121,10 @@ impl End {
 struct Case {
     spawn_asked: Option<Instant>,
     spawn_answered: Option<Instant>,
-    /// The node that has it.
+    /// Number of the node that has it.
     home: Option<usize>,
+    /// Id of that node, which others of its number replace.
+    node: Option<String>,
     /// Whether anyone asked for its end.
     stop_asked: bool,
     /// Whether that was accepted: OK, or left for its node.
@@ -157,6 +161,9 @@ pub(crate) struct Ledger {
     pub(crate) weather: Weather,
     witness: Arc<Witness>,
     nodes: Mutex<BTreeMap<String, usize>>,
+    /// Nodes that were replaced, by their ids.
+    gone: Mutex<BTreeSet<String>>,
+    doors: TempDir,
     cases: Mutex<BTreeMap<String, Case>>,
     wrong: Mutex<Vec<String>>,
     answers: AtomicUsize,
@@ -170,6 +177,8 @@ impl Ledger {
             weather: Weather::new(nodes),
             witness,
             nodes: Mutex::default(),
+            gone: Mutex::default(),
+            doors: tempfile::tempdir().expect("a temporary directory can be made"),
             cases: Mutex::default(),
             wrong: Mutex::default(),
             answers: AtomicUsize::default(),
@@ -187,6 +196,24 @@ impl Ledger {
     pub(crate) fn is_node(&self, node: usize, id: &str) {
         let mut nodes = self.nodes.lock().expect("no holder panics");
         nodes.insert(id.to_owned(), node);
+    }
+
+    /// Returns the path at which clients and other nodes reach a node, and the one that replaces it.
+    pub(super) fn door(&self, node: usize) -> PathBuf {
+        self.doors.path().join(format!("{node}.sock"))
+    }
+
+    /// Notes that a node ends for good: events of its runs may have Gaps, and what was not read of them is with it.
+    pub(super) fn is_gone(&self, id: &str) {
+        let mut gone = self.gone.lock().expect("no holder panics");
+        gone.insert(id.to_owned());
+    }
+
+    /// Whether the node of a run has ended for good.
+    pub(super) fn has_lost_node(&self, run: &str) -> bool {
+        let node = self.cases().get(run).and_then(|case| case.node.clone());
+        let gone = self.gone.lock().expect("no holder panics");
+        node.is_some_and(|node| gone.contains(&node))
     }
 
     fn home_of(&self, run: &pb::Run) -> Option<usize> {
@@ -231,6 +258,7 @@ impl Ledger {
         self.case(&run.run_id, |case| {
             case.spawn_answered.get_or_insert_with(Instant::now);
             case.home = case.home.or(home);
+            case.node.get_or_insert_with(|| run.node_id.clone());
         });
         self.saw(at, run);
     }
@@ -335,6 +363,9 @@ impl Ledger {
     /// Checks the events of all runs.
     pub(crate) fn heard(&self, crowd: &Crowd) {
         for run in self.started() {
+            if self.has_lost_node(&run) {
+                continue;
+            }
             let lives = self.witness.of_run(&run);
             let Some(leader) = lives.iter().find(|life| life.is_leader) else {
                 continue;

@@ -197,7 +197,7 @@ impl Shared {
     /// Returns a key for a run. No node takes one that is much ahead of its clock.
     fn new_run_id(&self) -> String {
         match self.plan.turns {
-            Turns::VersionsAndClocks => run_id_of(SystemTime::now() - SET_MAX),
+            Turns::VersionsAndClocks | Turns::Age => run_id_of(SystemTime::now() - SET_MAX),
             Turns::Faults | Turns::Versions => new_run_id(),
         }
     }
@@ -383,7 +383,8 @@ impl Shared {
                     let node = view.other_node.as_ref();
                     let is_reached = node
                         .is_none_or(|node| node.reachability() == pb::NodeReachability::Reachable);
-                    (view.end_reason.is_some() && is_reached).then_some(())
+                    let may_agree = is_reached || self.ledger.has_lost_node(&run);
+                    (view.end_reason.is_some() && may_agree).then_some(())
                 })
                 .await;
             }
@@ -401,8 +402,10 @@ impl Shared {
             if self.is_over.load(Ordering::Relaxed) {
                 let until = *until.get_or_insert_with(|| Instant::now() + LONG);
                 let mut started = self.ledger.started().into_iter();
-                let is_whole =
-                    started.all(|run| crowd.runs.get(&run).is_some_and(Heard::has_ended));
+                let is_whole = started.all(|run| {
+                    self.ledger.has_lost_node(&run)
+                        || crowd.runs.get(&run).is_some_and(Heard::has_ended)
+                });
                 if is_whole || Instant::now() > until {
                     return crowd;
                 }

@@ -24,7 +24,8 @@ use crate::{
 use check::{BEHIND_MAX, Ledger};
 use nix::sys::signal::Signal;
 use std::{
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -52,6 +53,8 @@ pub struct Plan {
     pub seed: u64,
     /// What comes over the nodes.
     pub turns: Turns,
+    /// Whether a pooler is between the nodes and Postgres.
+    pub has_pooler: bool,
 }
 
 /// What comes over the nodes, in order.
@@ -63,6 +66,20 @@ pub enum Turns {
     Versions,
     /// The same, while clocks of nodes are set.
     VersionsAndClocks,
+    /// Each fault once, while nodes are replaced and their clocks are set, beside 2,000 rows of dead nodes.
+    Age,
+}
+
+impl Turns {
+    /// Whether each node has a wall clock of its own.
+    fn sets_clocks(self) -> bool {
+        matches!(self, Self::VersionsAndClocks | Self::Age)
+    }
+
+    /// Whether nodes begin with the former version.
+    fn begins_with_former(self) -> bool {
+        matches!(self, Self::Versions | Self::VersionsAndClocks)
+    }
 }
 
 /// A fault of one node, or of what all nodes share.
@@ -88,6 +105,10 @@ pub(crate) enum Fault {
     Replace(&'static str),
     /// The wall clock of the node is set: so many seconds ahead of that of the host.
     SetClock(i64),
+    /// The node is drained and stopped for good, and another one of its name takes its place, without its data.
+    ReplaceStopped,
+    /// The node dies with its data, another one of its name takes its place, and an operator removes the dead one.
+    ReplaceDead,
 }
 
 const FAULTS: [Fault; 7] = [
@@ -103,6 +124,7 @@ const FAULTS: [Fault; 7] = [
 /// The former version and the next one, as `.ci/versions` has built them.
 const VERSIONS: [&str; 2] = ["former", "next"];
 
+const MINUTE: i64 = 60;
 const HOUR: i64 = 3600;
 
 impl Turns {
@@ -112,6 +134,17 @@ impl Turns {
             let faults = FAULTS.into_iter().enumerate();
             let at = |(turn, fault)| (fault, (turn + chance.index(nodes)) % nodes);
             return faults.map(at).collect();
+        }
+        if self == Self::Age {
+            let replaced = [Fault::ReplaceStopped, Fault::ReplaceDead].repeat(2);
+            let clocks = [MINUTE, -HOUR, HOUR, -MINUTE].map(Fault::SetClock);
+            let pairs = clocks.into_iter().zip(replaced);
+            let mut faults: Vec<Fault> = pairs.flat_map(|(clock, new)| [clock, new]).collect();
+            for (turn, fault) in FAULTS.into_iter().enumerate() {
+                faults.insert((turn * 2).min(faults.len()), fault);
+            }
+            let mut at = |fault| (fault, chance.index(nodes));
+            return faults.into_iter().map(&mut at).collect();
         }
         let mut turns = Vec::new();
         let [former, next] = VERSIONS;
@@ -131,6 +164,7 @@ impl Turns {
 
 /// A node with its two relays.
 struct Node {
+    id: String,
     kennel: Kennel,
     clock: Option<WallClock>,
     door: Relay,
@@ -183,15 +217,18 @@ pub async fn prove(plan: Plan) -> Tally {
     let mut postgres = Postgres::start().await;
     let mut pooler = PgBouncer::with_sessions(&postgres, SESSIONS).await;
     let witness = Arc::new(Witness::start());
+    let store = if plan.has_pooler {
+        Store::of_pooler(&pooler)
+    } else {
+        Store::of_postgres(&postgres)
+    };
+    let ledger = Arc::new(Ledger::new(Arc::clone(&witness), plan.nodes));
     let mut nodes = Vec::new();
     for number in 0..plan.nodes {
-        nodes.push(Node::start(number, plan.turns, &pooler).await);
+        nodes.push(Node::start(number, plan.turns, &store, &ledger).await);
     }
-    let ledger = Arc::new(Ledger::new(Arc::clone(&witness), plan.nodes));
-    for (number, node) in nodes.iter().enumerate() {
-        let info = node.kennel.client().await.server_info().await;
-        ledger.is_node(number, &info.expect("it serves").node_id);
-        ledger.weather.keeper(number, node.kennel.keeper_pid());
+    if plan.turns == Turns::Age {
+        add_dead_nodes(&postgres).await;
     }
     let doors = Doors(Arc::new(
         nodes.iter().map(|node| node.door.path()).collect(),
@@ -202,7 +239,13 @@ pub async fn prove(plan: Plan) -> Tally {
     while !load.has_begun_all() || round < plan.rounds {
         for (fault, at) in plan.turns.of_round(plan.nodes, &mut chance) {
             ledger.log(&format!("round {round}: {fault:?} at node {at}"));
-            befall(fault, at, &mut nodes, &mut postgres, &mut pooler, &ledger).await;
+            match fault {
+                Fault::KillPooler if !plan.has_pooler => continue,
+                Fault::ReplaceStopped | Fault::ReplaceDead => {
+                    replace(fault, at, &mut nodes, &plan, &store, &ledger).await;
+                }
+                _ => befall(fault, at, &mut nodes, &mut postgres, &mut pooler, &ledger).await,
+            }
             if plan.turns != Turns::Faults {
                 load.continues(plan.workers).await;
             }
@@ -224,6 +267,58 @@ pub async fn prove(plan: Plan) -> Tally {
     })
     .await;
     ledger.tally(began.elapsed())
+}
+
+/// Adds rows of 2,000 nodes that ended long ago: one half in order, the other half without.
+async fn add_dead_nodes(postgres: &Postgres) {
+    let node = "'01ARZ3NDEKTSV4RRFFQ' || to_char(i, 'FM0000000')";
+    let values = [
+        ("node", node),
+        ("name", "'dead' || i"),
+        ("address", "'unix:/nowhere/kennel.sock'"),
+        ("lease_us", "r.lease_us * (i % 2)"),
+        ("heard_us", "r.heard_us - 3600000000"),
+    ];
+    postgres.copy_rows("nodes", "name = 'node0'", &values).await;
+}
+
+/// Ends a node for good, and starts another one of its name in its place.
+async fn replace(
+    fault: Fault,
+    at: usize,
+    nodes: &mut Vec<Node>,
+    plan: &Plan,
+    store: &Store,
+    ledger: &Ledger,
+) {
+    ledger.weather.keeper_dies(at);
+    let mut former = nodes.remove(at);
+    let id = former.id.clone();
+    ledger.is_gone(&id);
+    if fault == Fault::ReplaceStopped {
+        let drained = run_to_end(former.kennel.cli(&["drain"]), PATIENCE).await;
+        if !drained.status.success() {
+            ledger.is_wrong(format!("node {at} is not drained: {drained:?}"));
+        }
+        former.kennel.terminate(PATIENCE).await;
+    } else {
+        former.kennel.kill_service_after(|| {});
+        former.kennel.wait_until_all_is_gone(PATIENCE).await;
+    }
+    drop(former);
+    nodes.insert(at, Node::start(at, plan.turns, store, ledger).await);
+    ledger.weather.passed(at);
+    if fault == Fault::ReplaceStopped {
+        return;
+    }
+    let other = &nodes[(at + 1) % nodes.len()];
+    eventually_async("the dead node is removed", PATIENCE, async || {
+        let words = ["node", "forget", "--remove", &id];
+        let removed = run_to_end(other.kennel.cli(&words), PATIENCE).await;
+        removed.status.success().then_some(())
+    })
+    .await;
+    ledger.weather.passed(at);
 }
 
 /// Lets a fault come over a node, and pass.
@@ -301,6 +396,7 @@ async fn befall(
             pooler.run().await;
             weather.all_passed();
         }
+        Fault::ReplaceStopped | Fault::ReplaceDead => unreachable!("not a fault that passes"),
         Fault::CrashPostgres => {
             postgres.crash().await;
             tokio::time::sleep(LONGER / 2).await;
@@ -310,18 +406,40 @@ async fn befall(
     }
 }
 
+/// Where nodes find their database.
+struct Store {
+    socket: PathBuf,
+    /// Makes the `--store` value of a socket in another directory.
+    url_in: fn(&Path) -> String,
+}
+
+impl Store {
+    fn of_pooler(pooler: &PgBouncer) -> Self {
+        Self {
+            socket: pooler.socket(),
+            url_in: PgBouncer::url_of,
+        }
+    }
+
+    fn of_postgres(postgres: &Postgres) -> Self {
+        Self {
+            socket: postgres.socket_dir().join(".s.PGSQL.5432"),
+            url_in: Postgres::url_of,
+        }
+    }
+}
+
 impl Node {
-    async fn start(number: usize, turns: Turns, pooler: &PgBouncer) -> Self {
+    /// Starts a node, and lets clients reach it when the ledger knows it.
+    async fn start(number: usize, turns: Turns, to: &Store, ledger: &Ledger) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-relay-").tempdir();
         let dir = dir.expect("a temporary directory can be made");
-        let socket = pooler.socket();
-        let name = socket.file_name().expect("it has one");
-        let store = Relay::start(dir.path().join(name), socket.clone());
+        let name = to.socket.file_name().expect("it has one");
+        let store = Relay::start(dir.path().join(name), to.socket.clone());
         let scratch = tempfile::Builder::new().prefix("kennel-test-").tempdir();
         let scratch = scratch.expect("a temporary directory can be made");
-        let door = dir.path().join("door.sock");
-        let door = Relay::start(door, Kennel::socket_in(scratch.path()));
-        let advertised = format!("unix:{}", door.path().display());
+        let at = ledger.door(number);
+        let advertised = format!("unix:{}", at.display());
         let words = [
             "--node-name".to_owned(),
             format!("node{number}"),
@@ -330,15 +448,25 @@ impl Node {
             "--advertise".to_owned(),
             advertised,
         ];
-        let clock = (turns == Turns::VersionsAndClocks).then(|| WallClock::new(scratch.path()));
+        let clock = turns.sets_clocks().then(|| WallClock::new(scratch.path()));
+        let former = || programs::version(VERSIONS[0]);
         let options = Options {
             words: words.map(|word| &*word.leak()).into(),
-            own_binary: (turns != Turns::Faults).then(|| programs::version(VERSIONS[0])),
+            own_binary: turns.begins_with_former().then(former),
             env: clock.as_ref().map_or_else(Vec::new, WallClock::variables),
-            ..Options::on(&pooler.url_in(dir.path()))
+            ..Options::on(&(to.url_in)(dir.path()))
         };
+        let target = Kennel::socket_in(scratch.path());
         let kennel = Kennel::start_in(scratch, options).await;
+        let info = kennel.client().await.server_info().await;
+        let id = info.expect("it serves").node_id;
+        ledger.is_node(number, &id);
+        ledger.weather.keeper(number, kennel.keeper_pid());
+        // Left by the node before it.
+        let _ = fs::remove_file(&at);
+        let door = Relay::start(at, target);
         Self {
+            id,
             kennel,
             clock,
             door,
