@@ -388,10 +388,13 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         | Refusal::Paused
         | Refusal::Stopping => Reason::InvalidState,
     };
+    let is_refused = |verb: &str| verb == "Restart" && refusal == Refusal::NotRestartable;
+    let allowed = allowed_verbs(state).iter().copied();
+    let allowed: Vec<_> = allowed.filter(|verb| !is_refused(verb)).collect();
     Fault::new(reason, text)
         .run(run)
         .fact("state", state.api_name())
-        .fact("allowed", allowed_verbs(state).join(","))
+        .fact("allowed", allowed.join(","))
         .precondition("RUN_STATE", run.to_string())
         .status()
 }
@@ -419,10 +422,11 @@ fn allowed_verbs(state: RunState) -> &'static [&'static str] {
 
 fn not_found(command: &str, looked_in: &[String]) -> Status {
     let places = looked_in.join(":");
-    let message = if places.is_empty() {
-        format!("command {command:?} was not found")
-    } else {
-        format!("command {command:?} was not found in {places}")
+    // PATH may be long: it is in the metadata.
+    let message = match looked_in {
+        [] => format!("command {command:?} was not found"),
+        [path] if command.contains('/') => format!("command {command:?} was not found in {path}"),
+        _ => format!("command {command:?} was not found in PATH"),
     };
     Fault::new(Reason::CommandNotFound, message)
         .fact("command", command)

@@ -125,17 +125,19 @@ impl Surroundings {
 /// Reads `unix:PATH` or `unix://PATH`, and returns the absolute path of the socket.
 pub(crate) fn socket(text: &str) -> Result<PathBuf, Failure> {
     let Some(path) = text.strip_prefix("unix:") else {
-        if text.starts_with("tcp:") || text.starts_with("http:") || text.starts_with("https:") {
-            return Err(Failure::new(format!("{text} is not a unix socket"))
-                .hint("use a unix socket: unix:/run/kennel/kennel.sock"));
-        }
-        return Err(Failure::new(format!("{text:?} is not an address")).hint(
-            if text.contains('/') {
-                format!("did you mean unix:{text}")
-            } else {
-                "write it as unix:PATH".to_owned()
-            },
-        ));
+        let of_http = ["http://", "https://"];
+        let of_http = of_http.iter().find_map(|scheme| text.strip_prefix(scheme));
+        let of_network = of_http.or(Some(text)).filter(|text| {
+            let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+            matches!(port, Some(Ok(_))) && !text.contains('/')
+        });
+        return Err(
+            Failure::new(format!("{text:?} is not an address")).hint(match of_network {
+                Some(at) if !at.starts_with("tcp:") => format!("did you mean tcp://{at}"),
+                _ if text.contains('/') && of_http.is_none() => format!("did you mean unix:{text}"),
+                _ => "write it as unix:PATH, or tcp://HOST:PORT".to_owned(),
+            }),
+        );
     };
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() || path.ends_with('/') {

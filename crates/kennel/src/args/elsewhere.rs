@@ -3,7 +3,7 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Words of other tools, each with its replacement, in sections.
-const HABITS: &str = include_str!("habits.txt");
+pub(crate) const HABITS: &str = include_str!("habits.txt");
 /// Placeholder there for any word that is no flag.
 const WORD: &str = "WORD";
 
@@ -14,7 +14,13 @@ pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<
     let kind = match error.kind() {
         ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
         ErrorKind::UnknownArgument => ContextKind::InvalidArg,
-        _ => return of_runs(error, command),
+        _ => {
+            if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidValue) {
+                let word = word.clone();
+                keep_near(error, ContextKind::SuggestedValue, &word);
+            }
+            return of_runs(error, command);
+        }
     };
     let word = match error.get(kind) {
         Some(ContextValue::String(word)) => {
@@ -23,7 +29,10 @@ pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<
         _ => return None,
     };
     let found = match kind {
-        ContextKind::InvalidSubcommand => instead(|section| section == "commands", &word),
+        ContextKind::InvalidSubcommand if word == command => {
+            instead(|section| section == "commands", &word)
+        }
+        ContextKind::InvalidSubcommand => of_command(command, &word),
         _ if ["run", "spawn", "add"].contains(&command) => {
             instead(|section| section == "run", &word)
         }
@@ -44,9 +53,25 @@ pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<
     error.remove(ContextKind::Usage);
     // "to pass '-x' as a value, use '-- -x'" does not help with any command here.
     error.remove(ContextKind::Suggested);
-    keep_near(error, ContextKind::SuggestedSubcommand, &word);
     keep_near(error, ContextKind::SuggestedArg, &word);
-    None
+    if kind != ContextKind::InvalidSubcommand || word != command {
+        keep_near(error, ContextKind::SuggestedSubcommand, &word);
+        return None;
+    }
+    let commands = super::command();
+    let shown = commands
+        .get_subcommands()
+        .filter(|known| !known.is_hide_set());
+    let near = shown.flat_map(|known| {
+        let other = known.get_all_aliases();
+        std::iter::once(known.get_name()).chain(other)
+    });
+    let near: Vec<&str> = near.filter(|name| is_near(name, &word)).collect();
+    let hint = match &near[..] {
+        [] => format!("a program is run by: kennel run -- {word}; the commands: kennel --help"),
+        near => format!("did you mean kennel {}?", near.join(" or kennel ")),
+    };
+    Some(format!("error: there is no kennel {word}\nhint: {hint}"))
 }
 
 /// Answers a line without a run, or with a run and a selector of runs.
@@ -106,7 +131,7 @@ fn of_command(command: &str, word: &str) -> Option<&'static str> {
     instead(is_of, word)
 }
 
-/// Retains suggestions within the distance of a typing error: one in three letters, at most two.
+/// Retains suggestions that may be meant.
 fn keep_near(error: &mut clap::Error, kind: ContextKind, word: &str) {
     let suggested = match error.remove(kind) {
         Some(ContextValue::String(one)) => vec![one],
@@ -115,11 +140,16 @@ fn keep_near(error: &mut clap::Error, kind: ContextKind, word: &str) {
     };
     let near: Vec<String> = suggested
         .into_iter()
-        .filter(|other| strsim::damerau_levenshtein(other, word) <= (word.len() / 3).min(2))
+        .filter(|other| is_near(other, word))
         .collect();
     if !near.is_empty() {
         error.insert(kind, ContextValue::Strings(near));
     }
+}
+
+/// Whether a word may be meant by another, within the distance of a typing error: one in three letters, at most two.
+fn is_near(meant: &str, word: &str) -> bool {
+    strsim::damerau_levenshtein(meant, word) <= (word.len() / 3).min(2)
 }
 
 #[cfg(test)]

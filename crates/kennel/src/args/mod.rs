@@ -24,6 +24,8 @@ pub(crate) use control::{
     AbortArgs, AttachArgs, ConditionArg, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs,
     SignalArgs, WaitArgs, WriteArgs,
 };
+#[cfg(test)]
+pub(crate) use elsewhere::HABITS;
 pub(crate) use elsewhere::explain;
 pub(crate) use form::Format;
 pub(crate) use host::{

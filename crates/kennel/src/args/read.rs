@@ -141,7 +141,7 @@ pub(crate) struct ParentsArgs {
 pub(crate) enum SortArg {
     /// Newest first
     #[default]
-    #[value(aliases = ["created", "time", ".metadata.creationtimestamp"])]
+    #[value(aliases = ["created", "started", "time", ".metadata.creationtimestamp"])]
     Age,
     #[value(alias = "id")]
     Run,

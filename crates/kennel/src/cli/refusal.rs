@@ -101,7 +101,9 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
             "a line for a shell is run by: kennel run -- sh -c 'LINE'".to_owned()
         }
         "COMMAND_NOT_FOUND" => {
-            "give its whole path, or another PATH with --env PATH=...".to_owned()
+            "it must be a program of the host (there are no images): give its whole path, or another PATH with --env \
+             PATH=..."
+                .to_owned()
         }
         "SPAWN_FAILED" => start_hint(fact("stage")?, fact("errno")?.parse().ok()?)?.to_owned(),
         "RUN_NOT_FOUND" => "kennel ps --all lists every run".to_owned(),
