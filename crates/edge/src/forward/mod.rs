@@ -22,10 +22,10 @@ use crate::{
 };
 use behalf::NODE;
 use http::{HeaderValue, Request, Response, request::Parts};
-use kennel_supervisor::{CallError, Elsewhere, Supervisor};
+use kennel_supervisor::{CallError, Elsewhere, Supervisor, TrailRecord};
 use passed::Passed;
 use replay::Replay;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tonic::{Status, body::Body};
 use tonic_types::{ErrorInfo, StatusExt};
 use tower::Service;
@@ -34,9 +34,34 @@ const NODE_REPLACED: &str = "another node listens there by now";
 const NO_CREDENTIALS: &str = "the access file of this server has no section [forward] for it";
 
 /// Marks a request that can be sent to its run's node: a handler that has a part of the answer refuses, so that the
-/// node returns all of it; a stream of many runs has those of all nodes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AskItsNode;
+/// node returns all of it; a stream of many runs has those of all nodes. The record of such a refusal is written when the
+/// call is over, unless this node answers after all: one call is one record.
+#[derive(Clone)]
+pub(crate) struct AskItsNode(Arc<RefusedCall>);
+
+struct RefusedCall {
+    supervisor: Supervisor,
+    record: Mutex<Option<TrailRecord>>,
+}
+
+impl AskItsNode {
+    /// Replaces the record of the refusal.
+    pub(crate) fn record(&self, record: Option<TrailRecord>) {
+        *self.0.record.lock().unwrap_or_else(PoisonError::into_inner) = record;
+    }
+}
+
+impl Drop for RefusedCall {
+    fn drop(&mut self) {
+        let record = self
+            .record
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(record) = record.take() {
+            self.supervisor.audit_noted(record);
+        }
+    }
+}
 
 /// Forwards calls.
 #[derive(Clone)]
@@ -111,8 +136,13 @@ impl Forward {
         }
         let replay = Replay::of(body);
         let again = inner.clone();
-        let first = Request::from_parts(head.clone(), Body::new(replay.rewound()));
-        let answer = inner.call(asking_its_node(first)).await?;
+        let mut first = Request::from_parts(head.clone(), Body::new(replay.rewound()));
+        let mark = AskItsNode(Arc::new(RefusedCall {
+            supervisor: self.supervisor.clone(),
+            record: Mutex::default(),
+        }));
+        first.extensions_mut().insert(mark.clone());
+        let answer = inner.call(first).await?;
         let Some(node) = refused_for(&answer) else {
             replay.forget();
             return Ok(answer);
@@ -126,6 +156,7 @@ impl Forward {
         {
             Ok(answer) => Ok(answer),
             Err(status) => {
+                mark.record(None);
                 // This node's own knowledge is better than nothing.
                 let request = Request::from_parts(head, Body::new(replay.rewound()));
                 let (mut inner, own) = (again, status.into_http());
@@ -207,11 +238,6 @@ impl Forward {
         }
         Ok(answer)
     }
-}
-
-fn asking_its_node(mut request: Request<Body>) -> Request<Body> {
-    request.extensions_mut().insert(AskItsNode);
-    request
 }
 
 /// Returns the reason for which a call was refused.

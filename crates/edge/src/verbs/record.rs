@@ -1,7 +1,9 @@
 //! The record of a requested change in the audit log.
 
 use super::{Context, Logs};
-use crate::{auth, deadline::Deadline, reason::Reason, status::code_name};
+use crate::{
+    auth, deadline::Deadline, forward::AskItsNode, reason::Reason, status::code_name,
+};
 use kennel_lifecycle::limits::REQUEST_ID_BYTES_MAX;
 use kennel_supervisor::{LoggedRequest, LoggedSignal, Supervisor, TrailEntry, TrailRecord};
 use tonic::{Code, Status};
@@ -15,6 +17,7 @@ pub(crate) struct Asked {
     at_us: i64,
     run: Option<String>,
     deadline: Option<Deadline>,
+    asks_node: Option<AskItsNode>,
     reported: Option<LoggedRequest>,
 }
 
@@ -26,6 +29,7 @@ impl Asked {
             at_us: now.at_us,
             run: None,
             deadline: context.extensions.get().cloned(),
+            asks_node: context.extensions.get().cloned(),
             reported: Some(auth::logged(&context.caller, rpc, Code::Cancelled)),
         }
     }
@@ -91,8 +95,13 @@ impl Asked {
         code_name(code).clone_into(&mut reported.code);
         let info = error.and_then(StatusExt::get_details_error_info);
         reported.reason = info.map(|info| info.reason).unwrap_or_default();
+        let is_elsewhere = reported.reason == Reason::RunOnOtherNode.as_str();
+        let asks_node = self.asks_node.take().filter(|_| is_elsewhere);
         let record = self.record(reported);
-        if logs == Logs::Summed {
+        if let Some(mark) = asks_node {
+            // Recorded when that node has answered, or by this node's own answer.
+            mark.record(Some(record));
+        } else if logs == Logs::Summed {
             self.supervisor.audit_counted(record);
         } else {
             self.supervisor.audit_recorded(record).await;
