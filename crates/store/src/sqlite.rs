@@ -112,19 +112,13 @@ fn options(path: &Path, create: bool) -> SqliteConnectOptions {
 
 fn unusable(path: &Path, source: sqlx::Error) -> OpenError {
     let code = source.as_database_error().and_then(DatabaseError::code);
-    // SQLITE_CORRUPT and SQLITE_NOTADB, see sqlite.org/rescode.html.
-    let is_damaged = code.is_some_and(|code| ["11", "26"].contains(&&*code));
-    let why = if is_damaged {
-        "it is damaged, or no database of SQLite"
-    } else if path
-        .parent()
-        .is_some_and(|dir| !dir.as_os_str().is_empty() && !dir.exists())
-    {
-        "its directory does not exist"
-    } else if !path.exists() && !matches!(source, sqlx::Error::Io(_)) {
-        "there is no such file"
-    } else {
-        "check that it and its directory are readable and writable"
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let why = match code.as_deref() {
+        // SQLITE_CORRUPT and SQLITE_NOTADB, see sqlite.org/rescode.html.
+        Some("11" | "26") => "it is damaged, or no database of SQLite",
+        _ if dir.is_some_and(|dir| !dir.exists()) => "its directory does not exist",
+        _ if !path.exists() => "there is no such file",
+        _ => "check that it and its directory are readable and writable",
     };
     let path = path.to_owned();
     OpenError::SqliteFile { path, why, source }

@@ -29,19 +29,20 @@ pub(crate) async fn upgrade(link: &Link) -> Result<(), Failure> {
     let (upgrade, after, unanswered) = done?;
     match upgrade.state() {
         pb::UpgradeState::Done => print_status(link, &before, &after, &upgrade, unanswered),
-        _ => Err(fell_back(&upgrade)),
+        _ => {
+            let (from, why) = (upgrade.from_version, upgrade.why);
+            let failure = Failure::new(format!("fell back to kennel {from}: {why}"));
+            Err(failure.hint("the service's log has what the new server said"))
+        }
     }
 }
 
 /// Requests the upgrade; a repeat returns its present state.
 async fn begin(link: &Link, request_id: &str) -> Result<pb::Upgrade, Failure> {
-    let admin = link.connection.admin();
-    let begun = client::outlast(|| {
-        let (mut admin, request_id) = (admin.clone(), request_id.to_owned());
-        async move { admin.upgrade(pb::UpgradeRequest { request_id }).await }
-    });
-    let begun = begun.await.map_err(refused)?;
-    Ok(begun.upgrade.unwrap_or_default())
+    let (admin, request_id) = (link.connection.admin(), request_id.to_owned());
+    let request = pb::UpgradeRequest { request_id };
+    let begun = repeated!(client::outlast, admin.upgrade(request));
+    Ok(begun.await.map_err(refused)?.upgrade.unwrap_or_default())
 }
 
 /// Polls until a new server has the result of the upgrade; also returns that server, and how long none answered. It may
@@ -71,14 +72,6 @@ async fn finish(
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
-}
-
-fn fell_back(upgrade: &pb::Upgrade) -> Failure {
-    Failure::new(format!(
-        "fell back to kennel {}: {}",
-        upgrade.from_version, upgrade.why
-    ))
-    .hint("the service's log has what the new server said")
 }
 
 async fn info(link: &Link) -> Result<pb::ServerInfo, client::Failure> {

@@ -108,11 +108,9 @@ impl ClockSettings {
         let micros = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let then_us = now.seen_us.saturating_sub(micros);
         let nexts = self.settings.iter().skip(1).chain([&now]);
-        let settings = self.settings.iter().zip(nexts);
-        let recent = settings.filter(|(_, next)| next.seen_us > then_us);
-        let least = recent.map(|(setting, _)| setting.ahead_us).min();
-        let least = least.map_or(now.ahead_us, |least| least.min(now.ahead_us));
-        Timestamp(then_us.saturating_add(least))
+        let recent = (self.settings.iter().zip(nexts)).filter(|(_, next)| next.seen_us > then_us);
+        let aheads = recent.map(|(setting, _)| setting.ahead_us);
+        Timestamp(then_us.saturating_add(aheads.fold(now.ahead_us, i64::min)))
     }
 
     /// Returns the time that has passed since the wall clock showed `at`.
