@@ -282,6 +282,7 @@ fn gone_is_fine(removed: nix::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -404,6 +405,9 @@ mod tests {
             deep.push("d");
             fs::create_dir(&deep).expect("a directory");
         }
+        // As many processes have: not every level may be open at once.
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        setrlimit(Resource::RLIMIT_NOFILE, 1024, hard).expect("a lower limit");
         remove_tmp(data.path(), run).expect("it goes");
         assert!(!dir.join("tmp").exists());
     }
