@@ -104,6 +104,11 @@ async fn stop_left_for_dead_node_is_done_later(nodes: &mut Nodes) {
     assert_eq!(said.status.code(), Some(3), "{said:?}");
     let text = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(text.contains("is left for its node one"), "{text}");
+    // One line for each call, though each asked the node first.
+    let logged = must("trail", there.logged_requests(id).await);
+    let aborts = logged.iter().filter(|asked| asked.rpc == "Abort");
+    let reasons: Vec<_> = aborts.map(|asked| asked.reason.as_str()).collect();
+    assert_eq!(reasons, ["ABORT_QUEUED"; 3]);
     let seen = must("get", there.get(id).await);
     assert_eq!((seen.desired(), seen.end_reason), (DesiredState::Run, None));
     assert!(seen.left_stop.expect("left").by.starts_with("uid:"));

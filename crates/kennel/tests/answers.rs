@@ -734,6 +734,24 @@ fn upgrade_beside_another_has_one_result() {
         assert_eq!(!printed.stdout.is_empty(), prints, "{printed:?}");
         assert_eq!(String::from_utf8_lossy(&printed.stderr), error);
     }
+    // The server that answers the call is not the one that has the result.
+    let server = FakeServer::start();
+    let request = pb::AuditRequest {
+        rpc: "Upgrade".to_owned(),
+        by: "ada".to_owned(),
+        code: "OK".to_owned(),
+        ..pb::AuditRequest::default()
+    };
+    let record = pb::AuditRecord {
+        time: Some(at(0)),
+        record: Some(pb::audit_record::Record::Request(request)),
+        ..pb::AuditRecord::default()
+    };
+    let records = vec![record];
+    server.answer("StreamAudit", &pb::StreamAuditResponse { records });
+    let printed = String::from_utf8(server.run(&["audit"]).stdout);
+    let wanted = "2100-01-01T00:00:00Z node Upgrade by ada: begun\n";
+    assert_eq!(printed.as_deref(), Ok(wanted));
 }
 
 /// A file that the run has as a whole, with more behind it, is written; its end is not that of the input.
