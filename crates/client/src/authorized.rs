@@ -66,25 +66,23 @@ impl Service<Request<Body>> for Authorized {
     }
 }
 
-/// Whether a connection broke that was open: a server that takes its place may answer. `false`: none was made, or its
-/// peer was silent for too long.
+/// Whether a connection broke that was open: a server that takes its place may answer. `false`: none was made, in whatever
+/// time, or its peer was silent for too long.
 #[must_use]
 pub fn has_broken(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(inner) = cause {
-        let is_silent = inner
-            .downcast_ref()
-            .is_some_and(|error: &hyper::Error| error.is_timeout());
-        // A dial that takes too long is ended by the transport.
-        let is_late = inner
-            .downcast_ref()
-            .is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut);
-        if inner.is::<NotDialled>() || is_silent || is_late {
-            return false;
-        }
-        cause = inner.source();
-    }
-    true
+    let is_late = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+    !causes(error).any(|cause| {
+        cause.is::<NotDialled>()
+            || cause.downcast_ref().is_some_and(hyper::Error::is_timeout)
+            || cause.downcast_ref().is_some_and(is_late)
+    })
+}
+
+/// Returns an error and its causes.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
 }
 
 /// Formats an error with its causes, for people.

@@ -1,6 +1,6 @@
 //! Errors of a server.
 
-use crate::connect::NotDialled;
+use crate::{authorized::causes, connect::NotDialled};
 use kennel_lifecycle::Violation;
 use std::{collections::BTreeMap, fmt, time::Duration};
 use tonic::{Code, Status};
@@ -75,14 +75,7 @@ fn has_timed_out(status: &Status) -> bool {
 
 /// Returns the cause of this type.
 fn cause_of<E: std::error::Error + 'static>(status: &Status) -> Option<&E> {
-    let mut cause = std::error::Error::source(status);
-    while let Some(error) = cause {
-        if let Some(found) = error.downcast_ref() {
-            return Some(found);
-        }
-        cause = error.source();
-    }
-    None
+    causes(status).find_map(<dyn std::error::Error>::downcast_ref)
 }
 
 impl Failure {

@@ -301,10 +301,8 @@ async fn replace(
             ledger.is_wrong(format!("node {at} is not drained: {drained:?}"));
         }
         former.kennel.terminate(PATIENCE).await;
-    } else {
-        former.kennel.kill_service_after(|| {});
-        former.kennel.wait_until_all_is_gone(PATIENCE).await;
     }
+    // All its processes are killed, as by the end of its host.
     drop(former);
     nodes.insert(at, Node::start(at, plan.turns, store, ledger).await);
     ledger.weather.passed(at);

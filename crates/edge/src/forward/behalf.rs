@@ -88,17 +88,7 @@ mod tests {
     }
 
     fn headers() -> HeaderMap {
-        let node = Elsewhere {
-            node: NodeId::from_u128(9),
-            name: "n".to_owned(),
-            address: String::new(),
-            last_heard: None,
-            unreachable_since: None,
-            forgotten: None,
-            draining: None,
-            is_reachable: true,
-            has_run: true,
-        };
+        let node = Elsewhere::unknown(NodeId::from_u128(9));
         let mut headers = HeaderMap::new();
         name(&mut headers, &alice(), &node).expect("no control characters");
         headers

@@ -261,14 +261,9 @@ fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
     }
     let fact = |name: &str| info.metadata.get(name).cloned().unwrap_or_default();
     Some(Elsewhere {
-        node: fact("node_id").parse().ok()?,
         name: fact("node_name"),
         address: fact("address"),
-        last_heard: None,
-        unreachable_since: None,
-        forgotten: None,
-        draining: None,
         is_reachable: fact("reachable") == "true",
-        has_run: true,
+        ..Elsewhere::unknown(fact("node_id").parse().ok()?)
     })
 }

@@ -62,15 +62,8 @@ fn counted(
 #[tokio::test(start_paused = true)]
 async fn unreachable_node_is_asked_once() {
     let node = Elsewhere {
-        node: NodeId::from_u128(9),
         name: "one".to_owned(),
-        address: "unix:/nowhere".to_owned(),
-        last_heard: None,
-        unreachable_since: None,
-        forgotten: None,
-        draining: None,
-        is_reachable: true,
-        has_run: true,
+        ..Elsewhere::unknown(NodeId::from_u128(9))
     };
     let made = Cell::new(0);
     let away = || status::node_unreachable(&node, "no server answers");

@@ -119,10 +119,10 @@ impl Supervisor {
             found.extend(page.runs.iter().map(|view| view.node));
             found.extend(page.unread.iter().map(|row| row.node));
             filter.nodes.retain(|node| !found.contains(node));
-            start = page.next;
-            if start.is_none() {
+            if page.next.is_none() {
                 break;
             }
+            start = page.next;
         }
         Ok(found)
     }

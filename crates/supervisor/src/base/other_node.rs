@@ -66,7 +66,13 @@ impl Elsewhere {
     /// Returns the node by its row; one without a row was removed.
     pub(crate) fn of(node: NodeId, nodes: &[NodeRow]) -> Self {
         let row = nodes.iter().find(|row| row.node == node);
-        let unknown = || Self {
+        row.cloned().map_or_else(|| Self::unknown(node), Self::from)
+    }
+
+    /// Returns a node of which no more than its id is known.
+    #[must_use]
+    pub fn unknown(node: NodeId) -> Self {
+        Self {
             node,
             name: String::new(),
             address: String::new(),
@@ -76,8 +82,7 @@ impl Elsewhere {
             draining: None,
             is_reachable: false,
             has_run: true,
-        };
-        row.cloned().map_or_else(unknown, Self::from)
+        }
     }
 }
 
