@@ -162,7 +162,15 @@ async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
     // A run of a removed node names it by what is known.
     let id = must("spawn", three.client().await.spawn(sh("true")).await).run_id;
     must("wait", three.client().await.ended(&id).await);
+    // A stop that came with the end of its run, as from a node whose database was away, goes with the node.
+    let leave = format!(
+        "INSERT INTO left_stops SELECT run_id, node, '{}', 0, 0 FROM runs WHERE run_id = '{id}'",
+        r#"{"abort":{"by":"uid:0","request_id":null}}"#
+    );
+    postgres.psql(&leave).await;
     three.terminate(PATIENCE).await;
+    let stops = postgres.psql("SELECT count(*) FROM left_stops").await;
+    assert_eq!(stops.trim(), "0");
     let words = ["node", "forget", "--remove", &run_node(two, &id).await];
     let removed = run_to_end(two.cli(&words), PATIENCE).await;
     assert!(removed.status.success(), "{removed:?}");

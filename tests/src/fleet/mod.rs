@@ -291,7 +291,6 @@ async fn replace(
     store: &Store,
     ledger: &Ledger,
 ) {
-    ledger.weather.keeper_dies(at);
     let mut former = nodes.remove(at);
     let id = former.id.clone();
     ledger.is_gone(&id);
@@ -300,10 +299,13 @@ async fn replace(
         if !drained.status.success() {
             ledger.is_wrong(format!("node {at} is not drained: {drained:?}"));
         }
+        // From here on it begins no more runs.
+        ledger.weather.keeper_dies(at);
         former.kennel.terminate(PATIENCE).await;
     }
     // All its processes are killed, as by the end of its host.
     drop(former);
+    ledger.weather.keeper_dies(at);
     nodes.insert(at, Node::start(at, plan.turns, store, ledger).await);
     ledger.weather.passed(at);
     if fault == Fault::ReplaceStopped {

@@ -13,7 +13,7 @@ use kennel_lifecycle::{
     EndReason, Exit, KeeperEpoch, NodeId, Outcome, RunId, StopCertificate, StopOrder, StopReason,
     StreamsEnd, TreeVerdict,
 };
-use kennel_store::{Closure, LeftStop, NodeRemoval, RunRow, StoreError, StoredState, Times};
+use kennel_store::{Closure, LeftStop, NodeRemoval, RunRow, Store, StoreError, StoredState, Times};
 use std::{collections::HashSet, sync::Arc};
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -79,7 +79,8 @@ impl Supervisor {
                 ended += 1;
             }
         }
-        self.remove_moot_stops(node.node).await.map_err(fault)?;
+        let moot = remove_moot_stops(store.raw().as_ref(), node.node).await;
+        moot.map_err(fault)?;
         tracing::warn!(node = %node.node, by, ended, "node forgotten, its open runs are closed as lost");
         let facts = [
             ("node", node.node.to_string()),
@@ -98,24 +99,23 @@ impl Supervisor {
         }
         Ok((forgotten, ended))
     }
+}
 
-    /// Removes the stops of ended runs that are left for a node, which may never come to carry them out.
-    async fn remove_moot_stops(&self, node: NodeId) -> Result<(), StoreError> {
-        let store = self.shared.store.raw();
-        loop {
-            let stops = store.left_stops(node).await?;
-            let runs: Vec<RunId> = stops.iter().map(|stop| stop.run).collect();
-            let rows = store.get_all(&runs).await?;
-            let open = rows.iter().filter(|row| row.outcome.is_none());
-            let open: HashSet<RunId> = open.map(|row| row.new.run).collect();
-            let moot = stops.iter().filter(|stop| !open.contains(&stop.run));
-            let moot: Vec<&LeftStop> = moot.collect();
-            if moot.is_empty() {
-                return Ok(());
-            }
-            for stop in moot {
-                store.remove_left_stop(node, stop).await?;
-            }
+/// Removes the stops of ended runs that are left for a node, which may never come to carry them out.
+pub(crate) async fn remove_moot_stops(store: &dyn Store, node: NodeId) -> Result<(), StoreError> {
+    loop {
+        let stops = store.left_stops(node).await?;
+        let runs: Vec<RunId> = stops.iter().map(|stop| stop.run).collect();
+        let rows = store.get_all(&runs).await?;
+        let open = rows.iter().filter(|row| row.outcome.is_none());
+        let open: HashSet<RunId> = open.map(|row| row.new.run).collect();
+        let moot = stops.iter().filter(|stop| !open.contains(&stop.run));
+        let moot: Vec<&LeftStop> = moot.collect();
+        if moot.is_empty() {
+            return Ok(());
+        }
+        for stop in moot {
+            store.remove_left_stop(node, stop).await?;
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::{
     base::clock,
+    node::forget::remove_moot_stops,
     registry::{Shared, Supervisor},
 };
 use kennel_store::{NodeRemoval, StoreError};
@@ -80,13 +81,17 @@ pub(crate) async fn give_up(shared: &Shared) {
     let Some(generation) = shared.store.generation() else {
         return;
     };
-    let given_up = shared.store.raw().give_up(shared.config.node, generation);
-    if let Err(error) = given_up.await {
+    let (store, node) = (shared.store.raw(), shared.config.node);
+    if let Err(error) = store.give_up(node, generation).await {
         tracing::debug!(%error, "cannot release the lease of this node: it expires by itself");
         return;
     }
-    let unused = NodeRemoval::Unused(shared.config.node);
-    if let Err(error) = shared.store.raw().remove_nodes(unused).await {
+    let removed = async {
+        // Those that came with the ends of their runs, after the last renewal.
+        remove_moot_stops(store.as_ref(), node).await?;
+        store.remove_nodes(NodeRemoval::Unused(node)).await
+    };
+    if let Err(error) = removed.await {
         tracing::debug!(%error, "cannot remove this node, which nothing refers to: it goes after --node-retention");
     }
 }
