@@ -112,8 +112,8 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
     ("openssl-sys", &[]),
 ];
 
-/// All crates that the pure core may use.
-const LIFECYCLE_USES: [&str; 4] = ["serde", "thiserror", "ulid", "zeroize"];
+/// All crates that the pure core may use. What a later version has recorded is kept as its JSON text.
+const LIFECYCLE_USES: [&str; 5] = ["serde", "serde_json", "thiserror", "ulid", "zeroize"];
 
 /// A dependency that only generated code names.
 const NAMED_IN_GENERATED_CODE: [(&str, &str); 1] = [("kennel-proto", "tonic-prost")];

@@ -2,11 +2,12 @@
 //! its state from them, live and in every recovery.
 
 use crate::{
-    Activity, Deadline, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction, RuleOff,
-    RunIdentity, Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize,
-    Timestamp, TreeVerdict,
+    Activity, Deadline, Exit, LaterText, MemoryKills, NextAttempt, Outcome, ResumeReason,
+    RuleAction, RuleOff, RunIdentity, Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck,
+    TerminalSize, Timestamp, TreeVerdict,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -14,7 +15,7 @@ use std::{
 
 /// One lifecycle event of a run. Its JSON form is on disk: `tests/entries.lock` goes red when that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(remote = "Self", rename_all = "snake_case")]
 pub enum Entry {
     /// The row of the attempt is written; its gate may be opened.
     Recorded {
@@ -167,6 +168,62 @@ pub enum Entry {
     },
     /// The run has ended and is written completely. Nothing follows.
     Ended(Box<Outcome>),
+    /// An entry that only a later version reads: it changes nothing here, and readers see an event without content.
+    #[serde(skip)]
+    Later(Box<LaterEntry>),
+}
+
+/// An entry that only a later version reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaterEntry {
+    /// Name of its kind.
+    pub kind: String,
+    /// Whether deciding about the run without it would be wrong: it says so beside its kind (`"critical": true`), or its
+    /// kind is known, and a value in it is not.
+    pub is_critical: bool,
+    text: LaterText,
+}
+
+impl LaterEntry {
+    /// Keeps an entry that this version cannot read; absent: it is none.
+    fn of(text: LaterText, error: &serde_json::Error) -> Option<Self> {
+        let (kind, says_so) = match serde_json::from_str(text.as_str()).ok()? {
+            Value::String(kind) => (kind, false),
+            Value::Object(mut fields) => {
+                let says_so = fields.remove("critical") == Some(Value::Bool(true));
+                (fields.into_iter().next()?.0, says_so)
+            }
+            _ => return None,
+        };
+        let is_unknown = error
+            .to_string()
+            .starts_with(&format!("unknown variant `{kind}`"));
+        Some(Self {
+            is_critical: says_so || !is_unknown,
+            kind,
+            text,
+        })
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Later(later) => later.text.serialize(to),
+            known => Self::serialize(known, to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = LaterText::deserialize(from)?;
+        let read = Self::deserialize(&mut serde_json::Deserializer::from_str(text.as_str()));
+        read.or_else(|error| {
+            let later = LaterEntry::of(text, &error).ok_or_else(|| D::Error::custom(error))?;
+            Ok(Self::Later(Box::new(later)))
+        })
+    }
 }
 
 /// A rule that a line has matched.

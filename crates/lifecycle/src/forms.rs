@@ -1,7 +1,14 @@
 //! Rules of the forms in which values are stored and exchanged, for serde: what is a default is not written, and what
 //! only a later version knows hides nothing else.
 
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
+use serde_json::{
+    Map, Value,
+    value::{RawValue, to_raw_value},
+};
 use std::{any::type_name, cell::RefCell};
 
 /// Whether a value is its type's default. Such a field is not written, so that one which a later version adds
@@ -84,4 +91,52 @@ where
 {
     let value = Known::<T>::deserialize(from)?.value();
     Ok(value.unwrap_or_default())
+}
+
+/// JSON that only a later version reads as a whole. It is written back as it was read, byte for byte.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LaterText(Box<RawValue>);
+
+impl LaterText {
+    /// Makes it of a value of this version.
+    ///
+    /// # Panics
+    ///
+    /// The value is no JSON, as none of the vocabulary is.
+    pub fn of<T: Serialize>(value: &T) -> Self {
+        Self(to_raw_value(value).expect("a value of the vocabulary is JSON"))
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl PartialEq for LaterText {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for LaterText {}
+
+/// Reads an object without the fields whose values this version does not know: they have their defaults. Returns the
+/// name of the first of them.
+///
+/// # Errors
+///
+/// It is no such object.
+pub fn known_fields<T: DeserializeOwned>(object: Value) -> serde_json::Result<(T, Option<String>)> {
+    let mut fields: Map<String, Value> = serde_json::from_value(object)?;
+    let mut unknown = None;
+    fields.retain(|name, value| {
+        let alone = Map::from_iter([(name.clone(), value.clone())]);
+        let is_known = T::deserialize(Value::Object(alone)).is_ok();
+        unknown = unknown.take().or_else(|| (!is_known).then(|| name.clone()));
+        is_known
+    });
+    Ok((T::deserialize(Value::Object(fields))?, unknown))
 }

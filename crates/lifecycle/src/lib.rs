@@ -67,13 +67,15 @@ pub use countdown::Countdown;
 pub use default_grace::{DefaultGrace, DefaultGraceError};
 pub use default_limits::{DefaultLimits, DefaultLimitsError};
 pub use effect::{Desired, Effect, ResumeReason, RowState};
-pub use entry::{Entry, RuleMatch};
+pub use entry::{Entry, LaterEntry, RuleMatch};
 pub use extension::{Extendable, Extension, Extensions};
 pub use facets::{
     AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
     ReportedStatus, ResultDue, RuleMark, SwitchedOff,
 };
-pub use forms::{is_default, known, known_or_default, known_or_why, with_skipped};
+pub use forms::{
+    LaterText, is_default, known, known_fields, known_or_default, known_or_why, with_skipped,
+};
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};

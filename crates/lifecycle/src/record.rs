@@ -108,6 +108,8 @@ pub struct AttemptRecord {
     pub spared: BTreeSet<(i32, u64)>,
     /// Senders of notices that were refused, by process id and user.
     pub notices_refused: BTreeSet<(i32, u32)>,
+    /// Kind of the first entry without which deciding about the run would be wrong, and which only a later version reads.
+    pub critical: Option<String>,
     /// The signals that the keeper may report again: the first rounds, the last one, the last SIGKILL of a client.
     pub signals: SignalRecord,
 }
@@ -121,7 +123,7 @@ pub struct SignalRecord {
 }
 
 impl AttemptRecord {
-    /// Folds one entry of the attempt. An `Ended` of another attempt is the run's too: see [`Self::of`].
+    /// Folds one entry of the attempt. An `Ended` or `Later` of another attempt is the run's too: see [`Self::of`].
     pub fn fold(&mut self, at: Timestamp, entry: &Entry) {
         match entry {
             Entry::Recorded { .. } => self.recorded = true,
@@ -179,6 +181,10 @@ impl AttemptRecord {
             | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,
             Entry::Ended(_) => self.ended = true,
+            Entry::Later(later) => {
+                let kind = later.is_critical.then(|| later.kind.clone());
+                self.critical = self.critical.take().or(kind);
+            }
         }
     }
 
@@ -224,7 +230,7 @@ impl AttemptRecord {
     ) -> Self {
         let mut record = Self::default();
         for (at, of, entry) in entries {
-            if of == attempt || matches!(entry, Entry::Ended(_)) {
+            if of == attempt || matches!(entry, Entry::Ended(_) | Entry::Later(_)) {
                 record.fold(at, entry);
             }
         }

@@ -2,10 +2,11 @@
 
 use crate::names::named;
 use crate::{
-    ApiAccess, Parent, Policy, Secret, SecretSource, SecretValue, TerminalSpec, labels, limits,
-    os_text,
+    ApiAccess, LaterText, Parent, Policy, Secret, SecretSource, SecretValue, TerminalSpec,
+    known_fields, labels, limits, os_text,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde_json::{Map, Value};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -127,9 +128,21 @@ impl CommandSpec {
 
 /// A spec as it may be stored: it contains no value of a variable or a secret and no byte of input, only which were set
 /// and whether there was input. There is no other way to make one, so a holder of it holds no secret.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "RunSpec")]
-pub struct RecordedSpec(RunSpec);
+///
+/// Where a later version has recorded it, it is written back as it was read, byte for byte.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedSpec {
+    spec: RunSpec,
+    later: Option<Box<LaterSpec>>,
+}
+
+/// What a later version has recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LaterSpec {
+    text: LaterText,
+    /// The first field whose value this version does not know, with the reason: the spec has the default in its place.
+    unknown: Option<(String, String)>,
+}
 
 impl From<RunSpec> for RecordedSpec {
     fn from(mut spec: RunSpec) -> Self {
@@ -146,15 +159,54 @@ impl From<RunSpec> for RecordedSpec {
         }
         // Their order means nothing, as that of variables, and decides no repeat.
         spec.secrets.sort_by(|one, other| one.name.cmp(&other.name));
-        Self(spec)
+        Self { spec, later: None }
     }
+}
+
+impl Serialize for RecordedSpec {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match &self.later {
+            Some(later) => later.text.serialize(to),
+            None => self.spec.serialize(to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RecordedSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = LaterText::deserialize(from)?;
+        let (read, unknown) = known_values(text.as_str()).map_err(D::Error::custom)?;
+        let mut recorded = Self::from(read.clone());
+        // A text with a value of a variable or a secret is not kept.
+        let is_recorded = recorded.spec == read;
+        let is_whole = || serde_json::to_string(&read).is_ok_and(|own| own == text.as_str());
+        recorded.later = (is_recorded && (unknown.is_some() || !is_whole()))
+            .then(|| Box::new(LaterSpec { text, unknown }));
+        Ok(recorded)
+    }
+}
+
+/// Reads a spec without the fields, and fields of its policy, whose values this version does not know. Returns the name
+/// of the first of them, and the reason.
+fn known_values(text: &str) -> serde_json::Result<(RunSpec, Option<(String, String)>)> {
+    let why = match serde_json::from_str(text) {
+        Ok(whole) => return Ok((whole, None)),
+        Err(why) => why.to_string(),
+    };
+    let mut fields: Map<String, Value> = serde_json::from_str(text)?;
+    let policy = fields.remove("policy").unwrap_or_else(|| Map::new().into());
+    let (policy, of_policy) = known_fields(policy)?;
+    let (spec, of_spec) = known_fields::<RunSpec>(fields.into())?;
+    let unknown = of_policy.map(|name| format!("policy.{name}"));
+    let unknown = unknown.or(of_spec).map(|name| (name, why));
+    Ok((RunSpec { policy, ..spec }, unknown))
 }
 
 impl Deref for RecordedSpec {
     type Target = RunSpec;
 
     fn deref(&self) -> &RunSpec {
-        &self.0
+        &self.spec
     }
 }
 
@@ -162,7 +214,20 @@ impl RecordedSpec {
     /// Whether a caller has described this run: nothing is known of one that was fenced before its Spawn came.
     #[must_use]
     pub fn is_described(&self) -> bool {
-        !self.0.command.argv.is_empty()
+        !self.spec.command.argv.is_empty()
+    }
+
+    /// Returns the first need, or field with a value, that this version does not know.
+    #[must_use]
+    pub fn unknown(&self) -> Option<&str> {
+        let value = self.unknown_value().map(|(name, _)| &**name);
+        value.or_else(|| self.policy.unknown_need())
+    }
+
+    /// Returns the first field whose value this version does not know, and the reason.
+    #[must_use]
+    pub fn unknown_value(&self) -> Option<&(String, String)> {
+        self.later.as_ref()?.unknown.as_ref()
     }
 }
 

@@ -1,11 +1,11 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow, Store,
-    StoreError, StoredNode, WithOutput,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, FoundRows, Inserted,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow,
+    Store, StoreError, StoredNode, WithOutput,
     consumer::{self, ConsumerWrite},
-    json,
+    json, list,
     node::StopWrite,
     open,
     reader::{Columns, Reader, STATEMENT_TIMEOUT, Where},
@@ -74,7 +74,7 @@ impl<R: Reader> Durable<R> {
 
     /// Reads the runs of a query, in its order; fails if one cannot be read.
     async fn runs(&self, sql: Sql) -> Result<Vec<RunRow>, StoreError> {
-        let listed = self.read(sql, open::listed).await?.into_iter();
+        let listed = self.read(sql, list::listed).await?.into_iter();
         listed.map(|row| row.map_err(StoreError::from)).collect()
     }
 
@@ -365,31 +365,27 @@ impl<R: Reader> Store for Durable<R> {
             None
         };
         let sql = select::page(&R::DIALECT, filter, (start, end), limit);
-        let listed = self.read(sql, open::listed).await?;
+        let listed = self.read(sql, list::listed).await?;
         let is_full = listed.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let last = listed.last().filter(|_| is_full).map(|row| match row {
             Ok(row) => row.page_start(),
             Err(unread) => unread.page_start(),
         });
-        let mut page = ListPage {
-            next: last.or(end),
-            ..ListPage::default()
-        };
-        for row in listed {
-            match row {
-                Ok(row) => page.rows.push(row),
-                Err(unread) => page.unread.push(unread),
-            }
-        }
-        Ok(page)
+        let FoundRows { rows, unread } = listed.into_iter().collect();
+        let next = last.or(end);
+        Ok(ListPage { rows, unread, next })
     }
 
-    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
-        self.runs(select::open_of(&R::DIALECT, node)).await
+    async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError> {
+        let sql = select::open_of(&R::DIALECT, node);
+        let found = self.read(sql, list::of_own_node).await?;
+        Ok(found.into_iter().collect())
     }
 
-    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
-        self.runs(select::these(&R::DIALECT, runs)).await
+    async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {
+        let sql = select::these(&R::DIALECT, runs);
+        let found = self.read(sql, list::listed).await?;
+        Ok(found.into_iter().collect())
     }
 
     async fn ended_with_pids(

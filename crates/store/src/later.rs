@@ -1,9 +1,9 @@
 //! A store for a server that cannot wait for it: opened in the background, and unavailable until then.
 
 use crate::{
-    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, OpenError, Opening, PageStart, Rest,
-    RunRow, Store, StoreError, StoreUrl, StoredNode, WithOutput, open,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, FoundRows, Inserted,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, OpenError, Opening, PageStart,
+    Rest, RunRow, Store, StoreError, StoreUrl, StoredNode, WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -267,11 +267,11 @@ impl Store for Later {
         self.inner().await?.list(filter, start, limit).await
     }
 
-    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
+    async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError> {
         self.inner().await?.open_runs(node).await
     }
 
-    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+    async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {
         self.inner().await?.get_all(runs).await
     }
 

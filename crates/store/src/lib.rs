@@ -36,7 +36,7 @@ pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, StoredNode};
 pub use list::{
-    Age, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
+    Age, FoundRows, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
 };
 pub use node::{EpochRow, LeftStop, NodeRemoval, NodeRow, Opening};
 pub use open::{OpenError, migrate, open, open_with};
@@ -520,11 +520,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<ListPage, StoreError>;
 
-    /// Returns all open rows of the node.
-    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError>;
+    /// Returns all open rows of the node. One whose spec has values of a later version is read without them.
+    async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError>;
 
     /// Returns the existing ones of these runs.
-    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError>;
+    async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError>;
 
     /// Returns ended rows of the node whose leader or shim had one of these process ids on this host; at most `limit`,
     /// newest first.

@@ -1,6 +1,6 @@
 //! Lists of runs: which rows, in which order, and where a page begins.
 
-use crate::{RunRow, StoreError};
+use crate::{NewRun, RunRow, StoreError, reader::Columns, record::Record};
 use kennel_lifecycle::{NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, labels::Selector};
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
@@ -114,6 +114,36 @@ pub struct ListPage {
     pub next: Option<PageStart>,
 }
 
+/// Rows that were asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FoundRows {
+    /// Those that can be read.
+    pub rows: Vec<RunRow>,
+    /// Those that cannot: they hide none of the others.
+    pub unread: Vec<UnreadRow>,
+}
+
+impl FoundRows {
+    /// Returns the keys of all of them.
+    pub fn runs(&self) -> impl Iterator<Item = RunId> {
+        let unread = self.unread.iter().map(|row| row.run);
+        self.rows.iter().map(|row| row.new.run).chain(unread)
+    }
+}
+
+impl FromIterator<Result<RunRow, UnreadRow>> for FoundRows {
+    fn from_iter<I: IntoIterator<Item = Result<RunRow, UnreadRow>>>(all: I) -> Self {
+        let mut found = Self::default();
+        for row in all {
+            match row {
+                Ok(row) => found.rows.push(row),
+                Err(unread) => found.unread.push(unread),
+            }
+        }
+        found
+    }
+}
+
 /// What is known of a row that this version cannot read: a later one has written it, or it is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadRow {
@@ -123,6 +153,8 @@ pub struct UnreadRow {
     pub node: NodeId,
     /// Owner of the run.
     pub owner: String,
+    /// Number of its newest attempt.
+    pub attempt: u32,
     /// When it was made.
     pub created: Timestamp,
     /// Its position among all runs.
@@ -136,6 +168,18 @@ pub struct UnreadRow {
 }
 
 impl UnreadRow {
+    /// Returns an open row for the run, of which other sources know the rest.
+    #[must_use]
+    pub fn open(&self, known: NewRun) -> RunRow {
+        RunRow::open(NewRun {
+            owner: self.owner.clone(),
+            attempt: self.attempt,
+            created: self.created,
+            age: self.age,
+            ..known
+        })
+    }
+
     pub(crate) fn page_start(&self) -> PageStart {
         PageStart {
             age: self.age,
@@ -168,4 +212,28 @@ pub struct WithOutput {
     pub ended: Timestamp,
     /// Position of its end among those of its node, where a page after it begins.
     pub age: Age,
+}
+
+/// Reads a row of either database as the trait has it.
+pub(crate) fn listed(row: &impl Columns) -> Result<Result<RunRow, UnreadRow>, StoreError> {
+    read_row(row, |row| match row.new.spec.unknown_value() {
+        Some((_, why)) => Err(format!("spec: {why}")),
+        None => Ok(row),
+    })
+}
+
+/// Reads a row for its own node, which supervises a run whose spec has values of a later version, and decides nothing
+/// about it.
+pub(crate) fn of_own_node(row: &impl Columns) -> Result<Result<RunRow, UnreadRow>, StoreError> {
+    read_row(row, Ok)
+}
+
+fn read_row(
+    row: &impl Columns,
+    check: impl FnOnce(RunRow) -> Result<RunRow, String>,
+) -> Result<Result<RunRow, UnreadRow>, StoreError> {
+    let record = Record::read(row)?;
+    let key = record.key().map_err(StoreError::Corrupt)?;
+    let read = record.row().and_then(check);
+    Ok(read.map_err(|why| UnreadRow { why, ..key }))
 }

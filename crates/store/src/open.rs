@@ -1,11 +1,10 @@
 //! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
-    Age, Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRemoval, NodeRow, RunRow,
-    SchemaState, Store, StoreError, StoreUrl, StoredNode, UnreadRow, WithOutput, json, postgres,
+    Age, Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRemoval, NodeRow,
+    SchemaState, Store, StoreError, StoreUrl, StoredNode, WithOutput, json, postgres,
     reader::{Columns, Dialect},
-    record::{self, Record},
-    sqlite,
+    record, sqlite,
     url::Place,
 };
 use kennel_lifecycle::{HostIdentity, StopOrder, Timestamp};
@@ -476,13 +475,6 @@ macro_rules! open_node {
     };
 }
 pub(crate) use open_node;
-
-/// Reads a row of either database as the trait has it.
-pub(crate) fn listed(row: &impl Columns) -> Result<Result<RunRow, UnreadRow>, StoreError> {
-    let record = Record::read(row)?;
-    let key = record.key().map_err(StoreError::Corrupt)?;
-    Ok(record.row().map_err(|why| UnreadRow { why, ..key }))
-}
 
 /// Reads the age of a run.
 pub(crate) fn age(row: &impl Columns) -> Result<Age, StoreError> {

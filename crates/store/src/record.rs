@@ -322,6 +322,7 @@ impl Record {
             run: read_id("run_id", &self.run_id)?,
             node: read_id("node", &self.node)?,
             owner: self.owner.clone(),
+            attempt: narrow("attempt", self.attempt)?,
             created: Timestamp(self.created_us),
             age: Age(self.age),
             grace: Duration::from_millis(self.grace_period_ms.max(0).unsigned_abs()),

@@ -18,6 +18,10 @@ pub(crate) fn spawn(
     if !recorded.is_described() {
         return Err(status::spec_incomplete(ended, &["spec".to_owned()]));
     }
+    // A run with less than its spec is another run.
+    if let Some(unknown) = recorded.unknown() {
+        return Err(status::spec_incomplete(ended, &[unknown.to_owned()]));
+    }
     let mut found = Vec::new();
     let run = request::optional_run_id(&request.new_run_id, &mut found);
     let (spec, missing) = completed(recorded, request, &mut found);

@@ -254,6 +254,7 @@ fn lifecycle(entry: Entry) -> event::Payload {
             let message = entry.warning().unwrap_or_default();
             return event::Payload::Warning(pb::Warning { message });
         }
+        Entry::Later(_) => return event::Payload::Lifecycle(pb::Lifecycle { station: None }),
     };
     event::Payload::Lifecycle(pb::Lifecycle {
         station: Some(station),

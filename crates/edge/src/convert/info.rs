@@ -57,6 +57,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         retention: Some(retention::limits(&info.retention)),
         audit_records_lost: info.audit_lost,
         unreadable_files: info.unreadable_files,
+        unreadable_records: info.unreadable_records,
         lease_duration: Some(time::duration(info.lease)),
         fenced_by: info
             .fenced_by

@@ -3,10 +3,7 @@
 
 use kennel_lifecycle::{Policy, Recovery};
 use serde::{Deserialize, Serialize};
-use serde_json::{
-    Map, Value,
-    value::{RawValue, to_raw_value},
-};
+use serde_json::value::{RawValue, to_raw_value};
 use std::{ops::Deref, sync::Arc};
 
 /// A policy with its text.
@@ -89,14 +86,8 @@ impl TryFrom<Parts> for WirePolicy {
         let text = parts.text.get();
         let whole = serde_json::from_str::<Policy>(text);
         let is_whole = whole.is_ok();
-        let mut policy = whole.or_else(|_| {
-            let mut values: Map<String, Value> = serde_json::from_str(text)?;
-            values.retain(|name, value| {
-                let alone = Map::from_iter([(name.clone(), value.clone())]);
-                Policy::deserialize(Value::Object(alone)).is_ok()
-            });
-            Policy::deserialize(Value::Object(values))
-        })?;
+        let known = |_| kennel_lifecycle::known_fields(serde_json::from_str(text)?);
+        let (mut policy, _) = whole.map(|policy| (policy, None)).or_else(known)?;
         policy.recovery = parts.recovery.or(policy.recovery);
         Ok(Self {
             parts,

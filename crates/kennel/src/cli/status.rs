@@ -35,6 +35,20 @@ pub(super) async fn server(link: &Link) -> Result<pb::ServerInfo, Failure> {
     server.ok_or_else(|| Failure::new("the server's answer says nothing about it"))
 }
 
+/// Returns what this version cannot read of runs; absent: nothing.
+fn unreadable(info: &pb::ServerInfo) -> Option<String> {
+    let (files, records) = (info.unreadable_files, info.unreadable_records);
+    let files = format!("{files} files of runs, in <data-dir>/unreadable");
+    let records = format!("{records} records of open runs");
+    let what = match (info.unreadable_files, info.unreadable_records) {
+        (0, 0) => return None,
+        (_, 0) => files,
+        (0, _) => records,
+        _ => format!("{files}, and {records}"),
+    };
+    Some(format!("{what}; the log says why"))
+}
+
 /// Formats the description of a server, one fact per line.
 fn described(info: &pb::ServerInfo, address: &str) -> String {
     let mut view = View::default();
@@ -122,12 +136,8 @@ fn described(info: &pb::ServerInfo, address: &str) -> String {
             format!("CANNOT be written; {lost} records are lost"),
         );
     }
-    if info.unreadable_files > 0 {
-        let files = info.unreadable_files;
-        view.line(
-            "unreadable",
-            format!("{files} files of runs, in <data-dir>/unreadable; the log says why"),
-        );
+    if let Some(unreadable) = unreadable(info) {
+        view.line("unreadable", unreadable);
     }
     if let Some(status) = info.drain.as_ref().filter(|s| s.drain.is_some()) {
         view.line("drain", drain::line(status));

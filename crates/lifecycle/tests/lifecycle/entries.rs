@@ -163,7 +163,8 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::EventsSummed { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
-            | Entry::Ended(_) => {}
+            | Entry::Ended(_)
+            | Entry::Later(_) => {}
         }
     }
     all
@@ -197,9 +198,35 @@ fn wrong_bytes_are_an_entry_or_an_error() {
 }
 
 #[test]
-fn entry_of_another_version_is_an_error() {
-    for unknown in [r#""hibernated""#, r#"{"leader_exited":{"code":"x"}}"#, "{}"] {
-        assert!(serde_json::from_str::<Entry>(unknown).is_err(), "{unknown}");
+fn entry_of_later_version_is_kept() {
+    for (text, kind, is_critical) in [
+        (r#""of_tomorrow""#, "of_tomorrow", false),
+        (
+            r#"{"of_tomorrow":{"b":[1, 2],"a":"\u00e4"}}"#,
+            "of_tomorrow",
+            false,
+        ),
+        (r#"{"of_tomorrow":{},"critical":true}"#, "of_tomorrow", true),
+        (r#"{"resumed":{"reason":"of_tomorrow"}}"#, "resumed", true),
+        (r#"{"leader_exited":{"code":"x"}}"#, "leader_exited", true),
+    ] {
+        let read: Entry = serde_json::from_str(text).unwrap();
+        let Entry::Later(later) = &read else {
+            panic!("{read:?}");
+        };
+        assert_eq!((&*later.kind, later.is_critical), (kind, is_critical));
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        let entries = [(Timestamp(1), 1, &Entry::Started), (Timestamp(2), 1, &read)];
+        let record = AttemptRecord::of(entries, 2);
+        let critical = is_critical.then(|| kind.to_owned());
+        let folded = AttemptRecord {
+            critical,
+            ..AttemptRecord::default()
+        };
+        assert_eq!(record, folded);
+    }
+    for text in ["7", "{}", "[1]", "null", r#"{"started":"#] {
+        serde_json::from_str::<Entry>(text).unwrap_err();
     }
 }
 

@@ -38,6 +38,44 @@ fn reading_a_recorded_spec_drops_values_too() {
     assert!(whole.contains("hush"));
     let read: RecordedSpec = serde_json::from_str(&whole).expect("a spec");
     assert_eq!(read, with_secrets().recorded());
+    let later = whole.replacen('{', r#"{"of_tomorrow":1,"#, 1);
+    let read: RecordedSpec = serde_json::from_str(&later).expect("a spec");
+    assert_eq!(
+        read,
+        with_secrets().recorded(),
+        "no text with a value is kept"
+    );
+}
+
+#[test]
+fn spec_of_later_version_is_written_back_unchanged() {
+    for (text, unknown) in [
+        (
+            r#"{"policy":{"of_tomorrow":{"b":1, "a":2}},"labels":{}}"#,
+            None,
+        ),
+        (
+            r#"{"policy":{"needs":["of_tomorrow"]}}"#,
+            Some("of_tomorrow"),
+        ),
+        (
+            r#"{"labels":{"a":"b"},"policy":{"pause":{"on_max_pause":"of_tomorrow"},"kind":"job"}}"#,
+            Some("policy.pause"),
+        ),
+        (
+            r#"{"labels":{"a":"b"},"policy":{"kind":"job"},"parent":"of_tomorrow"}"#,
+            Some("parent"),
+        ),
+    ] {
+        let read: RecordedSpec = serde_json::from_str(text).expect("a spec");
+        assert_eq!(read.unknown(), unknown, "{text}");
+        assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
+        if text.contains("job") {
+            assert_eq!(read.policy.kind, RunKind::Job);
+            assert_eq!(read.labels["a"], "b");
+        }
+    }
+    serde_json::from_str::<RecordedSpec>("7").expect_err("no object");
 }
 
 #[test]

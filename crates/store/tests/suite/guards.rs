@@ -9,6 +9,7 @@ use super::{
 use kennel_lifecycle::{Facets, KeeperEpoch, NodeId, RowState, Timestamp};
 use kennel_store::{
     Change, EpochRow, ListFilter, ListPage, OpenError, RunRow, StoreError, StoreUrl, open,
+    spec_text,
 };
 
 pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
@@ -387,4 +388,24 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     assert_eq!(runs(&page), [new_run(3).run]);
     let rest = bed.store.list(&all, page.next, 2).await.unwrap();
     assert_eq!((runs(&rest), rest.next), (vec![new_run(1).run], None));
+
+    // Nor from its own node, which reads what it can of a spec.
+    let sql = format!(
+        "UPDATE runs SET state = 'later' WHERE run_id = '{}'",
+        new_run(3).run
+    );
+    Raw::to(&bed.url).await.execute(&sql).await.unwrap();
+    let open = bed.store.open_runs(unreadable.node).await.unwrap();
+    let rows: Vec<_> = open.rows.iter().map(|row| row.new.run).collect();
+    assert_eq!(rows, [new_run(1).run, unreadable.run]);
+    let [row] = &open.unread[..] else {
+        panic!("{open:?}");
+    };
+    assert_eq!((row.run, row.attempt), (new_run(3).run, 1));
+    let spec = &open.rows[1].new.spec;
+    assert_eq!(spec.unknown(), Some("policy.kind"));
+    assert_eq!(spec_text(spec), r#"{"policy":{"kind":"later"}}"#);
+    let asked = [1, 2, 3].map(|run| new_run(run).run);
+    let found = bed.store.get_all(&asked).await.unwrap();
+    assert_eq!((found.rows.len(), found.unread.len()), (1, 2));
 }

@@ -62,7 +62,7 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
             .list(&ListFilter::default(), None, 9)
             .await
             .map(|page| page.rows),
-        bed.store.get_all(&[new.run]).await,
+        bed.store.get_all(&[new.run]).await.map(|found| found.rows),
         bed.store.ended_with_pids(node, &host(), &pids, 9).await,
     ];
     for list in lists {
@@ -287,8 +287,7 @@ pub(super) async fn open_runs_are_those_of_the_node(bed: Bed) {
 
     let open = bed.store.open_runs(NodeId::from_u128(NODE)).await.unwrap();
 
-    let found: Vec<RunId> = open.iter().map(|row| row.new.run).collect();
-    assert_eq!(found, [new_run(2).run]);
+    assert_eq!(open.runs().collect::<Vec<_>>(), [new_run(2).run]);
 }
 
 pub(super) async fn audit_finds_rows_by_key_or_number(bed: Bed) {
@@ -321,10 +320,10 @@ pub(super) async fn audit_finds_rows_by_key_or_number(bed: Bed) {
     };
 
     let asked = [1, 2, 99].map(RunId::from_u128);
-    let mut found = ids(bed.store.get_all(&asked).await.unwrap());
+    let mut found = ids(bed.store.get_all(&asked).await.unwrap().rows);
     found.sort_unstable();
     assert_eq!(found, [1, 2]);
-    assert!(bed.store.get_all(&[]).await.unwrap().is_empty());
+    assert_eq!(bed.store.get_all(&[]).await.unwrap().runs().count(), 0);
 
     let host = super::rows::host();
     let numbered = async |pids: &[i32], limit| {

@@ -286,7 +286,7 @@ pub(super) async fn facets_are_written_on_an_open_row_only(bed: Bed) {
     assert_eq!(row.facets, facets());
     assert_eq!(logged(&row).unwrap(), row);
     let listed = bed.store.open_runs(new_run(1).node).await.unwrap();
-    assert_eq!(listed[0].facets, facets());
+    assert_eq!(listed.rows[0].facets, facets());
 
     bed.store.close(&new_run(1), &closure()).await.unwrap();
     let row = bed.store.get(run).await.unwrap().unwrap();
@@ -326,7 +326,7 @@ pub(super) async fn one_bad_row_of_thousand_spoils_no_other(bed: Bed) {
     }
 
     let open = bed.store.open_runs(new_run(1).node).await.unwrap();
-    assert_eq!(open.len(), 999);
+    assert_eq!(open.rows.len(), 999);
     assert_eq!(bed.store.get(new_run(BAD).run).await.unwrap(), None);
 }
 

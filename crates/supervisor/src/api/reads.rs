@@ -24,7 +24,7 @@ use std::{
     io,
     os::fd::AsFd,
     path::Path,
-    sync::Arc,
+    sync::{Arc, atomic},
     time::Duration,
 };
 
@@ -209,6 +209,7 @@ impl Supervisor {
             retention: shared.config.retention,
             audit_lost: self.audit_lost(),
             unreadable_files: unreadable::count(&shared.config.data_dir) as u64,
+            unreadable_records: shared.rows_unread.load(atomic::Ordering::Relaxed) as u64,
             drain: self.drain_status(),
         }
     }

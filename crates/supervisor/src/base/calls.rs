@@ -487,6 +487,8 @@ pub struct ServerInfo {
     pub audit_lost: u64,
     /// Files of runs that could not be read and were set aside.
     pub unreadable_files: u64,
+    /// Open rows of this node that this version cannot read.
+    pub unreadable_records: u64,
     /// Drain state of the node.
     pub drain: crate::base::drain::DrainStatus,
 }

@@ -11,7 +11,7 @@ pub(crate) fn encode(entry: &Entry) -> String {
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-/// Folds the journal's entries of one attempt. An entry that cannot be read is skipped: readers get the error.
+/// Folds the journal's entries of one attempt. What is no entry is skipped: readers get the error.
 pub(crate) fn record(facts: &[Fact], attempt: u32) -> AttemptRecord {
     let entries: Vec<_> = readable(facts)
         .map(|(fact, read)| (fact.entry.at, fact.entry.attempt, read))

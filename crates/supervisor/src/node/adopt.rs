@@ -18,7 +18,7 @@ use crate::{
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{NodeId, Policy, RestartPolicy, RunId, RunSpec};
 use kennel_linux::crash_point;
-use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
+use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState, UnreadRow};
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -39,19 +39,26 @@ pub(crate) struct Adopted {
     pub(crate) left_alone: HashSet<RunId>,
 }
 
-/// Adopts all of them. `rows` are the open rows of the node; rows without a run here stay in it.
+/// Adopts all of them. `rows` are the open rows of the node; rows without a run here stay in it. `unread` are those that
+/// this version cannot read.
 pub(crate) async fn all(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
     rows: &mut Vec<RunRow>,
+    unread: Vec<UnreadRow>,
 ) -> Result<Adopted, BootError> {
-    let known = take_rows(shared, &held, rows).await?;
+    let mut unread = unread.into_iter().map(|row| (row.run, row)).collect();
+    let known = take_rows(shared, &held, rows, &mut unread).await?;
     let mut opened = open_all(shared, held, known);
     let mut adopted = Adopted::default();
     while let Some(part) = next(&mut opened).await? {
         for found in part {
             let run = found.held.run;
-            if found.start(shared).await? {
+            let started = match unread.remove(&run) {
+                Some(row) => found.resume_unread(shared, &row),
+                None => found.start(shared).await?,
+            };
+            if started {
                 adopted.count += 1;
             } else {
                 adopted.left_alone.insert(run);
@@ -132,6 +139,7 @@ async fn take_rows(
     shared: &Shared,
     held: &[HeldRun],
     rows: &mut Vec<RunRow>,
+    unread: &mut HashMap<RunId, UnreadRow>,
 ) -> Result<HashMap<RunId, RunRow>, BootError> {
     let children: HashMap<RunId, &HeldRun> = held.iter().map(|held| (held.run, held)).collect();
     let open: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
@@ -145,8 +153,10 @@ async fn take_rows(
     let mut known: HashMap<_, _> = known.into_iter().map(|row| (row.new.run, row)).collect();
     for held in held.iter().filter(|held| !open.contains(&held.run)) {
         // Rows are read one by one: only then they come with their entries.
-        let row = shared.store.raw().get(held.run).await;
-        known.extend(row.map_err(BootError::Store)?.map(|row| (held.run, row)));
+        match shared.store.raw().get(held.run).await {
+            Err(StoreError::Unread(row)) => drop(unread.insert(row.run, *row)),
+            row => known.extend(row.map_err(BootError::Store)?.map(|row| (held.run, row))),
+        }
     }
     Ok(known)
 }
@@ -214,6 +224,23 @@ impl Found {
         enter(shared, keeper_run, meet);
     }
 
+    /// Starts the task of a run whose row this version cannot read, and pins it. `false`: it never ran, or has ended; a
+    /// server that can read the row does the rest.
+    fn resume_unread(mut self, shared: &Arc<Shared>, unread: &UnreadRow) -> bool {
+        if unread.has_ended || !self.held.released {
+            return false;
+        }
+        let row = unread.open(described(shared, &self.held));
+        self.held.pinned.get_or_insert_with(|| unread.why.clone());
+        let keeper_run = KeeperRun {
+            held: self.held,
+            recorded: true,
+            left: Left::new(row, self.journal),
+        };
+        enter(shared, keeper_run, None);
+        true
+    }
+
     /// Returns the state of the run by its row; absent where its key is another run's.
     async fn keeper_run(self, shared: &Arc<Shared>) -> Result<Option<KeeperRun>, StoreError> {
         let Self {
@@ -279,7 +306,7 @@ fn await_row(shared: &Arc<Shared>, held: HeldRun) {
         let meeting = async move {
             let row = loop {
                 tokio::select! {
-                    row = writes::row_of(&waiting.store, run) => break row,
+                    Ok(row) = writes::row_of(&waiting.store, run) => break row,
                     Some(order) = seat.orders.recv() => recover::answer(*order, &seat.live.subscribe()),
                     // The keeper reports it to the next server again.
                     () = waiting.serving.until_refusing() => return drop(waiting.place(run)),

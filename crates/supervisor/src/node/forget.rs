@@ -63,9 +63,12 @@ impl Supervisor {
         };
         let forgotten = store.raw().forget_node(node.node, vacant).await;
         let generation = forgotten.map_err(fault)?;
-        let rows = store.open_runs(node.node).await.map_err(fault)?;
+        let found = store.open_runs(node.node).await.map_err(fault)?;
+        for row in &found.unread {
+            tracing::error!(run_id = %row.run, why = row.why, "cannot read the row of a run of the forgotten node: a server of the version that wrote it can forget the node again");
+        }
         let mut ended = 0;
-        for rows in rows.chunks(ROWS_MAX) {
+        for rows in found.rows.chunks(ROWS_MAX) {
             let mut closing = JoinSet::new();
             for row in rows {
                 let (mut new, closure) = (row.new.clone(), closure(row, by));
@@ -106,9 +109,11 @@ pub(crate) async fn remove_moot_stops(store: &dyn Store, node: NodeId) -> Result
     loop {
         let stops = store.left_stops(node).await?;
         let runs: Vec<RunId> = stops.iter().map(|stop| stop.run).collect();
-        let rows = store.get_all(&runs).await?;
-        let open = rows.iter().filter(|row| row.outcome.is_none());
-        let open: HashSet<RunId> = open.map(|row| row.new.run).collect();
+        let found = store.get_all(&runs).await?;
+        let open = found.rows.iter().filter(|row| row.outcome.is_none());
+        let unread = found.unread.iter().filter(|row| !row.has_ended);
+        let open = open.map(|row| row.new.run);
+        let open: HashSet<RunId> = open.chain(unread.map(|row| row.run)).collect();
         let moot = stops.iter().filter(|stop| !open.contains(&stop.run));
         let moot: Vec<&LeftStop> = moot.collect();
         if moot.is_empty() {

@@ -200,13 +200,13 @@ fn live_by(
         .build();
 }
 
-/// Counts what no decoder of this version reads: files of runs that were set aside, and names in messages.
+/// Counts what no decoder of this version reads.
 fn unreadable(meter: &Meter, shared: Weak<Shared>) {
     meter
         .u64_observable_gauge("kennel.unreadable")
         .with_unit("{item}")
         .with_description(
-            "Files of runs that were set aside, and names in messages that were skipped",
+            "Files of runs that were set aside, names in messages that were skipped, and rows of open runs",
         )
         .with_callback(move |observer| {
             let Some(shared) = shared.upgrade() else {
@@ -217,6 +217,8 @@ fn unreadable(meter: &Meter, shared: Weak<Shared>) {
             observer.observe(files as u64, &of("file"));
             let skipped = shared.names_skipped.load(Ordering::Relaxed);
             observer.observe(skipped, &of("wire"));
+            let rows = shared.rows_unread.load(Ordering::Relaxed);
+            observer.observe(rows as u64, &of("row"));
         })
         .build();
 }

@@ -7,7 +7,7 @@ use crate::{
     run::{cleanup::Cleanup, finish, reopened::Reopened},
 };
 use kennel_lifecycle::RunId;
-use kennel_store::RunRow;
+use kennel_store::{RunRow, StoreError};
 use std::{collections::HashSet, io, sync::Arc};
 
 /// Finishes all but those that other code resumes. No reader is served yet.
@@ -19,8 +19,11 @@ pub(crate) async fn finish_all(
     left.retain(|run| !others.contains(run));
     for run in left {
         // Rows are read one by one: only then they come with their entries.
-        let row = shared.store.raw().get(run).await;
-        let row = row.map_err(BootError::Store)?;
+        let row = match shared.store.raw().get(run).await {
+            // Left to a server of the version that wrote it.
+            Err(StoreError::Unread(_)) => continue,
+            row => row.map_err(BootError::Store)?,
+        };
         let finishing = Arc::clone(shared);
         let finished = blocking(move || finish(&finishing, run, row)).await;
         if let Err(error) = finished.flatten() {

@@ -60,6 +60,10 @@ pub(crate) fn start_recovery(shared: &Arc<Shared>, row: RunRow) {
 
 fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let run = row.new.run;
+    // How it ended is written already, for the database and for a later version.
+    if shared.record.waits_for_later(run) {
+        return;
+    }
     let marks = log_span(&shared.config.telemetry, &row.new);
     let again = row.clone();
     let make = || {

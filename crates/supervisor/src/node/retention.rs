@@ -178,7 +178,13 @@ async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), S
     let mut strange = dirs.len();
     sweep.unlisted.clear();
     for runs in dirs.chunks(adopt::ROWS_MAX) {
-        for row in shared.store.get_all(runs).await? {
+        let found = shared.store.get_all(runs).await?;
+        strange -= found
+            .unread
+            .iter()
+            .filter(|row| row.node == shared.config.node)
+            .count();
+        for row in found.rows {
             if row.new.node != shared.config.node {
                 continue;
             }

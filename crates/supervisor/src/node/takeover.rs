@@ -10,10 +10,10 @@ use crate::{
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{Backoff, EndReason, KeeperEpoch, RunId, recovery::Seen};
 use kennel_linux::crash_point;
-use kennel_store::{Age, Opening, RunRow, StoreError};
+use kennel_store::{Age, FoundRows, Opening, RunRow, StoreError, UnreadRow};
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tokio::{sync::oneshot, task::JoinSet};
@@ -37,6 +37,8 @@ pub(crate) struct Taken {
     newest: Age,
     /// The node's open rows.
     rows: Vec<RunRow>,
+    /// Those that this version cannot read: their runs are left alone.
+    unread: Vec<UnreadRow>,
     /// Runs that were open here and that an operator has forgotten with the node; with the operator.
     forgotten: Vec<(RunId, String)>,
 }
@@ -112,13 +114,14 @@ pub(crate) async fn with_rows(
         generation,
         newest,
         mut rows,
+        unread,
         ..
     } = taken;
     let others = held.iter().map(|held| held.run);
     let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
     pending_ends::finish_all(shared, others).await?;
     shared.store.open(generation, newest);
-    let adopted = Box::pin(adopt::all(shared, held, &mut rows)).await?;
+    let adopted = Box::pin(adopt::all(shared, held, &mut rows, unread)).await?;
     let (held, found) = (adopted.count, rows.len());
     tracing::info!(generation, held, found, "node acquired");
     Ok(Begun {
@@ -176,6 +179,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         newest,
         rows,
         forgotten,
+        ..
     } = take(shared, given).await?;
     // Runs that this server started also end here.
     if again == Again::No {
@@ -220,7 +224,9 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
 /// delivered, it is a stop on the row, which no task of the run has seen.
 async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
     shared.record.delivered(run).await;
-    let row = writes::row_of(&shared.store, run).await;
+    let Ok(row) = writes::row_of(&shared.store, run).await else {
+        return;
+    };
     let Some(row) = row.filter(|row| row.outcome.is_none()) else {
         return;
     };
@@ -347,7 +353,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     let mut ended = Vec::new();
     for runs in record.open_beside(&rows).chunks(adopt::ROWS_MAX) {
         let read = store.get_all(runs).await.map_err(BootError::Store)?;
-        for row in read.into_iter().filter(|row| row.outcome.is_some()) {
+        for row in read.rows.into_iter().filter(|row| row.outcome.is_some()) {
             // Rows are read one by one: only then they come with their entries. A silent run has these in its row alone,
             // and the node log must have them too when the store goes back.
             let whole = store.get(row.new.run).await.map_err(BootError::Store)?;
@@ -362,10 +368,16 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     let forgotten = forgotten.collect();
     record.acquired(stored_node.life, &rows, ended);
     let newest = store.newest_age().await.map_err(BootError::Store)?;
+    let FoundRows { rows, unread } = rows;
+    for UnreadRow { run, why, .. } in &unread {
+        tracing::error!(run_id = %run, why, "cannot read the row of an open run: the run is pinned if the keeper has it, and left alone otherwise");
+    }
+    shared.rows_unread.store(unread.len(), Ordering::Relaxed);
     Ok(Taken {
         generation,
         newest,
         rows,
+        unread,
         forgotten,
     })
 }
@@ -378,7 +390,7 @@ async fn current_rows(
     delivery: &Delivery<'_>,
     generation: i64,
     former: Former,
-) -> Result<Vec<RunRow>, StoreError> {
+) -> Result<FoundRows, StoreError> {
     let store = shared.store.raw();
     let rows = store.open_runs(opening.node).await?;
     let mended = mend(shared, opening, generation, former, &rows).await?;
@@ -396,10 +408,10 @@ async fn mend(
     opening: &Opening,
     generation: i64,
     former: Former,
-    open: &[RunRow],
+    open: &FoundRows,
 ) -> Result<usize, StoreError> {
     let held: HashSet<RunId> = opening.held.iter().copied().collect();
-    let open: HashSet<RunId> = open.iter().map(|row| row.new.run).collect();
+    let open: HashSet<RunId> = open.runs().collect();
     let mut wanted = shared.record.known_rows();
     wanted.retain(|entry| {
         let run = &entry.row.new.run;
@@ -408,11 +420,17 @@ async fn mend(
     let mut count = 0;
     for entries in wanted.chunks(adopt::ROWS_MAX) {
         let runs: Vec<RunId> = entries.iter().map(|entry| entry.row.new.run).collect();
-        let rows = shared.store.raw().get_all(&runs).await?.into_iter();
+        let FoundRows { rows, unread } = shared.store.raw().get_all(&runs).await?;
+        let unread: HashSet<RunId> = unread.iter().map(|row| row.run).collect();
+        let rows = rows.into_iter();
         let there: HashMap<RunId, RunRow> = rows.map(|row| (row.new.run, row)).collect();
         let mut mending = JoinSet::new();
         for KnownRow { row, assumed } in entries {
             let run = row.new.run;
+            // A later version knows more.
+            if unread.contains(&run) {
+                continue;
+            }
             if there
                 .get(&run)
                 .is_some_and(|row| row.new.node != opening.node)

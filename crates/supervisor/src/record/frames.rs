@@ -9,25 +9,28 @@ use super::{
 };
 use crate::base::clock;
 use kennel_journal::node_log::{CRITICAL, ESSENTIAL, OwnedFrame, SNAPSHOT};
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{LaterText, RunId};
 use kennel_store::{Change, NewRun, RunEntry, RunRow};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use std::sync::Arc;
 
 /// A change in force: the store has taken it, or it concerns this node only.
-const KNOWN: u16 = 1;
+pub(super) const KNOWN: u16 = 1;
 /// A change that is pending for the store.
-const PENDING: u16 = 2;
+pub(super) const PENDING: u16 = 2;
 /// The store has taken the pending changes up to a seq.
 const DELIVERED: u16 = 3;
 /// The store will never take the pending changes up to a seq, or they were never promised.
 const REFUSED: u16 = 4;
 /// The whole state of a run.
-const STATE: u16 = 5;
+pub(super) const STATE: u16 = 5;
 /// State of the node.
 const NODE: u16 = 6;
 /// An entry of a run whose journal is not made yet.
-const ENTRY: u16 = 7;
+pub(super) const ENTRY: u16 = 7;
 const FLAGS: u16 = CRITICAL | SNAPSHOT | ESSENTIAL;
 
 /// Content of a frame.
@@ -35,6 +38,8 @@ const FLAGS: u16 = CRITICAL | SNAPSHOT | ESSENTIAL;
 pub(super) enum Line {
     Known(Change),
     Pending(Change, usize),
+    /// A pending change that only a later version reads.
+    LaterPending(LaterText),
     Delivered(u64),
     Refused(u64),
     State(Box<EntryState>),
@@ -46,14 +51,15 @@ pub(super) enum Line {
 
 /// An entry of the table as one frame.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct EntryState {
-    pub(super) row: Option<RunRow>,
+pub(super) struct EntryState<R = RunRow> {
+    pub(super) row: Option<R>,
     pub(super) assumed: bool,
     /// Absent where there is none, or where the row has this attempt.
     pub(super) intended: Option<NewRun>,
     /// Whether work remains for the run.
     pub(super) unfinished: bool,
-    pub(super) pending: Vec<(u64, Change)>,
+    /// Each as its JSON: a later version may know more of them than this one.
+    pub(super) pending: Vec<(u64, LaterText)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) late: Option<LateEntries>,
 }
@@ -76,10 +82,16 @@ impl Line {
     pub(super) fn decode(kind: u16, payload: &[u8]) -> Result<Self, String> {
         Ok(match kind & !FLAGS {
             KNOWN => Self::Known(Change::decode(payload)?),
-            PENDING => Self::Pending(Change::decode(payload)?, payload.len()),
+            PENDING => match Change::decode(payload) {
+                Ok(change) => Self::Pending(change, payload.len()),
+                Err(why) => Self::LaterPending(read(payload).map_err(|_| why)?),
+            },
             DELIVERED => Self::Delivered(read::<Upto>(payload)?.upto),
             REFUSED => Self::Refused(read::<Upto>(payload)?.upto),
-            STATE => Self::State(read(payload)?),
+            STATE => Self::State(match read(payload) {
+                Ok(state) => state,
+                Err(_) => Box::new(read::<EntryState<IgnoredAny>>(payload)?.without_row()),
+            }),
             NODE => Self::Node(read(payload)?),
             ENTRY => Self::Entry(read(payload)?),
             other if kind & CRITICAL != 0 => return Err(format!("{other} is no known kind")),
@@ -97,6 +109,20 @@ fn write<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
+impl EntryState<IgnoredAny> {
+    /// The row is of a later version: it is read from the database.
+    fn without_row(self) -> EntryState {
+        EntryState {
+            row: None,
+            assumed: true,
+            intended: self.intended,
+            unfinished: self.unfinished,
+            pending: self.pending,
+            late: self.late,
+        }
+    }
+}
+
 impl EntryState {
     pub(super) fn of(entry: &Entry) -> Self {
         let row = entry.row.clone();
@@ -106,8 +132,11 @@ impl EntryState {
             unfinished: entry.intended.is_some(),
             assumed: entry.assumed,
             late: entry.late.clone(),
-            pending: (entry.pending.iter().chain(&entry.in_flight))
-                .map(|pending| (pending.seq, (*pending.change).clone()))
+            pending: (entry.later.iter().cloned())
+                .chain(
+                    (entry.pending.iter().chain(&entry.in_flight))
+                        .map(|pending| (pending.seq, LaterText::of(&*pending.change))),
+                )
                 .collect(),
             row,
         }
@@ -121,12 +150,18 @@ impl EntryState {
         entry.row = self.row.filter(|_| is_believed);
         entry.assumed = self.assumed;
         entry.late = self.late;
-        let pending = self.pending.into_iter().map(|(seq, change)| Pending {
-            seq,
-            bytes: change.encode().len(),
-            change: Arc::new(change),
-        });
-        entry.pending = pending.collect();
+        for (seq, text) in self.pending {
+            match Change::decode(text.as_str().as_bytes()) {
+                Ok(change) => entry.pending.push_back(Pending {
+                    seq,
+                    bytes: text.as_str().len(),
+                    change: Arc::new(change),
+                }),
+                Err(_) => entry.later.push((seq, text)),
+            }
+        }
+        let pending = entry.pending.make_contiguous();
+        pending.sort_by_key(|pending| pending.seq);
     }
 }
 

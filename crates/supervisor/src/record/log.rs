@@ -277,6 +277,7 @@ impl Record {
                 self.table.list(run);
                 continue;
             }
+            entry.later.extend(old.later);
             old.pending
                 .into_iter()
                 .rev()

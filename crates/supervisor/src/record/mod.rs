@@ -20,7 +20,7 @@ mod run_table;
 mod tests;
 
 use kennel_lifecycle::{OutputRemoval, RunId};
-use kennel_store::{Age, Change, Life, NewRun, RunRow, StoredNode};
+use kennel_store::{Age, Change, FoundRows, Life, NewRun, RunRow, StoredNode};
 pub(crate) use late::silent;
 use log::{Place, Record};
 pub(crate) use outbox::Delivery;
@@ -77,8 +77,8 @@ impl NodeRecord {
     }
 
     /// Returns the known open rows that are not among these.
-    pub(crate) fn open_beside(&self, rows: &[RunRow]) -> Vec<RunId> {
-        let rows: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
+    pub(crate) fn open_beside(&self, rows: &FoundRows) -> Vec<RunId> {
+        let rows: HashSet<RunId> = rows.runs().collect();
         let record = self.lock();
         let open = record.table.runs.iter();
         let open = open.filter(|(run, entry)| entry.open_row().is_some() && !rows.contains(run));
@@ -87,12 +87,12 @@ impl NodeRecord {
 
     /// Records that the node was acquired in this life; `open` are its open rows there, and `ended` the rows that were
     /// known as open.
-    pub(crate) fn acquired(&self, life: Life, open: &[RunRow], ended: Vec<RunRow>) {
+    pub(crate) fn acquired(&self, life: Life, open: &FoundRows, ended: Vec<RunRow>) {
         let gone = self.open_beside(open);
         let ended_runs: HashSet<RunId> = ended.iter().map(|row| row.new.run).collect();
         let gone = gone.into_iter().filter(|run| !ended_runs.contains(run));
         let gone = gone.map(|run| (run, Change::Withdrawn));
-        let rows = ended.into_iter().chain(open.iter().cloned());
+        let rows = ended.into_iter().chain(open.rows.iter().cloned());
         let mut record = self.lock();
         let rows = rows.map(|row| (row.new.run, Change::Snapshot(Box::new(row))));
         let mut changes: Vec<_> = gone.chain(rows).collect();

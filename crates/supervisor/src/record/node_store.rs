@@ -8,8 +8,9 @@ use crate::{
 };
 use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RunId, Timestamp};
 use kennel_store::{
-    Age, Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Inserted, LeftStop, ListFilter,
-    ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredNode, WithOutput,
+    Age, Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, FoundRows, Inserted, LeftStop,
+    ListFilter, ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredNode,
+    WithOutput,
 };
 use std::{
     sync::{
@@ -524,7 +525,7 @@ impl NodeStore {
         self.read("nodes", self.store.nodes(these)).await
     }
 
-    pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+    pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {
         self.read("get_all", self.store.get_all(runs)).await
     }
 
@@ -547,7 +548,7 @@ impl NodeStore {
         self.read("newest_age", self.store.newest_age()).await
     }
 
-    pub(crate) async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
+    pub(crate) async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError> {
         self.read("open_runs", self.store.open_runs(node)).await
     }
 

@@ -72,6 +72,13 @@ impl NodeRecord {
         self.lock().table.pending_of(run).next().is_some()
     }
 
+    /// Whether a change of this run waits for a later version: this one decides nothing about it.
+    pub(crate) fn waits_for_later(&self, run: RunId) -> bool {
+        let record = self.lock();
+        let entry = record.table.runs.get(&run);
+        entry.is_some_and(|entry| !entry.later.is_empty())
+    }
+
     /// Whether a fence under this key is pending.
     pub(crate) fn has_pending_fence(&self, run: RunId) -> bool {
         let record = self.lock();

@@ -17,6 +17,7 @@ use kennel_journal::node_log::{
 };
 use kennel_lifecycle::{KeeperEpoch, RunId};
 use kennel_store::{Change, Life};
+use serde::de::IgnoredAny;
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -163,6 +164,8 @@ struct Replay {
     tainted: Vec<RunId>,
     /// Runs with an unreadable frame.
     unread: Vec<RunId>,
+    /// Number of those that a later version has written.
+    later_frames: usize,
 }
 
 impl Replay {
@@ -175,6 +178,7 @@ impl Replay {
             continuity: Continuity::default(),
             tainted: Vec::new(),
             unread: Vec::new(),
+            later_frames: 0,
         }
     }
 
@@ -193,7 +197,11 @@ impl Replay {
             self.tainted.push(run);
         }
         let line = line.unwrap_or_else(|why| {
-            tracing::error!(run_id = %run, %why, position = %found.position, "cannot read a frame of the node log");
+            if serde_json::from_slice::<IgnoredAny>(frame.payload).is_ok() {
+                self.later_frames += 1;
+            } else {
+                tracing::error!(run_id = %run, %why, position = %found.position, "cannot read a frame of the node log");
+            }
             self.unread.push(run);
             Line::Other
         });
@@ -272,6 +280,7 @@ impl Replay {
                 entry.in_flight.push_back(pending);
                 self.table.promise(run);
             }
+            Line::LaterPending(text) => entry.later.push((seq, text)),
             Line::Delivered(upto) => {
                 let taken = self.table.take_pending(run, upto);
                 if is_believed {
@@ -316,6 +325,18 @@ impl Replay {
         for run in &self.unread {
             if let Some(entry) = self.table.runs.get_mut(run) {
                 entry.lose_late();
+            }
+        }
+        if self.later_frames > 0 {
+            let count = self.later_frames;
+            tracing::warn!(
+                count,
+                "frames of the node log are of a later version, reading the rows of their runs from the database"
+            );
+        }
+        for (run, entry) in &self.table.runs {
+            if !entry.later.is_empty() {
+                tracing::error!(run_id = %run, count = entry.later.len(), "writes pending for the database are of a later version: keeping them for it, and leaving the run alone");
             }
         }
         self.tainted.append(&mut self.unread);

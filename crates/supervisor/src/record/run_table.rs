@@ -1,7 +1,7 @@
 //! Known state of the node's runs, in memory: rows that the store has taken, and writes pending for it.
 
 use super::late::LateEntries;
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{LaterText, RunId};
 use kennel_store::{Change, Life, NewRun, RunRow};
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
@@ -32,6 +32,8 @@ pub(super) struct Entry {
     pub(super) late: Option<LateEntries>,
     /// Pending changes for the store, in order.
     pub(super) pending: VecDeque<Pending>,
+    /// Pending changes that only a later version reads: they wait for it.
+    pub(super) later: Vec<(u64, LaterText)>,
     /// Changes written to the log and not synced yet.
     pub(super) in_flight: VecDeque<Pending>,
     is_listed: bool,
@@ -83,6 +85,7 @@ impl Entry {
             assumed: false,
             intended: None,
             late: None,
+            later: Vec::new(),
             pending: VecDeque::new(),
             in_flight: VecDeque::new(),
             is_listed: false,
@@ -101,9 +104,11 @@ impl Entry {
     pub(super) fn begin_anew(&mut self, incarnation: u64) {
         self.incarnation = incarnation;
         self.seq = 0;
-        for pending in self.pending.iter_mut().chain(&mut self.in_flight) {
+        let pending = self.pending.iter_mut().chain(&mut self.in_flight);
+        let pending = pending.map(|pending| &mut pending.seq);
+        for seq in pending.chain(self.later.iter_mut().map(|(seq, _)| seq)) {
             self.seq += 1;
-            pending.seq = self.seq;
+            *seq = self.seq;
         }
     }
 
@@ -111,6 +116,7 @@ impl Entry {
         self.row.is_none()
             && self.intended.is_none()
             && self.pending.is_empty()
+            && self.later.is_empty()
             && self.in_flight.is_empty()
     }
 }
@@ -271,6 +277,7 @@ impl RunTable {
         let Some(entry) = self.runs.get_mut(&run) else {
             return Vec::new();
         };
+        entry.later.retain(|(seq, _)| *seq > upto);
         let is_taken = |pending: &Pending| pending.seq <= upto;
         let count = entry.pending.iter().take_while(|p| is_taken(p)).count();
         let taken: Vec<Pending> = entry.pending.drain(..count).collect();

@@ -1,4 +1,4 @@
-use super::*;
+use super::{run_table::Entry, *};
 use crate::registry::tests::new_run;
 use kennel_journal::node_log::SegmentId;
 use kennel_lifecycle::{
@@ -65,6 +65,13 @@ fn ended(id: u128) -> RunRow {
     closed(id).upon(None).unwrap()
 }
 
+fn found(rows: Vec<RunRow>) -> FoundRows {
+    FoundRows {
+        rows,
+        ..FoundRows::default()
+    }
+}
+
 fn begin(record: &NodeRecord, id: u128) {
     record.intend(&new(id)).unwrap();
     record.took(run(id), Change::Inserted(Box::new(new(id))));
@@ -113,7 +120,11 @@ async fn later_server_of_this_boot_knows_all_rows() {
     let record = open(dir.path()).await;
     assert!(!record.differs(&stored_node("a", 0)), "nothing is known");
     record.raised(3);
-    record.acquired(Life::named("a"), &[RunRow::open(new(7))], Vec::new());
+    record.acquired(
+        Life::named("a"),
+        &found(vec![RunRow::open(new(7))]),
+        Vec::new(),
+    );
     record.took(run(9), closed(9));
     record.took(run(7), paused());
     drop_all(record).await;
@@ -145,7 +156,7 @@ async fn next_server_logs_no_known_row_again() {
         for row in &mut open_rows {
             row.new.generation = generation;
         }
-        record.acquired(Life::named("a"), &open_rows, Vec::new());
+        record.acquired(Life::named("a"), &found(open_rows.clone()), Vec::new());
         grown.push(end() - before);
         assert_eq!(rows(&record).len(), 50);
         drop_all(record).await;
@@ -159,7 +170,11 @@ async fn server_of_another_boot_knows_no_row() {
     let record = open(dir.path()).await;
     record.raised(3);
     begin(&record, 7);
-    record.acquired(Life::named("a"), &[RunRow::open(new(7))], Vec::new());
+    record.acquired(
+        Life::named("a"),
+        &found(vec![RunRow::open(new(7))]),
+        Vec::new(),
+    );
     record.promise(run(8), closed(8)).await.unwrap();
     drop_all(record).await;
     for _ in 0..2 {
@@ -180,7 +195,7 @@ async fn assumed_row_is_of_this_server_alone() {
     let record = open(dir.path()).await;
     record.assume(&RunRow::open(new(8)));
     assert!(record.known_rows()[0].assumed);
-    record.acquired(Life::named("a"), &[], Vec::new());
+    record.acquired(Life::named("a"), &found(Vec::new()), Vec::new());
     assert!(rows(&record).is_empty());
     record.assume(&RunRow::open(new(8)));
     drop_all(record).await;
@@ -400,4 +415,95 @@ async fn damage_invents_nothing_and_taints_only_its_runs() {
             }
         }
     }
+}
+
+/// Writes a frame of a later version behind those of the record.
+fn write_later(record: &NodeRecord, id: u128, kind: u16, payload: &str) {
+    let mut record = record.lock();
+    let mut frame = record.table.entry(run(id)).snapshot(run(id));
+    record.table.entry(run(id)).seq += 1;
+    frame.kind = kind;
+    frame.seq += 1;
+    payload.as_bytes().clone_into(&mut frame.payload);
+    record.append(&[&frame]).unwrap();
+}
+
+fn pending_texts(record: &NodeRecord, id: u128) -> Vec<String> {
+    let record = record.lock();
+    let later = &record.table.runs[&run(id)].later;
+    let texts = later.iter().map(|(_, text)| text.as_str().to_owned());
+    texts.collect()
+}
+
+#[tokio::test]
+async fn pending_change_of_later_version_waits_for_it() {
+    let later = r#"{"closed":[{"of_tomorrow":1}, 2]}"#;
+    let dir = tempfile::tempdir().unwrap();
+    let mut record = open(dir.path()).await;
+    begin(&record, 7);
+    record.promise(run(7), paused()).await.unwrap();
+    let pending = frames::PENDING | kennel_journal::node_log::CRITICAL;
+    write_later(&record, 7, pending, later);
+    for _ in 0..2 {
+        drop_all(record).await;
+        record = open(dir.path()).await;
+        assert!(record.waits_for_later(run(7)));
+        assert_eq!(pending_texts(&record, 7), [later]);
+        // What this version knows is delivered meanwhile.
+        assert_eq!(record.count_pending(), 1);
+        // Copied as a whole.
+        record.lock().table.behind.insert(run(7));
+        record.lock().catch_up();
+    }
+    // The version that wrote it has delivered all.
+    {
+        let mut locked = record.lock();
+        let seq = locked.table.runs[&run(7)].seq;
+        let settled = locked.table.entry(run(7)).settled(run(7), seq, true);
+        locked.append(&[&settled]).unwrap();
+    }
+    drop_all(record).await;
+    let last = open(dir.path()).await;
+    assert!(!last.waits_for_later(run(7)) && !last.has_pending());
+}
+
+#[tokio::test]
+async fn frames_of_later_version_hide_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = open(dir.path()).await;
+    // A value of its policy, in an intention and in a row.
+    let mut spec = serde_json::to_value(new(1)).unwrap();
+    spec["spec"] =
+        serde_json::json!({"policy": {"pause": {"on_max_pause": "of_tomorrow"}, "kind": "job"}});
+    let text = spec.to_string();
+    write_later(
+        &record,
+        1,
+        frames::KNOWN,
+        &format!("{{\"intended\":{text}}}"),
+    );
+    // An entry.
+    record.intend(&new(2)).unwrap();
+    let entry = r#"{"seq":1,"at":5,"entry":{"of_tomorrow":{"b":1,"a":2}}}"#;
+    write_later(&record, 2, frames::ENTRY, entry);
+    // A state whose row has an outcome of tomorrow, and changes that wait.
+    let mut state = serde_json::to_value(frames::EntryState::of(&Entry::new(1))).unwrap();
+    state["row"] = serde_json::to_value(ended(3)).unwrap();
+    state["row"]["outcome"]["reason"] = "of_tomorrow".into();
+    state["pending"] = serde_json::json!([[1, paused()]]);
+    let kind = frames::STATE | kennel_journal::node_log::SNAPSHOT;
+    write_later(&record, 3, kind, &state.to_string());
+    drop_all(record).await;
+    let record = open(dir.path()).await;
+    let intended = record.intended(run(1)).unwrap();
+    assert_eq!(intended.spec.unknown(), Some("policy.pause"));
+    let again = serde_json::to_string(&*intended.spec).unwrap();
+    assert_eq!(again, spec["spec"].to_string());
+    let locked = record.lock();
+    let late = locked.table.runs[&run(2)].late.as_ref().unwrap();
+    let late = serde_json::to_string(late).unwrap();
+    assert!(late.contains(entry), "{late}");
+    assert!(locked.table.runs[&run(3)].row.is_none());
+    let kept: Vec<_> = locked.table.pending_of(run(3)).collect();
+    assert_eq!(kept, [&paused()]);
 }

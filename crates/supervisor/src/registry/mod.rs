@@ -256,6 +256,8 @@ pub(crate) struct Shared {
     pub(crate) late_shims: LateShims,
     /// Number of names in messages that keeper, shims and this server did not know.
     pub(crate) names_skipped: AtomicU64,
+    /// Open rows of this node that this version cannot read, when it was acquired last.
+    pub(crate) rows_unread: AtomicUsize,
     pub(crate) started: Timestamp,
     /// Settings of the wall clock under this server and earlier ones.
     pub(crate) clock: ClockSettings,
@@ -336,6 +338,7 @@ impl Shared {
             record,
             late_shims: LateShims::new(&hello.late),
             names_skipped: AtomicU64::new(0),
+            rows_unread: AtomicUsize::new(0),
             hello,
             started,
             background: Background::new(serving.clone()),

@@ -4,6 +4,7 @@ use super::Shared;
 use crate::base::{blocking::blocking, calls::CallError, clock};
 use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
+use kennel_store::FoundRows;
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
@@ -139,12 +140,16 @@ impl Shared {
             new.filter(|run| !self.record.is_unfinished(*run)).collect()
         };
         for runs in unknown.chunks(ROWS_MAX) {
-            let rows = self.store.get_all(runs).await?;
+            let FoundRows { rows, unread } = self.store.get_all(runs).await?;
             let mut ended = self.retained.lock();
             for run in runs {
                 let row = rows.iter().find(|row| row.new.run == *run);
                 let row = row.filter(|row| row.new.node == self.config.node);
-                let owner = row.map(|row| Arc::from(row.new.owner.as_str()));
+                let unread = unread.iter().find(|row| row.run == *run);
+                let unread = unread.filter(|row| row.node == self.config.node);
+                let owner = row.map(|row| &row.new.owner);
+                let owner = owner.or(unread.map(|row| &row.owner));
+                let owner = owner.map(|owner| Arc::from(owner.as_str()));
                 ended.insert(*run, Ended { owner, bytes: None });
             }
         }

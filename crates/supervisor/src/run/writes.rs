@@ -8,7 +8,7 @@ use crate::{
 };
 use kennel_lifecycle::{Backoff, Facets, Report, Retries, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;
-use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError};
+use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError, UnreadRow};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -164,7 +164,9 @@ async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure
             return Done::Disowned;
         }
         // The row is missing or open: the store has gone back meanwhile.
-        let row = row_of(store, run).await;
+        let Ok(row) = row_of(store, run).await else {
+            return Done::Disowned;
+        };
         if let Some(row) = row.filter(|row| row.outcome.is_some()) {
             let is_same = row.outcome.as_ref() == Some(&closure.outcome);
             let is_of_this_run = (row.new.created, row.new.node) == (new.created, new.node);
@@ -182,12 +184,16 @@ async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure
     }
 }
 
-/// Reads the row of a run, once the store answers.
-pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
+/// Reads the row of a run, once the store answers. The error: this version cannot read it.
+pub(crate) async fn row_of(
+    store: &NodeStore,
+    run: RunId,
+) -> Result<Option<RunRow>, Box<UnreadRow>> {
     let mut retries = RETRY.retries(run);
     loop {
         match store.get(run).await {
-            Ok(row) => return row,
+            Ok(row) => return Ok(row),
+            Err(StoreError::Unread(unread)) => return Err(unread),
             Err(error) => {
                 tracing::debug!(run_id = %run, %error, "the row is not read yet");
             }
@@ -212,8 +218,9 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
     let mut retries = RETRY.retries(run);
     loop {
         let row = match row_of(store, run).await {
-            Some(row) => row,
-            None => {
+            Ok(Some(row)) => row,
+            Err(unread) => return Done::Unread(unread),
+            Ok(None) => {
                 tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
                 match store.insert(new).await {
                     Ok(Inserted::New(age)) => RunRow::open(NewRun { age, ..new.clone() }),

@@ -86,6 +86,7 @@ impl RunEvents<'_> {
             | Entry::OutputMatched { .. }
             | Entry::RuleSwitchedOff { .. }
             | Entry::EventsSummed { .. }
+            | Entry::Later(_)
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => return,

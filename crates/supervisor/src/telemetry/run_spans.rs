@@ -205,6 +205,7 @@ impl RunSpans {
             | Entry::OutputMatched { .. }
             | Entry::RuleSwitchedOff { .. }
             | Entry::EventsSummed { .. }
+            | Entry::Later(_)
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}

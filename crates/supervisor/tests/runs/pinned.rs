@@ -6,11 +6,11 @@ use crate::{
 };
 use kennel_keeper::client::{KeeperEvent, SignalTarget};
 use kennel_lifecycle::{
-    AnnotationChange, EndReason, Exit, RestartMode, RestartPolicy, RunState, Signal,
+    AnnotationChange, EndReason, Entry, Exit, RestartMode, RestartPolicy, RunId, RunState, Signal,
 };
 use kennel_supervisor::{
-    AnnotateCall, CallError, Condition, ExtendCall, RestartCall, RunView, SignalCall, SpawnCall,
-    WriteCall,
+    AnnotateCall, CallError, Condition, ExtendCall, Payload, Position, RestartCall, RunView,
+    SignalCall, SpawnCall, WriteCall,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -36,6 +36,18 @@ fn recorded_with(lives: &Lives, call: SpawnCall, needs: &[&str]) {
     });
     spec.policy.needs = needs.iter().map(|need| (*need).to_owned()).collect();
     need(lives, &spec.recorded());
+}
+
+/// Appends entries to the run's journal, as a server of a later version does.
+fn append(lives: &Lives, entries: &[&str]) {
+    let runs = lives.data_dir.path().join("runs");
+    let boot = kennel_journal::Boot::of_id("boot");
+    let now = kennel_lifecycle::Timestamp(1);
+    let dir = runs.join(run_id().to_string());
+    let (mut journal, _) = kennel_journal::Writer::reopen(&dir, boot, now).unwrap();
+    for entry in entries {
+        journal.lifecycle(entry.as_bytes(), now).unwrap();
+    }
 }
 
 fn need(lives: &Lives, spec: &kennel_lifecycle::RecordedSpec) {
@@ -162,4 +174,115 @@ async fn critical_message_pins_its_run() {
     stage.exits(run_id(), 0);
     let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
     assert_eq!(waited.unwrap().run.state, RunState::Succeeded);
+}
+
+#[test]
+fn later_entries_are_kept_and_critical_ones_pin() {
+    const LATER: &str = r#"{"of_tomorrow":{"b":1,"a":2}}"#;
+    const CRITICAL: &str = r#"{"of_today_after":[],"critical":true}"#;
+    let lives = Lives::of(Nature {
+        output: b"made\n".to_vec(),
+        ..Nature::default()
+    });
+    lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        seen(stage, |view| view.state == RunState::Running).await;
+        let made = stage
+            .data_dir
+            .path()
+            .join("runs")
+            .join(run_id().to_string());
+        while !kennel_journal::is_made(&made) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stage.supervisor.end().await;
+    });
+    append(&lives, &[LATER]);
+    lives.live(async |stage| {
+        let view = seen(stage, |view| view.state == RunState::Running).await;
+        assert_eq!(view.pinned, None);
+        stage.supervisor.end().await;
+    });
+    append(&lives, &[CRITICAL]);
+    lives.live(async |stage| {
+        seen(stage, |view| view.pinned.is_some()).await;
+        assert_refuses_all_but_abort(stage, "of_today_after").await;
+        stage.exits(run_id(), 0);
+        let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        assert_eq!(waited.unwrap().run.state, RunState::Succeeded);
+        let from = Position::Beginning;
+        let (_, mut events) = stage.supervisor.events(run_id(), from).await.unwrap();
+        let mut read = Vec::new();
+        while let Some(more) = events.next(1 << 20).await.unwrap() {
+            read.extend(more.into_iter().filter_map(|event| match event.payload {
+                Payload::Lifecycle(entry @ Entry::Later(_)) => serde_json::to_string(&entry).ok(),
+                _ => None,
+            }));
+        }
+        assert_eq!(read, [LATER, CRITICAL]);
+    });
+    let rows = lives.world.store.rows.lock().unwrap();
+    let entries = rows[&run_id()].entries.as_ref().unwrap();
+    assert!(entries.as_str().contains(LATER) && entries.as_str().contains(CRITICAL));
+}
+
+#[test]
+fn unknown_value_in_spec_pins_run() {
+    let text = r#"{"command":{"argv":["sh"]},"policy":{"pause":{"on_max_pause":"of_tomorrow"}}}"#;
+    let lives = Lives::of(Nature::default());
+    recorded_with(&lives, call(Some(run_id())), &[]);
+    need(&lives, &serde_json::from_str(text).unwrap());
+    lives.live(async |stage| {
+        seen(stage, |view| view.pinned.is_some()).await;
+        assert_refuses_all_but_abort(stage, "policy.pause").await;
+        let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!(ended.state, RunState::Cancelled);
+    });
+    let rows = lives.world.store.rows.lock().unwrap();
+    assert_eq!(kennel_store::spec_text(&rows[&run_id()].new.spec), text);
+}
+
+#[test]
+fn run_with_unread_row_is_pinned() {
+    let lives = Lives::of(Nature::default());
+    recorded_with(&lives, call(Some(run_id())), &[]);
+    lives.world.store.unread.lock().unwrap().insert(run_id());
+    lives.live(async |stage| {
+        let view = seen(stage, |view| view.pinned.is_some()).await;
+        assert_eq!((view.state, view.attempt), (RunState::Running, 1));
+        assert_refuses_all_but_abort(stage, "state: of_tomorrow").await;
+        assert_eq!(stage.supervisor.info().await.unreadable_records, 1);
+        serves_others(stage).await;
+        let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
+        assert_eq!(ended.state, RunState::Cancelled);
+    });
+    let row = lives.world.store.row(run_id()).unwrap();
+    assert!(row.outcome.is_some(), "its end is on record");
+}
+
+#[test]
+fn unread_row_without_keeper_is_left_alone() {
+    let lives = Lives::of(Nature::default());
+    recorded_with(&lives, call(Some(run_id())), &[]);
+    lives.world.store.unread.lock().unwrap().insert(run_id());
+    lives.keeper_dies();
+    lives.live(async |stage| {
+        serves_others(stage).await;
+        assert_eq!(stage.supervisor.info().await.unreadable_records, 1);
+        stage.supervisor.get(run_id()).await.unwrap_err();
+        let row = lives.world.store.row(run_id()).unwrap();
+        assert_eq!(row.outcome, None);
+        stage.supervisor.end().await;
+    });
+    // A server that can read it.
+    lives.world.store.unread.lock().unwrap().clear();
+    lives.live(async |stage| {
+        seen(stage, |view| view.outcome.is_some()).await;
+        assert_eq!(stage.supervisor.info().await.unreadable_records, 0);
+    });
+}
+
+async fn serves_others(stage: &Stage) {
+    let other = call(Some(RunId::from_u128(77)));
+    stage.supervisor.spawn(other).await.unwrap();
 }

@@ -28,9 +28,9 @@ use kennel_lifecycle::{
     recovery::{Observation, Seen},
 };
 use kennel_store::{
-    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow, Store,
-    StoreError, StoredNode, StoredState, WithOutput,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, FoundRows, Inserted,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow,
+    Store, StoreError, StoredNode, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -867,11 +867,11 @@ impl Store for Shaky {
         self.store.list(filter, start, limit).await
     }
 
-    async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {
+    async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError> {
         self.store.open_runs(node).await
     }
 
-    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+    async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {
         self.read().await?;
         self.store.get_all(runs).await
     }

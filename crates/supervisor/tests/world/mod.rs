@@ -35,9 +35,10 @@ use kennel_lifecycle::{
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_store::{
-    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, Inserted, LeftStop,
-    Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest,
-    RunRow, Store, StoreError, StoredNode, StoredState, Times, WithOutput,
+    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, FoundRows, Inserted,
+    LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval, NodeRow, Opening,
+    PageStart, Rest, RunRow, Store, StoreError, StoredNode, StoredState, Times, UnreadRow,
+    WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -1061,6 +1062,8 @@ pub struct MemoryStore {
     /// Whether they are held again after the next one.
     one_read: AtomicBool,
     open_rows_asked: AtomicUsize,
+    /// Runs whose rows a later version has written.
+    pub unread: Mutex<HashSet<RunId>>,
     lists_read: AtomicUsize,
     history: Mutex<History>,
     /// The attempt recorded last for each run, in any life.
@@ -1192,6 +1195,33 @@ impl MemoryStore {
 
     pub fn row(&self, run: RunId) -> Option<RunRow> {
         self.rows.lock().unwrap().get(&run).cloned()
+    }
+
+    /// Returns what is known of a row that a later version has written.
+    fn unread(&self, row: &RunRow) -> Option<UnreadRow> {
+        let unread = self.unread.lock().unwrap();
+        unread.contains(&row.new.run).then(|| UnreadRow {
+            run: row.new.run,
+            node: row.new.node,
+            owner: row.new.owner.clone(),
+            attempt: row.new.attempt,
+            created: row.new.created,
+            age: row.new.age,
+            grace: row.new.policy().grace(),
+            has_ended: row.outcome.is_some(),
+            why: "state: of_tomorrow".into(),
+        })
+    }
+
+    fn found(&self, rows: impl Iterator<Item = RunRow>) -> FoundRows {
+        let mut found = FoundRows::default();
+        for row in rows {
+            match self.unread(&row) {
+                Some(unread) => found.unread.push(unread),
+                None => found.rows.push(row),
+            }
+        }
+        found
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -1560,7 +1590,11 @@ impl Store for MemoryStore {
             self.reads_held.send_replace(true);
         }
         self.check()?;
-        Ok(self.row(run))
+        let row = self.row(run);
+        match row.as_ref().and_then(|row| self.unread(row)) {
+            Some(unread) => Err(unread.into()),
+            None => Ok(row),
+        }
     }
 
     async fn list(
@@ -1594,17 +1628,17 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn open_runs(&self, _: NodeId) -> Result<Vec<RunRow>, StoreError> {
+    async fn open_runs(&self, _: NodeId) -> Result<FoundRows, StoreError> {
         self.check()?;
         let rows = self.rows.lock().unwrap().clone();
         self.open_rows_asked.fetch_add(1, Ordering::Relaxed);
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;
         let open = rows.into_values().filter(|row| row.outcome.is_none());
-        Ok(open.collect())
+        Ok(self.found(open))
     }
 
-    async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {
+    async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {
         self.check()?;
         let rows = self.rows.lock().unwrap();
         let found = runs.iter().filter_map(|run| rows.get(run).cloned());
@@ -1613,7 +1647,7 @@ impl Store for MemoryStore {
             entries: None,
             ..row
         });
-        Ok(found.collect())
+        Ok(self.found(found))
     }
 
     async fn ended_with_pids(

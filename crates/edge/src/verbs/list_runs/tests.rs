@@ -17,6 +17,7 @@ fn of(runs: Vec<RunView>) -> RunPage {
 /// A row that cannot be read, made at the same time as all runs here.
 fn unread(run: u128) -> UnreadRow {
     UnreadRow {
+        attempt: 1,
         owner: "uid:0".to_owned(),
         run: RunId::from_u128(run),
         node: NodeId::from_u128(1),

@@ -118,7 +118,7 @@ impl Supervisor {
             .collect::<Vec<_>>()
             .chunks(ASKED_MAX)
         {
-            for row in store.get_all(run).await? {
+            for row in store.get_all(run).await?.rows {
                 compiled.add(&self.shared, row);
             }
         }
@@ -134,15 +134,16 @@ impl Supervisor {
         }
         let open = store.open_runs(self.shared.config.node).await?;
         let unattended = open
-            .iter()
-            .map(|row| row.new.run)
+            .runs()
             .filter(|run| !before.contains_key(run) && self.shared.find(*run).is_none());
         let unattended: Vec<RunId> = unattended.collect();
         // A run that ended meanwhile was open when its row was read.
         for runs in unattended.chunks(ASKED_MAX) {
-            let rows = store.get_all(runs).await?.into_iter();
-            let still = rows.filter(|row| row.outcome.is_none());
+            let found = store.get_all(runs).await?;
+            let still = found.rows.iter().filter(|row| row.outcome.is_none());
             compiled.unattended.extend(still.map(|row| row.new.run));
+            let unread = found.unread.iter().filter(|row| !row.has_ended);
+            compiled.unattended.extend(unread.map(|row| row.run));
         }
         self.ask_for_run_dirs(look, compiled).await
     }
@@ -155,7 +156,7 @@ impl Supervisor {
     ) -> Result<(), StoreError> {
         for runs in look.belongings.run_dirs.chunks(ASKED_MAX) {
             let rows = self.shared.store.get_all(runs).await?;
-            let known: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
+            let known: HashSet<RunId> = rows.runs().collect();
             let unknown = runs.iter().filter(|run| {
                 !known.contains(run)
                     && !compiled.inventory.runs.contains_key(run)

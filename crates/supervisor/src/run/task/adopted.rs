@@ -89,10 +89,16 @@ impl RunTask {
         let Left {
             row,
             output,
+            record,
             facets,
-            ..
         } = left;
         let mut task = Self::with(shared, row.new.clone(), machine, seat);
+        if let Some(kind) = record.critical {
+            task.pin(kind);
+        }
+        if task.shared.record.waits_for_later(task.run) {
+            task.pin("a write pending for the database".to_owned());
+        }
         task.attempts = Attempts::of(&row);
         task.resume_facets(&row, facets);
         task.machine.know_times(row.times);
@@ -135,7 +141,7 @@ impl RunTask {
             held: row.new.held.clone().or(self.new.held.take()),
             ..row.new
         };
-        self.pin_by_needs();
+        self.pin_by_spec();
         if row.outcome.is_some() {
             tracing::warn!(run_id = %self.run, "the row of this run was closed already");
         }

@@ -48,7 +48,7 @@ use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     TerminalSize, Timestamp,
 };
-use kennel_store::{Age, Desired, NewRun, RunRow, StoreError, Times};
+use kennel_store::{Age, Desired, NewRun, RunRow, StoreError, Times, UnreadRow};
 use parent::ParentWatch;
 use rules::RunRules;
 use signalling::Signalling;
@@ -152,6 +152,8 @@ pub(crate) enum Done {
     Taken(Box<RunRow>),
     /// The row of a run that was adopted without it.
     Met(Box<RunRow>),
+    /// As `Met`, of a row that this version cannot read.
+    Unread(Box<UnreadRow>),
     /// No source knows this run, or its key has another run's row.
     Strange,
     LeftOver(Box<Result<Option<RunRow>, StoreError>>),
@@ -269,7 +271,7 @@ impl RunTask {
             closed_row: None,
             pinned: None,
         };
-        task.pin_by_needs();
+        task.pin_by_spec();
         task
     }
 

@@ -377,6 +377,7 @@ fn appended(entry: &Entry) {
         | Entry::OutputMatched { .. }
         | Entry::RuleSwitchedOff { .. }
         | Entry::EventsSummed { .. }
+        | Entry::Later(_)
         | Entry::Warning { .. } => {}
     }
 }

@@ -8,10 +8,10 @@ use crate::{
 };
 
 impl RunTask {
-    /// Pins the run where its policy has a need that this version does not know.
-    pub(super) fn pin_by_needs(&mut self) {
-        if let Some(need) = self.new.policy().unknown_need() {
-            self.pin(need.to_owned());
+    /// Pins the run where its spec has a need or a value that this version does not know.
+    pub(super) fn pin_by_spec(&mut self) {
+        if let Some(unknown) = self.new.spec.unknown() {
+            self.pin(unknown.to_owned());
         }
     }
 

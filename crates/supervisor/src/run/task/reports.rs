@@ -127,6 +127,10 @@ impl RunTask {
                 self.report(Report::KeyTaken);
             }
             Done::Met(row) => self.met(*row),
+            Done::Unread(row) => {
+                self.pin(row.why.clone());
+                self.met(row.open(self.new.clone()));
+            }
             Done::Strange => {
                 self.attempts.stage = Stage::Disowned;
                 self.writes.clear();
