@@ -109,6 +109,11 @@ pub enum OpenError {
         "cannot make the tables, those of another program are in the way: give Kennel a database of its own"
     )]
     TableInTheWay(#[source] sqlx::Error),
+    /// The database is another program's: an SQLite file with tables and none of Kennel, or migrations of that program.
+    #[error(
+        "it is the database of another program, and is left as it is: give Kennel one of its own"
+    )]
+    ForeignDatabase,
     /// The schema query got no answer, or another migration does not finish.
     #[error(
         "the schema was not brought up to date within {wait:?}: check what the database is doing, and whether another \
@@ -168,6 +173,7 @@ impl OpenError {
             self,
             Self::Migration(_)
                 | Self::TableInTheWay(_)
+                | Self::ForeignDatabase
                 | Self::RightsMissing { .. }
                 | Self::SchemaDiffers { .. }
                 | Self::SchemaTooNew { .. }

@@ -130,7 +130,8 @@ const DAY_US: i64 = 24 * 60 * 60 * 1_000_000;
 /// A connection whose schema can be changed.
 pub(crate) trait SchemaConnection: Send {
     type Row: Columns;
-    /// Which of the two tables of the schema's state exist.
+    /// Which of the two tables of the schema's state exist, and whether any other table shows that the database is
+    /// another program's where they do not: in Postgres programs share one.
     const TABLES: &'static str;
     const MAKE_TABLE: &'static str;
     /// Begins the transaction of all migrations: one at a time in a database.
@@ -174,7 +175,9 @@ macro_rules! schema_connection {
 
 schema_connection!(SqliteConnection, SqliteRow, sqlite, {
     const TABLES: &'static str = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = '_sqlx_migrations') AS applied, \
-        EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_level') AS level";
+        EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'schema_level') AS level, \
+        EXISTS (SELECT 1 FROM sqlite_schema WHERE substr(name, 1, 7) <> 'sqlite_' \
+        AND name <> '_sqlx_migrations') AS others";
     const MAKE_TABLE: &'static str = "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
         description TEXT NOT NULL, installed_on TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, \
         success BOOLEAN NOT NULL, checksum BLOB NOT NULL, execution_time BIGINT NOT NULL)";
@@ -188,7 +191,7 @@ schema_connection!(SqliteConnection, SqliteRow, sqlite, {
 
 schema_connection!(PgConnection, PgRow, postgres, {
     const TABLES: &'static str = "SELECT to_regclass('_sqlx_migrations') IS NOT NULL AS applied, \
-        to_regclass('schema_level') IS NOT NULL AS level";
+        to_regclass('schema_level') IS NOT NULL AS level, FALSE AS others";
     const MAKE_TABLE: &'static str = "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
         description TEXT NOT NULL, installed_on TIMESTAMPTZ NOT NULL DEFAULT now(), \
         success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, execution_time BIGINT NOT NULL)";
@@ -210,6 +213,8 @@ struct StoredSchema {
     applied: BTreeMap<i64, Vec<u8>>,
     level: i64,
     min_level: i64,
+    /// There are tables or migrations, and none of Kennel.
+    is_foreign: bool,
 }
 
 impl StoredSchema {
@@ -224,7 +229,9 @@ impl StoredSchema {
                 stored.applied.insert(column(&row, "version")?, checksum);
             }
         }
-        if exists("level")? {
+        let is_ours = exists("level")?;
+        stored.is_foreign = !is_ours && (exists("others")? || !stored.applied.is_empty());
+        if is_ours {
             let levels = "SELECT level, min_level FROM schema_level";
             for row in conn.rows(levels.to_owned()).await? {
                 (stored.level, stored.min_level) =
@@ -239,6 +246,9 @@ impl StoredSchema {
         &self,
         known: &[Migration],
     ) -> Result<Vec<Migration>, OpenError> {
+        if self.is_foreign {
+            return Err(OpenError::ForeignDatabase);
+        }
         let (min_level, level) = (self.min_level, level(known));
         if min_level > level {
             return Err(OpenError::SchemaTooNew { min_level, level });

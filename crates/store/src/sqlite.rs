@@ -52,6 +52,7 @@ pub(crate) async fn open(
     known: &'static [Migration],
 ) -> Result<Arc<dyn Store>, OpenError> {
     make_private(path)?;
+    plan(path, known, Contract::Never).await?;
     let unusable = |source| unusable(path, source);
     let options = options(path, true);
     let (mut conn, version) = connect(path, &options).await?;
@@ -91,11 +92,40 @@ pub(crate) async fn migrate(
     contract: Contract,
     dry_run: bool,
 ) -> Result<SchemaState, OpenError> {
+    let planned = plan(path, known, contract).await?;
+    if dry_run || planned.applied.is_empty() {
+        return Ok(planned);
+    }
     let (mut conn, _) = connect(path, &options(path, false)).await?;
-    let state = schema::apply(&mut conn, known, contract, dry_run).await;
+    let state = schema::apply(&mut conn, known, contract, false).await;
     // The next connection would do what this one leaves undone.
     let _ = conn.close().await;
     state
+}
+
+/// Returns what an existing file lacks, and changes nothing of it: it may be another program's.
+async fn plan(
+    path: &Path,
+    known: &[Migration],
+    contract: Contract,
+) -> Result<SchemaState, OpenError> {
+    // Without a log beside it the file has all; a reader of such a log would make files of its own.
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .read_only(true)
+        .immutable(!Path::new(&log).exists())
+        .busy_timeout(BUSY_TIMEOUT)
+        .disable_statement_logging();
+    let (mut conn, _) = connect(path, &options).await?;
+    let state = schema::apply(&mut conn, known, contract, true).await;
+    let _ = conn.close().await;
+    state.map_err(|error| match error {
+        // No file of SQLite.
+        OpenError::Migration(source) => unusable(path, source),
+        error => error,
+    })
 }
 
 fn options(path: &Path, create: bool) -> SqliteConnectOptions {

@@ -463,6 +463,14 @@ async fn unrelated_table_is_reported_and_left_alone() {
         matches!(refused, Err(OpenError::TableInTheWay(_))),
         "{refused:?}"
     );
+    let other = server.schema().await.unwrap();
+    let table = "CREATE TABLE _sqlx_migrations AS SELECT 20261129::bigint AS version, ''::bytea AS checksum";
+    Raw::to(&other).await.execute(table).await.unwrap();
+    let refused = open(&other.parse().unwrap()).await.map(|_| ());
+    assert!(
+        matches!(refused, Err(OpenError::ForeignDatabase)),
+        "{refused:?}"
+    );
     raw.execute(
         "DO $$ BEGIN ASSERT (SELECT string_agg(relname, ',') FROM pg_class WHERE relkind = 'r' \
          AND relnamespace = current_schema()::regnamespace) = 'runs'; \

@@ -151,6 +151,57 @@ async fn file_that_is_no_database_is_named() {
     }
 }
 
+/// Returns the file, and the names of all files beside it.
+fn footprint(path: &std::path::Path) -> (Vec<u8>, Vec<std::ffi::OsString>) {
+    let beside = fs::read_dir(path.parent().unwrap()).unwrap();
+    let mut beside: Vec<_> = beside.map(|one| one.unwrap().file_name()).collect();
+    beside.sort();
+    (fs::read(path).unwrap(), beside)
+}
+
+#[tokio::test]
+async fn dry_run_changes_no_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("kennel.db");
+    let url = StoreUrl::sqlite(&path);
+    fs::write(&path, "").unwrap();
+    let planned = async |before| {
+        let state = migrate(&url, with(&[ADDING]), Contract::Never, true).await;
+        assert_eq!(footprint(&path), before);
+        state.unwrap().applied.len()
+    };
+    assert_eq!(planned(footprint(&path)).await, 2);
+    open(&url).await.unwrap().finish().await;
+    assert_eq!(planned(footprint(&path)).await, 1);
+}
+
+#[tokio::test]
+async fn database_of_another_program_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("another.db");
+    let url = StoreUrl::sqlite(&path);
+    fs::write(&path, "").unwrap();
+    let mut raw = Raw::to(&format!("sqlite:{}", path.display())).await;
+    raw.execute("CREATE TABLE marathons (place text)")
+        .await
+        .unwrap();
+    drop(raw);
+    let before = footprint(&path);
+    for dry_run in [true, false] {
+        let refused = migrate(&url, with(&[]), Contract::Never, dry_run).await;
+        assert!(
+            matches!(refused, Err(OpenError::ForeignDatabase)),
+            "{refused:?}"
+        );
+    }
+    let refused = open(&url).await.map(drop);
+    assert!(
+        matches!(refused, Err(OpenError::ForeignDatabase)),
+        "{refused:?}"
+    );
+    assert_eq!(footprint(&path), before);
+}
+
 /// Variable with the database that the next test migrates, as a process of its own.
 const MIGRATED: &str = "KENNEL_TEST_MIGRATED";
 
