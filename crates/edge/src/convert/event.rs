@@ -256,9 +256,8 @@ fn lifecycle(entry: Entry) -> event::Payload {
         }
         Entry::Later(_) => return event::Payload::Lifecycle(pb::Lifecycle { station: None }),
     };
-    event::Payload::Lifecycle(pb::Lifecycle {
-        station: Some(station),
-    })
+    let station = Some(station);
+    event::Payload::Lifecycle(pb::Lifecycle { station })
 }
 
 fn annotated(
