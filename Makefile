@@ -86,8 +86,9 @@ proto-image: ## accept the present contract as the one that must not break
 	.ci/tools buf
 	$(BUF) build -o proto/kennel.v1.binpb
 
-record: ## write the databases of tests/recorded/next anew, after a change of the schema
+record: ## write databases and messages of tests/recorded/next anew, after a change of a form
 	UPDATE=1 $(CARGO) test --quiet -p kennel-store --test sqlite --test postgres recorded_
+	UPDATE=1 $(CARGO) test --quiet -p kennel-keeper --lib forms_match
 
 mutants: ## put 60 faults into the product, one after the other, and list which tests notice: an hour or two
 	.ci/mutants

@@ -103,14 +103,18 @@ pub struct ExitRecord {
     /// of its keeper was gone.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub by_itself: Option<Timestamp>,
-    /// The shim's verdict on the tree, where it reached one.
+    /// The shim's verdict on the tree, where it reached one that this version knows.
     #[serde(skip_serializing_if = "crate::is_default")]
+    #[serde(deserialize_with = "crate::known_or_default")]
     pub tree: Option<TreeVerdict>,
     /// Whether the command was never released.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub never_ran: bool,
     /// The first rounds of signals that the shim sent on its own, after its keeper had died.
-    #[serde(skip_serializing_if = "crate::is_default")]
+    #[serde(
+        skip_serializing_if = "crate::is_default",
+        deserialize_with = "crate::known"
+    )]
     pub steps: Vec<StopStep>,
     /// Time of the scan that the shim's verdict on the tree rests on.
     #[serde(skip_serializing_if = "crate::is_default")]

@@ -158,20 +158,28 @@ fn forms_match_the_lock_files() {
     refusals_survive_wrong_bytes();
     job_messages_survive_wrong_bytes();
     let mut lines = LINES.take().expect("it was set");
-    let levels = later::levels(&lines[0]);
-    lines[0].push_str(&levels);
+    for lines in &mut lines {
+        let levels = later::levels(lines);
+        lines.push_str(&levels);
+    }
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/recorded");
     for (name, lines) in ["wire.lock", "disk.lock"].into_iter().zip(lines) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("src/wire")
             .join(name);
         if std::env::var_os("UPDATE").is_some() {
             fs::write(&path, &lines).expect("it is written");
+            fs::write(recorded.join("next").join(name), &lines).expect("it is written");
         }
         let agreed = fs::read_to_string(&path).expect("it is there");
         for (agreed, found) in agreed.lines().zip(lines.lines()) {
             assert_eq!(agreed, found, "{name}");
         }
         assert_eq!(agreed.len(), lines.len(), "{name}");
+        for folder in fs::read_dir(&recorded).expect("it is there") {
+            let path = folder.expect("it is read").path().join(name);
+            later::assert_read(&fs::read_to_string(path).expect("it is there"));
+        }
     }
 }
 
@@ -773,6 +781,10 @@ fn files_survive_wrong_bytes() {
         pidfs_handle: Some(5),
     };
     check_file(&InitNote { leader, init });
+    check_file(&crate::held::Held {
+        frozen: true,
+        processes: vec![init],
+    });
     let process = |pid, result| SignalledProcess {
         pid,
         start_ticks: 300,

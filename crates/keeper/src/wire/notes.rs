@@ -25,6 +25,7 @@ pub(crate) struct InitNote {
 #[serde(tag = "kennel", rename = "orphan")]
 pub(crate) struct OrphanNote {
     pub(crate) leader: WireLeader,
+    #[serde(deserialize_with = "kennel_lifecycle::known")]
     pub(crate) steps: Vec<StopStep>,
 }
 
