@@ -280,7 +280,7 @@ impl Shared {
             }
             Some((at, Err(status))) => {
                 match complaint(&status).reason.as_str() {
-                    "SPAWN_FAILED" | "RUN_FENCED" => self.ledger.is_denied(run),
+                    "SPAWN_FAILED" | "RUN_FENCED" | "RUN_STOPPED" => self.ledger.is_denied(run),
                     _ => self
                         .ledger
                         .is_wrong(format!("spawn of {run} at {at}: {status:?}")),
