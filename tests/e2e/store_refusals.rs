@@ -204,7 +204,7 @@ async fn foreign_database_is_reported_and_stays_untouched() {
     let now = fs::read_to_string(&letter).expect("it is there");
     assert_eq!(now, "Dear all, ".repeat(1000));
     let nowhere = refused("sqlite:/nonexistent/kennel.db").await;
-    nowhere.says(&["check that its directory exists"]);
+    nowhere.says(&["its directory does not exist"]);
 }
 
 /// The directory of a node, copied: both are the same node, on the same store.

@@ -93,12 +93,12 @@ impl ClockSettings {
         self.passed(from).saturating_sub(self.passed(to))
     }
 
-    /// Returns a time that was reckoned from `from` as the wall clock as it is set now will show it; to a tenth of a
-    /// second, so that it does not change with each reading.
+    /// Returns a time that was reckoned from `from` as the wall clock as it is set now will show it; to a second, so
+    /// that it does not change with each reading, between two of which the host may run others.
     pub(crate) fn reckoned(&self, from: Timestamp, to: Timestamp) -> Timestamp {
+        const SECOND_US: i64 = 1_000_000;
         let set_by = now().0.saturating_sub(self.now_as_of(from).0);
-        let tenths = set_by / READS_US.cast_signed();
-        Timestamp(to.0.saturating_add(tenths * READS_US.cast_signed()))
+        Timestamp(to.0.saturating_add(set_by / SECOND_US * SECOND_US))
     }
 
     /// Returns a time before which the wall clock showed only times that are at least so old, by each of its settings
