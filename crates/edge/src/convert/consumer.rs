@@ -61,13 +61,12 @@ pub(crate) fn key(
     consumer: &str,
     owner: &str,
     found: &mut Vec<Violation>,
-) -> Option<ConsumerKey> {
-    let key = ConsumerKey {
+) -> ConsumerKey {
+    ConsumerKey {
         name: name("consumer", consumer, found),
         run: request::optional_run_id(run_id, found),
         owner: owner.to_owned(),
-    };
-    found.is_empty().then_some(key)
+    }
 }
 
 /// Parses an acknowledgement of a consumer of this owner.
@@ -76,9 +75,9 @@ pub(crate) fn ack(
     owner: &str,
     seal: &DigestKey,
     found: &mut Vec<Violation>,
-) -> Option<AckCall> {
+) -> AckCall {
     use pb::ack_events_request::Position;
-    let key = key(&request.run_id, &request.consumer, owner, found)?;
+    let key = key(&request.run_id, &request.consumer, owner, found);
     let mut is_wrong = |field: &str, why: &str| {
         found.push(Violation::new(field, why));
         AckPoint::Seq(0)
@@ -107,7 +106,7 @@ pub(crate) fn ack(
             None => is_wrong("cursor", "is not one that this consumer was given"),
         },
     };
-    Some(AckCall { key, point, cursor })
+    AckCall { key, point, cursor }
 }
 
 /// Parses a list request. `scope`: the owner whose consumers alone the caller may see.

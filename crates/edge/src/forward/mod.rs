@@ -41,12 +41,13 @@ pub(crate) struct AskItsNode(Arc<RefusedCall>);
 
 struct RefusedCall {
     supervisor: Supervisor,
-    record: Mutex<Option<TrailRecord>>,
+    /// The record, and whether it is one of many that are summed.
+    record: Mutex<Option<(TrailRecord, bool)>>,
 }
 
 impl AskItsNode {
     /// Replaces the record of the refusal.
-    pub(crate) fn record(&self, record: Option<TrailRecord>) {
+    pub(crate) fn record(&self, record: Option<(TrailRecord, bool)>) {
         *self.0.record.lock().unwrap_or_else(PoisonError::into_inner) = record;
     }
 }
@@ -57,8 +58,10 @@ impl Drop for RefusedCall {
             .record
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(record) = record.take() {
-            self.supervisor.audit_noted(record);
+        match record.take() {
+            Some((record, true)) => self.supervisor.audit_counted(record),
+            Some((record, false)) => self.supervisor.audit_noted(record),
+            None => {}
         }
     }
 }

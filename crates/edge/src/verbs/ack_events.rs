@@ -20,7 +20,12 @@ impl Verb for pb::AckEventsRequest {
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
-        consumer::ack(&self, &context.caller.owner, context.key, found)
+        Some(consumer::ack(
+            &self,
+            &context.caller.owner,
+            context.key,
+            found,
+        ))
     }
 
     fn scope(call: &Self::Call) -> Scope {

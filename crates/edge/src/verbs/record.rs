@@ -98,7 +98,7 @@ impl Asked {
         let record = self.record(reported);
         if let Some(mark) = asks_node {
             // Recorded when that node has answered, or by this node's own answer.
-            mark.record(Some(record));
+            mark.record(Some((record, logs == Logs::Summed)));
         } else if logs == Logs::Summed {
             self.supervisor.audit_counted(record);
         } else {

@@ -12,7 +12,6 @@ use crate::{
 };
 use kennel_lifecycle::{Refusal, RunId, Violation};
 use kennel_supervisor::{CallError, RestartCall, RunView, Supervisor};
-use tonic::Status;
 
 /// A restart; the whole request, for the run that may follow; and who calls.
 pub(crate) struct Call {
@@ -77,7 +76,9 @@ impl Verb for pb::RestartRequest {
                 permit(&at, &mut call, &caller)?;
                 let supervisor = at.supervisor.clone();
                 let spawned = at.to_its_end(async move { supervisor.spawn(call).await });
-                own(spawned.await?, &caller)?.run
+                let spawned = spawned.await;
+                let spawned = spawned.inspect_err(|Fault(status)| at.admission.refused(status))?;
+                own(spawned, &caller)?.run
             }
         };
         Ok(pb::RestartResponse {
@@ -94,10 +95,6 @@ impl Verb for pb::RestartRequest {
 
     fn begun(answer: &pb::RestartResponse) -> Option<RunId> {
         answer.run.as_ref()?.run_id.parse().ok()
-    }
-
-    fn refused(at: &Api, status: &Status) {
-        at.admission.refused(status);
     }
 }
 

@@ -318,6 +318,14 @@ impl Supervisor {
             return Ok(row);
         }
         let row = read().await?;
+        if row.outcome.is_none() && self.shared.record.waits_for_later(run) {
+            // No task will come: a later version has said how it goes on.
+            return Err(CallError::Pinned {
+                run,
+                by: "a pending change of a later version".into(),
+                state: RunView::from(row).state,
+            });
+        }
         // Where the node has another server, everything about the row is that server's.
         if row.outcome.is_none() && self.shared.store.is_present().await {
             recover::start_recovery(&self.shared, row.clone());

@@ -322,8 +322,11 @@ impl RunTable {
         let queue = self.queue.iter().take(AT_ONCE_MAX);
         let queue = queue.take_while(|run| runs.insert(**run));
         let due = queue.filter_map(|run| {
-            let first = self.runs.get(run)?.pending.front()?;
-            Some(Due {
+            let entry = self.runs.get(run)?;
+            let first = entry.pending.front()?;
+            // Delivered, it would settle the earlier change of a later version with it.
+            let waits = entry.later.iter().any(|(seq, _)| *seq < first.seq);
+            (!waits).then(|| Due {
                 run: *run,
                 change: Arc::clone(&first.change),
             })

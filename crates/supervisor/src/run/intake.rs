@@ -29,8 +29,8 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{
     ApiAccess, CommandSpec, Containment, EndReason, LeaderExit, Missing, NodeId, PidNamespace,
-    Policy, Recovery, Refusal, RunId, RunState, StopOrder, StopReason, Timestamp, USER_VARIABLES,
-    compose_env,
+    Policy, RecordedSpec, Recovery, Refusal, RunId, RunState, StopOrder, StopReason, Timestamp,
+    USER_VARIABLES, compose_env,
 };
 use kennel_store::{NewRun, RunRow, row_bytes};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -274,7 +274,9 @@ fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
         let mut spec = call.spec.clone();
         let grace = &mut spec.policy.stop.grace;
         *grace = grace.or(row.new.spec.policy.stop.grace);
-        *row.new.spec == spec.into()
+        let recorded = RecordedSpec::from(spec);
+        // Without the text, which a later version may have written with more.
+        **row.new.spec == *recorded
     };
     same_spec && row.new.owner == call.owner
 }

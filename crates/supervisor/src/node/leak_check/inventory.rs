@@ -118,7 +118,16 @@ impl Supervisor {
             .collect::<Vec<_>>()
             .chunks(ASKED_MAX)
         {
-            for row in store.get_all(run).await?.rows {
+            let found = store.get_all(run).await?;
+            // What a run may keep, or how it ended, is not known: nothing may be taken for left behind.
+            if let Some(unread) = found.unread.first() {
+                let why = format!(
+                    "the row of run {} cannot be read: {}",
+                    unread.run, unread.why
+                );
+                return Err(StoreError::Corrupt(why));
+            }
+            for row in found.rows {
                 compiled.add(&self.shared, row);
             }
         }

@@ -168,7 +168,8 @@ impl RunTask {
         let next = left.row.next_attempt();
         let machine = Machine::ended(clock::now(), outcome, left.record.clone(), next);
         let mut task = Self::left(shared, machine, left, seat);
-        if !task.may_follow() {
+        // A pinned one is left as it is: its policy is not known.
+        if task.pinned.is_none() && !task.may_follow() {
             task.end_between(EndReason::ServiceLost);
         }
         Some(task)

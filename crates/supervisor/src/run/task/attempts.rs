@@ -373,7 +373,8 @@ impl RunTask {
 
     /// Leaves the run to the next service, or ends it: this service ends.
     fn leave_or_end(&mut self) {
-        if outlives_service(&self.new) {
+        // Whether a pinned one outlives it is not known.
+        if self.pinned.is_some() || outlives_service(&self.new) {
             let next = self.attempts.next().unwrap_or(self.at);
             self.attempts.stage = Stage::Left(next);
             return self.publish();

@@ -508,7 +508,8 @@ impl RunTask {
 
     fn record_running(&mut self) {
         self.running_due = None;
-        if matches!(self.machine.phase(), Phase::Running { .. }) {
+        // The row of a pinned run may have a state that this version cannot read.
+        if self.pinned.is_none() && matches!(self.machine.phase(), Phase::Running { .. }) {
             self.write(Write::State(RowState::Running, self.times().started));
         }
     }
