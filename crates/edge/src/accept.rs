@@ -59,6 +59,8 @@ use unix::UnixAcceptor;
 pub(crate) struct Ending {
     /// Fires when no connection is accepted any more; later ones wait for the next server.
     pub(crate) shut: CancellationToken,
+    /// Unix sockets at which connections are accepted, or are still to be handed over.
+    pub(crate) open: TaskTracker,
     /// Accepted clients that have not sent a byte.
     pub(crate) silent: TaskTracker,
     /// Calls that are not answered yet.
@@ -224,7 +226,13 @@ pub(crate) fn incoming<J: Judge>(
             )?),
             Listener::Tcp(listener) => Door::Tcp(TcpAcceptor::start(listener, welcome.clone())?),
         };
-        Ok(Acceptor { door, welcome })
+        // A handshake over TCP may take longer than a server that leaves has time.
+        let open = matches!(door, Door::Unix(_)).then(|| ending.open.token());
+        Ok(Acceptor {
+            door,
+            welcome,
+            open,
+        })
     });
     let streams = acceptors.collect::<io::Result<Vec<_>>>()?;
     let streams = streams.into_iter().map(|acceptor| {
@@ -277,6 +285,7 @@ impl<J: Judge> Door<J> {
 struct Acceptor<J> {
     door: Door<J>,
     welcome: Welcome,
+    open: Option<TaskTrackerToken>,
 }
 
 impl<J: Judge> Acceptor<J> {
@@ -296,7 +305,10 @@ impl<J: Judge> Acceptor<J> {
                     tracing::warn!(%error, "cannot serve a connection that was accepted, closing it");
                 }
                 // It is stopped, or its thread has failed: connections stay in the queue.
-                None => return std::future::pending().await,
+                None => {
+                    self.open = None;
+                    return std::future::pending().await;
+                }
             }
         }
     }

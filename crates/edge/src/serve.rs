@@ -247,6 +247,9 @@ async fn end(reporter: HealthReporter, ending: &Ending) {
 async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
     serving.until_leaving().await;
     ending.shut.cancel();
+    // A connection that is accepted meanwhile counts as the others do.
+    ending.open.close();
+    let _ = tokio::time::timeout(limits::LEAVE_CALLS_MAX, ending.open.wait()).await;
     // A connected client can still make its call and get the answer.
     ending.silent.close();
     let _ = tokio::time::timeout(limits::LEAVE_FIRST_BYTE_MAX, ending.silent.wait()).await;

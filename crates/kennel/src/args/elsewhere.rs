@@ -29,10 +29,11 @@ pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<
         _ => return None,
     };
     let found = match kind {
-        ContextKind::InvalidSubcommand if word == command => {
-            instead(|section| section == "commands", &word)
+        ContextKind::InvalidSubcommand => {
+            let nested = (word != command).then(|| of_command(command, &word));
+            let any = || instead(|section| section == "commands", &word);
+            nested.flatten().or_else(any)
         }
-        ContextKind::InvalidSubcommand => of_command(command, &word),
         _ if ["run", "spawn", "add"].contains(&command) => {
             instead(|section| section == "run", &word)
         }
