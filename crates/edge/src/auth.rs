@@ -314,9 +314,9 @@ pub(crate) fn may_consume(caller: &Caller) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns the caller of an admitted request.
-pub(crate) fn caller(extensions: &Extensions) -> Result<&Caller, Status> {
-    let caller = extensions.get::<Caller>();
+/// Takes the caller out of an admitted request.
+pub(crate) fn caller(extensions: &mut Extensions) -> Result<Caller, Status> {
+    let caller = extensions.remove::<Caller>();
     caller.ok_or_else(|| status::internal("a request without a caller"))
 }
 

@@ -1,7 +1,7 @@
 //! Consumers: requests about them, and their contract form.
 
 use super::{many_cursor, request, time, token::Cursor};
-use crate::{digest::DigestKey, limits, pb};
+use crate::{access::Caller, digest::DigestKey, limits, pb};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::{AckPoint, ConsumerFilter, ConsumerKey, ConsumerView, Reached};
@@ -53,6 +53,15 @@ pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> Strin
         found.push(Violation::new(field, why));
     }
     text.to_owned()
+}
+
+/// Returns the owner of the consumer that a request names: this one, or where it names none, the caller's.
+pub(crate) fn owner<'a>(named: &'a str, caller: &'a Caller) -> &'a str {
+    if named.is_empty() {
+        &caller.owner
+    } else {
+        named
+    }
 }
 
 /// Parses the key of a request's consumer.

@@ -18,8 +18,7 @@ impl Verb for pb::DeleteConsumerRequest {
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
-        let owner = Some(self.owner).filter(|owner| !owner.is_empty());
-        let owner = owner.as_ref().unwrap_or(&context.caller.owner);
+        let owner = consumer::owner(&self.owner, &context.caller);
         Some(consumer::key(&self.run_id, &self.consumer, owner, found))
     }
 

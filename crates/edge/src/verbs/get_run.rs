@@ -1,26 +1,19 @@
 //! A run as it is.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Fault, Logs, Verb, Waits};
 use crate::{
-    convert::{request, run, usage},
+    convert::{run, usage},
     pb,
 };
-use kennel_lifecycle::{RunId, Violation};
+use kennel_lifecycle::RunId;
 
 impl Verb for pb::GetRunRequest {
     const LOGS: Logs = Logs::Nothing;
     const WAITS: Waits = Waits::Brief;
     const TO_ITS_END: bool = false;
-    type Call = RunId;
     type Answer = pb::GetRunResponse;
 
-    fn parse(self, _: &Context<'_>, found: &mut Vec<Violation>) -> Option<RunId> {
-        request::parse_run_id(&self.run_id, found)
-    }
-
-    fn scope(run: &RunId) -> Scope {
-        Scope::Run(*run)
-    }
+    of_run_id!();
 
     async fn serve(at: Api, run: RunId) -> Result<Self::Answer, Fault> {
         let view = at.supervisor.get(run).await?;

@@ -61,7 +61,7 @@ impl ProcessService for Api {
     /// By hand: its request is a stream. Typed input is recorded where it is accepted.
     fn attach<'s, 'a>(
         &'s self,
-        request: Request<Streaming<pb::AttachRequest>>,
+        mut request: Request<Streaming<pb::AttachRequest>>,
     ) -> BoxFuture<'a, Result<Response<Self::AttachStream>, Status>>
     where
         's: 'a,
@@ -69,7 +69,7 @@ impl ProcessService for Api {
     {
         let at = self.clone();
         Box::pin(async move {
-            let caller = auth::caller(request.extensions())?.clone();
+            let caller = auth::caller(request.extensions_mut())?;
             let place = at.place(&caller)?;
             let (supervisor, seats) = (at.supervisor.clone(), Arc::clone(&at.seats));
             let opening = Attachment::open(supervisor, seats, place, caller, request.into_inner());

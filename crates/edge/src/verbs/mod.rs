@@ -4,6 +4,44 @@
 //! violations, scope, the work with its keeper and the end of the server, record ended. Attach alone, whose request is a
 //! stream, is served by hand.
 
+/// The parts of a verb whose request has the id of a run and nothing else to parse.
+macro_rules! of_run_id {
+    () => {
+        type Call = kennel_lifecycle::RunId;
+
+        fn parse(
+            self,
+            _: &crate::verbs::Context<'_>,
+            found: &mut Vec<kennel_lifecycle::Violation>,
+        ) -> Option<Self::Call> {
+            crate::convert::request::parse_run_id(&self.run_id, found)
+        }
+
+        fn scope(run: &Self::Call) -> crate::verbs::Scope {
+            crate::verbs::Scope::Run(*run)
+        }
+    };
+}
+
+/// The parts of a verb whose request has no fields.
+macro_rules! without_fields {
+    () => {
+        type Call = ();
+
+        fn parse(
+            self,
+            _: &crate::verbs::Context<'_>,
+            _: &mut Vec<kennel_lifecycle::Violation>,
+        ) -> Option<Self::Call> {
+            Some(())
+        }
+
+        fn scope((): &()) -> crate::verbs::Scope {
+            crate::verbs::Scope::Nothing
+        }
+    };
+}
+
 mod abort;
 mod ack_events;
 mod annotate_run;
@@ -76,7 +114,7 @@ pub(crate) trait Verb: prost::Name + Send + Sized + 'static {
     /// The answer; a stream for one that streams.
     type Answer: Send + 'static;
 
-    /// Adds to the record what is asked, without anything that could be a secret.
+    /// Adds the requested values to the record, without anything that could be a secret.
     fn logged(&self, record: Asked) -> Asked {
         record
     }
@@ -121,7 +159,7 @@ pub(crate) trait Verb: prost::Name + Send + Sized + 'static {
         call: Self::Call,
     ) -> impl Future<Output = Result<Self::Answer, Fault>> + Send + 'static;
 
-    /// Adds to the record what was done.
+    /// Adds the result to the record.
     fn answered(_answer: &Self::Answer, record: Asked) -> Asked {
         record
     }
@@ -189,9 +227,9 @@ pub(crate) struct Context<'a> {
 
 impl<'a> Context<'a> {
     fn of<T>(request: Request<T>, at: &'a At) -> Result<(Self, T), Status> {
-        let (metadata, extensions, body) = request.into_parts();
+        let (metadata, mut extensions, body) = request.into_parts();
         let context = Self {
-            caller: auth::caller(&extensions)?.clone(),
+            caller: auth::caller(&mut extensions)?,
             asks_node: extensions.get::<AskItsNode>().is_some(),
             metadata,
             extensions,

@@ -76,11 +76,11 @@ async fn answer<V: Verb>(
     let checked = V::checked(at, &context, &mut call, &mut found).await;
     checked.map_err(|Fault(status)| status)?;
     status::no_violations(&found)?;
-    let scope = V::scope(&call);
-    if scope.must_look(&context) {
+    let (scope, own, asks_node) = (V::scope(&call), context.scope(), context.asks_node);
+    if scope.must_look(&own, asks_node) {
         // Boxed, for it is larger than all the rest, and most calls need none; not in the statement that waits for it,
         // which would have space for it all the same.
-        let look = Box::pin(at.sees(&context, scope));
+        let look = Box::pin(at.sees(&own, asks_node, scope));
         look.await?;
     }
     let waits = V::waits(&call);
@@ -141,6 +141,7 @@ impl At {
         waits: Waits,
         work: impl Future<Output = Result<T, Status>> + Send,
     ) -> Result<T, Status> {
+        // What waits is one function for the answers of all verbs, which do not differ in it.
         let mut done = None;
         let work = async { done = Some(work.await) };
         let keeper = self.supervisor.keeper_unresponsive();

@@ -1,29 +1,19 @@
 //! The stop of a whole tree, until it is resumed.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
-use crate::{
-    convert::{request, run},
-    pb,
-};
-use kennel_lifecycle::{RunId, Violation};
+use super::{Api, Asked, Fault, Logs, Verb, Waits};
+use crate::{convert::run, pb};
+use kennel_lifecycle::RunId;
 
 impl Verb for pb::PauseRequest {
     const LOGS: Logs = Logs::Each;
     const WAITS: Waits = Waits::Keeper;
     const TO_ITS_END: bool = true;
-    type Call = RunId;
     type Answer = pb::PauseResponse;
+
+    of_run_id!();
 
     fn logged(&self, record: Asked) -> Asked {
         record.of_run(&self.run_id)
-    }
-
-    fn parse(self, _: &Context<'_>, found: &mut Vec<Violation>) -> Option<RunId> {
-        request::parse_run_id(&self.run_id, found)
-    }
-
-    fn scope(run: &RunId) -> Scope {
-        Scope::Run(*run)
     }
 
     async fn serve(at: Api, run: RunId) -> Result<Self::Answer, Fault> {

@@ -25,32 +25,36 @@ pub(crate) enum Scope {
 
 impl Scope {
     /// Whether anything must be read to know that the caller may see this: an operator sees all.
-    pub(super) fn must_look(&self, context: &Context<'_>) -> bool {
+    pub(super) fn must_look(&self, own: &auth::Scope, asks_node: bool) -> bool {
         match self {
             Self::Nothing => false,
-            Self::RunAtItsNode(_) if context.asks_node => true,
-            _ => context.scope() != auth::Scope::All,
+            Self::RunAtItsNode(_) if asks_node => true,
+            _ => *own != auth::Scope::All,
         }
     }
 }
 
 impl At {
-    /// Checks that the caller may see this.
-    pub(super) async fn sees(&self, context: &Context<'_>, scope: Scope) -> Result<(), Status> {
-        let own = context.scope();
+    /// Checks that a caller who sees `own` may see this.
+    pub(super) async fn sees(
+        &self,
+        own: &auth::Scope,
+        asks_node: bool,
+        scope: Scope,
+    ) -> Result<(), Status> {
         match scope {
             Scope::Nothing => Ok(()),
-            Scope::Run(run) => self.sees_run(&own, run).await,
+            Scope::Run(run) => self.sees_run(own, run).await,
             Scope::RunAtItsNode(run) => {
-                self.sees_run(&own, run).await?;
-                if !context.asks_node {
+                self.sees_run(own, run).await?;
+                if !asks_node {
                     return Ok(());
                 }
                 // That node can be called instead of this one.
                 answer_of(self.supervisor.refuse_of_other_node(run)).await
             }
-            Scope::RunOrAbsent(run) => self.sees_run_or_absent(&own, run).await,
-            Scope::Consumer(key) => self.sees_consumer(&own, &key).await,
+            Scope::RunOrAbsent(run) => self.sees_run_or_absent(own, run).await,
+            Scope::Consumer(key) => self.sees_consumer(own, &key).await,
         }
     }
 
