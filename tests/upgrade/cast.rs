@@ -57,7 +57,7 @@ enum Role {
     Listens,
     /// Echoes what is typed at its terminal.
     HasTerminal,
-    /// Calls the server with the token of its run, whenever it is asked to.
+    /// Calls the server with the token of its run, once for each line of its input.
     Calls,
 }
 

@@ -176,12 +176,13 @@ impl<'de> Deserialize<'de> for RecordedSpec {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = LaterText::deserialize(from)?;
         let (read, unknown) = known_values(text.as_str()).map_err(D::Error::custom)?;
+        let is_own = serde_json::to_string(&read).is_ok_and(|own| own == text.as_str());
+        if unknown.is_none() && is_own {
+            return Ok(Self::from(read));
+        }
         let mut recorded = Self::from(read.clone());
         // A text with a value of a variable or a secret is not kept.
-        let is_recorded = recorded.spec == read;
-        let is_whole = || serde_json::to_string(&read).is_ok_and(|own| own == text.as_str());
-        recorded.later = (is_recorded && (unknown.is_some() || !is_whole()))
-            .then(|| Box::new(LaterSpec { text, unknown }));
+        recorded.later = (recorded.spec == read).then(|| Box::new(LaterSpec { text, unknown }));
         Ok(recorded)
     }
 }

@@ -129,6 +129,14 @@ impl FoundRows {
         let unread = self.unread.iter().map(|row| row.run);
         self.rows.iter().map(|row| row.new.run).chain(unread)
     }
+
+    /// Returns the keys of those that are open.
+    pub fn open_runs(&self) -> impl Iterator<Item = RunId> {
+        let rows = self.rows.iter().filter(|row| row.outcome.is_none());
+        let unread = self.unread.iter().filter(|row| !row.has_ended);
+        let unread = unread.map(|row| row.run);
+        rows.map(|row| row.new.run).chain(unread)
+    }
 }
 
 impl FromIterator<Result<RunRow, UnreadRow>> for FoundRows {

@@ -176,7 +176,7 @@ async fn dry_run_changes_no_byte() {
 }
 
 #[tokio::test]
-async fn database_of_another_program_is_left_alone() {
+async fn database_of_another_program_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("another.db");
     let url = StoreUrl::sqlite(&path);

@@ -110,10 +110,7 @@ pub(crate) async fn remove_moot_stops(store: &dyn Store, node: NodeId) -> Result
         let stops = store.left_stops(node).await?;
         let runs: Vec<RunId> = stops.iter().map(|stop| stop.run).collect();
         let found = store.get_all(&runs).await?;
-        let open = found.rows.iter().filter(|row| row.outcome.is_none());
-        let unread = found.unread.iter().filter(|row| !row.has_ended);
-        let open = open.map(|row| row.new.run);
-        let open: HashSet<RunId> = open.chain(unread.map(|row| row.run)).collect();
+        let open: HashSet<RunId> = found.open_runs().collect();
         let moot = stops.iter().filter(|stop| !open.contains(&stop.run));
         let moot: Vec<&LeftStop> = moot.collect();
         if moot.is_empty() {

@@ -261,7 +261,7 @@ fn run_with_unread_row_is_pinned() {
 }
 
 #[test]
-fn unread_row_without_keeper_is_left_alone() {
+fn unread_row_without_keeper_is_not_changed() {
     let lives = Lives::of(Nature::default());
     recorded_with(&lives, call(Some(run_id())), &[]);
     lives.world.store.unread.lock().unwrap().insert(run_id());

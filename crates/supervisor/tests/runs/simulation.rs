@@ -1256,7 +1256,7 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
     for (run, row) in rows {
         let Some(outcome) = row.outcome else {
             assert!(shutdown, "{row:?}");
-            // Written after its withdrawal, and asked for by nobody: the next service withdraws it.
+            // The database wrote it after its withdrawal, and no caller has asked for it: the next service withdraws it.
             if row.state == StoredState::Starting {
                 assert!(stage.world.was_left_at_gate(run), "{row:?}");
                 assert!(!once.contains(&(run, row.new.attempt)), "{row:?}");

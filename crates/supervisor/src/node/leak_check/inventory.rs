@@ -149,10 +149,7 @@ impl Supervisor {
         // A run that ended meanwhile was open when its row was read.
         for runs in unattended.chunks(ASKED_MAX) {
             let found = store.get_all(runs).await?;
-            let still = found.rows.iter().filter(|row| row.outcome.is_none());
-            compiled.unattended.extend(still.map(|row| row.new.run));
-            let unread = found.unread.iter().filter(|row| !row.has_ended);
-            compiled.unattended.extend(unread.map(|row| row.run));
+            compiled.unattended.extend(found.open_runs());
         }
         self.ask_for_run_dirs(look, compiled).await
     }
