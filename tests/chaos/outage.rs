@@ -3,14 +3,13 @@
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, client::retry_after, complaint,
-    eventually_async, load::Load, must, new_run_id, node_log, sh, within,
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, STORE_PATIENCE,
+    client::retry_after, complaint, eventually_async, load::Load, must, new_run_id, node_log, sh,
+    within,
 };
 use std::time::{Duration, Instant};
 use tonic::Code;
 
-/// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
 const WORKERS: usize = 8;
 const SOME: usize = 100;
 /// Runs that live when the store goes; half of them are aborted meanwhile, the others end by themselves.
@@ -40,10 +39,7 @@ async fn store_outage_of_a_minute_loses_nothing() {
     postgres.crash().await;
     let stopped = Instant::now();
     load.is_refused_since(&before, STORE_PATIENCE).await;
-    eventually_async("not ready", PATIENCE, async || {
-        (!kennel.is_serving("readiness").await).then_some(())
-    })
-    .await;
+    kennel.becomes_ready(false).await;
     let (to_abort, to_end) = live.split_at(LIVE / 2);
     let mut slowest = Duration::ZERO;
     let mut refused = 0;
@@ -73,10 +69,7 @@ async fn store_outage_of_a_minute_loses_nothing() {
     assert!(outage >= OUTAGE);
     postgres.run().await;
     let back = Instant::now();
-    eventually_async("readiness", STORE_PATIENCE, async || {
-        kennel.is_serving("readiness").await.then_some(())
-    })
-    .await;
+    kennel.becomes_ready(true).await;
     let ready = back.elapsed();
     let written = "SELECT count(*) FROM runs WHERE end_reason = 'aborted'";
     eventually_async("all is written", STORE_PATIENCE, async || {

@@ -5,7 +5,7 @@ use kennel_proto::pb::{
     event::Payload, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, cases,
+    Client, Heard, Kennel, Options, PATIENCE, Postgres, STORE_PATIENCE, SpecExt, cases,
     client::{Complaint, fact, retry_after},
     complaint, eventually_async, must, new_run_id, pattern, programs, sh,
     shell::{run_to_end, text},
@@ -29,8 +29,6 @@ cases! {
 const BYTES: usize = 1 << 20;
 /// Longest wait for the removal: the check runs every ten seconds, and the machine may be busy.
 const REMOVED_MAX: Duration = Duration::from_mins(1);
-/// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 fn writes() -> pb::RunSpec {
     sh(&format!("{} bytes {BYTES}", programs::naughty().display()))

@@ -1,7 +1,7 @@
 //! Data directories and listen paths in an unexpected state: a service refuses them, and reports why.
 
 use kennel_tests::{
-    Kennel, PATIENCE, cases, complaint, eventually_async,
+    Kennel, PATIENCE, cases, complaint,
     kennel::{bare_command, serve_words},
     must, programs, sh,
     shell::{run_to_end, text},
@@ -218,14 +218,8 @@ async fn removed_database_takes_no_run(kennel: &mut Kennel) {
     let refused = client.spawn(sh(&script)).await.expect_err("no store");
     assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
     assert!(!ran.exists(), "a command ran unrecorded");
-    eventually_async("it is not ready", PATIENCE, async || {
-        (!kennel.is_serving("readiness").await).then_some(())
-    })
-    .await;
+    kennel.becomes_ready(false).await;
     fs::rename(&aside, &database).expect("it is put back");
-    eventually_async("it is ready again", PATIENCE, async || {
-        kennel.is_serving("readiness").await.then_some(())
-    })
-    .await;
+    kennel.becomes_ready(true).await;
     must("spawn", client.spawn(sh(&script)).await);
 }

@@ -3,8 +3,7 @@
 use crate::play_scenes;
 use kennel_proto::pb::{self, DrainAction, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, PATIENCE, RunExt, complaint, eventually_async, must, new_run_id,
-    programs, sh,
+    Client, Footprint, Kennel, PATIENCE, RunExt, complaint, must, new_run_id, programs, sh,
     shell::{run_to_end, text},
     tmux::Tmux,
 };
@@ -26,13 +25,6 @@ async fn drain(
     };
     let response = client.admin.drain(request).await?.into_inner();
     Ok(response.status.expect("a status is given"))
-}
-
-async fn becomes_ready(kennel: &Kennel, ready: bool) {
-    eventually_async("readiness", PATIENCE, async || {
-        (kennel.is_serving("readiness").await == ready).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,7 +62,7 @@ async fn drained_node_refuses_new_runs_and_finishes_others(kennel: &Kennel) {
     );
     let (_, existing) = must("repeat", client.spawn_as(&run_id, sh(&script)).await);
     assert!(existing, "a repeat is no new run");
-    becomes_ready(kennel, false).await;
+    kennel.becomes_ready(false).await;
     assert!(kennel.is_serving("liveness").await);
 
     must("go", std::fs::write(&go, ""));
@@ -81,7 +73,7 @@ async fn drained_node_refuses_new_runs_and_finishes_others(kennel: &Kennel) {
     assert!(left.drain.is_some() && left.run_ids.is_empty(), "{left:?}");
 
     must("undrain", client.admin.undrain(pb::UndrainRequest {}).await);
-    becomes_ready(kennel, true).await;
+    kennel.becomes_ready(true).await;
     must("spawn", client.spawn(sh("true")).await);
 }
 

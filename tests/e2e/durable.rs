@@ -2,14 +2,11 @@
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, cases, complaint, eventually_async,
-    must, new_run_id, node_log, sh, within,
+    Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, STORE_PATIENCE, cases, complaint,
+    eventually_async, must, new_run_id, node_log, sh, within,
 };
 use std::{fs, time::Duration};
 use tonic::Code;
-
-/// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// A server, and its database.
 struct Stored {

@@ -289,10 +289,7 @@ async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     .await;
     let ended = must("wait", there.ended(&id).await);
     assert!(ended.end_reason.is_some(), "{ended:?}");
-    eventually_async("it has its lease again", PATIENCE, async || {
-        one.is_serving("readiness").await.then_some(())
-    })
-    .await;
+    one.becomes_ready(true).await;
 }
 
 async fn commands_go_to_the_node_that_is_named(nodes: &mut Nodes) {

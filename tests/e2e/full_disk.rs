@@ -1,12 +1,12 @@
 //! The disk is full, and each run behaves by its policy; received and missing bytes are exactly the written ones.
 
-use crate::store_weather::{Full, ROOM, STORE_PATIENCE, has_met, is_dead};
+use crate::store_weather::{Full, ROOM, has_met, is_dead};
 use kennel_proto::pb::{
     self, DiskFullAction, RunState, event::Payload, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually, must, sh,
-    within,
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, STORE_PATIENCE, SpecExt, complaint,
+    eventually, must, sh, within,
 };
 use std::{fs, path::Path};
 

@@ -7,7 +7,6 @@ use kennel_tests::{
     kennel::bare_command,
     must, new_run_id, programs, sh,
     shell::{finish, run_to_end, text},
-    wait::eventually_async,
 };
 use nix::sys::signal::Signal;
 use std::{
@@ -32,13 +31,6 @@ fn is_unresponsive(refused: Result<impl std::fmt::Debug, Status>) {
         "{status:?}"
     );
     assert!(kennel_tests::client::retry_after(&status).is_some());
-}
-
-async fn is_ready(kennel: &Kennel, ready: bool) {
-    eventually_async("readiness changes", NOTICED_WITHIN, || async {
-        (kennel.is_serving("readiness").await == ready).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,7 +59,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     let (id, once) = (new_run_id(), sh(&format!("echo x >> {}", ran.display())));
 
     kennel.signal(Signal::SIGSTOP);
-    is_ready(kennel, false).await;
+    kennel.becomes_ready(false).await;
     assert!(kennel.is_serving("liveness").await);
     is_unresponsive(client.abort(&run.run_id).await);
     is_unresponsive(client.pause(&run.run_id).await);
@@ -89,7 +81,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     assert!(begun.elapsed() < NOTICED_WITHIN);
 
     kennel.signal(Signal::SIGCONT);
-    is_ready(kennel, true).await;
+    kennel.becomes_ready(true).await;
     let info = client.server_info().await.expect("it serves");
     assert!(info.keeper.is_some_and(|k| k.unresponsive_since.is_none()));
     must("spawn", client.spawn_as(&id, once).await);
@@ -124,7 +116,7 @@ async fn calls_to_a_stopped_keeper_act_once(kennel: &Kennel) {
     assert!(begun.elapsed() < NOTICED_WITHIN);
 
     kennel.signal(Signal::SIGCONT);
-    is_ready(kennel, true).await;
+    kennel.becomes_ready(true).await;
     let leader = SignalTarget::Leader;
     must(
         "signal",

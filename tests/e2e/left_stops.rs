@@ -2,16 +2,13 @@
 
 use kennel_proto::pb::{self, AbortWait, DesiredState, RunState};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, argv, cases, complaint, eventually,
-    eventually_async, fact, fleet::ThreeNodes, kennel::kill_exactly, must, procfs::Proc,
-    relay::Relay, sh, shell::run_to_end, within,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, STORE_PATIENCE, argv, cases, complaint,
+    eventually, eventually_async, fact, fleet::ThreeNodes, kennel::kill_exactly, must,
+    procfs::Proc, relay::Relay, sh, shell::run_to_end, within,
 };
 use nix::sys::signal::Signal;
 use std::{fs, time::Duration};
 use tempfile::TempDir;
-
-/// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Nodes of one database, of which the first has points at which it dies.
 struct Nodes {

@@ -300,10 +300,7 @@ async fn node_without_lease_starts_nothing_and_keeps_runs(nodes: &mut Nodes) {
     let refused = client.spawn(sh("true")).await.expect_err("fenced");
     assert_eq!(complaint(&refused).reason, "NODE_FENCED");
     assert_eq!(refused.code(), tonic::Code::Unavailable);
-    eventually_async("it is not ready", PATIENCE, async || {
-        (!node.is_serving("readiness").await).then_some(())
-    })
-    .await;
+    node.becomes_ready(false).await;
     assert!(node.is_serving("liveness").await);
     let status = run_to_end(node.cli(&["status"]), PATIENCE).await;
     let text = String::from_utf8_lossy(&status.stdout).into_owned();

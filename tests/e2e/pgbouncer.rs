@@ -2,13 +2,11 @@
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually_async, load::Load,
-    must, pgbouncer::PgBouncer, sh, within,
+    Kennel, Options, PATIENCE, Postgres, RunExt, STORE_PATIENCE, SpecExt, complaint,
+    eventually_async, load::Load, must, pgbouncer::PgBouncer, sh, within,
 };
 use std::{fs, time::Duration};
 
-/// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
 /// Workers of a load.
 const WORKERS: usize = 4;
 /// Runs of theirs after which a load counts as continuing.

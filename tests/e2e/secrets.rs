@@ -3,14 +3,11 @@
 
 use kennel_proto::pb::{self, RestartMode, RunKind, secret::Source};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, eventually, eventually_async,
-    must, sh,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, STORE_PATIENCE, SpecExt, eventually,
+    eventually_async, must, sh,
 };
 use nix::sys::signal::Signal;
-use std::{fmt::Write as _, fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
-
-/// A server may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
+use std::{fmt::Write as _, fs, os::unix::fs::PermissionsExt, path::Path};
 
 const IN_ENV: &str = "canary-of-a-variable-5f2c91";
 const IN_SECRET: &str = "canary-of-a-secret-d41b77";
@@ -241,10 +238,7 @@ async fn secrets_leave_no_trace_despite_store_outage() {
     let mut client = scene.kennel.client().await;
     scene.write(&mut client, 1).await;
     scene.postgres.as_mut().expect("it has one").run().await;
-    eventually_async("readiness", STORE_PATIENCE, async || {
-        scene.kennel.is_serving("readiness").await.then_some(())
-    })
-    .await;
+    scene.kennel.becomes_ready(true).await;
     scene.restart(2).await;
     scene.only_sealed_copy_has_them().await;
     scene.lose_service().await;

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{AbortWait, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, cases,
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, STORE_PATIENCE, cases,
     client::retry_after,
     collector::{Collector, Manner, SpanRow},
     complaint, eventually, eventually_async, must, new_run_id,
@@ -12,11 +12,8 @@ use kennel_tests::{
     sqlite::lock_writes,
     within,
 };
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 use tonic::Code;
-
-/// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Rows of a schema changed by a later Kennel, and back.
 const NEWER: &str = "UPDATE schema_level SET level = 999, min_level = 999";
@@ -72,13 +69,6 @@ async fn replace_without_store(kennel: &mut Kennel) -> Client {
     client
 }
 
-async fn becomes_ready(kennel: &Kennel) {
-    eventually_async("readiness", STORE_PATIENCE, async || {
-        kennel.is_serving("readiness").await.then_some(())
-    })
-    .await;
-}
-
 async fn refuses_a_spawn(client: &mut Client) {
     let refused = client.spawn_as(&new_run_id(), sh("exit 0")).await;
     let refused = refused.expect_err("the store is away");
@@ -100,7 +90,7 @@ async fn start_without_database_waits_for_it() {
     assert!(!kennel.is_serving("readiness").await);
     refuses_a_spawn(&mut client).await;
     postgres.run().await;
-    becomes_ready(&kennel).await;
+    kennel.becomes_ready(true).await;
     let run_id = must("spawn", client.spawn(sh("exit 3")).await).run_id;
     must("wait", client.ended(&run_id).await);
 
@@ -115,7 +105,7 @@ async fn start_without_database_waits_for_it() {
         .psql("ALTER SYSTEM RESET default_transaction_read_only")
         .await;
     postgres.psql("SELECT pg_reload_conf()").await;
-    becomes_ready(&kennel).await;
+    kennel.becomes_ready(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,7 +154,7 @@ async fn server_started_without_store_adopts_runs() {
     // Acknowledged changes outlive the server that acknowledged them.
     let mut client = replace_without_store(&mut kennel).await;
     postgres.run().await;
-    becomes_ready(&kennel).await;
+    kennel.becomes_ready(true).await;
     let info = client.server_info().await.expect("it answers");
     assert_eq!(info.generation, before + 1);
     assert_eq!(must("get", client.get(&run_id).await).reason(), "exited");
@@ -235,14 +225,11 @@ async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
     client.hear_up(&run.run_id).await;
     // A server that serves, and one that is started later.
     postgres.psql(NEWER).await;
-    eventually_async("the database counts as away", STORE_PATIENCE, async || {
-        (!kennel.is_serving("readiness").await).then_some(())
-    })
-    .await;
+    kennel.becomes_ready(false).await;
     refuses_a_spawn(&mut client).await;
     assert!(kennel.log().contains("SCHEMA_TOO_NEW"));
     postgres.psql(NOT_NEWER).await;
-    becomes_ready(kennel).await;
+    kennel.becomes_ready(true).await;
     let logged = kennel.log().len();
     postgres.psql(NEWER).await;
     let mut client = replace_without_store(kennel).await;
@@ -255,7 +242,7 @@ async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
     let log = kennel.log();
     assert!(log[logged..].contains("requires level 999"), "{log}");
     postgres.psql(NOT_NEWER).await;
-    becomes_ready(kennel).await;
+    kennel.becomes_ready(true).await;
     must("abort", client.abort(&run.run_id).await);
 }
 
@@ -280,7 +267,7 @@ async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
     assert_eq!(again.state(), RunState::Running);
 
     postgres.psql(NOT_NEWER).await;
-    becomes_ready(kennel).await;
+    kennel.becomes_ready(true).await;
     // Where it is only unavailable, the new server waits for it like any other.
     postgres.crash().await;
     let output = upgrade().await;
@@ -288,7 +275,7 @@ async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(printed.contains("(generation 0)"), "{printed}");
     postgres.run().await;
-    becomes_ready(kennel).await;
+    kennel.becomes_ready(true).await;
     must("abort", kennel.client().await.abort(&run.run_id).await);
 }
 
@@ -306,7 +293,7 @@ async fn locked_sqlite_refuses_runs_and_loses_no_end() {
     assert_eq!(must("abort", aborted).reason(), "aborted");
     must("abort", client.abort(&run.run_id).await);
     drop(lock);
-    becomes_ready(&kennel).await;
+    kennel.becomes_ready(true).await;
     eventually_async("spawn works again", STORE_PATIENCE, async || {
         client.clone().spawn(sh("exit 0")).await.ok()
     })

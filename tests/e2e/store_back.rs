@@ -3,13 +3,10 @@
 
 use kennel_proto::pb::{self, AbortWait, RestartMode, RunKind, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, must,
-    new_run_id, procfs::Proc, sh, within,
+    Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt, STORE_PATIENCE, SpecExt,
+    complaint, must, new_run_id, procfs::Proc, sh, within,
 };
-use std::{fs, path::Path, time::Duration};
-
-/// A client may have to wait for the store's own time limits.
-const STORE_PATIENCE: Duration = Duration::from_mins(1);
+use std::{fs, path::Path};
 
 /// Returns a script that counts until the file is there, then exits with 3.
 fn count_until(go: &Path) -> String {

@@ -3,11 +3,12 @@
 use crate::{
     block::numbers,
     play_scenes,
-    store_weather::{Full, ROOM, STORE_PATIENCE, has_met},
+    store_weather::{Full, ROOM, has_met},
 };
 use kennel_proto::pb::{self, RunState, StreamsEnd};
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv, complaint, eventually, fact, must,
+    Footprint, Kennel, Options, PATIENCE, RunExt, STORE_PATIENCE, SpecExt, argv, complaint,
+    eventually, fact, must,
     procfs::{self, Proc},
     sh, within,
 };

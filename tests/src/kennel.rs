@@ -1,7 +1,7 @@
 //! A real `kennel serve` on a directory of its own, and all operations of tests on it.
 
 use crate::{
-    PATIENCE, census,
+    PATIENCE, STORE_PATIENCE, census,
     client::Client,
     procfs::{self, Proc},
     programs,
@@ -230,6 +230,22 @@ impl Kennel {
         };
         let answer = must("health", connection.health().check(request).await);
         answer.into_inner().status() == ServingStatus::Serving
+    }
+
+    /// Waits until the health service reports that new runs are accepted, or are not.
+    ///
+    /// # Panics
+    /// If that does not come.
+    pub async fn becomes_ready(&self, ready: bool) {
+        let what = if ready {
+            "it is ready"
+        } else {
+            "it is not ready"
+        };
+        eventually_async(what, STORE_PATIENCE, async || {
+            (self.is_serving("readiness").await == ready).then_some(())
+        })
+        .await;
     }
 
     /// Returns the TCP port that it listens on.

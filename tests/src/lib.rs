@@ -43,6 +43,9 @@ pub use wait::{eventually, eventually_async, must, within};
 /// Longest time of any step that is not itself under test, on a busy machine.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
+/// The longest wait for something that waits for the database.
+pub const STORE_PATIENCE: std::time::Duration = std::time::Duration::from_mins(1);
+
 /// Longest time from the first signal to `kennel serve` until its exit: ten seconds, and the delay of a busy machine.
 pub const SHUTDOWN_LIMIT: std::time::Duration = std::time::Duration::from_secs(12);
 
