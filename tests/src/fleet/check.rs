@@ -426,9 +426,13 @@ impl Ledger {
         tally.left += usize::from(case.is_left);
         if case.is_denied || leaders.is_empty() {
             tally.denied += 1;
-            // Of a run that was recorded and had not begun when its host ended it is not known whether it ran.
-            let end = case.end.as_ref().map(|(end, _)| end.state);
-            let is_answered = case.spawn_answered.is_some() && end != Some(RunState::Lost);
+            // Of a run that was recorded and had not begun when its host ended it is not known whether it ran. One that
+            // a signal has ended before it could report to the witness has run; later it would wait for signals.
+            let has_no_report = case
+                .end
+                .as_ref()
+                .is_some_and(|(end, _)| end.state == RunState::Lost || end.signal.is_some());
+            let is_answered = case.spawn_answered.is_some() && !has_no_report;
             if !leaders.is_empty() || is_answered && !case.is_denied {
                 wrong("it ran and was denied, or the other way round");
             }
