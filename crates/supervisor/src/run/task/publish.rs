@@ -10,6 +10,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     EndReason, Leaving, NeverRan, Outcome, Phase, Refusal, Row, RunState, StartFailure, StartStage,
+    Timestamp,
 };
 use kennel_store::Times;
 use std::sync::Arc;
@@ -63,7 +64,17 @@ impl RunTask {
             None => self.times().leader_exited.and(self.machine.ends().leader),
         };
         let clock = &self.shared.clock;
-        let pause_expires = match (phase, self.machine.record().paused_since) {
+        let record = self.machine.record();
+        let stop_deadline = self.stop_deadline.map(|due| match record.stop_asked_at() {
+            Some(asked) => clock.reckoned(asked, due),
+            None => due,
+        });
+        let rested = self.attempts.past.last().and_then(|past| past.times.ended);
+        let next_restart = match (self.attempts.next().filter(|_| waits), rested) {
+            (Some(due), Some(ended)) if due != Timestamp::NEVER => Some(clock.reckoned(ended, due)),
+            (due, _) => due,
+        };
+        let pause_expires = match (phase, record.paused_since) {
             (Phase::Paused { .. }, Some(since)) => {
                 let max_pause = self.new.policy().pause.max_pause;
                 max_pause.map(|max| clock.reckoned(since, since.plus(max)))
@@ -90,7 +101,7 @@ impl RunTask {
             set(&mut view.attempt, new.attempt),
             set_copy(&mut view.identity, &new.identity),
             set_copy(&mut view.held, &new.held),
-            set(&mut view.stop_deadline, self.stop_deadline),
+            set(&mut view.stop_deadline, stop_deadline),
             set(&mut view.limit_ends, self.limit_ends()),
             set(&mut view.pause_expires, pause_expires),
             set(&mut view.terminal, self.terminal_now()),
@@ -104,10 +115,7 @@ impl RunTask {
             set_found(&mut view.stuck, self.machine.stuck()),
             set_copy(&mut view.past, &self.attempts.past),
             set(&mut view.restarts, self.attempts.restarts),
-            set(
-                &mut view.next_restart,
-                self.attempts.next().filter(|_| waits),
-            ),
+            set(&mut view.next_restart, next_restart),
             set(&mut view.output_removed, None),
             set_copy(&mut view.facets, self.facets.shown()),
             set(&mut view.elsewhere, None),
