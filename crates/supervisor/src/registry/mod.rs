@@ -161,6 +161,23 @@ pub(crate) enum Order {
     Resume(oneshot::Sender<Result<SignalResult, CallError>>),
 }
 
+impl Order {
+    /// Answers a caller that its order is refused. A stop is never refused so, and a notice has no answer.
+    pub(crate) fn refuse(self, why: CallError) {
+        // A caller that is gone needs no answer.
+        match self {
+            Self::Stop(..) | Self::InputAccepted | Self::Warn(_) | Self::Pin(_) => {}
+            Self::Interrupt(_, reply) => drop(reply.send(Err(why))),
+            Self::Signal(_, reply) => drop(reply.send(Err(why))),
+            Self::Restart(_, reply) => drop(reply.send(Err(why))),
+            Self::Resize(_, reply) | Self::Annotate(_, reply) | Self::Extend(_, reply) => {
+                drop(reply.send(Err(why)));
+            }
+            Self::Pause(reply) | Self::Resume(reply) => drop(reply.send(Err(why))),
+        }
+    }
+}
+
 /// A live run, as seen from outside its task.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {

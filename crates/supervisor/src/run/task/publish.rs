@@ -40,7 +40,7 @@ impl RunTask {
             let changes = [
                 self.show(&mut live.view),
                 set(&mut live.hub, hub),
-                set(&mut live.stop_pending, self.pending_stops > 0),
+                set(&mut live.stop_pending, self.projection.pending_stops > 0),
             ];
             is_known |= live.view.outcome.is_some();
             changes.contains(&true)
@@ -65,10 +65,13 @@ impl RunTask {
         };
         let clock = &self.shared.clock;
         let record = self.machine.record();
-        let stop_deadline = self.stop_deadline.map(|due| match record.stop_asked_at() {
-            Some(asked) => clock.reckoned(asked, due),
-            None => due,
-        });
+        let stop_deadline = self
+            .attempts
+            .stop_deadline
+            .map(|due| match record.stop_asked_at() {
+                Some(asked) => clock.reckoned(asked, due),
+                None => due,
+            });
         let rested = self.attempts.past.last().and_then(|past| past.times.ended);
         let next_restart = match (self.attempts.next().filter(|_| waits), rested) {
             (Some(due), Some(ended)) if due != Timestamp::NEVER => Some(clock.reckoned(ended, due)),
@@ -97,7 +100,7 @@ impl RunTask {
             set_copy(&mut view.owner, &new.owner),
             set(&mut view.node, new.node),
             set(&mut view.state, self.state()),
-            set(&mut view.desired, self.desired),
+            set(&mut view.desired, self.attempts.desired),
             set(&mut view.attempt, new.attempt),
             set_copy(&mut view.identity, &new.identity),
             set_copy(&mut view.held, &new.held),
@@ -178,7 +181,7 @@ impl RunTask {
             | Phase::Closed(Outcome { exit: Some(_), .. }) => return Some(StartAnswer::Started),
             _ => return None,
         };
-        if let Some(refused) = &self.refused {
+        if let Some(refused) = &self.waiters.refused {
             return Some(refused.clone());
         }
         Some(match why {
