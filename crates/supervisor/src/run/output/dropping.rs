@@ -4,7 +4,7 @@ use super::{Output, Splice};
 use crate::base::{KINDS, cause::Chain};
 use kennel_lifecycle::OnDiskFull;
 use kennel_linux::splice::Spliced;
-use std::{fs::File, io, sync::atomic::Ordering};
+use std::{fs::File, io};
 
 impl Output {
     /// Whether output may be dropped when the disk is full.
@@ -14,7 +14,10 @@ impl Output {
 
     /// Whether output is being dropped.
     pub(super) fn drops(&self) -> bool {
-        self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
+        self.disk
+            .refusal
+            .as_ref()
+            .is_some_and(|refusal| refusal.drops)
     }
 
     /// Drops at most `bytes_max` of one stream, until it is empty for now or ends.
@@ -24,13 +27,13 @@ impl Output {
         bytes_max: usize,
         splice: Splice,
     ) -> io::Result<()> {
-        let sink = match self.sink.take() {
+        let sink = match self.disk.sink.take() {
             Some(sink) => sink,
             None => File::options().write(true).open("/dev/null")?,
         };
-        let sink = self.sink.insert(sink);
+        let sink = self.disk.sink.insert(sink);
         let mut left = bytes_max;
-        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+        while let (Some(pipe), 1..) = (&self.sources.pipes[index], left) {
             let spliced = self.writer.drop_output(KINDS[index], || {
                 let spliced = splice(pipe, sink, 0, left)?;
                 let bytes = match spliced {
@@ -42,11 +45,7 @@ impl Output {
             match spliced {
                 Spliced::Bytes(bytes) => left = left.saturating_sub(bytes),
                 Spliced::WouldBlock => break,
-                Spliced::Eof => {
-                    if self.pipes[index].take().is_some() {
-                        self.pipes_open.fetch_sub(1, Ordering::Relaxed);
-                    }
-                }
+                Spliced::Eof => self.sources.close(index),
             }
         }
         Ok(())
@@ -55,7 +54,7 @@ impl Output {
     /// Bytes that cannot be counted stay in their pipe.
     pub(super) fn cannot_drop(&mut self, error: &io::Error) {
         tracing::warn!(run_id = %self.run, error = %Chain(error), "cannot count dropped output, output blocked");
-        if let Some(refusal) = &mut self.refusal {
+        if let Some(refusal) = &mut self.disk.refusal {
             refusal.drops = false;
         }
     }
