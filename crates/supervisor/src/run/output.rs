@@ -230,7 +230,7 @@ impl Output {
             }
             Ready::Retry
         };
-        if self.disk.retry_at.is_some() && !self.drops() {
+        if self.disk.retry_at.is_some() && !self.disk.drops() {
             return retry.await;
         }
         if self.held.holds() {
@@ -242,7 +242,7 @@ impl Output {
         let turn = self.sources.rate.next_turn();
         let wait = |index: usize| async move {
             match &self.sources.pipes[index] {
-                Some(_) if turn.is_some() && self.sources.flows && !self.drops() => {
+                Some(_) if turn.is_some() && self.sources.flows && !self.disk.drops() => {
                     if let Some(turn) = turn {
                         tokio::time::sleep_until(turn).await;
                     }
@@ -269,7 +269,7 @@ impl Output {
         let was_open = self.is_open();
         let before = self.lens();
         match ready {
-            Ready::Pipe(index) if self.drops() => {
+            Ready::Pipe(index) if self.disk.drops() => {
                 if let Err(error) = self.discard(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
                 {
                     self.cannot_drop(&error);
@@ -538,7 +538,7 @@ impl Output {
     /// Whether output is left in its pipe: consumers have not acknowledged, the disk is full, or its turn has not come.
     pub(crate) fn is_held_back(&self) -> bool {
         self.held.holds()
-            || self.disk.retry_at.is_some() && !self.drops()
+            || self.disk.retry_at.is_some() && !self.disk.drops()
             || self.sources.rate.next_turn().is_some()
     }
 

@@ -1,23 +1,22 @@
 //! Dropping of output when the disk is full, where the run's policy allows it: counted, and discarded.
 
-use super::{Output, Splice};
+use super::{Disk, Output, Splice};
 use crate::base::{KINDS, cause::Chain};
 use kennel_lifecycle::OnDiskFull;
 use kennel_linux::splice::Spliced;
 use std::{fs::File, io};
 
+impl Disk {
+    /// Whether output is being dropped.
+    pub(super) fn drops(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
+    }
+}
+
 impl Output {
     /// Whether output may be dropped when the disk is full.
     pub(super) fn may_drop(&self) -> bool {
         self.writer.bound().on_disk_full != OnDiskFull::Block
-    }
-
-    /// Whether output is being dropped.
-    pub(super) fn drops(&self) -> bool {
-        self.disk
-            .refusal
-            .as_ref()
-            .is_some_and(|refusal| refusal.drops)
     }
 
     /// Drops at most `bytes_max` of one stream, until it is empty for now or ends.

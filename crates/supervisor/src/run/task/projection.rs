@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_write_is_under_way_and_facets_replace_queued_ones() {
+    fn facets_replace_those_that_wait() {
         let mut projection = Projection::default();
         let facets = |revision| {
             let facets = Facets {
