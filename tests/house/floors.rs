@@ -129,6 +129,59 @@ fn arrows_up(folders: &Imports) -> Vec<String> {
     wrong
 }
 
+/// The blocks `impl Supervisor` of a text.
+fn supervisor_blocks(text: &str) -> impl Iterator<Item = &str> {
+    let blocks = text.split("\nimpl Supervisor {").skip(1);
+    blocks.map(|block| block.split_once("\n}\n").map_or(block, |(block, _)| block))
+}
+
+/// Returns the names that follow this text, each before an opening parenthesis.
+fn called<'a>(text: &'a str, on: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(on).skip(1).filter_map(|rest| {
+        let (name, _) = rest.split_once('(')?;
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        name.chars().all(is_name).then_some(name)
+    })
+}
+
+/// Returns calls of the supervisor's methods from below the floor of their file.
+fn calls_up(sources: &[Source]) -> Vec<String> {
+    let mut texts = Vec::new();
+    for source in sources {
+        let Some(("supervisor", folder)) = place(&source.path) else {
+            continue;
+        };
+        let mut text = String::new();
+        for (_, line) in code_lines(&source.text) {
+            // A call may be broken into lines.
+            let (gap, line) = match line.trim_start() {
+                rest if rest.starts_with('.') => ("", rest),
+                _ => ("\n", line),
+            };
+            text.push_str(gap);
+            text.push_str(line);
+        }
+        let floor = FLOORS.iter().position(|name| *name == folder);
+        texts.push((floor, &source.path, text));
+    }
+    let mut floors = BTreeMap::new();
+    for (floor, _, text) in &texts {
+        for block in supervisor_blocks(text) {
+            floors.extend(called(block, "fn ").map(|name| (name.to_owned(), *floor)));
+        }
+    }
+    let mut wrong = Vec::new();
+    for (floor, path, text) in &texts {
+        let own = supervisor_blocks(text).flat_map(|block| called(block, "self."));
+        for name in own.chain(called(text, "supervisor.")) {
+            if floors.get(name).is_some_and(|of| of > floor) {
+                wrong.push(format!("{path} calls {name} of a higher floor"));
+            }
+        }
+    }
+    wrong
+}
+
 #[test]
 fn no_circle_of_imports_across_folders() {
     let crates = imports(&shipped());
@@ -144,6 +197,11 @@ fn supervisor_imports_point_downwards() {
     let crates = imports(&shipped());
     assert_eq!(arrows_up(&crates["supervisor"]), Vec::<String>::new());
     assert_eq!(crates["supervisor"].len(), FLOORS.len());
+}
+
+#[test]
+fn supervisor_calls_point_downwards() {
+    assert_eq!(calls_up(&shipped()), Vec::<String>::new());
 }
 
 #[test]
@@ -174,6 +232,25 @@ fn planted_circle_and_arrow_are_seen() {
         [
             "crates/supervisor/src/base/clock.rs imports from node",
             "crates/supervisor/src/base/clock.rs imports from run",
+        ]
+    );
+    let file = |path: &str, text: &str| Source {
+        path: format!("crates/supervisor/src/{path}"),
+        text: format!("\nimpl Supervisor {{\n{text}\n}}\n"),
+    };
+    let sources = [
+        file("api/reads.rs", "    pub fn info(&self) {}"),
+        file("node/boot.rs", "    fn boot(&self) { self\n    .info(); }"),
+        file(
+            "run/input.rs",
+            "    fn f(&self) { supervisor.boot(); self.f() }",
+        ),
+    ];
+    assert_eq!(
+        calls_up(&sources),
+        [
+            "crates/supervisor/src/node/boot.rs calls info of a higher floor",
+            "crates/supervisor/src/run/input.rs calls boot of a higher floor",
         ]
     );
 }

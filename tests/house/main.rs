@@ -9,6 +9,7 @@ mod lexer;
 mod log_lines;
 mod messages;
 mod names;
+mod owners;
 mod pages;
 mod source;
 mod specification;

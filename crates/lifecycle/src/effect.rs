@@ -55,9 +55,10 @@ pub enum Effect {
 
 named! {
     /// Desired state of a run.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum Desired {
         /// The run is to continue.
+        #[default]
         Run = "run",
         /// The run is to end.
         Stop = "stop",

@@ -1,6 +1,6 @@
 //! The end of a run: also of one that is not known yet, and of one whose node is away.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{request, run, time},
     enums::known,
@@ -13,9 +13,7 @@ use kennel_supervisor::{AbortCall, AbortWait, IfUnknown};
 pub(crate) struct Call(pub(super) AbortCall, bool);
 
 impl Verb for pb::AbortRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::KeeperAndCaller;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::KeeperAndCaller);
     type Call = Call;
     type Answer = pb::AbortResponse;
 
@@ -55,7 +53,7 @@ impl Verb for pb::AbortRequest {
     fn waits(Call(call, _): &Call) -> Waits {
         match call.wait {
             AbortWait::None => Waits::Keeper,
-            AbortWait::LeaderExited | AbortWait::TreeEmpty => Self::WAITS,
+            AbortWait::LeaderExited | AbortWait::TreeEmpty => Self::HOW.waits,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Acknowledgements of a consumer.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::consumer::{self, AckCall},
     pb,
@@ -8,9 +8,7 @@ use crate::{
 use kennel_lifecycle::Violation;
 
 impl Verb for pb::AckEventsRequest {
-    const LOGS: Logs = Logs::Summed;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Brief).summed();
     type Call = AckCall;
     type Answer = pb::AckEventsResponse;
 

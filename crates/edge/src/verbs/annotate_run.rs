@@ -1,6 +1,6 @@
 //! Changes of a run's annotations and activity.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{request, rules, run},
     pb,
@@ -9,9 +9,7 @@ use kennel_lifecycle::{AnnotationChange, Violation};
 use kennel_supervisor::AnnotateCall;
 
 impl Verb for pb::AnnotateRunRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Brief);
     type Call = AnnotateCall;
     type Answer = pb::AnnotateRunResponse;
 

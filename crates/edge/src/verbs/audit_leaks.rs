@@ -1,12 +1,10 @@
 //! The look for processes that runs have left behind.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::audit, pb};
 
 impl Verb for pb::AuditLeaksRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Keeper);
     type Answer = pb::AuditLeaksResponse;
 
     without_fields!();

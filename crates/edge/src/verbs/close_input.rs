@@ -1,6 +1,6 @@
 //! The end of a run's standard input.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{input, request},
     pb,
@@ -9,9 +9,7 @@ use kennel_lifecycle::Violation;
 use kennel_supervisor::CloseCall;
 
 impl Verb for pb::CloseInputRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::KeeperAndCaller;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::order(Waits::KeeperAndCaller).while_asked();
     type Call = CloseCall;
     type Answer = pb::CloseInputResponse;
 

@@ -1,14 +1,12 @@
 //! The end of a consumer.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{convert::consumer, pb};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::ConsumerKey;
 
 impl Verb for pb::DeleteConsumerRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Brief);
     type Call = ConsumerKey;
     type Answer = pb::DeleteConsumerResponse;
 

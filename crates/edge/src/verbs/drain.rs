@@ -1,6 +1,6 @@
 //! No new runs at this node.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Verb, Waits};
 use crate::{
     convert::{drain, request, time},
     enums::known,
@@ -15,9 +15,7 @@ use std::time::Duration;
 const DEADLINE_MAX: Duration = Duration::from_hours(30 * 24);
 
 impl Verb for pb::DrainRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Brief);
     type Call = DrainCall;
     type Answer = pb::DrainResponse;
 
@@ -52,10 +50,6 @@ impl Verb for pb::DrainRequest {
             by: context.by(),
             request_id,
         })
-    }
-
-    fn scope(_: &Self::Call) -> Scope {
-        Scope::Nothing
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {

@@ -1,6 +1,6 @@
 //! More time for a live run's limits.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{request, run, time},
     pb,
@@ -9,9 +9,7 @@ use kennel_lifecycle::{Deadline, Violation, limits::TIMEOUT_MAX};
 use kennel_supervisor::ExtendCall;
 
 impl Verb for pb::ExtendTimeoutsRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Keeper);
     type Call = ExtendCall;
     type Answer = pb::ExtendTimeoutsResponse;
 

@@ -1,6 +1,6 @@
 //! The end of the open runs of a node that will not come back.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Verb, Waits};
 use crate::{convert::run, pb};
 use kennel_lifecycle::Violation;
 
@@ -12,9 +12,7 @@ pub(crate) struct Call {
 }
 
 impl Verb for pb::ForgetNodeRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Brief);
     type Call = Call;
     type Answer = pb::ForgetNodeResponse;
 
@@ -28,10 +26,6 @@ impl Verb for pb::ForgetNodeRequest {
             remove: self.remove,
             by: context.by(),
         })
-    }
-
-    fn scope(_: &Self::Call) -> Scope {
-        Scope::Nothing
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {

@@ -1,14 +1,12 @@
 //! A consumer as it is.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Context, Fault, How, Scope, Verb, Waits};
 use crate::{convert::consumer, pb};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::ConsumerKey;
 
 impl Verb for pb::GetConsumerRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Call = ConsumerKey;
     type Answer = pb::GetConsumerResponse;
 

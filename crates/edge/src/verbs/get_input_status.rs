@@ -1,13 +1,11 @@
 //! How much of a run's standard input was taken.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::input, pb};
 use kennel_lifecycle::RunId;
 
 impl Verb for pb::GetInputStatusRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Keeper);
     type Answer = pb::GetInputStatusResponse;
 
     of_run_id!();

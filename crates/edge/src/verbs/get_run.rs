@@ -1,6 +1,6 @@
 //! A run as it is.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{
     convert::{run, usage},
     pb,
@@ -8,9 +8,7 @@ use crate::{
 use kennel_lifecycle::RunId;
 
 impl Verb for pb::GetRunRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Answer = pb::GetRunResponse;
 
     of_run_id!();

@@ -1,12 +1,10 @@
 //! The server, its host and its limits.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::info, pb};
 
 impl Verb for pb::GetServerInfoRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Answer = pb::GetServerInfoResponse;
 
     without_fields!();

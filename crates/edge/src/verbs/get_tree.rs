@@ -1,13 +1,11 @@
 //! Every process of a run.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::tree, pb};
 use kennel_lifecycle::RunId;
 
 impl Verb for pb::GetTreeRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Keeper);
     type Answer = pb::GetTreeResponse;
 
     of_run_id!();

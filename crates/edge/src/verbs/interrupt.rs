@@ -1,6 +1,6 @@
 //! One SIGINT, as Ctrl-C gives it.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{request, run, terminal},
     pb,
@@ -9,9 +9,7 @@ use crate::{
 use kennel_lifecycle::{RunId, Violation};
 
 impl Verb for pb::InterruptRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Keeper);
     type Call = (RunId, Option<String>);
     type Answer = pb::InterruptResponse;
 

@@ -1,6 +1,6 @@
 //! Consumers, by the page.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Context, Fault, How, Verb, Waits};
 use crate::{
     convert::consumer::{self, ListCall},
     pb,
@@ -8,18 +8,12 @@ use crate::{
 use kennel_lifecycle::Violation;
 
 impl Verb for pb::ListConsumersRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Call = ListCall;
     type Answer = pb::ListConsumersResponse;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         Some(consumer::list(&self, context.seen_owner(), found))
-    }
-
-    fn scope(_: &Self::Call) -> Scope {
-        Scope::Nothing
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {

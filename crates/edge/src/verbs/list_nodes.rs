@@ -1,12 +1,10 @@
 //! All nodes of the database.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::run, pb};
 
 impl Verb for pb::ListNodesRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Answer = pb::ListNodesResponse;
 
     without_fields!();

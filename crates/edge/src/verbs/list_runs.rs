@@ -1,6 +1,6 @@
 //! Runs, by the page.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Context, Fault, How, Verb, Waits};
 use crate::{
     convert::{request, run, time, token::PageToken},
     limits, pb,
@@ -18,9 +18,7 @@ pub(crate) struct ListCall {
 }
 
 impl Verb for pb::ListRunsRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Call = ListCall;
     type Answer = pb::ListRunsResponse;
 
@@ -49,10 +47,6 @@ impl Verb for pb::ListRunsRequest {
     async fn prepared(mut self, at: &Api, context: &mut Context<'_>) -> Result<Self, Fault> {
         at.prepare_filter(context, &mut self.filter).await?;
         Ok(self)
-    }
-
-    fn scope(_: &Self::Call) -> Scope {
-        Scope::Nothing
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {

@@ -9,6 +9,10 @@ macro_rules! of_run_id {
     () => {
         type Call = kennel_lifecycle::RunId;
 
+        fn logged(&self, record: crate::verbs::Asked) -> crate::verbs::Asked {
+            record.of_run(&self.run_id)
+        }
+
         fn parse(
             self,
             _: &crate::verbs::Context<'_>,
@@ -34,10 +38,6 @@ macro_rules! without_fields {
             _: &mut Vec<kennel_lifecycle::Violation>,
         ) -> Option<Self::Call> {
             Some(())
-        }
-
-        fn scope((): &()) -> crate::verbs::Scope {
-            crate::verbs::Scope::Nothing
         }
     };
 }
@@ -105,10 +105,7 @@ use tonic::{Extensions, Request, Status, metadata::MetadataMap};
 
 /// An rpc, on its request; `prost::Name` names it.
 pub(crate) trait Verb: prost::Name + Send + Sized + 'static {
-    const LOGS: Logs;
-    const WAITS: Waits;
-    /// Whether it is carried out although its caller has gone.
-    const TO_ITS_END: bool;
+    const HOW: How;
     /// The request, parsed.
     type Call: Send + 'static;
     /// The answer; a stream for one that streams.
@@ -147,10 +144,12 @@ pub(crate) trait Verb: prost::Name + Send + Sized + 'static {
     }
 
     /// What the caller must be able to see.
-    fn scope(call: &Self::Call) -> Scope;
+    fn scope(_call: &Self::Call) -> Scope {
+        Scope::Nothing
+    }
 
     fn waits(_call: &Self::Call) -> Waits {
-        Self::WAITS
+        Self::HOW.waits
     }
 
     /// Carries it out. The first line of some takes the caller's slots.
@@ -171,6 +170,51 @@ pub(crate) trait Verb: prost::Name + Send + Sized + 'static {
 
     /// Counts its refusal.
     fn refused(_at: &Api, _status: &Status) {}
+}
+
+/// How an rpc is carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    logs: Logs,
+    waits: Waits,
+    /// Whether it is carried out although its caller has gone.
+    to_its_end: bool,
+}
+
+impl How {
+    /// One that changes nothing.
+    const fn read(waits: Waits) -> Self {
+        Self {
+            logs: Logs::Nothing,
+            waits,
+            to_its_end: false,
+        }
+    }
+
+    /// One that is recorded, and carried out to its end.
+    const fn order(waits: Waits) -> Self {
+        Self {
+            logs: Logs::Each,
+            waits,
+            to_its_end: true,
+        }
+    }
+
+    /// Many calls have one record.
+    const fn summed(self) -> Self {
+        Self {
+            logs: Logs::Summed,
+            ..self
+        }
+    }
+
+    /// It ends with its caller.
+    const fn while_asked(self) -> Self {
+        Self {
+            to_its_end: false,
+            ..self
+        }
+    }
 }
 
 /// How the audit log has an rpc.

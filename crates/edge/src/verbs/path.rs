@@ -35,7 +35,7 @@ pub(super) async fn recorded<V: Verb>(
 ) -> Result<Response<V::Answer>, Status> {
     let (context, body) = Context::of(request, &at)?;
     let is_dry = body.is_dry();
-    let record = (V::LOGS != Logs::Nothing && !is_dry).then(|| {
+    let record = (V::HOW.logs != Logs::Nothing && !is_dry).then(|| {
         let record = Asked::new(&at.supervisor, &context, rpc::<V>());
         body.logged(record)
     });
@@ -49,7 +49,7 @@ pub(super) async fn recorded<V: Verb>(
         if let Ok(answer) = &answer {
             record = V::answered(answer, record);
         }
-        record.end(V::LOGS, answer.as_ref().err()).await;
+        record.end(V::HOW.logs, answer.as_ref().err()).await;
     }
     let answer = answer?;
     let begun = V::begun(&answer);
@@ -88,7 +88,7 @@ async fn answer<V: Verb>(
     // An answer with a run is large, and moved several times from here on.
     let work = V::serve(at.clone(), call).map_ok(Box::new);
     // Pinned before it is awaited: each block that is given it by value has space for it twice.
-    let work = pin!(if V::TO_ITS_END {
+    let work = pin!(if V::HOW.to_its_end {
         Either::Left(at.to_its_end(Box::pin(work)))
     } else {
         Either::Right(work)

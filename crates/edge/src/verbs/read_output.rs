@@ -1,6 +1,6 @@
 //! A part of what a run has written.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{event, request},
     enums::unknown_number,
@@ -10,9 +10,7 @@ use kennel_lifecycle::Violation;
 use kennel_supervisor::{OutputCall, OutputRange};
 
 impl Verb for pb::ReadOutputRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Call = OutputCall;
     type Answer = pb::ReadOutputResponse;
 

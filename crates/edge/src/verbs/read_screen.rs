@@ -1,13 +1,11 @@
 //! The screen of a run's terminal.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::screen, pb};
 use kennel_lifecycle::RunId;
 
 impl Verb for pb::ReadScreenRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Caller;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Caller);
     type Answer = pb::ReadScreenResponse;
 
     of_run_id!();

@@ -1,14 +1,12 @@
 //! The end of processes that runs have left behind.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Verb, Waits};
 use crate::{convert::audit, pb, verbs::record::word};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::{LoggedProcess, LoggedSignal, ReapCall};
 
 impl Verb for pb::ReapLeaksRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::KeeperAndCaller;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::KeeperAndCaller);
     type Call = ReapCall;
     type Answer = pb::ReapLeaksResponse;
 
@@ -30,10 +28,6 @@ impl Verb for pb::ReapLeaksRequest {
         let record = record.with("signalled", reaped.len().to_string());
         let add = |record: Asked, (run, signal)| record.signalled(run, signal);
         reaped.into_iter().fold(record, add)
-    }
-
-    fn scope(_: &Self::Call) -> Scope {
-        Scope::Nothing
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {

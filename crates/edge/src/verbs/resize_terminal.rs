@@ -1,6 +1,6 @@
 //! Another size of a run's terminal.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{request, run, terminal},
     pb,
@@ -9,9 +9,7 @@ use kennel_lifecycle::Violation;
 use kennel_supervisor::ResizeCall;
 
 impl Verb for pb::ResizeTerminalRequest {
-    const LOGS: Logs = Logs::Summed;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Keeper).summed();
     type Call = ResizeCall;
     type Answer = pb::ResizeTerminalResponse;
 

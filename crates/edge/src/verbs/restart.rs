@@ -1,7 +1,7 @@
 //! Restart of a run: another attempt while it lives, a new run when it has ended.
 
 use super::{
-    Api, Asked, Context, Fault, Logs, Scope, Verb, Waits,
+    Api, Asked, Context, Fault, How, Scope, Verb, Waits,
     spawn::{own, permit},
 };
 use crate::{
@@ -22,10 +22,8 @@ pub(crate) struct Call {
 }
 
 impl Verb for pb::RestartRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Keeper;
     // Each of its two parts is: a caller that has gone gets no new run.
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::order(Waits::Keeper).while_asked();
     type Call = Box<Call>;
     type Answer = pb::RestartResponse;
 

@@ -1,20 +1,14 @@
 //! The continuation of a paused run.
 
-use super::{Api, Asked, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::run, pb};
 use kennel_lifecycle::RunId;
 
 impl Verb for pb::ResumeRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Keeper);
     type Answer = pb::ResumeResponse;
 
     of_run_id!();
-
-    fn logged(&self, record: Asked) -> Asked {
-        record.of_run(&self.run_id)
-    }
 
     async fn serve(at: Api, run: RunId) -> Result<Self::Answer, Fault> {
         let view = at.supervisor.resume(run).await?;

@@ -1,6 +1,6 @@
 //! One signal to processes of a run.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{request, tree},
     enums::known,
@@ -14,9 +14,7 @@ use kennel_supervisor::{LoggedProcess, LoggedSignal, SignalCall, SignalTarget};
 const PROCESSES_LOGGED_MAX: usize = 64;
 
 impl Verb for pb::SignalRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Keeper);
     type Call = SignalCall;
     type Answer = pb::SignalResponse;
 

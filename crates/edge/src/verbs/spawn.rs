@@ -1,6 +1,6 @@
 //! Spawn: the rights of the caller, the owner of the run, and its quota.
 
-use super::{Api, Asked, At, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, At, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     access::{AsRun, Caller},
     convert::{command, pattern, request, rules, run, spec},
@@ -19,9 +19,7 @@ pub(crate) struct Call {
 }
 
 impl Verb for pb::SpawnRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Keeper);
     type Call = Call;
     type Answer = pb::SpawnResponse;
 

@@ -1,6 +1,6 @@
 //! The audit log, from its file.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Context, Fault, How, Scope, Verb, Waits};
 use crate::{convert::trail, limits, pb, status};
 use futures_util::stream;
 use kennel_lifecycle::Violation;
@@ -8,9 +8,7 @@ use kennel_supervisor::{Serving, TrailAsk, TrailReader};
 use tonic::{Status, codegen::BoxStream};
 
 impl Verb for pb::StreamAuditRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Brief);
     type Call = TrailAsk;
     type Answer = BoxStream<pb::StreamAuditResponse>;
 

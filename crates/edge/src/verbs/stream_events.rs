@@ -1,6 +1,6 @@
 //! Events of one run or of many, with a consumer or without one.
 
-use super::{Api, At, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, At, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     access::Caller,
     auth,
@@ -41,9 +41,7 @@ enum Of {
 }
 
 impl Verb for pb::StreamEventsRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Caller;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Caller);
     type Call = Call;
     type Answer = Stream;
 

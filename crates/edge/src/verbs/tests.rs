@@ -590,8 +590,8 @@ fn of<V: Verb>() -> Declared {
     }
     Declared {
         rpc: path::rpc::<V>(),
-        logs: V::LOGS,
-        to_its_end: V::TO_ITS_END,
+        logs: V::HOW.logs,
+        to_its_end: V::HOW.to_its_end,
         size: size(path::recorded::<V>),
     }
 }

@@ -1,12 +1,10 @@
 //! New runs at this node again.
 
-use super::{Api, Fault, Logs, Verb, Waits};
+use super::{Api, Fault, How, Verb, Waits};
 use crate::{convert::drain, pb};
 
 impl Verb for pb::UndrainRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Brief;
-    const TO_ITS_END: bool = true;
+    const HOW: How = How::order(Waits::Brief);
     type Answer = pb::UndrainResponse;
 
     without_fields!();

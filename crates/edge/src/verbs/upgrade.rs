@@ -1,6 +1,6 @@
 //! Another binary of this server, without an end of any run.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Verb, Waits};
 use crate::{
     convert::{info, request},
     pb,
@@ -8,9 +8,7 @@ use crate::{
 use kennel_lifecycle::Violation;
 
 impl Verb for pb::UpgradeRequest {
-    const LOGS: Logs = Logs::Each;
-    const WAITS: Waits = Waits::Keeper;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::order(Waits::Keeper).while_asked();
     type Call = Option<String>;
     type Answer = pb::UpgradeResponse;
 
@@ -28,10 +26,6 @@ impl Verb for pb::UpgradeRequest {
             Some(upgrade) => record.with("to_version", &upgrade.to_version),
             None => record,
         }
-    }
-
-    fn scope(_: &Self::Call) -> Scope {
-        Scope::Nothing
     }
 
     async fn serve(at: Api, request_id: Self::Call) -> Result<Self::Answer, Fault> {

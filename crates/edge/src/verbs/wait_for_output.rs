@@ -1,6 +1,6 @@
 //! The wait for a line of output.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     access::Caller,
     convert::{pattern, request},
@@ -22,9 +22,7 @@ pub(crate) struct Call {
 }
 
 impl Verb for pb::WaitForOutputRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Caller;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Caller);
     type Call = Call;
     type Answer = pb::WaitForOutputResponse;
 

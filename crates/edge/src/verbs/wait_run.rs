@@ -1,6 +1,6 @@
 //! The wait for a station of a run.
 
-use super::{Api, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     access::Caller,
     convert::{request, run},
@@ -18,9 +18,7 @@ pub(crate) struct Call {
 }
 
 impl Verb for pb::WaitRunRequest {
-    const LOGS: Logs = Logs::Nothing;
-    const WAITS: Waits = Waits::Caller;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::read(Waits::Caller);
     type Call = Call;
     type Answer = pb::WaitRunResponse;
 

@@ -1,14 +1,12 @@
 //! Bytes for a run's standard input.
 
-use super::{Api, Asked, Context, Fault, Logs, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{convert::input, pb};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::WriteCall;
 
 impl Verb for pb::WriteInputRequest {
-    const LOGS: Logs = Logs::Summed;
-    const WAITS: Waits = Waits::KeeperAndCaller;
-    const TO_ITS_END: bool = false;
+    const HOW: How = How::order(Waits::KeeperAndCaller).summed().while_asked();
     type Call = WriteCall;
     type Answer = pb::WriteInputResponse;
 

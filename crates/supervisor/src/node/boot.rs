@@ -61,7 +61,16 @@ impl Supervisor {
         let begun_at = clock::instant();
         let (epoch, server, boot_id) = (hello.epoch, hello.restarts, &hello.host.boot_id);
         let (record, promises) = NodeRecord::open(&config.data_dir, epoch, server, boot_id).await?;
-        let shared = Shared::new(config, kernel, store, record, hello, clock::now());
+        let start_recovery = recover::start_recovery;
+        let shared = Shared::new(
+            config,
+            kernel,
+            store,
+            record,
+            hello,
+            start_recovery,
+            clock::now(),
+        );
         let shared = Arc::new(shared);
         shared.background.spawn(promises);
         record_start(&shared, held.len());

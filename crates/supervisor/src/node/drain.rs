@@ -138,11 +138,6 @@ impl Supervisor {
         self.shared.drain.subscribe()
     }
 
-    /// The drain in force.
-    pub(crate) fn drained(&self) -> Option<Drain> {
-        self.shared.drain.borrow().clone()
-    }
-
     async fn abort_at_deadline(
         self,
         drain: Drain,

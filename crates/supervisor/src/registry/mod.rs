@@ -9,6 +9,7 @@ pub(crate) mod output_rates;
 pub(crate) mod owner_threads;
 mod record_bytes;
 mod retained;
+mod rows;
 pub(crate) mod screens;
 pub(crate) mod serving;
 mod starts;
@@ -48,7 +49,7 @@ use kennel_lifecycle::{
     DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, RunKind,
     Signal, StopOrder, Timestamp,
 };
-use kennel_store::{Age, NewRun, Store};
+use kennel_store::{Age, NewRun, RunRow, Store};
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -161,6 +162,23 @@ pub(crate) enum Order {
     Resume(oneshot::Sender<Result<SignalResult, CallError>>),
 }
 
+impl Order {
+    /// Answers a caller that its order is refused. A stop is never refused so, and a notice has no answer.
+    pub(crate) fn refuse(self, why: CallError) {
+        // A caller that is gone needs no answer.
+        match self {
+            Self::Stop(..) | Self::InputAccepted | Self::Warn(_) | Self::Pin(_) => {}
+            Self::Interrupt(_, reply) => drop(reply.send(Err(why))),
+            Self::Signal(_, reply) => drop(reply.send(Err(why))),
+            Self::Restart(_, reply) => drop(reply.send(Err(why))),
+            Self::Resize(_, reply) | Self::Annotate(_, reply) | Self::Extend(_, reply) => {
+                drop(reply.send(Err(why)));
+            }
+            Self::Pause(reply) | Self::Resume(reply) => drop(reply.send(Err(why))),
+        }
+    }
+}
+
 /// A live run, as seen from outside its task.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
@@ -252,6 +270,8 @@ pub(crate) struct Shared {
     pub(crate) store: NodeStore,
     pub(crate) record: Arc<NodeRecord>,
     pub(crate) hello: KeeperHello,
+    /// Takes up an open row of this node that has no task.
+    pub(crate) start_recovery: fn(&Arc<Self>, RunRow),
     /// Runs that the keeper may still find.
     pub(crate) late_shims: LateShims,
     /// Number of names in messages that keeper, shims and this server did not know.
@@ -317,11 +337,13 @@ impl Shared {
         store: Arc<dyn Store>,
         record: Arc<NodeRecord>,
         hello: KeeperHello,
+        start_recovery: fn(&Arc<Self>, RunRow),
         started: Timestamp,
     ) -> Self {
         let serving = Serving::default();
         let clock = ClockSettings::open(&config.data_dir, &hello.host.boot_id);
         Self {
+            start_recovery,
             trail: Trail::open(&config.data_dir, clock.clone()),
             clock,
             spare_dirs: SpareDirs::new(&config.data_dir),

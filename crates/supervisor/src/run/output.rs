@@ -11,6 +11,7 @@ mod held;
 mod pace;
 mod rate;
 mod refusal;
+mod sources;
 mod summed;
 
 use crate::{
@@ -30,19 +31,16 @@ use kennel_lifecycle::{
 };
 use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
 use kennel_store::EntryList;
-use pace::{Change, Next, Pace};
-use rate::Rate;
+use pace::Next;
 use refusal::Refusal;
+use sources::Sources;
 use std::{
     collections::VecDeque,
     fs::File,
     io,
     ops::Range,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
 use summed::SummedEvents;
@@ -68,10 +66,7 @@ type Splice = fn(&OutputPipe, &File, u64, usize) -> io::Result<Spliced>;
 pub(crate) struct Output {
     run: RunId,
     writer: Writer,
-    pipes: [Option<OutputPipe>; 2],
-    paces: Box<[Pace; 2]>,
-    /// Whether the pipes are read.
-    flows: bool,
+    sources: Sources,
     /// Bytes that are in the file of a stream and not yet in the index.
     unindexed: [u64; 2],
     pending: VecDeque<PendingLine>,
@@ -87,6 +82,18 @@ pub(crate) struct Output {
     given_up: u64,
     /// Attempt of whatever is written next.
     attempt: u32,
+    disk: Disk,
+    /// The tree is gone and the rest is being read; the streams' end so far.
+    finishing: Option<StreamsEnd>,
+    limit: Reached,
+    /// Acknowledged position of the consumers, where output waits at the bound.
+    floor: Option<watch::Receiver<Floor>>,
+    held: Held,
+}
+
+/// The disk, as far as it keeps output and entries waiting.
+#[derive(Debug, Default)]
+struct Disk {
     retry_at: Option<Instant>,
     /// Present from the first refused write until everything is written again.
     refusal: Option<Refusal>,
@@ -94,19 +101,10 @@ pub(crate) struct Output {
     warnings: u32,
     /// Destination of dropped output.
     sink: Option<File>,
-    /// The tree is gone and the rest is being read; the streams' end so far.
-    finishing: Option<StreamsEnd>,
     /// The run has ended, and the disk has not taken the last entries.
     flushes_late: bool,
     /// Output no longer waits for room on the disk.
     hurries: bool,
-    limit: Reached,
-    /// Acknowledged position of the consumers, where output waits at the bound.
-    floor: Option<watch::Receiver<Floor>>,
-    held: Held,
-    rate: Rate,
-    /// Number of streams still being read, in the whole server.
-    pipes_open: Arc<AtomicUsize>,
 }
 
 /// An entry that the disk has not taken yet.
@@ -170,9 +168,7 @@ impl Output {
             run,
             attempt: writer.attempt(),
             writer,
-            pipes: [None, None],
-            paces: Box::default(),
-            flows: false,
+            sources: Sources::of(open),
             unindexed,
             pending: VecDeque::new(),
             entries,
@@ -181,18 +177,14 @@ impl Output {
             // A journal that is not made here belongs to a run whose row has its end, which is to follow.
             row_end: is_silent.then_some(head + 1),
             given_up: 0,
-            retry_at: left.then(clock::instant),
-            refusal: None,
-            warnings: 0,
-            sink: None,
+            disk: Disk {
+                retry_at: left.then(clock::instant),
+                ..Disk::default()
+            },
             finishing: None,
-            flushes_late: false,
-            hurries: false,
             limit: Reached::No,
             floor: None,
             held: Held::default(),
-            rate: Rate::default(),
-            pipes_open: open,
         }
     }
 
@@ -204,7 +196,7 @@ impl Output {
     /// Begins an attempt: later writes belong to it, and its output is not moved before it runs.
     pub(crate) fn begin_attempt(&mut self, attempt: u32) {
         self.attempt = attempt;
-        self.flows = false;
+        self.sources.flows = false;
         self.writer.go_beyond_bound(false);
         self.held = Held::default();
     }
@@ -216,40 +208,29 @@ impl Output {
 
     /// Starts to read the command's output.
     pub(crate) fn attach(&mut self, outputs: Outputs) -> io::Result<()> {
-        self.pipes = match outputs {
-            Outputs::Pipes { stdout, stderr } => [
-                Some(OutputPipe::new(stdout)?),
-                Some(OutputPipe::new(stderr)?),
-            ],
-            // A terminal shows one stream.
-            Outputs::Terminal(ends) => [Some(OutputPipe::of_terminal(ends)?), None],
-        };
-        *self.paces = Default::default();
-        let open = self.pipes.iter().flatten().count();
-        self.pipes_open.fetch_add(open, Ordering::Relaxed);
-        Ok(())
+        self.sources.attach(outputs)
     }
 
     /// Moves output from here on: the first entry of a command is that it runs.
     pub(crate) fn flow(&mut self) {
-        self.flows = true;
+        self.sources.flows = true;
     }
 
     /// Whether output is moved.
     pub(crate) fn flows(&self) -> bool {
-        self.flows
+        self.sources.flows
     }
 
     /// Waits until there is something to move. Cancel-safe.
     pub(crate) async fn ready(&self) -> Ready {
         let retry = async {
-            match self.retry_at {
+            match self.disk.retry_at {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
             Ready::Retry
         };
-        if self.retry_at.is_some() && !self.drops() {
+        if self.disk.retry_at.is_some() && !self.disk.drops() {
             return retry.await;
         }
         if self.held.holds() {
@@ -258,15 +239,15 @@ impl Output {
                 ready = retry => ready,
             };
         }
-        let turn = self.next_turn();
+        let turn = self.sources.rate.next_turn();
         let wait = |index: usize| async move {
-            match &self.pipes[index] {
-                Some(_) if turn.is_some() && self.flows && !self.drops() => {
+            match &self.sources.pipes[index] {
+                Some(_) if turn.is_some() && self.sources.flows && !self.disk.drops() => {
                     if let Some(turn) = turn {
                         tokio::time::sleep_until(turn).await;
                     }
                 }
-                Some(pipe) if self.flows => match self.paces[index].next() {
+                Some(pipe) if self.sources.flows => match self.sources.paces[index].next() {
                     // The read that follows meets and handles an error of the poll again.
                     None => drop(pipe.readable().await),
                     Some(Next::Now) => tokio::task::yield_now().await,
@@ -288,7 +269,7 @@ impl Output {
         let was_open = self.is_open();
         let before = self.lens();
         match ready {
-            Ready::Pipe(index) if self.drops() => {
+            Ready::Pipe(index) if self.disk.drops() => {
                 if let Err(error) = self.discard(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
                 {
                     self.cannot_drop(&error);
@@ -296,39 +277,21 @@ impl Output {
             }
             Ready::Pipe(index) => self.move_all(index..index + 1),
             Ready::Retry => {
-                self.retry_at = None;
+                self.disk.retry_at = None;
                 if self.finishing.is_some() {
                     return self.finish();
                 }
-                self.move_all(if self.flows { 0..2 } else { 0..0 });
+                self.move_all(if self.sources.flows { 0..2 } else { 0..0 });
             }
-            Ready::Floor => self.move_all(if self.flows { 0..2 } else { 0..0 }),
+            Ready::Floor => self.move_all(if self.sources.flows { 0..2 } else { 0..0 }),
         }
         if let Ready::Pipe(index) = ready {
-            self.pace(index, self.lens()[index] - before[index]);
+            let bytes = self.lens()[index] - before[index];
+            // Bytes that wait in a pipe at the end exceed that bound: they are not to become more.
+            let gathers = self.writer.bound().on_full != OnOutputFull::Block;
+            self.sources.pace(index, bytes, gathers);
         }
         (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
-    }
-
-    /// Sets when a pipe is read next, after so many bytes were found in it.
-    fn pace(&mut self, index: usize, bytes: u64) {
-        // Bytes that wait in a pipe at the end exceed that bound: they are not to become more.
-        let gathers = self.writer.bound().on_full != OnOutputFull::Block && !self.has_rate();
-        let (Some(pipe), pace) = (&mut self.pipes[index], &mut self.paces[index]) else {
-            return;
-        };
-        let now = clock::instant();
-        match pace.looked(bytes, now, gathers) {
-            Change::Unwatch if pipe.unwatch() => pace.unwatched(now),
-            Change::None | Change::Unwatch => {}
-            Change::Watch => {
-                if let Err(error) = pipe.watch() {
-                    // It may happen again at once, and repeatedly.
-                    tracing::debug!(run_id = %self.run, %error, "cannot wait for output, polling for it");
-                    pace.unwatched(now);
-                }
-            }
-        }
     }
 
     fn move_all(&mut self, mut indexes: Range<usize>) {
@@ -349,18 +312,18 @@ impl Output {
 
     /// Whether a stream is still being read.
     pub(crate) fn is_open(&self) -> bool {
-        self.pipes.iter().any(Option::is_some)
+        self.sources.pipes.iter().any(Option::is_some)
     }
 
     /// Whether everything of an ended run is on the disk.
     pub(crate) fn has_written_all(&mut self) -> bool {
-        self.flushes_late = self.has_pending();
-        !self.flushes_late
+        self.disk.flushes_late = self.has_pending();
+        !self.disk.flushes_late
     }
 
     /// Whether that has become true after it was not: once.
     pub(crate) fn has_flushed_late(&mut self) -> bool {
-        !self.has_pending() && std::mem::take(&mut self.flushes_late)
+        !self.has_pending() && std::mem::take(&mut self.disk.flushes_late)
     }
 
     /// Whether entries wait for the disk.
@@ -401,11 +364,12 @@ impl Output {
         let dropped = self.writer.dropped();
         if dropped != Dropped::default() {
             self.writer.resume_after_dropped(clock::now())?;
-            self.refusal
+            self.disk
+                .refusal
                 .get_or_insert_with(Refusal::found)
                 .is_over(dropped);
             // Output is moved again at once.
-            self.retry_at = Some(clock::instant());
+            self.disk.retry_at = Some(clock::instant());
         }
         if !self.pending.is_empty() {
             self.warn()?;
@@ -425,13 +389,15 @@ impl Output {
         if self.is_silent(index, OutputPipe::look)? {
             return Ok(());
         }
-        let most = self.room_at_rate();
+        let most = self.sources.rate.room();
         if most == 0 {
             return Ok(());
         }
         let before = self.lens()[index];
         let moved = self.drain(index, most, OutputPipe::splice_to_file);
-        self.note_rate(self.lens()[index] - before >= most as u64);
+        self.sources
+            .rate
+            .note(self.lens()[index] - before >= most as u64);
         moved
     }
 
@@ -442,29 +408,32 @@ impl Output {
         index: usize,
         look: fn(&OutputPipe) -> io::Result<Look>,
     ) -> io::Result<bool> {
-        let (Some(pipe), false) = (&self.pipes[index], self.writer.has_file(KINDS[index])) else {
+        let (Some(pipe), false) = (
+            &self.sources.pipes[index],
+            self.writer.has_file(KINDS[index]),
+        ) else {
             return Ok(false);
         };
         let found = look(pipe)?;
         if found == Look::End {
-            self.close_pipe(index);
+            self.sources.close(index);
         }
         Ok(found != Look::Bytes)
     }
 
     /// Moves at most `bytes_max` of one stream, until it is empty for now or ends.
     fn drain(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
-        if self.pipes[index].is_some() {
+        if self.sources.pipes[index].is_some() {
             self.make_journal()?;
         }
         let kind = KINDS[index];
         let mut left = bytes_max;
-        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+        while let (Some(pipe), 1..) = (&self.sources.pipes[index], left) {
             if self.writer.waits() {
                 match pipe.look()? {
                     Look::Bytes => self.held.hold(),
                     Look::Empty => {}
-                    Look::End => self.close_pipe(index),
+                    Look::End => self.sources.close(index),
                 }
                 break;
             }
@@ -478,27 +447,21 @@ impl Output {
                         .output_written(kind, bytes as u64, clock::now())?;
                     crash_point!("output.indexed");
                     self.unindexed[index] = 0;
-                    self.pay(bytes as u64);
+                    self.sources.rate.pay(bytes as u64);
                 }
                 Spliced::WouldBlock => break,
-                Spliced::Eof => self.close_pipe(index),
+                Spliced::Eof => self.sources.close(index),
             }
         }
         Ok(())
     }
 
-    fn close_pipe(&mut self, index: usize) {
-        if self.pipes[index].take().is_some() {
-            self.pipes_open.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
     /// Warns for how long the disk has refused and what is missing, if that was not reported.
     fn warn(&mut self) -> io::Result<()> {
-        let Some(refusal) = &self.refusal else {
+        let Some(refusal) = &self.disk.refusal else {
             return Ok(());
         };
-        if refusal.is_warned || self.warnings >= WARNINGS_MAX {
+        if refusal.is_warned || self.disk.warnings >= WARNINGS_MAX {
             return Ok(());
         }
         if refusal.full {
@@ -511,47 +474,50 @@ impl Output {
             attempt: self.attempt,
         };
         self.put(&line)?;
-        if let Some(refusal) = &mut self.refusal {
+        if let Some(refusal) = &mut self.disk.refusal {
             refusal.is_warned = true;
         }
         self.given_up = 0;
-        self.warnings += 1;
+        self.disk.warnings += 1;
         Ok(())
     }
 
     /// Ends the refusal: everything is written.
     fn recovered(&mut self) {
-        if self.refusal.is_none() {
+        if self.disk.refusal.is_none() {
             return;
         }
         if let Err(error) = self.warn() {
             return self.refused(&error);
         }
-        self.refusal = None;
-        self.retry_at = None;
+        self.disk.refusal = None;
+        self.disk.retry_at = None;
         tracing::info!(run_id = %self.run, "journal write succeeded again");
     }
 
     fn refused(&mut self, error: &io::Error) {
         self.open_dir_up(error);
         let policy = self.writer.bound().on_disk_full;
-        let (again, full) = (self.refusal.is_some(), is_full(error));
+        let (again, full) = (self.disk.refusal.is_some(), is_full(error));
         if !again {
             // Logged once, not at each attempt, for the log may lie on that disk.
             tracing::error!(run_id = %self.run, error = %Chain(error), policy = policy.api_name(), "journal write failed, retrying");
         }
         let refusal = self
+            .disk
             .refusal
             .get_or_insert_with(|| Refusal::new(clock::now(), error));
         refusal.full |= full;
         let filling = |pipe: &OutputPipe| pipe.is_filling().unwrap_or(true);
-        let fills = || self.pipes.iter().flatten().any(filling);
+        let fills = || self.sources.pipes.iter().flatten().any(filling);
         match policy {
-            OnDiskFull::Drop if full && again && self.flows && fills() => refusal.drops = true,
+            OnDiskFull::Drop if full && again && self.sources.flows && fills() => {
+                refusal.drops = true;
+            }
             OnDiskFull::Abort if full => refusal.drops = true,
             OnDiskFull::Block | OnDiskFull::Drop | OnDiskFull::Abort => {}
         }
-        self.retry_at = Some(clock::instant() + RETRY_AFTER);
+        self.disk.retry_at = Some(clock::instant() + RETRY_AFTER);
         if full && policy == OnDiskFull::Abort {
             self.reach(Limit::Disk);
         }
@@ -571,7 +537,9 @@ impl Output {
 
     /// Whether output is left in its pipe: consumers have not acknowledged, the disk is full, or its turn has not come.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.held.holds() || self.retry_at.is_some() && !self.drops() || self.next_turn().is_some()
+        self.held.holds()
+            || self.disk.retry_at.is_some() && !self.disk.drops()
+            || self.sources.rate.next_turn().is_some()
     }
 
     /// Time at which an earlier server recorded the run's last event.
@@ -591,8 +559,8 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        self.close_pipe(0);
-        self.close_pipe(1);
+        self.sources.close(0);
+        self.sources.close(1);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     Deadline, LinePattern, Readiness, ReadyProbe, RestartMode, RestartPolicy, RetentionLimits,
-    RunState, ladder::StopPlan,
+    RunState, Timestamp, ladder::StopPlan,
 };
 use kennel_linux::clock;
 use kennel_supervisor::{
@@ -97,39 +97,69 @@ fn silence_is_counted_without_settings_of_the_clock() {
     }));
 }
 
-/// Shown ends of limits and pauses are on the clock of their reader.
+/// Shown ends of limits, pauses, graces and pauses between attempts are on the clock of their reader.
 #[test]
 fn shown_ends_follow_settings_of_the_clock() {
-    for is_paused in [false, true] {
-        let begin = async |stage: &Stage| {
-            let mut call = call(Some(run_id()));
-            call.spec.policy.timeouts.max_runtime = Some(10 * LIMIT);
-            call.spec.policy.pause.max_pause = Some(10 * LIMIT);
-            spawn(stage, call).await;
-            if is_paused {
-                stage.supervisor.pause(run_id()).await.unwrap();
-            }
+    let stubborn = || Nature {
+        temper: Temper::Ignores,
+        ..Nature::default()
+    };
+    let crashing = || Nature {
+        exits_at_once: Some(1),
+        ..Nature::default()
+    };
+    ends_on_the_readers_clock(Nature::default, &async |_| (), |run| {
+        run.limit_ends.get(&Deadline::MaxRuntime).copied()
+    });
+    let pause = async |stage: &Stage| drop(stage.supervisor.pause(run_id()).await.unwrap());
+    ends_on_the_readers_clock(Nature::default, &pause, |run| run.pause_expires);
+    let stop = async |stage: &Stage| {
+        let call = AbortCall {
+            grace: Some(10 * LIMIT),
+            wait: AbortWait::None,
+            ..abort(run_id())
         };
-        over_settings(Nature::default, &begin, &async |stage| {
-            let end = loop {
-                let run = stage.supervisor.get(run_id()).await.unwrap();
-                let of_limit = run.limit_ends.get(&Deadline::MaxRuntime).copied();
-                if let Some(end) = if is_paused {
-                    run.pause_expires
-                } else {
-                    of_limit
-                } {
-                    break end;
-                }
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            };
-            let left = end.since(clock::wall());
-            assert!(
-                9 * LIMIT < left && left <= 10 * LIMIT + LIMIT / 60,
-                "{left:?}"
-            );
-        });
-    }
+        stage.supervisor.abort(call).await.unwrap();
+    };
+    ends_on_the_readers_clock(stubborn, &stop, |run| run.stop_deadline);
+    let rest = async |stage: &Stage| {
+        while wait_state(stage).await != RunState::Backoff {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    ends_on_the_readers_clock(crashing, &rest, |run| run.next_restart);
+}
+
+/// Checks that an end which begins with `begin`, ten limits later, is shown so.
+fn ends_on_the_readers_clock(
+    nature: impl Fn() -> Nature,
+    begin: &impl AsyncFn(&Stage),
+    shown: impl Fn(&RunView) -> Option<Timestamp>,
+) {
+    let begin = async |stage: &Stage| {
+        let mut call = call(Some(run_id()));
+        call.spec.policy.timeouts.max_runtime = Some(10 * LIMIT);
+        call.spec.policy.pause.max_pause = Some(10 * LIMIT);
+        call.spec.policy.restart = RestartPolicy {
+            mode: RestartMode::Always,
+            delay: 10 * LIMIT,
+            max_delay: 10 * LIMIT,
+            ..RestartPolicy::default()
+        };
+        spawn(stage, call).await;
+        begin(stage).await;
+    };
+    over_settings(nature, &begin, &async |stage| {
+        // Until its task is there, the row is shown as it was written.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let run = stage.supervisor.get(run_id()).await.unwrap();
+        let end = shown(&run).unwrap();
+        let left = end.since(clock::wall());
+        assert!(
+            9 * LIMIT < left && left <= 10 * LIMIT + LIMIT / 60,
+            "{left:?}"
+        );
+    });
 }
 
 #[test]

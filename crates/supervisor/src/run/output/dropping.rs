@@ -1,20 +1,22 @@
 //! Dropping of output when the disk is full, where the run's policy allows it: counted, and discarded.
 
-use super::{Output, Splice};
+use super::{Disk, Output, Splice};
 use crate::base::{KINDS, cause::Chain};
 use kennel_lifecycle::OnDiskFull;
 use kennel_linux::splice::Spliced;
-use std::{fs::File, io, sync::atomic::Ordering};
+use std::{fs::File, io};
+
+impl Disk {
+    /// Whether output is being dropped.
+    pub(super) fn drops(&self) -> bool {
+        self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
+    }
+}
 
 impl Output {
     /// Whether output may be dropped when the disk is full.
     pub(super) fn may_drop(&self) -> bool {
         self.writer.bound().on_disk_full != OnDiskFull::Block
-    }
-
-    /// Whether output is being dropped.
-    pub(super) fn drops(&self) -> bool {
-        self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
     }
 
     /// Drops at most `bytes_max` of one stream, until it is empty for now or ends.
@@ -24,13 +26,13 @@ impl Output {
         bytes_max: usize,
         splice: Splice,
     ) -> io::Result<()> {
-        let sink = match self.sink.take() {
+        let sink = match self.disk.sink.take() {
             Some(sink) => sink,
             None => File::options().write(true).open("/dev/null")?,
         };
-        let sink = self.sink.insert(sink);
+        let sink = self.disk.sink.insert(sink);
         let mut left = bytes_max;
-        while let (Some(pipe), 1..) = (&self.pipes[index], left) {
+        while let (Some(pipe), 1..) = (&self.sources.pipes[index], left) {
             let spliced = self.writer.drop_output(KINDS[index], || {
                 let spliced = splice(pipe, sink, 0, left)?;
                 let bytes = match spliced {
@@ -42,11 +44,7 @@ impl Output {
             match spliced {
                 Spliced::Bytes(bytes) => left = left.saturating_sub(bytes),
                 Spliced::WouldBlock => break,
-                Spliced::Eof => {
-                    if self.pipes[index].take().is_some() {
-                        self.pipes_open.fetch_sub(1, Ordering::Relaxed);
-                    }
-                }
+                Spliced::Eof => self.sources.close(index),
             }
         }
         Ok(())
@@ -55,7 +53,7 @@ impl Output {
     /// Bytes that cannot be counted stay in their pipe.
     pub(super) fn cannot_drop(&mut self, error: &io::Error) {
         tracing::warn!(run_id = %self.run, error = %Chain(error), "cannot count dropped output, output blocked");
-        if let Some(refusal) = &mut self.refusal {
+        if let Some(refusal) = &mut self.disk.refusal {
             refusal.drops = false;
         }
     }

@@ -33,11 +33,11 @@ impl Output {
                 read => read,
             };
             match read {
-                Ok(()) if self.pipes[index].is_none() => {}
+                Ok(()) if self.sources.pipes[index].is_none() => {}
                 // A process outside the tree still has the stream open.
                 Ok(()) if end == StreamsEnd::Eof => end = StreamsEnd::Cut,
                 Ok(()) => {}
-                Err(error) if is_full(&error) && !self.hurries => {
+                Err(error) if is_full(&error) && !self.disk.hurries => {
                     self.finishing = Some(end);
                     self.refused(&error);
                     return None;
@@ -47,10 +47,10 @@ impl Output {
                     end = StreamsEnd::Lost;
                 }
             }
-            self.close_pipe(index);
+            self.sources.close(index);
         }
         self.finishing = None;
-        if self.retry_at.is_none() {
+        if self.disk.retry_at.is_none() {
             self.recovered();
         }
         Some(end)
@@ -72,7 +72,7 @@ impl Output {
 
     /// Drops and counts what does not fit on the disk: the service shuts down.
     pub(crate) fn hurry(&mut self) {
-        self.hurries = true;
+        self.disk.hurries = true;
     }
 
     fn read_rest(&mut self, index: usize) -> io::Result<()> {
@@ -83,7 +83,7 @@ impl Output {
             self.drain(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
         });
         match read {
-            Err(error) if is_full(&error) && (self.may_drop() || self.hurries) => {
+            Err(error) if is_full(&error) && (self.may_drop() || self.disk.hurries) => {
                 self.refused(&error);
                 self.discard(index, FINISH_BYTES_MAX, OutputPipe::splice_rest_to_file)
             }
@@ -95,12 +95,12 @@ impl Output {
     /// next service.
     pub(crate) fn detach(&mut self) {
         for index in 0..2 {
-            if self.flows
+            if self.sources.flows
                 && let Err(error) = self.keep_rest_of(index)
             {
                 tracing::warn!(run_id = %self.run, %error, "the disk is full, the remaining output is left to the next service");
             }
-            self.close_pipe(index);
+            self.sources.close(index);
         }
     }
 

@@ -85,11 +85,11 @@ impl Output {
             Floor::UpTo(_) => "a consumer of the run has not acknowledged the oldest",
         };
         let floor = std::mem::discriminant(&floor);
-        if self.held.reported == Some(floor) || self.warnings >= WARNINGS_MAX {
+        if self.held.reported == Some(floor) || self.disk.warnings >= WARNINGS_MAX {
             return;
         }
         self.held.reported = Some(floor);
-        self.warnings += 1;
+        self.disk.warnings += 1;
         let message =
             format!("output waits, and the command with it: {max} bytes are kept, and {why}");
         tracing::warn!(run_id = %self.run, why, "output blocked: waiting for consumers to acknowledge");

@@ -34,10 +34,10 @@ async fn silent_pipe_rests_when_a_rate_appears() {
     let output = Output::over(run, dir.path(), reopened, list, Arc::default());
     let mut output = output.at_rate(rates.of(&Arc::from("team")));
     let (read, mut write) = io::pipe().expect("a pipe");
-    output.pipes[0] = Some(OutputPipe::new(read.into()).expect("a pipe"));
-    output.pipes_open.fetch_add(1, Ordering::Relaxed);
+    output.sources.pipes[0] = Some(OutputPipe::new(read.into()).expect("a pipe"));
+    output.sources.pipes_open.fetch_add(1, Ordering::Relaxed);
     output.flow();
-    while output.paces[0].next().is_none() {
+    while output.sources.paces[0].next().is_none() {
         write.write_all(b"little\n").expect("room");
         output.pump(Ready::Pipe(0));
     }

@@ -1,6 +1,6 @@
 //! Adoption: a task that resumes a run of an earlier server.
 
-use super::{Attempts, RunTask};
+use super::{RunTask, attempts::Attempts};
 use crate::{
     base::clock,
     registry::{Seat, Shared},
@@ -29,6 +29,8 @@ pub(super) struct Legacy {
     pub(super) steps_again: usize,
     /// No row existed: this task removes what exists of the run.
     pub(super) unrecorded: bool,
+    /// The keeper repeats reports of an earlier attempt; they are ignored until its final report.
+    pub(super) hears_again: bool,
 }
 
 impl RunTask {
@@ -47,10 +49,12 @@ impl RunTask {
         let ended = left.row.outcome.is_some() || hears_again;
         let mut task = Self::left(shared, machine, left, seat);
         task.at = now;
-        task.spans.resume_pauses(record.paused_since, record.pauses);
-        task.hears_again = hears_again;
+        task.reporting
+            .spans
+            .resume_pauses(record.paused_since, record.pauses);
         if let (Some(why), false) = (held.held.cgroup_refused(), record.recorded) {
-            task.warnings
+            task.reporting
+                .warnings
                 .push(format!("this run has no control group: {why}"));
         }
         task.terminal = held.terminal;
@@ -74,11 +78,14 @@ impl RunTask {
         task.legacy = Legacy {
             steps_again: 0,
             unrecorded: !recorded,
+            hears_again,
         };
         if !ended {
             task.resume_rules();
             let since = task.shared.started;
-            task.spans.recovered(&task.new, since, now, "adopted");
+            task.reporting
+                .spans
+                .recovered(&task.new, since, now, "adopted");
         }
         task.publish();
         task
@@ -102,8 +109,6 @@ impl RunTask {
         task.attempts = Attempts::of(&row);
         task.resume_facets(&row, facets);
         task.machine.know_times(row.times);
-        task.desired = row.desired;
-        task.stop_deadline = row.stop_deadline;
         if output.is_none() {
             task.live.send_modify(|live| live.no_journal = true);
         }
@@ -149,8 +154,9 @@ impl RunTask {
         let (Some(order), Some(deadline)) = (row.stop, row.stop_deadline) else {
             return;
         };
-        self.desired = Desired::Stop;
-        self.stop_deadline = self
+        self.attempts.desired = Desired::Stop;
+        self.attempts.stop_deadline = self
+            .attempts
             .stop_deadline
             .map_or(Some(deadline), |at| Some(at.min(deadline)));
         let record = self.machine.record();
@@ -193,7 +199,9 @@ impl RunTask {
         let desired = left.row.desired;
         let mut task = Self::left(shared, machine, left, seat);
         task.attempts.settle(desired);
-        task.spans.recovered(&task.new, since, now, action);
+        task.reporting
+            .spans
+            .recovered(&task.new, since, now, action);
         task
     }
 

@@ -1,20 +1,21 @@
 //! Attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
-use super::{RunTask, reports::prepare_failure, silence::Silence};
+use super::{
+    Room, RunTask, adopted::Legacy, parent::ParentWatch, reports::prepare_failure, silence::Silence,
+};
 use crate::{
     base::{
         blocking::blocking,
         calls::{CallError, RestartCall},
         cause,
         clock::{self, ClockSettings},
-        log_words,
         view::Live,
     },
     record::persisted_spec,
     registry::{Order, Shared, Turn},
     run::{cleanup::Cleanup, output::Output, writes::Write},
 };
-use kennel_keeper::rundir;
+use kennel_keeper::{client::ChildSpec, rundir};
 use kennel_lifecycle::{
     Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
     RunKind, RunState, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
@@ -41,6 +42,15 @@ pub(super) struct Attempts {
     unmet: bool,
     /// An outcome that waits for the row.
     undecided: Option<Outcome>,
+    pub(super) desired: Desired,
+    pub(super) stop_deadline: Option<Timestamp>,
+    /// Held until the keeper has it: argv, environment and input may be large.
+    pub(super) child: Option<ChildSpec>,
+    /// Reports wait until the answer to PREPARE has been handled: they follow it.
+    pub(super) preparing: bool,
+    pub(super) room: Room,
+    /// Watch of the parent's end.
+    pub(super) parent: ParentWatch,
 }
 
 /// State of the run between attempts.
@@ -67,6 +77,8 @@ impl Attempts {
             past: row.past.clone(),
             restarts: row.restarts,
             stage: row.next_restart.map_or(Stage::Present, Stage::Resting),
+            desired: row.desired,
+            stop_deadline: row.stop_deadline,
             ..Self::default()
         };
         if let Some(order) = &row.stop {
@@ -196,7 +208,7 @@ impl RunTask {
     pub(super) fn record_outcome(&mut self, outcome: Outcome) {
         let mut outcome = self.new.policy().judge(outcome);
         self.machine.conclude(outcome.reason.clone());
-        self.running_due = None;
+        self.projection.running_due = None;
         self.machine.know_times(Times {
             ended: Some(clock::now()),
             ..Times::default()
@@ -285,14 +297,6 @@ impl RunTask {
         self.write(Write::Rest(Box::new(self.new.clone()), Box::new(rest)));
     }
 
-    pub(super) fn log_attempt_end(&self, outcome: &Outcome) {
-        let (attempt, restarts) = (self.new.attempt, self.attempts.restarts);
-        if self.attempts.next() == Some(Timestamp::NEVER) {
-            return tracing::warn!(run_id = %self.run, attempt, reason = outcome.reason.name(), restarts, "attempt ended after too many restarts, the run is held until a client restarts it");
-        }
-        tracing::info!(run_id = %self.run, attempt, reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), restarts, "attempt ended, another follows");
-    }
-
     /// Handles an attempt that has ended and is fully reported: cleans up after the run, or waits for the next attempt.
     pub(super) fn attempt_over(&mut self) {
         let Stage::Resting(next) = self.attempts.stage else {
@@ -334,8 +338,8 @@ impl RunTask {
     pub(super) fn record_request(&mut self, order: &StopOrder) {
         // A first attempt that has not run may have no row; its end is written before any caller is answered.
         let has_row = self.new.attempt > 1 || self.times().started.is_some();
-        if has_row && self.desired == Desired::Run && self.pending_stops == 0 {
-            self.pending_stops += 1;
+        if has_row && self.attempts.desired == Desired::Run && self.projection.pending_stops == 0 {
+            self.projection.pending_stops += 1;
             let deadline = clock::now().plus(order.grace);
             self.write(Write::Stop(order.clone(), deadline));
         }
@@ -387,7 +391,6 @@ impl RunTask {
 
     /// Handles an order while nothing runs.
     pub(super) fn order_between(&mut self, order: Order) {
-        let none = || self.refuse_call(Refusal::NotRunningYet);
         // A caller that is gone needs no answer.
         match order {
             Order::Stop(order, reply) => {
@@ -411,20 +414,13 @@ impl RunTask {
                     drop(reply.send(Ok(before.saturating_sub(1))));
                 }
             }
-            Order::Interrupt(_, reply) => drop(reply.send(Err(none()))),
-            Order::Resize(_, reply) | Order::Extend(_, reply) => {
-                drop(reply.send(Err(none())));
-            }
-            Order::Pause(reply) | Order::Resume(reply) => {
-                drop(reply.send(Err(none())));
-            }
             Order::InputAccepted | Order::Warn(_) => {}
             Order::Pin(by) => {
                 self.pin(by);
                 self.publish_view();
             }
             Order::Annotate(call, reply) => self.annotate(*call, reply),
-            Order::Signal(_, reply) => drop(reply.send(Err(none()))),
+            order => order.refuse(self.refuse_call(Refusal::NotRunningYet)),
         }
     }
 
@@ -450,7 +446,7 @@ impl RunTask {
             }
             _ if self.attempts.request == ClientRequest::Stop
                 || self.attempts.stage == Stage::Ending
-                || self.desired == Desired::Stop =>
+                || self.attempts.desired == Desired::Stop =>
             {
                 return Err(Refusal::Stopping);
             }
@@ -510,12 +506,15 @@ impl RunTask {
         self.new.keeper_epoch = self.shared.hello.epoch;
         self.new.identity = None;
         self.new.held = None;
-        self.stop_deadline = None;
-        self.legacy = super::Legacy::default();
-        self.warnings.clear();
-        self.pause_result = None;
-        self.silence = Silence::default();
-        self.end_probe();
+        self.attempts.stop_deadline = None;
+        self.legacy = Legacy {
+            hears_again: self.legacy.hears_again,
+            ..Legacy::default()
+        };
+        self.reporting.warnings.clear();
+        self.waiters.pause_result = None;
+        self.conditions.silence = Silence::default();
+        self.conditions.end_probe();
         self.machine = Machine::following(self.new.policy().on_leader_exit);
         if let Some(output) = &mut self.output {
             output.begin_attempt(self.new.attempt);

@@ -3,9 +3,7 @@
 use super::RunTask;
 use crate::audit_log::{LoggedProcess, LoggedSignal, TrailEntry, TrailRecord};
 use kennel_keeper::client::{MembershipEvidence, RoundTarget, SignalOutcome};
-use kennel_lifecycle::{
-    Deadline, Entry, Limit, MemoryShortage, Phase, Signal, StopReason, StopStep,
-};
+use kennel_lifecycle::{Deadline, Entry, Limit, MemoryShortage, Signal, StopReason, StopStep};
 use kennel_store::NewRun;
 
 impl RunTask {
@@ -23,25 +21,14 @@ impl RunTask {
                 self.note(&Entry::ProcessSpared { pid, start_ticks });
             }
         }
-        self.round_targets = targets;
+        self.reporting.round_targets = targets;
     }
 
-    /// Records a round of the stop ladder. A round that a keeper reports again is recorded again: the first server may
-    /// have died before it recorded it.
+    /// Records a round of the stop ladder.
     pub(super) fn record_round(&mut self, step: &StopStep) {
-        let why = match self.machine.phase() {
-            Phase::Stopping { order, .. }
-            | Phase::Draining {
-                stop: Some(order), ..
-            } => because(&order.reason),
-            Phase::Draining { stop: None, .. } => {
-                "the leader had ended, and the rest of its tree was to be stopped".to_owned()
-            }
-            _ => "its own plan".to_owned(),
-        };
         let boot_id = &self.shared.hello.host.boot_id;
-        let targets = std::mem::take(&mut self.round_targets);
-        let record = round(&self.new, step, &targets, why, boot_id);
+        let phase = self.machine.phase();
+        let record = self.reporting.round(&self.new, phase, step, boot_id);
         self.shared.trail.record(record);
     }
 }
@@ -114,7 +101,7 @@ fn process(target: &RoundTarget) -> LoggedProcess {
     }
 }
 
-fn because(reason: &StopReason) -> String {
+pub(super) fn because(reason: &StopReason) -> String {
     let of = |request_id: &Option<String>| {
         let id = request_id.as_ref();
         id.map_or_else(String::new, |id| format!(", request {id}"))

@@ -270,7 +270,7 @@ impl RunTask {
         let own = self.new.policy().extendable(limit).unwrap_or_default();
         let extended = self.extension(limit).total;
         let left = if limit == Deadline::Inactivity {
-            self.silence.left(own, clock::instant())
+            self.conditions.silence.left(own, clock::instant())
         } else {
             let passed = self.run_time().unwrap_or_default();
             own.saturating_add(extended).saturating_sub(passed)
@@ -294,7 +294,7 @@ impl RunTask {
         let end = self.run_time().unwrap_or_default().saturating_add(left);
         let is_news = self.note_extension(limit, Extension { total, end }, by);
         if is_news {
-            self.silence.spare(left);
+            self.conditions.silence.spare(left);
         }
         is_news
     }

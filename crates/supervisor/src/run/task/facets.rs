@@ -47,12 +47,9 @@ impl RunTask {
 
     /// Queues the facets as they are now; they take the place of older ones that are queued.
     pub(super) fn write_facets(&mut self) {
-        let facets = Box::new(self.facets.facets.clone());
-        if let Some(Write::Facets(queued)) = self.writes.back_mut() {
-            *queued = facets;
-            return;
+        if !self.projection.replace_facets(&self.facets.facets) {
+            self.write(Write::Facets(Box::new(self.facets.facets.clone())));
         }
-        self.write(Write::Facets(facets));
     }
 
     /// Facets up to this revision are durable; absent: the row is another server's.

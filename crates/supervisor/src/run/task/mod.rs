@@ -9,30 +9,30 @@ mod attempts;
 mod audit_log;
 mod extend;
 mod facets;
+mod link;
 mod notified;
 mod orders;
 mod parent;
 mod perform;
 mod pinned;
+mod projection;
 mod publish;
+mod reporting;
 mod reports;
 mod rules;
 mod signalling;
 mod silence;
 mod terminal;
+mod waiters;
 
 use crate::{
-    base::{
-        calls::{CallError, Pinned},
-        clock,
-        view::{Live, StartAnswer},
-    },
+    base::{calls::Pinned, clock, view::Live},
     registry::{Order, Place, Seat, Shared, Turn},
     run::{
         cleanup::Cleanup,
         finish,
         output::{Output, Ready},
-        rules::engine::{RuleStep, STEPS_QUEUED_MAX},
+        rules::engine::RuleStep,
         writes::Write,
     },
     telemetry::RunSpans,
@@ -42,24 +42,21 @@ use attempts::{Attempts, Stage};
 use extend::ExtendDone;
 use facets::RunFacets;
 use kennel_keeper::client::{
-    CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, RoundTarget, SignalResult,
+    CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
 };
 use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     TerminalSize, Timestamp,
 };
-use kennel_store::{Age, Desired, NewRun, RunRow, StoreError, Times, UnreadRow};
-use parent::ParentWatch;
-use rules::RunRules;
-use signalling::Signalling;
-use silence::Silence;
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use kennel_store::{Age, NewRun, RunRow, StoreError, Times, UnreadRow};
+use link::Link;
+use projection::Projection;
+use reporting::Reporting;
+use rules::Conditions;
+use std::{sync::Arc, time::Duration};
 use terminal::ResizeDone;
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
+use waiters::Waiters;
 pub(crate) use {adopted::KeeperRun, attempts::outlives_service, audit_log::round};
 
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
@@ -67,76 +64,39 @@ pub(crate) use {adopted::KeeperRun, attempts::outlives_service, audit_log::round
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
 /// Pause before recovery may begin with a run again whose row is not this server's to write.
 const DISOWNED_PAUSE: Duration = Duration::from_secs(1);
-/// Most results queued for the task.
-const DONE_QUEUED_MAX: usize = 16;
 
-type SignalReply = oneshot::Sender<Result<SignalResult, CallError>>;
-
-/// A run's task (INV-14: the one owner of the run).
+/// A run's task (INV-14: the one owner of the run). Each part has its own state and file; this task moves values
+/// between them.
 #[derive(Debug)]
 pub(crate) struct RunTask {
     shared: Arc<Shared>,
     run: RunId,
     machine: Machine,
     new: NewRun,
-    /// Held until the keeper has it: argv, environment and input may be large.
-    child: Option<ChildSpec>,
-    stop_deadline: Option<Timestamp>,
-    attempts: Attempts,
-    desired: Desired,
-    output: Option<Output>,
-    live: watch::Sender<Live>,
-    orders: mpsc::Receiver<Box<Order>>,
-    reports: mpsc::Receiver<Box<KeeperReport>>,
-    done: mpsc::Receiver<Done>,
-    done_sender: mpsc::Sender<Done>,
-    rule_steps: mpsc::Receiver<RuleStep>,
-    ops: JoinSet<()>,
-    /// Reports wait until the answer to PREPARE has been handled: they follow it.
-    preparing: bool,
-    room: Room,
-    writes: VecDeque<Write>,
-    writing: bool,
-    running_due: Option<Instant>,
-    silence: Silence,
-    stop_due: Option<Instant>,
-    /// Number of requested stops that are not on the row yet.
-    pending_stops: u32,
-    /// Answer to Spawn, should the run not start; absent: the reason of the failure is the answer.
-    refused: Option<StartAnswer>,
-    /// Warnings to report once the run is recorded.
-    warnings: Vec<String>,
-    /// The signal for which the machine's decision is pending.
-    signal: Option<Signalling>,
-    pausing: Vec<SignalReply>,
-    resuming: Vec<SignalReply>,
-    pause_result: Option<SignalResult>,
     /// Time of the input that is being handled.
     at: Timestamp,
+    attempts: Attempts,
+    output: Option<Output>,
+    live: watch::Sender<Live>,
+    link: Link,
+    projection: Projection,
+    waiters: Waiters,
+    conditions: Conditions,
+    reporting: Reporting,
     legacy: Legacy,
-    /// Targets of the next round of signals to be recorded.
-    round_targets: Vec<RoundTarget>,
     /// Size that Kennel last set for the terminal of this attempt.
     terminal: Option<TerminalSize>,
-    /// The keeper repeats reports of an earlier attempt; they are ignored until its final report.
-    hears_again: bool,
     /// State that clients and output have set.
     facets: RunFacets,
-    rules: RunRules,
-    /// Watch of the parent's end.
-    parent: ParentWatch,
-    /// Spans of the run.
-    spans: RunSpans,
-    /// Its row, where that has another end than this task was to write.
-    closed_row: Option<Box<RunRow>>,
     /// Why this task takes no decision.
     pinned: Option<Pinned>,
 }
 
 /// State of the run's directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Room {
     /// The directory exists or not; it is not being removed.
+    #[default]
     Kept,
     /// It is being removed; the next run of this id must not meet the removal.
     Removing,
@@ -215,7 +175,7 @@ impl RunTask {
     pub(crate) fn new(shared: Arc<Shared>, new: NewRun, child: ChildSpec, seat: Seat) -> Self {
         let machine = Machine::with(new.policy().on_leader_exit);
         let mut task = Self::with(shared, new, machine, seat);
-        task.child = Some(child);
+        task.attempts.child = Some(child);
         task
     }
 
@@ -225,50 +185,24 @@ impl RunTask {
             reports,
             live,
         } = seat;
-        let (done_sender, done) = mpsc::channel(DONE_QUEUED_MAX);
-        let (rule_sender, rule_steps) = mpsc::channel(STEPS_QUEUED_MAX);
-        let spans = RunSpans::new(&shared.config.telemetry, &new);
+        let reporting = Reporting::of(RunSpans::new(&shared.config.telemetry, &new));
         let mut task = Self {
             run: new.run,
             shared,
             machine,
             new,
-            child: None,
-            stop_deadline: None,
+            at: clock::now(),
             attempts: Attempts::default(),
-            desired: Desired::Run,
             output: None,
             live,
-            orders,
-            reports,
-            done,
-            done_sender,
-            rule_steps,
-            ops: JoinSet::new(),
-            preparing: false,
-            room: Room::Kept,
-            writes: VecDeque::new(),
-            writing: false,
-            running_due: None,
-            silence: Silence::default(),
-            stop_due: None,
-            pending_stops: 0,
-            refused: None,
-            warnings: Vec::new(),
-            signal: None,
-            pausing: Vec::new(),
-            resuming: Vec::new(),
-            pause_result: None,
-            at: clock::now(),
+            link: Link::of(orders, reports),
+            projection: Projection::default(),
+            waiters: Waiters::default(),
+            conditions: Conditions::default(),
+            reporting,
             legacy: Legacy::default(),
-            round_targets: Vec::new(),
             terminal: None,
-            hears_again: false,
             facets: RunFacets::default(),
-            rules: RunRules::with(rule_sender),
-            parent: ParentWatch::default(),
-            spans,
-            closed_row: None,
             pinned: None,
         };
         task.pin_by_spec();
@@ -322,10 +256,12 @@ impl RunTask {
             }
         }
         self.answer_waiters();
-        self.acknowledge_last_reports().await;
+        self.link
+            .acknowledge_last_reports(&*self.shared.kernel, self.run)
+            .await;
         // The journal's writer is dropped first, so that a reader which finds no live run finds a complete journal.
         self.output = None;
-        if let Some(row) = self.closed_row.take() {
+        if let Some(row) = self.projection.closed_row.take() {
             finish::at_once(&self.shared, *row).await;
         } else if self.attempts.stage == Stage::Disowned {
             // A caller that asks for a run with an open row starts its recovery, and must not do so without a pause.
@@ -336,10 +272,8 @@ impl RunTask {
             live.hub = None;
             live.over = true;
         });
-        // Results of remaining work are not handled any more; senders must not wait for space in the queue.
-        self.done.close();
-        self.rule_steps.close();
-        while self.ops.join_next().await.is_some() {}
+        self.conditions.tested.close();
+        self.link.close().await;
     }
 
     async fn wake(&mut self) -> Wake {
@@ -360,9 +294,10 @@ impl RunTask {
         let reads_on = flows && !holds && !self.is_left();
         let parent = self.stop_with_parent().filter(|_| decides);
         let parent = parent.map(|(parent, _)| parent);
-        let (shared, watch) = (&self.shared, &mut self.parent);
+        let next_attempt = self.attempts.due();
+        let (shared, watch) = (&self.shared, &mut self.attempts.parent);
         let attempt_due = async {
-            due(self.attempts.due()).await;
+            due(next_attempt).await;
             shared.starts.turn(&self.new.owner).await
         };
         let parent_ended = async {
@@ -372,17 +307,17 @@ impl RunTask {
             }
         };
         tokio::select! { biased;
-            Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(*report),
-            Some(done) = self.done.recv() => Wake::Done(done),
-            Some(order) = self.orders.recv() => Wake::Order(*order),
-            () = due(self.stop_due) => Wake::StopDue,
+            Some(report) = self.link.reports.recv(), if !self.attempts.preparing => Wake::Kernel(*report),
+            Some(done) = self.link.done.recv() => Wake::Done(done),
+            Some(order) = self.link.orders.recv() => Wake::Order(*order),
+            () = due(self.projection.stop_due) => Wake::StopDue,
             () = parent_ended => Wake::ParentEnded,
-            () = due(self.running_due) => Wake::RunningDue,
+            () = due(self.projection.running_due) => Wake::RunningDue,
             turn = attempt_due, if decides && !self.shared.serving.is_leaving() => Wake::AttemptDue(turn),
             () = self.shared.serving.until_keeper_lost(), if !reads_on => Wake::KeeperLost,
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             // After orders: a run is aborted although its rules have many results.
-            Some(step) = self.rule_steps.recv() => Wake::Rule(step),
+            Some(step) = self.conditions.tested.recv() => Wake::Rule(step),
             ready = output => Wake::Output(ready),
             () = due(limit_at) => Wake::SilenceDue,
             () = self.shared.record.delivered(self.run), if waits_for_store => Wake::OutboxFlushed,
@@ -451,7 +386,7 @@ impl RunTask {
     }
 
     fn is_busy(&self) -> bool {
-        self.writing || !self.writes.is_empty() || self.room != Room::Kept
+        self.projection.is_busy() || self.attempts.room != Room::Kept
     }
 
     /// Stops to wait for the disk.
@@ -476,9 +411,9 @@ impl RunTask {
         let (before, read_before) = (output.lens(), output.read_bytes());
         let end = output.pump(ready);
         if output.read_bytes() > read_before {
-            self.silence.break_off();
+            self.conditions.silence.break_off();
         }
-        self.spans.read(before, output.lens());
+        self.reporting.spans.read(before, output.lens());
         if let Some(end) = end {
             self.close_streams(end);
         }
@@ -507,7 +442,7 @@ impl RunTask {
     }
 
     fn record_running(&mut self) {
-        self.running_due = None;
+        self.projection.running_due = None;
         // The row of a pinned run may have a state that this version cannot read.
         if self.pinned.is_none() && matches!(self.machine.phase(), Phase::Running { .. }) {
             self.write(Write::State(RowState::Running, self.times().started));
@@ -515,7 +450,7 @@ impl RunTask {
     }
 
     fn proceed_with_stop(&mut self) {
-        self.stop_due = None;
+        self.projection.stop_due = None;
         self.at = clock::now();
         tracing::warn!(run_id = %self.run, "the stop is not recorded yet, continuing");
         self.report(Report::StopRecorded);
@@ -544,12 +479,5 @@ async fn due(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-fn answer(waiters: &mut Vec<SignalReply>, with: impl Fn() -> Result<SignalResult, CallError>) {
-    for waiter in waiters.drain(..) {
-        // A caller that is gone needs no answer.
-        let _ = waiter.send(with());
     }
 }

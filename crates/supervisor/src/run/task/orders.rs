@@ -1,6 +1,6 @@
 //! Orders for a run, from callers, limits and the server itself.
 
-use super::{RunTask, answer, signalling::Signalling};
+use super::{RunTask, signalling::Signalling};
 use crate::{
     base::{calls::CallError, clock},
     registry::Order,
@@ -18,10 +18,8 @@ impl RunTask {
         };
         let what = "bytes of events of this run".to_owned();
         let full = CallError::QuotaExceeded { what, limit };
-        // A caller that is gone needs no answer.
         match order {
-            Order::Resize(_, reply) => drop(reply.send(Err(full))),
-            Order::Pause(reply) => drop(reply.send(Err(full))),
+            Order::Resize(..) | Order::Pause(_) => order.refuse(full),
             order => return Some(order),
         }
         None
@@ -51,7 +49,7 @@ impl RunTask {
             }
             Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
             Order::Resize(call, reply) => self.resize(call, reply),
-            Order::InputAccepted => self.silence.break_off(),
+            Order::InputAccepted => self.conditions.silence.break_off(),
             Order::Warn(message) => self.note(&Entry::Warning { message }),
             Order::Pin(by) => {
                 self.pin(by);
@@ -61,19 +59,19 @@ impl RunTask {
             Order::Extend(call, reply) => self.extend(call, reply),
             Order::Pause(reply) => match self.machine.phase() {
                 // Where an earlier caller still waits for the row, this one waits too.
-                Phase::Paused { .. } if self.pausing.is_empty() => {
+                Phase::Paused { .. } if self.waiters.pausing.is_empty() => {
                     drop(reply.send(Ok(SignalResult::Done)));
                 }
-                Phase::Paused { .. } | Phase::Pausing { .. } => self.pausing.push(reply),
+                Phase::Paused { .. } | Phase::Pausing { .. } => self.waiters.pausing.push(reply),
                 _ => match self.feed(Input::Command(Command::Pause)) {
-                    Ok(()) => self.pausing.push(reply),
+                    Ok(()) => self.waiters.pausing.push(reply),
                     Err(refusal) => drop(reply.send(Err(self.refuse_call(refusal)))),
                 },
             },
             Order::Resume(reply) => match self.machine.phase() {
                 Phase::Running { .. } => drop(reply.send(Ok(SignalResult::Done))),
                 _ => match self.feed(Input::Command(Command::Resume)) {
-                    Ok(()) => self.resuming.push(reply),
+                    Ok(()) => self.waiters.resuming.push(reply),
                     Err(refusal) => drop(reply.send(Err(self.refuse_call(refusal)))),
                 },
             },
@@ -82,10 +80,10 @@ impl RunTask {
 
     pub(super) fn stop(&mut self, order: StopOrder) -> Result<(), Refusal> {
         let wanted = self.stays_wanted(&order);
-        let before = self.pending_stops;
+        let before = self.projection.pending_stops;
         self.feed(Input::Command(Command::Stop(order.clone())))?;
         if !wanted {
-            if self.pending_stops == before {
+            if self.projection.pending_stops == before {
                 self.record_request(&order);
             }
             self.attempts.wants_end(order);
@@ -137,19 +135,6 @@ impl RunTask {
             Phase::Closed(_) | Phase::Forgotten(_) => Refusal::Ended,
             _ => Refusal::Stopping,
         });
-        match phase {
-            Phase::Pausing { .. } | Phase::Paused { .. } => {}
-            Phase::Running { .. } => {
-                let result = &self.pause_result;
-                let partial = || Ok(result.clone().unwrap_or(SignalResult::Partial(Vec::new())));
-                answer(&mut self.pausing, partial);
-            }
-            _ => answer(&mut self.pausing, || Err(refused.clone())),
-        }
-        match phase {
-            Phase::Resuming { .. } => {}
-            Phase::Running { .. } => answer(&mut self.resuming, || Ok(SignalResult::Done)),
-            _ => answer(&mut self.resuming, || Err(refused.clone())),
-        }
+        self.waiters.answer(phase, refused);
     }
 }

@@ -1,13 +1,8 @@
 //! Performs the effects of the machine.
 
-use super::{
-    Done, Room, RunTask, STOP_RECORD_WAIT, attempts::start_failure, reports::prepare_failure,
-};
+use super::{Done, Room, RunTask, attempts::start_failure, reports::prepare_failure};
 use crate::{
-    base::{
-        RUNNING_RECORD_DELAY, blocking::blocking, cause, clock, devices, log_words,
-        secret_sources::with_line_end, view::StartAnswer,
-    },
+    base::{blocking::blocking, cause, devices, secret_sources::with_line_end, view::StartAnswer},
     record::persisted_spec,
     registry::Shared,
     run::{
@@ -21,12 +16,11 @@ use kennel_keeper::{
     client::{ChildSpec, ClientError, Prepared, SignalResult},
     rundir,
 };
-use kennel_lifecycle::{ApiAccess, Effect, Entry, Outcome, Phase, Report, RunId, StreamsEnd};
+use kennel_lifecycle::{ApiAccess, Effect, Entry, Phase, Report, RunId, StreamsEnd};
 use kennel_linux::crash_point;
 use kennel_store::{RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
-use tracing::Instrument;
 
 /// Pause between two attempts to continue a tree.
 const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -35,7 +29,7 @@ impl RunTask {
     pub(super) fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Prepare => {
-                self.spans.prepares(&self.new, self.at);
+                self.reporting.spans.prepares(&self.new, self.at);
                 if self.new.attempt > 1 {
                     self.prepare_again();
                 } else {
@@ -43,7 +37,7 @@ impl RunTask {
                 }
             }
             Effect::Record(_) => {
-                self.spans.records(self.at);
+                self.reporting.spans.records(self.at);
                 let new = Box::new(self.new.clone());
                 self.write(if new.attempt > 1 {
                     Write::Begin(new, self.attempts.restarts)
@@ -53,7 +47,7 @@ impl RunTask {
             }
             Effect::Release => {
                 crash_point!("spawn.release");
-                self.spans.releases(self.at);
+                self.reporting.spans.releases(self.at);
                 self.shared.kernel.release(self.run);
                 crash_point!("spawn.released");
             }
@@ -62,9 +56,7 @@ impl RunTask {
                 self.report(Report::StopRecorded);
             }
             Effect::RecordStop { order, deadline } => {
-                let due = clock::instant() + STOP_RECORD_WAIT;
-                self.stop_due.get_or_insert(due);
-                self.pending_stops += 1;
+                self.projection.await_stop();
                 self.write(Write::Stop(order, deadline));
             }
             Effect::StopTree(plan) => {
@@ -77,11 +69,11 @@ impl RunTask {
             Effect::KeepRest => self.shared.kernel.keep_rest(self.run),
             Effect::Interrupt => self.send_signal(),
             Effect::RecordState(state) => {
-                self.running_due = None;
+                self.projection.running_due = None;
                 self.write(Write::State(state, self.times().started));
             }
             Effect::RecordRunning => {
-                self.running_due = Some(clock::instant() + RUNNING_RECORD_DELAY);
+                self.projection.run_later();
             }
             Effect::Freeze => self.op(|shared, run, done| async move {
                 let result = shared.kernel.pause(run).await.unwrap_or(SignalResult::Gone);
@@ -106,11 +98,11 @@ impl RunTask {
             Effect::Withdraw => self.write(Write::Withdraw(Box::new(self.new.clone()))),
             Effect::Forget => {
                 if let Phase::Forgotten(why) = self.machine.phase() {
-                    self.spans.forgets(&self.new, self.at, why);
+                    self.reporting.spans.forgets(&self.new, self.at, why);
                 }
                 // This task may only remove what it has made.
                 if self.output.take().is_some() || self.legacy.unrecorded {
-                    self.room = Room::Removing;
+                    self.attempts.room = Room::Removing;
                     self.remove(Cleanup::All);
                 }
             }
@@ -149,12 +141,12 @@ impl RunTask {
                 }
             },
             Ok(Some(row)) => {
-                self.refused = Some(StartAnswer::Taken(Box::new(row)));
+                self.waiters.refused = Some(StartAnswer::Taken(Box::new(row)));
                 return self.report(Report::KeyTaken);
             }
             Err(error) => {
                 // A row may exist, and then a stop is not this run's.
-                self.refuse(error.into());
+                self.waiters.refuse(error.into());
                 return self.report(Report::KeyTaken);
             }
         }
@@ -187,7 +179,7 @@ impl RunTask {
         }
         crash_point!("spawn.room_made");
         // A first attempt is prepared once.
-        let Some(child) = self.child.take() else {
+        let Some(child) = self.attempts.child.take() else {
             return;
         };
         let kept = self.new.policy().restart.restarts();
@@ -199,7 +191,7 @@ impl RunTask {
         &mut self,
         child: impl Future<Output = io::Result<ChildSpec>> + Send + 'static,
     ) {
-        self.preparing = true;
+        self.attempts.preparing = true;
         let (attempt, access) = (self.new.attempt, self.new.spec.api_access);
         self.op(move |shared, run, done| async move {
             let child = child.await;
@@ -222,20 +214,11 @@ impl RunTask {
                 *output_offsets = self.output.as_ref().map(Output::lens).unwrap_or_default();
             }
             Entry::Started => self.flow(),
-            Entry::Stuck(stuck) => {
-                tracing::warn!(run_id = %self.run, stuck = log_words::stuck(stuck), "SIGKILL does not end them");
-            }
-            Entry::AttemptEnded { outcome, .. } => {
-                self.log_attempt_end(outcome);
-                self.emit_end(outcome, false);
-            }
-            Entry::Ended(outcome) => {
-                self.log_end(outcome);
-                self.emit_end(outcome, true);
-            }
             _ => {}
         }
-        self.spans.record_entry(&self.new, self.at, &entry);
+        let times = &self.machine.record().times;
+        self.reporting
+            .see(&self.new, (self.at, times), &self.attempts, &entry);
         crash_point!("exit.end", matches!(entry, Entry::Ended(_)));
         self.write_entry(&entry);
         appended(&entry);
@@ -244,50 +227,31 @@ impl RunTask {
         }
         if let Entry::Recorded { .. } = entry {
             self.note_terminal_size();
-            for message in std::mem::take(&mut self.warnings) {
+            for message in std::mem::take(&mut self.reporting.warnings) {
                 self.note(&Entry::Warning { message });
             }
         }
     }
 
-    pub(super) fn log_end(&self, outcome: &Outcome) {
-        tracing::info!(run_id = %self.run, state = outcome.state().api_name(), reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), "run ended");
-    }
-
-    fn emit_end(&mut self, outcome: &Outcome, last: bool) {
-        let times = self.times();
-        let at = times.ended.unwrap_or(self.at);
-        self.spans.ends(&self.new, &times, outcome, at, last);
-    }
-
     pub(super) fn write(&mut self, write: Write) {
-        self.writes.push_back(write);
+        self.projection.push(write);
         self.next_write();
     }
 
     pub(super) fn next_write(&mut self) {
-        if self.writing {
-            return;
+        if let Some(write) = self.projection.next() {
+            self.op(move |shared, run, done| writes::perform(shared, run, write, done));
         }
-        let Some(write) = self.writes.pop_front() else {
-            return;
-        };
-        self.writing = true;
-        self.op(move |shared, run, done| writes::perform(shared, run, write, done));
     }
 
-    /// Starts work beside the task; [`Self::drive`] awaits its end.
+    /// Starts work beside the task.
     pub(super) fn op<Fut>(
         &mut self,
         work: impl FnOnce(Arc<Shared>, RunId, mpsc::Sender<Done>) -> Fut,
     ) where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        // Finished work is dropped here, so that a long run does not collect it.
-        while self.ops.try_join_next().is_some() {}
-        let work = work(Arc::clone(&self.shared), self.run, self.done_sender.clone());
-        // In a box: a task moves what it is given several times.
-        self.ops.spawn(Box::pin(work).in_current_span());
+        self.link.start(&self.shared, self.run, work);
     }
 
     pub(super) fn remove(&mut self, cleanup: Cleanup) {

@@ -31,19 +31,10 @@ impl RunTask {
             return Some(order);
         };
         let refused = pinned.refusal(self.run, self.state());
-        // A caller that is gone needs no answer.
-        match order {
-            order @ (Order::Stop(..) | Order::InputAccepted | Order::Warn(_) | Order::Pin(_)) => {
-                return Some(order);
-            }
-            Order::Restart(_, reply) => drop(reply.send(Err(refused))),
-            Order::Interrupt(_, reply) => drop(reply.send(Err(refused))),
-            Order::Signal(_, reply) => drop(reply.send(Err(refused))),
-            Order::Resize(_, reply) | Order::Annotate(_, reply) | Order::Extend(_, reply) => {
-                drop(reply.send(Err(refused)));
-            }
-            Order::Pause(reply) | Order::Resume(reply) => drop(reply.send(Err(refused))),
+        if let Order::Stop(..) | Order::InputAccepted | Order::Warn(_) | Order::Pin(_) = order {
+            return Some(order);
         }
+        order.refuse(refused);
         None
     }
 }

@@ -10,6 +10,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     EndReason, Leaving, NeverRan, Outcome, Phase, Refusal, Row, RunState, StartFailure, StartStage,
+    Timestamp,
 };
 use kennel_store::Times;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ impl RunTask {
             let changes = [
                 self.show(&mut live.view),
                 set(&mut live.hub, hub),
-                set(&mut live.stop_pending, self.pending_stops > 0),
+                set(&mut live.stop_pending, self.projection.pending_stops > 0),
             ];
             is_known |= live.view.outcome.is_some();
             changes.contains(&true)
@@ -63,7 +64,20 @@ impl RunTask {
             None => self.times().leader_exited.and(self.machine.ends().leader),
         };
         let clock = &self.shared.clock;
-        let pause_expires = match (phase, self.machine.record().paused_since) {
+        let record = self.machine.record();
+        let stop_deadline = self
+            .attempts
+            .stop_deadline
+            .map(|due| match record.stop_asked_at() {
+                Some(asked) => clock.reckoned(asked, due),
+                None => due,
+            });
+        let rested = self.attempts.past.last().and_then(|past| past.times.ended);
+        let next_restart = match (self.attempts.next().filter(|_| waits), rested) {
+            (Some(due), Some(ended)) if due != Timestamp::NEVER => Some(clock.reckoned(ended, due)),
+            (due, _) => due,
+        };
+        let pause_expires = match (phase, record.paused_since) {
             (Phase::Paused { .. }, Some(since)) => {
                 let max_pause = self.new.policy().pause.max_pause;
                 max_pause.map(|max| clock.reckoned(since, since.plus(max)))
@@ -86,11 +100,11 @@ impl RunTask {
             set_copy(&mut view.owner, &new.owner),
             set(&mut view.node, new.node),
             set(&mut view.state, self.state()),
-            set(&mut view.desired, self.desired),
+            set(&mut view.desired, self.attempts.desired),
             set(&mut view.attempt, new.attempt),
             set_copy(&mut view.identity, &new.identity),
             set_copy(&mut view.held, &new.held),
-            set(&mut view.stop_deadline, self.stop_deadline),
+            set(&mut view.stop_deadline, stop_deadline),
             set(&mut view.limit_ends, self.limit_ends()),
             set(&mut view.pause_expires, pause_expires),
             set(&mut view.terminal, self.terminal_now()),
@@ -104,10 +118,7 @@ impl RunTask {
             set_found(&mut view.stuck, self.machine.stuck()),
             set_copy(&mut view.past, &self.attempts.past),
             set(&mut view.restarts, self.attempts.restarts),
-            set(
-                &mut view.next_restart,
-                self.attempts.next().filter(|_| waits),
-            ),
+            set(&mut view.next_restart, next_restart),
             set(&mut view.output_removed, None),
             set_copy(&mut view.facets, self.facets.shown()),
             set(&mut view.elsewhere, None),
@@ -170,7 +181,7 @@ impl RunTask {
             | Phase::Closed(Outcome { exit: Some(_), .. }) => return Some(StartAnswer::Started),
             _ => return None,
         };
-        if let Some(refused) = &self.refused {
+        if let Some(refused) = &self.waiters.refused {
             return Some(refused.clone());
         }
         Some(match why {

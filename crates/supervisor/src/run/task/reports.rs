@@ -1,6 +1,6 @@
 //! Handles the keeper's reports of a run, and the results of work that its task has started.
 
-use super::{Done, Room, RunTask, answer, attempts::Stage};
+use super::{Done, Room, RunTask, attempts::Stage};
 use crate::base::{calls::CallError, clock, view::StartAnswer};
 use kennel_keeper::client::{ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_lifecycle::{Entry, Report, RowState, Signal, StartFailure, StartStage, limits};
@@ -8,21 +8,9 @@ use kennel_linux::crash_point;
 use kennel_store::Desired;
 
 impl RunTask {
-    /// Acknowledges final reports that come after the end of this task: no task handles them, and the keeper need not
-    /// retain them.
-    pub(super) async fn acknowledge_last_reports(&mut self) {
-        self.reports.close();
-        // Reads to the end of the queue, which is after whatever was being put into it.
-        while let Some(report) = self.reports.recv().await {
-            if let Fact::TreeEnded(_) = report.fact {
-                self.shared.kernel.acknowledge(self.run);
-            }
-        }
-    }
-
     pub(super) fn kernel(&mut self, report: KeeperReport) {
-        if self.hears_again {
-            self.hears_again = !matches!(report.fact, Fact::TreeEnded(_));
+        if self.legacy.hears_again {
+            self.legacy.hears_again = !matches!(report.fact, Fact::TreeEnded(_));
             return;
         }
         // Reports come in the order of their events; shim and keeper each add their own time, so that the time of a
@@ -108,11 +96,10 @@ impl RunTask {
             Done::LeftOver(row) => self.left_over(*row),
             Done::Report(report) => {
                 if let Report::StateRecorded(RowState::Paused) = report {
-                    answer(&mut self.pausing, || Ok(SignalResult::Done));
+                    self.waiters.paused(&Ok(SignalResult::Done));
                 }
                 if let Report::StateNotRecorded(RowState::Pausing | RowState::Paused) = report {
-                    let away = || Err(CallError::StoreUnavailable);
-                    answer(&mut self.pausing, away);
+                    self.waiters.paused(&Err(CallError::StoreUnavailable));
                 }
                 // This task removes what exists of the run.
                 self.legacy.unrecorded |= report == Report::Withdrawn;
@@ -123,7 +110,7 @@ impl RunTask {
                 self.report(report);
             }
             Done::Taken(row) => {
-                self.refused = Some(StartAnswer::Taken(row));
+                self.waiters.refused = Some(StartAnswer::Taken(row));
                 self.report(Report::KeyTaken);
             }
             Done::Met(row) => self.met(*row),
@@ -133,17 +120,16 @@ impl RunTask {
             }
             Done::Strange => {
                 self.attempts.stage = Stage::Disowned;
-                self.writes.clear();
+                self.projection.clear();
             }
             Done::StopDurable(deadline) => {
-                self.desired = Desired::Stop;
-                self.stop_deadline = Some(deadline);
-                self.stop_due = None;
-                self.pending_stops = self.pending_stops.saturating_sub(1);
+                self.attempts.desired = Desired::Stop;
+                self.attempts.stop_deadline = Some(deadline);
+                self.projection.stop_recorded();
                 self.report(Report::StopRecorded);
             }
             Done::StopRefused => {
-                self.stop_due = None;
+                self.projection.stop_due = None;
                 self.report(Report::StopRecorded);
             }
             Done::Facets(revision) => self.facets_recorded(revision),
@@ -152,11 +138,12 @@ impl RunTask {
                 attempt,
                 failures,
                 error,
-            } => self.not_live(attempt, failures, error),
+            } if attempt == self.new.attempt => self.conditions.not_live(failures, error),
+            Done::NotLive { .. } => {}
             Done::Warning { attempt, message } => self.warn_once(attempt, message),
             Done::Froze(result) => {
                 let frozen = result == SignalResult::Done;
-                self.pause_result = Some(result);
+                self.waiters.pause_result = Some(result);
                 self.report(if frozen {
                     Report::Frozen
                 } else {
@@ -165,15 +152,15 @@ impl RunTask {
             }
             Done::Resized(resized) => self.resized(*resized),
             Done::Extended(extended) => self.extended(*extended),
-            Done::Removed => self.room = Room::Kept,
+            Done::Removed => self.attempts.room = Room::Kept,
             Done::Closed(row) => {
                 tracing::warn!(run_id = %self.run, "the row of this run was closed already, with another outcome, which stands");
-                self.closed_row = Some(row);
+                self.projection.closed_row = Some(row);
                 self.disown();
             }
             Done::Disowned => self.disown(),
             Done::Written => {
-                self.writing = false;
+                self.projection.written();
                 self.next_write();
             }
         }
@@ -186,7 +173,7 @@ impl RunTask {
 
     pub(super) fn prepared(&mut self, result: Result<Prepared, ClientError>) {
         crash_point!("spawn.prepared");
-        self.preparing = false;
+        self.attempts.preparing = false;
         let prepared = match result {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -195,21 +182,21 @@ impl RunTask {
                     ClientError::KeeperGone => {
                         // If the keeper was only slow, its child must not wait at the gate for ever.
                         self.shared.kernel.shut_gate(self.run);
-                        self.refuse(CallError::Draining);
+                        self.waiters.refuse(CallError::Draining);
                         prepare_failure()
                     }
                     ClientError::Exhausted(what) => {
-                        self.refuse(self.no_room(what));
+                        self.waiters.refuse(self.no_room(what));
                         prepare_failure()
                     }
                     error @ (ClientError::NoPty(_)
                     | ClientError::KeeperOlder
                     | ClientError::OtherLevels(_)) => {
-                        self.refuse(error.into());
+                        self.waiters.refuse(error.into());
                         prepare_failure()
                     }
                     ClientError::TooWeak { wanted, held } => {
-                        self.refuse(CallError::ContainmentUnavailable {
+                        self.waiters.refuse(CallError::ContainmentUnavailable {
                             run: self.run,
                             wanted,
                             reached: held.by,
@@ -219,7 +206,7 @@ impl RunTask {
                     }
                 };
                 let why = failure.stage.api_name().to_owned();
-                self.spans.prepared(&self.new, self.at, Some(why));
+                self.reporting.spans.prepared(&self.new, self.at, Some(why));
                 return self.report(Report::PrepareFailed(failure));
             }
         };
@@ -230,23 +217,20 @@ impl RunTask {
             None => Ok(()),
         };
         if let Some(why) = prepared.held.cgroup_refused() {
-            self.warnings
+            self.reporting
+                .warnings
                 .push(format!("this run has no control group: {why}"));
         }
         self.new.held = Some(prepared.held);
-        self.spans.prepared(&self.new, self.at, None);
+        self.reporting.spans.prepared(&self.new, self.at, None);
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
             tracing::error!(run_id = %self.run, %error, "cannot read the output, the command is not released");
-            self.refuse(self.no_room("descriptors of the server".into()));
+            self.waiters
+                .refuse(self.no_room("descriptors of the server".into()));
             // The gate is shut, and the row that is on its way is closed.
             self.report(Report::NotReleased);
         }
-    }
-
-    /// Sets the answer to Spawn, should the run not start.
-    pub(super) fn refuse(&mut self, error: CallError) {
-        self.refused = Some(StartAnswer::Failed(error));
     }
 
     fn no_room(&self, what: String) -> CallError {

@@ -1,11 +1,14 @@
 //! Effects of rules and probes in the run's task: the one place that decides whether a run is ready and live, what it
 //! does, and when a limit of its start or its result is reached.
 
-use super::{RunTask, silence::ADOPTED_LEAST};
+use super::{
+    RunTask,
+    silence::{ADOPTED_LEAST, Silence},
+};
 use crate::{
     base::{clock, matcher::MatchGroup},
     run::rules::{
-        engine::{self, Flush, MatchedLine, RuleStep, RuleWork},
+        engine::{self, Flush, MatchedLine, RuleStep, RuleWork, STEPS_QUEUED_MAX},
         probe::Probing,
     },
 };
@@ -25,10 +28,11 @@ use tokio::{
     time::Instant,
 };
 
-/// The engine and the probe of a run.
+/// Conditions at which the task acts by itself: rules, probes and silence.
 #[derive(Debug)]
-pub(super) struct RunRules {
+pub(super) struct Conditions {
     steps: mpsc::Sender<RuleStep>,
+    pub(super) tested: mpsc::Receiver<RuleStep>,
     /// Rules in the order of the engine.
     rules: Vec<OutputRule>,
     /// Sender to the engine; absent: it was not started.
@@ -43,13 +47,15 @@ pub(super) struct RunRules {
     not_before: Option<Instant>,
     /// Warnings that an attempt has once.
     warned: BTreeSet<(u32, String)>,
+    pub(super) silence: Silence,
 }
 
-impl RunRules {
-    /// Makes the state of a run without an engine, which will report here.
-    pub(super) fn with(steps: mpsc::Sender<RuleStep>) -> Self {
+impl Default for Conditions {
+    fn default() -> Self {
+        let (steps, tested) = mpsc::channel(STEPS_QUEUED_MAX);
         Self {
             steps,
+            tested,
             rules: Vec::new(),
             flush: None,
             closing: None,
@@ -58,7 +64,38 @@ impl RunRules {
             not_live: None,
             not_before: None,
             warned: BTreeSet::new(),
+            silence: Silence::default(),
         }
+    }
+}
+
+impl Conditions {
+    pub(super) fn end_probe(&mut self) {
+        if let Some(probe) = self.probe.take() {
+            probe.abort();
+        }
+    }
+
+    /// Handles too many failed liveness probes of the present attempt in a row.
+    pub(super) fn not_live(&mut self, failures: u32, error: String) {
+        // Failures during a pause that has begun meanwhile do not count.
+        if self.liveness.is_some() {
+            self.not_live = Some(StopReason::NotLive { failures, error });
+        }
+    }
+
+    /// Stops to probe the liveness of an attempt.
+    fn ignore_liveness(&mut self) {
+        self.not_live = None;
+        if let Some(probing) = self.liveness.take() {
+            probing.abort();
+        }
+    }
+
+    /// Whether this attempt has not had this warning before.
+    fn warns_first(&mut self, attempt: u32, message: &str) -> bool {
+        self.warned.retain(|(of, _)| *of == attempt);
+        self.warned.insert((attempt, message.to_owned()))
     }
 }
 
@@ -69,10 +106,10 @@ impl RunTask {
             return;
         }
         let rules = self.new.policy().line_rules();
-        if self.rules.flush.is_none() && !rules.is_empty() {
+        if self.conditions.flush.is_none() && !rules.is_empty() {
             let (sender, flush) = watch::channel(Flush::now(0, 0));
-            self.rules.rules.clone_from(&rules);
-            self.rules.flush = Some(sender);
+            self.conditions.rules.clone_from(&rules);
+            self.conditions.flush = Some(sender);
             let facets = self.facets.shown();
             let work = RuleWork {
                 owner: self.new.owner.as_str().into(),
@@ -80,7 +117,7 @@ impl RunTask {
                 off: facets.switched_off.keys().cloned().collect(),
                 mark: facets.matched,
                 flush,
-                steps: self.rules.steps.clone(),
+                steps: self.conditions.steps.clone(),
             };
             self.op(move |shared, run, _| engine::run(shared, run, work));
         }
@@ -96,11 +133,11 @@ impl RunTask {
         let ReadyProbe::State(server) = &readiness.probe else {
             return;
         };
-        if !runs || self.rules.probe.is_some() || self.facets.shown().is_ready(attempt) {
+        if !runs || self.conditions.probe.is_some() || self.facets.shown().is_ready(attempt) {
             return;
         }
         let probing = self.probing(server, readiness.interval, readiness.timeout);
-        self.rules.probe = Some(self.ops.spawn(probing.until_ready()));
+        self.conditions.probe = Some(self.link.ops.spawn(probing.until_ready()));
     }
 
     /// Probes the liveness of an attempt while it runs and is ready: not while it is paused, and anew after that.
@@ -118,14 +155,11 @@ impl RunTask {
             && matches!(self.machine.phase(), Phase::Running { .. })
             && self.machine.record().leader.is_none();
         if !counts {
-            self.rules.not_live = None;
-            if let Some(probing) = self.rules.liveness.take() {
-                probing.abort();
-            }
-        } else if self.rules.liveness.is_none() {
+            self.conditions.ignore_liveness();
+        } else if self.conditions.liveness.is_none() {
             let probing = self.probing(probe, liveness.interval, liveness.timeout);
             let probing = probing.until_not_live(liveness.failure_threshold);
-            self.rules.liveness = Some(self.ops.spawn(probing));
+            self.conditions.liveness = Some(self.link.ops.spawn(probing));
         }
     }
 
@@ -138,41 +172,26 @@ impl RunTask {
             run: self.run,
             health: Arc::clone(&self.shared.config.health),
             kernel: Arc::clone(&self.shared.kernel),
-            done: self.done_sender.clone(),
+            done: self.link.done_sender.clone(),
             own: None,
-        }
-    }
-
-    /// Handles too many failed liveness probes of this attempt in a row.
-    pub(super) fn not_live(&mut self, attempt: u32, failures: u32, error: String) {
-        // Failures during a pause that has begun meanwhile do not count.
-        if attempt == self.new.attempt && self.rules.liveness.is_some() {
-            self.rules.not_live = Some(StopReason::NotLive { failures, error });
         }
     }
 
     /// Records a warning, once for each attempt.
     pub(super) fn warn_once(&mut self, attempt: u32, message: String) {
-        self.rules.warned.retain(|(of, _)| *of == self.new.attempt);
-        if attempt == self.new.attempt && self.rules.warned.insert((attempt, message.clone())) {
+        if attempt == self.new.attempt && self.conditions.warns_first(attempt, &message) {
             if self.machine.record().recorded {
                 self.warn(message);
             } else {
                 // It follows the record of the run.
-                self.warnings.push(message);
+                self.reporting.warnings.push(message);
             }
-        }
-    }
-
-    pub(super) fn end_probe(&mut self) {
-        if let Some(probe) = self.rules.probe.take() {
-            probe.abort();
         }
     }
 
     /// Resumes the rules of a run of an earlier server.
     pub(super) fn resume_rules(&mut self) {
-        self.rules.not_before = clock::instant().checked_add(ADOPTED_LEAST);
+        self.conditions.not_before = clock::instant().checked_add(ADOPTED_LEAST);
         if self.facets.shown().is_ready(self.new.attempt) {
             self.attempts.restarts = 0;
         }
@@ -182,10 +201,10 @@ impl RunTask {
     /// Handles the end of the attempt's output: reported once all its lines were tested.
     pub(super) fn close_streams(&mut self, end: StreamsEnd) {
         let head = self.output.as_ref().map(|output| output.hub().head().seq);
-        let (Some(flush), Some(seq)) = (&self.rules.flush, head) else {
+        let (Some(flush), Some(seq)) = (&self.conditions.flush, head) else {
             return self.report(Report::StreamsClosed(end));
         };
-        self.rules.closing = Some(end);
+        self.conditions.closing = Some(end);
         let attempt = self.new.attempt;
         flush.send_replace(Flush::now(attempt, seq));
     }
@@ -197,7 +216,7 @@ impl RunTask {
             RuleStep::SwitchedOff(rule, reason) => self.switch_off(rule, reason),
             RuleStep::Tested(attempt) if attempt == self.new.attempt => self.lines_tested(),
             RuleStep::Late(attempt) if attempt == self.new.attempt => {
-                if self.rules.closing.is_some() {
+                if self.conditions.closing.is_some() {
                     self.warn(format!(
                         "output rules have not tested all lines of attempt {attempt} in time"
                     ));
@@ -209,14 +228,14 @@ impl RunTask {
     }
 
     fn lines_tested(&mut self) {
-        if let Some(end) = self.rules.closing.take() {
+        if let Some(end) = self.conditions.closing.take() {
             self.report(Report::StreamsClosed(end));
         }
     }
 
     /// Switches a rule off for the rest of the run.
     fn switch_off(&mut self, rule: usize, reason: RuleOff) {
-        let Some(rule) = self.rules.rules.get(rule) else {
+        let Some(rule) = self.conditions.rules.get(rule) else {
             return;
         };
         let rule = rule.name.clone();
@@ -262,7 +281,7 @@ impl RunTask {
         }
         let mut rules = Vec::new();
         for (at, found) in &line.rules {
-            let Some(rule) = self.rules.rules.get(*at).cloned() else {
+            let Some(rule) = self.conditions.rules.get(*at).cloned() else {
                 continue;
             };
             let (groups, cut) = named(&found.groups);
@@ -327,10 +346,10 @@ impl RunTask {
         let by = by.to_owned();
         self.note(&Entry::Ready { attempt, by });
         self.attempts.restarts = 0;
-        self.end_probe();
+        self.conditions.end_probe();
         let waited = self.times().started.map(|started| self.at.since(started));
         if let Some(waited) = waited {
-            self.spans.ready(waited);
+            self.reporting.spans.ready(waited);
         }
         tracing::info!(run_id = %self.run, attempt, seconds = waited.map(|time| time.as_secs_f64()), "run is ready");
         true
@@ -370,7 +389,7 @@ impl RunTask {
     pub(super) fn rules_due(&self) -> Option<Instant> {
         let from_now = |left: Duration| clock::instant().checked_add(left);
         let start = self.start_left().and_then(from_now);
-        let start = start.map(|at| self.rules.not_before.map_or(at, |least| at.max(least)));
+        let start = start.map(|at| self.conditions.not_before.map_or(at, |least| at.max(least)));
         let result = self.result_left().and_then(from_now);
         start.into_iter().chain(result).min()
     }
@@ -378,10 +397,10 @@ impl RunTask {
     /// Returns the reason to stop the run, once such a limit is reached.
     pub(super) fn keep_rules(&mut self) -> Option<StopReason> {
         if self.machine.record().leader.is_some() {
-            self.end_probe();
+            self.conditions.end_probe();
         }
         self.watch_liveness();
-        if let Some(reason) = self.rules.not_live.take() {
+        if let Some(reason) = self.conditions.not_live.take() {
             return Some(reason);
         }
         let due = self.rules_due()?;

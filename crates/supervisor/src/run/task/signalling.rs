@@ -66,9 +66,9 @@ impl Signalling {
 impl RunTask {
     /// Sends a signal if the machine allows it.
     pub(super) fn signal(&mut self, signal: Signalling) {
-        self.signal = Some(signal);
+        self.waiters.signal = Some(signal);
         let answer = self.feed(Input::Command(Command::Interrupt));
-        if let (Err(refusal), Some(signal)) = (answer, self.signal.take()) {
+        if let (Err(refusal), Some(signal)) = (answer, self.waiters.signal.take()) {
             self.refuse_signal(signal, refusal);
         }
     }
@@ -90,7 +90,7 @@ impl RunTask {
     /// Sends the signal that the machine has allowed. Both kinds are one request to it: a signal after which the run
     /// continues.
     pub(super) fn send_signal(&mut self) {
-        let Some(signal) = self.signal.take() else {
+        let Some(signal) = self.waiters.signal.take() else {
             return;
         };
         self.op(|shared, run, _| async move {

@@ -40,6 +40,16 @@ impl Silence {
         limit.saturating_sub(passed).max(spared)
     }
 
+    /// Returns when a silence with this limit is too long; absent: it does not count.
+    fn ends(&self, limit: Duration) -> Option<Instant> {
+        // A clock may not reach a time ten years from now.
+        let own = self.since?.checked_add(limit)?;
+        match self.spared {
+            Some((left, Some(since))) => Some(own.max(since.checked_add(left)?)),
+            _ => Some(own),
+        }
+    }
+
     fn rest((left, since): (Duration, Option<Instant>), now: Instant) -> Duration {
         left.saturating_sub(since.map_or(Duration::ZERO, |since| now - since))
     }
@@ -70,7 +80,7 @@ impl RunTask {
             return;
         };
         let passed = self.shared.clock.now_as_of(found_at).since(found_at);
-        self.silence = Silence::after(passed, limit, clock::instant());
+        self.conditions.silence = Silence::after(passed, limit, clock::instant());
     }
 
     /// Resumes an extension that an earlier server has recorded.
@@ -78,7 +88,7 @@ impl RunTask {
         let end = self.extension(Deadline::Inactivity).end;
         let left = end.saturating_sub(self.run_time().unwrap_or(end));
         if !left.is_zero() {
-            self.silence.spare(left);
+            self.conditions.silence.spare(left);
         }
     }
 
@@ -86,12 +96,7 @@ impl RunTask {
     /// count.
     pub(super) fn inactive_at(&self) -> Option<Instant> {
         let limit = self.new.policy().timeouts.inactivity?;
-        // A clock may not reach a time ten years from now.
-        let own = self.silence.since?.checked_add(limit)?;
-        match self.silence.spared {
-            Some((left, Some(since))) => Some(own.max(since.checked_add(left)?)),
-            _ => Some(own),
-        }
+        self.conditions.silence.ends(limit)
     }
 
     /// Begins, continues or ends the silence. Returns the reason to stop the run once the limit is reached.
@@ -101,12 +106,12 @@ impl RunTask {
             && !self.output.as_ref().is_some_and(Output::is_held_back);
         let now = clock::instant();
         let paused = matches!(self.machine.phase(), Phase::Paused { .. });
-        self.silence.count_spared(paused, now);
+        self.conditions.silence.count_spared(paused, now);
         if !counts {
-            self.silence.since = None;
+            self.conditions.silence.since = None;
             return None;
         }
-        self.silence.since.get_or_insert(now);
+        self.conditions.silence.since.get_or_insert(now);
         let is_over = self.inactive_at().is_some_and(|at| at <= now);
         is_over.then_some(StopReason::DeadlineExceeded(Deadline::Inactivity))
     }
