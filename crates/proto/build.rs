@@ -25,6 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = PathBuf::from(env::var("OUT_DIR")?).join("kennel.v1.binpb");
     fs::write(descriptors, compiler.encode_file_descriptor_set())?;
 
+    let calls = calls(&compiler);
+    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("calls.rs"), calls)?;
+
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
     tonic_prost_build::configure()
@@ -39,4 +42,45 @@ fn main() -> Result<(), Box<dyn Error>> {
         .boxed(".kennel.v1.Attempt.usage")
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
+}
+
+/// Returns what each RPC with one request and one answer is, for `src/call.rs`.
+fn calls(compiler: &protox::Compiler) -> String {
+    let mut calls = Vec::new();
+    for service in compiler.descriptor_pool().services() {
+        for method in service.methods() {
+            if method.is_client_streaming() || method.is_server_streaming() {
+                continue;
+            }
+            let options = method.method_descriptor_proto().options.clone();
+            let level = options.unwrap_or_default().idempotency_level();
+            let has_request_id = method.input().get_field_by_name("request_id").is_some();
+            let id = id(method.name(), has_request_id);
+            let repeats = match level.as_str_name() {
+                "IDEMPOTENCY_UNKNOWN" => format!("MayRepeat::by_id({id})"),
+                _ => "MayRepeat::AtWill".to_owned(),
+            };
+            let call = format!(
+                "impl Call for pb::{} {{ type Answer = pb::{}; const PATH: &'static str = \"/{}/{}\"; \
+                 fn repeats(&self) -> MayRepeat {{ {repeats} }} }}\n",
+                method.input().name(),
+                method.output().name(),
+                service.full_name(),
+                method.name()
+            );
+            calls.push(call);
+        }
+    }
+    calls.concat()
+}
+
+/// Returns whether a request has what makes its repeats one call, as the comment of its RPC says.
+fn id(method: &str, has_request_id: bool) -> &'static str {
+    match method {
+        "Spawn" => "!self.run_id.is_empty()",
+        "Restart" => "self.expected_attempt.is_some() && !self.new_run_id.is_empty()",
+        "WriteInput" => "!self.write_id.is_empty() || self.offset.is_some()",
+        _ if has_request_id => "!self.request_id.is_empty()",
+        _ => "false",
+    }
 }

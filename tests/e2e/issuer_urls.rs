@@ -4,7 +4,7 @@ use crate::{
     issuer_tokens::{PLANNER, bearing, key_set, openssl, refusal, spawn, token_of},
     net::{Net, follow, sleeper},
 };
-use kennel_client::{connect_with, outlast};
+use kennel_client::connect_with;
 use kennel_tests::{PATIENCE, cases, eventually, eventually_async, must, new_run_id};
 use serde_json::json;
 use std::{
@@ -253,11 +253,7 @@ async fn clients_outlast_a_server_without_keys(net: &Net) {
     let calling = tokio::spawn(async move {
         let connection = connect_with(&address, &bearing).await;
         let connection = connection.expect("the token is not refused");
-        let call = || {
-            let (mut processes, run) = (connection.processes(), run.clone());
-            async move { processes.spawn(sleeper(&run, &[])).await }
-        };
-        outlast(call).await
+        connection.call(sleeper(&run, &[])).await
     });
     eventually("the next server asks for keys", PATIENCE, || {
         (issuer.requests().len() > asked).then_some(())

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// A workspace crate and the workspace crates that it may use.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("kennel-lifecycle", &[]),
     ("kennel-linux", &["kennel-lifecycle"]),
     ("kennel-keeper", &["kennel-linux", "kennel-lifecycle"]),
@@ -42,9 +42,20 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     ("kennel-naughty", &["kennel-linux"]),
     // For tests of decoders alone.
     ("kennel-mutations", &[]),
+    // Commands that call a server: whatever needs a server's code is handed to it by the binary.
+    (
+        "kennel-cli",
+        &[
+            "kennel-client",
+            "kennel-proto",
+            "kennel-linux",
+            "kennel-lifecycle",
+        ],
+    ),
     (
         "kennel",
         &[
+            "kennel-cli",
             "kennel-client",
             "kennel-edge",
             "kennel-proto",
@@ -94,9 +105,9 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
     // Callers are identified in one place.
     ("ring", &["kennel-edge"]),
     ("jsonwebtoken", &["kennel-edge"]),
-    ("clap", &["kennel"]),
+    ("clap", &["kennel", "kennel-cli"]),
     ("clap_mangen", &["kennel"]),
-    ("ratatui", &["kennel"]),
+    ("ratatui", &["kennel-cli"]),
     ("anyhow", &["kennel"]),
     ("tracing-subscriber", &["kennel"]),
     ("axum", &["kennel"]),

@@ -1,6 +1,6 @@
 //! Reads a run's events, across lost connections and restarts of the server.
 
-use crate::{Connection, Failure, Repeats, outlast, resumes::Resumes};
+use crate::{Connection, Failure, Repeats, resumes::Resumes};
 use kennel_proto::pb::{
     self, RunState, StreamEventsRequest, StreamEventsResponse, event::Payload, lifecycle::Station,
     stream_events_request::Position,
@@ -154,11 +154,7 @@ impl EventReader {
             consumer: self.consumer.clone(),
             position: Some(position),
         };
-        let acked = outlast(|| {
-            let (mut processes, request) = (self.connection.processes(), request.clone());
-            async move { processes.ack_events(request).await }
-        });
-        Ok(acked.await?.consumer)
+        Ok(self.connection.call(request).await?.consumer)
     }
 
     /// Returns the next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of

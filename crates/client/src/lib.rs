@@ -1,43 +1,51 @@
 //! The Rust client: connects over a unix socket or TLS, gives errors a type, and reads events across restarts.
 //!
-//! Never prints, reads no environment, and repeats nothing by itself but a read of events.
+//! Never prints. It reads the environment and the file of contexts where it is asked to ([`Surroundings::here`],
+//! [`Target::resolve`]), and repeats what the contract permits ([`Connection::call`]).
 
 mod address;
 mod attach;
 mod authorized;
 mod connect;
+mod contexts;
 mod credentials;
 mod events;
 mod failure;
 mod health;
 mod repeats;
 mod resumes;
+mod surroundings;
+mod target;
 mod tls;
 
 pub use address::{Address, InvalidAddress};
 pub use attach::{Attachment, WRITES_MAX};
 pub use authorized::{Authorized, has_broken, shown};
 pub use connect::{ConnectError, connect, connect_with};
+pub use contexts::{Context, Contexts, DEFAULT_CONTEXT, read_default};
 pub use credentials::{Credentials, CredentialsError, Tls, Token};
 pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 pub use health::check_health;
 /// Sequence that undoes what an attached command has set in this terminal.
 pub use kennel_lifecycle::{REMEMBER_TERMINAL, put_terminal_back};
+pub use kennel_proto::call::{Call, MayRepeat};
 pub use kennel_proto::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
 /// A point in time, as in messages.
 pub use prost_types::Timestamp as Time;
 pub use repeats::Repeats;
-pub use resumes::{RESUMES_MAX, outlast, over_loss};
+pub use resumes::{RESUMES_MAX, repeated};
+pub use surroundings::{Surroundings, WrongVariable};
+pub use target::{Given, Target, TargetError, socket_path};
 /// Argument of a call.
 pub use tonic::IntoRequest;
 pub use tonic_health::pb::health_client::HealthClient;
 
 use credentials::TokenReader;
 use http::HeaderValue;
-use kennel_proto::limits;
+use kennel_proto::{call, limits};
 use std::{io, sync::Arc, time::Duration};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::Channel;
@@ -84,6 +92,34 @@ impl Connection {
             node: Some(node),
             ..self
         })
+    }
+
+    /// Makes a call, and makes it again where its server was lost, is shut down or cannot answer yet, if the contract
+    /// permits that for this request: [`Call::repeats`].
+    pub async fn call<C: Call>(&self, request: C) -> Result<C::Answer, Failure> {
+        self.call_by(request, tonic::Request::new).await
+    }
+
+    /// Makes a call likewise, each time with this deadline: for those that do not wait for anything.
+    pub async fn call_within<C: Call>(
+        &self,
+        wait: Duration,
+        request: C,
+    ) -> Result<C::Answer, Failure> {
+        let within = |request| within(wait, request).into_request();
+        self.call_by(request, within).await
+    }
+
+    async fn call_by<C: Call>(
+        &self,
+        request: C,
+        made: impl Fn(C) -> tonic::Request<C>,
+    ) -> Result<C::Answer, Failure> {
+        // Some requests are large.
+        Box::pin(repeated(request.repeats(), || {
+            call::unary(self.channel(), made(request.clone()))
+        }))
+        .await
     }
 
     /// Returns the stub of the service for clients.

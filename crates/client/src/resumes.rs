@@ -1,6 +1,6 @@
 //! Retries of calls whose server was lost: their number and delays.
 
-use crate::Failure;
+use crate::{Failure, MayRepeat};
 use kennel_lifecycle::{Backoff, Retries};
 use std::{
     future::Future,
@@ -107,38 +107,18 @@ impl Resumes {
     }
 }
 
-/// Makes a call that waits, and makes it again where its server was lost or is shutting down, at most [`RESUMES_MAX`]
-/// times in a row. For calls that may be repeated: reads, and orders under a request id. An unavailable store and a
-/// keeper that does not answer are returned at once.
-pub async fn outlast<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
+/// Makes a call, and makes it again where its server was lost, is shut down or cannot answer yet, at most
+/// [`RESUMES_MAX`] times in a row, as far as it may be repeated. An unavailable store and a keeper that does not answer
+/// are returned at once; so is a node that takes no new work, but for calls that may be repeated at will.
+pub async fn repeated<T, F>(repeats: MayRepeat, mut call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
-    let is_final =
-        |failure: &Failure| failure.is("STORE_UNAVAILABLE") || failure.is("KEEPER_UNRESPONSIVE");
-    repeat(call, |failure| !is_final(failure)).await
-}
-
-/// Makes a call, and makes it again where its server was lost on the way, or was replaced by another one, at most
-/// [`RESUMES_MAX`] times in a row. For calls that may be repeated: a spawn under its run's id, an order under a request
-/// id. The answer of a server in service is final.
-pub async fn over_loss<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
-where
-    F: Future<Output = Result<Response<T>, Status>>,
-{
-    repeat(call, |failure| {
-        failure.connection_lost || failure.is("SERVER_REPLACED")
-    })
-    .await
-}
-
-async fn repeat<T, F>(
-    mut call: impl FnMut() -> F,
-    may_repeat: impl Fn(&Failure) -> bool,
-) -> Result<T, Failure>
-where
-    F: Future<Output = Result<Response<T>, Status>>,
-{
+    let is_final = |failure: &Failure| match failure.reason.as_deref() {
+        Some("STORE_UNAVAILABLE" | "KEEPER_UNRESPONSIVE") => true,
+        Some("NODE_DRAINING") => repeats != MayRepeat::AtWill,
+        _ => repeats == MayRepeat::Never,
+    };
     let mut resumes = Resumes::default();
     loop {
         let mut answer = pin!(call());
@@ -154,7 +134,7 @@ where
             Ok(response) => return Ok(response.into_inner()),
             Err(status) => Failure::from(status),
         };
-        if !may_repeat(&failure) {
+        if is_final(&failure) {
             return Err(failure);
         }
         resumes.rest(failure).await?;

@@ -3,167 +3,22 @@
 //! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty text
 //! counts as not set.
 
-use crate::{
-    args::ServeFlags,
-    failure::{Failure, because},
-    http::HttpAddress,
-    listen,
-};
-use kennel_client::Address;
+use crate::{args::ServeFlags, http::HttpAddress, listen};
+use kennel_cli::{Failure, failure::because};
+use kennel_client::Surroundings;
 use kennel_keeper::keeper::ListenAddress;
 use kennel_store::StoreUrl;
 use std::{
-    collections::BTreeMap,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
-/// `sun_path` of unix(7), less the closing NUL.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
-
-/// Surroundings of a process at its start.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Surroundings {
-    /// Whether it runs as uid 0.
-    pub(crate) root: bool,
-    /// Its environment, without values that are not UTF-8.
-    pub(crate) env: BTreeMap<String, String>,
-    /// Names of those values, as far as they are UTF-8.
-    pub(crate) skipped: Vec<String>,
-}
-
-impl Surroundings {
-    /// Returns those of this process.
-    pub(crate) fn here() -> Self {
-        let mut here = Self {
-            root: kennel_linux::effective_uid() == 0,
-            ..Self::default()
-        };
-        for (name, value) in std::env::vars_os() {
-            match (name.to_str(), value.into_string()) {
-                (Some(name), Ok(value)) => {
-                    here.env.insert(name.to_owned(), value);
-                }
-                _ => here.skipped.push(name.to_string_lossy().into_owned()),
-            }
-        }
-        here
+/// Returns the default path of the configuration file.
+pub(crate) fn default_config_file(here: &Surroundings) -> Option<PathBuf> {
+    if here.root {
+        return Some(PathBuf::from("/etc/kennel/kennel.toml"));
     }
-
-    /// Returns a variable that is set.
-    pub(crate) fn var(&self, name: &str) -> Option<&str> {
-        self.env
-            .get(name)
-            .map(String::as_str)
-            .filter(|v| !v.is_empty())
-    }
-
-    /// Returns a flag, else its variable.
-    pub(crate) fn setting<T>(
-        &self,
-        flag: Option<T>,
-        name: &str,
-        read: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, Failure> {
-        match (flag, self.var(name)) {
-            (Some(flag), _) => Ok(Some(flag)),
-            (None, Some(text)) => {
-                let value = read(text).map_err(|why| Failure::new(format!("{name}: {why}")))?;
-                Ok(Some(value))
-            }
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// Returns the default path of the configuration file.
-    pub(crate) fn default_config_file(&self) -> Option<PathBuf> {
-        if self.root {
-            return Some(PathBuf::from("/etc/kennel/kennel.toml"));
-        }
-        Some(self.config_dir()?.join("kennel.toml"))
-    }
-
-    /// Returns this user's directory for files about Kennel; absent: the environment names none.
-    pub(crate) fn config_dir(&self) -> Option<PathBuf> {
-        let config = self.dir("XDG_CONFIG_HOME").map(Path::to_owned);
-        let config = config.or_else(|| Some(self.dir("HOME")?.join(".config")));
-        Some(config?.join("kennel"))
-    }
-
-    /// Returns a directory from the environment. By the XDG specification a path that is not absolute is ignored.
-    fn dir(&self, name: &str) -> Option<&Path> {
-        self.var(name).map(Path::new).filter(|p| p.is_absolute())
-    }
-
-    fn default_data_dir(&self) -> Result<PathBuf, Failure> {
-        if self.root {
-            return Ok(PathBuf::from("/var/lib/kennel"));
-        }
-        if let Some(state) = self.dir("XDG_STATE_HOME") {
-            return Ok(state.join("kennel"));
-        }
-        match self.dir("HOME") {
-            Some(home) => Ok(home.join(".local/state/kennel")),
-            None => Err(
-                Failure::new("there is no default data directory: HOME is not set")
-                    .hint("name one with --data-dir DIR or KENNEL_DATA_DIR"),
-            ),
-        }
-    }
-
-    pub(crate) fn default_socket(&self) -> Result<PathBuf, Failure> {
-        if self.root {
-            return Ok(PathBuf::from("/run/kennel/kennel.sock"));
-        }
-        match self.dir("XDG_RUNTIME_DIR") {
-            Some(runtime) => Ok(runtime.join("kennel/kennel.sock")),
-            None => Ok(self.default_data_dir()?.join("kennel.sock")),
-        }
-    }
-}
-
-/// Reads `unix:PATH` or `unix://PATH`, and returns the absolute path of the socket.
-pub(crate) fn socket(text: &str) -> Result<PathBuf, Failure> {
-    let Some(path) = text.strip_prefix("unix:") else {
-        let of_http = ["http://", "https://"];
-        let of_http = of_http.iter().find_map(|scheme| text.strip_prefix(scheme));
-        let of_network = of_http.or(Some(text)).filter(|text| {
-            let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-            matches!(port, Some(Ok(_))) && !text.contains('/')
-        });
-        return Err(
-            Failure::new(format!("{text:?} is not an address")).hint(match of_network {
-                Some(at) if !at.starts_with("tcp:") => format!("did you mean tcp://{at}"),
-                _ if text.contains('/') && of_http.is_none() => format!("did you mean unix:{text}"),
-                _ => "write it as unix:PATH, or tcp://HOST:PORT".to_owned(),
-            }),
-        );
-    };
-    let path = path.strip_prefix("//").unwrap_or(path);
-    if path.is_empty() || path.ends_with('/') {
-        return Err(Failure::new(format!("{text:?} names no socket file")));
-    }
-    let socket = absolute(Path::new(path))?;
-    if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
-        return Err(Failure::new(format!(
-            "the path of the socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: {}",
-            socket.display()
-        )));
-    }
-    Ok(socket)
-}
-
-/// Returns the address of the server for a client: `--server`, `KENNEL_SERVER`, the default socket.
-pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<Address, Failure> {
-    let path = match flag.or_else(|| here.var("KENNEL_SERVER")) {
-        Some(text) => socket(text)?,
-        // The server's reason is its data directory, which a client cannot set.
-        None => here.default_socket().map_err(|_| {
-            Failure::new("there is no default socket: neither XDG_RUNTIME_DIR nor HOME is set")
-                .hint("name the server with --server unix:PATH or KENNEL_SERVER")
-        })?,
-    };
-    Ok(Address::Unix(path))
+    Some(here.config_dir()?.join("kennel.toml"))
 }
 
 /// Addresses and paths of a server.
@@ -191,7 +46,10 @@ impl ServeConfig {
         };
         let data_dir = match path(&flags.data_dir, "KENNEL_DATA_DIR")? {
             Some(dir) => dir,
-            None => here.default_data_dir()?,
+            None => here.default_data_dir().ok_or_else(|| {
+                Failure::new("there is no default data directory: HOME is not set")
+                    .hint("name one with --data-dir DIR or KENNEL_DATA_DIR")
+            })?,
         };
         let listen = listen::addresses(&flags.listen, here)?;
         let advertise = flags.advertise.as_deref().or(here.var("KENNEL_ADVERTISE"));
@@ -261,15 +119,6 @@ pub(crate) fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
     }
 }
 
-/// Reads a file at a default path; absent: it does not exist, as far as this user may see. HOME may be another user's.
-pub(crate) fn read_default(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(_) if path.symlink_metadata().is_err() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     let name = path.display();
     std::path::absolute(path).map_err(because(format_args!(
@@ -280,16 +129,12 @@ fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_client::{Given, Target, TargetError};
 
-    impl Surroundings {
-        /// Returns those of a user with these variables alone.
-        pub(crate) fn of(env: &[(&str, &str)]) -> Self {
-            let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-            Self {
-                env: env.iter().map(owned).collect(),
-                ..Self::default()
-            }
-        }
+    fn server_address(server: Option<&str>, here: &Surroundings) -> Result<String, TargetError> {
+        let mut given = Given::default();
+        given.values.server = server.unwrap_or_default().to_owned();
+        Ok(Target::resolve(&given, here)?.address.to_string())
     }
 
     fn root(env: &[(&str, &str)]) -> Surroundings {
@@ -345,7 +190,8 @@ mod tests {
         assert!(
             refusal(&ServeFlags::default(), &Surroundings::of(&[])).contains("HOME is not set")
         );
-        let client = server_address(None, &Surroundings::of(&[])).map_err(|f| f.to_string());
+        let client = server_address(None, &Surroundings::of(&[]));
+        let client = client.map_err(|error| Failure::from(error).to_string());
         assert!(
             client.is_err_and(|said| said.contains("--server unix:PATH")),
             "the message names a flag of the client"
@@ -359,9 +205,9 @@ mod tests {
             Surroundings::of(&[("XDG_RUNTIME_DIR", "/r"), ("HOME", "/h")]),
             Surroundings::of(&[("HOME", "/h")]),
         ] {
-            let client = server_address(None, &here).map_err(|f| f.to_string());
+            let client = server_address(None, &here);
             let served = resolved(&ServeFlags::default(), &here).listen;
-            let client = client.expect("an address").to_string();
+            let client = client.expect("an address");
             assert_eq!(client, served[0].to_string());
         }
     }
@@ -391,7 +237,7 @@ mod tests {
         assert_eq!(config.data_dir, Path::new("/f/data"));
         assert_eq!(config.store.to_string(), "sqlite:/f/db");
 
-        let address = |flag| server_address(flag, &here).map(|a| a.to_string()).ok();
+        let address = |flag| server_address(flag, &here).ok();
         assert_eq!(address(None).as_deref(), Some("unix:/e/server"));
         assert_eq!(address(Some("unix:/f")).as_deref(), Some("unix:/f"));
     }
@@ -469,21 +315,5 @@ mod tests {
         };
         let config = resolved(&flags, &root(&[]));
         assert_eq!(config.listen[0].to_string(), "tcp:127.0.0.1:50051");
-    }
-
-    #[test]
-    fn addresses_are_unix_sockets_with_an_absolute_path() {
-        let parse = |text: &str| socket(text).ok();
-        assert_eq!(parse("unix:/a/b").as_deref(), Some(Path::new("/a/b")));
-        assert_eq!(parse("unix:///a/b").as_deref(), Some(Path::new("/a/b")));
-        let relative = parse("unix:b.sock").unwrap_or_default();
-        assert!(
-            relative.is_absolute() && relative.ends_with("b.sock"),
-            "{relative:?}"
-        );
-        for text in ["", "/a/b", "unix:", "unix:/a/", "vsock:3", "localhost:1"] {
-            assert_eq!(parse(text), None, "{text:?}");
-        }
-        assert_eq!(parse(&format!("unix:/{}", "a".repeat(107))), None);
     }
 }

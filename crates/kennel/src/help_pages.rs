@@ -5,11 +5,10 @@
 
 use crate::{
     args,
-    failure::{Failure, because},
     settings::{self, bracketed},
-    values::only_if,
 };
 use clap::{Arg, Command};
+use kennel_cli::{Failure, failure::because, values::only_if};
 use std::{
     fmt::Write as _,
     fs,
@@ -388,7 +387,7 @@ mod tests {
     #[test]
     fn tips_name_commands_and_flags_that_exist() {
         let command = complete();
-        let tips = crate::args::HABITS.lines().flat_map(|line| {
+        let tips = kennel_cli::HABITS.lines().flat_map(|line| {
             let starts = line.match_indices("kennel ").map(|(at, _)| at);
             // In prose it is the name of the product.
             let starts =

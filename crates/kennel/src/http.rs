@@ -1,12 +1,12 @@
 //! Serves metrics and health over HTTP, within bounds.
 
-use crate::failure::Failure;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use kennel_cli::Failure;
 use kennel_edge::Crowd;
 use std::{
     fmt, fs, io,

@@ -4,15 +4,13 @@
 //! command's.
 
 use crate::{
-    args::{Cli, ClientArgs, Command, ServeArgs},
-    cli,
-    config::Surroundings,
-    failure::{Failure, because},
+    args::ServeArgs,
     listen, own_service,
     serve::{self, LOST},
 };
-use clap::{ArgMatches, Parser as _};
-use kennel_client::Address;
+use clap::ArgMatches;
+use kennel_cli::{ClientArgs, Failure, USAGE, failure::because};
+use kennel_client::{Address, Surroundings};
 use kennel_keeper::keeper::ListenAddress;
 use kennel_linux::census;
 use std::{
@@ -36,7 +34,7 @@ pub(crate) fn main(
         Err(failure) => return failure.report(),
     };
     let work = work(&mut keeper, &address, flags, here);
-    cli::carry_out(true, Box::pin(work))
+    kennel_cli::carry_out(true, Box::pin(work))
 }
 
 async fn work(
@@ -52,26 +50,16 @@ async fn work(
             .and_then(|code| u8::try_from(code).ok())
             .unwrap_or(LOST));
     };
-    let done = Box::pin(cli::run_through(connection, spec(flags)?, here)).await;
+    let done = Box::pin(kennel_cli::run_command(connection, &flags.command, here)).await;
     own_service::end(keeper).await;
     done
-}
-
-/// Returns the command as `kennel run` takes it.
-fn spec(flags: &ServeArgs) -> Result<crate::args::SpecArgs, Failure> {
-    let words = ["kennel", "run", "--"].map(OsString::from);
-    let typed = Cli::try_parse_from(words.into_iter().chain(flags.command.iter().cloned()));
-    match typed.map(|typed| typed.command) {
-        Ok(Command::Run(args)) => Ok(args.spec),
-        Ok(_) | Err(_) => Err(Failure::new("the command cannot be used").code(crate::USAGE)),
-    }
 }
 
 /// Returns the address of the service's unix socket.
 fn address(listen: &[ListenAddress]) -> Result<Address, Failure> {
     let path = listen::socket(listen).ok_or_else(|| {
         Failure::new("a service with a command needs a unix socket")
-            .code(crate::USAGE)
+            .code(USAGE)
             .hint("add --listen unix:PATH")
     })?;
     Ok(Address::Unix(path.clone()))

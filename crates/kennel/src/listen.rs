@@ -1,9 +1,7 @@
 //! Listen addresses of a server, as in `--listen`.
 
-use crate::{
-    config::{self, Surroundings},
-    failure::Failure,
-};
+use kennel_cli::Failure;
+use kennel_client::{Surroundings, socket_path};
 use kennel_keeper::keeper::ListenAddress;
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -56,7 +54,7 @@ fn parse(text: &str) -> Result<ListenAddress, Failure> {
         return Ok(ListenAddress::Tcp(address));
     }
     let (path, options) = text.split_once('?').unwrap_or((text, ""));
-    let path = config::socket(path)?;
+    let path = socket_path(path)?;
     let (mut mode, mut gid) = (0o600, None);
     for option in options.split('&').filter(|option| !option.is_empty()) {
         match option.split_once('=') {

@@ -2,10 +2,10 @@
 //! started. Calls no server.
 
 use crate::{
-    args::{DatabaseArgs, Format, MigrateArgs},
-    cli, config,
-    failure::{Failure, failed},
+    args::{DatabaseArgs, MigrateArgs},
+    config,
 };
+use kennel_cli::{Failure, Format, failure::failed};
 use kennel_store::{Contract, MIGRATIONS, Migration, SchemaState, StoreUrl};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -35,7 +35,7 @@ pub(crate) async fn migrate(args: MigrateArgs, format: Format) -> Result<u8, Fai
     } else {
         document(&url, &state, args.dry_run, &format)
     };
-    cli::print_exact(&text).map(|()| 0)
+    kennel_cli::print_exact(&text).map(|()| 0)
 }
 
 fn text(url: &StoreUrl, state: &SchemaState, dry_run: bool) -> String {

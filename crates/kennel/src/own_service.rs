@@ -1,7 +1,12 @@
 //! A service on a directory of its own; when this is dropped, the service, all that it has started and the directory
 //! are removed.
 
-use crate::failure::{Failure, because, chain};
+use crate::{offline, version};
+use kennel_cli::{
+    Binary, Exit, Failure, Format, Link, OWN_FAILURE,
+    failure::{because, chain},
+    refused, words,
+};
 use kennel_client as client;
 use kennel_client::{Address, Connection};
 use kennel_keeper::keeper::remove_groups;
@@ -37,6 +42,28 @@ pub(crate) struct Service {
     pub(crate) grouped: bool,
 }
 
+/// This binary, as the command line sees it.
+pub(crate) struct Kennel;
+
+impl Binary for Kennel {
+    const COMMIT: &'static str = version::COMMIT;
+    const BUILD: &'static str = version::BUILD;
+
+    /// Neither the server nor its directory outlives the command.
+    async fn run_alone(request: pb::SpawnRequest, format: Format) -> Result<Exit, Failure> {
+        let service = Service::start("run").await;
+        let service = service.map_err(|failure| failure.code(OWN_FAILURE))?;
+        let link = Link::own(service.connection().clone(), format);
+        let result = Box::pin(kennel_cli::run(&link, request)).await;
+        service.end().await;
+        result
+    }
+
+    fn leftovers() -> String {
+        offline::leftovers()
+    }
+}
+
 impl Service {
     /// Starts one in the directory for temporary files. The word in its name gives the purpose.
     pub(crate) async fn start(purpose: &str) -> Result<Self, Failure> {
@@ -63,13 +90,13 @@ impl Service {
     async fn look(&mut self) -> Result<(), Failure> {
         let request = pb::GetServerInfoRequest {};
         let answer = self.connection.admin().get_server_info(request).await;
-        let answer = answer.map_err(crate::cli::refused)?.into_inner();
+        let answer = answer.map_err(refused)?.into_inner();
         let host = answer
             .server
             .and_then(|server| server.host)
             .unwrap_or_default();
         self.grouped = host.containment() == pb::Containment::Cgroup;
-        self.containment = crate::cli::words::containment(host.containment());
+        self.containment = words::containment(host.containment());
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! Retention of ended runs' output: flags, variables, defaults; and its display.
 
-use crate::{config::Surroundings, failure::Failure, values};
 use clap::Args;
+use kennel_cli::{Failure, values};
+use kennel_client::Surroundings;
 use kennel_lifecycle::RetentionLimits;
-use kennel_proto::pb;
 use std::time::Duration;
 
 /// Word for no limit.
@@ -71,41 +71,6 @@ impl RetentionArgs {
     }
 }
 
-/// Formats the retention of a server, on one line.
-pub(crate) fn kept(kept: &pb::Retention) -> String {
-    let mut words = match kept.runs_per_owner {
-        Some(runs) => vec![format!("of the last {runs} ended runs of each owner")],
-        None => vec!["of all ended runs".to_owned()],
-    };
-    let least = kept.at_least.and_then(|time| Duration::try_from(time).ok());
-    let least = least.filter(|least| !least.is_zero());
-    if let (Some(least), Some(_)) = (least, kept.runs_per_owner) {
-        words.push(format!("at least {least:?}"));
-    }
-    let most = kept.at_most.and_then(|time| Duration::try_from(time).ok());
-    words.extend(most.map(|most| format!("at most {most:?}")));
-    let bytes = kept.node_bytes;
-    words.extend(bytes.map(|bytes| format!("at most {bytes} bytes of all runs")));
-    words.join(", ")
-}
-
-/// Formats the removal of a run's output, on one line.
-pub(crate) fn removed(removal: &pb::OutputRemoval) -> String {
-    use pb::OutputRemovalReason as Reason;
-    let why = match removal.reason() {
-        Reason::OwnerRuns => "its owner has newer ones",
-        Reason::Age => "it was too old",
-        Reason::NodeBytes => "the node had too much output",
-        Reason::Unspecified => "this version does not know why",
-    };
-    let at = removal.remove_time.map(|at| format!(" at {at}"));
-    let (stdout, stderr) = (removal.stdout_bytes, removal.stderr_bytes);
-    format!(
-        "removed{}: {why}; {stdout} bytes of stdout, {stderr} of stderr",
-        at.unwrap_or_default()
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,32 +118,5 @@ mod tests {
             let refused = resolved(&[], &[(name, value)]).expect_err(value);
             assert!(refused.contains(name), "{refused}");
         }
-    }
-
-    #[test]
-    fn kept_and_removed_counts_are_on_one_line() {
-        let mut limits = pb::Retention {
-            runs_per_owner: Some(100),
-            at_least: Duration::from_mins(1).try_into().ok(),
-            ..pb::Retention::default()
-        };
-        assert_eq!(
-            kept(&limits),
-            "of the last 100 ended runs of each owner, at least 60s"
-        );
-        limits.runs_per_owner = None;
-        limits.at_most = Duration::from_secs(5).try_into().ok();
-        limits.node_bytes = Some(9);
-        assert_eq!(
-            kept(&limits),
-            "of all ended runs, at most 5s, at most 9 bytes of all runs"
-        );
-        let removal = pb::OutputRemoval {
-            reason: pb::OutputRemovalReason::Age.into(),
-            stdout_bytes: 5,
-            ..pb::OutputRemoval::default()
-        };
-        let reported = "removed: it was too old; 5 bytes of stdout, 0 of stderr";
-        assert_eq!(removed(&removal), reported);
     }
 }

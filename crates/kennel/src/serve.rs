@@ -1,15 +1,19 @@
 //! `kennel serve`: the keeper, and the server that the keeper starts.
 
 use crate::{
-    args::{CgroupUse, ClientArgs, ServeArgs},
-    config::{ServeConfig, Surroundings},
-    failure::{Failure, chain, in_time, note},
+    args::{CgroupUse, ServeArgs},
+    config::ServeConfig,
     http::HttpAddress,
     server,
     settings::Settings,
     telemetry,
 };
 use clap::ArgMatches;
+use kennel_cli::{
+    ClientArgs, Failure,
+    failure::{chain, in_time, note},
+};
+use kennel_client::Surroundings;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
 use std::{
     ffi::OsString,
@@ -89,7 +93,7 @@ pub(crate) fn usable_by(
     typed: &ArgMatches,
     here: &Surroundings,
 ) -> Result<(Settings, Usable), Failure> {
-    if client.server.is_some() || client.output.is_some() || flags.of_clients.any() {
+    if client.any() {
         return Err(
             Failure::new("--server and --output are for commands that ask a server")
                 .code(UNUSABLE)

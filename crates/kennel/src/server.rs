@@ -4,12 +4,16 @@
 
 use crate::{
     args::ServeArgs,
-    config::{ServeConfig, Surroundings},
-    failure::{Failure, because, failed},
+    config::ServeConfig,
     health, http, listen, secret,
     serve::LOST,
     telemetry::{self, AuditExport, Exports, Log, LogFormat},
 };
+use kennel_cli::{
+    Failure,
+    failure::{because, failed},
+};
+use kennel_client::Surroundings;
 use kennel_edge::{Access, EdgeConfig, ProbeClient, ServeError, digest::DigestKey};
 use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},

@@ -1,12 +1,10 @@
 //! Settings of `kennel serve` in layers: flag, variable, configuration file, default; each wins over the next. Each
 //! flag has a variable and a key in the file, whose names follow from its own.
 
-use crate::{
-    args::Cli,
-    config::{Surroundings, read_default},
-    failure::Failure,
-};
-use clap::{Arg, ArgMatches, CommandFactory as _, parser::ValueSource};
+use crate::{args::ServeArgs, config::default_config_file};
+use clap::{Arg, ArgMatches, Args as _, parser::ValueSource};
+use kennel_cli::Failure;
+use kennel_client::{Surroundings, read_default};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
@@ -166,10 +164,9 @@ fn keys() -> Vec<String> {
 
 /// Returns the flag of each setting.
 fn flags() -> Vec<Arg> {
-    let command = Cli::command();
-    let serve = command.find_subcommand("serve");
-    let flags = serve.into_iter().flat_map(clap::Command::get_arguments);
-    flags.filter(|flag| is_setting(flag)).cloned().collect()
+    let serve = ServeArgs::augment_args(clap::Command::new("serve"));
+    let flags = serve.get_arguments().filter(|flag| is_setting(flag));
+    flags.cloned().collect()
 }
 
 /// Returns the default of each setting whose help has it as a value.
@@ -237,7 +234,7 @@ impl File {
         let (path, is_named) = match named {
             Some(path) if path.is_empty() => return Ok(Self::default()),
             Some(path) => (PathBuf::from(path), true),
-            None => match here.default_config_file() {
+            None => match default_config_file(here) {
                 Some(path) => (path, false),
                 None => return Ok(Self::default()),
             },
@@ -385,7 +382,7 @@ mod tests {
         std::fs::write(&path, file).expect("written");
         let path = path.to_str().expect("UTF-8");
         let words = [&["kennel", "serve", "--config", path], words].concat();
-        let matches = Cli::command()
+        let matches = crate::args::command()
             .try_get_matches_from(words)
             .expect("well formed");
         let (_, typed) = matches.subcommand().expect("serve");
@@ -511,7 +508,7 @@ mod tests {
             |(key, default): (&String, &String)| format!("--{}={default}", key.replace('_', "-"));
         let words = ["kennel".to_owned(), "serve".to_owned()].into_iter();
         let words = words.chain(defaults.iter().map(flag));
-        Cli::command()
+        crate::args::command()
             .try_get_matches_from(words)
             .expect("each is a value of its flag");
     }

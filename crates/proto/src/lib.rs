@@ -4,6 +4,7 @@
 //! Knows no server and no client: both build on it.
 
 pub mod access;
+pub mod call;
 pub mod json;
 pub mod limits;
 pub mod pb;

@@ -1,7 +1,7 @@
 //! Reaction of a client to the statuses of this server.
 
 use crate::status;
-use kennel_client::{Failure, outlast, over_loss};
+use kennel_client::{Failure, MayRepeat, repeated};
 use kennel_lifecycle::{NodeId, RunId, Violation};
 use kennel_supervisor::{CallError, Elsewhere};
 use std::{cell::Cell, future::Ready, time::Duration};
@@ -35,10 +35,10 @@ fn answer_of_another_server_has_no_reason() {
     assert_ne!(failure.to_string(), "");
 }
 
-/// Returns how often a call is made whose first answer is this one and whose second is OK.
-async fn calls(first: impl Fn() -> Status) -> u32 {
+/// Returns how often such a call is made whose first answer is this one and whose second is OK.
+async fn calls(repeats: MayRepeat, first: impl Fn() -> Status) -> u32 {
     let made = Cell::new(0);
-    let answered = over_loss(counted(&made, first));
+    let answered = repeated(repeats, counted(&made, first));
     assert_eq!(answered.await.is_ok(), made.get() == 2);
     made.get()
 }
@@ -67,7 +67,9 @@ async fn unreachable_node_is_asked_once() {
     };
     let made = Cell::new(0);
     let away = || status::node_unreachable(&node, "no server answers");
-    let refused = outlast(counted(&made, away)).await.expect_err("away");
+    let refused = repeated(MayRepeat::AtWill, counted(&made, away))
+        .await
+        .expect_err("away");
     assert_eq!(
         (refused.metadata["node_name"].as_str(), made.get()),
         ("one", 1)
@@ -76,17 +78,31 @@ async fn unreachable_node_is_asked_once() {
     // Where its server is replaced, the next one may answer.
     let made = Cell::new(0);
     let lost = || status::node_lost(&node, "connection reset");
-    outlast(counted(&made, lost)).await.expect("it answers");
+    repeated(MayRepeat::AtWill, counted(&made, lost))
+        .await
+        .expect("it answers");
     assert_eq!(made.get(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_unanswered_calls_are_retried() {
+async fn calls_are_repeated_as_their_request_permits() {
     // As the library makes it when the connection is lost during a wait.
     let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
-    assert_eq!(calls(lost).await, 2);
-    assert_eq!(calls(status::leaving).await, 2);
-    assert_eq!(calls(|| status::of(&CallError::Draining)).await, 1);
-    assert_eq!(calls(|| status::of(&CallError::StoreUnavailable)).await, 1);
-    assert_eq!(calls(|| Status::cancelled("by another server")).await, 1);
+    let draining = || status::of(&CallError::Draining);
+    let no_store = || status::of(&CallError::StoreUnavailable);
+    let cancelled = || Status::cancelled("by another server");
+    for (repeats, expected) in [
+        (MayRepeat::AtWill, [2, 2, 2, 1, 1]),
+        (MayRepeat::ById, [2, 2, 1, 1, 1]),
+        (MayRepeat::Never, [1, 1, 1, 1, 1]),
+    ] {
+        let made = [
+            calls(repeats, lost).await,
+            calls(repeats, status::leaving).await,
+            calls(repeats, draining).await,
+            calls(repeats, no_store).await,
+            calls(repeats, cancelled).await,
+        ];
+        assert_eq!(made, expected, "{repeats:?}");
+    }
 }

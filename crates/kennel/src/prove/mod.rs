@@ -5,12 +5,8 @@ mod report;
 mod sandbox;
 mod suite;
 
-use crate::{
-    args::Format,
-    cli::{during, print, print_exact},
-    failure::{Failure, because},
-    own_service::Service,
-};
+use crate::own_service::Service;
+use kennel_cli::{Failure, Format, during, failure::because, print, print_exact};
 use report::Report;
 use std::time::{Duration, Instant};
 use suite::Way;

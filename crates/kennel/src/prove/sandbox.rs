@@ -1,7 +1,8 @@
 //! Whether a run in a sandbox reaches the service that started it.
 
 use super::suite::printed;
-use crate::{failure::Failure, own_service::Service};
+use crate::own_service::Service;
+use kennel_cli::Failure;
 use kennel_naughty::{NOTHING, REACH, WORD};
 use kennel_proto::pb;
 use serde_json::{Value, json};

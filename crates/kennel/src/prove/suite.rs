@@ -1,11 +1,8 @@
 //! The programs in one service, ended in one way, and each judged by a census that calls no server.
 
-use crate::{
-    cli::refused,
-    failure::Failure,
-    own_service::{self, Service},
-};
-use kennel_client::{self as client, EventReader, Start};
+use crate::own_service::{self, Service};
+use kennel_cli::{Failure, refused, run_of, words};
+use kennel_client::{EventReader, Start};
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{Footprint, Process};
 use kennel_naughty::{CANNOT, HOLD_NAMESPACE, PROGRAMS, Program, UP, WORD, Wants};
@@ -185,8 +182,8 @@ async fn spawn(service: &Service, spec: pb::RunSpec) -> Result<Result<pb::Run, S
         spec: Some(spec),
         ..pb::SpawnRequest::default()
     };
-    match Box::pin(crate::cli::spawned(service.connection(), &request)).await {
-        Ok(response) => crate::cli::run_of(response.run).map(Ok),
+    match Box::pin(service.connection().call(request)).await {
+        Ok(response) => run_of(response.run).map(Ok),
         Err(refusal) => Ok(Err(refusal.message)),
     }
 }
@@ -229,12 +226,8 @@ async fn get(service: &Service, run_id: &str) -> Result<pb::Run, Failure> {
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
     };
-    let processes = service.connection().processes();
-    let got = client::over_loss(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.get_run(request).await }
-    });
-    crate::cli::run_of(Box::pin(got).await.map_err(refused)?.run)
+    let got = service.connection().call(request);
+    run_of(Box::pin(got).await.map_err(refused)?.run)
 }
 
 async fn end_all(
@@ -262,17 +255,13 @@ async fn end_all(
 }
 
 async fn abort_all(service: &Service, started: &[Result<Running, String>]) -> Result<(), Failure> {
-    let processes = service.connection().processes();
     for run in started.iter().flatten() {
-        let aborted = client::over_loss(|| {
-            let request = pb::AbortRequest {
-                run_id: run.run_id.clone(),
-                wait: pb::AbortWait::None.into(),
-                ..pb::AbortRequest::default()
-            };
-            let mut processes = processes.clone();
-            async move { processes.abort(request).await }
-        });
+        let request = pb::AbortRequest {
+            run_id: run.run_id.clone(),
+            wait: pb::AbortWait::None.into(),
+            ..pb::AbortRequest::default()
+        };
+        let aborted = service.connection().call(request);
         Box::pin(aborted).await.map_err(refused)?;
     }
     Ok(())
@@ -306,7 +295,7 @@ fn is_judged(run: &pb::Run) -> bool {
 
 fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
     let left: Vec<i32> = left.iter().map(|process| process.pid).collect();
-    let said = verdict.map_or_else(|| "no verdict".to_owned(), crate::cli::words::verdict);
+    let said = verdict.map_or_else(|| "no verdict".to_owned(), words::verdict);
     let admits = match verdict.and_then(|verdict| verdict.verdict.as_ref()) {
         Some(Verdict::Empty(empty)) if left.is_empty() => {
             return Outcome::Empty(match empty.proof() {

@@ -1,7 +1,9 @@
 //! Destinations of telemetry: OpenTelemetry's variables, and flags for Kennel's own.
 
-use crate::{config::Surroundings, failure::Failure, http::HttpAddress, values};
+use crate::{http::HttpAddress, values};
 use clap::Args;
+use kennel_cli::Failure;
+use kennel_client::Surroundings;
 use kennel_supervisor::telemetry::Sampling;
 use std::{collections::BTreeSet, time::Duration};
 

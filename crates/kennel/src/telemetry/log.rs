@@ -4,8 +4,8 @@
 //! spans around them.
 
 use super::{line_queue::LineQueue, records::Records};
-use crate::failure::{Failure, failed};
 use clap::ValueEnum;
+use kennel_cli::{Failure, failure::failed};
 use serde_json::Value;
 use std::{
     fmt,

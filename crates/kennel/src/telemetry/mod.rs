@@ -15,11 +15,9 @@ pub(crate) use audit::AuditExport;
 pub(crate) use config::{TelemetryArgs, TelemetryConfig};
 pub(crate) use log::{Log, LogFormat, filter, start_log};
 
-use crate::{
-    config::Surroundings,
-    failure::{Failure, failed},
-    http::{self, HttpAddress},
-};
+use crate::http::{self, HttpAddress};
+use kennel_cli::{Failure, failure::failed};
+use kennel_client::Surroundings;
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::telemetry::{Telemetry, Tracing, names};
 use losses::Room;

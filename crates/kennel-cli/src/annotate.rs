@@ -1,0 +1,38 @@
+//! `kennel annotate`: sets and removes annotations of a run.
+
+use super::link::{Link, print_exact, run_of};
+use crate::{args::AnnotateArgs, failure::Failure};
+use kennel_proto::{json, pb};
+use std::fmt::Write as _;
+
+pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Failure> {
+    let mut request = pb::AnnotateRunRequest {
+        expected_version: args.expected_version,
+        ..pb::AnnotateRunRequest::default()
+    };
+    for change in &args.changes {
+        if let Some((key, value)) = change.split_once('=') {
+            request.set.insert(key.to_owned(), value.to_owned());
+        } else if let Some(key) = change.strip_suffix('-') {
+            request.remove.push(key.to_owned());
+        } else {
+            let message = format!("{change:?} changes nothing: write KEY=VALUE or KEY-");
+            return Err(Failure::new(message));
+        }
+    }
+    if let Some(activity) = args.activity {
+        request.set_activity(activity.into());
+    }
+    request.run_id = link.run_id(&args.run.run).await?;
+    let run = run_of(link.call(request).await?.run)?;
+    print_exact(&link.shown_of(&run, || json::to_string(&run), || pairs(&run)))
+}
+
+fn pairs(run: &pb::Run) -> String {
+    let mut text = String::new();
+    for (key, value) in &run.annotations {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{key}={value}");
+    }
+    text
+}

@@ -1,0 +1,40 @@
+use super::*;
+
+fn parse(words: &[&str]) -> Result<Cli<Command>, clap::Error> {
+    Cli::try_parse_from(std::iter::once(&"kennel").chain(words))
+}
+
+#[test]
+fn words_after_the_command_belong_to_it() {
+    for words in [
+        &["run", "--", "ls", "--label", "-o", "x"][..],
+        &["run", "ls", "--label", "-o", "x"][..],
+    ] {
+        let cli = parse(words).expect("it is well formed");
+        let Command::Run(run) = cli.command else {
+            panic!("not run");
+        };
+        let spec = run.spec;
+        assert_eq!(spec.argv, ["ls", "--label", "-o", "x"]);
+        assert!(spec.labels.is_empty() && cli.client.output.is_none());
+    }
+}
+
+#[test]
+fn misspelt_flag_is_not_taken_as_command() {
+    assert!(parse(&["run", "--lable", "a=b", "--", "ls"]).is_err());
+    assert!(parse(&["run"]).is_err());
+    assert!(parse(&["run", "--grace", "5x", "--", "ls"]).is_err());
+}
+
+#[test]
+fn global_flags_may_precede_or_follow_the_command() {
+    for words in [
+        &["-o", "json", "--server", "unix:/s", "ps"][..],
+        &["ps", "-o", "json", "--server", "unix:/s"][..],
+    ] {
+        let client = parse(words).expect("it is well formed").client;
+        assert_eq!(client.output, Some(Format::Json));
+        assert_eq!(client.server.as_deref(), Some("unix:/s"));
+    }
+}

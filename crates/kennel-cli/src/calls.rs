@@ -1,0 +1,228 @@
+//! The commands that are one call and one print.
+
+use super::{
+    each::each,
+    link::{Link, print, print_exact, run_of},
+    progress, render, run_env, secrets, spec, status, words,
+};
+use crate::{
+    Binary,
+    args::{AbortArgs, Format, ResizeArgs, RestartRunArgs, RunRefs},
+    failure::Failure,
+};
+use kennel_client::Surroundings;
+use kennel_proto::{json, pb};
+
+pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
+    let run = run_of(Box::pin(link.call(request)).await?.run)?;
+    let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
+    let printed = print_exact(&shown);
+    // The id is printed nowhere else.
+    printed.map_err(|failure| failure.hint(format!("the run continues: kennel get {}", run.run_id)))
+}
+
+pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        let run = run_of(link.ask(pb::GetRunRequest { run_id }).await?.run)?;
+        Ok((
+            link.shown_of(&run, || json::to_string(&run), || render::run(&run)),
+            0,
+        ))
+    })
+    .await
+}
+
+/// Exit code of a stop that is left for its node.
+const QUEUED: u8 = 3;
+
+pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
+    let grace = spec::span(args.grace, "grace")?;
+    let wait = pb::AbortWait::from(args.wait);
+    let if_unknown = if args.fence {
+        pb::AbortUnknown::Fence
+    } else {
+        pb::AbortUnknown::Refuse
+    };
+    let ended = each(link, &args.runs, async |run_id| {
+        let request = pb::AbortRequest {
+            run_id,
+            request_id: new_request_id(),
+            grace,
+            wait: wait.into(),
+            if_unknown: if_unknown.into(),
+        };
+        let answer = link.call(request).await.map_err(|failure| {
+            let is_queued = failure.is("ABORT_QUEUED");
+            if is_queued {
+                failure.code(QUEUED)
+            } else {
+                failure
+            }
+        });
+        stands(link, answer?.run)
+    });
+    progress::during("waiting for the end", Box::pin(ended)).await
+}
+
+/// Returns an answer with the state of a run.
+pub(super) fn stands(link: &Link, run: Option<pb::Run>) -> Result<(String, u8), Failure> {
+    let run = run_of(run)?;
+    Ok((
+        link.shown_of(&run, || json::to_string(&run), || standing(&run)),
+        0,
+    ))
+}
+
+pub(crate) async fn restart(
+    link: &Link,
+    args: RestartRunArgs,
+    here: &Surroundings,
+) -> Result<u8, Failure> {
+    let env = run_env::values(args.env, here)?;
+    let secrets = secrets::values(args.secret, here)?;
+    let grace = spec::span(args.grace, "grace")?;
+    // Read once, for all runs.
+    let input = args.input.as_deref().map(spec::input).transpose()?;
+    let initial_input = input.map(Into::into);
+    let inherited = args.inherit_env.then_some(here);
+    each(link, &args.runs, async |run_id| {
+        let request = pb::RestartRequest {
+            run_id,
+            new_run_id: ulid::Ulid::generate().to_string(),
+            env: env.clone().into_iter().collect(),
+            initial_input: initial_input.clone(),
+            secrets: (secrets.iter())
+                .map(|(name, value)| (name.clone(), value.clone().into()))
+                .collect(),
+            request_id: new_request_id(),
+            grace,
+            expected_attempt: None,
+        };
+        restart_one(link, request, inherited).await
+    })
+    .await
+}
+
+/// Restarts the run of this request; `inherited`: where its variables have their values from.
+async fn restart_one(
+    link: &Link,
+    mut restart: pb::RestartRequest,
+    inherited: Option<&Surroundings>,
+) -> Result<(String, u8), Failure> {
+    let request = pb::GetRunRequest {
+        run_id: restart.run_id.clone(),
+    };
+    let seen = run_of(link.ask(request).await?.run)?;
+    if let Some(here) = inherited {
+        let named = seen.spec.as_ref().and_then(|spec| spec.env.as_ref());
+        for name in named.iter().flat_map(|env| env.vars.keys()) {
+            if let Some(value) = here.env.get(name) {
+                let entry = restart.env.entry(name.clone());
+                entry.or_insert_with(|| value.clone());
+            }
+        }
+    }
+    // One restart, whichever server answers.
+    restart.expected_attempt = seen.current_attempt.map(|attempt| attempt.number);
+    stands(link, link.call(restart).await?.run)
+}
+
+pub(crate) async fn interrupt(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        let request = pb::InterruptRequest {
+            run_id,
+            request_id: new_request_id(),
+        };
+        let response = link.ask(request).await?;
+        let method = response.method();
+        let run = run_of(response.run)?;
+        let shown = || {
+            let standing = standing(&run);
+            format!("{}{}\n", standing.trim_end(), words::interrupted(method))
+        };
+        Ok((link.shown_of(&run, || json::to_string(&run), shown), 0))
+    })
+    .await
+}
+
+pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure> {
+    let request = pb::ResizeTerminalRequest {
+        run_id: link.run_id(&args.run.run).await?,
+        rows: args.size.rows.into(),
+        cols: args.size.cols.into(),
+        expected_attempt: args.attempt,
+    };
+    let run = run_of(link.ask(request).await?.run)?;
+    let size = run.terminal_size.map(words::terminal_size);
+    let size = size.map(|size| format!(", terminal {size}"));
+    let shown = || {
+        format!(
+            "{}{}\n",
+            standing(&run).trim_end(),
+            size.clone().unwrap_or_default()
+        )
+    };
+    link.print(|| json::to_string(&run), shown)
+}
+
+pub(crate) async fn pause(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        stands(link, link.ask(pb::PauseRequest { run_id }).await?.run)
+    })
+    .await
+}
+
+pub(crate) async fn resume(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        stands(link, link.ask(pb::ResumeRequest { run_id }).await?.run)
+    })
+    .await
+}
+
+/// Prints the version of this binary, and of the server if one answers.
+pub(crate) async fn version<B: Binary>(
+    opened: Result<Link, Failure>,
+    format: &Format,
+) -> Result<(), Failure> {
+    let server = match opened {
+        Ok(link) => status::server(&link).await.map(|info| info.version),
+        Err(failure) => Err(failure),
+    };
+    let client = env!("CARGO_PKG_VERSION");
+    if !format.is_text() {
+        let document = serde_json::json!({
+            "version": client,
+            "commit": B::COMMIT,
+            "build": B::BUILD,
+            "serverVersion": server.ok(),
+        });
+        return print_exact(&format.document(&document.to_string()));
+    }
+    let server = server.unwrap_or_else(|failure| format!("none: {}", failure.message()));
+    print(&format!(
+        "kennel  {client}\ncommit  {}\nbuild   {}\nserver  {server}\n",
+        B::COMMIT,
+        B::BUILD
+    ))
+}
+
+/// Formats the state of the run on one line; the id first, so that a script can cut it off.
+pub(crate) fn standing(run: &pb::Run) -> String {
+    let end = run.end_reason.as_ref().map(words::end_reason);
+    let verdict = run.tree_verdict.as_ref().map(words::verdict);
+    let mut line = format!("{} {}", run.run_id, words::state(run.state()));
+    for more in [end, verdict.map(|v| format!("tree {v}"))]
+        .into_iter()
+        .flatten()
+    {
+        line.push_str(", ");
+        line.push_str(&more);
+    }
+    line.push('\n');
+    line
+}
+
+/// Returns a new id, so that a repeated call acts once.
+pub(crate) fn new_request_id() -> String {
+    ulid::Ulid::generate().to_string()
+}

@@ -1,0 +1,85 @@
+//! Draining a node, and undoing that.
+
+use super::{calls::new_request_id, link::Link, progress, spec};
+use crate::{args::DrainArgs, failure::Failure};
+use kennel_proto::{json, pb};
+use std::time::Duration;
+
+/// Time between two checks of the remaining runs.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
+    if args.undo {
+        return undrain(link).await;
+    }
+    let status = whole(link.call(request(&args)?).await?.status)?;
+    print_status(link, &status)?;
+    if args.wait {
+        progress::during("waiting for runs to end", until_empty(link, status)).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn undrain(link: &Link) -> Result<(), Failure> {
+    let response = link.call(pb::UndrainRequest {}).await?;
+    print_status(link, &whole(response.status)?)
+}
+
+/// Waits until no run is left, and prints each change.
+async fn until_empty(link: &Link, mut status: pb::DrainStatus) -> Result<(), Failure> {
+    while status.remaining > 0 {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        let server = link.call(pb::GetServerInfoRequest {}).await?.server;
+        let now = whole(server.and_then(|server| server.drain))?;
+        if now.drain.is_none() {
+            return Err(Failure::new("the drain was undone while runs were left"));
+        }
+        if now.remaining != status.remaining {
+            print_status(link, &now)?;
+        }
+        status = now;
+    }
+    Ok(())
+}
+
+fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
+    let action = if args.abort {
+        pb::DrainAction::Abort
+    } else {
+        pb::DrainAction::Finish
+    };
+    Ok(pb::DrainRequest {
+        action: action.into(),
+        deadline: spec::span(args.deadline, "deadline")?,
+        request_id: new_request_id(),
+    })
+}
+
+fn print_status(link: &Link, status: &pb::DrainStatus) -> Result<(), Failure> {
+    link.print(|| json::to_string(status), || line(status) + "\n")
+}
+
+/// Formats the drain state of a node, and its remaining runs, on one line.
+pub(super) fn line(status: &pb::DrainStatus) -> String {
+    let left = match status.remaining {
+        0 => "no run is left".to_owned(),
+        1 => format!("1 run is left: {}", status.run_ids.join(" ")),
+        many => format!("{many} runs are left: {}", status.run_ids.join(" ")),
+    };
+    let Some(drain) = &status.drain else {
+        return format!("accepts new runs; {left}");
+    };
+    let how = match (drain.action(), &drain.deadline_time) {
+        (pb::DrainAction::Abort, _) => "runs are being ended".to_owned(),
+        (_, Some(deadline)) => format!("runs may finish until {deadline}"),
+        (_, None) => "runs may finish".to_owned(),
+    };
+    format!(
+        "draining, requested by {}: no new runs; {how}; {left}",
+        drain.by
+    )
+}
+
+fn whole(status: Option<pb::DrainStatus>) -> Result<pb::DrainStatus, Failure> {
+    status.ok_or_else(|| Failure::new("the server's answer says nothing about a drain"))
+}

@@ -1,0 +1,280 @@
+//! `ps`: the runs of a node, as a table or in another format.
+
+use super::{
+    command,
+    link::{Link, print_exact},
+    nodes, render,
+    table::in_colour,
+};
+use crate::{
+    args::{Format, PsArgs, SortArg, StateArg},
+    failure::{Failure, note},
+    values::{self, Filter},
+};
+use clap::ValueEnum as _;
+use kennel_proto::{json, pb};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
+
+/// Most runs that a server returns at once.
+const PAGE_SIZE: usize = 1000;
+
+const LIVE: [pb::RunState; 5] = [
+    pb::RunState::Starting,
+    pb::RunState::Running,
+    pb::RunState::Paused,
+    pb::RunState::Stopping,
+    pb::RunState::Backoff,
+];
+
+const ENDED: [pb::RunState; 4] = [
+    pb::RunState::Succeeded,
+    pb::RunState::Failed,
+    pb::RunState::Cancelled,
+    pb::RunState::Lost,
+];
+
+/// Lists runs. `node`: list only the runs of this one.
+pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Result<(), Failure> {
+    let mut filter = filter(&args)?;
+    let is_selected = !filter.label_selector.is_empty();
+    filter.node = node.unwrap_or_default();
+    filter.parent_run_id = link.run_id_or_none(args.parents.parent.as_deref()).await?;
+    let listed = all(link, filter, args.limit.unwrap_or(usize::MAX)).await?;
+    let mut runs = listed.noting_others();
+    sort(&mut runs, args.sort);
+    if args.reverse {
+        runs.reverse();
+    }
+    let indents = if args.parents.tree {
+        descend(&mut runs)
+    } else {
+        vec![0; runs.len()]
+    };
+    let ids = || {
+        let ids = runs.iter().map(|run| format!("{}\n", run.run_id));
+        ids.collect()
+    };
+    let is_table = matches!(link.format, Format::Text | Format::Wide) && !args.quiet;
+    let nodes = if is_table && runs.iter().any(|run| run.other_node.is_some()) {
+        nodes::all(link).await?.nodes
+    } else {
+        Vec::new()
+    };
+    let table = |wide| {
+        render::table(
+            &runs,
+            (&indents, &nodes),
+            SystemTime::now(),
+            wide,
+            in_colour(),
+        )
+    };
+    let text: String = match &link.format {
+        Format::Name => ids(),
+        Format::Text if args.quiet => ids(),
+        Format::Text => table(false),
+        Format::Wide => table(true),
+        other => {
+            let documents = runs.iter().map(|run| other.document(&json::to_string(run)));
+            documents.collect()
+        }
+    };
+    print_exact(&text)?;
+    if is_table && is_selected && runs.is_empty() {
+        let ended = values::only_if(!args.all, "; with --all also ended ones");
+        note(&format_args!("no run has these labels{ended}"));
+    }
+    Ok(())
+}
+
+fn filter(args: &PsArgs) -> Result<pb::RunFilter, Failure> {
+    let mut states: Vec<pb::RunState> = args
+        .states
+        .iter()
+        .flat_map(|asked| states_of(*asked))
+        .copied()
+        .collect();
+    let mut labels = vec![args.labels.selector()];
+    for filter in &args.filters {
+        match filter {
+            Filter::Label(selector) => labels.push(selector.to_string()),
+            Filter::State(named) => states.extend(named_states(named)?),
+        }
+    }
+    if states.is_empty() && !args.all {
+        states.extend(LIVE);
+    }
+    labels.retain(|selector| !selector.is_empty());
+    Ok(pb::RunFilter {
+        states: states.into_iter().map(Into::into).collect(),
+        label_selector: labels.join(","),
+        ..pb::RunFilter::default()
+    })
+}
+
+/// Returns the states of a name.
+fn named_states(named: &str) -> Result<&'static [pb::RunState], Failure> {
+    let known = StateArg::from_str(named, true).map(states_of);
+    known.map_err(|_| {
+        let states = StateArg::value_variants().iter();
+        let words: Vec<String> = states
+            .map(|known| format!("{known:?}").to_lowercase())
+            .collect();
+        let failure = Failure::new(format!("there is no state {named:?}")).code(crate::USAGE);
+        failure.hint(format!("the states are: {}", words.join(", ")))
+    })
+}
+
+/// Runs of a filter, newest first.
+#[derive(Default)]
+pub(crate) struct Listed {
+    pub(crate) runs: Vec<pb::Run>,
+    /// Those among them whose records the server cannot read.
+    unreadable: Vec<pb::UnreadableRun>,
+}
+
+impl Listed {
+    /// Returns the runs, and notes those that are left out.
+    pub(super) fn noting_others(self) -> Vec<pb::Run> {
+        for run in self.unreadable {
+            let pb::UnreadableRun {
+                run_id,
+                node_id,
+                reason,
+                ..
+            } = run;
+            note(&format_args!(
+                "run {run_id} of node {node_id} is left out: its record cannot be read here: {reason}"
+            ));
+        }
+        self.runs
+    }
+}
+
+/// Returns the runs of a filter, at most so many.
+pub(crate) async fn all(
+    link: &Link,
+    filter: pb::RunFilter,
+    most: usize,
+) -> Result<Listed, Failure> {
+    let mut listed = Listed::default();
+    let mut page_token = String::new();
+    while listed.runs.len() < most {
+        let room = PAGE_SIZE.min(most - listed.runs.len());
+        let request = pb::ListRunsRequest {
+            filter: Some(filter.clone()),
+            page_size: i32::try_from(room).unwrap_or(i32::MAX),
+            page_token,
+        };
+        let page = link.ask(request).await?;
+        listed.runs.extend(page.runs);
+        listed.unreadable.extend(page.unreadable_runs);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    Ok(listed)
+}
+
+/// Sorts each run below its parent, in the present order; returns the depth of each.
+fn descend(runs: &mut Vec<pb::Run>) -> Vec<usize> {
+    let listed: BTreeSet<String> = runs.iter().map(|run| run.run_id.clone()).collect();
+    let mut below: BTreeMap<String, Vec<pb::Run>> = BTreeMap::new();
+    let mut open = Vec::new();
+    for run in runs.drain(..) {
+        match parent_of(&run).filter(|parent| listed.contains(*parent)) {
+            Some(parent) => below.entry(parent.to_owned()).or_default().push(run),
+            None => open.push((0, run)),
+        }
+    }
+    open.reverse();
+    let mut indents = Vec::new();
+    loop {
+        while let Some((depth, run)) = open.pop() {
+            let children = below.remove(&run.run_id).unwrap_or_default();
+            open.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
+            runs.push(run);
+            indents.push(depth);
+        }
+        // Runs that are below each other: an id that was reused. Each is listed.
+        let Some((_, rest)) = below.pop_first() else {
+            return indents;
+        };
+        open.extend(rest.into_iter().map(|run| (0, run)));
+    }
+}
+
+/// Returns the id of a run's parent.
+pub(crate) fn parent_of(run: &pb::Run) -> Option<&str> {
+    let parent = run.spec.as_ref()?.parent.as_ref()?;
+    Some(&parent.run_id)
+}
+
+fn sort(runs: &mut [pb::Run], by: SortArg) {
+    match by {
+        SortArg::Age => {}
+        SortArg::Run => runs.sort_by(|one, other| one.run_id.cmp(&other.run_id)),
+        SortArg::State => runs.sort_by_key(|run| run.state),
+        SortArg::Kind => runs.sort_by_key(|run| run.kind),
+        SortArg::Pid => runs.sort_by_key(command::live_pid),
+        SortArg::Command => runs.sort_by_cached_key(command::or_dash),
+    }
+}
+
+fn states_of(state: StateArg) -> &'static [pb::RunState] {
+    match state {
+        StateArg::Starting => &[pb::RunState::Starting],
+        StateArg::Running => &[pb::RunState::Running],
+        StateArg::Paused => &[pb::RunState::Paused],
+        StateArg::Stopping => &[pb::RunState::Stopping],
+        StateArg::Backoff => &[pb::RunState::Backoff],
+        StateArg::Succeeded => &[pb::RunState::Succeeded],
+        StateArg::Failed => &[pb::RunState::Failed],
+        StateArg::Cancelled => &[pb::RunState::Cancelled],
+        StateArg::Lost => &[pb::RunState::Lost],
+        StateArg::Ended => &ENDED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(run_id: &str, parent: &str) -> pb::Run {
+        let parent = (!parent.is_empty()).then(|| pb::Parent {
+            run_id: parent.to_owned(),
+            ..pb::Parent::default()
+        });
+        pb::Run {
+            run_id: run_id.to_owned(),
+            spec: Some(pb::RunSpec {
+                parent,
+                ..pb::RunSpec::default()
+            }),
+            ..pb::Run::default()
+        }
+    }
+
+    #[test]
+    fn tree_lists_each_run_once() {
+        let mut runs = vec![
+            child("d", "c"),
+            child("c", "d"),
+            child("b", "a"),
+            child("a", ""),
+            child("e", "elsewhere"),
+        ];
+        let indents = descend(&mut runs);
+        let listed: Vec<(&str, usize)> = runs
+            .iter()
+            .map(|run| run.run_id.as_str())
+            .zip(indents)
+            .collect();
+        let expected = [("a", 0), ("b", 1), ("e", 0), ("d", 0), ("c", 1)];
+        assert_eq!(listed, expected);
+    }
+}

@@ -1,0 +1,72 @@
+//! `nodes` and `node forget`: the nodes of the database.
+
+use super::{
+    link::{Link, print_exact},
+    table::{self, Cell},
+    words,
+};
+use crate::{args::Format, failure::Failure, values};
+use kennel_proto::{json, pb};
+
+pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
+    let found = all(link).await?;
+    // It counts as text too.
+    if matches!(link.format, Format::Name) {
+        let names = found
+            .nodes
+            .iter()
+            .map(|node| format!("{}\n", node.node_name));
+        return print_exact(&names.collect::<String>());
+    }
+    if link.format.is_text() {
+        return print_exact(&table(&found));
+    }
+    let documents = found
+        .nodes
+        .iter()
+        .map(|node| link.format.document(&json::to_string(node)));
+    print_exact(&documents.collect::<String>())
+}
+
+/// Returns all nodes of the database.
+pub(super) async fn all(link: &Link) -> Result<pb::ListNodesResponse, Failure> {
+    link.ask(pb::ListNodesRequest {}).await
+}
+
+/// Closes the open runs of a node that does not come back.
+pub(crate) async fn forget(link: &Link, node: String, remove: bool) -> Result<(), Failure> {
+    let forgotten = link.ask(pb::ForgetNodeRequest { node, remove }).await?;
+    let ended = forgotten.ended_runs;
+    link.print(
+        || json::to_string(&forgotten),
+        || {
+            let done = if remove { "removed" } else { "forgotten" };
+            format!("{done}; runs closed as lost: {ended}\n")
+        },
+    )
+}
+
+fn table(found: &pb::ListNodesResponse) -> String {
+    let row = |node: &pb::Node| {
+        let own = values::only_if(node.node_id == found.own_node_id, "*");
+        let reachability = words::reachability(node.reachability());
+        let state = match node.drain_time {
+            Some(_) => format!("{reachability}, draining"),
+            None => reachability,
+        };
+        vec![
+            Cell::from(own),
+            Cell::from(&node.node_name),
+            Cell::from(state),
+            Cell::or_dash(node.last_heard_time),
+            Cell::from(&node.address),
+            Cell::from(&node.node_id),
+        ]
+    };
+    let rows = found.nodes.iter().map(row).collect();
+    table::table(
+        &["", "NAME", "STATE", "LAST SEEN", "ADDRESS", "ID"],
+        rows,
+        false,
+    )
+}

@@ -1,0 +1,346 @@
+//! `kennel run`: starts a command and stays with it, as if it were a child process.
+
+use super::{
+    attach::{self, Left, Manner},
+    link::{Link, print_exact, refused, run_of},
+    run_input,
+    run_signals::{Forwarder, end},
+    sink::Sink,
+    words,
+};
+use crate::{detach_keys::DetachKeys, failure::Failure};
+use kennel_client as client;
+use kennel_client::{EventReader, Start};
+use kennel_linux::own_signals;
+use kennel_proto::{
+    json,
+    pb::{self, event::Payload, lifecycle::Station},
+};
+use std::{
+    io::{self, IsTerminal as _},
+    process::ExitCode,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Exit code of timeout(1) for a command, or a wait, that took too long.
+pub(super) const TIMED_OUT: u8 = 124;
+/// A shell's exit code for a command that SIGKILL ended.
+const KILLED: u8 = 137;
+/// Exit code as of a command that SIGXFSZ has ended.
+const LIMITED: u8 = 153;
+/// Exit code of `run`'s own failures.
+pub const OWN_FAILURE: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+pub(super) const SIGKILL: u8 = 9;
+/// Signal of a command whose reader went away.
+const SIGPIPE: u8 = 13;
+
+/// Exit of a command, or of this process in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Its exit code.
+    Code(u8),
+    /// The signal that ended it.
+    Signal(u8),
+}
+
+impl From<u8> for Exit {
+    fn from(code: u8) -> Self {
+        Self::Code(code)
+    }
+}
+
+impl Exit {
+    /// Returns the exit code, or a shell's for the signal.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => signal.saturating_add(128),
+        }
+    }
+
+    /// Ends this process by the signal, and else returns the exit code. A shell ends its loop after Ctrl-C only if the
+    /// child has died of SIGINT.
+    pub(super) fn repeat(self) -> ExitCode {
+        if let Self::Signal(signal) = self {
+            own_signals::die_of(signal.into());
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+/// Runs the command to its end and returns the exit of this process. The thread that reads standard input leaves it
+/// open where this process ends first.
+pub async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<Exit, Failure> {
+    if let Some(spec) = &mut request.spec {
+        attach::size_as_ours(spec);
+    }
+    let reads_pipe = request.spec.as_ref().is_some_and(run_input::is_open);
+    let run_id = request.run_id.clone();
+    let on_terminal = request
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.kind() == pb::RunKind::Terminal);
+    // In a pipeline the terminal's output is plain bytes, as of script(1).
+    let shows_terminal = on_terminal && link.format.is_text() && io::stdout().is_terminal();
+    // On a terminal of its own the command gets Ctrl-Z as a key.
+    let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
+    if let Err(refusal) = Box::pin(link.connection.call(request.clone())).await {
+        return match forwarder.ended_by() {
+            // This process ended the run before the command started; there is nothing to explain after Ctrl-C.
+            Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
+                Ok(Exit::Signal(signal))
+            }
+            _ => Err(not_started(&refusal)),
+        };
+    }
+    if shows_terminal {
+        let mut manner = Manner {
+            is_command: true,
+            ..Manner::default()
+        };
+        if link.own {
+            // There would be no run to come back to.
+            manner.keys = DetachKeys::none();
+        }
+        let left = attach::stay(link, &run_id, manner).await;
+        let result = match left {
+            Ok(Left::Detached) => Ok(Exit::Code(0)),
+            Ok(Left::Ended) => exit_of_ended(link, &run_id).await,
+            Err(failure) => cut_off(link, &run_id, failure).await,
+        };
+        return result.map(|exit| forwarder.own(exit));
+    }
+    let input = (reads_pipe || on_terminal).then(|| {
+        let (connection, run_id) = (link.connection.clone(), run_id.clone());
+        AbortOnDropHandle::new(tokio::spawn(run_input::forward(
+            connection,
+            run_id,
+            on_terminal,
+        )))
+    });
+    let ends = match stream(link, &run_id, ends_with_keeper(&request)).await {
+        Ok(ends) => ends,
+        Err(failure) => return cut_off(link, &run_id, failure).await,
+    };
+    drop(input);
+    if let Some(failure) = reported_by_reason(&ends.reason, &run_id) {
+        return Err(failure);
+    }
+    let exit = match ends.exit {
+        Some(exit) => known(&exit, &run_id),
+        None => exit_of_ended(link, &run_id).await,
+    };
+    exit.map(|exit| forwarder.own(exit))
+}
+
+/// Handles output that cannot be written, or that of the run that cannot be read. A command whose output has no reader
+/// is ended, as in a pipeline of a shell; one whose output cannot be read continues.
+async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<Exit, Failure> {
+    if failure.is_of_output() {
+        end(&link.connection, run_id, false).await;
+    }
+    match failure {
+        gone if gone.is_quiet() => Ok(Exit::Signal(SIGPIPE)),
+        failed if failed.is_of_output() => Err(failed.code(OWN_FAILURE)),
+        lost => Err(lost
+            .code(OWN_FAILURE)
+            .hint(format!("the run may continue: kennel get {run_id}"))),
+    }
+}
+
+/// End of a run, as far as events show it.
+#[derive(Default)]
+struct Ends {
+    /// Exit of the leader.
+    exit: Option<pb::Exit>,
+    /// The end reason by the name of its field.
+    reason: String,
+}
+
+/// Copies the run's output until it has ended.
+async fn stream(link: &Link, run_id: &str, ends_with_keeper: bool) -> Result<Ends, Failure> {
+    let mut reader = EventReader::new(&link.connection, run_id, Start::Beginning)
+        .ends_with_service(ends_with_keeper);
+    let mut sink = Sink::default();
+    let mut ends = Ends::default();
+    while let Some(message) = reader.next().await.map_err(refused)? {
+        let is_text = link.format.is_text();
+        if !is_text {
+            print_exact(&link.format.document(&json::to_string(&message)))?;
+        }
+        for event in message.run_events.into_iter().flat_map(|e| e.events) {
+            match event.payload {
+                Some(Payload::Output(output)) if is_text => {
+                    sink.write(&output)?;
+                }
+                Some(Payload::Gap(gap)) if is_text => sink.skip(&gap),
+                Some(Payload::Lifecycle(pb::Lifecycle {
+                    station: Some(Station::LeaderExited(end)),
+                })) => ends.exit = end.exit,
+                Some(Payload::Lifecycle(pb::Lifecycle {
+                    station: Some(Station::Ended(ended)),
+                })) => ends.reason = ended.reason,
+                _ => {}
+            }
+        }
+    }
+    Ok(ends)
+}
+
+/// Whether the run is ended when its keeper dies: then there is no server to wait for.
+fn ends_with_keeper(request: &pb::SpawnRequest) -> bool {
+    let Some(spec) = &request.spec else {
+        return false;
+    };
+    match spec.recovery() {
+        pb::RecoveryPolicy::Adopt => false,
+        pb::RecoveryPolicy::Terminate => true,
+        pb::RecoveryPolicy::Unspecified => spec.kind() != pb::RunKind::Service,
+    }
+}
+
+/// Returns the failure that the reason of an end adds to the command's exit.
+fn reported_by_reason(reason: &str, run_id: &str) -> Option<Failure> {
+    let (code, what) = code_of_reason(reason)?;
+    Some(Failure::new(format!("run {run_id} {what}")).code(code))
+}
+
+fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
+    match reason {
+        "deadline_exceeded" => Some((
+            TIMED_OUT,
+            "exceeded its time limit (--timeout or --inactivity) and was stopped",
+        )),
+        "limit_exceeded" => Some((
+            LIMITED,
+            "exceeded its output limit (--output-full, --disk-full) and was stopped",
+        )),
+        "shim_lost" => Some((
+            OWN_FAILURE,
+            "was stopped by the server, because the run's shim is lost",
+        )),
+        "oom_killed" => Some((KILLED, "was killed by the kernel for lack of memory")),
+        "memory_reserve" => Some((
+            KILLED,
+            "was the largest run when the memory of its node was short (serve --memory-reserve), and was stopped",
+        )),
+        _ => None,
+    }
+}
+
+/// Returns the exit by the run itself, where no event has it.
+pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<Exit, Failure> {
+    let request = pb::GetRunRequest {
+        run_id: run_id.to_owned(),
+    };
+    exit_of(&run_of(link.ask(request).await?.run)?)
+}
+
+/// Returns the exit of a run that has ended.
+pub(crate) fn exit_of(run: &pb::Run) -> Result<Exit, Failure> {
+    use pb::end_reason::Reason;
+    let reason = run.end_reason.as_ref().and_then(|end| end.reason.as_ref());
+    let reason = match reason {
+        Some(Reason::DeadlineExceeded(_)) => "deadline_exceeded",
+        Some(Reason::OomKilled(_)) => "oom_killed",
+        Some(Reason::MemoryReserve(_)) => "memory_reserve",
+        Some(Reason::ShimLost(_)) => "shim_lost",
+        Some(Reason::LimitExceeded(_)) => "limit_exceeded",
+        _ => "",
+    };
+    let run_id = &run.run_id;
+    if let Some(failure) = reported_by_reason(reason, run_id) {
+        return Err(failure);
+    }
+    if let Some(exit) = run.current_attempt.as_ref().and_then(|a| a.exit.as_ref()) {
+        return known(exit, run_id);
+    }
+    let why = run.end_reason.as_ref().map(words::end_reason);
+    let why = why.unwrap_or_else(|| "it has not ended".to_owned());
+    Err(Failure::new(format!("run {run_id} has no exit: {why}")).code(OWN_FAILURE))
+}
+
+/// Returns the exit, which must be known.
+fn known(exit: &pb::Exit, run_id: &str) -> Result<Exit, Failure> {
+    let known = match &exit.result {
+        Some(pb::exit::Result::Code(code)) => u8::try_from(*code).ok().map(Exit::Code),
+        Some(pb::exit::Result::Signal(signal)) => {
+            u8::try_from(signal.number).ok().map(Exit::Signal)
+        }
+        Some(pb::exit::Result::Unknown(_)) | None => None,
+    };
+    known.ok_or_else(|| {
+        Failure::new(format!("how run {run_id} ended is not known"))
+            .code(OWN_FAILURE)
+            .hint(format!("kennel get {run_id} shows what is known"))
+    })
+}
+
+/// Returns a shell's codes for a command that cannot be started.
+fn not_started(refusal: &client::Failure) -> Failure {
+    let fact = |key: &str| refusal.metadata.get(key).map(String::as_str);
+    let code = start_code(refusal.reason.as_deref(), fact("stage"), fact("errno"));
+    refused(refusal.clone()).code(code)
+}
+
+fn start_code(reason: Option<&str>, stage: Option<&str>, errno: Option<&str>) -> u8 {
+    let at_exec = stage.is_some_and(|s| s.eq_ignore_ascii_case("exec"));
+    match reason {
+        Some("COMMAND_NOT_FOUND") => NOT_FOUND,
+        // ENOENT: the file was found when the path was resolved, or its interpreter is missing.
+        Some("SPAWN_FAILED") if at_exec && errno == Some("2") => NOT_FOUND,
+        Some("SPAWN_FAILED") if at_exec => NOT_EXECUTABLE,
+        _ => OWN_FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(result: pb::exit::Result) -> Option<u8> {
+        let exit = pb::Exit {
+            result: Some(result),
+            ..pb::Exit::default()
+        };
+        known(&exit, "R").ok().map(Exit::code)
+    }
+
+    #[test]
+    fn exit_code_is_the_commands_or_its_signals() {
+        let signal = |number| {
+            let name = String::new();
+            pb::exit::Result::Signal(pb::exit::Signal { name, number })
+        };
+        assert_eq!(code(pb::exit::Result::Code(0)), Some(0));
+        assert_eq!(code(pb::exit::Result::Code(255)), Some(255));
+        assert_eq!(code(signal(9)), Some(137));
+        assert_eq!(code(signal(64)), Some(192));
+        let unknown = pb::exit::Result::Unknown(pb::exit::Unknown {});
+        assert_eq!(code(unknown), None, "an exit code is never invented");
+    }
+
+    #[test]
+    fn reason_beyond_the_exit_is_printed() {
+        let code = |reason| code_of_reason(reason).map(|(code, _)| code);
+        assert_eq!(code("deadline_exceeded"), Some(124));
+        assert_eq!(code("oom_killed"), Some(137));
+        assert_eq!(code("memory_reserve"), Some(137));
+        assert_eq!(code("limit_exceeded"), Some(153));
+        assert_eq!(code("shim_lost"), Some(125));
+        assert_eq!(code("exited"), None);
+    }
+
+    #[test]
+    fn failed_start_has_exit_codes_of_shells() {
+        let failed = Some("SPAWN_FAILED");
+        assert_eq!(start_code(Some("COMMAND_NOT_FOUND"), None, None), 127);
+        assert_eq!(start_code(failed, Some("EXEC"), Some("2")), 127);
+        assert_eq!(start_code(failed, Some("EXEC"), Some("13")), 126);
+        assert_eq!(start_code(failed, Some("WORK_DIR"), Some("2")), 125);
+        assert_eq!(start_code(Some("STORE_UNAVAILABLE"), None, None), 125);
+        assert_eq!(start_code(None, None, None), 125);
+    }
+}

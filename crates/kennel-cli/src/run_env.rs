@@ -1,0 +1,134 @@
+//! The environment that `run` and `spawn` request: typed variables, and the caller's own.
+
+use crate::{
+    args::{EnvArg, EnvModeArg},
+    failure::{Failure, because},
+};
+use kennel_client::Surroundings;
+use kennel_proto::pb;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Prefix of names that the server alone sets.
+const SERVERS_OWN: &str = "KENNEL_";
+/// Variable that names the journal as the caller's own output, which is not the command's: systemd.exec(5).
+const JOURNAL: &str = "JOURNAL_STREAM";
+
+/// Returns the environment of a command; typed variables win, and the caller's own leave out these. A value
+/// taken from the caller is sent like a typed one: the server returns none and logs none.
+pub(super) fn of_command(
+    mode: EnvModeArg,
+    files: &[PathBuf],
+    typed: Vec<EnvArg>,
+    left_out: &[&str],
+    here: &Surroundings,
+) -> Result<pb::Env, Failure> {
+    let mut vars = match mode {
+        EnvModeArg::Inherit => inherited(here),
+        EnvModeArg::Minimal | EnvModeArg::None => BTreeMap::new(),
+    };
+    vars.retain(|name, _| !left_out.contains(&name.as_str()));
+    for file in files {
+        vars.extend(values(of_file(file)?, here)?);
+    }
+    vars.extend(values(typed, here)?);
+    let mode = match mode {
+        EnvModeArg::Minimal => pb::EnvMode::Minimal,
+        EnvModeArg::Inherit | EnvModeArg::None => pb::EnvMode::None,
+    };
+    Ok(pb::Env {
+        mode: mode.into(),
+        vars: vars.into_iter().collect(),
+    })
+}
+
+/// Parses a file of variables: NAME=VALUE literally, without quotes, or NAME; `#` begins a comment.
+fn of_file(file: &Path) -> Result<Vec<EnvArg>, Failure> {
+    let name = file.display();
+    let text = fs::read_to_string(file);
+    let text = text.map_err(because(format_args!("cannot read variables from {name}")))?;
+    let mut vars = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        let var = line.trim_start().parse().map_err(|wrong| {
+            Failure::new(format!(
+                "line {} of {name} is no variable: {wrong}",
+                number + 1
+            ))
+        });
+        vars.push(var?);
+    }
+    Ok(vars)
+}
+
+/// Returns the caller's own environment, as a child in the shell has it.
+pub(super) fn inherited(here: &Surroundings) -> BTreeMap<String, String> {
+    let of_caller =
+        |(name, _): &(&String, &String)| !name.starts_with(SERVERS_OWN) && name.as_str() != JOURNAL;
+    let vars = here.env.iter().filter(of_caller);
+    vars.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// Returns the variables of `--env`: `NAME=VALUE`, or `NAME` for the caller's own value.
+pub(super) fn values(
+    typed: Vec<EnvArg>,
+    here: &Surroundings,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let value = |arg: EnvArg| match arg {
+        EnvArg::Value(name, value) => Ok((name, value)),
+        EnvArg::Own(name) => match here.env.get(&name) {
+            Some(value) => Ok((name, value.clone())),
+            None => Err(
+                Failure::new(format!("there is no variable {name} here to pass on"))
+                    .hint(format!("set it, or write --env {name}=VALUE")),
+            ),
+        },
+    };
+    typed.into_iter().map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Surroundings {
+        Surroundings::of(&[
+            ("A", "1"),
+            ("B", "2"),
+            ("KENNEL_SERVER", "unix:/s"),
+            (JOURNAL, "8:1"),
+        ])
+    }
+
+    fn env(mode: EnvModeArg, typed: &[&str], secret: &[&str]) -> (pb::EnvMode, Vec<String>) {
+        let typed = typed.iter().map(|text| text.parse().expect("well formed"));
+        let env = of_command(mode, &[], typed.collect(), secret, &here()).expect("all are set");
+        let mut vars: Vec<_> = env.vars.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        vars.sort();
+        (env.mode(), vars)
+    }
+
+    #[test]
+    fn caller_environment_is_inherited_unless_asked_otherwise() {
+        let all = ["A=1", "B=3"].map(str::to_owned).to_vec();
+        let inherited = |typed, secret| env(EnvModeArg::Inherit, typed, secret);
+        assert_eq!(inherited(&["B=3"], &[]), (pb::EnvMode::None, all));
+        let one = vec!["B=2".to_owned()];
+        let minimal = env(EnvModeArg::Minimal, &["B"], &["B"]);
+        assert_eq!(minimal, (pb::EnvMode::Minimal, one.clone()));
+        let none = env(EnvModeArg::None, &[], &[]);
+        assert_eq!(none, (pb::EnvMode::None, Vec::new()));
+        // What is typed twice is the server's to refuse.
+        assert_eq!(inherited(&[], &["A"]), (pb::EnvMode::None, one));
+        let typed = vec!["A=3".to_owned(), "B=2".to_owned()];
+        assert_eq!(inherited(&["A=3"], &["A"]), (pb::EnvMode::None, typed));
+        let missing = values(vec![EnvArg::Own("C".to_owned())], &here());
+        assert!(missing.is_err_and(|failure| failure.to_string().contains("variable C")));
+    }
+}

@@ -1,0 +1,86 @@
+//! `kennel wait`: waits for the end of a run, with the exit code of its command, or for another condition.
+
+use super::{
+    calls::standing,
+    each::each,
+    link::{Link, print_exact, run_of},
+    run, words,
+};
+use crate::{
+    args::{ConditionArg, WaitArgs},
+    failure::Failure,
+};
+use kennel_proto::{json, pb};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Exit code of a wait for a condition that can no longer occur.
+const NOT_REACHED: u8 = 3;
+
+pub(crate) async fn wait(
+    open: impl AsyncFnOnce() -> Result<Link, Failure>,
+    args: WaitArgs,
+) -> Result<u8, Failure> {
+    let for_end = args.condition == ConditionArg::Ended;
+    let code = |failure: Failure| {
+        if for_end {
+            // All others are codes of commands.
+            failure.or_code(run::OWN_FAILURE)
+        } else {
+            failure
+        }
+    };
+    let link = open().await.map_err(code)?;
+    let patience = args.timeout.unwrap_or(Duration::MAX);
+    let answered = each(&link, &args.runs, async |run_id| {
+        let waited = timeout(patience, reach(&link, &run_id, args.condition)).await;
+        let Ok(reached) = waited else {
+            let missing = missing(args.condition);
+            let message = format!("run {run_id}: {patience:?} have passed, and {missing}");
+            return Err(Failure::new(message).code(run::TIMED_OUT));
+        };
+        let run = reached.map_err(code)?;
+        let shown = link.shown_of(&run, || json::to_string(&run), || standing(&run));
+        if !for_end {
+            return Ok((shown, 0));
+        }
+        match run::exit_of(&run) {
+            Ok(exit) => Ok((shown, exit.code())),
+            Err(failure) => {
+                print_exact(&shown)?;
+                Err(failure)
+            }
+        }
+    });
+    answered.await.map_err(code)
+}
+
+/// Says that the condition does not hold.
+fn missing(condition: ConditionArg) -> &'static str {
+    match condition {
+        ConditionArg::Started => "it has not started",
+        ConditionArg::Paused => "it is not paused",
+        ConditionArg::LeaderExited => "its command has not exited",
+        ConditionArg::StreamsClosed => "its output has not ended",
+        ConditionArg::TreeEmpty => "not all its processes have exited",
+        ConditionArg::Ended => "it has not ended",
+        ConditionArg::Ready => "it is not ready",
+    }
+}
+
+/// Waits for the condition, and returns the run.
+async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb::Run, Failure> {
+    let request = pb::WaitRunRequest {
+        run_id: run_id.to_owned(),
+        condition: pb::WaitCondition::from(condition).into(),
+    };
+    let response = link.call(request).await?;
+    let run = run_of(response.run)?;
+    if response.reached {
+        return Ok(run);
+    }
+    print_exact(&link.shown_of(&run, || json::to_string(&run), || standing(&run)))?;
+    let state = words::state(run.state());
+    let message = format!("run {run_id} is {state}: what was waited for can no longer occur");
+    Err(Failure::new(message).code(NOT_REACHED))
+}

@@ -1,0 +1,70 @@
+//! `kennel wait-output`: waits for a matching line of output, across restarts of the server.
+
+use super::{
+    link::{Link, print_exact},
+    run::TIMED_OUT,
+};
+use crate::{
+    args::WaitOutputArgs,
+    failure::{Failure, note},
+};
+use kennel_proto::{
+    json,
+    pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found},
+};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Exit code of a run that has ended without a match.
+const NOT_FOUND: u8 = 3;
+
+pub(crate) async fn wait_output(link: &Link, args: WaitOutputArgs) -> Result<u8, Failure> {
+    let run_id = link.run_id(&args.run.run).await?;
+    let patience = args.timeout.unwrap_or(Duration::MAX);
+    let request = request(run_id.clone(), args);
+    let Ok(answered) = timeout(patience, link.call(request)).await else {
+        let message = format!("run {run_id}: {patience:?} have passed, and no line matches");
+        return Err(Failure::new(message).code(TIMED_OUT));
+    };
+    let response = answered?;
+    if response.incomplete {
+        note(&format_args!(
+            "output of run {run_id} is no longer kept, a match may be missing"
+        ));
+    }
+    match &response.result {
+        Some(Found::Match(found)) => {
+            let text = || format!("{}\n", found.line);
+            print_exact(&link.shown(|| json::to_string(found), text))?;
+            Ok(0)
+        }
+        Some(Found::Ended(_)) | None => {
+            let message = format!("run {run_id} has ended, and no line matched");
+            Err(Failure::new(message).code(NOT_FOUND))
+        }
+    }
+}
+
+fn request(run_id: String, args: WaitOutputArgs) -> pb::WaitForOutputRequest {
+    let text = args.pattern.unwrap_or_default();
+    let pattern = match args.json {
+        Some(pointer) => Pattern::Json(pb::JsonPattern {
+            pointer,
+            equals: text,
+            ..pb::JsonPattern::default()
+        }),
+        None if args.fixed => Pattern::Literal(text),
+        None => Pattern::Regex(text),
+    };
+    pb::WaitForOutputRequest {
+        run_id,
+        pattern: Some(pb::LinePattern {
+            pattern: Some(pattern),
+        }),
+        streams: (args.stream.into_iter())
+            .map(|stream| pb::OutputStream::from(stream).into())
+            .collect(),
+        after_seq: args.after,
+        line_bytes_max: args.line_bytes,
+    }
+}

@@ -1,0 +1,456 @@
+//! The commands that need a server's code, and their flags.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "these comments are printed as help, where backticks would show"
+)]
+
+use crate::{
+    retention::RetentionArgs,
+    settings,
+    telemetry::{LogFormat, TelemetryArgs},
+    values, version,
+};
+use clap::{Args, CommandFactory as _, Subcommand, ValueEnum};
+use kennel_cli::{
+    Cli, Failure,
+    values::{bytes, duration},
+};
+use kennel_client::Surroundings;
+use kennel_lifecycle::{
+    DefaultGrace, DefaultLimits, Privileges, RunKind, RunLimits, Signal, limits,
+};
+use kennel_supervisor::SecretSources;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const SERVE_CODES: &str = "\
+Exit codes:
+  0     every run has ended and all is recorded
+  1     a process was still alive 10 seconds after the stop, or the start failed
+  2     the data directory is in use by another server, or the command line was not understood
+  70    the server process was lost and not replaced
+With -- COMMAND: the exit code of the command, as `kennel run` gives it.
+
+SIGTERM or SIGINT stops all runs and then the server; a second one skips the grace periods. SIGHUP does what
+`kennel upgrade` does, and logs the result.
+
+A flag wins over its variable, a variable over the configuration file, the file over the default; `kennel config show
+--origin` prints the result. A store's URL with a password belongs into --store-file.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start the server in the foreground
+    #[command(after_help = SERVE_CODES)]
+    Serve(ServeArgs),
+    /// Start the API server; the keeper calls this
+    #[command(hide = true)]
+    Server(ServeArgs),
+    /// Check or show the settings of `serve`: flags, variables, configuration file and defaults
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Bring the schema of a database up to date, as a user who may change it; needs no server
+    Migrate(MigrateArgs),
+    #[command(flatten)]
+    OfClient(kennel_cli::Command),
+}
+
+/// Returns the whole command line, with the variable of each setting in the help of `serve`. Flags of clients are taken
+/// by commands that take settings too, which refuse them, and are not in their help.
+pub(crate) fn command() -> clap::Command {
+    let whole = Cli::<Command>::command().long_version(version::LONG);
+    let of_clients: Vec<_> = whole.get_arguments().cloned().collect();
+    let hidden = move |command: clap::Command| {
+        command.args(
+            of_clients
+                .iter()
+                .map(|flag| flag.clone().global(false).hide(true)),
+        )
+    };
+    let with_variables = |serve: clap::Command| serve.mut_args(settings::with_variables);
+    let below = hidden.clone();
+    whole
+        .mut_subcommand("config", |config| config.mut_subcommands(below))
+        .mut_subcommand("serve", |serve| hidden(with_variables(serve)))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Apply migrations too that servers of earlier levels cannot live with; refused while a node has such a server
+    /// [default: a start applies them a day after all nodes have the level]
+    #[arg(long)]
+    pub(crate) contract: bool,
+    /// Print what would be applied, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Exactly one of them names the database.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct DatabaseArgs {
+    /// Database: sqlite:PATH or postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// File that contains the URL, which may have a password
+    #[arg(long, value_name = "FILE")]
+    pub(crate) store_file: Option<PathBuf>,
+    /// Data directory of a service whose database is in it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Configuration file, TOML: each flag here is a setting there, such as data_dir = "/var/lib/kennel"; `kennel config show`
+    /// lists them [default: /etc/kennel/kennel.toml for root, else $XDG_CONFIG_HOME/kennel/kennel.toml; where it is there]
+    #[arg(long, value_name = "FILE", overrides_with = "config")]
+    config: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) base: ServeFlags,
+    /// Use control groups for runs [default: auto]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) cgroup: Option<CgroupUse>,
+    /// Time that runs continue without a server before they are ended by their stop policy [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) orphan_ttl: Option<Duration>,
+    /// Memory to keep free below the limit of Kennel's own control group and those above, such as 64M: where less is left,
+    /// the largest run is ended; 1M at least [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) memory_reserve: Option<u64>,
+    /// Restrictions of every run, beyond its spec: a list of no-new-privileges, cap-drop=NAME, sandbox (with the paths
+    /// of the spec), seccomp=baseline, network=none [default: nothing]
+    #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
+    restrict_runs: Option<Privileges>,
+    /// Give no run access to the API: a spec with api_access is refused, and tokens of runs are not accepted [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    forbid_api_access: Option<bool>,
+    /// Grace period of runs whose spec has none, such as 20s; of one kind: heartbeat, service, terminal or job; repeatable
+    /// [default: 5s]
+    #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
+    default_grace: Vec<(Option<RunKind>, Duration)>,
+    /// Whole time of a shutdown, the graces of all runs included: longer graces are cut to 2s less; 1s to 24h [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = values::shutdown_timeout)]
+    shutdown_timeout: Option<Duration>,
+    /// First signal to runs at a shutdown, where their spec has no stop signal; of one kind: terminal=SIGTERM; else of all
+    /// but those on a terminal; repeatable [default: SIGINT, terminal=SIGHUP]
+    #[arg(long, value_name = "[KIND=]SIGNAL", value_parser = values::stop_signal, value_delimiter = ',')]
+    shutdown_signal: Vec<(Option<RunKind>, Signal)>,
+    /// Exit code after a shutdown by a signal in which all has ended in order, such as 143 [default: 0]
+    #[arg(long, value_name = "CODE")]
+    exit_code_on_signal: Option<u8>,
+    /// Limits of runs whose spec does not have them, such as core=0,nofile=1024:524288,pids=500: names of `run --limit`,
+    /// memory, memory-high, swap-max, pids, cpus, cpu-weight; of one kind: job:pids=100; repeatable [default: none]
+    #[arg(long, value_name = "[KIND:]NAME=VALUE", value_parser = values::node_limit, value_delimiter = ',')]
+    default_limit: Vec<(Option<RunKind>, RunLimits)>,
+    /// Variable of the server that commands of callers over the network have with --env-mode inherit, beside those of
+    /// minimal; NAME* for all that begin so; repeatable [default: none]
+    #[arg(long, value_name = "NAME", value_parser = values::variable_pattern, value_delimiter = ',')]
+    inherit: Vec<String>,
+    /// Directory whose files runs may have as secrets, such as a mounted Secret of Kubernetes; repeatable [default: none]
+    #[arg(long, value_name = "DIR", value_delimiter = ',')]
+    secret_dir: Vec<PathBuf>,
+    /// Credential of the server's systemd unit that runs may have as a secret; repeatable [default: none]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    secret_credential: Vec<String>,
+    #[command(flatten)]
+    pub(crate) retention: RetentionArgs,
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
+    /// Log filter: a level or a list, such as debug or info,kennel_supervisor=trace [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// Log format on standard error [default: text]
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub(crate) log_format: Option<LogFormat>,
+    /// Command to run as the first run: when it ends, all runs and the service end, with its exit code
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Flags for addresses and paths, before the environment and the defaults fill the gaps.
+#[derive(Debug, Default, Args)]
+pub(crate) struct ServeFlags {
+    /// Where to listen: unix:PATH[?mode=0660&group=NAME] or tcp:ADDRESS:PORT; repeatable [default:
+    /// /run/kennel/kennel.sock for root, else $XDG_RUNTIME_DIR/kennel/kennel.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Vec<String>,
+    /// Address at which other nodes of the database reach this server, such as tcp://node7.example:7443 [default: the first
+    /// TCP address that is not 0.0.0.0 or [::], else the first address]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) advertise: Option<String>,
+    /// Display name of this node [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+    /// Time after which a node that does not report is shown as unreachable, and may be forgotten; 3s to 10m [default: 45s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) node_lease: Option<Duration>,
+    /// Time without a lease after which a node of the database that has no open run is removed; 1m or longer [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = values::node_retention)]
+    pub(crate) node_retention: Option<Duration>,
+    /// Serve /livez, /readyz and /startupz over HTTP at ADDRESS:PORT or unix:PATH, without authentication
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) health_listen: Option<String>,
+    /// File of principals, tokens and certificates; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access: Option<PathBuf>,
+    /// Database, as sqlite:PATH or postgres://... [default: kennel.db in the data directory]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// File that holds the database's URL
+    #[arg(long, value_name = "FILE", conflicts_with = "store")]
+    pub(crate) store_file: Option<PathBuf>,
+    /// Directory for journals and the default database [default: /var/lib/kennel for root, else
+    /// $XDG_STATE_HOME/kennel]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check that `serve` can use these flags, the variables and the configuration file
+    Check(Box<ServeArgs>),
+    /// Print the settings that `serve` would use, as lines of a configuration file
+    Show(Box<ShowArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Print where each value comes from
+    #[arg(long)]
+    pub(crate) origin: bool,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
+
+/// How long a node's lease lasts, where no setting says, and at least and at most.
+const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
+const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
+const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
+/// Default time without a lease after which a node is removed.
+const NODE_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
+const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
+const DEFAULT_LIMIT: &str = "KENNEL_DEFAULT_LIMIT";
+const SECRET_DIR: &str = "KENNEL_SECRET_DIR";
+/// Smallest memory reserve, in bytes.
+const MEMORY_RESERVE_MIN: u64 = 1 << 20;
+/// Default time for which runs continue without a server.
+const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
+
+impl ServeArgs {
+    pub(crate) fn cgroup(&self, here: &Surroundings) -> Result<CgroupUse, Failure> {
+        let read = |text: &str| CgroupUse::from_str(text, true);
+        let given = here.setting(self.cgroup, "KENNEL_CGROUP", read)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    pub(crate) fn orphan_ttl(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let given = here.setting(self.orphan_ttl, "KENNEL_ORPHAN_TTL", duration)?;
+        Ok(given.unwrap_or(ORPHAN_TTL_DEFAULT))
+    }
+
+    /// Whole time of a shutdown.
+    pub(crate) fn shutdown_timeout(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let (given, read) = (self.shutdown_timeout, values::shutdown_timeout);
+        let given = here.setting(given, "KENNEL_SHUTDOWN_TIMEOUT", read)?;
+        Ok(given.unwrap_or(limits::SHUTDOWN_TIMEOUT_DEFAULT))
+    }
+
+    /// First signals of a shutdown.
+    pub(crate) fn shutdown_signals(
+        &self,
+        here: &Surroundings,
+    ) -> Result<Vec<(Option<RunKind>, Signal)>, Failure> {
+        let given = &self.shutdown_signal;
+        list(here, given, "KENNEL_SHUTDOWN_SIGNAL", values::stop_signal)
+    }
+
+    /// Exit code after a shutdown in order.
+    pub(crate) fn exit_code_on_signal(&self, here: &Surroundings) -> Result<u8, Failure> {
+        let (given, name) = (self.exit_code_on_signal, "KENNEL_EXIT_CODE_ON_SIGNAL");
+        let read = |text: &str| text.parse().map_err(|_| "write 0 to 255".to_owned());
+        let given = here.setting(given, name, read)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    /// Memory to keep free for Kennel.
+    pub(crate) fn memory_reserve(&self, here: &Surroundings) -> Result<Option<u64>, Failure> {
+        let given = here.setting(self.memory_reserve, "KENNEL_MEMORY_RESERVE", bytes)?;
+        if given.is_some_and(|bytes| bytes < MEMORY_RESERVE_MIN) {
+            return Err(
+                Failure::new("KENNEL_MEMORY_RESERVE: a memory reserve is 1M at least")
+                    .hint("set it with --memory-reserve, KENNEL_MEMORY_RESERVE or memory_reserve"),
+            );
+        }
+        Ok(given)
+    }
+
+    /// What every run is held to.
+    pub(crate) fn restrict_runs(&self, here: &Surroundings) -> Result<Privileges, Failure> {
+        let given = self.restrict_runs.clone();
+        let given = here.setting(given, "KENNEL_RESTRICT_RUNS", values::restrictions)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    /// Whether no run gets access to the API.
+    pub(crate) fn forbid_api_access(&self, here: &Surroundings) -> Result<bool, Failure> {
+        let given = self.forbid_api_access;
+        let given = here.setting(given, "KENNEL_FORBID_API_ACCESS", values::truth)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    /// Grace of runs whose spec names none.
+    pub(crate) fn default_grace(&self, here: &Surroundings) -> Result<DefaultGrace, Failure> {
+        let given = list(here, &self.default_grace, DEFAULT_GRACE, values::grace)?;
+        let mut node = DefaultGrace::default();
+        for (kind, grace) in given {
+            let added = node.add(kind, grace);
+            added.map_err(|wrong| {
+                Failure::new(format!("{DEFAULT_GRACE}: {wrong}"))
+                    .hint("set it with --default-grace, KENNEL_DEFAULT_GRACE or default_grace")
+            })?;
+        }
+        Ok(node)
+    }
+
+    /// Limits of runs whose spec has none.
+    pub(crate) fn default_limits(&self, here: &Surroundings) -> Result<DefaultLimits, Failure> {
+        let given = list(here, &self.default_limit, DEFAULT_LIMIT, values::node_limit)?;
+        let mut node = DefaultLimits::default();
+        for (kind, limit) in given {
+            node.add(kind, &limit)
+                .map_err(|wrong| Failure::new(format!("{DEFAULT_LIMIT}: {wrong}")))?;
+        }
+        Ok(node)
+    }
+
+    /// Variables that commands of callers over the network may inherit.
+    pub(crate) fn inherit(&self, here: &Surroundings) -> Result<Vec<String>, Failure> {
+        let (given, read) = (&self.inherit, values::variable_pattern);
+        list(here, given, "KENNEL_INHERIT", read)
+    }
+
+    /// Sources of the secrets of runs. No directory of them may hold files of the server itself.
+    pub(crate) fn secrets(
+        &self,
+        here: &Surroundings,
+        data_dir: &Path,
+    ) -> Result<SecretSources, Failure> {
+        let given = |flag: &[String], name: &str| {
+            let mut given = list(here, flag, name, |entry| Ok(entry.trim().to_owned()))?;
+            given.retain(|entry| !entry.is_empty());
+            Ok::<_, Failure>(given)
+        };
+        let dirs = self.secret_dir.iter();
+        let dirs: Vec<_> = dirs.map(|dir| dir.display().to_string()).collect();
+        let dirs = given(&dirs, SECRET_DIR)?.into_iter();
+        let dirs = dirs.map(|dir| std::path::absolute(&dir).unwrap_or_else(|_| dir.into()));
+        let dirs: Vec<_> = dirs.collect();
+        let real_data_dir = real(data_dir);
+        for dir in &dirs {
+            let real_dir = real(dir);
+            if real_dir.starts_with(&real_data_dir) || real_data_dir.starts_with(&real_dir) {
+                let (dir, data_dir) = (dir.display(), data_dir.display());
+                return Err(Failure::new(format!(
+                    "{SECRET_DIR}: {dir} and the data directory {data_dir} overlap"
+                ))
+                .hint("runs may have every file of it: name a directory that has nothing but their secrets"));
+            }
+        }
+        Ok(SecretSources {
+            dirs,
+            credentials: given(&self.secret_credential, "KENNEL_SECRET_CREDENTIAL")?,
+            credentials_dir: here.var("CREDENTIALS_DIRECTORY").map(PathBuf::from),
+        })
+    }
+
+    pub(crate) fn node_lease(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let given = here.setting(self.base.node_lease, "KENNEL_NODE_LEASE", duration)?;
+        let lease = given.unwrap_or(NODE_LEASE_DEFAULT);
+        if lease < NODE_LEASE_MIN || lease > NODE_LEASE_MAX {
+            return Err(
+                Failure::new("KENNEL_NODE_LEASE: a node's lease is 3s to 10m")
+                    .hint("set it with --node-lease, KENNEL_NODE_LEASE or node_lease"),
+            );
+        }
+        Ok(lease)
+    }
+
+    pub(crate) fn node_retention(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let (given, name) = (self.base.node_retention, "KENNEL_NODE_RETENTION");
+        let given = here.setting(given, name, values::node_retention)?;
+        Ok(given.unwrap_or(NODE_RETENTION_DEFAULT))
+    }
+
+    pub(crate) fn log_format(&self, here: &Surroundings) -> Result<LogFormat, Failure> {
+        let read = |text: &str| LogFormat::from_str(text, true);
+        let given = here.setting(self.log_format, "KENNEL_LOG_FORMAT", read)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    /// Returns the filter of the log.
+    pub(crate) fn log<'a>(&'a self, here: &'a Surroundings) -> Option<&'a str> {
+        self.log.as_deref().or_else(|| here.var("KENNEL_LOG"))
+    }
+}
+
+/// Returns the entries of a setting that may have several: those of its flag, or of its variable.
+fn list<T: Clone>(
+    here: &Surroundings,
+    flag: &[T],
+    name: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, Failure> {
+    let flag = Some(flag.to_vec()).filter(|entries| !entries.is_empty());
+    let given = here.setting(flag, name, |text| text.split(',').map(read).collect())?;
+    Ok(given.unwrap_or_default())
+}
+
+/// Resolves the links of a path as far as it is there.
+fn real(path: &Path) -> PathBuf {
+    let mut there = path.ancestors();
+    let found = there.find_map(|part| Some((part, part.canonicalize().ok()?)));
+    match found {
+        Some((part, found)) => found.join(path.strip_prefix(part).unwrap_or(path)),
+        None => path.to_owned(),
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CgroupUse {
+    /// If possible; in a delegated group Kennel moves to a leaf, so that runs can have limits
+    #[default]
+    Auto,
+    /// As auto, but Kennel stays in its control group: no memory, pids, cpu and io limits of runs
+    Stay,
+    /// Never
+    Off,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn one_store_is_named_once() {
+        let words = [
+            "kennel",
+            "serve",
+            "--store",
+            "sqlite:/x",
+            "--store-file",
+            "/y",
+        ];
+        assert!(command().try_get_matches_from(words).is_err());
+    }
+}
