@@ -59,6 +59,11 @@ async fn finish(
                 let unanswered = answered.elapsed();
                 let upgrade = match &server.last_upgrade {
                     Some(last) if last.request_id == request_id => last.clone(),
+                    // A repeat would begin another upgrade there.
+                    _ if epoch(&server) != epoch(before) => {
+                        let why = "the service was restarted meanwhile: the result of the upgrade is not known";
+                        return Err(Failure::new(why).hint("kennel status"));
+                    }
                     // The upgrade of another client came right before this one, and its server is to leave; or after.
                     _ => begin(link, request_id).await?,
                 };
@@ -71,6 +76,10 @@ async fn finish(
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
+}
+
+fn epoch(server: &pb::ServerInfo) -> Option<&str> {
+    server.keeper.as_ref().map(|keeper| keeper.epoch.as_str())
 }
 
 async fn info(link: &Link) -> Result<pb::ServerInfo, client::Failure> {

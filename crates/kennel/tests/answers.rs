@@ -687,14 +687,25 @@ fn attach_repeats_modes_and_restores_the_terminal() {
     }
 }
 
-/// The server that answers next is that of another upgrade, which came right before or after this one.
+/// The server that answers next is that of another upgrade, which came right before or after this one, or that of another
+/// keeper, which does not know this one.
 #[test]
 fn upgrade_beside_another_has_one_result() {
     use pb::UpgradeState::{Done, FellBack, Leaving};
-    for (states, result) in [
-        ([Leaving, Leaving, Done], (0, true, "")),
+    for (states, keepers, result) in [
+        ([Leaving, Leaving, Done], ["a", "a", "a"], (0, true, "")),
+        (
+            [Leaving, Done, Done],
+            ["a", "b", "b"],
+            (
+                1,
+                false,
+                "error: the service was restarted meanwhile: the result of the upgrade is not known\nhint: kennel status\n",
+            ),
+        ),
         (
             [Leaving, FellBack, FellBack],
+            ["a", "a", "a"],
             (
                 1,
                 false,
@@ -712,13 +723,17 @@ fn upgrade_beside_another_has_one_result() {
             let upgrade = Some(upgrade);
             server.answer("Upgrade", &pb::UpgradeResponse { upgrade });
         }
-        for start in 0..3 {
+        for (start, keeper) in (0..).zip(keepers) {
             let of_other = pb::Upgrade {
                 request_id: "other".to_owned(),
                 ..pb::Upgrade::default()
             };
             let info = pb::ServerInfo {
                 start_time: Some(at(start)),
+                keeper: Some(pb::Keeper {
+                    epoch: keeper.to_owned(),
+                    ..pb::Keeper::default()
+                }),
                 last_upgrade: Some(of_other),
                 ..pb::ServerInfo::default()
             };
