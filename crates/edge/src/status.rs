@@ -399,10 +399,10 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         .status()
 }
 
-fn pinned(run: RunId, by: &str, state: RunState, text: String) -> Status {
+fn pinned(run: RunId, by: &str, state: Option<RunState>, text: String) -> Status {
     Fault::new(Reason::InvalidState, text)
         .run(run)
-        .fact("state", state.api_name())
+        .fact("state", state.map_or("", RunState::api_name))
         .fact("allowed", "Abort")
         .fact("pinned_by", by)
         .precondition("RUN_STATE", run.to_string())

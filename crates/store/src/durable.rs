@@ -3,7 +3,7 @@
 use crate::{
     Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, FoundRows, Inserted,
     LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow,
-    Store, StoreError, StoredNode, WithOutput,
+    Store, StoreError, StoredNode, UnreadRow, WithOutput,
     consumer::{self, ConsumerWrite},
     json, list,
     node::StopWrite,
@@ -21,6 +21,7 @@ use async_trait::async_trait;
 use kennel_lifecycle::{
     Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
+use std::sync::OnceLock;
 use tokio::time::timeout;
 
 /// One database behind the trait.
@@ -33,6 +34,8 @@ pub(crate) struct Durable<R> {
     pub(crate) reader: R,
     pub(crate) admission: Admission,
     pub(crate) description: String,
+    /// The node that was acquired through this.
+    pub(crate) own: OnceLock<NodeId>,
 }
 
 impl<R: Reader> Durable<R> {
@@ -66,15 +69,20 @@ impl<R: Reader> Durable<R> {
     async fn read<T>(
         &self,
         sql: Sql,
-        read: fn(&R::Row) -> Result<T, StoreError>,
+        read: impl Fn(&R::Row) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let rows = self.rows(sql, Where::Taken).await?;
         rows.iter().map(read).collect()
     }
 
+    async fn listed(&self, sql: Sql) -> Result<Vec<Result<RunRow, UnreadRow>>, StoreError> {
+        let own = self.own.get().copied();
+        self.read(sql, |row| list::listed(row, own)).await
+    }
+
     /// Reads the runs of a query, in its order; fails if one cannot be read.
     async fn runs(&self, sql: Sql) -> Result<Vec<RunRow>, StoreError> {
-        let listed = self.read(sql, list::listed).await?.into_iter();
+        let listed = self.listed(sql).await?.into_iter();
         listed.map(|row| row.map_err(StoreError::from)).collect()
     }
 
@@ -151,7 +159,10 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
         match self.write(Write::Open(Box::new(opening.clone()))).await? {
-            Answer::Generation(generation) => Ok(generation),
+            Answer::Generation(generation) => {
+                self.own.get_or_init(|| opening.node);
+                Ok(generation)
+            }
             Answer::Written(_) | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
     }
@@ -365,7 +376,7 @@ impl<R: Reader> Store for Durable<R> {
             None
         };
         let sql = select::page(&R::DIALECT, filter, (start, end), limit);
-        let listed = self.read(sql, list::listed).await?;
+        let listed = self.listed(sql).await?;
         let is_full = listed.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
         let last = listed.last().filter(|_| is_full).map(|row| match row {
             Ok(row) => row.page_start(),
@@ -378,13 +389,13 @@ impl<R: Reader> Store for Durable<R> {
 
     async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError> {
         let sql = select::open_of(&R::DIALECT, node);
-        let found = self.read(sql, list::of_own_node).await?;
+        let found = self.read(sql, |row| list::listed(row, Some(node))).await?;
         Ok(found.into_iter().collect())
     }
 
     async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {
         let sql = select::these(&R::DIALECT, runs);
-        let found = self.read(sql, list::listed).await?;
+        let found = self.listed(sql).await?;
         Ok(found.into_iter().collect())
     }
 

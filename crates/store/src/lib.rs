@@ -508,7 +508,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError>;
 
-    /// Returns one row, with its entries.
+    /// Returns one row, with its entries. A row of the node that was acquired, whose spec has values of a later version,
+    /// is read without them; any other one is unread.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
 
     /// At most `limit` rows after `start`, in the order of the filter. A page may have fewer rows, or none, also if more

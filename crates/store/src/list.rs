@@ -222,26 +222,19 @@ pub struct WithOutput {
     pub age: Age,
 }
 
-/// Reads a row of either database as the trait has it.
-pub(crate) fn listed(row: &impl Columns) -> Result<Result<RunRow, UnreadRow>, StoreError> {
-    read_row(row, |row| match row.new.spec.unknown_value() {
-        Some((_, why)) => Err(format!("spec: {why}")),
-        None => Ok(row),
-    })
-}
-
-/// Reads a row for its own node, which supervises a run whose spec has values of a later version, and decides nothing
-/// about it.
-pub(crate) fn of_own_node(row: &impl Columns) -> Result<Result<RunRow, UnreadRow>, StoreError> {
-    read_row(row, Ok)
-}
-
-fn read_row(
+/// Reads a row of either database for this node. Its own ones, whose runs it supervises and decides nothing about, it
+/// reads without values of a spec that only a later version knows.
+pub(crate) fn listed(
     row: &impl Columns,
-    check: impl FnOnce(RunRow) -> Result<RunRow, String>,
+    asking: Option<NodeId>,
 ) -> Result<Result<RunRow, UnreadRow>, StoreError> {
     let record = Record::read(row)?;
     let key = record.key().map_err(StoreError::Corrupt)?;
-    let read = record.row().and_then(check);
+    let read = record
+        .row()
+        .and_then(|row| match row.new.spec.unknown_value() {
+            Some((_, why)) if asking != Some(row.new.node) => Err(format!("spec: {why}")),
+            _ => Ok(row),
+        });
     Ok(read.map_err(|why| UnreadRow { why, ..key }))
 }

@@ -27,7 +27,11 @@ use sqlx::{
     postgres::{PgArguments, PgConnectOptions},
     query::Query,
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio::time::timeout;
 
 /// Longest wait for the first connection.
@@ -64,6 +68,7 @@ pub(crate) async fn open(
         reader: Readers::new(link),
         description: format!("postgres {version}{pooled}, schema {schema}"),
         admission,
+        own: OnceLock::new(),
     }))
 }
 

@@ -32,7 +32,7 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 use tokio::time::timeout;
@@ -82,6 +82,7 @@ pub(crate) async fn open(
         },
         description: format!("sqlite {version}, schema {schema}"),
         admission,
+        own: OnceLock::new(),
     }))
 }
 

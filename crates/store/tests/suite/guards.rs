@@ -368,8 +368,11 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     );
     Raw::to(&bed.url).await.execute(&sql).await.unwrap();
 
+    // Another node does not read such a spec.
+    let url: StoreUrl = bed.url.parse().unwrap();
+    let other = open(&url).await.unwrap();
     let all = ListFilter::default();
-    let page = bed.store.list(&all, None, 2).await.unwrap();
+    let page = other.list(&all, None, 2).await.unwrap();
 
     let [row] = &page.unread[..] else {
         panic!("{page:?}");
@@ -386,10 +389,12 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     assert!(row.why.contains("later"), "{}", row.why);
     let runs = |page: &ListPage| page.rows.iter().map(|row| row.new.run).collect::<Vec<_>>();
     assert_eq!(runs(&page), [new_run(3).run]);
-    let rest = bed.store.list(&all, page.next, 2).await.unwrap();
+    let rest = other.list(&all, page.next, 2).await.unwrap();
     assert_eq!((runs(&rest), rest.next), (vec![new_run(1).run], None));
 
-    // Nor from its own node, which reads what it can of a spec.
+    // Its own node reads the rest of it, also once it has ended.
+    let page = bed.store.list(&all, None, 3).await.unwrap();
+    assert_eq!((page.rows.len(), page.unread.len()), (3, 0));
     let sql = format!(
         "UPDATE runs SET state = 'later' WHERE run_id = '{}'",
         new_run(3).run
@@ -406,6 +411,11 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     assert_eq!(spec.unknown(), Some("policy.kind"));
     assert_eq!(spec_text(spec), r#"{"policy":{"kind":"later"}}"#);
     let asked = [1, 2, 3].map(|run| new_run(run).run);
-    let found = bed.store.get_all(&asked).await.unwrap();
-    assert_eq!((found.rows.len(), found.unread.len()), (1, 2));
+    bed.store.close(&unreadable, &closure()).await.unwrap();
+    for (store, read) in [(&bed.store, 2), (&other, 1)] {
+        let found = store.get_all(&asked).await.unwrap();
+        assert_eq!((found.rows.len(), found.unread.len()), (read, 3 - read));
+        let ended = store.get(unreadable.run).await;
+        assert_eq!(ended.is_ok(), read == 2, "{ended:?}");
+    }
 }

@@ -146,6 +146,7 @@ impl Pinned {
     /// Returns the refusal of a call for this run.
     pub(crate) fn refusal(&self, run: RunId, state: RunState) -> CallError {
         let by = self.by.clone();
+        let state = Some(state);
         CallError::Pinned { run, by, state }
     }
 }

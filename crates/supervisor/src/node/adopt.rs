@@ -224,20 +224,32 @@ impl Found {
         enter(shared, keeper_run, meet);
     }
 
-    /// Starts the task of a run whose row this version cannot read, and pins it. `false`: it never ran, or has ended; a
-    /// server that can read the row does the rest.
+    /// Starts the task of a run whose row this version cannot read, and pins it; its attempts are only in the row.
+    /// `false`: it never ran, or has ended; a server that can read the row does the rest.
     fn resume_unread(mut self, shared: &Arc<Shared>, unread: &UnreadRow) -> bool {
         if unread.has_ended || !self.held.released {
             return false;
         }
         let row = unread.open(described(shared, &self.held));
+        let is_held = |known: &RunRow| {
+            held_attempt(shared.config.node, known, &self.held) == HeldAttempt::Present
+        };
+        // A stop that was accepted is in the node log, too.
+        let row = match shared.record.open_row(row.new.run).filter(is_held) {
+            Some(known) => RunRow {
+                new: row.new,
+                ..known
+            },
+            None => row,
+        };
+        let meet = Some(Box::new(row.new.clone()));
         self.held.pinned.get_or_insert_with(|| unread.why.clone());
         let keeper_run = KeeperRun {
             held: self.held,
             recorded: true,
             left: Left::new(row, self.journal),
         };
-        enter(shared, keeper_run, None);
+        enter(shared, keeper_run, meet);
         true
     }
 

@@ -13,7 +13,9 @@ use kennel_lifecycle::{
     EndReason, Exit, KeeperEpoch, NodeId, Outcome, RunId, StopCertificate, StopOrder, StopReason,
     StreamsEnd, TreeVerdict,
 };
-use kennel_store::{Closure, LeftStop, NodeRemoval, RunRow, Store, StoreError, StoredState, Times};
+use kennel_store::{
+    Closure, LeftStop, NodeRemoval, RunRow, Store, StoreError, StoredState, Times, UnreadRow,
+};
 use std::{collections::HashSet, sync::Arc};
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -95,7 +97,13 @@ impl Supervisor {
         if removes {
             let removal = NodeRemoval::Node(node.node);
             if !store.raw().remove_nodes(removal).await.map_err(fault)? {
-                return Err(CallError::NodeHasLease(Box::new(node)));
+                let unread = found.unread.into_iter().next();
+                let pinned = |UnreadRow { run, why: by, .. }| CallError::Pinned {
+                    run,
+                    by,
+                    state: None,
+                };
+                return Err(unread.map_or(CallError::NodeHasLease(Box::new(node)), pinned));
             }
             let facts = [("node", node.node.to_string()), ("by", by.to_owned())];
             self.shared.trail.note("node_removed", facts);

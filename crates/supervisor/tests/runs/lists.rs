@@ -2,10 +2,10 @@
 
 use super::{Nature, Stage, call, new_run, seen};
 use kennel_lifecycle::{
-    KeeperEpoch, NodeId, RunId, RunState, Timestamp,
+    KeeperEpoch, NodeId, RunId, RunState,
     recovery::{CgroupSeen, Seen},
 };
-use kennel_store::{NewRun, NodeRow, RunRow, StoredState};
+use kennel_store::{NewRun, RunRow, StoredState};
 use kennel_supervisor::{Condition, ListFilter};
 use std::time::Duration;
 
@@ -47,17 +47,7 @@ async fn run_of_replaced_keeper_is_marked_until_examined() {
     let (node, run) = (NodeId::from_u128(2), RunId::from_u128(7));
     let [former, present] = [5, 6].map(KeeperEpoch::from_u128);
     let store = &stage.world.store;
-    store.nodes.lock().unwrap().push(NodeRow {
-        node,
-        name: "two".into(),
-        address: String::new(),
-        heard: Timestamp(9),
-        lease: Duration::from_secs(1),
-        keeper_epoch: present,
-        forgotten: None,
-        draining: None,
-        now: Timestamp(10),
-    });
+    store.add_node(node, present, true);
     let recorded = |keeper_epoch, state| {
         let row = RunRow::open(NewRun {
             node,

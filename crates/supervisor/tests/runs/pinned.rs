@@ -2,15 +2,17 @@
 
 use crate::{
     abort,
-    world::{Lives, Nature, Stage, call, run_id},
+    world::{Lives, Nature, Stage, Temper, call, new_run, run_id},
 };
 use kennel_keeper::client::{KeeperEvent, SignalTarget};
 use kennel_lifecycle::{
-    AnnotationChange, EndReason, Entry, Exit, RestartMode, RestartPolicy, RunId, RunState, Signal,
+    AnnotationChange, EndReason, Entry, Exit, KeeperEpoch, NodeId, RestartMode, RestartPolicy,
+    RunId, RunState, Signal,
 };
+use kennel_store::{NewRun, RunRow};
 use kennel_supervisor::{
-    AnnotateCall, CallError, Condition, ExtendCall, Payload, Position, RestartCall, RunView,
-    SignalCall, SpawnCall, WriteCall,
+    AbortCall, AbortWait, AnnotateCall, CallError, Condition, ExtendCall, Payload, Position,
+    RestartCall, RunView, SignalCall, SpawnCall, WriteCall,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -63,6 +65,11 @@ async fn seen(stage: &Stage, is_so: impl Fn(&RunView) -> bool) -> RunView {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Whether the attempt has ended, and its server knows it.
+fn is_over(view: &RunView) -> bool {
+    view.times.tree_empty.is_some() && view.times.streams_closed.is_some()
 }
 
 async fn assert_refuses_all_but_abort(stage: &Stage, need: &str) {
@@ -258,6 +265,112 @@ fn run_with_unread_row_is_pinned() {
     });
     let row = lives.world.store.row(run_id()).unwrap();
     assert!(row.outcome.is_some(), "its end is on record");
+}
+
+/// Its row has the attempts before and the restarts: the end of this one waits for a server that can read it.
+#[test]
+fn unread_row_keeps_attempts_and_state() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.supervisor.spawn(restarting()).await.unwrap();
+        seen(stage, |view| view.state == RunState::Running).await;
+        stage.exits(run_id(), 3);
+        seen(stage, |view| {
+            view.attempt == 2 && view.state == RunState::Running
+        })
+        .await;
+        stage.supervisor.end().await;
+    });
+    let before = lives.world.store.row(run_id()).unwrap();
+    lives.world.store.unread.lock().unwrap().insert(run_id());
+    for _ in 0..2 {
+        lives.live_long(async |stage| {
+            seen(stage, |view| view.pinned.is_some()).await;
+            if stage.is_alive(run_id()) {
+                stage.exits(run_id(), 4);
+            }
+            seen(stage, is_over).await;
+            tokio::time::sleep(Duration::from_hours(1)).await;
+            assert_refuses_all_but_abort(stage, "state: of_tomorrow").await;
+            stage.supervisor.end().await;
+        });
+        assert_eq!(lives.world.store.row(run_id()).unwrap(), before);
+    }
+    lives.world.store.unread.lock().unwrap().clear();
+    lives.live(async |stage| {
+        let view = seen(stage, |view| view.attempt == 3).await;
+        let codes = view.past.iter().map(|past| past.outcome.exit);
+        let codes: Vec<_> = codes.collect();
+        assert_eq!(codes, [3, 4].map(|code| Some(Exit::Code(code))));
+        assert_eq!(view.restarts, 2);
+    });
+}
+
+/// A stop that was accepted is carried out, and an abort ends the run whose attempt is over.
+#[test]
+fn stop_of_unread_row_is_carried_out() {
+    for is_late in [false, true] {
+        let lives = Lives::of(Nature {
+            temper: Temper::Ignores,
+            ..Nature::default()
+        });
+        lives.live(async |stage| {
+            stage.supervisor.spawn(restarting()).await.unwrap();
+            seen(stage, |view| view.state == RunState::Running).await;
+            if !is_late {
+                let stop = AbortCall {
+                    wait: AbortWait::None,
+                    grace: Some(Duration::from_hours(1)),
+                    ..abort(run_id())
+                };
+                stage.supervisor.abort(stop).await.unwrap();
+            }
+            stage.supervisor.end().await;
+        });
+        lives.world.store.unread.lock().unwrap().insert(run_id());
+        lives.live(async |stage| {
+            seen(stage, |view| view.pinned.is_some()).await;
+            stage.exits(run_id(), 4);
+            if is_late {
+                seen(stage, is_over).await;
+                let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
+                assert_eq!(ended.state, RunState::Failed, "as its command has ended");
+            }
+            let outcome = loop {
+                let row = lives.world.store.row(run_id()).unwrap();
+                match row.outcome {
+                    Some(outcome) => break outcome,
+                    None => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+            };
+            assert_eq!(outcome.exit, Some(Exit::Code(4)));
+            let is_aborted = matches!(outcome.reason, EndReason::Aborted { .. });
+            assert_eq!(is_aborted, !is_late, "{outcome:?}");
+        });
+    }
+}
+
+#[tokio::test]
+async fn node_with_unread_row_is_not_removed() {
+    let stage = Stage::set(Nature::default()).await;
+    let (node, run) = (NodeId::from_u128(2), run_id());
+    let store = &stage.world.store;
+    store.add_node(node, KeeperEpoch::from_u128(5), false);
+    let row = RunRow::open(NewRun {
+        node,
+        ..new_run(run)
+    });
+    store.rows.lock().unwrap().insert(run, row);
+    let forget = async |removes| stage.supervisor.forget_node("two", "uid:0", removes).await;
+    store.unread.lock().unwrap().insert(run);
+    assert_eq!(forget(false).await.unwrap().1, 0);
+    let refused = forget(true).await;
+    assert!(
+        matches!(&refused, Err(CallError::Pinned { run: of, state: None, .. }) if *of == run),
+        "{refused:?}"
+    );
+    store.unread.lock().unwrap().clear();
+    assert_eq!(forget(true).await.unwrap().1, 1);
 }
 
 #[test]

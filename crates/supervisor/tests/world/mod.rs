@@ -1193,6 +1193,21 @@ impl MemoryStore {
         }
     }
 
+    /// Adds another node, whose lease has ended or not.
+    pub fn add_node(&self, node: NodeId, keeper_epoch: KeeperEpoch, has_lease: bool) {
+        self.nodes.lock().unwrap().push(NodeRow {
+            node,
+            name: "two".into(),
+            address: String::new(),
+            heard: Timestamp(9),
+            lease: Duration::from_secs(1),
+            keeper_epoch,
+            forgotten: None,
+            draining: None,
+            now: Timestamp(if has_lease { 10 } else { 10_000_000 }),
+        });
+    }
+
     pub fn row(&self, run: RunId) -> Option<RunRow> {
         self.rows.lock().unwrap().get(&run).cloned()
     }
@@ -1329,11 +1344,15 @@ impl Store for MemoryStore {
     }
 
     async fn forget_node(&self, _: NodeId, _: KeeperEpoch) -> Result<i64, StoreError> {
-        Err(StoreError::Held)
+        Ok(self.generation())
     }
 
-    async fn remove_nodes(&self, _: NodeRemoval) -> Result<bool, StoreError> {
-        self.check_write().map(|()| false)
+    async fn remove_nodes(&self, which: NodeRemoval) -> Result<bool, StoreError> {
+        self.check_write()?;
+        let rows = self.rows.lock().unwrap();
+        let is_open = |row: &RunRow, node| row.new.node == node && row.outcome.is_none();
+        let mut rows = rows.values();
+        Ok(matches!(which, NodeRemoval::Node(node) if !rows.any(|row| is_open(row, node))))
     }
 
     async fn nodes(&self, _: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
@@ -1628,14 +1647,14 @@ impl Store for MemoryStore {
         })
     }
 
-    async fn open_runs(&self, _: NodeId) -> Result<FoundRows, StoreError> {
+    async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError> {
         self.check()?;
         let rows = self.rows.lock().unwrap().clone();
         self.open_rows_asked.fetch_add(1, Ordering::Relaxed);
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;
-        let open = rows.into_values().filter(|row| row.outcome.is_none());
-        Ok(self.found(open))
+        let is_open = |row: &RunRow| row.new.node == node && row.outcome.is_none();
+        Ok(self.found(rows.into_values().filter(is_open)))
     }
 
     async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {

@@ -50,8 +50,8 @@ pub enum CallError {
         run: RunId,
         /// Name of the need or kind.
         by: String,
-        /// State of the run.
-        state: RunState,
+        /// State of the run; absent: this version cannot read it.
+        state: Option<RunState>,
     },
     /// The executable was not found.
     #[error("command {command:?} was not found")]

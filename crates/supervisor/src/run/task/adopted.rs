@@ -140,7 +140,7 @@ impl RunTask {
         }
     }
 
-    fn take_over(&mut self, row: RunRow) {
+    pub(super) fn take_over(&mut self, row: RunRow) {
         self.machine.know_times(row.times);
         self.new = NewRun {
             held: row.new.held.clone().or(self.new.held.take()),

@@ -214,7 +214,12 @@ impl RunTask {
             ..Times::default()
         });
         // Without a restart policy no decision is needed.
-        if self.attempts.unmet && self.new.policy().restart.restarts() {
+        let may_follow = self.new.policy().restart.restarts() || !self.new.spec.is_described();
+        let is_to_end = self.has_unread_row() && self.attempts.request == ClientRequest::Stop;
+        if self.attempts.unmet && may_follow && !is_to_end {
+            if self.has_unread_row() && self.shared.serving.is_refusing() {
+                self.attempts.stage = Stage::Disowned;
+            }
             self.attempts.undecided = Some(outcome);
             return;
         }
@@ -295,6 +300,18 @@ impl RunTask {
             next,
         };
         self.write(Write::Rest(Box::new(self.new.clone()), Box::new(rest)));
+    }
+
+    /// Decides about an attempt that has ended, after another request to end the run.
+    pub(super) fn decide_again(&mut self) {
+        if let Some(outcome) = self.attempts.undecided.take() {
+            self.record_outcome(outcome);
+        }
+    }
+
+    /// Whether a later version has written the row: what only that says stays unknown.
+    pub(super) fn has_unread_row(&self) -> bool {
+        self.attempts.unmet && self.pinned.is_some()
     }
 
     /// Handles an attempt that has ended and is fully reported: cleans up after the run, or waits for the next attempt.
@@ -468,7 +485,10 @@ impl RunTask {
     /// the run, and is not put on its row.
     pub(super) fn stays_wanted(&self, order: &StopOrder) -> bool {
         match order.reason {
-            StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
+            // Whether a run outlives the service is only in its row.
+            StopReason::ServerShutdown | StopReason::Orphaned => {
+                outlives_service(&self.new) || self.has_unread_row()
+            }
             StopReason::Restart { .. } => true,
             StopReason::ShimLost
             | StopReason::NotReady

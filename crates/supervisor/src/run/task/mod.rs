@@ -443,10 +443,18 @@ impl RunTask {
 
     fn record_running(&mut self) {
         self.projection.running_due = None;
-        // The row of a pinned run may have a state that this version cannot read.
-        if self.pinned.is_none() && matches!(self.machine.phase(), Phase::Running { .. }) {
-            self.write(Write::State(RowState::Running, self.times().started));
+        if matches!(self.machine.phase(), Phase::Running { .. }) {
+            self.record_state(RowState::Running);
         }
+    }
+
+    /// Records a state, which does not replace one that this version cannot read.
+    fn record_state(&mut self, state: RowState) {
+        self.projection.running_due = None;
+        if self.has_unread_row() {
+            return self.report(Report::StateRecorded(state));
+        }
+        self.write(Write::State(state, self.times().started));
     }
 
     fn proceed_with_stop(&mut self) {

@@ -88,6 +88,7 @@ impl RunTask {
             }
             self.attempts.wants_end(order);
         }
+        self.decide_again();
         Ok(())
     }
 

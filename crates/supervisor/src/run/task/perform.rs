@@ -68,10 +68,7 @@ impl RunTask {
             }
             Effect::KeepRest => self.shared.kernel.keep_rest(self.run),
             Effect::Interrupt => self.send_signal(),
-            Effect::RecordState(state) => {
-                self.projection.running_due = None;
-                self.write(Write::State(state, self.times().started));
-            }
+            Effect::RecordState(state) => self.record_state(state),
             Effect::RecordRunning => {
                 self.projection.run_later();
             }

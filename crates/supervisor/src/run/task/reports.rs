@@ -116,7 +116,7 @@ impl RunTask {
             Done::Met(row) => self.met(*row),
             Done::Unread(row) => {
                 self.pin(row.why.clone());
-                self.met(row.open(self.new.clone()));
+                self.take_over(row.open(self.new.clone()));
             }
             Done::Strange => {
                 self.attempts.stage = Stage::Disowned;
