@@ -4,7 +4,9 @@ use kennel_proto::pb::{
     self, RunFilter, RunState, StreamedNodeState as State, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, SpecExt, cases, complaint,
+    Client, Kennel, Options, PATIENCE, SpecExt, cases,
+    client::duration,
+    complaint,
     crowd::{Crowd, LONG, beginning, labelled, message, open},
     eventually_async, fact,
     fleet::ThreeNodes,
@@ -16,7 +18,7 @@ use kennel_tests::{
     within,
 };
 use nix::sys::signal::Signal;
-use std::{fs, os::unix::net::UnixListener, path::Path};
+use std::{fs, os::unix::net::UnixListener, path::Path, time::Duration};
 use tonic::{Code, Request, Streaming, metadata::MetadataValue};
 
 cases! {
@@ -480,7 +482,11 @@ async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
 async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
     const CASE: &str = "absent";
     nodes.see_each_other().await;
-    let ThreeNodes { one, two, .. } = nodes;
+    let ThreeNodes {
+        postgres, one, two, ..
+    } = nodes;
+    let before = spawn(two, CASE, "echo before").await;
+    must("wait", two.client().await.ended(&before).await);
     let request = pb::StreamEventsRequest {
         filter: Some(RunFilter {
             node: "two".to_owned(),
@@ -495,12 +501,61 @@ async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
     // Registered while the position of its first event is not known.
     let opened = client.process.stream_events(request.clone()).await;
     drop(must("registered", opened));
+    let of_all = pb::StreamEventsRequest {
+        heartbeat_interval: Some(duration(Duration::from_secs(1))),
+        position: Some(Position::Tail(pb::FromTail {
+            amount: Some(pb::from_tail::Amount::Lines(0)),
+        })),
+        filter: Some(labelled(CASE)),
+        ..pb::StreamEventsRequest::default()
+    };
+    // A cursor from the time in which the runs of this node are looked for, since its lease has ended.
+    let standing = "SELECT count(*) FROM nodes WHERE name = 'two' AND heard_us + lease_us < \
+        EXTRACT(EPOCH FROM clock_timestamp()) * 1000000";
+    eventually_async("its lease ends", PATIENCE, async || {
+        (postgres.psql(standing).await.trim() == "1").then_some(())
+    })
+    .await;
+    let lock = "BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(4)";
+    let is_locked = "SELECT count(*) FROM pg_locks WHERE relation = 'runs'::regclass AND granted \
+        AND mode = 'AccessExclusiveLock'";
+    let searching = async { postgres.psql(lock).await };
+    let reading = async {
+        eventually_async("its runs cannot be read", PATIENCE, async || {
+            (postgres.psql(is_locked).await.trim() == "1").then_some(())
+        })
+        .await;
+        let mut client = one.client().await;
+        let opened = client.process.stream_events(of_all.clone()).await;
+        let (mut stream, mut early) = (must("stream", opened).into_inner(), Crowd::default());
+        early.until(&mut stream, |crowd| crowd.heartbeats > 1).await;
+        early.cursor
+    };
+    let (_, early) = tokio::join!(searching, reading);
     two.restart().await;
     let opened = must("stream", client.process.stream_events(request).await);
     let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
     let run = spawn(two, CASE, "echo later").await;
     within("its events", LONG, crowd.until_ended(&mut stream, 1)).await;
     assert_eq!(crowd.text(&run), "later\n");
+    let resumed = pb::StreamEventsRequest {
+        position: Some(Position::Cursor(early.into())),
+        ..of_all
+    };
+    let opened = must("stream", client.process.stream_events(resumed).await);
+    let last = spawn(two, CASE, "echo last").await;
+    let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
+    within(
+        "its end",
+        LONG,
+        crowd.until(&mut stream, |crowd| crowd.text(&last) == "last\n"),
+    )
+    .await;
+    assert_eq!(
+        crowd.text(&before),
+        "",
+        "it had ended before the stream began"
+    );
 }
 
 async fn call_that_names_node_has_its_runs(nodes: &mut ThreeNodes) {

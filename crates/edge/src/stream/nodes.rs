@@ -262,11 +262,15 @@ impl NodesReader {
     }
 
     fn take(&mut self, node: NodeId, report: Report) -> Option<pb::StreamEventsResponse> {
-        if let Report::HaveRuns(nodes, start) = report {
+        if let Report::HaveRuns(searched, nodes) = report {
             self.searches -= 1;
+            let parts = &self.parts;
+            self.at.nodes.retain(|node, place| {
+                let is_unused = searched.contains(node) && !nodes.contains(node);
+                // All that such a node has later is new.
+                !is_unused || parts.contains_key(node) || matches!(place, Position::Cursor(_))
+            });
             for node in nodes {
-                let place = self.at.nodes.entry(node);
-                place.or_insert_with(|| start.clone());
                 self.add(node, true);
             }
             return self.end_if_complete();
@@ -365,16 +369,22 @@ impl NodesReader {
         let mut unsearched = BTreeSet::new();
         for node in nodes.iter().filter(|node| wanted.has(node.node)) {
             let (id, since) = (node.node, node.unreachable_since);
-            if node.is_reachable || self.parts.contains_key(&id) {
+            let is_read = node.is_reachable || self.parts.contains_key(&id);
+            if is_read {
                 self.absent.remove(&id);
-                let place = self.at.nodes.entry(id);
-                place.or_insert_with(|| start.clone());
+            } else if self.absent.insert(id, since) == Some(since) {
+                continue;
+            }
+            // Also while its runs are looked for: a cursor of that time is resumed from there.
+            let place = self.at.nodes.entry(id);
+            place.or_insert_with(|| start.clone());
+            if is_read {
                 self.add(id, false);
-            } else if self.absent.insert(id, since) != Some(since) {
+            } else {
                 unsearched.insert(id);
             }
         }
-        self.search(unsearched, start);
+        self.search(unsearched);
         let sees_again = std::mem::take(&mut self.is_blind).then(|| {
             self.changed(pb::StreamedNode {
                 state: pb::StreamedNodeState::Reached.into(),
@@ -385,15 +395,20 @@ impl NodesReader {
     }
 
     /// Looks for runs of nodes without a lease, which are not called.
-    fn search(&mut self, nodes: BTreeSet<NodeId>, start: Position) {
+    fn search(&mut self, nodes: BTreeSet<NodeId>) {
         if nodes.is_empty() {
             return;
         }
         self.searches += 1;
         let (reading, to, own) = (Arc::clone(&self.reading), self.to.clone(), self.own());
         self.tasks.spawn(async move {
-            let nodes = reading.nodes_with_runs(nodes).await;
-            let _ = to.send((own, Report::HaveRuns(nodes, start))).await;
+            let found = loop {
+                match reading.nodes_with_runs(&nodes).await {
+                    Ok(found) => break found,
+                    Err(_) => sleep(limits::NODES_INTERVAL).await,
+                }
+            };
+            let _ = to.send((own, Report::HaveRuns(nodes, found))).await;
         });
     }
 

@@ -11,7 +11,7 @@ use crate::{
 use futures_util::{StreamExt, pin_mut};
 use kennel_client::Repeats;
 use kennel_lifecycle::{Backoff, NodeId};
-use kennel_supervisor::{Elsewhere, Serving, Supervisor};
+use kennel_supervisor::{CallError, Elsewhere, Serving, Supervisor};
 use pb::stream_events_request::Position;
 use std::{
     collections::BTreeSet,
@@ -37,10 +37,13 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Returns those of these nodes that have runs for the reader, as far as that is known.
-    pub(super) async fn nodes_with_runs(&self, nodes: BTreeSet<NodeId>) -> BTreeSet<NodeId> {
-        let found = self.supervisor.nodes_with_runs(&nodes, self.ask.filter());
-        found.await.unwrap_or(nodes)
+    /// Returns those of these nodes that have runs for the reader.
+    pub(super) async fn nodes_with_runs(
+        &self,
+        nodes: &BTreeSet<NodeId>,
+    ) -> Result<BTreeSet<NodeId>, CallError> {
+        let found = self.supervisor.nodes_with_runs(nodes, self.ask.filter());
+        found.await
     }
 }
 
@@ -54,8 +57,8 @@ pub(super) enum Report {
     Idle,
     /// The node has ended, and this part with it.
     Left,
-    /// These nodes have no lease, and runs for the reader; where those begin.
-    HaveRuns(BTreeSet<NodeId>, Position),
+    /// The first nodes have no lease; the second are those among them with runs for the reader.
+    HaveRuns(BTreeSet<NodeId>, BTreeSet<NodeId>),
     /// Everything requested was given, or with an error what there is without the node.
     Complete(Option<Box<Status>>),
     /// The whole stream ends.
@@ -228,11 +231,13 @@ impl Part {
         }
     }
 
-    /// Whether the node has runs for this reader, as far as that is known.
+    /// Whether the node has runs for this reader; while the database does not say it, it may.
     async fn has_runs(&mut self) -> bool {
         if !self.has_runs {
             let node = BTreeSet::from([self.node]);
-            let found = self.reading.nodes_with_runs(node.clone()).await;
+            let Ok(found) = self.reading.nodes_with_runs(&node).await else {
+                return true;
+            };
             self.has_runs = found == node;
         }
         self.has_runs
