@@ -60,7 +60,8 @@ pub struct Tally {
 impl Load {
     /// Starts the workers.
     pub async fn start(kennel: &Kennel, workers: usize) -> Self {
-        let ran = kennel.scratch().join("ran");
+        // Each load has its own record.
+        let ran = kennel.scratch().join(format!("ran-{}", new_run_id()));
         let over = Arc::new(AtomicBool::new(false));
         let counts: Vec<Counts> = (0..workers).map(|_| Counts::default()).collect();
         let mut load = Self {

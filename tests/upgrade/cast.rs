@@ -419,7 +419,11 @@ impl Cast {
                 }
             };
             let mut spec = spec.label("app", APP);
-            spec.set_recovery(RecoveryPolicy::Adopt);
+            match limit {
+                // Between two attempts only a service outlives its keeper.
+                Limit::Backoff => spec.kind = RunKind::Service.into(),
+                _ => spec.set_recovery(RecoveryPolicy::Adopt),
+            }
             let id = must("spawn", client.spawn(spec).await).run_id;
             match limit {
                 Limit::Pause => {
