@@ -457,7 +457,8 @@ impl Cast {
                 Limit::Runtime => ("started", "stopping", "deadline_exceeded"),
                 Limit::Pause => ("paused", "resumed", "exited"),
                 Limit::Grace => ("stopping", "leader_exited", "aborted"),
-                Limit::Backoff => ("attempt_ended", "started", "exited"),
+                // The pause begins before the end of the attempt is recorded.
+                Limit::Backoff => ("tree_empty", "started", "exited"),
             };
             assert_eq!(run.reason(), reason, "{limit:?}: {run:?} {times:?}");
             let from = times.iter().find(|(station, _)| *station == from);
@@ -505,8 +506,9 @@ impl Cast {
                 ("exited", Ended::Code(code))
             }
             Role::Paused => {
-                says_code(code);
+                // A run that ends at once is stopping before the answer.
                 must("resume", client.resume(id).await);
+                says_code(code);
                 ("exited", Ended::Code(code))
             }
             Role::Stubborn => {
