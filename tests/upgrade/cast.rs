@@ -467,8 +467,9 @@ impl Cast {
                 panic!("{limit:?}: {times:?}");
             };
             let (passed, wanted) = (to - from, i64::try_from(LIMIT.as_micros()).expect("short"));
-            // Another clock counts than that of the recorded times, which may be slewed meanwhile.
-            let is_kept = passed >= wanted - wanted / 100 && passed <= wanted + LATE;
+            // Another clock counts than that of the recorded times, which may be slewed meanwhile; a busy server records
+            // the pause later than the keeper begins to count.
+            let is_kept = passed >= wanted - wanted / 20 && passed <= wanted + LATE;
             assert!(is_kept, "{limit:?} after {passed} us: {times:?}");
             self.over.push(id);
         }
