@@ -2,7 +2,7 @@
 
 use super::link::{Link, print_exact, run_of};
 use crate::{args::AnnotateArgs, failure::Failure};
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::fmt::Write as _;
 
 pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Failure> {
@@ -25,7 +25,7 @@ pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Fail
     }
     request.run_id = link.run_id(&args.run.run).await?;
     let run = run_of(link.call(request).await?.run)?;
-    print_exact(&link.shown_of(&run, || json::to_string(&run), || pairs(&run)))
+    print_exact(&link.shown_of(&run, &run, || pairs(&run)))
 }
 
 fn pairs(run: &pb::Run) -> String {

@@ -4,10 +4,7 @@ use super::link::{Link, refused};
 use crate::{args::AuditArgs, failure::Failure, terminal_text, values};
 use kennel_client as client;
 use kennel_lifecycle::Backoff;
-use kennel_proto::{
-    json,
-    pb::{self, audit_record::Record},
-};
+use kennel_proto::pb::{self, audit_record::Record};
 use std::{
     fmt::Write as _,
     hash::{BuildHasher as _, RandomState},
@@ -77,10 +74,7 @@ async fn read(
         *lost = 0;
         for record in &message.records {
             request.after_seq = record.seq;
-            let printed = link.print(
-                || json::to_string(record),
-                || terminal_text::one_line(&line(record)) + "\n",
-            );
+            let printed = link.print(record, || terminal_text::one_line(&line(record)) + "\n");
             printed.map_err(|failure| Broken {
                 failure,
                 is_lost: false,

@@ -11,11 +11,11 @@ use crate::{
     failure::Failure,
 };
 use kennel_client::Surroundings;
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
     let run = run_of(Box::pin(link.call(request)).await?.run)?;
-    let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
+    let shown = link.shown(&run, || format!("{}\n", run.run_id));
     let printed = print_exact(&shown);
     // The id is printed nowhere else.
     printed.map_err(|failure| failure.hint(format!("the run continues: kennel get {}", run.run_id)))
@@ -24,10 +24,7 @@ pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), 
 pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
     each(link, &runs, async |run_id| {
         let run = run_of(link.ask(pb::GetRunRequest { run_id }).await?.run)?;
-        Ok((
-            link.shown_of(&run, || json::to_string(&run), || render::run(&run)),
-            0,
-        ))
+        Ok((link.shown_of(&run, &run, || render::run(&run)), 0))
     })
     .await
 }
@@ -67,10 +64,7 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
 /// Returns an answer with the state of a run.
 pub(super) fn stands(link: &Link, run: Option<pb::Run>) -> Result<(String, u8), Failure> {
     let run = run_of(run)?;
-    Ok((
-        link.shown_of(&run, || json::to_string(&run), || standing(&run)),
-        0,
-    ))
+    Ok((link.shown_of(&run, &run, || standing(&run)), 0))
 }
 
 pub(crate) async fn restart(
@@ -138,9 +132,13 @@ pub(crate) async fn interrupt(link: &Link, runs: RunRefs) -> Result<u8, Failure>
         let run = run_of(response.run)?;
         let shown = || {
             let standing = standing(&run);
-            format!("{}{}\n", standing.trim_end(), words::interrupted(method))
+            format!(
+                "{}{}\n",
+                standing.trim_end(),
+                words::word(method.as_str_name())
+            )
         };
-        Ok((link.shown_of(&run, || json::to_string(&run), shown), 0))
+        Ok((link.shown_of(&run, &run, shown), 0))
     })
     .await
 }
@@ -162,7 +160,7 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
             size.clone().unwrap_or_default()
         )
     };
-    link.print(|| json::to_string(&run), shown)
+    link.print(&run, shown)
 }
 
 pub(crate) async fn pause(link: &Link, runs: RunRefs) -> Result<u8, Failure> {

@@ -1,14 +1,14 @@
 //! Completion in the shell: the words of the command line, and the existing runs and labels.
 
 use crate::{
-    Link,
-    args::{self, ClientArgs, RemoteArgs, RestartArg},
+    Failure, Link,
+    args::{self, ClientArgs, RestartArg},
     command, list, terminal_text, words,
 };
-use clap::ValueEnum;
+use clap::{Arg, Args as _, Command, FromArgMatches as _, ValueEnum};
 use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
 use kennel_client::Surroundings;
-use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
 
 /// Variable that the shell's script sets when it asks; its name is Kennel's own, so that no other program's variable
 /// counts.
@@ -80,6 +80,7 @@ fn listed() -> Vec<kennel_proto::pb::Run> {
     };
     let asked = async {
         let client = typed_client(&std::env::args().collect::<Vec<_>>());
+        let client = client.ok_or_else(|| Failure::new("no flags"))?;
         let here = Surroundings::here(kennel_linux::effective_uid());
         let link = Link::open(&client, args::Format::default(), &here).await?;
         list::all(&link, kennel_proto::pb::RunFilter::default(), RUNS_MAX).await
@@ -90,36 +91,13 @@ fn listed() -> Vec<kennel_proto::pb::Run> {
     listed.map(|listed| listed.runs).unwrap_or_default()
 }
 
-/// Returns the server and the credentials, as far as they were typed.
-fn typed_client(words: &[String]) -> ClientArgs {
-    let value = |flag: &str| typed_value(words, flag);
-    let file = |flag: &str| value(flag).map(PathBuf::from);
-    ClientArgs {
-        server: value("--server"),
-        node: value("--node"),
-        server_user: value("--server-user").and_then(|uid| uid.parse().ok()),
-        remote: RemoteArgs {
-            context: value("--context"),
-            tls_ca: file("--tls-ca"),
-            tls_cert: file("--tls-cert"),
-            tls_key: file("--tls-key"),
-            tls_server_name: value("--tls-server-name"),
-            token_file: file("--token-file"),
-        },
-        output: None,
-    }
-}
-
-fn typed_value(words: &[String], flag: &str) -> Option<String> {
-    let is_flag = |word: &String| {
-        word.strip_prefix(flag)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-    };
-    let at = words.iter().position(is_flag)?;
-    match words[at].split_once('=') {
-        Some((_, value)) => Some(value.to_owned()),
-        None => words.get(at + 1).cloned(),
-    }
+/// Returns the flags of clients, as far as they were typed. The words before `--` are the shell's.
+fn typed_client(words: &[String]) -> Option<ClientArgs> {
+    let typed = words.iter().skip_while(|word| *word != "--").skip(1);
+    let command = ClientArgs::augment_args(Command::new("kennel")).ignore_errors(true);
+    let rest = Arg::new("rest").num_args(0..);
+    let typed = command.arg(rest).try_get_matches_from(typed).ok()?;
+    ClientArgs::from_arg_matches(&typed).ok()
 }
 
 #[cfg(test)]
@@ -129,8 +107,9 @@ mod tests {
 
     #[test]
     fn the_server_is_the_one_that_was_typed() {
-        let typed =
-            |line: &str| typed_client(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let typed = |line: &str| {
+            typed_client(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).expect(line)
+        };
         let named = |line: &str| typed(line).server;
         assert_eq!(named("kennel -- kennel stop 0"), None);
         assert_eq!(

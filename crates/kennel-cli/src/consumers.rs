@@ -1,7 +1,7 @@
 //! `consumers`: named readers of events.
 
 use super::{
-    link::{Link, print_exact},
+    link::Link,
     table::{self, Cell},
     words,
 };
@@ -9,7 +9,7 @@ use crate::{
     args::{ConsumerRef, ConsumersCommand},
     failure::Failure,
 };
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 
 /// Most consumers that a server returns at once.
 const PAGE_SIZE: i32 = 1000;
@@ -40,10 +40,7 @@ pub(crate) async fn consumers(link: &Link, command: ConsumersCommand) -> Result<
 
 fn show(link: &Link, consumer: Option<pb::Consumer>) -> Result<(), Failure> {
     let consumer = consumer.unwrap_or_default();
-    link.print(
-        || json::to_string(&consumer),
-        || table(std::slice::from_ref(&consumer)),
-    )
+    link.print(&consumer, || table(std::slice::from_ref(&consumer)))
 }
 
 async fn list(link: &Link, run_id: String) -> Result<(), Failure> {
@@ -62,13 +59,7 @@ async fn list(link: &Link, run_id: String) -> Result<(), Failure> {
             break;
         }
     }
-    if link.format.is_text() {
-        return print_exact(&table(&found));
-    }
-    let documents = found
-        .iter()
-        .map(|found| link.format.document(&json::to_string(found)));
-    print_exact(&documents.collect::<String>())
+    link.print_all(&found, || table(&found))
 }
 
 fn table(consumers: &[pb::Consumer]) -> String {

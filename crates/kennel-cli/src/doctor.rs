@@ -2,7 +2,7 @@
 
 use super::{link::Link, words};
 use crate::{args::ReapArgs, failure::Failure, values};
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::{fmt::Write as _, time::Duration};
 
 /// Leaks or faults were found.
@@ -23,7 +23,7 @@ pub(crate) async fn doctor(link: &Link) -> Result<u8, Failure> {
     let limit = host.capabilities.iter().find(is_limited);
     let limit = limit.map(|c| format!("LIMIT    {}: {}\n", c.why, c.instead));
     let text = || limit.unwrap_or_default() + &report(&audit);
-    link.print(|| json::to_string(&audit), text)?;
+    link.print(&audit, text)?;
     Ok(code(&audit))
 }
 
@@ -178,7 +178,7 @@ fn line(process: &pb::LeakedProcess) -> String {
             line,
             " of run {}{}",
             process.run_id,
-            standing(process.run_standing())
+            words::word(process.run_standing().as_str_name())
         );
     }
     for (key, value) in &process.labels {
@@ -203,15 +203,6 @@ fn identity(process: Option<&pb::ProcessRef>) -> String {
         process.start_ticks,
         inode.unwrap_or_default()
     )
-}
-
-fn standing(standing: pb::LeakedRunStanding) -> &'static str {
-    match standing {
-        pb::LeakedRunStanding::Live => " (live)",
-        pb::LeakedRunStanding::Open => " (open)",
-        pb::LeakedRunStanding::Ended => " (over)",
-        pb::LeakedRunStanding::Unspecified => " (unknown)",
-    }
 }
 
 fn unseen(area: &pb::UnverifiedArea) -> String {
@@ -261,7 +252,7 @@ pub(crate) async fn reap(link: &Link, args: ReapArgs) -> Result<u8, Failure> {
         grace: span(args.grace)?,
     };
     let answer = link.call(request).await?;
-    link.print(|| json::to_string(&answer), || reaped(&answer, args.yes))?;
+    link.print(&answer, || reaped(&answer, args.yes))?;
     let over = |process: &pb::ReapedProcess| {
         use pb::ReapOutcome::{Ended, Gone, Planned};
         matches!(process.outcome(), Ended | Gone | Planned)
@@ -279,7 +270,12 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
         };
         let _ = writeln!(text, "{:12} {what}", outcome(process));
         if process.outcome() == pb::ReapOutcome::Spared {
-            let _ = writeln!(text, "{:12} because {}", "", spared(process.spare_reason()));
+            let _ = writeln!(
+                text,
+                "{:12} because {}",
+                "",
+                words::word(process.spare_reason().as_str_name())
+            );
         }
     }
     if answer.empty_cgroups > 0 {
@@ -325,25 +321,6 @@ fn outcome(process: &pb::ReapedProcess) -> String {
         }
         pb::ReapOutcome::Survived => "SURVIVED".to_owned(),
         pb::ReapOutcome::Unspecified => "unknown".to_owned(),
-    }
-}
-
-fn spared(why: pb::SpareReason) -> &'static str {
-    match why {
-        pb::SpareReason::RunIsLive => "its run is not over: kennel abort ends it",
-        pb::SpareReason::NotProven => "it may be an unrelated process",
-        pb::SpareReason::MarkerNotNamed => {
-            "a marker is no proof: look at it, then name --evidence marker"
-        }
-        pb::SpareReason::RunUnknown => "its run, or the run's labels, are not known",
-        pb::SpareReason::OtherUser => "it belongs to another user",
-        pb::SpareReason::Stray => "nothing leads from it to a run",
-        pb::SpareReason::Zombie => "it has ended, and only its parent can reap it",
-        pb::SpareReason::Shim => "a shim ends by itself once nothing is left below it",
-        pb::SpareReason::Kept => {
-            "its run was to leave it running: name the run, or --evidence kept"
-        }
-        pb::SpareReason::Unspecified => "of what this version of kennel does not know",
     }
 }
 

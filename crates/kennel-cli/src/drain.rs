@@ -2,7 +2,7 @@
 
 use super::{calls::new_request_id, link::Link, progress, spec};
 use crate::{args::DrainArgs, failure::Failure};
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::time::Duration;
 
 /// Time between two checks of the remaining runs.
@@ -56,7 +56,7 @@ fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
 }
 
 fn print_status(link: &Link, status: &pb::DrainStatus) -> Result<(), Failure> {
-    link.print(|| json::to_string(status), || line(status) + "\n")
+    link.print(status, || line(status) + "\n")
 }
 
 /// Formats the drain state of a node, and its remaining runs, on one line.

@@ -67,7 +67,9 @@ fn station(station: &Station) -> String {
             let how = l.exit.as_ref().map(words::exit);
             format!("leader exited: {}", how.unwrap_or("unknown".to_owned()))
         }
-        Station::StreamsClosed(s) => format!("streams closed: {}", words::streams_end(s.how())),
+        Station::StreamsClosed(s) => {
+            format!("streams closed: {}", words::word(s.how().as_str_name()))
+        }
         Station::Stuck(s) => {
             let verdict = s.verdict.as_ref().map(words::verdict);
             verdict.unwrap_or("stuck".to_owned())
@@ -101,7 +103,7 @@ fn station(station: &Station) -> String {
         }
         Station::OutputMatched(matched) => output_matched(matched),
         Station::RuleSwitchedOff(off) => {
-            let why = words::rule_switch_off(off.reason());
+            let why = words::word(off.reason().as_str_name());
             format!("output rule {} switched off: {why}", off.rule)
         }
         Station::EventsSummed(summed) => format!("{} events were only counted", summed.events),

@@ -5,7 +5,7 @@ use super::{
     spec, words,
 };
 use crate::{args::ExtendArgs, failure::Failure};
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::fmt::Write as _;
 
 pub(crate) async fn extend(link: &Link, args: ExtendArgs) -> Result<(), Failure> {
@@ -21,7 +21,7 @@ pub(crate) async fn extend(link: &Link, args: ExtendArgs) -> Result<(), Failure>
         duration: spec::span(Some(args.time), "duration")?,
     };
     let run = run_of(link.call(request).await?.run)?;
-    print_exact(&link.shown_of(&run, || json::to_string(&run), || limits(&run)))
+    print_exact(&link.shown_of(&run, &run, || limits(&run)))
 }
 
 fn limits(run: &pb::Run) -> String {

@@ -13,15 +13,14 @@ use crate::{
 use futures_util::future;
 use kennel_client as client;
 use kennel_client::{EventReader, Start};
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::{collections::VecDeque, time::SystemTime};
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
     let sources = Source::all(link, &args.which).await?;
     let are_many = Source::are_many(&sources);
-    let print = |message: &pb::StreamEventsResponse| {
-        link.print(|| json::to_string(message), || lines(message, are_many))
-    };
+    let print =
+        |message: &pb::StreamEventsResponse| link.print(message, || lines(message, are_many));
     let read = sources.iter().map(async |source| {
         let mut from = start(args.after_seq);
         if let Some(Tail::Lines(most)) = args.tail {

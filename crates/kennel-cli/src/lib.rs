@@ -35,7 +35,6 @@ mod logs;
 mod members;
 mod nodes;
 mod progress;
-mod ready;
 mod refusal;
 mod render;
 mod retention;
@@ -62,7 +61,7 @@ mod why;
 pub mod words;
 mod write;
 
-pub use args::{AuditArgs, Cli, ClientArgs, Command, Format, HABITS};
+pub use args::{AuditArgs, Cli, ClientArgs, Command, Format, HABITS, with_texts};
 pub use complete::answer_shell;
 pub use failure::Failure;
 pub use line::{command_of, expanded, not_understood};

@@ -9,7 +9,7 @@ use crate::{
 use kennel_client as client;
 use kennel_client::{Address, Call, ConnectError, Connection, Surroundings, Target, TargetError};
 use kennel_linux::own_streams;
-use kennel_proto::pb;
+use kennel_proto::{json::ToJson, pb};
 use std::{io, os::fd::AsFd, time::Duration};
 
 /// A server that answered.
@@ -104,17 +104,37 @@ impl Link {
         asked.await.map_err(refused)
     }
 
-    /// Prints one of the two, by the requested format.
+    /// Prints a message in the requested form; `text` is that for people.
     pub(crate) fn print(
         &self,
-        json: impl FnOnce() -> String,
+        message: &impl ToJson,
         text: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        print_exact(&self.shown(json, text))
+        print_exact(&self.shown(message, text))
     }
 
-    /// Returns one of the two texts, safe to be printed.
-    pub(crate) fn shown(
+    /// Prints messages, each a document, or a table of them.
+    pub(crate) fn print_all<M: ToJson>(
+        &self,
+        messages: &[M],
+        table: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        if self.format.is_text() {
+            return print_exact(&table());
+        }
+        let documents = messages
+            .iter()
+            .map(|message| self.format.document(&message.to_json()));
+        print_exact(&documents.collect::<String>())
+    }
+
+    /// Returns a message in the requested form, safe to be printed.
+    pub(crate) fn shown(&self, message: &impl ToJson, text: impl FnOnce() -> String) -> String {
+        self.either(|| message.to_json(), text)
+    }
+
+    /// Returns one of two texts, safe to be printed.
+    pub(crate) fn either(
         &self,
         json: impl FnOnce() -> String,
         text: impl FnOnce() -> String,
@@ -126,8 +146,18 @@ impl Link {
         }
     }
 
-    /// Returns the text likewise for an answer about one run.
+    /// Returns the answer about one run likewise.
     pub(crate) fn shown_of(
+        &self,
+        run: &pb::Run,
+        message: &impl ToJson,
+        text: impl FnOnce() -> String,
+    ) -> String {
+        self.either_of(run, || message.to_json(), text)
+    }
+
+    /// Returns one of two texts about one run, or its id.
+    pub(crate) fn either_of(
         &self,
         run: &pb::Run,
         json: impl FnOnce() -> String,
@@ -135,7 +165,7 @@ impl Link {
     ) -> String {
         match self.format {
             Format::Name => format!("{}\n", terminal_text::one_line(&run.run_id)),
-            _ => self.shown(json, text),
+            _ => self.either(json, text),
         }
     }
 }

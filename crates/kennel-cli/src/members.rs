@@ -13,7 +13,7 @@ use crate::{
     values,
 };
 use kennel_lifecycle::Signal;
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -80,11 +80,7 @@ async fn send(
         };
         let response = link.ask(request).await?;
         let run = run_of(response.run.clone())?;
-        let shown = link.shown_of(
-            &run,
-            || json::to_string(&response),
-            || standing(&run) + &outcomes(&response),
-        );
+        let shown = link.shown_of(&run, &response, || standing(&run) + &outcomes(&response));
         Ok((shown, 0))
     })
     .await
@@ -130,11 +126,9 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
             Ok(children) => child_runs(&children.noting_others()),
             Err(failure) => format!("child runs are not known\n{failure}\n"),
         };
-        let shown = link.shown_of(
-            &run,
-            || json::to_string(&response),
-            || standing(&run) + &render(&response) + &children,
-        );
+        let shown = link.shown_of(&run, &response, || {
+            standing(&run) + &render(&response) + &children
+        });
         Ok((shown, 0))
     })
     .await

@@ -6,7 +6,7 @@ use super::{
     words,
 };
 use crate::{args::Format, failure::Failure, values};
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 
 pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
     let found = all(link).await?;
@@ -18,14 +18,7 @@ pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
             .map(|node| format!("{}\n", node.node_name));
         return print_exact(&names.collect::<String>());
     }
-    if link.format.is_text() {
-        return print_exact(&table(&found));
-    }
-    let documents = found
-        .nodes
-        .iter()
-        .map(|node| link.format.document(&json::to_string(node)));
-    print_exact(&documents.collect::<String>())
+    link.print_all(&found.nodes, || table(&found))
 }
 
 /// Returns all nodes of the database.
@@ -37,13 +30,10 @@ pub(super) async fn all(link: &Link) -> Result<pb::ListNodesResponse, Failure> {
 pub(crate) async fn forget(link: &Link, node: String, remove: bool) -> Result<(), Failure> {
     let forgotten = link.ask(pb::ForgetNodeRequest { node, remove }).await?;
     let ended = forgotten.ended_runs;
-    link.print(
-        || json::to_string(&forgotten),
-        || {
-            let done = if remove { "removed" } else { "forgotten" };
-            format!("{done}; runs closed as lost: {ended}\n")
-        },
-    )
+    link.print(&forgotten, || {
+        let done = if remove { "removed" } else { "forgotten" };
+        format!("{done}; runs closed as lost: {ended}\n")
+    })
 }
 
 fn table(found: &pb::ListNodesResponse) -> String {

@@ -1,6 +1,9 @@
 //! Text of a server's error, and the hint to it.
 
-use crate::failure::{FAILED, Failure};
+use crate::{
+    args::in_place_of_fields,
+    failure::{FAILED, Failure},
+};
 use kennel_lifecycle::Violation;
 use std::collections::BTreeMap;
 
@@ -12,7 +15,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
         message.truncate(end);
     }
     message.push_str(&listed(&refused.violations));
-    message = with_flags(&message);
+    message = in_place_of_fields(message);
     if refused.connection_lost {
         message = format!("the connection to the server was lost: {message}");
     }
@@ -29,57 +32,6 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
         Some(hint) => failure.hint(hint),
         None => failure,
     }
-}
-
-/// Fields of the contract, and their flags.
-const FLAGS: [(&str, &str); 41] = [
-    ("spec.limits.memory.max_bytes", "--memory-max"),
-    ("spec.limits.memory.high_bytes", "--memory-high"),
-    ("spec.limits.memory.swap_max_bytes", "--swap-max"),
-    ("spec.limits.oom_score_adj", "--oom-score-adj"),
-    ("spec.limits.cpu.quota", "--cpus"),
-    ("spec.limits.cpu.weight", "--cpu-weight"),
-    ("spec.limits.pids_max", "--pids-max"),
-    ("spec.limits.io", "the io limits"),
-    ("spec.limits.rlimits", "--limit"),
-    ("spec.limits.nice", "--nice"),
-    ("spec.timeouts.max_runtime", "--timeout"),
-    ("spec.timeouts.inactivity", "--inactivity"),
-    ("spec.timeouts.extension_max", "--extension-max"),
-    ("spec.on_leader_exit.drain_timeout", "--drain-timeout"),
-    ("spec.on_leader_exit", "--on-leader-exit"),
-    ("spec.pause.max_pause", "--max-pause"),
-    ("spec.min_containment", "--min-containment"),
-    ("spec.min_isolation", "--min-isolation"),
-    ("spec.privileges.sandbox.readable_paths", "--sandbox-read"),
-    ("spec.privileges.sandbox.writable_paths", "--sandbox-write"),
-    ("spec.privileges.sandbox", "--sandbox"),
-    ("spec.privileges.seccomp_profile", "--seccomp"),
-    ("spec.privileges.drop_capabilities", "--cap-drop"),
-    ("spec.privileges.network", "--network"),
-    ("spec.api_access", "--api-access"),
-    ("spec.pid_namespace", "--pid-namespace"),
-    ("spec.restart.max_restarts", "--restart-max"),
-    ("spec.restart.hold", "--restart-hold"),
-    ("spec.restart.max_delay", "--restart-max-delay"),
-    ("spec.restart.min_uptime", "--restart-min-uptime"),
-    ("spec.restart.delay", "--restart-delay"),
-    ("spec.output.max_bytes", "--output-max"),
-    ("spec.initial_input", "--input"),
-    ("spec.stop.signal", "--stop-signal"),
-    ("spec.stop.grace", "--grace"),
-    ("spec.env.vars", "--env"),
-    ("spec.secrets", "--secret"),
-    ("spec.argv.args", "command"),
-    ("spec.recovery", "--recovery"),
-    ("spec.labels", "--label"),
-    ("spec.cwd", "--cwd"),
-];
-
-/// Replaces fields by flags in a message.
-fn with_flags(message: &str) -> String {
-    let replaced = |text: String, (field, flag): &(&str, &str)| text.replace(field, flag);
-    FLAGS.iter().fold(message.to_owned(), replaced)
 }
 
 /// Formats one line for each violation, where there are several: a single one is the message itself.
@@ -100,20 +52,8 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "COMMAND_NOT_FOUND" if fact("command")?.contains(' ') => {
             "a line for a shell is run by: kennel run -- sh -c 'LINE'".to_owned()
         }
-        "COMMAND_NOT_FOUND" => {
-            "it must be a program of the host (there are no images): give its whole path, or another PATH with --env \
-             PATH=..."
-                .to_owned()
-        }
         "SPAWN_FAILED" => start_hint(fact("stage")?, fact("errno")?.parse().ok()?)?.to_owned(),
-        "RUN_NOT_FOUND" => "kennel ps --all lists every run".to_owned(),
-        "INVALID_RUN_ID" => "a run id is what kennel spawn prints and kennel ps lists".to_owned(),
         "SPEC_INCOMPLETE" if fact("missing")? == "spec" => return None,
-        "SPEC_INCOMPLETE" => "give them: --inherit-env, or --env NAME=VALUE for each, --secret NAME=@FILE, and --input FILE".to_owned(),
-        "SECRET_UNAVAILABLE" => "an operator opens sources with: kennel serve --secret-dir DIR, or --secret-credential NAME".to_owned(),
-        "NO_TERMINAL" => "start it with: kennel run --tty; the output of any run: kennel logs RUN".to_owned(),
-        "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
-        "NO_TIME_LIMIT" => "kennel get RUN shows the limits that it has".to_owned(),
         "EXTENSION_TOO_LONG" => format!(
             "--extension-max of the run allowed {}s from this answer on, and less later: kennel extend RUN TIME",
             fact("possible_seconds")?
@@ -122,38 +62,21 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
             "in this state it can only be: {}",
             fact("allowed")?.to_lowercase().replace(',', ", ")
         ),
-        "SPEC_MISMATCH" | "RUN_FENCED" => "leave --run-id out, or name a new one".to_owned(),
-        "RUN_ID_EXPIRED" => {
-            "an id has the time of the machine that makes it: set the clock that is wrong".to_owned()
-        }
-        "STORE_UNAVAILABLE" => {
-            "the server's database does not answer; runs continue: kennel status".to_owned()
-        }
-        "KEEPER_UNRESPONSIVE" => {
-            "it is stopped, or the host does not let it run: kennel status names its pid; kill -CONT continues it"
-                .to_owned()
-        }
-        "NODE_DRAINING" => {
-            "the server shuts down, or the node is drained: then kennel status names the caller, and kennel undrain ends it"
-                .to_owned()
-        }
         "UPGRADE_REFUSED" if fact("protocol").is_some() => {
             "only a new start of the whole service can use it: kennel drain --wait, then start it again".to_owned()
         }
-        "UPGRADE_REFUSED" => "install a binary that works; the server is untouched".to_owned(),
-        "UPGRADE_UNDER_WAY" => "kennel status shows what became of the last one".to_owned(),
         "QUOTA_EXCEEDED" if fact("quota").is_some_and(|quota| quota.ends_with("of a pattern")) => {
             "use a simpler pattern, text (-F) or JSON".to_owned()
         }
-        "QUOTA_EXCEEDED" => {
-            "end some runs, or raise the server's limits (kennel status shows them)".to_owned()
-        }
         "PAUSE_PARTIAL" => {
-            let why = fact("why").filter(|why| !why.is_empty());
-            let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+            let why = fact("why").map(|why| format!(" ({why})")).unwrap_or_default();
             format!("these processes did not stop: {}{why}", fact("pids")?)
         }
-        _ => return None,
+        _ => {
+            let mut hints = include_str!("hints.txt").lines();
+            let hint = hints.find_map(|line| line.strip_prefix(reason)?.strip_prefix(' '));
+            hint?.to_owned()
+        }
     };
     Some(hint)
 }
@@ -213,14 +136,9 @@ mod tests {
     #[test]
     fn fields_are_named_by_their_flags() {
         assert_eq!(
-            with_flags("spec.limits.memory.max_bytes and spec.argv.args[2]: bad"),
+            in_place_of_fields("spec.limits.memory.max_bytes and spec.argv.args[2]: bad".into()),
             "--memory-max and command[2]: bad"
         );
-        let fields = FLAGS.map(|(field, _)| field);
-        for (at, field) in fields.iter().enumerate() {
-            let hidden = fields[..at].iter().any(|before| field.starts_with(before));
-            assert!(!hidden, "{field} is never reached");
-        }
     }
 
     #[test]

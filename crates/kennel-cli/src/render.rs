@@ -174,7 +174,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("exit", attempt.exit.as_ref().map(words::exit));
     view.some("tree", run.tree_verdict.as_ref().map(words::verdict));
     if attempt.streams_end() != pb::StreamsEnd::Unspecified {
-        view.line("output", words::streams_end(attempt.streams_end()));
+        view.line("output", words::word(attempt.streams_end().as_str_name()));
     }
     let removed = run.output_removed.as_ref();
     view.some("output is", removed.map(retention::removed));
@@ -287,7 +287,7 @@ fn add_reports(view: &mut View, run: &pb::Run) {
         view.line("ending", "by itself, as the command reports");
     }
     for off in &run.switched_off_rules {
-        let why = words::rule_switch_off(off.reason());
+        let why = words::word(off.reason().as_str_name());
         view.line("rule off", format!("{}: {why}", off.rule));
     }
     for (key, value) in &run.annotations {

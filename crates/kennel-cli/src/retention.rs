@@ -1,5 +1,6 @@
 //! Retention of output, in words.
 
+use crate::words;
 use kennel_proto::pb;
 use std::time::Duration;
 
@@ -23,13 +24,7 @@ pub(crate) fn kept(kept: &pb::Retention) -> String {
 
 /// Formats the removal of a run's output, on one line.
 pub(crate) fn removed(removal: &pb::OutputRemoval) -> String {
-    use pb::OutputRemovalReason as Reason;
-    let why = match removal.reason() {
-        Reason::OwnerRuns => "its owner has newer ones",
-        Reason::Age => "it was too old",
-        Reason::NodeBytes => "the node had too much output",
-        Reason::Unspecified => "this version does not know why",
-    };
+    let why = words::word(removal.reason().as_str_name());
     let at = removal.remove_time.map(|at| format!(" at {at}"));
     let (stdout, stderr) = (removal.stdout_bytes, removal.stderr_bytes);
     format!(

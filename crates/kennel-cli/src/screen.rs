@@ -2,13 +2,13 @@
 
 use super::link::Link;
 use crate::{args::RunRef, failure::Failure};
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 
 pub(crate) async fn screen(link: &Link, args: RunRef) -> Result<(), Failure> {
     let run_id = link.run_id(&args.run).await?;
     let request = pb::ReadScreenRequest { run_id };
     let screen = link.call(request).await?.screen.unwrap_or_default();
-    link.print(|| json::to_string(&screen), || text(&screen))
+    link.print(&screen, || text(&screen))
 }
 
 /// Returns its lines, without empty ones at the end. Colours and the like are left out.

@@ -1,11 +1,8 @@
 //! The typed flags of `run` and `spawn`, converted to the contract.
 
-use super::{command, ready, run_env, run_input, secrets};
+use super::{command, run_env, run_input, secrets};
 use crate::{
-    args::{
-        DiskFullArg, EnvModeArg, LimitArgs, OutputFullArg, ParentArgs, PrivilegeArgs, RestartArg,
-        RestartArgs, SpecArgs, TerminalArgs,
-    },
+    args::{EnvModeArg, RestartArg, RestartWhen, SpecArgs},
     failure::{Failure, because, note},
     values::StopStep,
 };
@@ -24,7 +21,7 @@ use std::{
 /// input.
 pub(crate) fn of_run(args: SpecArgs, here: &Surroundings) -> Result<pb::SpawnRequest, Failure> {
     let mode = args.env_mode.unwrap_or(EnvModeArg::Inherit);
-    let (has_cwd, tty, no_stdin) = (args.cwd.is_some(), args.terminal.tty, args.no_stdin);
+    let (has_cwd, tty, no_stdin) = (args.cwd.is_some(), args.tty, args.no_stdin);
     let mut here = here.clone();
     if has_cwd {
         // It would refer to another directory.
@@ -64,7 +61,7 @@ fn request(
 ) -> Result<pb::SpawnRequest, Failure> {
     let (cwd, raw_cwd) = command::directory(args.cwd.as_deref())?;
     let mut left_out = secrets::variables(&args.secrets);
-    if args.privileges.user.is_some() {
+    if args.fields.has("user") {
         left_out.extend(USER_VARIABLES);
     }
     let env = run_env::of_command(env_mode, &args.env_file, args.env, &left_out, here)?;
@@ -72,64 +69,69 @@ fn request(
         Some(file) => Some(input(file)?.into()),
         None => None,
     };
-    let mut request = pb::SpawnRequest {
-        run_id: args
-            .run_id
-            .unwrap_or_else(|| ulid::Ulid::generate().to_string()),
-        validate_only: false,
-        spec: Some(pb::RunSpec {
-            kind: if args.terminal.tty {
-                pb::RunKind::Terminal
-            } else {
-                args.kind.into()
-            }
-            .into(),
-            command: Some(pb::run_spec::Command::Argv(command::argv(args.argv))),
-            cwd,
-            raw_cwd: raw_cwd.map(Into::into),
-            env: Some(env),
-            initial_input,
-            labels: args.labels.into_iter().collect(),
-            stop: Some(pb::StopPolicy {
-                grace: span(args.grace, "grace")?,
-                signal: args.stop_signal.map(|s| s.to_string()).unwrap_or_default(),
-                steps: stop_steps(args.pre_stop.as_deref(), args.stop_steps)?,
-            }),
-            timeouts: Some(pb::Timeouts {
-                max_runtime: span(args.timeout, "timeout")?,
-                inactivity: span(args.inactivity, "inactivity")?,
-                extension_max: span(args.extension_max, "extension max")?,
-            }),
-            limits: limits(args.limits)?,
-            pause: span(args.max_pause, "max pause")?.map(|time| pb::PausePolicy {
-                max_pause: Some(time),
-                on_max_pause: value::<pb::OnMaxPause>(args.on_max_pause),
-            }),
-            on_leader_exit: Some(pb::LeaderExitPolicy {
-                action: pb::LeaderExitAction::from(args.on_leader_exit).into(),
-                drain_timeout: span(args.drain_timeout, "drain timeout")?,
-            }),
-            min_containment: value::<pb::Containment>(args.min_containment),
-            pid_namespace: value::<pb::PidNamespace>(args.pid_namespace),
-            recovery: value::<pb::RecoveryPolicy>(args.recovery),
-            restart: restart(&args.restart)?,
-            output: kept_output(args.output_max, args.output_full, args.disk_full),
-            readiness: ready::readiness(&args.ready)?,
-            output_rules: ready::rules(&args.ready)?,
-            liveness: ready::liveness(&args.ready)?,
-            success_exit_codes: args.success_exit_codes.into_iter().map(u32::from).collect(),
-            min_isolation: value::<pb::Isolation>(args.privileges.min_isolation),
-            privileges: privileges(args.privileges),
-            api_access: value::<pb::ApiAccess>(args.parent.api_access),
-            parent: parent(args.parent),
-            stdio: stdio(args.stdin, args.terminal),
-            secrets: Vec::new(),
-        }),
-    };
-    if let Some(spec) = &mut request.spec {
-        secrets::add(args.secrets, here, spec)?;
+    let mut spec = args.fields.spec()?;
+    spec.command = Some(pb::run_spec::Command::Argv(command::argv(args.argv)));
+    (spec.cwd, spec.raw_cwd) = (cwd, raw_cwd.map(Into::into));
+    spec.env = Some(env);
+    if initial_input.is_some() {
+        spec.initial_input = initial_input;
     }
-    Ok(request)
+    let steps = stop_steps(args.pre_stop.as_deref(), args.stop_steps)?;
+    if !steps.is_empty() {
+        spec.stop.get_or_insert_default().steps = steps;
+    }
+    if let Some(when) = args.restart {
+        let policy = spec.restart.get_or_insert_default();
+        restart(policy, when, args.restart_max);
+    }
+    let io = io_limits([
+        (args.io_read_bps, |limit| &mut limit.read_bytes_per_second),
+        (args.io_write_bps, |limit| {
+            &mut limit.written_bytes_per_second
+        }),
+        (args.io_read_iops, |limit| &mut limit.reads_per_second),
+        (args.io_write_iops, |limit| &mut limit.writes_per_second),
+    ]);
+    if !io.is_empty() {
+        spec.limits.get_or_insert_default().io = io;
+    }
+    if let Some(line) = args.result_line {
+        spec.output_rules.push(result(line, args.result_after)?);
+    }
+    if args.tty {
+        spec.set_kind(pb::RunKind::Terminal);
+        let terminal = || pb::run_spec::Stdio::Terminal(pb::Terminal::default());
+        spec.stdio.get_or_insert_with(terminal);
+    } else if args.stdin {
+        let input = pb::InputMode::Open.into();
+        spec.stdio = Some(pb::run_spec::Stdio::Pipes(pb::Pipes { input }));
+    }
+    secrets::add(args.secrets, here, &mut spec)?;
+    let new_id = || ulid::Ulid::generate().to_string();
+    Ok(pb::SpawnRequest {
+        run_id: args.run_id.unwrap_or_else(new_id),
+        validate_only: false,
+        spec: Some(spec),
+    })
+}
+
+/// Name of the rule of `--result-line`.
+const RESULT_RULE: &str = "result";
+
+fn result(line: String, after: Option<Duration>) -> Result<pb::OutputRule, Failure> {
+    let pattern = pb::line_pattern::Pattern::Regex(line);
+    let action = pb::output_rule::Result {
+        after: span(after, "time after the result")?,
+        grace: None,
+    };
+    Ok(pb::OutputRule {
+        name: RESULT_RULE.to_owned(),
+        pattern: Some(pb::LinePattern {
+            pattern: Some(pattern),
+        }),
+        streams: Vec::new(),
+        action: Some(pb::output_rule::Action::Result(action)),
+    })
 }
 
 /// Returns the actions, each with the waits after it.
@@ -174,51 +176,6 @@ pub(super) fn span<T: TryFrom<Duration>>(
         .transpose()
 }
 
-/// Returns the privileges; absent without any such flag.
-fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
-    let user = args.user.map(|(user_id, group_id)| pb::RunUser {
-        user_id,
-        group_id,
-        supplementary_group_ids: args.group_add,
-    });
-    let privileges = pb::Privileges {
-        user,
-        no_new_privileges: args.no_new_privileges,
-        drop_capabilities: args.cap_drop,
-        sandbox: args.sandbox.then_some(pb::Sandbox {
-            readable_paths: args.sandbox_read,
-            writable_paths: args.sandbox_write,
-        }),
-        seccomp_profile: value::<pb::SeccompProfile>(args.seccomp),
-        network: value::<pb::Network>(args.network),
-    };
-    (privileges != pb::Privileges::default()).then_some(privileges)
-}
-
-fn parent(args: ParentArgs) -> Option<pb::Parent> {
-    Some(pb::Parent {
-        run_id: args.parent?,
-        on_end: value::<pb::OnParentEnd>(args.on_parent_end),
-    })
-}
-
-/// Returns the streams; absent without any such flag.
-fn stdio(stdin: bool, terminal: TerminalArgs) -> Option<pb::run_spec::Stdio> {
-    use pb::run_spec::Stdio;
-    if terminal.tty {
-        return Some(Stdio::Terminal(pb::Terminal {
-            rows: terminal.rows.map(u32::from),
-            cols: terminal.cols.map(u32::from),
-            term: terminal.term.unwrap_or_default(),
-        }));
-    }
-    stdin.then(|| {
-        Stdio::Pipes(pb::Pipes {
-            input: pb::InputMode::Open.into(),
-        })
-    })
-}
-
 /// Values of one flag by path, and their field.
 type IoValues = (Vec<(String, u64)>, fn(&mut pb::IoLimit) -> &mut Option<u64>);
 
@@ -241,80 +198,16 @@ fn io_limits(flags: [IoValues; 4]) -> Vec<pb::IoLimit> {
     limits
 }
 
-/// Returns the limits; absent without any such flag.
-fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
-    let memory = pb::MemoryLimits {
-        max_bytes: args.memory_max,
-        high_bytes: args.memory_high,
-        swap_max_bytes: args.swap_max,
-    };
-    let cpu = pb::CpuLimits {
-        quota: span(args.cpus, "number of processors")?,
-        period: None,
-        weight: args.cpu_weight,
-    };
-    let limits = pb::RunLimits {
-        rlimits: args.rlimits,
-        nice: args.nice,
-        oom_score_adj: args.oom_score_adj,
-        memory: (memory != pb::MemoryLimits::default()).then_some(memory),
-        pids_max: args.pids_max,
-        cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
-        io: io_limits([
-            (args.io_read_bps, |limit| &mut limit.read_bytes_per_second),
-            (args.io_write_bps, |limit| {
-                &mut limit.written_bytes_per_second
-            }),
-            (args.io_read_iops, |limit| &mut limit.reads_per_second),
-            (args.io_write_iops, |limit| &mut limit.writes_per_second),
-        ]),
-        from_node: Vec::new(),
-    };
-    Ok((limits != pb::RunLimits::default()).then_some(limits))
-}
-
-/// Returns the output policy; absent without any such flag.
-fn kept_output(
-    max: Option<u64>,
-    on_full: Option<OutputFullArg>,
-    on_disk_full: Option<DiskFullArg>,
-) -> Option<pb::OutputPolicy> {
-    let policy = pb::OutputPolicy {
-        max_bytes: max,
-        on_full: value::<pb::OutputOverflow>(on_full),
-        on_disk_full: value::<pb::DiskFullAction>(on_disk_full),
-    };
-    (policy != pb::OutputPolicy::default()).then_some(policy)
-}
-
-/// Returns the restart policy; absent without any such flag.
-fn restart(args: &RestartArgs) -> Result<Option<pb::RestartPolicy>, Failure> {
+fn restart(policy: &mut pb::RestartPolicy, when: RestartWhen, most: Option<u32>) {
     use pb::{RestartMode, RestartPreset};
-    let Some(when) = args.restart else {
-        return Ok(None);
-    };
-    let (preset, mode) = match when.mode {
-        RestartArg::Never => (RestartPreset::Unspecified, RestartMode::Never),
-        RestartArg::OnFailure => (RestartPreset::Unspecified, RestartMode::OnFailure),
-        RestartArg::Always => (RestartPreset::Unspecified, RestartMode::Always),
-        RestartArg::Agent => (RestartPreset::Agent, RestartMode::Unspecified),
-        RestartArg::Keepalive => (RestartPreset::Keepalive, RestartMode::Unspecified),
-    };
-    Ok(Some(pb::RestartPolicy {
-        preset: preset.into(),
-        mode: mode.into(),
-        delay: span(args.restart_delay, "delay of a restart")?,
-        max_delay: span(args.restart_max_delay, "longest delay of a restart")?,
-        max_restarts: args.restart_max.or(when.most),
-        hold: args.restart_hold,
-        min_uptime: span(args.restart_min_uptime, "shortest time of success")?,
-        ..pb::RestartPolicy::default()
-    }))
-}
-
-/// Returns the value of the contract; without its flag the unspecified one.
-fn value<C: Default + Into<i32>>(flag: Option<impl Into<C>>) -> i32 {
-    flag.map_or_else(C::default, Into::into).into()
+    match when.mode {
+        RestartArg::Never => policy.set_mode(RestartMode::Never),
+        RestartArg::OnFailure => policy.set_mode(RestartMode::OnFailure),
+        RestartArg::Always => policy.set_mode(RestartMode::Always),
+        RestartArg::Agent => policy.set_preset(RestartPreset::Agent),
+        RestartArg::Keepalive => policy.set_preset(RestartPreset::Keepalive),
+    }
+    policy.max_restarts = most.or(when.most).or(policy.max_restarts);
 }
 
 /// Reads this file, up to the size that a spec permits.

@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     retention,
 };
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 
 /// Prints the status of the server, or of runs.
 pub(crate) async fn status(link: &Link, args: StatusArgs) -> Result<u8, Failure> {
@@ -14,10 +14,7 @@ pub(crate) async fn status(link: &Link, args: StatusArgs) -> Result<u8, Failure>
         return get(link, RunRefs { runs: args.runs }).await;
     }
     let server = server(link).await?;
-    link.print(
-        || json::to_string(&server),
-        || described(&server, &link.address),
-    )?;
+    link.print(&server, || described(&server, &link.address))?;
     Ok(0)
 }
 

@@ -2,12 +2,12 @@
 
 use super::{
     calls::new_request_id,
-    link::{Link, refused},
+    link::{Link, print_exact, refused},
     progress,
 };
 use crate::failure::Failure;
 use kennel_client as client;
-use kennel_proto::{json, pb};
+use kennel_proto::{json::ToJson as _, pb};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -98,9 +98,9 @@ fn print_status(
 ) -> Result<(), Failure> {
     let side =
         |info: &pb::ServerInfo| json!({"version": info.version, "generation": info.generation});
-    link.print(
+    print_exact(&link.either(
         || {
-            let upgrade = serde_json::from_str::<Value>(&json::to_string(upgrade)).ok();
+            let upgrade = serde_json::from_str::<Value>(&upgrade.to_json()).ok();
             let reported = json!({
                 "from": side(before),
                 "to": side(after),
@@ -119,5 +119,5 @@ fn print_status(
                 unanswered.as_secs_f64()
             )
         },
-    )
+    ))
 }

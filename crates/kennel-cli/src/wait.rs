@@ -10,7 +10,7 @@ use crate::{
     args::{ConditionArg, WaitArgs},
     failure::Failure,
 };
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -35,12 +35,12 @@ pub(crate) async fn wait(
     let answered = each(&link, &args.runs, async |run_id| {
         let waited = timeout(patience, reach(&link, &run_id, args.condition)).await;
         let Ok(reached) = waited else {
-            let missing = missing(args.condition);
+            let missing = words::word(pb::WaitCondition::from(args.condition).as_str_name());
             let message = format!("run {run_id}: {patience:?} have passed, and {missing}");
             return Err(Failure::new(message).code(run::TIMED_OUT));
         };
         let run = reached.map_err(code)?;
-        let shown = link.shown_of(&run, || json::to_string(&run), || standing(&run));
+        let shown = link.shown_of(&run, &run, || standing(&run));
         if !for_end {
             return Ok((shown, 0));
         }
@@ -55,19 +55,6 @@ pub(crate) async fn wait(
     answered.await.map_err(code)
 }
 
-/// Says that the condition does not hold.
-fn missing(condition: ConditionArg) -> &'static str {
-    match condition {
-        ConditionArg::Started => "it has not started",
-        ConditionArg::Paused => "it is not paused",
-        ConditionArg::LeaderExited => "its command has not exited",
-        ConditionArg::StreamsClosed => "its output has not ended",
-        ConditionArg::TreeEmpty => "not all its processes have exited",
-        ConditionArg::Ended => "it has not ended",
-        ConditionArg::Ready => "it is not ready",
-    }
-}
-
 /// Waits for the condition, and returns the run.
 async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb::Run, Failure> {
     let request = pb::WaitRunRequest {
@@ -79,7 +66,7 @@ async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb:
     if response.reached {
         return Ok(run);
     }
-    print_exact(&link.shown_of(&run, || json::to_string(&run), || standing(&run)))?;
+    print_exact(&link.shown_of(&run, &run, || standing(&run)))?;
     let state = words::state(run.state());
     let message = format!("run {run_id} is {state}: what was waited for can no longer occur");
     Err(Failure::new(message).code(NOT_REACHED))

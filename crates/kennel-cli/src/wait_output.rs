@@ -8,10 +8,7 @@ use crate::{
     args::WaitOutputArgs,
     failure::{Failure, note},
 };
-use kennel_proto::{
-    json,
-    pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found},
-};
+use kennel_proto::pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -35,7 +32,7 @@ pub(crate) async fn wait_output(link: &Link, args: WaitOutputArgs) -> Result<u8,
     match &response.result {
         Some(Found::Match(found)) => {
             let text = || format!("{}\n", found.line);
-            print_exact(&link.shown(|| json::to_string(found), text))?;
+            print_exact(&link.shown(found, text))?;
             Ok(0)
         }
         Some(Found::Ended(_)) | None => {

@@ -2,7 +2,28 @@
 
 use crate::values;
 use kennel_proto::pb;
-use std::time::Duration;
+use std::{collections::HashMap, sync::LazyLock, time::Duration};
+
+/// Values of enums by their names in the contract, each with its words; none where there is nothing to say.
+static WORDS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+    let lines = include_str!("words.txt").lines();
+    lines
+        .map(|line| line.split_once(' ').unwrap_or((line, "")))
+        .collect()
+});
+
+/// Returns the words for a value of an enum.
+pub(crate) fn word(name: &str) -> &'static str {
+    WORDS
+        .get(name)
+        .copied()
+        .unwrap_or("unknown to this version of kennel")
+}
+
+/// Returns the words for a value of an enum, where it has some.
+fn some_word(name: &str) -> Option<&'static str> {
+    Some(word(name)).filter(|word| !word.is_empty())
+}
 
 /// Formats `1000:100`, and the supplementary groups.
 pub(crate) fn user(user: &pb::RunUser) -> String {
@@ -82,17 +103,6 @@ pub(crate) fn reachability(reachability: pb::NodeReachability) -> String {
     bare(reachability.as_str_name(), "NODE_REACHABILITY_")
 }
 
-/// Returns the name of a limit of time in a spec.
-fn time_limit_name(limit: pb::Deadline) -> &'static str {
-    match limit {
-        pb::Deadline::MaxRuntime => "max_runtime",
-        pb::Deadline::MaxPause => "max_pause",
-        pb::Deadline::Inactivity => "inactivity",
-        pb::Deadline::StartTimeout => "start_timeout",
-        pb::Deadline::Unspecified => "limit of time",
-    }
-}
-
 /// Returns a time in whole milliseconds.
 pub(crate) fn millis(time: impl TryInto<Duration>) -> Option<Duration> {
     let time: Duration = time.try_into().ok()?;
@@ -103,7 +113,7 @@ pub(crate) fn millis(time: impl TryInto<Duration>) -> Option<Duration> {
 
 /// Formats a limit of time, its end and its extension.
 pub(crate) fn time_limit(limit: &pb::TimeLimit) -> String {
-    let name = time_limit_name(limit.limit());
+    let name = word(limit.limit().as_str_name());
     let end = match (limit.end_time, limit.limit()) {
         (Some(at), pb::Deadline::Inactivity) => format!(" not before {at}"),
         (Some(at), _) => format!(" at {at}"),
@@ -122,7 +132,7 @@ pub(crate) fn extended(extended: &pb::lifecycle::Extended) -> String {
         "" => String::new(),
         by => format!(", by {by}"),
     };
-    let name = time_limit_name(extended.limit());
+    let name = word(extended.limit().as_str_name());
     format!("{name} extended{total}{by}")
 }
 
@@ -143,39 +153,13 @@ pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
     format!("{}x{}", size.rows, size.cols)
 }
 
-/// Describes the delivery of an interrupt, where it is not the usual one.
-pub(crate) fn interrupted(method: pb::InterruptMethod) -> &'static str {
-    match method {
-        pb::InterruptMethod::TerminalKey => ", by the terminal's key",
-        pb::InterruptMethod::TerminalInput => {
-            ", typed as Ctrl-C: the command reads its keys itself"
-        }
-        pb::InterruptMethod::TerminalForeground => ", by SIGINT to the terminal's foreground",
-        pb::InterruptMethod::ProcessGroup | pb::InterruptMethod::Unspecified => "",
-    }
-}
-
 pub(crate) fn kind(kind: pb::RunKind) -> String {
     bare(kind.as_str_name(), "RUN_KIND_")
 }
 
-pub(crate) fn streams_end(end: pb::StreamsEnd) -> &'static str {
-    match end {
-        pb::StreamsEnd::Eof => "complete",
-        pb::StreamsEnd::Cut => "cut: a process outside the run, or kept by it, still held a stream",
-        pb::StreamsEnd::Lost => "lost: what is missing is not known",
-        pb::StreamsEnd::Unspecified => "unknown",
-    }
-}
-
 /// Describes the containment.
 pub fn containment(containment: pb::Containment) -> &'static str {
-    match containment {
-        pb::Containment::Cgroup => "control group and shim",
-        pb::Containment::Subreaper => "shim",
-        pb::Containment::PrivatePidns => "private pid namespace and shim",
-        pb::Containment::Unspecified => "nothing",
-    }
+    word(containment.as_str_name())
 }
 
 /// Describes missing entries, and the reason.
@@ -189,15 +173,7 @@ pub(crate) fn gap(gap: &pb::Gap) -> String {
             format!("{bytes} bytes of {}", stream(m.stream()))
         })
         .collect();
-    let why = match gap.reason() {
-        pb::GapReason::OutputLimit => "the run wrote more than is kept of it",
-        pb::GapReason::HostLost => "lost when the host died",
-        pb::GapReason::DiskFull => "the server's disk was full",
-        pb::GapReason::Retention => "removed after the run's end",
-        pb::GapReason::JournalDamaged => "files of the run's journal are damaged",
-        pb::GapReason::OtherNode => "at the node of the run",
-        pb::GapReason::Unspecified => "this version does not know why",
-    };
+    let why = word(gap.reason().as_str_name());
     let what = if missing.is_empty() {
         "no output".into()
     } else {
@@ -218,18 +194,8 @@ pub(crate) fn stream(stream: pb::OutputStream) -> &'static str {
 /// Describes the retained output, where the spec sets it.
 pub(crate) fn kept_output(policy: pb::OutputPolicy) -> Option<String> {
     let bytes = policy.max_bytes.map(|bytes| format!("{bytes} bytes"));
-    let full = match policy.on_full() {
-        pb::OutputOverflow::Unspecified => None,
-        pb::OutputOverflow::Rotate => Some("the newest"),
-        pb::OutputOverflow::HeadTail => Some("the first half and the newest"),
-        pb::OutputOverflow::Abort => Some("ended when it writes more"),
-        pb::OutputOverflow::Block => Some("what consumers have not acknowledged"),
-    };
-    let disk = match policy.on_disk_full() {
-        pb::DiskFullAction::Unspecified | pb::DiskFullAction::Block => None,
-        pb::DiskFullAction::Drop => Some("dropped while the disk is full"),
-        pb::DiskFullAction::Abort => Some("ended when the disk is full"),
-    };
+    let full = some_word(policy.on_full().as_str_name());
+    let disk = some_word(policy.on_disk_full().as_str_name());
     let said = bytes.into_iter();
     let said = said.chain([full, disk].into_iter().flatten().map(str::to_owned));
     let said: Vec<String> = said.collect();
@@ -238,12 +204,7 @@ pub(crate) fn kept_output(policy: pb::OutputPolicy) -> Option<String> {
 
 /// Describes the policy for the rest when a leader exits by itself, unless it is the default.
 pub(crate) fn on_leader_exit(policy: pb::LeaderExitPolicy) -> Option<String> {
-    use pb::LeaderExitAction::{Drain, Keep, Stop, Unspecified};
-    let word = match policy.action() {
-        Stop | Unspecified => return None,
-        Drain => "the rest may finish",
-        Keep => "the rest is kept",
-    };
+    let word = some_word(policy.action().as_str_name())?;
     let most = policy
         .drain_timeout
         .and_then(|t| Duration::try_from(t).ok());
@@ -253,11 +214,7 @@ pub(crate) fn on_leader_exit(policy: pb::LeaderExitPolicy) -> Option<String> {
 
 /// What processes of a run may call, unless that is nothing.
 pub(crate) fn api_access(access: pb::ApiAccess) -> Option<&'static str> {
-    match access {
-        pb::ApiAccess::Unspecified => None,
-        pb::ApiAccess::OwnRun => Some("its own run, and those below it"),
-        pb::ApiAccess::Children => Some("its own run, and those below it; spawns children"),
-    }
+    some_word(access.as_str_name())
 }
 
 pub(crate) fn evidence(evidence: pb::LeakEvidence) -> String {
@@ -322,10 +279,7 @@ pub(crate) fn upgrade(upgrade: &pb::Upgrade) -> String {
 /// Describes the limit of a pause, and its action.
 pub(crate) fn max_pause(policy: pb::PausePolicy) -> Option<String> {
     let max = Duration::try_from(policy.max_pause?).ok()?;
-    let then = match policy.on_max_pause() {
-        pb::OnMaxPause::Abort => "it is ended",
-        pb::OnMaxPause::Resume | pb::OnMaxPause::Unspecified => "it continues",
-    };
+    let then = word(policy.on_max_pause().as_str_name());
     Some(format!("{max:?}, then {then}"))
 }
 
@@ -363,15 +317,9 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             format!("{} has forgotten its node, which was unreachable", f.by)
         }
         Some(Reason::ShimLost(_)) => "Kennel lost the run's shim and ended the run".to_owned(),
-        Some(Reason::DeadlineExceeded(d)) => match d.which() {
-            pb::Deadline::MaxRuntime => "it exceeded its longest run time (max_runtime)".to_owned(),
-            pb::Deadline::MaxPause => "it exceeded its longest pause (max_pause)".to_owned(),
-            pb::Deadline::Inactivity => {
-                "it exceeded its time without activity (inactivity)".to_owned()
-            }
-            pb::Deadline::StartTimeout => "it was not ready in time (start_timeout)".to_owned(),
-            pb::Deadline::Unspecified => "it exceeded a time limit".to_owned(),
-        },
+        Some(Reason::DeadlineExceeded(d)) => {
+            word(&format!("EXCEEDED_{}", d.which().as_str_name())).to_owned()
+        }
         Some(Reason::NotReady(_)) => "it was not ready in time (not_ready)".to_owned(),
         Some(Reason::NotLive(n)) => format!(
             "{} probes of its liveness failed in a row: {} (not_live)",
@@ -387,11 +335,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
                 r.rule
             )
         }
-        Some(Reason::LimitExceeded(l)) => match l.limit() {
-            pb::Limit::OutputBytes => "it wrote more than is kept of it".to_owned(),
-            pb::Limit::Disk => "there was no room for its output on the server's disk".to_owned(),
-            pb::Limit::Unspecified => "it reached a limit".to_owned(),
-        },
+        Some(Reason::LimitExceeded(l)) => word(l.limit().as_str_name()).to_owned(),
         Some(Reason::OomKilled(killed)) => oom_killed(killed),
         Some(Reason::MemoryReserve(short)) => format!(
             "it was the largest run when the memory of its node was short: {} of {} bytes used, {} reserved (memory_reserve)",
@@ -448,13 +392,7 @@ pub(crate) fn stop_step(step: &pb::StopStep) -> String {
 
 /// Describes sender and target of a signal, in a few words.
 pub(crate) fn signal_address(scope: pb::SignalScope, sender: pb::SignalSender) -> String {
-    let to = match scope {
-        pb::SignalScope::Tree => "to the tree",
-        pb::SignalScope::CgroupKill => "by cgroup.kill",
-        pb::SignalScope::ShimChildren => "to the children of the shim",
-        pb::SignalScope::PidNamespace => "to the pid namespace",
-        pb::SignalScope::Unspecified => "by an address that this version of kennel does not know",
-    };
+    let to = word(scope.as_str_name());
     match sender {
         pb::SignalSender::Shim if scope == pb::SignalScope::ShimChildren => to.to_owned(),
         pb::SignalSender::Shim => format!("{to}, sent by the shim"),
@@ -485,13 +423,7 @@ pub fn verdict(verdict: &pb::TreeVerdict) -> String {
     use pb::tree_verdict::Verdict;
     match &verdict.verdict {
         Some(Verdict::Empty(empty)) => {
-            let proof = match empty.proof() {
-                pb::EmptyProof::CgroupAndEchild => "control group and shim",
-                pb::EmptyProof::Echild => "shim",
-                pb::EmptyProof::Cgroup => "control group",
-                pb::EmptyProof::PrivatePidns => "the end of its private pid namespace",
-                pb::EmptyProof::Unspecified => "what this version of kennel does not know",
-            };
+            let proof = word(empty.proof().as_str_name());
             format!("empty, proved by {proof}")
         }
         Some(Verdict::Survivors(survivors)) => format!("SURVIVORS: pids {:?}", survivors.pids),
@@ -534,27 +466,8 @@ pub(crate) fn leftovers(processes: &[pb::Leftover], unlisted: u32) -> String {
 pub(crate) fn input(status: &pb::InputStatus) -> String {
     let accepted = status.accepted_offset;
     let accepted = accepted.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
-    let end = match status.closed_by() {
-        pb::InputEnd::Unspecified => "open",
-        pb::InputEnd::Client => "closed",
-        pb::InputEnd::Command => "closed, no process reads it any more",
-        pb::InputEnd::AttemptEnded => "closed, the attempt is over",
-        pb::InputEnd::Stop => "closed by a stop of the run",
-        pb::InputEnd::Spec => "closed, the run was started without --stdin",
-    };
+    let end = word(status.closed_by().as_str_name());
     format!("{accepted} {end}\n")
-}
-
-/// Returns the reason why an output rule was switched off.
-pub(crate) fn rule_switch_off(reason: pb::RuleSwitchOff) -> &'static str {
-    match reason {
-        pb::RuleSwitchOff::Unspecified => "for a reason that this client does not know",
-        pb::RuleSwitchOff::GaveUp => "its pattern takes too many steps for a line",
-        pb::RuleSwitchOff::TestTime => "the test of a line took more than 100 ms of processor time",
-        pb::RuleSwitchOff::ProcessorShare => {
-            "the rules of the run took more than a tenth of a processor for 10 s, and this one the most"
-        }
-    }
 }
 
 /// Returns the activity of a run; a dash where it is not known.
@@ -562,5 +475,54 @@ pub(crate) fn activity(activity: pb::Activity) -> String {
     match activity {
         pb::Activity::Unspecified => "-".to_owned(),
         known => known.as_str_name().replace("ACTIVITY_", ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the values of an enum by their names.
+    fn names<E: TryFrom<i32>>(name: fn(&E) -> &'static str) -> Vec<&'static str> {
+        let values = (0..64).filter_map(|number| E::try_from(number).ok());
+        values.map(|value| name(&value)).collect()
+    }
+
+    #[test]
+    fn enum_values_and_words_match() {
+        let all = [
+            names(pb::InterruptMethod::as_str_name),
+            names(pb::StreamsEnd::as_str_name),
+            names(pb::Containment::as_str_name),
+            names(pb::GapReason::as_str_name),
+            names(pb::Deadline::as_str_name),
+            names(pb::EmptyProof::as_str_name),
+            names(pb::SignalScope::as_str_name),
+            names(pb::InputEnd::as_str_name),
+            names(pb::RuleSwitchOff::as_str_name),
+            names(pb::OutputOverflow::as_str_name),
+            names(pb::DiskFullAction::as_str_name),
+            names(pb::ApiAccess::as_str_name),
+            names(pb::OnMaxPause::as_str_name),
+            names(pb::Limit::as_str_name),
+            names(pb::LeaderExitAction::as_str_name),
+            names(pb::SpareReason::as_str_name),
+            names(pb::LeakedRunStanding::as_str_name),
+            names(pb::WaitCondition::as_str_name),
+            names(pb::OutputRemovalReason::as_str_name),
+        ]
+        .concat();
+        let exceeded = names(pb::Deadline::as_str_name);
+        let exceeded = exceeded.iter().map(|name| format!("EXCEEDED_{name}"));
+        let all: Vec<String> = all.into_iter().map(str::to_owned).chain(exceeded).collect();
+        let missing = all.iter().filter(|name| !WORDS.contains_key(name.as_str()));
+        let missing: Vec<_> = missing
+            .filter(|name| *name != "WAIT_CONDITION_UNSPECIFIED")
+            .collect();
+        assert_eq!(missing, Vec::<&String>::new());
+        let unused = WORDS
+            .keys()
+            .filter(|name| !all.iter().any(|known| known == *name));
+        assert_eq!(unused.collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 }

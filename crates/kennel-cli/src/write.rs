@@ -7,7 +7,7 @@ use super::{
 use crate::{args::WriteArgs, failure::Failure};
 use kennel_client::Connection;
 use kennel_linux::own_streams::Input;
-use kennel_proto::{json, pb};
+use kennel_proto::pb;
 use std::{
     fs::File,
     io::{self, Read},
@@ -33,7 +33,7 @@ pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
         Some(status) => status,
         None => writer.status().await?,
     };
-    link.print(|| json::to_string(&status), || words::input(&status))
+    link.print(&status, || words::input(&status))
 }
 
 /// Source of the bytes. A thread that may block reads it.

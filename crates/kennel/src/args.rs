@@ -15,6 +15,7 @@ use clap::{Args, CommandFactory as _, Subcommand, ValueEnum};
 use kennel_cli::{
     Cli, Failure,
     values::{bytes, duration},
+    with_texts,
 };
 use kennel_client::Surroundings;
 use kennel_lifecycle::{
@@ -27,24 +28,9 @@ use std::{
     time::Duration,
 };
 
-const SERVE_CODES: &str = "\
-Exit codes:
-  0     every run has ended and all is recorded
-  1     a process was still alive 10 seconds after the stop, or the start failed
-  2     the data directory is in use by another server, or the command line was not understood
-  70    the server process was lost and not replaced
-With -- COMMAND: the exit code of the command, as `kennel run` gives it.
-
-SIGTERM or SIGINT stops all runs and then the server; a second one skips the grace periods. SIGHUP does what
-`kennel upgrade` does, and logs the result.
-
-A flag wins over its variable, a variable over the configuration file, the file over the default; `kennel config show
---origin` prints the result. A store's URL with a password belongs into --store-file.";
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Start the server in the foreground
-    #[command(after_help = SERVE_CODES)]
     Serve(ServeArgs),
     /// Start the API server; the keeper calls this
     #[command(hide = true)]
@@ -72,7 +58,7 @@ pub(crate) fn command() -> clap::Command {
     };
     let with_variables = |serve: clap::Command| serve.mut_args(settings::with_variables);
     let below = hidden.clone();
-    whole
+    with_texts(whole, "")
         .mut_subcommand("config", |config| config.mut_subcommands(below))
         .mut_subcommand("serve", |serve| hidden(with_variables(serve)))
 }

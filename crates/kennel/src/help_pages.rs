@@ -384,6 +384,41 @@ mod tests {
         assert_eq!(unknown, Vec::<String>::new());
     }
 
+    /// Splits a line as a shell does that has single quotes alone.
+    fn words_of(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut is_quoted = false;
+        for letter in line.chars() {
+            match letter {
+                '\'' => is_quoted = !is_quoted,
+                ' ' if !is_quoted => words.push(String::new()),
+                letter => words.last_mut().expect("it has one").push(letter),
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn each_command_has_an_example_that_is_understood() {
+        for (name, command) in with_path(&complete(), "") {
+            if command.has_subcommands() {
+                continue;
+            }
+            let text = command.get_after_help().map(ToString::to_string);
+            let text = text.unwrap_or_default();
+            let (_, examples) = text.split_once("Examples:\n").unwrap_or_default();
+            let examples: Vec<&str> = examples.lines().map(str::trim).collect();
+            assert!(!examples.is_empty(), "{name} has no example");
+            for example in examples {
+                assert!(example.starts_with(&name), "{name}: {example}");
+                let words =
+                    kennel_cli::expanded(words_of(example).into_iter().map(Into::into).collect());
+                let typed = args::command().try_get_matches_from(words);
+                assert!(typed.is_ok(), "{example}: {}", typed.expect_err("checked"));
+            }
+        }
+    }
+
     #[test]
     fn tips_name_commands_and_flags_that_exist() {
         let command = complete();

@@ -9,8 +9,8 @@
 mod contract;
 mod control;
 mod elsewhere;
+mod flags;
 mod form;
-mod help;
 mod host;
 mod network;
 mod output;
@@ -28,6 +28,7 @@ pub(crate) use control::{
     AbortArgs, AttachArgs, ConditionArg, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs,
     SignalArgs, WaitArgs, WriteArgs,
 };
+pub(crate) use flags::in_place_of_fields;
 pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, ReapArgs, StatusArgs, WhichNode};
 pub(crate) use network::{
     CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
@@ -37,23 +38,16 @@ pub(crate) use read::{
     AsConsumer, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg, StateArg,
     TopArgs, WhichRuns, WhyArgs,
 };
-pub(crate) use run::{
-    DiskFullArg, EnvArg, EnvModeArg, LimitArgs, OutputFullArg, ParentArgs, PrivilegeArgs,
-    ReadyArgs, RestartArg, RestartArgs, RunArgs, SpecArgs, TerminalArgs,
-};
+pub(crate) use run::{EnvArg, EnvModeArg, RestartArg, RestartWhen, RunArgs, SpecArgs};
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};
 
 use clap::{Args, Parser, Subcommand};
-use help::{
-    ABORT_CODES, ATTACH_HELP, COMPLETIONS_HELP, DOCTOR_CODES, DRAIN_CODES, EXIT_CODES, REAP_CODES,
-    RUN_CODES, UPGRADE_CODES, WAIT_CODES, WAIT_OUTPUT_CODES, WRITE_HELP,
-};
 use kennel_client::{Context, Given};
 
 /// Owns processes and never loses one.
 #[derive(Debug, Parser)]
-#[command(name = "kennel", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "kennel", version, max_term_width = 100)]
 pub struct Cli<C: Subcommand> {
     /// Flags of every command that calls a server.
     #[command(flatten)]
@@ -93,7 +87,6 @@ pub struct ClientArgs {
 /// Commands that call a server.
 pub enum Command {
     /// Run a command and pass on its output and its exit code
-    #[command(after_help = RUN_CODES)]
     Run(Box<RunArgs>),
     /// Start a command in the background and print the run's id
     #[command(visible_alias = "add")]
@@ -108,7 +101,7 @@ pub enum Command {
     #[command(visible_aliases = ["inspect", "describe", "show"])]
     Get(RunRefs),
     /// End runs: SIGTERM to all processes, after the grace period SIGKILL
-    #[command(visible_alias = "stop", after_help = ABORT_CODES)]
+    #[command(visible_alias = "stop")]
     Abort(AbortArgs),
     /// End runs as `abort` does, or send them a signal: kill -s USR1 RUN, kill -9 RUN
     Kill(KillArgs),
@@ -127,10 +120,8 @@ pub enum Command {
     #[command(aliases = ["unpause", "continue", "thaw"])]
     Resume(RunRefs),
     /// Write to the standard input of a run started with --stdin, or to the terminal of one started with --tty
-    #[command(after_help = WRITE_HELP)]
     Write(WriteArgs),
     /// Attach this terminal to the terminal of a run; ctrl-p ctrl-q detaches
-    #[command(after_help = ATTACH_HELP)]
     Attach(AttachArgs),
     /// Print the screen of the terminal of a run
     Screen(RunRef),
@@ -139,10 +130,8 @@ pub enum Command {
     /// Restart runs: start the next attempt now; if a run has ended, start a new run from its spec
     Restart(RestartRunArgs),
     /// Wait for runs to end, or for another condition
-    #[command(after_help = WAIT_CODES)]
     Wait(WaitArgs),
     /// Wait until a run writes a line that matches, and print it
-    #[command(after_help = WAIT_OUTPUT_CODES)]
     WaitOutput(WaitOutputArgs),
     /// Set or remove annotations of a run and print all of them
     Annotate(AnnotateArgs),
@@ -164,7 +153,7 @@ pub enum Command {
     #[command(subcommand)]
     Certs(CertsCommand),
     /// Print the completion script of a shell
-    #[command(alias = "completion", after_help = COMPLETIONS_HELP)]
+    #[command(alias = "completion")]
     Completions(CompletionsArgs),
     /// Show the state of the server, or of runs
     #[command(alias = "info")]
@@ -172,10 +161,8 @@ pub enum Command {
     /// Print version, commit and build of this binary, and the version of the server
     Version,
     /// Replace the running server with the installed binary; runs are not interrupted
-    #[command(after_help = UPGRADE_CODES)]
     Upgrade,
     /// Search for processes that runs left behind, and list what could not be checked
-    #[command(after_help = DOCTOR_CODES)]
     Doctor(DoctorArgs),
     /// List the nodes of the database
     Nodes,
@@ -183,14 +170,12 @@ pub enum Command {
     #[command(subcommand)]
     Node(NodeCommand),
     /// Drain the node: refuse new runs and let the present ones finish, or end them
-    #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
     /// Accept new runs on the node again; runs that a drain has begun to end continue to their end
     Undrain(WhichNode),
     /// Print the audit log: requests, signals and events of the service
     Audit(AuditArgs),
     /// End processes that runs left behind; without --yes, list them only
-    #[command(after_help = REAP_CODES)]
     Reap(ReapArgs),
 }
 
@@ -234,6 +219,22 @@ impl ClientArgs {
         }
     }
 }
+
+/// Adds to a command, and to those below it, what `help.txt` has in the section of its name: exit codes, details,
+/// examples.
+pub fn with_texts(command: clap::Command, name: &str) -> clap::Command {
+    let head = format!("\n[kennel{name}]\n");
+    let (_, rest) = HELP.split_once(&head).unwrap_or_default();
+    let text = rest.split("\n[").next().unwrap_or_default().trim();
+    let command = command.after_help(text);
+    command.mut_subcommands(|below| {
+        let name = format!("{name} {}", below.get_name());
+        with_texts(below, &name)
+    })
+}
+
+/// Texts after the help of commands.
+const HELP: &str = include_str!("help.txt");
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ fn words_after_the_command_belong_to_it() {
         };
         let spec = run.spec;
         assert_eq!(spec.argv, ["ls", "--label", "-o", "x"]);
-        assert!(spec.labels.is_empty() && cli.client.output.is_none());
+        assert!(!spec.fields.has("label") && cli.client.output.is_none());
     }
 }
 

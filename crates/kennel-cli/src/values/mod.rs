@@ -16,7 +16,8 @@ use kennel_lifecycle::{
     labels::{Selector, SelectorError},
 };
 use kennel_proto::pb::{self, ProcessRef};
-use std::{fmt::Write as _, time::Duration};
+use serde_json::{Value, json};
+use std::{fmt::Write as _, num::NonZeroU16, time::Duration};
 
 /// Reads `key=value`; the value may be empty and may contain further `=`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
@@ -38,31 +39,16 @@ pub fn signal(text: &str) -> Result<Signal, String> {
     format!("SIG{name}").parse().map_err(|()| HINT.to_owned())
 }
 
-/// A URL on a server of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LocalUrl {
-    pub(crate) port: u16,
-    pub(crate) path: String,
-}
-
-/// A port of this host with a service of the server there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GrpcPort {
-    pub(crate) port: u16,
-    pub(crate) service: String,
-}
-
 /// Reads `PORT` or `PORT/SERVICE`.
-pub(crate) fn grpc_port(text: &str) -> Result<GrpcPort, String> {
+pub(crate) fn grpc_port(text: &str) -> Result<Value, String> {
     let (port, service) = text.split_once('/').unwrap_or((text, ""));
-    let port = port.parse().ok().filter(|port| *port != 0);
-    let port = port.ok_or("write PORT or PORT/SERVICE, with a port of 1 to 65535")?;
-    let service = service.to_owned();
-    Ok(GrpcPort { port, service })
+    let port = port.parse::<NonZeroU16>();
+    let port = port.map_err(|_| "write PORT or PORT/SERVICE, with a port of 1 to 65535")?;
+    Ok(json!({"port": port, "service": service}))
 }
 
 /// Reads `http://localhost:PORT/PATH`: only this host can be probed.
-pub(crate) fn local_url(text: &str) -> Result<LocalUrl, String> {
+pub(crate) fn local_url(text: &str) -> Result<Value, String> {
     const HINT: &str = "write http://localhost:PORT/PATH: only servers of this host are probed";
     let rest = text.strip_prefix("http://").ok_or(HINT)?;
     let (authority, path) = match rest.find('/') {
@@ -70,14 +56,13 @@ pub(crate) fn local_url(text: &str) -> Result<LocalUrl, String> {
         None => (rest, "/"),
     };
     let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().map_err(|_| HINT)?),
+        Some((host, port)) => (host, port.parse::<u16>().map_err(|_| HINT)?),
         None => (authority, 80),
     };
     if !["localhost", "127.0.0.1", "[::1]"].contains(&host) || port == 0 {
         return Err(HINT.to_owned());
     }
-    let path = path.to_owned();
-    Ok(LocalUrl { port, path })
+    Ok(json!({"port": port, "path": path}))
 }
 
 /// One condition of docker's `--filter`.
@@ -125,11 +110,13 @@ pub(crate) fn tail(text: &str) -> Result<Tail, String> {
 }
 
 /// Reads `1000` or `1000:100`: a user and a group by number.
-pub(crate) fn user(text: &str) -> Result<(u32, Option<u32>), String> {
+pub(crate) fn user(text: &str) -> Result<Value, String> {
     let number = |text: &str| text.parse::<u32>().ok();
     let read = match text.split_once(':') {
-        Some((uid, gid)) => number(uid).zip(number(gid)).map(|(u, g)| (u, Some(g))),
-        None => number(text).map(|uid| (uid, None)),
+        Some((uid, gid)) => number(uid)
+            .zip(number(gid))
+            .map(|(uid, gid)| json!({"user_id": uid, "group_id": gid})),
+        None => number(text).map(|uid| json!({"user_id": uid})),
     };
     read.ok_or_else(|| {
         "write numbers, UID or UID:GID: id -u NAME shows one; the name of a unit is a label: --label name=NAME"
@@ -153,7 +140,7 @@ pub(crate) fn terminal_size(text: &str) -> Result<TerminalSize, String> {
 }
 
 /// Reads `nofile=1024:4096`, `core=0` or `cpu=unlimited`: names as in ulimit's `RLIMIT_` words, in lower case.
-pub(crate) fn rlimit(text: &str) -> Result<pb::Rlimit, String> {
+pub(crate) fn rlimit(text: &str) -> Result<Value, String> {
     const HINT: &str = "write it as NAME=SOFT or NAME=SOFT:HARD, such as nofile=1024:4096";
     let (name, values) = text.split_once('=').ok_or(HINT)?;
     let full_name = format!("RLIMIT_RESOURCE_{}", name.to_uppercase());
@@ -161,11 +148,7 @@ pub(crate) fn rlimit(text: &str) -> Result<pb::Rlimit, String> {
         .filter(|known| *known != pb::RlimitResource::Unspecified)
         .ok_or_else(|| format!("{name:?} is no limit: {HINT}"))?;
     let (soft, hard) = soft_and_hard(values).map_err(|wrong| format!("{wrong}: {HINT}"))?;
-    Ok(pb::Rlimit {
-        resource: resource.into(),
-        soft: Some(soft),
-        hard,
-    })
+    Ok(json!({"resource": resource.as_str_name(), "soft": soft, "hard": hard}))
 }
 
 /// Reads `SOFT` or `SOFT:HARD`.
@@ -316,12 +299,8 @@ mod tests {
 
     #[test]
     fn limits_have_name_and_up_to_two_values() {
-        let limit = |resource: pb::RlimitResource, soft, hard| {
-            Ok(pb::Rlimit {
-                resource: resource.into(),
-                soft: Some(soft),
-                hard,
-            })
+        let limit = |resource: pb::RlimitResource, soft: u64, hard: Option<u64>| {
+            Ok(json!({"resource": resource.as_str_name(), "soft": soft, "hard": hard}))
         };
         let files = pb::RlimitResource::Nofile;
         assert_eq!(rlimit("nofile=10:20"), limit(files, 10, Some(20)));

@@ -45,7 +45,7 @@ pub(crate) async fn why(link: &Link, args: WhyArgs) -> Result<u8, Failure> {
         let Answer { line, mut unknown } = answer::answer(&known);
         let moments = story::moments(&known, &mut unknown);
         unknown.extend(known.unread.iter().cloned());
-        let shown = link.shown_of(
+        let shown = link.either_of(
             &known.run,
             || as_json(&known, &line, &moments, &unknown),
             || as_text(&known, &line, &moments, &unknown),
