@@ -81,7 +81,6 @@ async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
         ("quit", USAGE, "SIGTERM"),
         ("list-units --failed", USAGE, "--state failed"),
         ("journalctl -u x", USAGE, "kennel logs RUN"),
-        ("ps --no-trunc", USAGE, "-o wide"),
         ("ps -w", USAGE, "kennel top"),
         ("ps --show-labels", USAGE, "-o wide"),
         ("ps --no-headers", USAGE, "-q"),

@@ -21,7 +21,7 @@ pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Fail
         }
     }
     if let Some(activity) = args.activity {
-        request.set_activity(activity.into());
+        request.set_activity(activity);
     }
     request.run_id = link.run_id(&args.run.run).await?;
     let run = run_of(link.call(request).await?.run)?;

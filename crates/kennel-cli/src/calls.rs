@@ -34,7 +34,7 @@ const QUEUED: u8 = 3;
 
 pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
     let grace = spec::span(args.grace, "grace")?;
-    let wait = pb::AbortWait::from(args.wait);
+    let wait = args.wait.unwrap_or(pb::AbortWait::TreeEmpty);
     let if_unknown = if args.fence {
         pb::AbortUnknown::Fence
     } else {

@@ -2,10 +2,10 @@
 
 use crate::{
     Failure, Link,
-    args::{self, ClientArgs, RestartArg},
+    args::{self, ClientArgs},
     command, list, terminal_text, words,
 };
-use clap::{Arg, Args as _, Command, FromArgMatches as _, ValueEnum};
+use clap::{Arg, Args as _, Command, FromArgMatches as _};
 use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
 use kennel_client::Surroundings;
 use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
@@ -55,10 +55,8 @@ pub(crate) fn runs(typed: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Completes restart modes.
 pub(crate) fn restarts() -> Vec<CompletionCandidate> {
-    let all = RestartArg::value_variants().iter();
-    let all = all.filter_map(ValueEnum::to_possible_value);
-    all.map(|value| CompletionCandidate::new(value.get_name().to_owned()))
-        .collect()
+    let all = ["never", "on-failure", "always", "agent", "keepalive"];
+    all.map(CompletionCandidate::new).into()
 }
 
 /// Completes labels of existing runs.

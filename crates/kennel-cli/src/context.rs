@@ -34,7 +34,7 @@ pub(crate) fn context(
         ContextCommand::Show { name } => {
             let contexts = Contexts::read(here)?;
             let name = name.or_else(|| contexts.current.clone());
-            show(&contexts, name.as_deref().unwrap_or(DEFAULT), here, is_json)
+            show(&contexts, name.as_deref().unwrap_or(DEFAULT), here)
         }
         ContextCommand::Rm(of) => remove(&of.name, here),
     }
@@ -141,12 +141,7 @@ fn make_absolute(file: &mut Option<PathBuf>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show(
-    contexts: &Contexts,
-    name: &str,
-    here: &Surroundings,
-    is_json: bool,
-) -> Result<(), Failure> {
+fn show(contexts: &Contexts, name: &str, here: &Surroundings) -> Result<(), Failure> {
     let context = if name == DEFAULT {
         Context {
             server: default_server(here),
@@ -155,11 +150,6 @@ fn show(
     } else {
         contexts.get(name)?.clone()
     };
-    if is_json {
-        let mut value = json!(context);
-        value["name"] = json!(name);
-        return print_exact(&format!("{value}\n"));
-    }
     let path = |path: Option<PathBuf>| path.map(|path| path.display().to_string());
     let rows = [
         ("name", Some(name.to_owned())),

@@ -243,11 +243,7 @@ pub(crate) async fn reap(link: &Link, args: ReapArgs) -> Result<u8, Failure> {
         label_selector: args.labels.selector(),
         labels: std::collections::BTreeMap::new(),
         older_than: span(args.older)?,
-        evidence: args
-            .evidence
-            .into_iter()
-            .map(|evidence| pb::LeakEvidence::from(evidence).into())
-            .collect(),
+        evidence: args.evidence.into_iter().map(Into::into).collect(),
         processes: args.processes,
         grace: span(args.grace)?,
     };

@@ -150,7 +150,7 @@ where
                 code
             }
             Err(failure) => {
-                failure.report();
+                failure.report_in(&link.format);
                 failure.exit_code()
             }
         };

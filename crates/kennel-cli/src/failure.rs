@@ -1,7 +1,8 @@
 //! Failures for people: `error: ...`, with `hint: ...` where there is one, and an exit code.
 
-use crate::terminal_text;
+use crate::{Format, terminal_text};
 use kennel_client::{TargetError, WrongVariable};
+use serde_json::json;
 use std::{
     error::Error,
     fmt,
@@ -120,9 +121,22 @@ impl Failure {
 
     /// Prints the failure and returns the exit code.
     pub fn report(&self) -> ExitCode {
+        self.report_in(&Format::default())
+    }
+
+    /// Prints the failure, where output is for programs as one line of JSON, and returns the exit code.
+    pub fn report_in(&self, format: &Format) -> ExitCode {
+        let text = if format.is_text() {
+            terminal_text::lines(&self.to_string())
+        } else {
+            let (message, hint, reason) = (&self.message, &self.hint, &self.reason);
+            let error =
+                json!({"message": message, "hint": hint, "reason": reason, "exitCode": self.code});
+            terminal_text::json(&json!({"error": error}).to_string())
+        };
         if !self.quiet {
             // Standard error may be closed; then it cannot be printed.
-            let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&self.to_string()));
+            let _ = writeln!(io::stderr(), "{text}");
         }
         ExitCode::from(self.code)
     }

@@ -61,7 +61,7 @@ mod why;
 pub mod words;
 mod write;
 
-pub use args::{AuditArgs, Cli, ClientArgs, Command, Format, HABITS, with_texts};
+pub use args::{AuditArgs, Cli, ClientArgs, Command, Format, HABITS, in_groups, with_texts};
 pub use complete::answer_shell;
 pub use failure::Failure;
 pub use line::{command_of, expanded, not_understood};
@@ -97,16 +97,18 @@ pub trait Binary {
 
 /// Executes one command.
 pub fn main<B: Binary>(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
+    let format = client.output.clone().unwrap_or_default();
     match command {
         // It exits as its command did: its own failures have a separate code.
-        Command::Run(args) => carry_out(true, perform_run::<B>(client, *args, here)),
-        command => carry_out(false, perform::<B>(client, command, here)),
+        Command::Run(args) => carry_out(true, &format, perform_run::<B>(client, *args, here)),
+        command => carry_out(false, &format, perform::<B>(client, command, here)),
     }
 }
 
 /// Drives the work of a command to its end, and returns the exit code of this process.
 pub fn carry_out<E: Into<Exit>>(
     is_run: bool,
+    format: &Format,
     work: impl Future<Output = Result<E, Failure>>,
 ) -> ExitCode {
     // A second thread, so that signals are forwarded while a write to a slow reader blocks the first.
@@ -124,8 +126,8 @@ pub fn carry_out<E: Into<Exit>>(
     };
     match result {
         Ok(exit) => exit.into().repeat(),
-        Err(failure) if is_run => failure.or_code(OWN_FAILURE).report(),
-        Err(failure) => failure.report(),
+        Err(failure) if is_run => failure.or_code(OWN_FAILURE).report_in(format),
+        Err(failure) => failure.report_in(format),
     }
 }
 

@@ -7,14 +7,15 @@ use super::{
     table::in_colour,
 };
 use crate::{
-    args::{Format, PsArgs, SortArg, StateArg},
+    args::{Format, PsArgs, SortArg},
     failure::{Failure, note},
     values::{self, Filter},
 };
-use clap::ValueEnum as _;
+use kennel_linux::own_terminal;
 use kennel_proto::{json, pb};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::{self, IsTerminal as _},
     time::SystemTime,
 };
 
@@ -29,16 +30,9 @@ const LIVE: [pb::RunState; 5] = [
     pb::RunState::Backoff,
 ];
 
-const ENDED: [pb::RunState; 4] = [
-    pb::RunState::Succeeded,
-    pb::RunState::Failed,
-    pb::RunState::Cancelled,
-    pb::RunState::Lost,
-];
-
 /// Lists runs. `node`: list only the runs of this one.
 pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Result<(), Failure> {
-    let mut filter = filter(&args)?;
+    let mut filter = filter(&args);
     let is_selected = !filter.label_selector.is_empty();
     filter.node = node.unwrap_or_default();
     filter.parent_run_id = link.run_id_or_none(args.parents.parent.as_deref()).await?;
@@ -63,14 +57,15 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
     } else {
         Vec::new()
     };
-    let table = |wide| {
-        render::table(
-            &runs,
-            (&indents, &nodes),
-            SystemTime::now(),
+    let terminal = io::stdout().is_terminal().then(own_terminal::size);
+    let width = terminal.flatten().map(|size| usize::from(size.cols));
+    let table = |wide: bool| {
+        let look = render::Look {
             wide,
-            in_colour(),
-        )
+            width: width.filter(|_| !wide && !args.no_trunc),
+            in_colour: in_colour(),
+        };
+        render::table(&runs, (&indents, &nodes), SystemTime::now(), look)
     };
     let text: String = match &link.format {
         Format::Name => ids(),
@@ -90,42 +85,24 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
     Ok(())
 }
 
-fn filter(args: &PsArgs) -> Result<pb::RunFilter, Failure> {
-    let mut states: Vec<pb::RunState> = args
-        .states
-        .iter()
-        .flat_map(|asked| states_of(*asked))
-        .copied()
-        .collect();
+fn filter(args: &PsArgs) -> pb::RunFilter {
+    let mut states = args.states.concat();
     let mut labels = vec![args.labels.selector()];
     for filter in &args.filters {
         match filter {
             Filter::Label(selector) => labels.push(selector.to_string()),
-            Filter::State(named) => states.extend(named_states(named)?),
+            Filter::State(named) => states.extend(*named),
         }
     }
     if states.is_empty() && !args.all {
         states.extend(LIVE);
     }
     labels.retain(|selector| !selector.is_empty());
-    Ok(pb::RunFilter {
+    pb::RunFilter {
         states: states.into_iter().map(Into::into).collect(),
         label_selector: labels.join(","),
         ..pb::RunFilter::default()
-    })
-}
-
-/// Returns the states of a name.
-fn named_states(named: &str) -> Result<&'static [pb::RunState], Failure> {
-    let known = StateArg::from_str(named, true).map(states_of);
-    known.map_err(|_| {
-        let states = StateArg::value_variants().iter();
-        let words: Vec<String> = states
-            .map(|known| format!("{known:?}").to_lowercase())
-            .collect();
-        let failure = Failure::new(format!("there is no state {named:?}")).code(crate::USAGE);
-        failure.hint(format!("the states are: {}", words.join(", ")))
-    })
+    }
 }
 
 /// Runs of a filter, newest first.
@@ -222,21 +199,6 @@ fn sort(runs: &mut [pb::Run], by: SortArg) {
         SortArg::Kind => runs.sort_by_key(|run| run.kind),
         SortArg::Pid => runs.sort_by_key(command::live_pid),
         SortArg::Command => runs.sort_by_cached_key(command::or_dash),
-    }
-}
-
-fn states_of(state: StateArg) -> &'static [pb::RunState] {
-    match state {
-        StateArg::Starting => &[pb::RunState::Starting],
-        StateArg::Running => &[pb::RunState::Running],
-        StateArg::Paused => &[pb::RunState::Paused],
-        StateArg::Stopping => &[pb::RunState::Stopping],
-        StateArg::Backoff => &[pb::RunState::Backoff],
-        StateArg::Succeeded => &[pb::RunState::Succeeded],
-        StateArg::Failed => &[pb::RunState::Failed],
-        StateArg::Cancelled => &[pb::RunState::Cancelled],
-        StateArg::Lost => &[pb::RunState::Lost],
-        StateArg::Ended => &ENDED,
     }
 }
 

@@ -97,7 +97,7 @@ struct Wanted {
 impl Wanted {
     fn of(args: &LogsArgs) -> Self {
         Self {
-            stream: args.stream.map(Into::into),
+            stream: args.stream,
             since: args.since,
             until: args.until,
         }

@@ -26,7 +26,7 @@ const CHILDREN_MAX: usize = 1000;
 const DEPTH_SHOWN_MAX: usize = 32;
 
 pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure> {
-    let target = args.to.into();
+    let target = args.to.unwrap_or(pb::SignalTarget::Leader);
     let (signal, runs) = args
         .split()
         .map_err(|wrong| Failure::new(wrong).code(crate::USAGE))?;

@@ -7,74 +7,122 @@ use super::{
     view::View,
     words,
 };
-use crate::{retention, terminal_text, values};
-use kennel_proto::pb;
-use std::time::{Duration, SystemTime};
+use crate::{retention, values};
+use kennel_proto::{json::ToJson as _, pb};
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime},
+};
 
-/// Widest command in the table of runs; a longer one is cut.
-const COMMAND_COLUMN_WIDTH_MAX: usize = 60;
+/// Columns of the table of runs, and whether only the wide one has them.
+const COLUMNS: [(&str, bool); 13] = [
+    ("RUN", false),
+    ("NODE", false),
+    ("STATE", false),
+    ("KIND", true),
+    ("AGE", false),
+    ("PID", false),
+    ("READY", true),
+    ("ACTIVITY", true),
+    ("ATTEMPT", true),
+    ("EXIT", false),
+    ("OWNER", true),
+    ("LABELS", false),
+    ("COMMAND", false),
+];
+/// Shortest id and widest labels of a table that fits a terminal.
+const ID_WIDTH_MIN: usize = 12;
+const LABELS_WIDTH_MAX: usize = 24;
+
+/// Look of a table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Look {
+    /// Whether it has all columns.
+    pub(crate) wide: bool,
+    /// Width of the terminal that it has to fit; absent: its values are whole.
+    pub(crate) width: Option<usize>,
+    pub(crate) in_colour: bool,
+}
 
 /// Formats one line per run, below a heading; each id is indented by so many steps. `nodes`: the nodes of the database,
-/// where runs of several may be listed.
+/// where runs of several may be listed. NODE, EXIT and LABELS are there where a run has one.
 pub(crate) fn table(
     runs: &[pb::Run],
     (indents, nodes): (&[usize], &[pb::Node]),
     now: SystemTime,
-    wide: bool,
-    in_colour: bool,
+    look: Look,
 ) -> String {
-    let mut heading = vec!["RUN", "STATE", "KIND", "AGE", "PID"];
-    if !nodes.is_empty() {
-        heading.insert(1, "NODE");
-    }
-    if wide {
-        heading.extend(["READY", "ACTIVITY", "ATTEMPT", "EXIT", "OWNER", "LABELS"]);
-    }
-    heading.push("COMMAND");
-    let with_node = |(run, indent): (&pb::Run, &usize)| {
-        let mut row = row(run, *indent, now, wide);
-        if !nodes.is_empty() {
-            let node = nodes.iter().find(|node| node.node_id == run.node_id);
-            let name = node.map_or(&run.node_id, |node| &node.node_name);
-            row.insert(1, Cell::from(name));
-        }
-        row
+    let id_width = look.width.map_or(usize::MAX, |_| id_width(runs));
+    let rows = runs.iter().zip(indents);
+    let rows = rows.map(|(run, indent)| row(run, (*indent, id_width), nodes, now));
+    let mut rows: Vec<Vec<Cell>> = rows.collect();
+    let is_shown = |column: usize| match COLUMNS[column] {
+        ("NODE", _) => !nodes.is_empty(),
+        ("EXIT" | "LABELS", _) => look.wide || rows.iter().any(|row| row[column].is_said()),
+        (_, is_wide) => look.wide || !is_wide,
     };
-    let rows = runs.iter().zip(indents).map(with_node).collect();
-    table::table(&heading, rows, in_colour)
+    let shown: Vec<usize> = (0..COLUMNS.len())
+        .filter(|column| is_shown(*column))
+        .collect();
+    for row in &mut rows {
+        let mut cells: Vec<Option<Cell>> = std::mem::take(row).into_iter().map(Some).collect();
+        *row = shown
+            .iter()
+            .filter_map(|column| cells[*column].take())
+            .collect();
+    }
+    let heading: Vec<&str> = shown.iter().map(|column| COLUMNS[*column].0).collect();
+    table::fitting(&heading, rows, look.width, look.in_colour)
 }
 
-fn row(run: &pb::Run, indent: usize, now: SystemTime, wide: bool) -> Vec<Cell> {
+/// Returns the length at which all ids differ.
+fn id_width(runs: &[pb::Run]) -> usize {
+    let differ = |width: &usize| {
+        let ids = runs
+            .iter()
+            .map(|run| run.run_id.get(..*width).unwrap_or(&run.run_id));
+        ids.collect::<BTreeSet<_>>().len() == runs.len()
+    };
+    (ID_WIDTH_MIN..26).find(differ).unwrap_or(usize::MAX)
+}
+
+/// Returns a cell for each column.
+fn row(
+    run: &pb::Run,
+    (indent, id_width): (usize, usize),
+    nodes: &[pb::Node],
+    now: SystemTime,
+) -> Vec<Cell> {
     let created = run.create_time.and_then(|t| SystemTime::try_from(t).ok());
     let age = created.map(|t| values::age(now.duration_since(t).unwrap_or_default()));
     let attempt = run.current_attempt.as_ref();
-    let pid = command::live_pid(run);
-    let mut row = vec![
-        Cell::from(format!("{}{}", "  ".repeat(indent), run.run_id)),
+    let node = nodes.iter().find(|node| node.node_id == run.node_id);
+    let labels: Vec<_> = run.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let labels = (!labels.is_empty()).then(|| labels.join(","));
+    let is_cut = id_width < usize::MAX;
+    let id = run.run_id.get(..id_width).unwrap_or(&run.run_id);
+    vec![
+        Cell::from(format!("{}{id}", "  ".repeat(indent))),
+        Cell::from(node.map_or(&run.node_id, |node| &node.node_name)),
         state_cell(run, now),
         Cell::from(words::kind(run.kind())),
         Cell::or_dash(age),
-        Cell::or_dash(pid),
-    ];
-    if wide {
-        let mut labels: Vec<_> = run.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        labels.sort();
-        row.extend([
-            Cell::or_dash(ready(run)),
-            Cell::from(words::activity(run.activity())),
-            Cell::or_dash(attempt.map(|a| a.number)),
-            Cell::or_dash(attempt.and_then(|a| a.exit.as_ref()).map(words::exit)),
-            Cell::from(&run.owner),
-            Cell::or_dash((!labels.is_empty()).then(|| labels.join(","))),
-        ]);
-        row.push(Cell::from(command::or_dash(run)));
-    } else {
-        row.push(Cell::from(table::cut(
-            &command::or_dash(run),
-            COMMAND_COLUMN_WIDTH_MAX,
-        )));
-    }
-    row
+        Cell::or_dash(command::live_pid(run)),
+        Cell::or_dash(ready(run)),
+        Cell::from(words::activity(run.activity())),
+        Cell::or_dash(attempt.map(|a| a.number)),
+        Cell::or_dash(attempt.and_then(|a| a.exit.as_ref()).map(words::exit)),
+        Cell::from(&run.owner),
+        Cell::or_dash(labels.map(|all| {
+            if is_cut {
+                table::cut(&all, LABELS_WIDTH_MAX)
+            } else {
+                all
+            }
+        })),
+        Cell::from(command::or_dash(run)),
+    ]
 }
 
 /// Returns whether a live run is ready, where that is more than that its command runs.
@@ -228,23 +276,32 @@ pub(crate) fn run(run: &pb::Run) -> String {
     let kept = run.spec.as_ref().and_then(|s| s.output);
     view.some("output kept", kept.and_then(words::kept_output));
     add_times(&mut view, run, &attempt);
-    if let Some(parent) = list::parent_of(run) {
-        view.line("parent", parent);
-    }
+    view.some("parent", list::parent_of(run));
     if let Some(spec) = &run.spec {
         add_grants(&mut view, spec);
     }
-    if !run.restarted_from.is_empty() {
-        view.line("restarted from", &run.restarted_from);
-    }
-    if !run.trace_parent.is_empty() {
-        view.line("traceparent", &run.trace_parent);
-    }
-    if !run.run_trace_parent.is_empty() {
-        view.line("own traceparent", &run.run_trace_parent);
-    }
+    view.text("restarted from", &run.restarted_from);
+    view.text("traceparent", &run.trace_parent);
+    view.text("own traceparent", &run.run_trace_parent);
     view.line("node", &run.node_id);
+    let json = serde_json::from_str(&run.to_json()).unwrap_or_default();
+    add_others(&mut view, "", &json);
     view.text
+}
+
+/// Fields of a run that the lines above are about, or that none needs.
+const NAMED: &str = include_str!("get.txt");
+
+/// Adds all other fields, those of a later contract, under their paths.
+fn add_others(view: &mut View, before: &str, fields: &Value) {
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        let path = format!("{before}{name}");
+        if matches!(&*path, "spec" | "currentAttempt") {
+            add_others(view, &format!("{path}."), value);
+        } else if !NAMED.lines().any(|named| named == path) {
+            view.line(&path, value);
+        }
+    }
 }
 
 /// Formats the times of the run and of its present attempt.
@@ -274,15 +331,11 @@ fn add_grants(view: &mut View, spec: &pb::RunSpec) {
 fn add_reports(view: &mut View, run: &pb::Run) {
     view.some("ready", ready(run));
     view.some("ready since", run.ready_time);
-    if !run.ready_by.is_empty() {
-        view.line("ready by", &run.ready_by);
-    }
+    view.text("ready by", &run.ready_by);
     if run.activity() != pb::Activity::Unspecified {
         view.line("activity", words::activity(run.activity()));
     }
-    if !run.status.is_empty() {
-        view.line("status", terminal_text::one_line(&run.status));
-    }
+    view.text("status", &run.status);
     if run.is_ending_itself {
         view.line("ending", "by itself, as the command reports");
     }
@@ -371,7 +424,7 @@ mod tests {
         let attempt = run.current_attempt.as_mut().expect("it has one");
         attempt.leader_exited_time = Some(SystemTime::UNIX_EPOCH.into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
-        let table = super::table(&[run], (&[0], &[]), now, false, false);
+        let table = super::table(&[run], (&[0], &[]), now, Look::default());
         assert!(
             !table.contains("4242") && table.contains("1m30s  -"),
             "{table}"
@@ -379,15 +432,43 @@ mod tests {
     }
 
     #[test]
+    fn fields_without_a_line_are_printed_by_path() {
+        let fields = |message: Vec<String>, before: &str| {
+            let own = message.into_iter().filter(|path| !path.contains('.'));
+            own.map(|path| format!("{before}{path}"))
+                .collect::<Vec<_>>()
+        };
+        let all = [
+            fields(kennel_proto::json::paths::<pb::Run>(), ""),
+            fields(kennel_proto::json::paths::<pb::RunSpec>(), "spec."),
+            fields(
+                kennel_proto::json::paths::<pb::Attempt>(),
+                "currentAttempt.",
+            ),
+        ];
+        let plain = |path: &str| path.replace('_', "").to_lowercase();
+        let named: Vec<String> = NAMED.lines().map(plain).collect();
+        let unnamed = all
+            .concat()
+            .into_iter()
+            .filter(|path| !named.contains(&plain(path)));
+        assert_eq!(unnamed.collect::<Vec<_>>(), ["spec", "current_attempt"]);
+        let mut view = View::default();
+        let later = serde_json::json!({"runId": "x", "note": "n", "spec": {"kind": 1, "sort": 2}});
+        add_others(&mut view, "", &later);
+        assert_eq!(view.text, "note            \"n\"\nspec.sort       2\n");
+    }
+
+    #[test]
     fn table_has_heading_and_one_line_per_run() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
-        let table = super::table(&[sample()], (&[0], &[]), now, false, false);
+        let table = super::table(&[sample()], (&[0], &[]), now, Look::default());
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines,
             [
-                "RUN                         STATE    KIND  AGE    PID   COMMAND",
-                "01JD0000000000000000000000  RUNNING  job   1m30s  4242  sh -c 'sleep 60'",
+                "RUN                         STATE    AGE    PID   COMMAND",
+                "01JD0000000000000000000000  RUNNING  1m30s  4242  sh -c 'sleep 60'",
             ]
         );
     }
@@ -453,10 +534,13 @@ mod tests {
             std::slice::from_ref(&long),
             (&[0], &[]),
             SystemTime::UNIX_EPOCH,
-            false,
-            false,
+            Look {
+                width: Some(80),
+                ..Look::default()
+            },
         );
-        assert!(row.trim_end().ends_with("word wo..."), "{row}");
+        assert!(row.lines().all(|line| line.len() <= 80), "{row}");
+        assert!(row.trim_end().ends_with("..."), "{row}");
         assert!(run(&long).contains(&["word"; 50].join(" ")));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{command, run_env, run_input, secrets};
 use crate::{
-    args::{EnvModeArg, RestartArg, RestartWhen, SpecArgs},
+    args::{EnvModeArg, SpecArgs},
     failure::{Failure, because, note},
     values::StopStep,
 };
@@ -79,10 +79,6 @@ fn request(
     let steps = stop_steps(args.pre_stop.as_deref(), args.stop_steps)?;
     if !steps.is_empty() {
         spec.stop.get_or_insert_default().steps = steps;
-    }
-    if let Some(when) = args.restart {
-        let policy = spec.restart.get_or_insert_default();
-        restart(policy, when, args.restart_max);
     }
     let io = io_limits([
         (args.io_read_bps, |limit| &mut limit.read_bytes_per_second),
@@ -196,18 +192,6 @@ fn io_limits(flags: [IoValues; 4]) -> Vec<pb::IoLimit> {
         }
     }
     limits
-}
-
-fn restart(policy: &mut pb::RestartPolicy, when: RestartWhen, most: Option<u32>) {
-    use pb::{RestartMode, RestartPreset};
-    match when.mode {
-        RestartArg::Never => policy.set_mode(RestartMode::Never),
-        RestartArg::OnFailure => policy.set_mode(RestartMode::OnFailure),
-        RestartArg::Always => policy.set_mode(RestartMode::Always),
-        RestartArg::Agent => policy.set_preset(RestartPreset::Agent),
-        RestartArg::Keepalive => policy.set_preset(RestartPreset::Keepalive),
-    }
-    policy.max_restarts = most.or(when.most).or(policy.max_restarts);
 }
 
 /// Reads this file, up to the size that a spec permits.

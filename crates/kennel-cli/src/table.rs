@@ -25,6 +25,9 @@ impl Colour {
     }
 }
 
+/// Least width of a last column that is cut.
+const LAST_WIDTH_MIN: usize = 8;
+
 /// A text, which may be coloured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
@@ -38,6 +41,11 @@ impl Cell {
             text: terminal_text::one_line(text.as_ref()),
             colour,
         }
+    }
+
+    /// Whether it says more than that there is nothing.
+    pub(crate) fn is_said(&self) -> bool {
+        self.text != "-"
     }
 
     /// Makes the cell of a value, a dash where there is none.
@@ -54,8 +62,18 @@ impl<T: AsRef<str>> From<T> for Cell {
 
 /// Rows below a heading, safe for a terminal.
 pub(crate) fn table(heading: &[&str], rows: Vec<Vec<Cell>>, in_colour: bool) -> String {
+    fitting(heading, rows, None, in_colour)
+}
+
+/// Rows likewise, whose last cells are cut so that a line has at most this width.
+pub(crate) fn fitting(
+    heading: &[&str],
+    rows: Vec<Vec<Cell>>,
+    width_max: Option<usize>,
+    in_colour: bool,
+) -> String {
     let heading = heading.iter().map(Cell::from).collect();
-    let rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(rows).collect();
+    let mut rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(rows).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -65,6 +83,13 @@ pub(crate) fn table(heading: &[&str], rows: Vec<Vec<Cell>>, in_colour: bool) -> 
             .unwrap_or_default()
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
+    if let (Some(width_max), Some((_, before))) = (width_max, widths.split_last()) {
+        let taken: usize = before.iter().map(|width| width + 2).sum();
+        let room = width_max.saturating_sub(taken).max(LAST_WIDTH_MIN);
+        for last in rows.iter_mut().filter_map(|row| row.last_mut()) {
+            last.text = cut(&last.text, room);
+        }
+    }
     let mut text = String::new();
     for row in &rows {
         for (column, cell) in row.iter().enumerate() {

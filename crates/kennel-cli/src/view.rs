@@ -17,6 +17,11 @@ impl View {
         let _ = writeln!(self.text, "{name:15} {value}");
     }
 
+    /// Adds a line where the text is not empty.
+    pub(super) fn text(&mut self, name: &str, text: &str) {
+        self.some(name, Some(text).filter(|text| !text.is_empty()));
+    }
+
     /// Adds a line where there is a value.
     pub(super) fn some(&mut self, name: &str, value: Option<impl Display>) {
         if let Some(value) = value {

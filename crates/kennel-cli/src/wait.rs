@@ -6,10 +6,7 @@ use super::{
     link::{Link, print_exact, run_of},
     run, words,
 };
-use crate::{
-    args::{ConditionArg, WaitArgs},
-    failure::Failure,
-};
+use crate::{args::WaitArgs, failure::Failure};
 use kennel_proto::pb;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -21,7 +18,8 @@ pub(crate) async fn wait(
     open: impl AsyncFnOnce() -> Result<Link, Failure>,
     args: WaitArgs,
 ) -> Result<u8, Failure> {
-    let for_end = args.condition == ConditionArg::Ended;
+    let condition = args.condition.unwrap_or(pb::WaitCondition::Ended);
+    let for_end = condition == pb::WaitCondition::Ended;
     let code = |failure: Failure| {
         if for_end {
             // All others are codes of commands.
@@ -33,9 +31,9 @@ pub(crate) async fn wait(
     let link = open().await.map_err(code)?;
     let patience = args.timeout.unwrap_or(Duration::MAX);
     let answered = each(&link, &args.runs, async |run_id| {
-        let waited = timeout(patience, reach(&link, &run_id, args.condition)).await;
+        let waited = timeout(patience, reach(&link, &run_id, condition)).await;
         let Ok(reached) = waited else {
-            let missing = words::word(pb::WaitCondition::from(args.condition).as_str_name());
+            let missing = words::word(condition.as_str_name());
             let message = format!("run {run_id}: {patience:?} have passed, and {missing}");
             return Err(Failure::new(message).code(run::TIMED_OUT));
         };
@@ -56,10 +54,14 @@ pub(crate) async fn wait(
 }
 
 /// Waits for the condition, and returns the run.
-async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb::Run, Failure> {
+async fn reach(
+    link: &Link,
+    run_id: &str,
+    condition: pb::WaitCondition,
+) -> Result<pb::Run, Failure> {
     let request = pb::WaitRunRequest {
         run_id: run_id.to_owned(),
-        condition: pb::WaitCondition::from(condition).into(),
+        condition: condition.into(),
     };
     let response = link.call(request).await?;
     let run = run_of(response.run)?;

@@ -58,9 +58,7 @@ fn request(run_id: String, args: WaitOutputArgs) -> pb::WaitForOutputRequest {
         pattern: Some(pb::LinePattern {
             pattern: Some(pattern),
         }),
-        streams: (args.stream.into_iter())
-            .map(|stream| pb::OutputStream::from(stream).into())
-            .collect(),
+        streams: (args.stream.into_iter()).map(Into::into).collect(),
         after_seq: args.after,
         line_bytes_max: args.line_bytes,
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 use clap::{Args, CommandFactory as _, Subcommand, ValueEnum};
 use kennel_cli::{
-    Cli, Failure,
+    Cli, Failure, in_groups,
     values::{bytes, duration},
     with_texts,
 };
@@ -58,7 +58,7 @@ pub(crate) fn command() -> clap::Command {
     };
     let with_variables = |serve: clap::Command| serve.mut_args(settings::with_variables);
     let below = hidden.clone();
-    with_texts(whole, "")
+    in_groups(with_texts(whole, ""))
         .mut_subcommand("config", |config| config.mut_subcommands(below))
         .mut_subcommand("serve", |serve| hidden(with_variables(serve)))
 }

@@ -399,6 +399,19 @@ mod tests {
     }
 
     #[test]
+    fn help_lists_each_command_once() {
+        let mut whole = complete();
+        let help = whole.render_help().to_string();
+        for command in whole
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+        {
+            let line = format!("\n  {:12} ", command.get_name());
+            assert_eq!(help.matches(&line).count(), 1, "{}", command.get_name());
+        }
+    }
+
+    #[test]
     fn each_command_has_an_example_that_is_understood() {
         for (name, command) in with_path(&complete(), "") {
             if command.has_subcommands() {

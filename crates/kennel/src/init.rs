@@ -9,7 +9,7 @@ use crate::{
     serve::{self, LOST},
 };
 use clap::ArgMatches;
-use kennel_cli::{ClientArgs, Failure, USAGE, failure::because};
+use kennel_cli::{ClientArgs, Failure, Format, USAGE, failure::because};
 use kennel_client::{Address, Surroundings};
 use kennel_keeper::keeper::ListenAddress;
 use kennel_linux::census;
@@ -34,7 +34,7 @@ pub(crate) fn main(
         Err(failure) => return failure.report(),
     };
     let work = work(&mut keeper, &address, flags, here);
-    kennel_cli::carry_out(true, Box::pin(work))
+    kennel_cli::carry_out(true, &Format::default(), Box::pin(work))
 }
 
 async fn work(

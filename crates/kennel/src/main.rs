@@ -86,15 +86,18 @@ fn main() -> ExitCode {
             reported(config_command::config(command, &format, typed, &here).map(|()| 0))
         }
         Command::Server(flags) => reported(server::main(&flags, &here)),
-        Command::Migrate(args) => {
-            kennel_cli::carry_out(false, Box::pin(migrate::migrate(args, format)))
-        }
+        Command::Migrate(args) => kennel_cli::carry_out(
+            false,
+            &format.clone(),
+            Box::pin(migrate::migrate(args, format)),
+        ),
         // Call no server.
         Command::OfClient(ClientCommand::Doctor(args)) if args.prove => {
-            kennel_cli::carry_out(false, Box::pin(prove::prove(&format)))
+            kennel_cli::carry_out(false, &format, Box::pin(prove::prove(&format)))
         }
         Command::OfClient(ClientCommand::Audit(args)) if args.is_offline() => {
-            reported(offline::audit(&args, &format).map(|()| 0))
+            let printed = async { offline::audit(&args, &format).map(|()| 0) };
+            kennel_cli::carry_out(false, &format, printed)
         }
         Command::OfClient(command) => kennel_cli::main::<Kennel>(&cli.client, command, &here),
     }

@@ -115,8 +115,15 @@ fn text_for_one_purpose_has_no_other_form() {
     ] {
         let (status, out, err) = run(&[words, &["-o", "json"]].concat());
         assert_eq!((status, &*out), (Some(2), ""), "{words:?}");
-        let wanted = "error: this command has no form for programs\nhint: leave --output out\n";
-        assert_eq!(err, wanted, "{words:?}");
+        // Where output is for programs, so is a refusal: one object on a line.
+        let error: serde_json::Value = serde_json::from_str(&err).expect("JSON");
+        let error = &error["error"];
+        assert_eq!(
+            error["message"], "this command has no form for programs",
+            "{words:?}"
+        );
+        assert_eq!(error["hint"], "leave --output out", "{words:?}");
+        assert_eq!(error["exitCode"], 2, "{words:?}");
     }
 }
 

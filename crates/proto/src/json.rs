@@ -174,6 +174,13 @@ pub fn field<M: Message + Name>(path: &str) -> Option<Field> {
     }
 }
 
+/// Returns the values of an enum of this name but the unspecified one.
+#[must_use]
+pub fn enum_values(name: &str) -> Vec<EnumValue> {
+    let named = POOL.get_enum_by_name(name);
+    named.as_ref().map_or_else(Vec::new, values)
+}
+
 fn values(of: &EnumDescriptor) -> Vec<EnumValue> {
     let unspecified = of.default_value().name().to_owned();
     let prefix = unspecified.trim_end_matches("UNSPECIFIED");

@@ -1,10 +1,14 @@
 //! Flags of the commands that change a run or wait for it.
 
-use super::{EnvArg, RunRef, RunRefs, SecretArg};
+use super::{EnvArg, RunRef, RunRefs, SecretArg, flags::of_enum};
 use crate::{complete, detach_keys::DetachKeys, values};
-use clap::{Args, builder::NonEmptyStringValueParser};
+use clap::{
+    Args,
+    builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::{Signal, TerminalSize};
+use kennel_proto::pb::{AbortWait, SignalTarget, WaitCondition};
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -101,9 +105,9 @@ pub struct AbortArgs {
     /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
     #[arg(short = 't', long, aliases = ["time", "timeout", "grace-period"], value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
-    /// What to wait for
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    pub(crate) wait: AbortWaitArg,
+    /// What to wait for [default: tree-empty]
+    #[arg(long, value_name = "WHAT", value_parser = of_enum("kennel.v1.AbortWait", AbortWait::from_str_name))]
+    pub(crate) wait: Option<AbortWait>,
     /// Refuse a later spawn under an id that no run has [default: an unknown id is an error]
     #[arg(long)]
     pub(crate) fence: bool,
@@ -115,30 +119,17 @@ impl AbortArgs {
         Self {
             runs,
             grace: None,
-            wait: AbortWaitArg::default(),
+            wait: None,
             fence: false,
         }
     }
 }
 
-of_contract! {
-    #[derive(Default)]
-    pub(crate) enum AbortWaitArg = AbortWait {
-        /// The request is recorded
-        None,
-        /// The command exited
-        LeaderExited,
-        /// All processes exited
-        #[default]
-        TreeEmpty,
-    }
-}
-
 #[derive(Debug, Args)]
 pub struct SignalArgs {
-    /// Processes that receive the signal
-    #[arg(long, value_enum, value_name = "WHO", default_value_t)]
-    pub(crate) to: SignalTargetArg,
+    /// Processes that receive the signal [default: leader]
+    #[arg(long, value_name = "WHO", value_parser = of_enum("kennel.v1.SignalTarget", SignalTarget::from_str_name))]
+    pub(crate) to: Option<SignalTarget>,
     /// Id of this request: repeated requests with one id send one signal [default: a new id]
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) request_id: Option<String>,
@@ -178,58 +169,40 @@ pub struct KillArgs {
     pub(crate) runs: Vec<String>,
 }
 
-of_contract! {
-    #[derive(Default)]
-    pub(crate) enum SignalTargetArg = SignalTarget {
-        /// All processes of the run
-        Tree,
-        /// The command's process group
-        Group,
-        /// The foreground process group of the command's terminal
-        TerminalForeground,
-        /// The command itself
-        #[default]
-        Leader,
-    }
-}
-
 #[derive(Debug, Args)]
 pub struct WaitArgs {
     #[command(flatten)]
     pub(crate) runs: RunRefs,
-    /// What to wait for
-    #[arg(
-        long = "for",
-        value_enum,
-        ignore_case = true,
-        value_name = "CONDITION",
-        default_value_t
-    )]
-    pub(crate) condition: ConditionArg,
+    /// What to wait for [default: ended]
+    #[arg(long = "for", ignore_case = true, value_name = "CONDITION", value_parser = condition())]
+    pub(crate) condition: Option<WaitCondition>,
     /// Give up after this time with exit code 124; the runs continue
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,
 }
 
-of_contract! {
-    #[derive(Default)]
-    pub(crate) enum ConditionArg = WaitCondition {
-        /// The command is running
-        Started,
-        /// All processes are stopped
-        Paused,
-        /// The command exited
-        LeaderExited,
-        /// All output has been read
-        StreamsClosed,
-        /// All processes exited
-        TreeEmpty,
-        /// The run is over and recorded
-        #[default]
-        #[value(aliases = ["condition=complete", "condition=ended", "exit", "delete"])]
-        Ended,
-        /// The run is ready
-        #[value(alias = "condition=ready")]
-        Ready,
-    }
+/// Reads a condition; kubectl has other words for some.
+fn condition() -> impl TypedValueParser<Value = WaitCondition> {
+    let plain = [
+        "started",
+        "paused",
+        "leader-exited",
+        "streams-closed",
+        "tree-empty",
+    ];
+    let ended = ["condition=complete", "condition=ended", "exit", "delete"];
+    let others = [
+        PossibleValue::new("ended").aliases(ended),
+        PossibleValue::new("ready").alias("condition=ready"),
+    ];
+    let all = plain.map(PossibleValue::new).into_iter().chain(others);
+    PossibleValuesParser::new(all).map(move |typed| {
+        let name = match typed.to_lowercase().as_str() {
+            "condition=ready" => "ready".to_owned(),
+            other if ended.contains(&other) => "ended".to_owned(),
+            other => other.replace('-', "_"),
+        };
+        let name = format!("WAIT_CONDITION_{}", name.to_uppercase());
+        WaitCondition::from_str_name(&name).unwrap_or_default()
+    })
 }

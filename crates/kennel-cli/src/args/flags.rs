@@ -5,7 +5,7 @@ use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser, ValueParser},
 };
-use clap_complete::engine::ArgValueCompleter;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use kennel_proto::{
     json::{self, Field},
     pb,
@@ -22,10 +22,9 @@ use std::{
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| rows(include_str!("flags.txt")));
 
 /// Fields that several flags are for, or one of another form, as refusals name them.
-const COMPOSED: [(&str, &str); 9] = [
+const COMPOSED: [(&str, &str); 8] = [
     ("limits.io", "the io limits"),
     ("on_leader_exit", "--on-leader-exit"),
-    ("restart.max_restarts", "--restart-max"),
     ("initial_input", "--input"),
     ("env.vars", "--env"),
     ("secrets", "--secret"),
@@ -124,6 +123,9 @@ impl Row {
             "requires" => arg.requires(*value),
             "conflicts" => arg.conflicts_with(*value),
             "group" => arg.group(*value),
+            "complete" if *value == "restarts" => {
+                arg.add(ArgValueCandidates::new(complete::restarts))
+            }
             _ => arg.add(ArgValueCompleter::new(complete::runs)),
         };
         self.keys.iter().fold(arg, add)
@@ -146,6 +148,7 @@ impl Row {
             "url" => values::local_url,
             "grpc" => values::grpc_port,
             "user" => values::user,
+            "restart" => values::restart,
             "script" => |script| Ok(json!(["/bin/sh", "-c", script])),
             _ => |text| Ok(text.into()),
         };
@@ -169,13 +172,24 @@ fn duration(time: std::time::Duration) -> Result<Value, String> {
 /// Longest duration of the contract.
 const MOST: std::time::Duration = std::time::Duration::from_hours(87_660_000);
 
-/// A value of the enum at this path, by its name without prefix.
+/// Parser of a value of an enum of the contract; `read` finds it by its name there.
+pub(super) fn of_enum<E: Clone + Send + Sync + 'static>(
+    name: &'static str,
+    read: fn(&str) -> Option<E>,
+) -> impl TypedValueParser<Value = E> {
+    OfEnum(name).try_map(move |value| value.as_str().and_then(read).ok_or("it is unknown"))
+}
+
+/// A value of an enum, by its name without prefix. The enum is named itself, or by the path of its field in `RunSpec`.
 #[derive(Clone, Copy)]
 struct OfEnum(&'static str);
 
 impl OfEnum {
     fn values(self) -> Vec<json::EnumValue> {
-        json::field::<pb::RunSpec>(self.0).map_or_else(Vec::new, |field| field.values)
+        match json::field::<pb::RunSpec>(self.0) {
+            Some(field) => field.values,
+            None => json::enum_values(self.0),
+        }
     }
 }
 
@@ -191,7 +205,9 @@ impl TypedValueParser for OfEnum {
         let values = self.values();
         let short: Vec<_> = self.possible_values().into_iter().flatten().collect();
         let typed = PossibleValuesParser::new(short).parse_ref(command, arg, value)?;
-        let value = values.into_iter().find(|value| value.short == typed);
+        let value = values
+            .into_iter()
+            .find(|value| value.short.eq_ignore_ascii_case(&typed));
         Ok(value.map_or(Value::Null, |value| value.name.into()))
     }
 
@@ -336,8 +352,8 @@ mod tests {
 
     fn spec(words: &str) -> Result<pb::RunSpec, String> {
         let command = Command::new("x").no_binary_name(true);
-        let others = ["tty", "restart"].map(|name| Arg::new(name).long(name));
-        let typed = Fields::augment_args(command.args(others));
+        let tty = Arg::new("tty").long("tty");
+        let typed = Fields::augment_args(command.arg(tty));
         let typed = typed.try_get_matches_from(words.split(' '));
         let fields = typed.and_then(|typed| Fields::from_arg_matches(&typed));
         let spec = fields.map_err(|error| error.to_string())?.spec();

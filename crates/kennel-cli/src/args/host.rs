@@ -1,10 +1,11 @@
 //! Flags of the commands for the host, the node and the shell.
 
-use super::LabelArgs;
+use super::{LabelArgs, flags::of_enum};
 use crate::{complete, values};
 use clap::Args;
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCompleter;
+use kennel_proto::pb::LeakEvidence;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -68,27 +69,12 @@ pub struct ReapArgs {
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) older: Option<Duration>,
     /// Select processes found by this evidence; may be repeated [default: all that proves]
-    #[arg(long, value_enum, value_name = "EVIDENCE")]
-    pub(crate) evidence: Vec<EvidenceArg>,
+    #[arg(long, value_name = "EVIDENCE", value_parser = of_enum("kennel.v1.LeakEvidence", LeakEvidence::from_str_name))]
+    pub(crate) evidence: Vec<LeakEvidence>,
     /// Select this process by its reference in a dry run; may be repeated
     #[arg(long = "process", value_name = "PID:START[:INODE]", value_parser = values::process)]
     pub(crate) processes: Vec<kennel_proto::pb::ProcessRef>,
     /// Grace period between SIGTERM and SIGKILL, at most 60s [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
-}
-
-of_contract! {
-    pub(crate) enum EvidenceArg = LeakEvidence {
-        /// In a control group of an ended run
-        LeakedCgroup,
-        /// Below the shim of an ended run
-        ShimChild,
-        /// In the recorded process group or session of an ended run
-        RecordedGroup,
-        /// With a run's marker in its environment: no proof, any process can copy it
-        Marker,
-        /// Detached by --on-leader-exit keep
-        Kept,
-    }
 }

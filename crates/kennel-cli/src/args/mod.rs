@@ -5,8 +5,6 @@
     reason = "these comments are printed as help, where backticks would show"
 )]
 
-#[macro_use]
-mod contract;
 mod control;
 mod elsewhere;
 mod flags;
@@ -25,8 +23,8 @@ pub use form::Format;
 pub use read::AuditArgs;
 
 pub(crate) use control::{
-    AbortArgs, AttachArgs, ConditionArg, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs,
-    SignalArgs, WaitArgs, WriteArgs,
+    AbortArgs, AttachArgs, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs, SignalArgs, WaitArgs,
+    WriteArgs,
 };
 pub(crate) use flags::in_place_of_fields;
 pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, ReapArgs, StatusArgs, WhichNode};
@@ -35,15 +33,16 @@ pub(crate) use network::{
 };
 pub(crate) use output::{AnnotateArgs, WaitOutputArgs};
 pub(crate) use read::{
-    AsConsumer, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg, StateArg,
-    TopArgs, WhichRuns, WhyArgs,
+    AsConsumer, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg, TopArgs,
+    WhichRuns, WhyArgs,
 };
-pub(crate) use run::{EnvArg, EnvModeArg, RestartArg, RestartWhen, RunArgs, SpecArgs};
+pub(crate) use run::{EnvArg, EnvModeArg, RunArgs, SpecArgs};
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};
 
 use clap::{Args, Parser, Subcommand};
 use kennel_client::{Context, Given};
+use std::fmt::Write as _;
 
 /// Owns processes and never loses one.
 #[derive(Debug, Parser)]
@@ -220,21 +219,52 @@ impl ClientArgs {
     }
 }
 
+/// Texts after the help of commands.
+const HELP: &str = include_str!("help.txt");
+
 /// Adds to a command, and to those below it, what `help.txt` has in the section of its name: exit codes, details,
 /// examples.
 pub fn with_texts(command: clap::Command, name: &str) -> clap::Command {
-    let head = format!("\n[kennel{name}]\n");
-    let (_, rest) = HELP.split_once(&head).unwrap_or_default();
-    let text = rest.split("\n[").next().unwrap_or_default().trim();
-    let command = command.after_help(text);
+    let command = command.after_help(section(&format!("kennel{name}")));
     command.mut_subcommands(|below| {
         let name = format!("{name} {}", below.get_name());
         with_texts(below, &name)
     })
 }
 
-/// Texts after the help of commands.
-const HELP: &str = include_str!("help.txt");
+/// Lists the commands in groups in the help of the whole.
+pub fn in_groups(whole: clap::Command) -> clap::Command {
+    let mut text = String::new();
+    let groups = section("groups").lines();
+    for (group, names) in groups.filter_map(|line| line.split_once(": ")) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{group}:");
+        for known in names
+            .split(' ')
+            .filter_map(|name| whole.find_subcommand(name))
+        {
+            let (name, about) = (known.get_name(), known.get_about().cloned());
+            let aliases: Vec<&str> = known.get_visible_aliases().collect();
+            let aliases = match &aliases[..] {
+                [] => String::new(),
+                aliases => format!(" [aliases: {}]", aliases.join(", ")),
+            };
+            let _ = writeln!(text, "  {name:12} {}{aliases}", about.unwrap_or_default());
+        }
+        text.push('\n');
+    }
+    let template = "{about}\n\n{usage-heading} {usage}\n\n";
+    whole.help_template(format!(
+        "{template}{text}Options:\n{{options}}{{after-help}}"
+    ))
+}
+
+fn section(name: &str) -> &'static str {
+    let (_, rest) = HELP
+        .split_once(&format!("\n[{name}]\n"))
+        .unwrap_or_default();
+    rest.split("\n[").next().unwrap_or_default().trim()
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,9 @@
 //! Flags of the commands that wait for output and keep annotations.
 
-use super::RunRef;
+use super::{RunRef, flags::of_enum};
 use crate::values;
 use clap::Args;
+use kennel_proto::pb::{Activity, OutputStream};
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -20,8 +21,8 @@ pub struct WaitOutputArgs {
     #[arg(long, value_name = "POINTER")]
     pub(crate) json: Option<String>,
     /// Search this stream only
-    #[arg(long, value_enum, value_name = "STREAM")]
-    pub(crate) stream: Option<OutputStreamArg>,
+    #[arg(long, value_name = "STREAM", value_parser = of_enum("kennel.v1.OutputStream", OutputStream::from_str_name))]
+    pub(crate) stream: Option<OutputStream>,
     /// Search after the event of this number [default: from the beginning]
     #[arg(
         long,
@@ -43,15 +44,6 @@ pub struct WaitOutputArgs {
     pub(crate) timeout: Option<Duration>,
 }
 
-of_contract! {
-    pub(crate) enum OutputStreamArg = OutputStream {
-        /// Standard output, and everything that a terminal shows
-        Stdout,
-        /// Standard error
-        Stderr,
-    }
-}
-
 #[derive(Debug, Args)]
 pub struct AnnotateArgs {
     #[command(flatten)]
@@ -63,14 +55,6 @@ pub struct AnnotateArgs {
     #[arg(long = "if-version", value_name = "NUMBER")]
     pub(crate) expected_version: Option<u64>,
     /// Activity of the run, as an output rule or the command itself reports it
-    #[arg(long, value_enum, value_name = "WHAT")]
-    pub(crate) activity: Option<ActivityArg>,
-}
-
-of_contract! {
-    pub(crate) enum ActivityArg = Activity {
-        Working,
-        AwaitingInput,
-        Idle,
-    }
+    #[arg(long, value_name = "WHAT", value_parser = of_enum("kennel.v1.Activity", Activity::from_str_name))]
+    pub(crate) activity: Option<Activity>,
 }

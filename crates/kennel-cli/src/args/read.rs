@@ -1,12 +1,13 @@
 //! Flags of the commands that show runs, their output and their events.
 
-use super::{LabelArgs, RunRefs};
+use super::{LabelArgs, RunRefs, flags::of_enum};
 use crate::{
     complete,
     values::{self, Filter, Tail},
 };
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
+use kennel_proto::pb::OutputStream;
 use std::{
     path::PathBuf,
     time::{Duration, SystemTime},
@@ -84,6 +85,7 @@ impl AuditArgs {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Debug, Args)]
 pub struct PsArgs {
     /// List ended runs too
@@ -95,18 +97,21 @@ pub struct PsArgs {
     #[arg(
         long = "state",
         alias = "status",
-        value_enum,
+        value_parser = values::states(),
         ignore_case = true,
         value_delimiter = ',',
         value_name = "STATE"
     )]
-    pub(crate) states: Vec<StateArg>,
+    pub(crate) states: Vec<values::States>,
     /// Select runs as docker does: label=KEY=VALUE, label=KEY, status=STATE; may be repeated
     #[arg(short, long = "filter", value_name = "FILTER", value_parser = values::filter)]
     pub(crate) filters: Vec<Filter>,
     /// Print only ids
     #[arg(short, long, conflicts_with = "output")]
     pub(crate) quiet: bool,
+    /// Print whole ids, labels and commands, where a terminal has no room for them too
+    #[arg(long)]
+    pub(crate) no_trunc: bool,
     /// Print at most this number of runs, the newest ones
     #[arg(
         short = 'n',
@@ -158,23 +163,6 @@ pub(crate) enum SortArg {
     Command,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StateArg {
-    Starting,
-    Running,
-    Paused,
-    Stopping,
-    /// Between two attempts
-    Backoff,
-    Succeeded,
-    Failed,
-    Cancelled,
-    Lost,
-    /// Any of the four in which a run is over
-    #[value(aliases = ["exited", "dead"])]
-    Ended,
-}
-
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Debug, Args)]
 pub struct LogsArgs {
@@ -184,8 +172,8 @@ pub struct LogsArgs {
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Print only this stream [default: both]
-    #[arg(long, value_enum, value_name = "STREAM")]
-    pub(crate) stream: Option<StreamArg>,
+    #[arg(long, value_name = "STREAM", value_parser = of_enum("kennel.v1.OutputStream", OutputStream::from_str_name))]
+    pub(crate) stream: Option<OutputStream>,
     /// Begin after the event with this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) from_seq: u64,
@@ -250,15 +238,6 @@ pub struct ConsumerRef {
     /// Owner that registered it [default: the caller's]
     #[arg(long)]
     pub(crate) owner: Option<String>,
-}
-
-of_contract! {
-    pub(crate) enum StreamArg = OutputStream {
-        /// Standard output
-        Stdout,
-        /// Standard error
-        Stderr,
-    }
 }
 
 #[derive(Debug, Args)]

@@ -1,9 +1,8 @@
 //! Flags of `run` and `spawn`: the spec of a run.
 
 use super::{SecretArgs, flags::Fields};
-use crate::{complete, values};
+use crate::values;
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// The environment that a command begins with. KENNEL_* is the server's own and never passes.
@@ -111,18 +110,6 @@ pub struct SpecArgs {
     /// Allocate a terminal for the command
     #[arg(short, long, alias = "pty", conflicts_with = "input")]
     pub(crate) tty: bool,
-    /// When to restart the command after it exits [default: never]
-    /// [possible values: never, on-failure, on-failure:NUMBER, always, agent, keepalive]
-    #[arg(long, value_name = "WHEN", value_parser = RestartWhen::read, add = ArgValueCandidates::new(complete::restarts), help_heading = "Restarts")]
-    pub(crate) restart: Option<RestartWhen>,
-    /// Most restarts in a row [default: no limit; agent 3]
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        requires = "restart",
-        help_heading = "Restarts"
-    )]
-    pub(crate) restart_max: Option<u32>,
     /// The result of the run is a line that matches this regular expression: the run has --result-after to end by
     /// itself, then it is stopped and ends SUCCEEDED
     #[arg(long, value_name = "REGEX", help_heading = "Readiness and liveness")]
@@ -146,45 +133,4 @@ pub struct SpecArgs {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) argv: Vec<OsString>,
-}
-
-/// A restart mode or preset, and with docker's `on-failure:3` the most restarts in a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RestartWhen {
-    pub(crate) mode: RestartArg,
-    pub(crate) most: Option<u32>,
-}
-
-impl RestartWhen {
-    fn read(text: &str) -> Result<Self, String> {
-        let (name, most) = match text.split_once(':') {
-            Some((name, most)) => (name, Some(most)),
-            None => (text, None),
-        };
-        let mode = RestartArg::from_str(name, true);
-        let mode = mode.map_err(|_| "write never, on-failure, always, agent or keepalive")?;
-        let most = most.map(str::parse).transpose();
-        let most = most.map_err(|_| "write a number of restarts after the colon")?;
-        if most.is_some() && mode != RestartArg::OnFailure {
-            return Err("only on-failure takes a number: --restart-max limits the others".into());
-        }
-        Ok(Self { mode, most })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RestartArg {
-    /// Do not restart
-    #[value(alias = "no")]
-    Never,
-    /// After every exit except code 0 and those of --success-exit-code
-    #[value(alias = "onfailure")]
-    OnFailure,
-    /// After every exit
-    #[value(alias = "unless-stopped")]
-    Always,
-    /// After every exit, after 1, 2 and 4 s, then no more
-    Agent,
-    /// After every exit, after 2 s, doubled each time up to 60 s, without end
-    Keepalive,
 }

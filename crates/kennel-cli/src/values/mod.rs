@@ -11,11 +11,12 @@ pub use time::{age, duration};
 pub(crate) use time::{moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kennel_lifecycle::{
     CapabilitySet, Signal, TerminalSize, UNLIMITED,
     labels::{Selector, SelectorError},
 };
-use kennel_proto::pb::{self, ProcessRef};
+use kennel_proto::pb::{self, ProcessRef, RunState};
 use serde_json::{Value, json};
 use std::{fmt::Write as _, num::NonZeroU16, time::Duration};
 
@@ -65,11 +66,81 @@ pub(crate) fn local_url(text: &str) -> Result<Value, String> {
     Ok(json!({"port": port, "path": path}))
 }
 
+/// Reads a restart mode or preset, and with docker's `on-failure:3` the most restarts in a row, as a policy.
+pub(crate) fn restart(text: &str) -> Result<Value, String> {
+    let (name, most) = match text.split_once(':') {
+        Some((name, most)) => (name, Some(most)),
+        None => (text, None),
+    };
+    let most = most.map(str::parse::<u32>).transpose();
+    let most = most.map_err(|_| "write a number of restarts after the colon")?;
+    let (field, value) = match name.to_ascii_lowercase().as_str() {
+        "never" | "no" => ("mode", "RESTART_MODE_NEVER"),
+        "on-failure" | "onfailure" => ("mode", "RESTART_MODE_ON_FAILURE"),
+        "always" | "unless-stopped" => ("mode", "RESTART_MODE_ALWAYS"),
+        "agent" => ("preset", "RESTART_PRESET_AGENT"),
+        "keepalive" => ("preset", "RESTART_PRESET_KEEPALIVE"),
+        _ => return Err("write never, on-failure, always, agent or keepalive".to_owned()),
+    };
+    if most.is_some() && value != "RESTART_MODE_ON_FAILURE" {
+        return Err("only on-failure takes a number: --restart-max limits the others".into());
+    }
+    Ok(json!({field: value, "max_restarts": most}))
+}
+
+/// States of one name.
+pub(crate) type States = &'static [RunState];
+
+/// All names of states; the last one is that of the four in which a run is over.
+const STATES: [(&str, States); 10] = [
+    ("starting", &[RunState::Starting]),
+    ("running", &[RunState::Running]),
+    ("paused", &[RunState::Paused]),
+    ("stopping", &[RunState::Stopping]),
+    ("backoff", &[RunState::Backoff]),
+    ("succeeded", &[RunState::Succeeded]),
+    ("failed", &[RunState::Failed]),
+    ("cancelled", &[RunState::Cancelled]),
+    ("lost", &[RunState::Lost]),
+    (
+        "ended",
+        &[
+            RunState::Succeeded,
+            RunState::Failed,
+            RunState::Cancelled,
+            RunState::Lost,
+        ],
+    ),
+];
+
+/// Returns the states of a name; docker has two others for those that are over.
+fn states_of(name: &str) -> Option<States> {
+    let name = name.to_ascii_lowercase();
+    let name = if matches!(&*name, "exited" | "dead") {
+        "ended"
+    } else {
+        &*name
+    };
+    STATES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, states)| *states)
+}
+
+/// Parser of a name of states.
+pub(crate) fn states() -> impl TypedValueParser<Value = States> {
+    let names = STATES.map(|(name, _)| match name {
+        "ended" => PossibleValue::new(name).aliases(["exited", "dead"]),
+        name => PossibleValue::new(name),
+    });
+    PossibleValuesParser::new(names).map(|name| states_of(&name).unwrap_or_default())
+}
+
 /// One condition of docker's `--filter`.
 #[derive(Clone, Debug)]
 pub(crate) enum Filter {
     Label(Selector),
-    State(String),
+    State(States),
 }
 
 /// Reads `label=KEY=VALUE`, `label=KEY`, or `status=STATE`.
@@ -79,7 +150,10 @@ pub(crate) fn filter(text: &str) -> Result<Filter, String> {
             let read = selector.parse().map(Filter::Label);
             read.map_err(|wrong: SelectorError| wrong.to_string())
         }
-        Some(("status" | "state", state)) => Ok(Filter::State(state.to_owned())),
+        Some(("status" | "state", state)) => states_of(state).map(Filter::State).ok_or_else(|| {
+            let names = STATES.map(|(name, _)| name).join(", ");
+            format!("there is no state {state:?}: the states are {names}")
+        }),
         _ => Err(
             "write label=KEY=VALUE, label=KEY or status=STATE; a name is a label: label=name=NAME"
                 .to_owned(),
