@@ -11,19 +11,17 @@ use crate::{
     telemetry::{LogFormat, TelemetryArgs},
     values, version,
 };
-use clap::{Args, CommandFactory as _, Subcommand, ValueEnum};
-use kennel_cli::{
-    Cli, Failure, in_groups,
-    values::{bytes, duration},
-    with_texts,
+use clap::{
+    ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Subcommand, ValueEnum,
+    parser::ValueSource,
 };
+use kennel_cli::{Cli, Failure, in_groups, values::duration, with_texts};
 use kennel_client::Surroundings;
-use kennel_lifecycle::{
-    DefaultGrace, DefaultLimits, Privileges, RunKind, RunLimits, Signal, limits,
-};
+use kennel_lifecycle::{DefaultGrace, DefaultLimits, Privileges, RunKind, RunLimits, Signal};
 use kennel_supervisor::SecretSources;
 use std::{
-    ffi::OsString,
+    error::Error as _,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -100,36 +98,36 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) base: ServeFlags,
     /// Use control groups for runs [default: auto]
-    #[arg(long, value_enum, value_name = "WHEN")]
+    #[arg(long, value_enum, ignore_case = true, value_name = "WHEN")]
     pub(crate) cgroup: Option<CgroupUse>,
     /// Time that runs continue without a server before they are ended by their stop policy [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) orphan_ttl: Option<Duration>,
     /// Memory to keep free below the limit of Kennel's own control group and those above, such as 64M: where less is left,
     /// the largest run is ended; 1M at least [default: none]
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = values::memory_reserve)]
     pub(crate) memory_reserve: Option<u64>,
     /// Restrictions of every run, beyond its spec: a list of no-new-privileges, cap-drop=NAME, sandbox (with the paths
     /// of the spec), seccomp=baseline, network=none [default: nothing]
     #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
-    restrict_runs: Option<Privileges>,
+    pub(crate) restrict_runs: Option<Privileges>,
     /// Give no run access to the API: a spec with api_access is refused, and tokens of runs are not accepted [default: false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    forbid_api_access: Option<bool>,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = values::truth)]
+    pub(crate) forbid_api_access: Option<bool>,
     /// Grace period of runs whose spec has none, such as 20s; of one kind: heartbeat, service, terminal or job; repeatable
     /// [default: 5s]
     #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
     default_grace: Vec<(Option<RunKind>, Duration)>,
     /// Whole time of a shutdown, the graces of all runs included: longer graces are cut to 2s less; 1s to 24h [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = values::shutdown_timeout)]
-    shutdown_timeout: Option<Duration>,
+    pub(crate) shutdown_timeout: Option<Duration>,
     /// First signal to runs at a shutdown, where their spec has no stop signal; of one kind: terminal=SIGTERM; else of all
     /// but those on a terminal; repeatable [default: SIGINT, terminal=SIGHUP]
     #[arg(long, value_name = "[KIND=]SIGNAL", value_parser = values::stop_signal, value_delimiter = ',')]
-    shutdown_signal: Vec<(Option<RunKind>, Signal)>,
+    pub(crate) shutdown_signal: Vec<(Option<RunKind>, Signal)>,
     /// Exit code after a shutdown by a signal in which all has ended in order, such as 143 [default: 0]
-    #[arg(long, value_name = "CODE")]
-    exit_code_on_signal: Option<u8>,
+    #[arg(long, value_name = "CODE", value_parser = values::exit_code)]
+    pub(crate) exit_code_on_signal: Option<u8>,
     /// Limits of runs whose spec does not have them, such as core=0,nofile=1024:524288,pids=500: names of `run --limit`,
     /// memory, memory-high, swap-max, pids, cpus, cpu-weight; of one kind: job:pids=100; repeatable [default: none]
     #[arg(long, value_name = "[KIND:]NAME=VALUE", value_parser = values::node_limit, value_delimiter = ',')]
@@ -137,10 +135,10 @@ pub(crate) struct ServeArgs {
     /// Variable of the server that commands of callers over the network have with --env-mode inherit, beside those of
     /// minimal; NAME* for all that begin so; repeatable [default: none]
     #[arg(long, value_name = "NAME", value_parser = values::variable_pattern, value_delimiter = ',')]
-    inherit: Vec<String>,
+    pub(crate) inherit: Vec<String>,
     /// Directory whose files runs may have as secrets, such as a mounted Secret of Kubernetes; repeatable [default: none]
     #[arg(long, value_name = "DIR", value_delimiter = ',')]
-    secret_dir: Vec<PathBuf>,
+    secret_dir: Vec<String>,
     /// Credential of the server's systemd unit that runs may have as a secret; repeatable [default: none]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     secret_credential: Vec<String>,
@@ -152,7 +150,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// Log format on standard error [default: text]
-    #[arg(long, value_enum, value_name = "FORM")]
+    #[arg(long, value_enum, ignore_case = true, value_name = "FORM")]
     pub(crate) log_format: Option<LogFormat>,
     /// Command to run as the first run: when it ends, all runs and the service end, with its exit code
     #[arg(last = true, value_name = "COMMAND")]
@@ -174,7 +172,7 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "NAME")]
     pub(crate) node_name: Option<String>,
     /// Time after which a node that does not report is shown as unreachable, and may be forgotten; 3s to 10m [default: 45s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = values::node_lease)]
     pub(crate) node_lease: Option<Duration>,
     /// Time without a lease after which a node of the database that has no open run is removed; 1m or longer [default: 7d]
     #[arg(long, value_name = "DURATION", value_parser = values::node_retention)]
@@ -214,85 +212,54 @@ pub(crate) struct ShowArgs {
     pub(crate) serve: ServeArgs,
 }
 
-/// How long a node's lease lasts, where no setting says, and at least and at most.
-const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
-const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
-const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
+/// Default time for which a node's lease lasts.
+pub(crate) const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
 /// Default time without a lease after which a node is removed.
-const NODE_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
+pub(crate) const NODE_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
 const DEFAULT_LIMIT: &str = "KENNEL_DEFAULT_LIMIT";
 const SECRET_DIR: &str = "KENNEL_SECRET_DIR";
-/// Smallest memory reserve, in bytes.
-const MEMORY_RESERVE_MIN: u64 = 1 << 20;
 /// Default time for which runs continue without a server.
-const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
+pub(crate) const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
 
 impl ServeArgs {
-    pub(crate) fn cgroup(&self, here: &Surroundings) -> Result<CgroupUse, Failure> {
-        let read = |text: &str| CgroupUse::from_str(text, true);
-        let given = here.setting(self.cgroup, "KENNEL_CGROUP", read)?;
-        Ok(given.unwrap_or_default())
-    }
-
-    pub(crate) fn orphan_ttl(&self, here: &Surroundings) -> Result<Duration, Failure> {
-        let given = here.setting(self.orphan_ttl, "KENNEL_ORPHAN_TTL", duration)?;
-        Ok(given.unwrap_or(ORPHAN_TTL_DEFAULT))
-    }
-
-    /// Whole time of a shutdown.
-    pub(crate) fn shutdown_timeout(&self, here: &Surroundings) -> Result<Duration, Failure> {
-        let (given, read) = (self.shutdown_timeout, values::shutdown_timeout);
-        let given = here.setting(given, "KENNEL_SHUTDOWN_TIMEOUT", read)?;
-        Ok(given.unwrap_or(limits::SHUTDOWN_TIMEOUT_DEFAULT))
-    }
-
-    /// First signals of a shutdown.
-    pub(crate) fn shutdown_signals(
-        &self,
-        here: &Surroundings,
-    ) -> Result<Vec<(Option<RunKind>, Signal)>, Failure> {
-        let given = &self.shutdown_signal;
-        list(here, given, "KENNEL_SHUTDOWN_SIGNAL", values::stop_signal)
-    }
-
-    /// Exit code after a shutdown in order.
-    pub(crate) fn exit_code_on_signal(&self, here: &Surroundings) -> Result<u8, Failure> {
-        let (given, name) = (self.exit_code_on_signal, "KENNEL_EXIT_CODE_ON_SIGNAL");
-        let read = |text: &str| text.parse().map_err(|_| "write 0 to 255".to_owned());
-        let given = here.setting(given, name, read)?;
-        Ok(given.unwrap_or_default())
-    }
-
-    /// Memory to keep free for Kennel.
-    pub(crate) fn memory_reserve(&self, here: &Surroundings) -> Result<Option<u64>, Failure> {
-        let given = here.setting(self.memory_reserve, "KENNEL_MEMORY_RESERVE", bytes)?;
-        if given.is_some_and(|bytes| bytes < MEMORY_RESERVE_MIN) {
-            return Err(
-                Failure::new("KENNEL_MEMORY_RESERVE: a memory reserve is 1M at least")
-                    .hint("set it with --memory-reserve, KENNEL_MEMORY_RESERVE or memory_reserve"),
-            );
+    /// Returns the flags that were typed, and for all others their variables.
+    pub(crate) fn completed(typed: &ArgMatches, here: &Surroundings) -> Result<Self, Failure> {
+        let command = Self::augment_args(clap::Command::new("serve").no_binary_name(true));
+        let mut words = Vec::new();
+        for flag in command
+            .get_arguments()
+            .filter(|flag| settings::is_setting(flag))
+        {
+            let (key, long) = (settings::key(flag), flag.get_long().unwrap_or_default());
+            let word = |value: &OsStr| {
+                let mut word = OsString::from(format!("--{long}="));
+                word.push(value);
+                word
+            };
+            if typed.value_source(&key) == Some(ValueSource::CommandLine) {
+                words.extend(typed.get_raw(&key).into_iter().flatten().map(word));
+            } else if let Some(text) = here.var(&settings::variable(&key))
+                && !settings::RIVALS.contains(&&*key)
+            {
+                let word = word(text.as_ref());
+                let read = command.clone().try_get_matches_from([&word]);
+                read.map_err(|wrong| {
+                    let why = wrong.source().map(ToString::to_string);
+                    let why = why.unwrap_or_else(|| format!("{text:?} is none of its values"));
+                    Failure::new(format!("{}: {why}", settings::variable(&key)))
+                })?;
+                words.push(word);
+            }
         }
-        Ok(given)
-    }
-
-    /// What every run is held to.
-    pub(crate) fn restrict_runs(&self, here: &Surroundings) -> Result<Privileges, Failure> {
-        let given = self.restrict_runs.clone();
-        let given = here.setting(given, "KENNEL_RESTRICT_RUNS", values::restrictions)?;
-        Ok(given.unwrap_or_default())
-    }
-
-    /// Whether no run gets access to the API.
-    pub(crate) fn forbid_api_access(&self, here: &Surroundings) -> Result<bool, Failure> {
-        let given = self.forbid_api_access;
-        let given = here.setting(given, "KENNEL_FORBID_API_ACCESS", values::truth)?;
-        Ok(given.unwrap_or_default())
+        let typed = command.try_get_matches_from(words);
+        let flags = typed.and_then(|typed| Self::from_arg_matches(&typed));
+        flags.map_err(|wrong| Failure::new(wrong.to_string()))
     }
 
     /// Grace of runs whose spec names none.
-    pub(crate) fn default_grace(&self, here: &Surroundings) -> Result<DefaultGrace, Failure> {
-        let given = list(here, &self.default_grace, DEFAULT_GRACE, values::grace)?;
+    pub(crate) fn default_grace(&self) -> Result<DefaultGrace, Failure> {
+        let given = self.default_grace.clone();
         let mut node = DefaultGrace::default();
         for (kind, grace) in given {
             let added = node.add(kind, grace);
@@ -305,20 +272,13 @@ impl ServeArgs {
     }
 
     /// Limits of runs whose spec has none.
-    pub(crate) fn default_limits(&self, here: &Surroundings) -> Result<DefaultLimits, Failure> {
-        let given = list(here, &self.default_limit, DEFAULT_LIMIT, values::node_limit)?;
+    pub(crate) fn default_limits(&self) -> Result<DefaultLimits, Failure> {
         let mut node = DefaultLimits::default();
-        for (kind, limit) in given {
-            node.add(kind, &limit)
+        for (kind, limit) in &self.default_limit {
+            node.add(*kind, limit)
                 .map_err(|wrong| Failure::new(format!("{DEFAULT_LIMIT}: {wrong}")))?;
         }
         Ok(node)
-    }
-
-    /// Variables that commands of callers over the network may inherit.
-    pub(crate) fn inherit(&self, here: &Surroundings) -> Result<Vec<String>, Failure> {
-        let (given, read) = (&self.inherit, values::variable_pattern);
-        list(here, given, "KENNEL_INHERIT", read)
     }
 
     /// Sources of the secrets of runs. No directory of them may hold files of the server itself.
@@ -327,14 +287,11 @@ impl ServeArgs {
         here: &Surroundings,
         data_dir: &Path,
     ) -> Result<SecretSources, Failure> {
-        let given = |flag: &[String], name: &str| {
-            let mut given = list(here, flag, name, |entry| Ok(entry.trim().to_owned()))?;
-            given.retain(|entry| !entry.is_empty());
-            Ok::<_, Failure>(given)
+        let given = |given: &[String]| {
+            let given = given.iter().map(|entry| entry.trim().to_owned());
+            given.filter(|entry| !entry.is_empty()).collect::<Vec<_>>()
         };
-        let dirs = self.secret_dir.iter();
-        let dirs: Vec<_> = dirs.map(|dir| dir.display().to_string()).collect();
-        let dirs = given(&dirs, SECRET_DIR)?.into_iter();
+        let dirs = given(&self.secret_dir).into_iter();
         let dirs = dirs.map(|dir| std::path::absolute(&dir).unwrap_or_else(|_| dir.into()));
         let dirs: Vec<_> = dirs.collect();
         let real_data_dir = real(data_dir);
@@ -350,51 +307,10 @@ impl ServeArgs {
         }
         Ok(SecretSources {
             dirs,
-            credentials: given(&self.secret_credential, "KENNEL_SECRET_CREDENTIAL")?,
+            credentials: given(&self.secret_credential),
             credentials_dir: here.var("CREDENTIALS_DIRECTORY").map(PathBuf::from),
         })
     }
-
-    pub(crate) fn node_lease(&self, here: &Surroundings) -> Result<Duration, Failure> {
-        let given = here.setting(self.base.node_lease, "KENNEL_NODE_LEASE", duration)?;
-        let lease = given.unwrap_or(NODE_LEASE_DEFAULT);
-        if lease < NODE_LEASE_MIN || lease > NODE_LEASE_MAX {
-            return Err(
-                Failure::new("KENNEL_NODE_LEASE: a node's lease is 3s to 10m")
-                    .hint("set it with --node-lease, KENNEL_NODE_LEASE or node_lease"),
-            );
-        }
-        Ok(lease)
-    }
-
-    pub(crate) fn node_retention(&self, here: &Surroundings) -> Result<Duration, Failure> {
-        let (given, name) = (self.base.node_retention, "KENNEL_NODE_RETENTION");
-        let given = here.setting(given, name, values::node_retention)?;
-        Ok(given.unwrap_or(NODE_RETENTION_DEFAULT))
-    }
-
-    pub(crate) fn log_format(&self, here: &Surroundings) -> Result<LogFormat, Failure> {
-        let read = |text: &str| LogFormat::from_str(text, true);
-        let given = here.setting(self.log_format, "KENNEL_LOG_FORMAT", read)?;
-        Ok(given.unwrap_or_default())
-    }
-
-    /// Returns the filter of the log.
-    pub(crate) fn log<'a>(&'a self, here: &'a Surroundings) -> Option<&'a str> {
-        self.log.as_deref().or_else(|| here.var("KENNEL_LOG"))
-    }
-}
-
-/// Returns the entries of a setting that may have several: those of its flag, or of its variable.
-fn list<T: Clone>(
-    here: &Surroundings,
-    flag: &[T],
-    name: &str,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>, Failure> {
-    let flag = Some(flag.to_vec()).filter(|entries| !entries.is_empty());
-    let given = here.setting(flag, name, |text| text.split(',').map(read).collect())?;
-    Ok(given.unwrap_or_default())
 }
 
 /// Resolves the links of a path as far as it is there.

@@ -1,7 +1,7 @@
 //! `config`: the settings that `serve` would use.
 
 use crate::{
-    args::{ConfigCommand, ServeArgs},
+    args::ConfigCommand,
     config::ServeConfig,
     serve,
     settings::{self, Origin, Setting},
@@ -19,12 +19,12 @@ pub(crate) fn config(
     here: &Surroundings,
 ) -> Result<(), Failure> {
     match command {
-        ConfigCommand::Check(flags) => {
-            usable(&flags, typed, here)?;
+        ConfigCommand::Check(_) => {
+            usable(typed, here)?;
             print("the settings can be used\n")
         }
         ConfigCommand::Show(args) => {
-            let settings = usable(&args.serve, typed, here)?;
+            let settings = usable(typed, here)?;
             if !format.is_text() {
                 let documents = settings.iter().map(|setting| {
                     let Setting { key, value, .. } = setting;
@@ -49,12 +49,8 @@ pub(crate) fn config(
 }
 
 /// Returns all settings, with the defaults that depend on the surroundings, and without a password.
-fn usable(
-    flags: &ServeArgs,
-    typed: &ArgMatches,
-    here: &Surroundings,
-) -> Result<Vec<Setting>, Failure> {
-    let read = serve::usable(flags, typed, here);
+fn usable(typed: &ArgMatches, here: &Surroundings) -> Result<Vec<Setting>, Failure> {
+    let read = serve::usable(typed, here);
     let (settings, usable) = read.map_err(|failure| failure.or_code(USAGE))?;
     let mut all = settings.all;
     let has_file = all

@@ -26,7 +26,7 @@ pub(crate) fn main(
     typed: &ArgMatches,
     (here, words): (&Surroundings, &[OsString]),
 ) -> ExitCode {
-    let started = serve::usable_by(client, flags, typed, here)
+    let started = serve::usable_by(client, typed, here)
         .and_then(|(_, usable)| address(&usable.config.listen))
         .and_then(|address| Ok((start(words)?, address)));
     let (mut keeper, address) = match started {

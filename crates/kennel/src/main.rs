@@ -74,18 +74,18 @@ fn main() -> ExitCode {
         Command::Serve(flags) if !flags.command.is_empty() => {
             init::main(&cli.client, &flags, typed, (&here, &words))
         }
-        Command::Serve(flags) => {
+        Command::Serve(_) => {
             // The keeper ends where it panics, and does not wait for a reader before that.
             panic::set_hook(Box::new(|panic| {
                 let text = panic.to_string();
                 in_time(move || note(&text));
             }));
-            reported(serve::keeper(&cli.client, &flags, typed, (&here, &words)))
+            reported(serve::keeper(&cli.client, typed, (&here, &words)))
         }
         Command::Config(command) => {
             reported(config_command::config(command, &format, typed, &here).map(|()| 0))
         }
-        Command::Server(flags) => reported(server::main(&flags, &here)),
+        Command::Server(_) => reported(server::main(typed, &here)),
         Command::Migrate(args) => kennel_cli::carry_out(
             false,
             &format.clone(),

@@ -1,8 +1,7 @@
 //! Retention of ended runs' output: flags, variables, defaults; and its display.
 
 use clap::Args;
-use kennel_cli::{Failure, values};
-use kennel_client::Surroundings;
+use kennel_cli::values;
 use kennel_lifecycle::RetentionLimits;
 use std::time::Duration;
 
@@ -56,37 +55,31 @@ fn bytes(text: &str) -> Result<Limit<u64>, String> {
 
 impl RetentionArgs {
     /// Returns the limits in force.
-    pub(crate) fn resolve(&self, here: &Surroundings) -> Result<RetentionLimits, Failure> {
+    pub(crate) fn resolve(&self) -> RetentionLimits {
         let default = RetentionLimits::default();
-        let runs = here.setting(self.runs, "KENNEL_RETAIN_RUNS", runs)?;
-        let at_least = here.setting(self.at_least, "KENNEL_RETAIN_AT_LEAST", values::duration)?;
-        let at_most = here.setting(self.at_most, "KENNEL_RETAIN_AT_MOST", at_most)?;
-        let bytes = here.setting(self.bytes, "KENNEL_RETAIN_BYTES", bytes)?;
-        Ok(RetentionLimits {
-            runs_per_owner: runs.map_or(default.runs_per_owner, |limit| limit.0),
-            at_least: at_least.unwrap_or(default.at_least),
-            at_most: at_most.map_or(default.at_most, |limit| limit.0),
-            node_bytes: bytes.map_or(default.node_bytes, |limit| limit.0),
-        })
+        RetentionLimits {
+            runs_per_owner: self.runs.map_or(default.runs_per_owner, |limit| limit.0),
+            at_least: self.at_least.unwrap_or(default.at_least),
+            at_most: self.at_most.map_or(default.at_most, |limit| limit.0),
+            node_bytes: self.bytes.map_or(default.node_bytes, |limit| limit.0),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        retention: RetentionArgs,
-    }
+    use crate::args::{ServeArgs, command};
+    use kennel_client::Surroundings;
 
     fn resolved(words: &[&str], env: &[(&str, &str)]) -> Result<RetentionLimits, String> {
-        let words = std::iter::once("kennel").chain(words.iter().copied());
-        let line = Line::try_parse_from(words).map_err(|e| e.to_string())?;
-        let resolved = line.retention.resolve(&Surroundings::of(env));
-        resolved.map_err(|failure| failure.to_string())
+        let words = [&["kennel", "serve"], words].concat();
+        let typed = command().try_get_matches_from(words);
+        let typed = typed.map_err(|error| error.to_string())?;
+        let (_, typed) = typed.subcommand().expect("serve");
+        let flags = ServeArgs::completed(typed, &Surroundings::of(env));
+        let flags = flags.map_err(|failure| failure.to_string())?;
+        Ok(flags.retention.resolve())
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `kennel serve`: the keeper, and the server that the keeper starts.
 
 use crate::{
-    args::{CgroupUse, ServeArgs},
+    args::{CgroupUse, ORPHAN_TTL_DEFAULT, ServeArgs},
     config::ServeConfig,
     http::HttpAddress,
     server,
@@ -15,6 +15,7 @@ use kennel_cli::{
 };
 use kennel_client::Surroundings;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
+use kennel_lifecycle::limits;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -37,18 +38,21 @@ const PREFLIGHT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 /// the store by itself, and a password in the environment does not get into argv.
 pub(crate) fn keeper(
     client: &ClientArgs,
-    flags: &ServeArgs,
     typed: &ArgMatches,
     (here, words): (&Surroundings, &[OsString]),
 ) -> Result<i32, Failure> {
-    let (settings, Usable { config, private }) = usable_by(client, flags, typed, here)?;
-    let set = &settings.here;
+    let (settings, usable) = usable_by(client, typed, here)?;
+    let Usable {
+        flags,
+        config,
+        private,
+    } = usable;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
         listen: config.listen,
         passed_sockets: passed_sockets(here)?,
         server_argv: server_words(words, &settings),
-        cgroup: match flags.cgroup(set)? {
+        cgroup: match flags.cgroup.unwrap_or_default() {
             CgroupUse::Auto => CgroupChoice::Auto,
             CgroupUse::Stay => CgroupChoice::Stay,
             CgroupUse::Off => CgroupChoice::Off,
@@ -57,10 +61,10 @@ pub(crate) fn keeper(
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), here.env.get(*name)?.clone())))
             .collect(),
-        orphan_ttl: flags.orphan_ttl(set)?,
-        shutdown_timeout: flags.shutdown_timeout(set)?,
-        memory_reserve: flags.memory_reserve(set)?,
-        default_limits: flags.default_limits(set)?,
+        orphan_ttl: flags.orphan_ttl.unwrap_or(ORPHAN_TTL_DEFAULT),
+        shutdown_timeout: (flags.shutdown_timeout).unwrap_or(limits::SHUTDOWN_TIMEOUT_DEFAULT),
+        memory_reserve: flags.memory_reserve,
+        default_limits: flags.default_limits()?,
         service_manager: service_manager(here),
         private,
     })
@@ -74,13 +78,14 @@ pub(crate) fn keeper(
     }
     // Only a signal ends the service in order.
     Ok(match code {
-        0 => flags.exit_code_on_signal(set)?.into(),
+        0 => flags.exit_code_on_signal.unwrap_or_default().into(),
         code => code,
     })
 }
 
 /// Settings that are no values of flags.
 pub(crate) struct Usable {
+    flags: ServeArgs,
     pub(crate) config: ServeConfig,
     /// Paths beside the data directory that are none of a run's.
     private: Vec<PathBuf>,
@@ -89,7 +94,6 @@ pub(crate) struct Usable {
 /// Reads those of a command line, which must have no flags of clients.
 pub(crate) fn usable_by(
     client: &ClientArgs,
-    flags: &ServeArgs,
     typed: &ArgMatches,
     here: &Surroundings,
 ) -> Result<(Settings, Usable), Failure> {
@@ -100,18 +104,17 @@ pub(crate) fn usable_by(
                 .hint("where to listen is said by --listen unix:PATH"),
         );
     }
-    usable(flags, typed, here).map_err(|failure| failure.or_code(UNUSABLE))
+    usable(typed, here).map_err(|failure| failure.or_code(UNUSABLE))
 }
 
 /// Reads all settings, also those that only the server needs: an unusable value is reported to the caller before
 /// anything is started.
 pub(crate) fn usable(
-    flags: &ServeArgs,
     typed: &ArgMatches,
     here: &Surroundings,
 ) -> Result<(Settings, Usable), Failure> {
     let settings = Settings::read(typed, here)?;
-    match read(flags, &settings.here) {
+    match read(typed, &settings.here) {
         Ok(mut usable) => {
             usable.private.extend(settings.file().map(Path::to_owned));
             Ok((settings, usable))
@@ -120,24 +123,12 @@ pub(crate) fn usable(
     }
 }
 
-fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
-    flags.retention.resolve(here)?;
-    flags.cgroup(here)?;
-    flags.orphan_ttl(here)?;
-    flags.shutdown_timeout(here)?;
-    flags.exit_code_on_signal(here)?;
-    flags.memory_reserve(here)?;
-    flags.default_limits(here)?;
+fn read(typed: &ArgMatches, here: &Surroundings) -> Result<Usable, Failure> {
+    let flags = ServeArgs::completed(typed, here)?;
+    flags.default_limits()?;
+    flags.default_grace()?;
     let scraped_at = flags.telemetry.resolve(here)?.scraped_at;
-    flags.log_format(here)?;
-    flags.node_lease(here)?;
-    flags.node_retention(here)?;
-    flags.restrict_runs(here)?;
-    flags.forbid_api_access(here)?;
-    flags.default_grace(here)?;
-    flags.shutdown_signals(here)?;
-    flags.inherit(here)?;
-    telemetry::filter(flags.log(here))?;
+    telemetry::filter(flags.log.as_deref())?;
     let config = ServeConfig::resolve(&flags.base, here)?;
     let secrets = flags.secrets(here, &config.data_dir)?;
     let access = server::access(&config)?;
@@ -153,7 +144,11 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     let private = private
         .map(|path| std::path::absolute(&path).unwrap_or(path))
         .collect();
-    Ok(Usable { config, private })
+    Ok(Usable {
+        flags,
+        config,
+        private,
+    })
 }
 
 /// Returns the files of a database in a file.

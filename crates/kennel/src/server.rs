@@ -3,12 +3,13 @@
 //! Exit codes are the supervisor's: 0, 1 where something was alive at the deadline, 70 where a component was lost.
 
 use crate::{
-    args::ServeArgs,
+    args::{NODE_LEASE_DEFAULT, NODE_RETENTION_DEFAULT, ServeArgs},
     config::ServeConfig,
     health, http, listen, secret,
     serve::LOST,
     telemetry::{self, AuditExport, Exports, Log, LogFormat},
 };
+use clap::ArgMatches;
 use kennel_cli::{
     Failure,
     failure::{because, failed},
@@ -19,6 +20,7 @@ use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     keeper::{self, ListenAddress},
 };
+use kennel_lifecycle::limits::SHUTDOWN_TIMEOUT_DEFAULT;
 use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
 use kennel_supervisor::{EXIT_LEFT, ListeningSocket, Supervisor, SupervisorConfig};
@@ -50,7 +52,8 @@ const STORE_TRIAL_MAX: Duration = Duration::from_secs(2);
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(20);
 
 /// Serves until the keeper ends it, and returns the exit code.
-pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
+pub(crate) fn main(typed: &ArgMatches, here: &Surroundings) -> Result<i32, Failure> {
+    let flags = &ServeArgs::completed(typed, here)?;
     // The first action: it also makes this process undumpable.
     let socket = kennel_keeper::server_socket().map_err(|_| {
         Failure::new("this is the part of the service that its keeper starts")
@@ -60,7 +63,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
     kennel_linux::ignore_stray_signals()
         .map_err(|cause| failed("cannot ignore stray signals", &cause))?;
     let config = ServeConfig::resolve(&flags.base, here)?;
-    let log = telemetry::start_log(flags.log_format(here)?, flags.log(here))?;
+    let log = telemetry::start_log(flags.log_format.unwrap_or_default(), flags.log.as_deref())?;
     let telling = flags.telemetry.resolve(here)?;
     let open_files = limits::open_files()
         .map_err(|cause| failed("cannot read this process's limits", &cause))?;
@@ -80,18 +83,18 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
             node,
             node_name: config.node_name.clone().unwrap_or_else(host_name),
             address: config.advertise.clone(),
-            lease: flags.node_lease(here)?,
-            node_retention: flags.node_retention(here)?,
+            lease: flags.base.node_lease.unwrap_or(NODE_LEASE_DEFAULT),
+            node_retention: flags.base.node_retention.unwrap_or(NODE_RETENTION_DEFAULT),
             data_dir: config.data_dir.clone(),
             server_env: here.env.clone().into_iter().collect(),
-            inherit: flags.inherit(here)?,
+            inherit: flags.inherit.clone(),
             runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
-            privileges: flags.restrict_runs(here)?,
-            default_grace: flags.default_grace(here)?,
-            default_limits: flags.default_limits(here)?,
-            shutdown_timeout: flags.shutdown_timeout(here)?,
-            shutdown_signals: flags.shutdown_signals(here)?,
-            retention: flags.retention.resolve(here)?,
+            privileges: flags.restrict_runs.clone().unwrap_or_default(),
+            default_grace: flags.default_grace()?,
+            default_limits: flags.default_limits()?,
+            shutdown_timeout: (flags.shutdown_timeout).unwrap_or(SHUTDOWN_TIMEOUT_DEFAULT),
+            shutdown_signals: flags.shutdown_signal.clone(),
+            retention: flags.retention.resolve(),
             telemetry,
             health: Arc::new(ProbeClient),
             tokens: Arc::new(key.clone()),
@@ -99,7 +102,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failur
             secrets: Arc::new(flags.secrets(here, &config.data_dir)?),
             socket: listen::socket(&config.listen).cloned(),
             quotas,
-            forbids_api_access: flags.forbid_api_access(here)?,
+            forbids_api_access: flags.forbid_api_access.unwrap_or_default(),
         })
     };
     let code = runtime.block_on(serve(socket, &config, &log, audit, own));

@@ -15,7 +15,7 @@ use std::{
 /// The flag of the file itself.
 const CONFIG: &str = "config";
 /// Two settings for one purpose: the one of a higher layer hides the other.
-const RIVALS: [&str; 2] = ["store", "store_file"];
+pub(crate) const RIVALS: [&str; 2] = ["store", "store_file"];
 
 /// The table of settings for runs whose spec has no value, and the setting that its limits are.
 const DEFAULTS: &str = "defaults";

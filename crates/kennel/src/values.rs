@@ -64,6 +64,24 @@ pub(crate) fn shutdown_timeout(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "a shutdown takes 1s to 24h".to_owned())
 }
 
+/// Reads how long a node's lease lasts.
+pub(crate) fn node_lease(text: &str) -> Result<Duration, String> {
+    let bounds = Duration::from_secs(3)..=Duration::from_mins(10);
+    let lease = Some(duration(text)?).filter(|lease| bounds.contains(lease));
+    lease.ok_or_else(|| "a node's lease is 3s to 10m".to_owned())
+}
+
+/// Reads the memory to keep free for Kennel.
+pub(crate) fn memory_reserve(text: &str) -> Result<u64, String> {
+    let reserve = Some(bytes(text)?).filter(|bytes| *bytes >= 1 << 20);
+    reserve.ok_or_else(|| "a memory reserve is 1M at least".to_owned())
+}
+
+/// Reads an exit code.
+pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| "write 0 to 255".to_owned())
+}
+
 /// Reads how long the row of a dead node stays: at least a minute, as a node that is only slow comes back.
 pub(crate) fn node_retention(text: &str) -> Result<Duration, String> {
     let time = Some(duration(text)?).filter(|time| *time >= Duration::from_mins(1));

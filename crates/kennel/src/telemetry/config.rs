@@ -23,7 +23,7 @@ pub(crate) struct TelemetryArgs {
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
     /// Allow a metrics address that other hosts can reach
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = values::truth)]
     metrics_public: Option<bool>,
     /// Entries of the caller's W3C baggage to pass to commands in BAGGAGE, separated by commas [default: none]
     #[arg(long, value_name = "NAMES")]
@@ -71,10 +71,6 @@ impl TelemetryConfig {
 impl TelemetryArgs {
     /// Returns the configuration in force. Nothing is sent unless a collector is given.
     pub(crate) fn resolve(&self, here: &Surroundings) -> Result<TelemetryConfig, Failure> {
-        let own = |flag: &Option<String>, name: &str| {
-            let var = here.var(name).map(str::to_owned);
-            flag.clone().or(var)
-        };
         let disabled = here
             .var("OTEL_SDK_DISABLED")
             .is_some_and(|v| v.eq_ignore_ascii_case("true"));
@@ -103,15 +99,17 @@ impl TelemetryArgs {
             check_endpoint(&name, &url, protocol)?;
             Ok(!disabled)
         };
-        let baggage = own(&self.trace_baggage, "KENNEL_TRACE_BAGGAGE").unwrap_or_default();
+        let baggage = self.trace_baggage.as_deref().unwrap_or_default();
         let baggage = baggage
             .split(',')
             .map(str::trim)
             .filter(|name| !name.is_empty());
-        let listen = own(&self.metrics_listen, "KENNEL_METRICS_LISTEN");
-        let public = here.setting(self.metrics_public, "KENNEL_METRICS_PUBLIC", values::truth)?;
-        let public = public.unwrap_or_default();
-        let scraped_at = listen.as_deref().map(HttpAddress::parse).transpose()?;
+        let public = self.metrics_public.unwrap_or_default();
+        let scraped_at = self
+            .metrics_listen
+            .as_deref()
+            .map(HttpAddress::parse)
+            .transpose()?;
         let scraped_at = scraped_at.map(|at| check(at, public)).transpose()?;
         Ok(TelemetryConfig {
             traces: sends("TRACES")?,
@@ -196,14 +194,15 @@ fn number(here: &Surroundings, name: &str) -> Result<Option<usize>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{ServeArgs, command};
 
     fn resolve(env: &[(&str, &str)]) -> Result<TelemetryConfig, String> {
-        let args = TelemetryArgs {
-            metrics_listen: None,
-            metrics_public: None,
-            trace_baggage: None,
-        };
-        let resolved = args.resolve(&Surroundings::of(env));
+        let typed = command().try_get_matches_from(["kennel", "serve"]);
+        let typed = typed.expect("no flags");
+        let (_, typed) = typed.subcommand().expect("serve");
+        let here = Surroundings::of(env);
+        let flags = ServeArgs::completed(typed, &here);
+        let resolved = flags.and_then(|flags| flags.telemetry.resolve(&here));
         resolved.map_err(|failure| failure.to_string())
     }
 
