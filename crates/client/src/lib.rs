@@ -37,7 +37,7 @@ pub use kennel_proto::pb::{
 pub use prost_types::Timestamp as Time;
 pub use repeats::Repeats;
 pub use resumes::{RESUMES_MAX, repeated};
-pub use surroundings::{Surroundings, WrongVariable};
+pub use surroundings::Surroundings;
 pub use target::{Given, Target, TargetError, socket_path};
 /// Argument of a call.
 pub use tonic::IntoRequest;

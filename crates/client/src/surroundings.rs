@@ -17,14 +17,6 @@ pub struct Surroundings {
     pub skipped: Vec<String>,
 }
 
-/// A variable whose value cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: {why}")]
-pub struct WrongVariable {
-    name: String,
-    why: String,
-}
-
 impl Surroundings {
     /// Returns those of this process, which runs as this effective user.
     #[must_use]
@@ -59,22 +51,6 @@ impl Surroundings {
     pub fn var(&self, name: &str) -> Option<&str> {
         let value = self.env.get(name).map(String::as_str);
         value.filter(|value| !value.is_empty())
-    }
-
-    /// Returns a flag, else its variable.
-    pub fn setting<T>(
-        &self,
-        flag: Option<T>,
-        name: &str,
-        read: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, WrongVariable> {
-        let Some(text) = self.var(name).filter(|_| flag.is_none()) else {
-            return Ok(flag);
-        };
-        let name = name.to_owned();
-        read(text)
-            .map(Some)
-            .map_err(|why| WrongVariable { name, why })
     }
 
     /// Returns this user's directory for files about Kennel; absent: the environment names none.

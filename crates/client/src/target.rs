@@ -6,7 +6,7 @@
 
 use crate::{
     Address, ConnectError, Connection, Context, Contexts, Credentials, DEFAULT_CONTEXT,
-    Surroundings, Tls, Token, WrongVariable, connect_with,
+    Surroundings, Tls, Token, connect_with,
 };
 use std::{
     io,
@@ -72,9 +72,9 @@ pub enum TargetError {
     /// Two variables name a server.
     #[error("KENNEL_SERVER and KENNEL_CONTEXT are both set")]
     TwoVariables,
-    /// A variable cannot be used.
-    #[error(transparent)]
-    Variable(#[from] WrongVariable),
+    /// The variable is not the number of a user.
+    #[error("KENNEL_SERVER_USER: {0:?} is not the number of a user")]
+    ServerUser(String),
     /// One of certificate and key is missing.
     #[error("a certificate and its key must be given together")]
     HalfCertificate,
@@ -171,11 +171,11 @@ impl Target {
     fn with_both(mut self, given: &Given, here: &Surroundings) -> Result<Self, TargetError> {
         let node = given.node.as_deref().or(here.var("KENNEL_NODE"));
         self.node = node.map(str::to_owned);
-        let uid = |text: &str| {
-            let uid = text.parse::<u32>();
-            uid.map_err(|_| format!("{text:?} is not the number of a user"))
-        };
-        let user = here.setting(given.server_user, "KENNEL_SERVER_USER", uid)?;
+        let text = here.var("KENNEL_SERVER_USER");
+        let text = text.filter(|_| given.server_user.is_none());
+        let wrong = |text: &str| TargetError::ServerUser(text.to_owned());
+        let user = text.map(|text| text.parse().map_err(|_| wrong(text)));
+        let user = user.transpose()?.or(given.server_user);
         self.credentials.server_user = user;
         Ok(self)
     }

@@ -91,17 +91,15 @@ fn no_run(typed: &str) -> Failure {
 
 /// Returns what may have been meant by a word that is no id of a run.
 fn instead(typed: &str) -> String {
-    match typed {
-        "all" => "all live runs: $(kennel ps -q) in the place of RUN".to_owned(),
-        "nodes" | "node" => "the nodes are listed by: kennel nodes".to_owned(),
-        "events" | "event" => "the events of all runs: kennel events --all".to_owned(),
-        "stdout" | "stderr" => format!("one stream alone: kennel logs --stream {typed} RUN"),
-        "run" | "runs" | "pod" | "pods" | "po" | "job" | "jobs" | "container" | "containers"
-        | "service" | "services" | "svc" | "deploy" | "deployment" | "deployments" | "unit"
-        | "units" | "ps" => {
-            "kennel ps lists runs; kennel get takes ids alone, without their kind".to_owned()
-        }
-        typed => match typed.split_once('/') {
+    // Lines of words, and what is meant by them.
+    let mut known = include_str!("no_runs.txt").lines();
+    let hint = known.find_map(|line| {
+        let (words, hint) = line.split_once(": ")?;
+        words.split(' ').any(|word| word == typed).then_some(hint)
+    });
+    match hint {
+        Some(hint) => hint.to_owned(),
+        None => match typed.split_once('/') {
             Some((_, id)) => {
                 format!(
                     "leave the kind out: {id}; where that is a name, it is a label: kennel ps -l name={id}"

@@ -1,7 +1,7 @@
 //! Failures for people: `error: ...`, with `hint: ...` where there is one, and an exit code.
 
 use crate::{Format, terminal_text};
-use kennel_client::{TargetError, WrongVariable};
+use kennel_client::TargetError;
 use serde_json::json;
 use std::{
     error::Error,
@@ -172,12 +172,6 @@ pub fn in_time(print: impl FnOnce() + Send + 'static) {
     }
 }
 
-impl From<WrongVariable> for Failure {
-    fn from(error: WrongVariable) -> Self {
-        Self::new(error.to_string())
-    }
-}
-
 impl From<TargetError> for Failure {
     fn from(error: TargetError) -> Self {
         let failure = Self::new(error.to_string());
@@ -199,7 +193,7 @@ impl From<TargetError> for Failure {
             TargetError::NoFile(_)
             | TargetError::LongPath(_)
             | TargetError::Relative { .. }
-            | TargetError::Variable(_)
+            | TargetError::ServerUser(_)
             | TargetError::UnreadContexts { .. } => return failure,
         };
         failure.hint(hint)
