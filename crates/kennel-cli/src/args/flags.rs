@@ -104,6 +104,8 @@ impl Row {
 
     fn arg(&'static self) -> Arg {
         let arg = Arg::new(self.name).long(self.name).help(self.help);
+        // Without a long help clap asks for the values of enums to find out whether it has one: at each start.
+        let arg = arg.long_help(self.help);
         let arg = arg.help_heading(self.heading).short(self.short);
         let arg = match (self.is_switch(), self.is_list()) {
             (true, _) => arg.action(ArgAction::SetTrue),
