@@ -475,20 +475,10 @@ async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat
 
 /// Answers an order to this run, on which nothing can act any more: it is being ended already.
 pub(crate) fn answer(order: Order, live: &watch::Receiver<Live>) {
-    let refused = || live.borrow().view.refuse_call(Refusal::Stopping);
-    // A caller that has gone needs no answer.
     match order {
+        // A caller that has gone needs no answer.
         Order::Stop(_, reply) => drop(reply.send(Ok(()))),
-        Order::Restart(_, reply) => drop(reply.send(Err(refused()))),
-        Order::Signal(_, reply) => drop(reply.send(Err(refused()))),
-        Order::Interrupt(_, reply) => drop(reply.send(Err(refused()))),
-        Order::Resize(_, reply) | Order::Annotate(_, reply) | Order::Extend(_, reply) => {
-            drop(reply.send(Err(refused())));
-        }
-        Order::Pause(reply) | Order::Resume(reply) => {
-            drop(reply.send(Err(refused())));
-        }
-        Order::InputAccepted | Order::Warn(_) | Order::Pin(_) => {}
+        order => order.refuse(live.borrow().view.refuse_call(Refusal::Stopping)),
     }
 }
 

@@ -187,7 +187,7 @@ impl Supervisor {
             return Err(CallError::Pinned {
                 run,
                 by: "a pending change of a later version".into(),
-                state: RunView::from(row).state,
+                state: Some(RunView::from(row).state),
             });
         }
         // Where the node has another server, everything about the row is that server's.

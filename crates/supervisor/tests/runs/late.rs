@@ -6,7 +6,7 @@ use crate::{
 };
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
-    Exit, RunState,
+    Exit, KeeperEpoch, RunState,
     recovery::{CgroupSeen, Seen},
 };
 use kennel_store::Desired;
@@ -16,10 +16,16 @@ use std::time::Duration;
 /// Longer than any grace, and any wait for a working shim.
 const LONG: Duration = Duration::from_hours(1);
 
+/// Epoch of the keeper that the run has outlived.
+const FORMER: u128 = 1;
+
 /// Returns a run that has outlived its keeper, and whose shim does not answer.
 fn slow() -> Lives {
     let lives = Lives::of(Nature::default());
     lives.begin();
+    let mut rows = lives.world.store.rows.lock().unwrap();
+    rows.get_mut(&run_id()).unwrap().new.keeper_epoch = KeeperEpoch::from_u128(FORMER);
+    drop(rows);
     lives.world.late.lock().unwrap().push(run_id());
     let mut looks = seen(Seen::Same, CgroupSeen::Populated, None);
     looks.shim = Seen::Same;
@@ -43,7 +49,14 @@ fn run_with_slow_shim_is_adopted_when_answering() {
         let open = [RunState::Starting, RunState::Running];
         assert!(open.contains(&view.state), "{view:?}");
         assert_eq!(view.desired, Desired::Run);
+        let former = KeeperEpoch::from_u128(FORMER);
+        let keeper_of_row = || stage.world.store.row(run_id()).unwrap().new.keeper_epoch;
+        assert_eq!(keeper_of_row(), former);
         stage.world.opens_door(run_id());
+        // Other nodes see by its row that the run is looked after.
+        while keeper_of_row() == former {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         stage.exits(run_id(), 3);
         let view = ended(stage).await;
         assert_eq!(
