@@ -1,7 +1,7 @@
 //! Resource limits of a run, and those that this host cannot enforce.
 
 use crate::{play_scenes, with_and_without_cgroup};
-use kennel_proto::pb::{self, RlimitResource, RunLimits};
+use kennel_proto::pb::{self, RlimitResource, RunLimits, RunSpec};
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, complaint,
     kennel::{User, bare_command, serve_words},
@@ -107,11 +107,14 @@ async fn run_is_held_to_its_shown_limits(kennel: &Kennel) {
         nice: Some(nice),
         ..RunLimits::default()
     };
-    let spec = sh(TELL).limits(limits.clone());
+    let spec = RunSpec {
+        umask: Some(0o077),
+        ..sh(TELL).limits(limits.clone())
+    };
     let run = must("spawn", client.spawn(spec).await);
     let run = must("wait", client.ended(&run.run_id).await);
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    assert_eq!(heard.text().trim(), format!("100 200 0 {nice} 0022"));
+    assert_eq!(heard.text().trim(), format!("100 200 0 {nice} 0077"));
     // Reads return the limits in force: an omitted hard limit is the soft one.
     let in_force = RunLimits {
         rlimits: vec![

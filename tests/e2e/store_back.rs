@@ -132,7 +132,7 @@ async fn goes_back(server: Server) {
     assert_eq!(postgres.psql(&later).await, "0");
     let attempt = format!("SELECT attempt FROM runs WHERE run_id = '{}'", scene.again);
     assert_eq!(postgres.psql(&attempt).await, "2");
-    go_on(&mut client, &mut scene).await;
+    Box::pin(go_on(&mut client, &mut scene)).await;
     let open = "SELECT count(*) FROM runs WHERE end_reason IS NULL";
     comes_to_say(&postgres, open, "0").await;
 }

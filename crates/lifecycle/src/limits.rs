@@ -113,6 +113,8 @@ pub fn shutdown_grace(timeout: Duration) -> Duration {
 
 /// Longest request id.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
+/// All bits of a file mode creation mask.
+pub const UMASK_MAX: u32 = 0o777;
 /// Valid nice values.
 pub const NICE: RangeInclusive<i32> = -20..=19;
 /// Valid values of `oom_score_adj`.

@@ -19,6 +19,8 @@ named! {
         Network = "network",
         /// Its processes have fewer capabilities.
         DropCapabilities = "drop_capabilities",
+        /// Its command makes files with other permissions.
+        Umask = "umask",
         /// Its processes have a pid namespace of their own.
         PidNamespace = "pid_namespace",
         /// Its stop closes standard input.
@@ -54,6 +56,7 @@ impl Policy {
             Need::Seccomp => privileges.seccomp != Seccomp::None,
             Need::Network => privileges.network != Network::default(),
             Need::DropCapabilities => !crate::is_default(&privileges.drop_capabilities),
+            Need::Umask => self.umask.is_some(),
             Need::PidNamespace => self.pid_namespace != PidNamespace::Shared,
             Need::StopCloseInput => stops_by(|action| *action == Action::CloseInput),
             Need::StopInput => stops_by(|action| matches!(action, Action::Input(_))),

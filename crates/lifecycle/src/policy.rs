@@ -65,6 +65,9 @@ pub struct Policy {
     /// User and privileges of its command.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub privileges: Privileges,
+    /// File mode creation mask of its command; absent: 022.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub umask: Option<u32>,
     /// Minimum isolation; absent: that of its sandbox on this host, if it has one.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub min_isolation: Option<Isolation>,
@@ -232,6 +235,7 @@ impl Policy {
         if let Some(liveness) = &self.liveness {
             liveness.check(found);
         }
+        self.check_umask(found);
         self.check_success(found);
         self.check_commands(found);
         self.privileges.check(found);
@@ -294,6 +298,12 @@ impl Policy {
         all.into_iter()
             .filter(|(is_there, _)| *is_there)
             .map(|(_, field)| field)
+    }
+
+    fn check_umask(&self, found: &mut Vec<Violation>) {
+        if self.umask.is_some_and(|mask| mask > limits::UMASK_MAX) {
+            found.push(Violation::new("spec.umask", "must be at most 0777 (511)"));
+        }
     }
 
     fn check_success(&self, found: &mut Vec<Violation>) {

@@ -61,9 +61,12 @@ pub struct Attributes {
     pub nice: Option<i32>,
     /// Score adjustment; absent: unchanged.
     pub oom_score_adj: Option<i32>,
-    /// User, groups and privileges. A shim takes them from the policy, which its job has beside these.
+    /// User, groups and privileges. A shim takes them, as the next, from the policy, which its job has beside these.
     #[serde(skip)]
     pub privileges: Privileges,
+    /// File mode creation mask; absent: unchanged.
+    #[serde(skip)]
+    pub umask: Option<u32>,
     /// Kennel's own places, if its command is in a sandbox.
     pub private: Option<PrivatePlaces>,
 }
@@ -112,6 +115,7 @@ impl Inherited {
             nice: other(nice, self.nice),
             oom_score_adj: other(adj, of_shims),
             privileges: policy.privileges.clone(),
+            umask: policy.umask,
             private: None,
         }
     }

@@ -141,6 +141,7 @@ impl Work {
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
         let policy = job.policy;
         job.attributes.privileges = policy.privileges.clone();
+        job.attributes.umask = policy.umask;
         let pipes = if job.terminal {
             Vec::new()
         } else {

@@ -30,8 +30,8 @@ async fn printed_limits(stage: &Stage) -> [String; 3] {
     printed_limits.try_into().expect("three of them")
 }
 
-fn expected(nice: i32, oom_score_adj: i32) -> [String; 3] {
-    ["0022".into(), nice.to_string(), oom_score_adj.to_string()]
+fn expected(umask: &str, nice: i32, oom_score_adj: i32) -> [String; 3] {
+    [umask.into(), nice.to_string(), oom_score_adj.to_string()]
 }
 
 /// Returns that of a command whose spec names none. This process was started by the keeper and has its value, 0 or -500
@@ -78,6 +78,7 @@ async fn held(stage: &mut Stage) {
         (Resource::RealTime, "Max realtime timeout", 1005),
     ];
     assert_eq!(wanted.len(), Resource::ALL.len());
+    spec.policy.umask = Some(0o027);
     let limits = &mut spec.policy.limits;
     for (resource, _, value) in wanted {
         limits.rlimits.push(limit(resource, value / 2, value));
@@ -96,7 +97,7 @@ async fn held(stage: &mut Stage) {
     };
     assert_eq!(limits.missing(&stage.hello.powers), []);
     stage.start(run, &spec).await;
-    assert_eq!(printed_limits(stage).await, expected(nice, adj));
+    assert_eq!(printed_limits(stage).await, expected("0027", nice, adj));
     let text = stage.written("limits").await;
     for (_, name, value) in wanted {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -118,7 +119,7 @@ async fn held(stage: &mut Stage) {
     let (run, spec) = stage.shell(TELL);
     stage.start(run, &spec).await;
     stage.end(run).await;
-    let own = expected(own_nice().max(0), unnamed_oom_score_adj(may_adjust));
+    let own = expected("0022", own_nice().max(0), unnamed_oom_score_adj(may_adjust));
     assert_eq!(printed_limits(stage).await, own);
 }
 
@@ -173,6 +174,6 @@ async fn burdened(stage: &mut Stage) {
     stage.start(run, &spec).await;
     let may_adjust = stage.hello.powers.oom_score_adj_min.is_some();
     let adj = unnamed_oom_score_adj(may_adjust);
-    assert_eq!(printed_limits(stage).await, expected(nice, adj));
+    assert_eq!(printed_limits(stage).await, expected("0022", nice, adj));
     stage.end(run).await;
 }

@@ -142,6 +142,10 @@ impl Row {
             "number" | "numbers" => number::<u32>,
             "integer" => number::<i32>,
             "codes" => number::<NonZeroU8>,
+            "octal" => |text| {
+                let mask = u32::from_str_radix(text, 8).map_err(|error| error.to_string())?;
+                Ok(json!(mask))
+            },
             "port" | "side" => number::<NonZeroU16>,
             "pairs" => |text| values::pair(text).map(|(name, value)| json!({name: value})),
             "signal" => |text| values::signal(text).map(|signal| signal.to_string().into()),

@@ -94,6 +94,7 @@ pub(super) struct Plan {
     /// Number, soft and hard limit of each resource.
     pub(super) rlimits: Vec<[u64; 3]>,
     pub(super) nice: Option<c_int>,
+    pub(super) umask: Option<u32>,
     /// User of the command; absent: that of this process.
     pub(super) user: Option<User>,
     /// Whether no program may add privileges.
@@ -413,6 +414,10 @@ pub fn mount_own_proc() -> Result<(), u8> {
 
 /// Applies the limits of the command. Resource limits come last: they could prevent the other steps.
 fn hold_back(plan: &Plan) {
+    if let Some(mask) = plan.umask {
+        // SAFETY: umask takes an integer. It does not fail.
+        let _ = unsafe { call(libc::SYS_umask, [mask as usize, 0, 0, 0, 0]) };
+    }
     if let Some(nice) = plan.nice {
         let process = libc::PRIO_PROCESS.cast_signed();
         // SAFETY: setpriority takes integers.

@@ -213,6 +213,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         fds,
         rlimits: attributes.rlimits.iter().map(numbers).collect(),
         nice: attributes.nice,
+        umask: attributes.umask,
         user: user.map(|user| User {
             uid: user.uid,
             gid: user.gid,

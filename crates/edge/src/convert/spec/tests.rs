@@ -43,6 +43,7 @@ fn parsed_full() -> RunSpec {
             on_disk_full: OnDiskFull::Drop,
         },
         success_exit_codes: vec![143],
+        umask: Some(0o027),
         liveness: Some(Box::new(Liveness {
             probe: LiveProbe::State(StateProbe::Tcp(80)),
             interval: Duration::from_secs(3),
@@ -386,6 +387,7 @@ fn full() -> pb::RunSpec {
             failure_threshold: Some(4),
         }),
         success_exit_codes: vec![143],
+        umask: Some(0o027),
         parent: Some(pb::Parent {
             run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
             on_end: pb::OnParentEnd::Keep.into(),
