@@ -303,6 +303,13 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn resolve_command(
+        &self,
+        _: Request<pb::ResolveCommandRequest>,
+    ) -> Result<Response<pb::ResolveCommandResponse>, Status> {
+        absent()
+    }
+
     async fn get_tree(
         &self,
         _: Request<pb::GetTreeRequest>,

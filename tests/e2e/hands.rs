@@ -7,6 +7,7 @@ use kennel_tests::{
 use std::{
     fs,
     io::Write as _,
+    os::unix::fs::PermissionsExt as _,
     process::{Output, Stdio},
 };
 
@@ -22,6 +23,7 @@ cases! {
     several_runs_are_restarted_at_once,
     wait_gives_up_after_its_timeout,
     version_names_commit_and_build,
+    which_names_the_file_and_each_place,
     last_events_of_a_run_are_printed,
     restarts_are_limited_as_in_docker,
 }
@@ -437,6 +439,33 @@ async fn version_names_commit_and_build(bench: &Bench) {
         );
     }
     assert!(bench.answer(&["--version"]).await.contains("commit "));
+}
+
+async fn which_names_the_file_and_each_place(bench: &Bench) {
+    let dir = bench.0.scratch();
+    let (file, empty) = (dir.join("tool"), dir.join("empty"));
+    fs::create_dir(&empty).expect("own directory");
+    fs::write(&file, "#!/bin/sh\nexit 7\n").expect("own directory");
+    let path = format!("PATH={}:{}", empty.display(), dir.display());
+    let words = ["which", "--env", &path, "--", "tool"];
+    let (code, said) = bench.refusal(&words).await;
+    assert_eq!(code, Some(1), "{said}");
+    let absent = format!("{}/tool: absent", empty.display());
+    let refused = format!("{}: cannot be executed", file.display());
+    assert!(said.contains(&absent) && said.contains(&refused), "{said}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("own file");
+    assert_eq!(
+        bench.answer(&words).await.trim(),
+        file.display().to_string()
+    );
+    let ran = bench.says(&["run", "--env", &path, "--", "tool"]).await;
+    assert_eq!(ran.status.code(), Some(7), "{ran:?}");
+    let runs = bench.answer(&["ps", "-a", "-o", "json"]).await;
+    assert_eq!(
+        runs.matches("\"tool\"").count(),
+        1,
+        "which starts nothing: {runs}"
+    );
 }
 
 async fn last_events_of_a_run_are_printed(bench: &Bench) {

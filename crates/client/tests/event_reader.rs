@@ -307,6 +307,13 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn resolve_command(
+        &self,
+        _: Request<pb::ResolveCommandRequest>,
+    ) -> Result<Response<pb::ResolveCommandResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn get_tree(
         &self,
         _: Request<pb::GetTreeRequest>,

@@ -57,6 +57,7 @@ pub mod values;
 mod view;
 mod wait;
 mod wait_output;
+mod which;
 mod why;
 pub mod words;
 mod write;
@@ -195,6 +196,10 @@ async fn perform<B: Binary>(
             let link = open().await?;
             let request = link.with_parent(request).await?;
             Box::pin(calls::spawn(&link, request)).await.map(done)
+        }
+        Command::Which(args) => {
+            let request = spec::of_run(*args, here)?;
+            which::which(&open().await?, request).await.map(done)
         }
         Command::Ps(args) => {
             let (link, node) = Link::open_any(client, format.clone(), here).await?;

@@ -73,15 +73,7 @@ fn search(
     path: Option<&str>,
     mut check: impl FnMut(&Path) -> Result<(), Errno>,
 ) -> Result<PathBuf, ResolveError> {
-    let candidates: Vec<PathBuf> = if argv0.as_bytes().contains(&b'/') {
-        vec![cwd.join(argv0)]
-    } else {
-        // An empty element of PATH means the working directory (environ(7)).
-        let path = path.unwrap_or(PATH_DEFAULT);
-        path.split(':')
-            .map(|dir| cwd.join(dir).join(argv0))
-            .collect()
-    };
+    let candidates = candidates(argv0, cwd, path);
     let mut refused = None;
     for candidate in &candidates {
         match check(candidate) {
@@ -98,6 +90,26 @@ fn search(
             looked_in: candidates,
         },
     })
+}
+
+/// Returns the paths at which a command is searched, in order.
+pub fn candidates(argv0: &OsStr, cwd: &Path, path: Option<&str>) -> Vec<PathBuf> {
+    if argv0.as_bytes().contains(&b'/') {
+        return vec![cwd.join(argv0)];
+    }
+    // An empty element of PATH means the working directory (environ(7)).
+    let dirs = path.unwrap_or(PATH_DEFAULT).split(':');
+    dirs.map(|dir| cwd.join(dir).join(argv0)).collect()
+}
+
+/// Whether a file can be executed; `None`: there is none. Blocks as [`executable`] does.
+#[must_use]
+pub fn is_executable(path: &Path) -> Option<bool> {
+    match check(path) {
+        Ok(()) => Some(true),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => None,
+        Err(_) => Some(false),
+    }
 }
 
 fn check(path: &Path) -> Result<(), Errno> {

@@ -34,6 +34,7 @@ pub use node::leak_check::{
 pub use registry::consumers::{ConsumerPlace, ConsumerSeat};
 pub use registry::{Supervisor, SupervisorConfig, serving::Serving};
 pub use run::input::{CloseCall, InputProgress, InputWritten, WriteCall};
+pub use run::intake::command::{CommandSearch, SearchedFile};
 pub use streams::consumers::{
     AckPoint, CONSUMERS_OF_MANY_MAX, CONSUMERS_PER_OWNER_MAX, CONSUMERS_PER_RUN_MAX, ConsumerBegin,
     ConsumerView,

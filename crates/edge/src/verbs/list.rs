@@ -41,6 +41,7 @@ impl ProcessService for Api {
         restart: RestartRequest -> pb::RestartResponse,
         write_input: WriteInputRequest -> pb::WriteInputResponse,
         close_input: CloseInputRequest -> pb::CloseInputResponse,
+        resolve_command: ResolveCommandRequest -> pb::ResolveCommandResponse,
         get_tree: GetTreeRequest -> pb::GetTreeResponse,
         get_input_status: GetInputStatusRequest -> pb::GetInputStatusResponse,
         get_run: GetRunRequest -> pb::GetRunResponse,

@@ -68,6 +68,7 @@ mod read_screen;
 mod reap_leaks;
 mod record;
 mod resize_terminal;
+mod resolve_command;
 mod restart;
 mod resume;
 mod scope;

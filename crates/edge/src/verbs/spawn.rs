@@ -15,7 +15,7 @@ use tonic::Status;
 /// A spawn, and who calls.
 pub(crate) struct Call {
     pub(super) spawn: SpawnCall,
-    caller: Caller,
+    pub(super) caller: Caller,
 }
 
 impl Verb for pb::SpawnRequest {
@@ -51,23 +51,10 @@ impl Verb for pb::SpawnRequest {
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Call> {
         let run = request::optional_run_id(&self.run_id, found);
-        let Some(spec) = self.spec else {
-            found.push(Violation::new("spec", "must be given"));
-            return None;
-        };
-        // Nothing more is parsed of a far too large request.
-        if spec::has_too_many(&spec, found) {
-            return None;
-        }
-        let spec = spec::parse(spec, found);
-        let caller = context.caller.clone();
-        let call = request::call_of(spec, caller.owner.clone(), context.trace(), context.key);
-        let spawn = SpawnCall {
-            run,
-            validate_only: self.validate_only,
-            ..call
-        };
-        Some(Call { spawn, caller })
+        let mut call = parse(self.spec, context, found)?;
+        call.spawn.run = run;
+        call.spawn.validate_only = self.validate_only;
+        Some(call)
     }
 
     async fn checked(
@@ -132,6 +119,26 @@ impl Verb for pb::SpawnRequest {
     fn refused(at: &Api, status: &Status) {
         at.admission.refused(status);
     }
+}
+
+/// Parses a spec that is given.
+pub(super) fn parse(
+    spec: Option<pb::RunSpec>,
+    context: &Context<'_>,
+    found: &mut Vec<Violation>,
+) -> Option<Call> {
+    let Some(spec) = spec else {
+        found.push(Violation::new("spec", "must be given"));
+        return None;
+    };
+    // Nothing more is parsed of a far too large request.
+    if spec::has_too_many(&spec, found) {
+        return None;
+    }
+    let spec = spec::parse(spec, found);
+    let caller = context.caller.clone();
+    let spawn = request::call_of(spec, caller.owner.clone(), context.trace(), context.key);
+    Some(Call { spawn, caller })
 }
 
 /// Gives a spawn what the access file grants its caller, or refuses it.

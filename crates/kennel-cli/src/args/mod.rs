@@ -90,6 +90,8 @@ pub enum Command {
     /// Start a command in the background and print the run's id
     #[command(visible_alias = "add")]
     Spawn(Box<SpecArgs>),
+    /// Print the file that a command is, as `run` with these flags would execute it
+    Which(Box<SpecArgs>),
     /// List runs, newest first
     #[command(visible_aliases = ["ls", "list"])]
     Ps(PsArgs),

@@ -2,10 +2,11 @@
 //!
 //! Nothing exists before a run has entered the tracker; from then on its task owns it, and the caller only watches.
 
-mod command;
+pub(crate) mod command;
 mod isolation;
 mod user_env;
 
+use self::command::CommandSearch;
 use crate::{
     base::{
         calls::{CallError, RunView, SpawnCall, Spawned},
@@ -319,11 +320,7 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
     check_containment(shared, run, &policy)?;
     check_terminal(shared, command)?;
     let env = child_env(shared, run, (&run_dir, &notify), call);
-    let path = env
-        .iter()
-        .find(|(name, _)| name == "PATH")
-        .map(|(_, value)| value.as_str());
-    let executable = command::executable(run, command, path).await?;
+    let executable = command::executable(run, command, path_in(&env)).await?;
     let powers = &shared.hello.powers;
     without_core(&mut policy.limits, &call.spec.secrets, powers);
     Ok(ChildSpec {
@@ -339,6 +336,12 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
         policy,
         secrets: call.spec.secrets.clone(),
     })
+}
+
+fn path_in(env: &[(String, String)]) -> Option<&str> {
+    let mut variables = env.iter();
+    let path = variables.find(|(name, _)| name == "PATH");
+    path.map(|(_, value)| value.as_str())
 }
 
 /// Checks whether containment on this host is strong enough. The keeper checks again when it makes the run.
@@ -419,6 +422,16 @@ fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
 }
 
 impl Supervisor {
+    /// Searches for the command of a spec as a Spawn would now.
+    pub async fn find_command(&self, call: &SpawnCall) -> CommandSearch {
+        let run = self.shared.next_id();
+        let run_dir = rundir::path(&self.shared.config.data_dir, run);
+        let policy = &call.spec.policy;
+        let notify = NotifyPlace::of(self.shared.config.node, run, &run_dir, policy);
+        let env = child_env(&self.shared, run, (&run_dir, &notify), call);
+        command::search(&call.spec.command, path_in(&env).map(str::to_owned)).await
+    }
+
     /// Returns what this host lacks for a run that detaches processes which this user could take for its own clients. A
     /// process that has killed its shim is known by its control group, or by its parent where the keeper is process 1.
     #[must_use]

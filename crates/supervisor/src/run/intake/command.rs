@@ -34,6 +34,54 @@ pub(super) async fn executable(
     }
 }
 
+/// A search for a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandSearch {
+    /// PATH of the command.
+    pub path_variable: Option<String>,
+    /// Paths that were looked at, in order: whether each can be executed, or that there is no file, or no answer. The
+    /// search ends with the first that can be.
+    pub searched: Vec<(PathBuf, SearchedFile)>,
+}
+
+/// What is at a path at which a command was searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchedFile {
+    /// A file that can be executed.
+    Executable,
+    /// Nothing.
+    Absent,
+    /// A file or directory that cannot be executed.
+    NotExecutable,
+    /// The file system did not answer in time.
+    NoAnswer,
+}
+
+/// Searches for a command as [`executable`] does, and notes each place.
+pub(super) async fn search(command: &CommandSpec, path_variable: Option<String>) -> CommandSearch {
+    let path = path_variable.as_deref();
+    let candidates = resolve::candidates(&command.argv[0], command.working_dir(), path);
+    let until = Instant::now() + LOOK_MAX;
+    let mut searched = Vec::new();
+    for candidate in candidates {
+        let asked = candidate.clone();
+        let found = match look(&LOOKS, until, move || resolve::is_executable(&asked)).await {
+            Ok(Ok(Some(true))) => SearchedFile::Executable,
+            Ok(Ok(None)) => SearchedFile::Absent,
+            Ok(_) => SearchedFile::NotExecutable,
+            Err(Late) => SearchedFile::NoAnswer,
+        };
+        searched.push((candidate, found));
+        if let SearchedFile::Executable | SearchedFile::NoAnswer = found {
+            break;
+        }
+    }
+    CommandSearch {
+        path_variable,
+        searched,
+    }
+}
+
 fn not_executable(run: RunId, path: String, errno: Option<i32>) -> CallError {
     CallError::SpawnFailed {
         run,
