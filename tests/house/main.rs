@@ -1,5 +1,6 @@
 //! House rules that a program can check: dependencies, restricted calls, and the test of each promise.
 
+mod changes;
 mod contract;
 mod floors;
 mod graph;
