@@ -134,7 +134,11 @@ pub(crate) fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
         validate_only: true,
         ..crate::net::sleeper("", &[])
     };
+    let resolve = pb::ResolveCommandRequest {
+        spec: spawn.spec.clone(),
+    };
     all.extend([
+        ("ResolveCommand", resolve.encode_to_vec()),
         ("Abort", abort.encode_to_vec()),
         ("Attach", attach.encode_to_vec()),
         ("StreamEvents", events.encode_to_vec()),
@@ -160,8 +164,9 @@ pub(crate) fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
 }
 
 /// RPCs that name no run, with the answer to a good request of one who may. Absent: it is not asked, for it changes the node.
-const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 12] = [
+const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 13] = [
     ("Spawn", Some((Code::Ok, ""))),
+    ("ResolveCommand", Some((Code::Ok, ""))),
     ("ListRuns", Some((Code::Ok, ""))),
     ("ListConsumers", Some((Code::Ok, ""))),
     ("GetServerInfo", Some((Code::Ok, ""))),
@@ -348,7 +353,7 @@ async fn each_rpc_answers_each_caller_by_role() {
     let columns = columns(&net).await;
     let of_alice = good_requests(&run);
     let methods = methods();
-    assert_eq!(methods.len(), 35);
+    assert_eq!(methods.len(), 36);
     let (mut table, mut wrong, mut cells) = (String::new(), String::new(), 0);
     for (path, least) in &methods {
         let rpc = path.rsplit('/').next().expect("a name");

@@ -13,7 +13,7 @@ const LARGER: [(&str, usize, usize, &str); 6] = [
     (
         "supervisor::RunTask",
         17,
-        149,
+        152,
         "entries that their origin numbers",
     ),
     ("keeper::Keeper", 43, 89, "a keeper that replaces itself"),

@@ -269,6 +269,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     for limit in limits.iter().flat_map(|limits| limits::words(limits)) {
         view.line("limit", limit);
     }
+    let umask = run.spec.as_ref().and_then(|s| s.umask);
+    view.some("umask", umask.map(|mask| format!("{mask:03o}")));
     let pause = run.spec.as_ref().and_then(|s| s.pause);
     view.some("max pause", pause.and_then(words::max_pause));
     let policy = run.spec.as_ref().and_then(|s| s.on_leader_exit);

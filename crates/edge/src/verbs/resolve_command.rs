@@ -2,7 +2,7 @@
 
 use super::{
     Api, Context, Fault, How, Verb, Waits,
-    spawn::{Call, parse, permit},
+    spawn::{Call, hold, parse, permit},
 };
 use crate::pb;
 use kennel_lifecycle::Violation;
@@ -19,10 +19,11 @@ impl Verb for pb::ResolveCommandRequest {
 
     async fn checked(
         at: &Api,
-        _: &Context<'_>,
+        context: &Context<'_>,
         call: &mut Call,
-        _: &mut Vec<Violation>,
+        found: &mut Vec<Violation>,
     ) -> Result<(), Fault> {
+        hold(context, call, found)?;
         Ok(permit(at, &mut call.spawn, &call.caller)?)
     }
 

@@ -63,9 +63,8 @@ impl Verb for pb::SpawnRequest {
         call: &mut Call,
         found: &mut Vec<Violation>,
     ) -> Result<(), Fault> {
-        let Call { spawn, caller } = call;
-        let owner = caller.owner.as_str().into();
-        for (field, pattern) in rules::patterns(&spawn.spec.policy) {
+        let owner = call.caller.owner.as_str().into();
+        for (field, pattern) in rules::patterns(&call.spawn.spec.policy) {
             let is_of_rule = field != rules::READY_LINE;
             let form = format!("{field}.{}", pattern.name());
             let compiled = pattern::compile(&at.supervisor, &owner, (&field, pattern), found);
@@ -73,15 +72,11 @@ impl Verb for pb::SpawnRequest {
                 rules::check_groups(&form, &matcher, found);
             }
         }
-        if let (Some(run), []) = (&context.caller.run, &found[..]) {
-            let held = std::mem::take(&mut spawn.spec).within_parent(&run.spec);
-            spawn.spec = held.map_err(status::permission_denied)?;
-            // What the child has of its parent may exclude what it asks for.
-            found.extend(spawn.spec.violations());
-        }
+        hold(context, call, found)?;
         if !found.is_empty() {
             return Ok(());
         }
+        let Call { spawn, caller } = call;
         if !spawn.validate_only {
             at.shares.spawn(caller)?;
         }
@@ -139,6 +134,23 @@ pub(super) fn parse(
     let caller = context.caller.clone();
     let spawn = request::call_of(spec, caller.owner.clone(), context.trace(), context.key);
     Some(Call { spawn, caller })
+}
+
+/// Holds the spec of a run's process to what that run has.
+pub(super) fn hold(
+    context: &Context<'_>,
+    call: &mut Call,
+    found: &mut Vec<Violation>,
+) -> Result<(), Status> {
+    let (Some(run), []) = (&context.caller.run, &found[..]) else {
+        return Ok(());
+    };
+    let spec = &mut call.spawn.spec;
+    let held = std::mem::take(spec).within_parent(&run.spec);
+    *spec = held.map_err(status::permission_denied)?;
+    // What the child has of its parent may exclude what it asks for.
+    found.extend(spec.violations());
+    Ok(())
 }
 
 /// Gives a spawn what the access file grants its caller, or refuses it.

@@ -602,7 +602,7 @@ fn all() -> Vec<Declared> {
     }
     verbs! {
         SpawnRequest AbortRequest InterruptRequest SignalRequest ResizeTerminalRequest PauseRequest ResumeRequest
-        RestartRequest WriteInputRequest CloseInputRequest GetTreeRequest GetInputStatusRequest GetRunRequest
+        RestartRequest WriteInputRequest CloseInputRequest ResolveCommandRequest GetTreeRequest GetInputStatusRequest GetRunRequest
         ListRunsRequest WaitRunRequest WaitForOutputRequest AnnotateRunRequest ExtendTimeoutsRequest StreamEventsRequest
         AckEventsRequest GetConsumerRequest ListConsumersRequest DeleteConsumerRequest ReadScreenRequest
         ReadOutputRequest GetServerInfoRequest ListNodesRequest ForgetNodeRequest DrainRequest UndrainRequest

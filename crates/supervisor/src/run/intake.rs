@@ -6,7 +6,6 @@ pub(crate) mod command;
 mod isolation;
 mod user_env;
 
-use self::command::CommandSearch;
 use crate::{
     base::{
         calls::{CallError, RunView, SpawnCall, Spawned},
@@ -422,16 +421,6 @@ fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
 }
 
 impl Supervisor {
-    /// Searches for the command of a spec as a Spawn would now.
-    pub async fn find_command(&self, call: &SpawnCall) -> CommandSearch {
-        let run = self.shared.next_id();
-        let run_dir = rundir::path(&self.shared.config.data_dir, run);
-        let policy = &call.spec.policy;
-        let notify = NotifyPlace::of(self.shared.config.node, run, &run_dir, policy);
-        let env = child_env(&self.shared, run, (&run_dir, &notify), call);
-        command::search(&call.spec.command, path_in(&env).map(str::to_owned)).await
-    }
-
     /// Returns what this host lacks for a run that detaches processes which this user could take for its own clients. A
     /// process that has killed its shim is known by its control group, or by its parent where the keeper is process 1.
     #[must_use]

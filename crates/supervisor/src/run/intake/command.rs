@@ -1,9 +1,14 @@
 //! The file of a command, and why there is none.
 
-use crate::base::{
-    calls::CallError,
-    look::{LOOK_MAX, LOOKS, Late, look, unanswered},
+use super::{child_env, path_in};
+use crate::{
+    base::{
+        calls::{CallError, SpawnCall},
+        look::{LOOK_MAX, LOOKS, Late, look, unanswered},
+    },
+    registry::Supervisor,
 };
+use kennel_keeper::{notify_place::NotifyPlace, rundir};
 use kennel_lifecycle::{CommandSpec, RunId, StartFailure, StartStage};
 use kennel_linux::resolve::{self, ResolveError};
 use std::path::PathBuf;
@@ -57,8 +62,20 @@ pub enum SearchedFile {
     NoAnswer,
 }
 
+impl Supervisor {
+    /// Searches for the command of a spec as a Spawn would now.
+    pub async fn find_command(&self, call: &SpawnCall) -> CommandSearch {
+        let run = self.shared.next_id();
+        let run_dir = rundir::path(&self.shared.config.data_dir, run);
+        let policy = &call.spec.policy;
+        let notify = NotifyPlace::of(self.shared.config.node, run, &run_dir, policy);
+        let env = child_env(&self.shared, run, (&run_dir, &notify), call);
+        search(&call.spec.command, path_in(&env).map(str::to_owned)).await
+    }
+}
+
 /// Searches for a command as [`executable`] does, and notes each place.
-pub(super) async fn search(command: &CommandSpec, path_variable: Option<String>) -> CommandSearch {
+async fn search(command: &CommandSpec, path_variable: Option<String>) -> CommandSearch {
     let path = path_variable.as_deref();
     let candidates = resolve::candidates(&command.argv[0], command.working_dir(), path);
     let until = Instant::now() + LOOK_MAX;
