@@ -319,7 +319,7 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
     check_containment(shared, run, &policy)?;
     check_terminal(shared, command)?;
     let env = child_env(shared, run, (&run_dir, &notify), call);
-    let executable = command::executable(run, command, path_in(&env)).await?;
+    let executable = command::executable(run, command, command::path_in(&env)).await?;
     let powers = &shared.hello.powers;
     without_core(&mut policy.limits, &call.spec.secrets, powers);
     Ok(ChildSpec {
@@ -335,12 +335,6 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
         policy,
         secrets: call.spec.secrets.clone(),
     })
-}
-
-fn path_in(env: &[(String, String)]) -> Option<&str> {
-    let mut variables = env.iter();
-    let path = variables.find(|(name, _)| name == "PATH");
-    path.map(|(_, value)| value.as_str())
 }
 
 /// Checks whether containment on this host is strong enough. The keeper checks again when it makes the run.

@@ -1,6 +1,6 @@
 //! The file of a command, and why there is none.
 
-use super::{child_env, path_in};
+use super::child_env;
 use crate::{
     base::{
         calls::{CallError, SpawnCall},
@@ -37,6 +37,12 @@ pub(super) async fn executable(
             Err(not_executable(run, path, None))
         }
     }
+}
+
+pub(super) fn path_in(env: &[(String, String)]) -> Option<&str> {
+    let mut variables = env.iter();
+    let path = variables.find(|(name, _)| name == "PATH");
+    path.map(|(_, value)| value.as_str())
 }
 
 /// A search for a command.
