@@ -41,12 +41,15 @@ async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
     } = nodes;
     let mut spawned = Vec::new();
     for node in [&*one, &*two, &*three, &*one, &*two] {
-        let mut reader = three.client().await;
+        let reader = three.client().await;
         let run = node.client().await.spawn(argv(&["sleep", "600"])).await;
         let run = must("spawn", run).run_id;
-        // It has started, whenever its node records that.
-        let read = must("get", reader.get(&run).await);
-        assert_eq!(read.state(), RunState::Running);
+        // It has started. A read waits a little for its node to record that, which a busy one does later.
+        eventually_async("another node sees that it runs", PATIENCE, async || {
+            let read = must("get", reader.clone().get(&run).await);
+            (read.state() == RunState::Running).then_some(())
+        })
+        .await;
         spawned.push(run);
     }
     spawned.reverse();
