@@ -1,13 +1,9 @@
 //! The page of changes: which files a change touches. For each kind with a trial the page lists exactly the files that
 //! name it.
 
-use super::source::{code_lines, is_test_file};
+use super::source::{Source, code_lines, shipped, with_ending};
 use kennel_tests::programs;
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs};
 
 const PAGE: &str = "docs/internals/changes.md";
 /// Number of kinds with a trial.
@@ -46,38 +42,14 @@ fn trials(page: &str) -> Vec<Trial> {
     trials
 }
 
-/// Returns the files of the product that name one of these words in their code.
-fn naming(root: &Path, words: &[String]) -> BTreeSet<String> {
-    let mut files = Vec::new();
-    collect(&root.join("proto/kennel"), &mut files);
-    for room in fs::read_dir(root.join("crates")).expect("the rooms are there") {
-        collect(&room.expect("a room").path().join("src"), &mut files);
-    }
-    let path = |file: &Path| {
-        let path = file.strip_prefix(root).expect("below the repository");
-        path.display().to_string()
-    };
-    let names = |file: &PathBuf| {
-        let text = fs::read_to_string(file).expect("a source file is UTF-8");
-        let mut lines = code_lines(&text);
+/// Returns the files that name one of these words in their code.
+fn naming(sources: &[Source], words: &[String]) -> BTreeSet<String> {
+    let names = |source: &&Source| {
+        let mut lines = code_lines(&source.text);
         lines.any(|(_, line)| words.iter().any(|word| line.contains(word.as_str())))
     };
-    let files = files
-        .into_iter()
-        .filter(|file| !is_test_file(&path(file)) && names(file));
-    files.map(|file| path(&file)).collect()
-}
-
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let ending = path.extension().and_then(|ending| ending.to_str());
-        if path.is_dir() {
-            collect(&path, files);
-        } else if matches!(ending, Some("rs" | "proto")) {
-            files.push(path);
-        }
-    }
+    let naming = sources.iter().filter(names);
+    naming.map(|source| source.path.clone()).collect()
 }
 
 #[test]
@@ -86,6 +58,8 @@ fn trials_of_changes_touch_the_listed_files() {
     let page = fs::read_to_string(root.join(PAGE)).expect("the page is there");
     let trials = trials(&page);
     assert_eq!(trials.len(), TRIALS);
+    let mut sources = shipped();
+    sources.extend(with_ending("proto", [root.join("proto/kennel")]));
     for trial in trials {
         assert!(
             !trial.words.is_empty() && !trial.files.is_empty(),
@@ -93,7 +67,7 @@ fn trials_of_changes_touch_the_listed_files() {
         );
         assert_eq!(
             trial.files,
-            naming(&root, &trial.words),
+            naming(&sources, &trial.words),
             "{:?}",
             trial.words
         );

@@ -62,7 +62,7 @@ const RULES: [Rule; 9] = [
         ],
     },
     Rule {
-        says: "only the binary reads the environment, a client where it is asked to, and the server what its keeper has left there",
+        says: "only the binary, the surroundings of a client, and the server for what its keeper has left there read the environment",
         words: &["env::var(", "env::vars(", "env::var_os(", "env::vars_os("],
         allowed: &[
             "crates/kennel/",
@@ -117,10 +117,15 @@ pub(super) fn shipped() -> Vec<Source> {
 
 /// Returns all Rust files below these folders.
 pub(super) fn below(folders: impl IntoIterator<Item = PathBuf>) -> Vec<Source> {
+    with_ending("rs", folders)
+}
+
+/// Returns all files with this ending below these folders.
+pub(super) fn with_ending(ending: &str, folders: impl IntoIterator<Item = PathBuf>) -> Vec<Source> {
     let root = programs::repository();
     let mut files = Vec::new();
     for folder in folders {
-        collect(&folder, &mut files);
+        collect(ending, &folder, &mut files);
     }
     let source = |file: PathBuf| {
         let path = file.strip_prefix(&root).expect("below the repository");
@@ -132,12 +137,15 @@ pub(super) fn below(folders: impl IntoIterator<Item = PathBuf>) -> Vec<Source> {
     files.into_iter().map(source).collect()
 }
 
-fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+fn collect(ending: &str, dir: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a folder of sources").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            collect(ending, &path, files);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == ending)
+        {
             files.push(path);
         }
     }

@@ -1,7 +1,7 @@
 //! The Rust client: connects over a unix socket or TLS, gives errors a type, and reads events across restarts.
 //!
-//! Never prints. It reads the environment and the file of contexts where it is asked to ([`Surroundings::here`],
-//! [`Target::resolve`]), and repeats what the contract permits ([`Connection::call`]).
+//! Prints nothing. [`Surroundings::here`] alone reads the environment, [`Contexts::read`] alone the file of contexts.
+//! [`Connection::call`] repeats what the contract permits.
 
 mod address;
 mod attach;

@@ -40,7 +40,7 @@ pub struct Given {
     pub values: Context,
 }
 
-/// It cannot be told which server to call.
+/// The server to call cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The text is no address.

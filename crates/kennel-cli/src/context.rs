@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_are_kept_for_their_user_alone() {
+    fn contexts_file_is_private_to_its_user() {
         let dir = tempfile::tempdir().expect("a directory");
         let here = in_dir(dir.path());
         assert_eq!(Contexts::read(&here).expect("none"), Contexts::default());

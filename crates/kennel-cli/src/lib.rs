@@ -87,7 +87,7 @@ pub trait Binary {
     const BUILD: &'static str;
 
     /// Runs a command without a server: with one of its own, for this one run.
-    fn run_alone(
+    fn run_without_server(
         request: pb::SpawnRequest,
         format: Format,
     ) -> impl Future<Output = Result<Exit, Failure>>;
@@ -170,7 +170,7 @@ async fn perform_run<B: Binary>(
             let request = link.with_parent(request).await.map_err(own)?;
             Box::pin(run::run(&link, request)).await
         }
-        None => Box::pin(B::run_alone(request, format)).await,
+        None => Box::pin(B::run_without_server(request, format)).await,
     }
 }
 

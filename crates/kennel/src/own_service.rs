@@ -50,7 +50,10 @@ impl Binary for Kennel {
     const BUILD: &'static str = version::BUILD;
 
     /// Neither the server nor its directory outlives the command.
-    async fn run_alone(request: pb::SpawnRequest, format: Format) -> Result<Exit, Failure> {
+    async fn run_without_server(
+        request: pb::SpawnRequest,
+        format: Format,
+    ) -> Result<Exit, Failure> {
         let service = Service::start("run").await;
         let service = service.map_err(|failure| failure.code(OWN_FAILURE))?;
         let link = Link::own(service.connection().clone(), format);

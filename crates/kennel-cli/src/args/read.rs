@@ -79,7 +79,7 @@ pub struct AuditArgs {
 }
 
 impl AuditArgs {
-    /// Whether files are read, and no server is asked.
+    /// Whether it reads files instead of calling a server.
     pub fn is_offline(&self) -> bool {
         self.verify.is_some() || self.export.is_some()
     }

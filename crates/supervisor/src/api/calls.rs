@@ -123,7 +123,7 @@ impl Supervisor {
         let Some(handle) = self.shared.find(run) else {
             let view = self.get(run).await?;
             if !view.state.is_terminal() {
-                self.refuse_elsewhere(&view).await?;
+                self.refuse_unless_here(&view).await?;
             }
             return Ok((view, Listing::default()));
         };
@@ -144,7 +144,7 @@ impl Supervisor {
         let Some(handle) = self.shared.find(run) else {
             let view = self.get(run).await?;
             if !view.state.is_terminal() {
-                self.refuse_elsewhere(&view).await?;
+                self.refuse_unless_here(&view).await?;
             }
             return Err(view.refuse_call(Refusal::Ended));
         };

@@ -41,7 +41,7 @@ impl Supervisor {
             match row {
                 Some(row) if row.outcome.is_some() => return self.located(row.into()).await,
                 Some(row) if row.new.node != self.shared.config.node => {
-                    self.refuse_elsewhere(&row.into()).await?;
+                    self.refuse_unless_here(&row.into()).await?;
                 }
                 // Recovery has taken up the run by now.
                 Some(_) if self.shared.find(call.run).is_some() => {}

@@ -283,7 +283,7 @@ impl Supervisor {
         if self.shared.find(run).is_some() {
             return Ok(());
         }
-        self.refuse_elsewhere(&self.get(run).await?).await
+        self.refuse_unless_here(&self.get(run).await?).await
     }
 
     /// Adds the node to one view.
@@ -324,7 +324,7 @@ impl Supervisor {
     }
 
     /// Refuses a call that only the run's own node can carry out.
-    pub(crate) async fn refuse_elsewhere(&self, view: &RunView) -> Result<(), CallError> {
+    pub(crate) async fn refuse_unless_here(&self, view: &RunView) -> Result<(), CallError> {
         if view.node == self.shared.config.node {
             return Ok(());
         }

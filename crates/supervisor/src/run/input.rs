@@ -146,7 +146,7 @@ impl Supervisor {
     /// Returns the state of the input; the recorded state where no keeper holds the run any more.
     pub async fn input_progress(&self, run: RunId) -> Result<InputProgress, CallError> {
         let view = self.get(run).await?;
-        self.refuse_elsewhere(&view).await?;
+        self.refuse_unless_here(&view).await?;
         if !view.state.is_terminal() {
             let asked = self.shared.kernel.input_state(run, view.attempt).await?;
             if let InputAnswer::Result(state, _) = asked {
@@ -176,7 +176,7 @@ impl Supervisor {
             }
             _ => {
                 let view = self.get(run).await?;
-                self.refuse_elsewhere(&view).await?;
+                self.refuse_unless_here(&view).await?;
                 Err(self.over(run, view.state).await)
             }
         }

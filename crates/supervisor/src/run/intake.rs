@@ -46,7 +46,7 @@ impl Supervisor {
         let spawned = self.spawn_here(call).await?;
         if spawned.run.state == RunState::Starting && spawned.run.attempt == 1 {
             // Its node alone knows whether it starts, and removes the row where it did not.
-            self.refuse_elsewhere(&spawned.run).await?;
+            self.refuse_unless_here(&spawned.run).await?;
         }
         let run = self.located(spawned.run).await?;
         Ok(Spawned { run, ..spawned })

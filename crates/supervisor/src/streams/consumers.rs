@@ -204,7 +204,7 @@ impl Supervisor {
         }
         if let Some(run) = key.run {
             let view = self.get(run).await?;
-            self.refuse_elsewhere(&view).await?;
+            self.refuse_unless_here(&view).await?;
         }
         Err(CallError::ConsumerNotFound {
             run: key.run,

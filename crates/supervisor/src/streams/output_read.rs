@@ -116,7 +116,7 @@ impl Supervisor {
     async fn read_output_there(&self, call: OutputCall) -> Result<OutputRead, CallError> {
         let run = call.run;
         let (view, events) = self.events(run, Position::LiveOnly).await?;
-        self.refuse_elsewhere(&view).await?;
+        self.refuse_unless_here(&view).await?;
         let is_final = view.outcome.is_some();
         let lens = events.head_lens();
         let stream = usize::from(call.stream).checked_sub(1);

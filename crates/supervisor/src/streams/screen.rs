@@ -60,7 +60,7 @@ impl Supervisor {
     /// Returns the screen of a run's terminal; for an ended run, its last content.
     pub async fn screen(&self, run: RunId) -> Result<ScreenView, CallError> {
         let view = self.get(run).await?;
-        self.refuse_elsewhere(&view).await?;
+        self.refuse_unless_here(&view).await?;
         if view.policy().kind != RunKind::Terminal {
             return Err(CallError::NotOnTerminal { run });
         }

@@ -125,6 +125,11 @@ impl Attempts {
         }
     }
 
+    /// Returns when the attempt before the next one has ended.
+    pub(super) fn last_end(&self) -> Option<Timestamp> {
+        self.past.last()?.times.ended
+    }
+
     pub(super) fn due(&self) -> Option<Instant> {
         match self.stage {
             Stage::Waiting(_, due) => Some(due),
@@ -303,7 +308,7 @@ impl RunTask {
     }
 
     /// Decides about an attempt that has ended, after another request to end the run.
-    pub(super) fn decide_again(&mut self) {
+    pub(super) fn decide_about_ended_attempt(&mut self) {
         if let Some(outcome) = self.attempts.undecided.take() {
             self.record_outcome(outcome);
         }
@@ -341,7 +346,7 @@ impl RunTask {
     /// Returns the time left until the next attempt: the clock may have been set, also where no server saw it, but no
     /// wait is longer than its policy's.
     fn rest_left(&self, next: Timestamp) -> Duration {
-        let ended = self.attempts.past.last().and_then(|past| past.times.ended);
+        let ended = self.attempts.last_end();
         let now = ended.map_or_else(clock::now, |ended| self.shared.clock.now_as_of(ended));
         let before = self.attempts.restarts.saturating_sub(1);
         let most = self.new.policy().restart.pause(before, u32::MAX);

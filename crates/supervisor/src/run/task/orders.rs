@@ -88,7 +88,7 @@ impl RunTask {
             }
             self.attempts.wants_end(order);
         }
-        self.decide_again();
+        self.decide_about_ended_attempt();
         Ok(())
     }
 

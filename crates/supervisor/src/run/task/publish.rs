@@ -72,8 +72,10 @@ impl RunTask {
                 Some(asked) => clock.reckoned(asked, due),
                 None => due,
             });
-        let rested = self.attempts.past.last().and_then(|past| past.times.ended);
-        let next_restart = match (self.attempts.next().filter(|_| waits), rested) {
+        let next_restart = match (
+            self.attempts.next().filter(|_| waits),
+            self.attempts.last_end(),
+        ) {
             (Some(due), Some(ended)) if due != Timestamp::NEVER => Some(clock.reckoned(ended, due)),
             (due, _) => due,
         };

@@ -32,7 +32,7 @@ impl Waiters {
         tell(&mut self.pausing, answer);
     }
 
-    /// Answers those for whom this phase is an answer; a phase that gives them nothing to wait for refuses them.
+    /// Answers the callers whose wait ends with this phase, and refuses those that have nothing left to wait for.
     pub(super) fn answer(&mut self, phase: &Phase, refused: CallError) {
         let refused = Err(refused);
         match phase {

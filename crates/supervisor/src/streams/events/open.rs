@@ -64,7 +64,7 @@ impl Supervisor {
         if let Some(row) = row.flatten() {
             return Ok((view, Events::of(run, self, Source::Row(Box::new(row)))));
         }
-        self.refuse_elsewhere(&view).await?;
+        self.refuse_unless_here(&view).await?;
         self.events_of_journal(view, entries, from).await
     }
 
