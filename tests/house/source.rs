@@ -52,7 +52,7 @@ const RULES: [Rule; 9] = [
         words: &["Instant::now()"],
         allowed: &[
             "crates/client/src/credentials",
-            "crates/edge/src/shares",
+            "crates/edge/src/load/shares",
             "crates/supervisor/",
             "crates/keeper/",
             "crates/linux/",

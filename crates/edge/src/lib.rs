@@ -5,36 +5,26 @@
 
 mod accept;
 mod access;
-mod admission;
-mod answers;
 mod attach;
 mod auth;
 mod convert;
-mod crowd;
-mod deadline;
-pub mod digest;
 mod enums;
-mod exchange;
 mod forward;
-mod gate;
-mod health;
-mod in_flight;
-mod layer;
+mod keys;
+mod layers;
 pub mod limits;
-mod observe;
-mod pace;
-mod run_tokens;
-mod run_waits;
-mod seal;
+mod load;
 mod serve;
-mod shares;
 mod status;
 mod stream;
-mod trace_context;
 mod verbs;
 
+pub use accept::crowd::Crowd;
 pub use access::{Access, AccessError};
-pub use crowd::Crowd;
-pub use health::{ProbeClient, unready};
 use kennel_proto::{json, pb, reason};
-pub use serve::{EdgeConfig, ServeError, serve};
+pub use keys::digest::DigestKey;
+pub use serve::{
+    EdgeConfig, ServeError,
+    health::{ProbeClient, unready},
+    serve,
+};

@@ -15,7 +15,7 @@ use kennel_cli::{
     failure::{because, failed},
 };
 use kennel_client::Surroundings;
-use kennel_edge::{Access, EdgeConfig, ProbeClient, ServeError, digest::DigestKey};
+use kennel_edge::{Access, DigestKey, EdgeConfig, ProbeClient, ServeError};
 use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     keeper::{self, ListenAddress},

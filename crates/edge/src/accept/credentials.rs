@@ -4,9 +4,8 @@
 use super::Connection;
 use crate::{
     access::{self, Access},
-    auth::PeerVerdict,
+    auth::{PeerVerdict, run_tokens::RunTokens},
     limits::{ACCESS_INTERVAL, FIRST_KEYS_MAX},
-    run_tokens::RunTokens,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::task::{JoinError, JoinSet};

@@ -5,9 +5,9 @@
 
 use super::{Admitted, Tls, Welcome, refusals::Refusal};
 use crate::{
+    accept::crowd::{Crowd, Member},
     access::ClientCertificate,
     auth::Peer,
-    crowd::{Crowd, Member},
     limits::{ACCEPT_REST, FIRST_BYTE_MAX, HANDSHAKE_MAX, HANDSHAKES_MAX},
 };
 use std::{

@@ -2,8 +2,8 @@
 //! get the reason and take no slot from others; so have clients over TCP until their principal is known.
 
 use crate::{
+    accept::crowd::{Crowd, Member},
     auth::{Origin, Peer, PeerVerdict},
-    crowd::{Crowd, Member},
     limits::{
         CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_PER_PROCESS_MAX,
         CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_RUNS_OF_OWNER_MAX, CONNECTIONS_PER_USER_MAX,

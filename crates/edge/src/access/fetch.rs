@@ -4,7 +4,7 @@ use super::{
     issuer::parse_keys,
     remote_keys::{Fetched, Source},
 };
-use crate::exchange::{collect, exchange};
+use crate::access::exchange::{collect, exchange};
 use http::{HeaderMap, Request, StatusCode, Uri, header, uri::Scheme};
 use kennel_client::shown;
 use rustls::{

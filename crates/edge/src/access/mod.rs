@@ -3,6 +3,7 @@
 //! The access file defines it. It is read again when it or one of its files has changed, without dropping connections;
 //! a connection whose certificate or token is no longer valid is cut.
 
+pub(crate) mod exchange;
 mod fetch;
 mod file;
 mod issuer;

@@ -12,9 +12,9 @@ use crate::{
     auth::{self, Scope},
     convert::{event as convert, request, run, screen, token::Cursor},
     limits,
+    load::shares::StreamPlace,
     pb::{self, attach_request::Request as Asked, attach_response::Response as Reported},
     reason::Reason,
-    shares::StreamPlace,
     status::{self, answer_of},
 };
 use futures_util::stream::{self, Stream};

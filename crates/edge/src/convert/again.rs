@@ -1,7 +1,7 @@
 //! Restart of an ended run: a new run of the spec in its row, with the request's values for the unrecorded ones.
 
 use super::request;
-use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
+use crate::{convert::trace_context::TraceContext, keys::digest::DigestKey, pb, status};
 use kennel_lifecycle::{RecordedSpec, RunId, RunSpec, SecretSource, SecretValue, Violation};
 use kennel_supervisor::SpawnCall;
 use tonic::Status;

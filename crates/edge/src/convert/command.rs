@@ -126,7 +126,7 @@ fn os_string(bytes: Bytes) -> OsString {
 mod tests {
     use crate::{
         convert::spec::{parse, shown},
-        digest::DigestKey,
+        keys::digest::DigestKey,
         pb::{self, run_spec::Command},
     };
     use std::os::unix::ffi::OsStrExt;

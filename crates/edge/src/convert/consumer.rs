@@ -1,7 +1,7 @@
 //! Consumers: requests about them, and their contract form.
 
 use super::{many_cursor, request, time, token::Cursor};
-use crate::{access::Caller, digest::DigestKey, limits, pb};
+use crate::{access::Caller, keys::digest::DigestKey, limits, pb};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::{AckPoint, ConsumerFilter, ConsumerKey, ConsumerView, Reached};

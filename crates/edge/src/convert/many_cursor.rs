@@ -5,7 +5,7 @@
 //! own, because each run in it is checked against the filter.
 
 use super::{nodes_cursor, token::filter_text};
-use crate::digest::DigestKey;
+use crate::keys::digest::DigestKey;
 use bytes::Bytes;
 use kennel_lifecycle::RunId;
 use kennel_supervisor::{

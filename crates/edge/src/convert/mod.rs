@@ -29,6 +29,7 @@ pub(crate) mod spec;
 pub(crate) mod terminal;
 pub(crate) mod time;
 pub(crate) mod token;
+pub(crate) mod trace_context;
 pub(crate) mod trail;
 pub(crate) mod tree;
 pub(crate) mod usage;

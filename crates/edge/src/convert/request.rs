@@ -14,10 +14,10 @@ use super::{
     terminal, time,
 };
 use crate::{
-    digest::{DigestKey, SPEC_DIGEST_VERSION},
+    convert::trace_context::TraceContext,
     enums::unknown_number,
+    keys::digest::{DigestKey, SPEC_DIGEST_VERSION},
     limits, pb, status,
-    trace_context::TraceContext,
 };
 use kennel_lifecycle::{RunId, RunSpec, Violation, limits as bounds};
 use kennel_supervisor::{Form, Kinds, ListFilter, Position, SpawnCall};

@@ -220,7 +220,7 @@ mod tests {
             many_cursor::{self, ManyCursor, Seal},
             nodes_cursor::NodesCursor,
         },
-        digest::DigestKey,
+        keys::digest::DigestKey,
         pb::{self, stream_events_request::Position as Start},
     };
     use kennel_lifecycle::{NodeId, RunKind, RunState};

@@ -1,7 +1,7 @@
 //! The other nodes, for a stream of the runs of all: which there are, and the events of each.
 
-use super::{behalf, nodes::Links};
-use crate::{access::Caller, limits, pb, status};
+use super::nodes::Links;
+use crate::{access::Caller, auth::behalf, limits, pb, status};
 use http::HeaderMap;
 use kennel_client::ProcessServiceClient;
 use kennel_lifecycle::NodeId;

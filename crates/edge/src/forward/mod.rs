@@ -4,23 +4,21 @@
 //! answer is returned to the caller. A request with a node goes there at once. A request from another node is never
 //! forwarded, so no request goes round in circles.
 
-mod behalf;
 mod fleet;
 mod nodes;
 mod passed;
 mod replay;
 
-pub(crate) use behalf::on_behalf;
 pub(crate) use fleet::{Fleet, Followed, Known};
 pub(crate) use nodes::Links;
 
 use crate::{
     access::Caller,
-    layer::{Answer, Middleware},
+    auth::behalf::{self, NODE},
+    layers::{Answer, Middleware},
     reason::Reason,
     status::{self, answer_of},
 };
-use behalf::NODE;
 use http::{HeaderValue, Request, Response, request::Parts};
 use kennel_supervisor::{CallError, Elsewhere, Supervisor, TrailRecord};
 use passed::Passed;

@@ -7,11 +7,11 @@ use super::{
 };
 use crate::{
     convert::{many_cursor, nodes_cursor::NodesCursor, time},
-    digest::DigestKey,
     forward::{Followed, Known},
-    limits, pb,
-    shares::StreamPlace,
-    status,
+    keys::digest::DigestKey,
+    limits,
+    load::shares::StreamPlace,
+    pb, status,
 };
 use kennel_lifecycle::{NodeId, Timestamp};
 use kennel_supervisor::{ConsumerSeat, Elsewhere, Serving};

@@ -1,7 +1,7 @@
 use super::*;
 use crate::access::Caller;
 use crate::convert::run::tests::of_size;
-use crate::shares::Shares;
+use crate::load::shares::Shares;
 use event::Payload as Shown;
 use futures_util::{FutureExt, StreamExt};
 use kennel_lifecycle::Entry;

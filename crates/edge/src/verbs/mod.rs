@@ -87,15 +87,17 @@ pub(crate) use scope::Scope;
 
 use crate::{
     access::Caller,
-    admission::{self, Admission},
     attach::Seats,
     auth,
-    digest::DigestKey,
+    convert::trace_context::TraceContext,
     forward::{AskItsNode, Fleet, Links},
+    keys::digest::DigestKey,
     limits,
-    shares::Shares,
+    load::{
+        admission::{self, Admission},
+        shares::Shares,
+    },
     status,
-    trace_context::TraceContext,
 };
 use kennel_lifecycle::{NodeId, RunId, Violation};
 use kennel_supervisor::{CallError, Serving, Supervisor};

@@ -1,7 +1,7 @@
 //! The path of every call, from its admitted request to its answer.
 
 use super::{Api, Asked, At, Context, Fault, Logs, Verb, Waits};
-use crate::{limits, observe::Begun, status};
+use crate::{layers::observe::Begun, limits, status};
 use futures_util::{
     TryFutureExt,
     future::{BoxFuture, Either},

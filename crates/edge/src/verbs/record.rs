@@ -1,7 +1,9 @@
 //! The record of a requested change in the audit log.
 
 use super::{Context, Logs};
-use crate::{auth, deadline::Deadline, forward::AskItsNode, reason::Reason, status::code_name};
+use crate::{
+    auth, forward::AskItsNode, layers::deadline::Deadline, reason::Reason, status::code_name,
+};
 use kennel_lifecycle::limits::REQUEST_ID_BYTES_MAX;
 use kennel_supervisor::{LoggedRequest, LoggedSignal, Supervisor, TrailEntry, TrailRecord};
 use tonic::{Code, Status};

@@ -6,9 +6,8 @@ use super::{
 };
 use crate::{
     access::Caller,
-    convert::{again, request, run},
+    convert::{again, request, run, trace_context::TraceContext},
     pb,
-    trace_context::TraceContext,
 };
 use kennel_lifecycle::{Refusal, RunId, Violation};
 use kennel_supervisor::{CallError, RestartCall, RunView, Supervisor};

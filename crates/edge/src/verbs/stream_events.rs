@@ -8,9 +8,9 @@ use crate::{
         request::{self, EventsCall, ManyAsk, ManyConsumer},
         token::Cursor,
     },
-    limits, pb,
-    shares::StreamPlace,
-    status,
+    limits,
+    load::shares::StreamPlace,
+    pb, status,
     stream::{self, Named, Nodes, NodesReader, ResponseReader},
 };
 use kennel_lifecycle::Violation;

@@ -4,7 +4,7 @@ use super::*;
 use crate::convert::request::{self, EventsCall};
 use crate::{
     convert::token::{Cursor, PageToken},
-    digest::SPEC_DIGEST_VERSION,
+    keys::digest::SPEC_DIGEST_VERSION,
     pb::{self, run_spec::Stdio, stream_events_request},
 };
 use kennel_lifecycle::{RunKind, RunState, Signal, TerminalSize, TerminalSpec, limits as bounds};

@@ -9,7 +9,7 @@ use crate::{
         many_cursor::{self, Seal},
         nodes_cursor::NodesCursor,
     },
-    digest::DigestKey,
+    keys::digest::DigestKey,
     pb::{self, stream_events_request::Position as Asked},
     status::no_violations,
 };

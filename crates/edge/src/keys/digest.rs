@@ -7,7 +7,7 @@ use sha2::Sha256;
 use std::fmt;
 
 /// Version of the spec digest's algorithm; a change needs another number.
-pub const SPEC_DIGEST_VERSION: i32 = 3;
+pub(crate) const SPEC_DIGEST_VERSION: i32 = 3;
 
 /// Domain that separates digests of one purpose from those of another under the same key.
 const SPEC_DOMAIN: &[u8] = b"kennel.v1.RunSpec\0";

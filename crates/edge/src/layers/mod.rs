@@ -1,4 +1,10 @@
-//! Parts that all middlewares of calls share: a middleware is a type of its own, and a service is wrapped in its value.
+//! The middlewares around each call, and what they share: a middleware is a type of its own, and a service is wrapped in
+//! its value.
+
+pub(crate) mod answers;
+pub(crate) mod deadline;
+pub(crate) mod gate;
+pub(crate) mod observe;
 
 use futures_util::future::BoxFuture;
 use http::Response;

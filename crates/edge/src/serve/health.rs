@@ -2,7 +2,7 @@
 //! while store and keeper answer and the node is not being drained. At a shutdown these two become unhealthy first,
 //! before the runs are ended.
 
-use crate::{exchange, limits};
+use crate::{access::exchange, limits};
 use kennel_supervisor::Supervisor;
 use std::net::SocketAddr;
 use tokio::net::TcpStream;

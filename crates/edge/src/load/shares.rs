@@ -4,7 +4,7 @@
 use crate::{
     access::{Caller, Quota},
     limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND},
-    run_waits::{RunWait, RunWaits},
+    load::run_waits::{RunWait, RunWaits},
     status,
 };
 use std::{

@@ -2,6 +2,7 @@
 //! call would stay for ever and delay a shutdown (<https://github.com/hyperium/hyper/issues/4170>).
 
 mod credentials;
+pub(crate) mod crowd;
 mod handshakes;
 pub(crate) mod places;
 mod refusals;
@@ -13,9 +14,8 @@ pub(crate) use refusals::Refusals;
 
 use crate::{
     access::{Bearer, Rules},
-    auth::{Origin, Peer, PeerVerdict},
+    auth::{Origin, Peer, PeerVerdict, run_tokens::RunTokens},
     limits::{self, TOKENS_PER_CONNECTION_MAX},
-    run_tokens::RunTokens,
 };
 use futures_util::stream::{self, Stream};
 use handshakes::TcpAcceptor;

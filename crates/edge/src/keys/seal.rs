@@ -1,6 +1,6 @@
 //! Seals what is kept of a run for its next attempt, under a key that is made of that of the installation.
 
-use crate::digest::DigestKey;
+use crate::keys::digest::DigestKey;
 use kennel_lifecycle::RunId;
 use kennel_supervisor::Sealer;
 use ring::{

@@ -10,8 +10,8 @@ pub(crate) use part::Reading;
 use crate::{
     convert::{event as convert, request::EventsCall, run, token::Cursor},
     limits,
+    load::shares::StreamPlace,
     pb::{self, event},
-    shares::StreamPlace,
     status,
 };
 use futures_util::stream::{self, Stream};

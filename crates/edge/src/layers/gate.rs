@@ -3,12 +3,9 @@
 use crate::{
     accept::Connection,
     access::{self, Access, Bearer, Caller, Rules},
-    auth::{self, Denied, Origin, Peer, PeerVerdict},
-    forward::on_behalf,
+    auth::{self, Denied, Origin, Peer, PeerVerdict, behalf::on_behalf, run_tokens::RunTokens},
     json,
-    layer::Middleware,
-    observe::OTHER,
-    run_tokens::RunTokens,
+    layers::{Middleware, observe::OTHER},
     status::{self, code_name},
 };
 use futures_util::future::Either;

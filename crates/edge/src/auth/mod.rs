@@ -8,6 +8,9 @@
 //! A peer without rights is connected all the same, where there is a slot, and gets an error with the reason for every
 //! call.
 
+pub(crate) mod behalf;
+pub(crate) mod run_tokens;
+
 use crate::{
     accept::places::Full,
     access::{Bearer, Caller, ClientCertificate, Rules},

@@ -5,7 +5,7 @@
 
 use crate::{
     access::{AsRun, Attempt, Bearer, Caller},
-    digest::DigestKey,
+    keys::digest::DigestKey,
     pb::Role,
     status,
 };

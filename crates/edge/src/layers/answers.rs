@@ -2,12 +2,13 @@
 //! transport's own errors, before a handler gets the request, get a reason.
 
 use crate::{
-    deadline::{self, Deadline},
     json,
-    layer::{Answer, Middleware},
-    limits,
-    observe::OTHER,
-    status,
+    layers::{
+        Answer, Middleware,
+        deadline::{self, Deadline},
+        observe::OTHER,
+    },
+    limits, status,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;

@@ -9,10 +9,11 @@
 use crate::{
     accept::Connection,
     access::{Caller, Quota},
-    deadline,
-    layer::{Answer, Middleware},
-    pace::Pace,
-    shares::{Kind, Share, Shares, Used},
+    layers::{Answer, Middleware, deadline},
+    load::{
+        pace::Pace,
+        shares::{Kind, Share, Shares, Used},
+    },
 };
 use bytes::Bytes;
 use http::{Request, Response};
@@ -292,7 +293,7 @@ impl HttpBody for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{accept::Places, auth::Peer, layer::With};
+    use crate::{accept::Places, auth::Peer, layers::With};
     use futures_util::FutureExt;
     use std::{convert::Infallible, future::poll_fn, num::NonZeroU32, time::Duration};
     use tokio::{

@@ -3,9 +3,8 @@
 
 use crate::{
     access::Caller,
-    deadline,
-    layer::{Answer, Middleware},
-    shares::Shares,
+    layers::{Answer, Middleware, deadline},
+    load::shares::Shares,
 };
 use http::{HeaderMap, HeaderValue, Request, Response};
 use std::time::Duration;
@@ -76,7 +75,7 @@ fn is_without_room(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        layer::With,
+        layers::With,
         limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND},
     };
     use std::convert::Infallible;

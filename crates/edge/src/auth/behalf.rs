@@ -7,7 +7,7 @@ use kennel_supervisor::Elsewhere;
 use tonic::Status;
 
 /// Target node of a call: its name or id.
-pub(super) const NODE: HeaderName = HeaderName::from_static("kennel-node");
+pub(crate) const NODE: HeaderName = HeaderName::from_static("kennel-node");
 const PRINCIPAL: HeaderName = HeaderName::from_static("kennel-principal");
 const ROLE: HeaderName = HeaderName::from_static("kennel-role");
 const OWNER: HeaderName = HeaderName::from_static("kennel-owner");
@@ -48,7 +48,7 @@ fn text(value: &HeaderValue) -> Option<String> {
 }
 
 /// Adds the caller to a call to another node.
-pub(super) fn name(
+pub(crate) fn name(
     headers: &mut HeaderMap,
     caller: &Caller,
     node: &Elsewhere,

@@ -1,10 +1,10 @@
 //! A span and a measurement for each call, from its first byte to its status. Calls for health and reflection have none.
 
 use crate::{
+    convert::trace_context,
     json,
-    layer::{Answer, Middleware},
+    layers::{Answer, Middleware},
     status::code_name,
-    trace_context,
 };
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -244,7 +244,7 @@ fn is_error(code: Code) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layer::With;
+    use crate::layers::With;
     use futures_util::FutureExt;
     use kennel_supervisor::telemetry::{Sampling, SpanSink, Tracing};
     use std::{collections::BTreeSet, convert::Infallible, future::pending, sync::Mutex};

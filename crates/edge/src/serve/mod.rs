@@ -1,25 +1,20 @@
 //! Starts the services on the listeners, and shuts them down in order.
 
+pub(crate) mod health;
+
 use crate::{
     accept::{self, Credentials, Ending, Judge, Listener, Places, Refusals},
     access::Access,
-    answers::Answers,
-    auth::{Peer, PeerVerdict},
-    digest::DigestKey,
+    auth::{Peer, PeerVerdict, run_tokens::RunTokens},
     forward::{Forward, Links},
-    gate::Gate,
-    health,
-    in_flight::Counting,
-    layer::With,
+    keys::digest::DigestKey,
+    layers::{With, answers::Answers, gate::Gate, observe::Observing},
     limits,
-    observe::Observing,
-    pace::Pace,
+    load::{in_flight::Counting, pace::Pace, shares::Shares},
     pb::{
         self, admin_service_server::AdminServiceServer,
         process_service_server::ProcessServiceServer,
     },
-    run_tokens::RunTokens,
-    shares::Shares,
     verbs::Api,
 };
 use kennel_lifecycle::RunId;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{layer::With, reason::Reason};
+use crate::{layers::With, reason::Reason};
 use std::{convert::Infallible, time::Duration};
 use tokio::time::timeout;
 use tonic_types::StatusExt;
