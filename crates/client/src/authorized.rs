@@ -1,6 +1,6 @@
 //! Calls with the client's token.
 
-use crate::{connect::NotDialled, credentials::TokenReader};
+use crate::credentials::TokenReader;
 use http::{HeaderName, HeaderValue, Request, Response, header::AUTHORIZATION};
 use std::{
     error::Error,
@@ -96,3 +96,8 @@ pub fn shown(error: &dyn Error) -> String {
     }
     text
 }
+
+/// Cause of a failed dial, as the transport passes it on; the error itself is stored beside it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotDialled(pub(crate) String);

@@ -1,9 +1,12 @@
 //! Connections to servers, and their errors.
 
+pub(crate) mod error;
+
 use crate::{
     Address, Connection,
-    authorized::shown,
-    credentials::{Credentials, CredentialsError, Tls, TokenReader},
+    authorized::{NotDialled, shown},
+    connect::error::ConnectError,
+    credentials::{Credentials, Tls, TokenReader},
     resumes::Resumes,
     tls,
 };
@@ -44,107 +47,6 @@ const PING_MAX: Duration = Duration::from_secs(10);
 const STREAM_WINDOW: u32 = 1024 * 1024;
 /// Bytes of all its streams: as many as the protocol permits.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-
-/// No connection to a server was established.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// No process listens there, or it cannot be reached.
-    #[error("no server answers at {address}")]
-    NoServer {
-        /// Address of the server.
-        address: Address,
-        /// Error of the socket.
-        #[source]
-        source: io::Error,
-    },
-    /// A process of another user listens there: neither this user nor root.
-    #[error("the server at {address} runs as user {uid}, which is neither this user nor root")]
-    ForeignServer {
-        /// Address of the server.
-        address: Address,
-        /// User id of the sender.
-        uid: u32,
-    },
-    /// The server does not speak the protocol.
-    #[error("cannot speak to the server at {address}")]
-    Transport {
-        /// Address of the server.
-        address: Address,
-        /// The cause.
-        #[source]
-        source: tonic::transport::Error,
-    },
-    /// The connection broke before the first call, or the server does not speak TLS 1.3 and HTTP/2.
-    #[error("cannot open a secure connection to {address}")]
-    Insecure {
-        /// Address of the server.
-        address: Address,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// The client's own files cannot be used.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// No known authority has issued the server's certificate.
-    #[error(
-        "the certificate of the server at {address} is not trusted: no authority in {authorities} has issued it"
-    )]
-    UntrustedServer {
-        /// Address of the server.
-        address: Address,
-        /// Source of the authorities.
-        authorities: String,
-    },
-    /// The server's certificate is for other names.
-    #[error("the certificate of the server at {address} is for {}, not for {name}", or_none(.presented))]
-    WrongServerName {
-        /// Address of the server.
-        address: Address,
-        /// The required name.
-        name: String,
-        /// The names in the certificate.
-        presented: Vec<String>,
-    },
-    /// The server's certificate cannot be used for another reason.
-    #[error("the certificate of the server at {address} is refused: {reason}")]
-    ServerCertificate {
-        /// Address of the server.
-        address: Address,
-        /// The reason, such as `it has expired`.
-        reason: String,
-    },
-    /// The server has refused the client's certificate.
-    #[error("the server at {address} refused the certificate of this client: {reason}")]
-    ClientCertificate {
-        /// Address of the server.
-        address: Address,
-        /// The reason, such as `it is revoked`.
-        reason: &'static str,
-    },
-    /// The server demands a certificate of the client, and there is none.
-    #[error("the server at {address} demands a certificate of the client")]
-    NoClientCertificate {
-        /// Address of the server.
-        address: Address,
-    },
-    /// The server has refused the token.
-    #[error("the server at {address} refused the token: {reason}")]
-    Token {
-        /// Address of the server.
-        address: Address,
-        /// Its answer.
-        reason: String,
-    },
-    /// The server demands a certificate or a token, and there is neither.
-    #[error("the server at {address} demands a certificate or a token: {reason}")]
-    NoCredentials {
-        /// Address of the server.
-        address: Address,
-        /// Its answer.
-        reason: String,
-    },
-}
 
 fn or_none(names: &[String]) -> String {
     if names.is_empty() {
@@ -275,11 +177,6 @@ async fn check_accepted(connection: &Connection) -> Result<(), ConnectError> {
     })
 }
 
-/// Cause of a failed dial, as the transport passes it on; the error itself is stored beside it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct NotDialled(pub(crate) String);
-
 /// Connects over the result of `dial`. A server that dies during the first messages of a connection is no error: the
 /// socket is its keeper's, and the next server is there soon.
 pub(crate) async fn connect_by<F, D, W>(
@@ -325,21 +222,6 @@ where
         });
         if !error.is_broken() || !resumes.pause(CONNECTS_MAX).await {
             return Err(error);
-        }
-    }
-}
-
-impl ConnectError {
-    /// Whether a server was there, and is perhaps being replaced.
-    fn is_broken(&self) -> bool {
-        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-        match self {
-            Self::Transport { .. } => true,
-            Self::Insecure { source, .. } => matches!(
-                source.kind(),
-                BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
-            ),
-            _ => false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of a server.
 
-use crate::{authorized::causes, connect::NotDialled};
+use crate::authorized::{NotDialled, causes};
 use kennel_lifecycle::Violation;
 use std::{collections::BTreeMap, fmt, time::Duration};
 use tonic::{Code, Status};

@@ -21,7 +21,7 @@ mod tls;
 pub use address::{Address, InvalidAddress};
 pub use attach::{Attachment, WRITES_MAX};
 pub use authorized::{Authorized, has_broken, shown};
-pub use connect::{ConnectError, connect, connect_with};
+pub use connect::{connect, connect_with, error::ConnectError};
 pub use contexts::{Context, Contexts, DEFAULT_CONTEXT, read_default};
 pub use credentials::{Credentials, CredentialsError, Tls, Token};
 pub use events::{EventReader, Start, time_of};
@@ -29,16 +29,16 @@ pub use failure::Failure;
 pub use health::check_health;
 /// Sequence that undoes what an attached command has set in this terminal.
 pub use kennel_lifecycle::{REMEMBER_TERMINAL, put_terminal_back};
-pub use kennel_proto::call::{Call, MayRepeat};
-pub use kennel_proto::pb::{
-    admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
+pub use kennel_proto::{
+    call::{Call, MayRepeat},
+    pb::{admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient},
 };
 /// A point in time, as in messages.
 pub use prost_types::Timestamp as Time;
 pub use repeats::Repeats;
 pub use resumes::{RESUMES_MAX, repeated};
 pub use surroundings::Surroundings;
-pub use target::{Given, Target, TargetError, socket_path};
+pub use target::{Given, Target, error::TargetError, socket_path};
 /// Argument of a call.
 pub use tonic::IntoRequest;
 pub use tonic_health::pb::health_client::HealthClient;

@@ -4,17 +4,17 @@
 //! A context is a whole: where a flag or a variable names another server, no credentials of the current context are
 //! sent to it.
 
+pub(crate) mod error;
+
 use crate::{
     Address, ConnectError, Connection, Context, Contexts, Credentials, DEFAULT_CONTEXT,
     Surroundings, Tls, Token, connect_with,
 };
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use error::TargetError;
+use std::path::{Path, PathBuf};
 
 /// `sun_path` of unix(7), less the closing NUL.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
+pub(crate) const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// A server to call.
 #[derive(Clone, Debug)]
@@ -38,65 +38,6 @@ pub struct Given {
     pub node: Option<String>,
     /// The server, where it is not empty, and credentials.
     pub values: Context,
-}
-
-/// The server to call cannot be determined.
-#[derive(Debug, thiserror::Error)]
-pub enum TargetError {
-    /// The text is no address.
-    #[error("{0:?} is not an address")]
-    NotAnAddress(String),
-    /// The path of the socket ends with a slash, or is empty.
-    #[error("{0:?} names no socket file")]
-    NoFile(String),
-    /// The kernel takes no such long path.
-    #[error("the path of the socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: {0}")]
-    LongPath(String),
-    /// There is no working directory.
-    #[error("{path} cannot be made an absolute path: {source}", path = .path.display())]
-    Relative {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Nothing names a server, and this user has no default.
-    #[error("there is no default socket: neither XDG_RUNTIME_DIR nor HOME is set")]
-    NoDefault,
-    /// Credentials for the network, and a unix socket.
-    #[error("a unix socket takes neither certificates nor a token")]
-    SocketWithCredentials,
-    /// Credentials for the network, and no server.
-    #[error("certificates and tokens are for a server on the network, and none is named")]
-    CredentialsAlone,
-    /// Two variables name a server.
-    #[error("KENNEL_SERVER and KENNEL_CONTEXT are both set")]
-    TwoVariables,
-    /// The variable is not the number of a user.
-    #[error("KENNEL_SERVER_USER: {0:?} is not the number of a user")]
-    ServerUser(String),
-    /// One of certificate and key is missing.
-    #[error("a certificate and its key must be given together")]
-    HalfCertificate,
-    /// The file has no such context.
-    #[error("there is no context {0:?}")]
-    NoContext(String),
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}", path = .path.display())]
-    UnreadContexts {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file is malformed.
-    #[error("cannot use {path}: {why}", path = .path.display())]
-    Contexts {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
 }
 
 impl Target {

@@ -1,7 +1,7 @@
 //! Enum values shared by requests, answers and errors, in the contract's form.
 
 use crate::pb;
-use kennel_lifecycle::{Containment, InputClosed, Violation};
+use kennel_lifecycle::{Containment, InputClosed, RunKind, Violation};
 use kennel_supervisor::InputEnd;
 
 /// Makes the function from an enum to the contract's, and if it is named, the one back, where no value is unspecified.
@@ -35,6 +35,8 @@ pub(crate) use mapped;
 mapped! {
     pub(crate) fn containment(Containment) -> Containment, fn containment_of { Subreaper Cgroup PrivatePidns }
 }
+
+mapped! { pub(crate) fn kind(RunKind) -> RunKind, fn kind_of { Heartbeat Service Terminal Job } }
 
 pub(crate) fn input_end(end: InputEnd) -> pb::InputEnd {
     match end {

@@ -39,7 +39,7 @@ pub use format::Dropped;
 pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
 pub use log::is_made;
-pub use reader::{Position, Reader};
+pub use reader::Reader;
 pub use screen::{Color, Picture, PictureLine, SCREEN_CELLS_MAX, Screen, Span, Style, is_drawn};
 pub use tail::{Amount, Tail, TailBegin};
 pub use view::{Form, LINE_BYTES_MAX, Piece, View};
@@ -64,6 +64,24 @@ pub struct Point {
     pub seq: u64,
     /// Length of standard output and of standard error.
     pub lens: [u64; 2],
+}
+
+/// Position of a reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Last seq; 0: nothing.
+    pub seq: u64,
+    /// Length of standard output and of standard error up to there, if it is known.
+    pub lens: Option<[u64; 2]>,
+}
+
+impl From<Point> for Position {
+    fn from(point: Point) -> Self {
+        Self {
+            seq: point.seq,
+            lens: Some(point.lens),
+        }
+    }
 }
 
 /// Boot of the host.

@@ -5,7 +5,8 @@
 //! gap in place of data that the writer has removed.
 
 use crate::{
-    Item, Kind, LineBegins, Point, Stretch, Tail, TailBegin, log::Log, mark::Mark, segment::slot,
+    Item, Kind, LineBegins, Point, Position, Stretch, Tail, TailBegin, log::Log, mark::Mark,
+    segment::slot,
 };
 use std::{io, path::Path, sync::Arc};
 use tokio::{sync::watch, task};
@@ -14,24 +15,6 @@ use tokio::{sync::watch, task};
 const READ_IN_PLACE_BYTES_MAX: usize = 256 * 1024;
 /// A reader that is at most this many bytes of output behind keeps up.
 const KEEPS_UP_BYTES_MAX: u64 = 8 * 1024 * 1024;
-
-/// Position of a reader.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    /// Last seq; 0: nothing.
-    pub seq: u64,
-    /// Length of standard output and of standard error up to there, if it is known.
-    pub lens: Option<[u64; 2]>,
-}
-
-impl From<Point> for Position {
-    fn from(point: Point) -> Self {
-        Self {
-            seq: point.seq,
-            lens: Some(point.lens),
-        }
-    }
-}
 
 /// A reader with its own position. Cheap; never slows the writer. INV-12: it reads files, and holds no resource that a
 /// writer waits for.

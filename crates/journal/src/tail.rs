@@ -1,10 +1,9 @@
 //! The beginning of the tail of a journal's output, searched from the end: the last lines, or the last bytes.
 
 use crate::{
-    Point,
+    Point, Position,
     format::IndexEntry,
     log::{Log, Next},
-    reader::Position,
     segment::{Segment, slot},
 };
 use std::{io, sync::Arc};

@@ -2,12 +2,12 @@
 
 use super::{
     link::{self, Link, refused},
-    run::{self, Exit},
     run_input::{end_of_file, pieces},
 };
 use crate::{
     args::AttachArgs,
     detach_keys::DetachKeys,
+    exit::{Exit, exit_of_ended},
     failure::{Failure, because, note},
 };
 use kennel_client::{Attachment, REMEMBER_TERMINAL, put_terminal_back};
@@ -70,7 +70,7 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
     let run_id = link.run_id(&args.run.run).await?;
     match stay(link, &run_id, manner).await? {
         Left::Detached => Ok(0),
-        Left::Ended => run::exit_of_ended(link, &run_id).await.map(Exit::code),
+        Left::Ended => exit_of_ended(link, &run_id).await.map(Exit::code),
     }
 }
 

@@ -32,6 +32,15 @@ const PRINT_MAX: Duration = Duration::from_secs(1);
 pub const FAILED: u8 = 1;
 
 impl Failure {
+    /// Refuses other forms than text, where a text has one purpose.
+    pub fn unless_text(format: &Format) -> Result<(), Self> {
+        if format.is_text() {
+            return Ok(());
+        }
+        let failure = Self::new("this command has no form for programs");
+        Err(failure.hint("leave --output out").code(crate::USAGE))
+    }
+
     /// Makes a failure with exit code 1. The message is one plain sentence, lower case, without full stop.
     pub fn new(message: impl Into<String>) -> Self {
         Self {

@@ -24,6 +24,7 @@ mod doctor;
 mod drain;
 mod each;
 mod event_line;
+mod exit;
 mod extend;
 pub mod failure;
 mod follow;
@@ -64,11 +65,12 @@ mod write;
 
 pub use args::{AuditArgs, Cli, ClientArgs, Command, Format, HABITS, in_groups, with_texts};
 pub use complete::answer_shell;
+pub use exit::{Exit, OWN_FAILURE};
 pub use failure::Failure;
 pub use line::{command_of, expanded, not_understood};
 pub use link::{Link, print, print_exact, refused, run_of};
 pub use progress::during;
-pub use run::{Exit, OWN_FAILURE, run};
+pub use run::run;
 
 use args::{ContextCommand, NodeCommand, RunArgs};
 use clap::Parser as _;
@@ -188,7 +190,7 @@ async fn perform<B: Binary>(
         Command::Certs(_) | Command::Completions(_) | Command::Context(ContextCommand::Show { .. })
     ) || matches!(&command, Command::Kill(args) if args.list);
     if is_plain {
-        format.must_be_text()?;
+        Failure::unless_text(&format)?;
     }
     match command {
         Command::Spawn(args) => {

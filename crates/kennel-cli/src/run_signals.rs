@@ -1,13 +1,11 @@
 //! Signals that `kennel run` receives become requests to its run, as a child in the shell would receive them.
 
-use super::{
-    calls::new_request_id,
-    link::refused,
-    run::{Exit, OWN_FAILURE, SIGKILL},
+use super::{calls::new_request_id, link::refused};
+use crate::{
+    exit::{Exit, OWN_FAILURE, SIGKILL},
+    failure::{Failure, because},
 };
-use crate::failure::{Failure, because};
-use kennel_client as client;
-use kennel_client::Connection;
+use kennel_client::{self as client, Connection};
 use kennel_linux::own_signals;
 use kennel_proto::pb;
 use std::{future::pending, time::Duration};

@@ -4,9 +4,13 @@ use super::{
     calls::standing,
     each::each,
     link::{Link, print_exact, run_of},
-    run, words,
+    words,
 };
-use crate::{args::WaitArgs, failure::Failure};
+use crate::{
+    args::WaitArgs,
+    exit::{OWN_FAILURE, TIMED_OUT, exit_of},
+    failure::Failure,
+};
 use kennel_proto::pb;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -23,7 +27,7 @@ pub(crate) async fn wait(
     let code = |failure: Failure| {
         if for_end {
             // All others are codes of commands.
-            failure.or_code(run::OWN_FAILURE)
+            failure.or_code(OWN_FAILURE)
         } else {
             failure
         }
@@ -35,14 +39,14 @@ pub(crate) async fn wait(
         let Ok(reached) = waited else {
             let missing = words::word(condition.as_str_name());
             let message = format!("run {run_id}: {patience:?} have passed, and {missing}");
-            return Err(Failure::new(message).code(run::TIMED_OUT));
+            return Err(Failure::new(message).code(TIMED_OUT));
         };
         let run = reached.map_err(code)?;
         let shown = link.shown_of(&run, &run, || standing(&run));
         if !for_end {
             return Ok((shown, 0));
         }
-        match run::exit_of(&run) {
+        match exit_of(&run) {
             Ok(exit) => Ok((shown, exit.code())),
             Err(failure) => {
                 print_exact(&shown)?;

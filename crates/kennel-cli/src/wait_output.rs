@@ -1,11 +1,9 @@
 //! `kennel wait-output`: waits for a matching line of output, across restarts of the server.
 
-use super::{
-    link::{Link, print_exact},
-    run::TIMED_OUT,
-};
+use super::link::{Link, print_exact};
 use crate::{
     args::WaitOutputArgs,
+    exit::TIMED_OUT,
     failure::{Failure, note},
 };
 use kennel_proto::pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found};

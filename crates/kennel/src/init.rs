@@ -3,11 +3,7 @@
 //! The service is a child of this process. When the command has ended, so does the service, and the exit code is the
 //! command's.
 
-use crate::{
-    args::ServeArgs,
-    listen, own_service,
-    serve::{self, LOST},
-};
+use crate::{args::ServeArgs, listen, own_service, serve, server::LOST};
 use clap::ArgMatches;
 use kennel_cli::{ClientArgs, Failure, Format, USAGE, failure::because};
 use kennel_client::{Address, Surroundings};

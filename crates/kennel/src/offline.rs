@@ -11,7 +11,7 @@ use std::{fmt::Write as _, path::Path};
 
 /// `audit --verify` and `audit --export`.
 pub(crate) fn audit(args: &AuditArgs, format: &Format) -> Result<(), Failure> {
-    format.must_be_text()?;
+    Failure::unless_text(format)?;
     let head = args.head.as_deref().map(values::chain_head).transpose();
     let head = head.map_err(|wrong| Failure::new(format!("--head: {wrong}")).code(USAGE))?;
     match (&args.verify, &args.export) {

@@ -4,7 +4,7 @@ use crate::{
     args::{CgroupUse, ORPHAN_TTL_DEFAULT, ServeArgs},
     config::ServeConfig,
     http::HttpAddress,
-    server,
+    server::{self, LOST},
     settings::Settings,
     telemetry,
 };
@@ -21,9 +21,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-
-/// Exit code after the loss of a component.
-pub(crate) const LOST: u8 = 70;
 
 /// Exit code of an unusable command line or configuration.
 const UNUSABLE: u8 = 2;

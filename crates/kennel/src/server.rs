@@ -6,7 +6,6 @@ use crate::{
     args::{NODE_LEASE_DEFAULT, NODE_RETENTION_DEFAULT, ServeArgs},
     config::ServeConfig,
     health, http, listen, secret,
-    serve::LOST,
     telemetry::{self, AuditExport, Exports, Log, LogFormat},
 };
 use clap::ArgMatches;
@@ -38,6 +37,9 @@ use tokio::{
     runtime::Handle,
     task::{JoinError, JoinHandle},
 };
+
+/// Exit code after the loss of a component.
+pub(crate) const LOST: u8 = 70;
 
 /// Longest time for pending answers to clients after the supervisor has ended.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);

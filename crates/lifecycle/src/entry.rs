@@ -2,9 +2,9 @@
 //! its state from them, live and in every recovery.
 
 use crate::{
-    Activity, Deadline, Exit, LaterText, MemoryKills, NextAttempt, Outcome, ResumeReason,
-    RuleAction, RuleOff, RunIdentity, Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck,
-    TerminalSize, Timestamp, TreeVerdict,
+    Activity, Deadline, Exit, LaterText, MemoryKills, Outcome, ResumeReason, RuleAction, RuleOff,
+    RunIdentity, Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize,
+    Timestamp, TreeVerdict,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::Value;
@@ -285,4 +285,13 @@ impl Entry {
             _ => None,
         }
     }
+}
+
+/// The attempt that follows one that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextAttempt {
+    /// Restarts in a row, with this one.
+    pub restarts: u32,
+    /// Time at which it is due.
+    pub due: Timestamp,
 }

@@ -3,9 +3,18 @@
 //!
 //! Pure: the climber passes the time (milliseconds on any clock that does not jump) and performs the actions.
 
-use crate::{Signal, StopAction};
+use crate::Signal;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+/// One action of a stop before its first signal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopAction {
+    /// The action.
+    pub action: Action,
+    /// Time until the next action, or the first signal.
+    pub wait: Duration,
+}
 
 /// Time in which a command of a stop is ended before the next rung.
 const COMMAND_END_MS: u64 = 100;

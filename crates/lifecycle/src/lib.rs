@@ -15,6 +15,7 @@ mod default_grace;
 mod default_limits;
 mod effect;
 mod entry;
+mod exit;
 mod extension;
 mod facets;
 mod forms;
@@ -55,6 +56,7 @@ mod terminal_modes;
 mod time;
 mod usage;
 pub mod verdict;
+mod violation;
 
 pub use api_access::ApiAccess;
 pub use backoff::{Backoff, Retries};
@@ -67,7 +69,8 @@ pub use countdown::Countdown;
 pub use default_grace::{DefaultGrace, DefaultGraceError};
 pub use default_limits::{DefaultLimits, DefaultLimitsError};
 pub use effect::{Desired, Effect, ResumeReason, RowState};
-pub use entry::{Entry, LaterEntry, RuleMatch};
+pub use entry::{Entry, LaterEntry, NextAttempt, RuleMatch};
+pub use exit::Exit;
 pub use extension::{Extendable, Extension, Extensions};
 pub use facets::{
     AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
@@ -82,6 +85,7 @@ pub use input::{Command, Input, Report};
 pub use input_ledger::{
     InputClosed, InputLedger, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
 };
+pub use ladder::StopAction;
 pub use leftover::{Leftover, Leftovers};
 pub use machine::{AdoptedRun, HeldPause, Machine, RowContents};
 pub use memory::{MemoryKills, MemoryShortage};
@@ -89,19 +93,19 @@ pub use names::UnknownName;
 pub use needs::Need;
 pub use notice::{Notice, StatusText, WatchdogSign};
 pub use outcome::{
-    Deadline, EndReason, Exit, Limit, Outcome, Proof, StartFailure, StartStage, StopOrder,
-    StopReason, StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Limit, Outcome, Proof, StartFailure, StartStage, StopOrder, StopReason,
+    StreamsEnd, TreeVerdict,
 };
 pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
 pub use parent::{OnParentEnd, Parent};
 pub use pattern::{JsonPattern, LinePattern};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::{
-    LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopAction,
-    StopPolicy, Timeouts,
+    LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopPolicy,
+    Timeouts,
 };
 pub use privileges::{Isolation, Network, Privileges, RunUser, Sandbox, Seccomp};
-pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
+pub use record::{AttemptRecord, LastPause, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
@@ -115,7 +119,7 @@ pub use run_limits::{
 pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
 pub use spec::{
-    CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, Violation, compose_env,
+    CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, compose_env,
 };
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};
@@ -124,3 +128,4 @@ pub use terminal_modes::{
 };
 pub use time::Timestamp;
 pub use usage::{Present, Pressure, Stall, Usage};
+pub use violation::Violation;

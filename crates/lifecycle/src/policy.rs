@@ -1,13 +1,14 @@
 //! The policy of a run: its treatment while it runs, and the way it is ended.
 
-use crate::names::named;
 use crate::{
     Containment, Deadline, DefaultGrace, DefaultLimits, EndReason, Exit, Isolation, LiveProbe,
     Liveness, Network, Outcome, OutputBound, OutputRule, Privileges, Readiness, ReadyProbe,
     RestartPolicy, RuleAction, RunLimits, Signal, StateProbe, Violation,
-    ladder::{Action, StopPlan},
-    limits, rules,
-    spec::count_at_most,
+    ladder::{Action, StopAction, StopPlan},
+    limits,
+    names::named,
+    rules,
+    violation::{count_at_most, fault_of_timeout},
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -342,15 +343,6 @@ fn check_timeout(field: &str, time: Option<Duration>, found: &mut Vec<Violation>
     found.extend(fault_of_timeout(time).map(|why| Violation::new(field, why)));
 }
 
-/// Returns why a run cannot have this limit.
-pub(crate) fn fault_of_timeout(time: Option<Duration>) -> Option<&'static str> {
-    match time {
-        Some(Duration::ZERO) => Some("must be more than zero; leave it out for no limit"),
-        Some(time) if time > limits::TIMEOUT_MAX => Some("must be at most 10 years (87,600 hours)"),
-        _ => None,
-    }
-}
-
 named! {
     /// Kind of work of a run; decides the defaults of recovery.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -386,15 +378,6 @@ pub struct StopPolicy {
     /// Actions before that signal, in order.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub steps: Vec<StopAction>,
-}
-
-/// One action of a stop before its first signal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopAction {
-    /// The action.
-    pub action: Action,
-    /// Time until the next action, or the first signal.
-    pub wait: Duration,
 }
 
 impl StopPolicy {

@@ -1,6 +1,6 @@
 //! User, privileges and sandbox of a command.
 
-use crate::{CapabilitySet, Violation, limits, names::named, spec::count_at_most};
+use crate::{CapabilitySet, Violation, limits, names::named, violation::count_at_most};
 use serde::{Deserialize, Serialize};
 
 /// The user of a command, and whether executing a program may give it more privileges.

@@ -3,7 +3,7 @@
 
 use crate::{
     Entry, Exit, Outcome, ResumeReason, Signal, StopOrder, StopStep, StreamsEnd, Stuck,
-    TerminalSize, Timestamp, TreeVerdict, limits,
+    TerminalSize, Timestamp, TreeVerdict, entry::NextAttempt, limits,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
@@ -35,15 +35,6 @@ impl Times {
             ended: self.ended.or(other.ended),
         }
     }
-}
-
-/// The attempt that follows one that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextAttempt {
-    /// Restarts in a row, with this one.
-    pub restarts: u32,
-    /// Time at which it is due.
-    pub due: Timestamp,
 }
 
 /// Most pauses of which begin and end are known: so the time of others depends on what is done to the clock.

@@ -1,7 +1,10 @@
 //! Readiness, liveness, and rules on lines of output. Given with the spec, never changed.
 
-use crate::names::named;
-use crate::{LinePattern, Violation, labels, limits, policy, spec::count_at_most};
+use crate::{
+    LinePattern, Violation, labels, limits,
+    names::named,
+    violation::{self, count_at_most},
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -150,7 +153,7 @@ impl Readiness {
             found.push(Violation::new(format!("spec.readiness.{field}"), why));
         };
         check_times(self.interval, self.timeout, &mut wrong);
-        if let Some(why) = policy::fault_of_timeout(self.start_timeout) {
+        if let Some(why) = violation::fault_of_timeout(self.start_timeout) {
             wrong("start_timeout", why);
         }
         match &self.probe {

@@ -1,10 +1,9 @@
 //! Secrets of a run: each has a name, a source, and a way to the command. A value that a caller has sent is a
 //! [`SecretValue`], which no form of a spec shows or stores.
 
-use crate::names::named;
-use crate::{RunSpec, Violation, limits, spec::count_at_most};
+use crate::{Violation, limits, names::named, violation::count_at_most};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 use zeroize::Zeroizing;
 
 named! {
@@ -145,40 +144,36 @@ impl SecretSource {
     }
 }
 
-impl RunSpec {
-    /// Returns the secrets of the server that it asks for.
-    pub fn server_secrets(&self) -> impl Iterator<Item = String> {
-        self.secrets
-            .iter()
-            .filter_map(|secret| secret.source.of_server())
+/// Adds violations of the secrets of a command with these variables.
+pub(crate) fn check(
+    secrets: &[Secret],
+    env: &BTreeMap<String, String>,
+    found: &mut Vec<Violation>,
+) {
+    let (count, most) = (secrets.len(), limits::SECRETS_MAX);
+    if !count_at_most("spec.secrets", count, most, "entries", found) {
+        return;
     }
-
-    pub(crate) fn check_secrets(&self, found: &mut Vec<Violation>) {
-        let (count, most) = (self.secrets.len(), limits::SECRETS_MAX);
-        if !count_at_most("spec.secrets", count, most, "entries", found) {
-            return;
+    for (at, secret) in secrets.iter().enumerate() {
+        let field = |part: &str| format!("spec.secrets[{at}].{part}");
+        let name = &secret.name;
+        if let Some(why) = wrong_name(name) {
+            found.push(Violation::new(field("name"), why));
         }
-        for (at, secret) in self.secrets.iter().enumerate() {
-            let field = |part: &str| format!("spec.secrets[{at}].{part}");
-            let name = &secret.name;
-            if let Some(why) = wrong_name(name) {
-                found.push(Violation::new(field("name"), why));
-            }
-            if self.secrets[..at].iter().any(|other| other.name == *name) {
-                let why = "is the name of another secret too";
-                found.push(Violation::new(field("name"), why));
-            }
-            if self.command.env.contains_key(name) {
-                let why = "is the name of a variable in `env` too";
-                found.push(Violation::new(field("name"), why));
-            }
-            let (part, wrong) = match &secret.source {
-                SecretSource::Sent(value) => ("value", value.fault(secret.delivery)),
-                SecretSource::ServerFile(path) => ("server_file", wrong_path(path)),
-                SecretSource::Credential(name) => ("credential", wrong_credential(name)),
-            };
-            found.extend(wrong.map(|why| Violation::new(field(part), why)));
+        if secrets[..at].iter().any(|other| other.name == *name) {
+            let why = "is the name of another secret too";
+            found.push(Violation::new(field("name"), why));
         }
+        if env.contains_key(name) {
+            let why = "is the name of a variable in `env` too";
+            found.push(Violation::new(field("name"), why));
+        }
+        let (part, wrong) = match &secret.source {
+            SecretSource::Sent(value) => ("value", value.fault(secret.delivery)),
+            SecretSource::ServerFile(path) => ("server_file", wrong_path(path)),
+            SecretSource::Credential(name) => ("credential", wrong_credential(name)),
+        };
+        found.extend(wrong.map(|why| Violation::new(field(part), why)));
     }
 }
 
@@ -210,6 +205,7 @@ fn wrong_credential(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::RunSpec;
 
     fn secret(name: &str, source: SecretSource) -> Secret {
         Secret {
@@ -264,7 +260,7 @@ mod tests {
             let mut spec = RunSpec::default();
             spec.command.env = [("TAKEN".to_owned(), String::new())].into();
             spec.secrets = secrets;
-            spec.check_secrets(&mut found);
+            check(&spec.secrets, &spec.command.env, &mut found);
             found.into_iter().map(|found| found.field).collect()
         };
         let none: Vec<String> = Vec::new();

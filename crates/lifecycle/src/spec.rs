@@ -1,9 +1,13 @@
 //! A spawn request, and the check of its validity.
 
-use crate::names::named;
 use crate::{
     ApiAccess, LaterText, Parent, Policy, Secret, SecretSource, SecretValue, TerminalSpec,
-    known_fields, labels, limits, os_text,
+    known_fields, labels, limits,
+    names::named,
+    os_text,
+    policy::{LeaderExit, Recovery, RunKind},
+    secret,
+    violation::{Violation, bytes_at_most, count_at_most},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::{Map, Value};
@@ -232,48 +236,14 @@ impl RecordedSpec {
     }
 }
 
-/// One fault of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Path of the field in the contract, such as `spec.argv.args[1]`.
-    pub field: String,
-    /// One plain sentence without full stop.
-    pub description: String,
-}
-
-impl Violation {
-    /// Makes a violation of the field at this path.
-    pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
-        Self {
-            field: field.into(),
-            description: description.into(),
-        }
-    }
-}
-
-/// Checks a number of entries, or of another unit; returns whether it fits.
-pub(crate) fn count_at_most(
-    field: impl Into<String>,
-    count: usize,
-    most: usize,
-    unit: &str,
-    found: &mut Vec<Violation>,
-) -> bool {
-    if count > most {
-        let why = format!("must have at most {most} {unit}");
-        found.push(Violation::new(field, why));
-    }
-    count <= most
-}
-
-fn bytes_at_most(field: impl Into<String>, bytes: usize, most: usize, found: &mut Vec<Violation>) {
-    if bytes > most {
-        let why = format!("must be at most {most} bytes");
-        found.push(Violation::new(field, why));
-    }
-}
-
 impl RunSpec {
+    /// Returns the secrets of the server that it asks for.
+    pub fn server_secrets(&self) -> impl Iterator<Item = String> {
+        self.secrets
+            .iter()
+            .filter_map(|secret| secret.source.of_server())
+    }
+
     /// Returns this spec without its secrets.
     #[must_use]
     pub fn recorded(&self) -> RecordedSpec {
@@ -303,7 +273,7 @@ impl RunSpec {
         self.check_stop_input(&mut found);
         self.policy.check(&mut found);
         self.check_api_access(&mut found);
-        self.check_secrets(&mut found);
+        secret::check(&self.secrets, &self.command.env, &mut found);
         found
     }
 
@@ -333,6 +303,40 @@ impl RunSpec {
             () => return,
         };
         found.push(Violation::new("spec.stop.steps", why));
+    }
+
+    /// Adds violations of the terminal, or of fields that need one.
+    fn check_terminal(&self, found: &mut Vec<Violation>) {
+        let Some(terminal) = &self.command.terminal else {
+            if self.policy.kind == RunKind::Terminal {
+                let why = "a run of kind RUN_KIND_TERMINAL is on a terminal";
+                found.push(Violation::new("spec.pipes", why));
+            }
+            return;
+        };
+        terminal.check(found);
+        let mut wrong = |field: &str, what: &str| found.push(Violation::new(field, what));
+        if self.policy.kind != RunKind::Terminal {
+            wrong("spec.terminal", "is for runs of kind RUN_KIND_TERMINAL");
+        }
+        if self.command.initial_input.is_some() {
+            wrong(
+                "spec.initial_input",
+                "is for pipes: what is typed on a terminal is written with WriteInput",
+            );
+        }
+        if self.policy.recovery == Some(Recovery::Adopt) {
+            wrong(
+                "spec.recovery",
+                "a terminal ends with the keeper that holds it: RECOVERY_POLICY_ADOPT is for runs on pipes",
+            );
+        }
+        if self.policy.on_leader_exit == LeaderExit::Keep {
+            wrong(
+                "spec.on_leader_exit.action",
+                "no process can be kept on a terminal: it ends with the run",
+            );
+        }
     }
 
     fn check_labels(&self, found: &mut Vec<Violation>) {

@@ -1,6 +1,6 @@
 //! Processes in /proc: parents, states, children.
 
-use crate::{kernel_file, tasks};
+use crate::kernel_file;
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File},
@@ -220,12 +220,18 @@ fn lists_children() -> bool {
     *LISTS.get_or_init(|| fs::exists("/proc/thread-self/children").unwrap_or(false))
 }
 
-fn threads(pid: i32) -> Vec<i32> {
+pub(crate) fn threads(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
     tasks
         .filter_map(|task| task.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+/// Whether a process has a living task, also where its leader has exited.
+fn has_live_task(pid: i32) -> bool {
+    let mut tasks = threads(pid).into_iter();
+    tasks.any(|task| stat_of_task(pid, task).is_ok_and(|stat| !stat.is_dead()))
 }
 
 fn children_of_thread(pid: i32, thread: i32) -> Vec<i32> {
@@ -270,7 +276,7 @@ pub fn living(pids: impl IntoIterator<Item = i32>) -> HashMap<i32, Stat> {
         .filter_map(|pid| {
             stat(pid)
                 .ok()
-                .filter(|s| !s.is_dead() || tasks::live(pid))
+                .filter(|s| !s.is_dead() || has_live_task(pid))
                 .map(|stat| (pid, stat))
         })
         .collect()

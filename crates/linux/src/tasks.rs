@@ -4,11 +4,7 @@ use crate::procfs::{self, Stat};
 use std::fs;
 
 fn numbers(pid: i32) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-    let tasks = tasks.into_iter().flatten().flatten();
-    let mut numbers: Vec<i32> = tasks
-        .filter_map(|task| task.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut numbers = procfs::threads(pid);
     numbers.sort_unstable();
     numbers
 }
@@ -19,11 +15,6 @@ fn of(pid: i32, numbers: &[i32]) -> Vec<Stat> {
         .iter()
         .filter_map(|tid| procfs::stat_of_task(pid, *tid).ok());
     stats.filter(|stat| !stat.is_dead()).collect()
-}
-
-/// Whether a process has a living task, also where its leader has exited.
-pub fn live(pid: i32) -> bool {
-    !of(pid, &numbers(pid)).is_empty()
 }
 
 /// Whether every task is stopped, or will be before it runs one more instruction of its own: it waits uninterruptibly,

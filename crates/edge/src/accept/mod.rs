@@ -14,13 +14,13 @@ pub(crate) use refusals::Refusals;
 
 use crate::{
     access::{Bearer, Rules},
-    auth::{Origin, Peer, PeerVerdict, run_tokens::RunTokens},
+    auth::{Full, Origin, Peer, PeerVerdict, run_tokens::RunTokens},
     limits::{self, TOKENS_PER_CONNECTION_MAX},
 };
 use futures_util::stream::{self, Stream};
 use handshakes::TcpAcceptor;
 use kennel_lifecycle::RunId;
-use places::{Full, Place};
+use places::Place;
 use refusals::Refusal;
 use std::{
     collections::HashSet,

@@ -3,7 +3,7 @@
 
 use crate::{
     accept::crowd::{Crowd, Member},
-    auth::{Origin, Peer, PeerVerdict},
+    auth::{Full, Origin, Peer, PeerVerdict},
     limits::{
         CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_PER_PROCESS_MAX,
         CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_RUNS_OF_OWNER_MAX, CONNECTIONS_PER_USER_MAX,
@@ -18,21 +18,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 use tokio_util::sync::CancellationToken;
-
-/// The bound that is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Full {
-    /// One process has too many connections.
-    Process,
-    /// The processes of one user have too many.
-    User,
-    /// The processes of one run have too many, or those of all runs.
-    Run,
-    /// There are too many in total.
-    All,
-    /// There are too many refused ones.
-    Refused,
-}
 
 /// Owner whose connections are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,12 @@
 //! Connections that are closed or refused for want of a slot, or because no call came: counted, with a warning at
 //! intervals that has their number.
 
-use super::places::{Full, Places};
-use crate::{auth::Peer, limits::REFUSALS_WARNED_EVERY, status::code_name};
+use super::places::Places;
+use crate::{
+    auth::{Full, Peer},
+    limits::REFUSALS_WARNED_EVERY,
+    status::code_name,
+};
 use kennel_lifecycle::Timestamp;
 use kennel_supervisor::{
     DeniedCaller, LoggedRequest, Supervisor, TrailEntry, TrailRecord,

@@ -2,9 +2,9 @@
 //! socket faster than a busy runtime would empty it, and then no other process can connect. So the cheap verdicts come
 //! first: a closed connection is dropped at once, and a process that was just refused is not judged again.
 
-use super::{Admitted, Judge, Welcome, places::Full};
+use super::{Admitted, Judge, Welcome};
 use crate::{
-    auth::{Peer, PeerVerdict},
+    auth::{Full, Peer, PeerVerdict},
     limits::{
         ACCEPT_REST, CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_REFUSED_MAX,
         REFUSED_ANSWERS_MAX, STORM, STORM_SAMPLE, STORM_SAMPLES_MAX, STORM_WINDOW,

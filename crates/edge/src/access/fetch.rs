@@ -1,10 +1,10 @@
 //! Fetches the keys of an issuer: one GET over TLS, bounded in size and time, without redirects.
 
-use super::{
-    issuer::parse_keys,
-    remote_keys::{Fetched, Source},
+use super::remote_keys::{Fetched, Source};
+use crate::access::{
+    exchange::{collect, exchange},
+    key_set::parse_keys,
 };
-use crate::access::exchange::{collect, exchange};
 use http::{HeaderMap, Request, StatusCode, Uri, header, uri::Scheme};
 use kennel_client::shown;
 use rustls::{

@@ -2,10 +2,10 @@
 
 use super::{
     issuer::{IssuerEntry, Issuers},
-    rules::{Grant, Granted, Quota, Rules, Token, TokenHash},
+    rules::{Grant, Granted, Quota, Rules, Token},
     tls::{self, Tls, TlsError},
 };
-use crate::pb::Role;
+use crate::{access::TokenHash, pb::Role};
 use kennel_proto::access;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use sha2::{Digest, Sha256};
@@ -248,7 +248,10 @@ fn hex(text: &str) -> Option<TokenHash> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{access::rules, auth::Peer};
+    use crate::{
+        access::{self, rules},
+        auth::Peer,
+    };
     use std::{
         num::{NonZeroU32, NonZeroU64},
         time::Duration,
@@ -304,7 +307,7 @@ mod tests {
     #[test]
     fn two_tokens_of_one_id_are_valid_together() {
         let entry = |token: &str, expires: &str| {
-            let digits = rules::hash(token).map(|byte| format!("{byte:02x}"));
+            let digits = access::hash(token).map(|byte| format!("{byte:02x}"));
             let sha256 = digits.concat();
             format!("[[token]]\nid = 'ci'\nsha256 = '{sha256}'\nexpires = '{expires}'\n")
         };
@@ -331,7 +334,7 @@ mod tests {
             let denied = peer.caller(&headers, &rules, after);
             denied.expect_err("it is denied").credential
         };
-        let old = rules::Bearer::Token(rules::hash("old"));
+        let old = rules::Bearer::Token(access::hash("old"));
         assert_eq!(denied("old"), old.credential());
         assert_eq!(denied("other"), "");
     }

@@ -3,13 +3,15 @@
 use super::{
     fetch,
     remote_keys::{RemoteKeys, Source},
-    rules::TokenHash,
+};
+use crate::access::{
+    TokenHash,
+    key_set::{KeySet, parse_keys},
 };
 use jsonwebtoken::{
-    Algorithm, DecodingKey, DecodingKeyKind, Validation,
+    Algorithm, DecodingKeyKind, Validation,
     crypto::{CryptoProvider, JwtVerifier, KeyUtils},
     errors::{Error, ErrorKind},
-    jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
     signature::{self, Verifier},
 };
 use ring::signature::{
@@ -47,9 +49,6 @@ pub(super) struct IssuerEntry {
     /// File of a token to send to the URL; absent: none.
     pub(super) keys_token: Option<PathBuf>,
 }
-
-/// Usable public keys, by their ids.
-pub(crate) type KeySet = HashMap<String, (Algorithm, DecodingKey)>;
 
 /// The public keys of an issuer.
 #[derive(Debug)]
@@ -329,45 +328,6 @@ fn read_keys(path: &Path) -> Result<KeySet, String> {
     parse_keys(&text).map_err(wrong)
 }
 
-/// Reads the usable keys of a set: with an id, for signatures, and of an accepted algorithm.
-pub(super) fn parse_keys(text: &[u8]) -> Result<KeySet, String> {
-    let set: JwkSet = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    let keys: KeySet = set.keys.iter().filter_map(usable).collect();
-    if keys.is_empty() {
-        return Err(
-            "none has a `kid` and is an RSA, P-256, P-384 or Ed25519 key for signatures".to_owned(),
-        );
-    }
-    Ok(keys)
-}
-
-fn usable(key: &Jwk) -> Option<(String, (Algorithm, DecodingKey))> {
-    let id = key.common.key_id.clone()?;
-    if !matches!(
-        key.common.public_key_use,
-        None | Some(PublicKeyUse::Signature)
-    ) {
-        return None;
-    }
-    let algorithm = match &key.algorithm {
-        AlgorithmParameters::RSA(_) => Algorithm::RS256,
-        AlgorithmParameters::EllipticCurve(on) => match on.curve {
-            EllipticCurve::P256 => Algorithm::ES256,
-            EllipticCurve::P384 => Algorithm::ES384,
-            _ => return None,
-        },
-        AlgorithmParameters::OctetKeyPair(on) if on.curve == EllipticCurve::Ed25519 => {
-            Algorithm::EdDSA
-        }
-        _ => return None,
-    };
-    let named = key.common.key_algorithm.map(|named| named.to_string());
-    if named.is_some_and(|named| named != format!("{algorithm:?}")) {
-        return None;
-    }
-    Some((id, (algorithm, DecodingKey::from_jwk(key).ok()?)))
-}
-
 /// Verifies signatures with ring, and makes none.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
@@ -420,6 +380,7 @@ impl Verifier<Vec<u8>> for Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access;
     use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
     use ring::{
         rand::SystemRandom,
@@ -532,7 +493,7 @@ mod tests {
     }
 
     fn check(issuers: &Issuers, token: &str) -> Result<Signed, TokenFault> {
-        issuers.check(token, super::super::rules::hash(token), SystemTime::now())
+        issuers.check(token, access::hash(token), SystemTime::now())
     }
 
     #[test]
@@ -544,7 +505,7 @@ mod tests {
         let verified = issuers.verified.get_mut().expect("no panic");
         let known = verified.values().next().expect("one").clone();
         // Where it is known, nothing of the token itself is read.
-        verified.insert(super::super::rules::hash("x"), known);
+        verified.insert(access::hash("x"), known);
         check(&issuers, "x").expect("it is known");
         // Other keys under the same ids.
         issuers.by_name = Signer::new().issuers().by_name;

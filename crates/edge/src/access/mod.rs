@@ -7,6 +7,7 @@ pub(crate) mod exchange;
 mod fetch;
 mod file;
 mod issuer;
+mod key_set;
 mod remote_keys;
 mod rules;
 mod tls;
@@ -19,6 +20,7 @@ use kennel_supervisor::{OwnerQuotas, telemetry::Telemetry};
 use opentelemetry::KeyValue;
 use remote_keys::RemoteKeys;
 use rustls::ServerConfig;
+use sha2::{Digest, Sha256};
 use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
@@ -158,4 +160,12 @@ impl OwnerQuotas for Access {
 
 fn issuer(keys: &RemoteKeys) -> [KeyValue; 1] {
     [KeyValue::new("kennel.issuer", keys.source.issuer.clone())]
+}
+
+/// A stored token: its SHA-256.
+pub(crate) type TokenHash = [u8; 32];
+
+/// Hashes a token for storage.
+pub(crate) fn hash(token: &str) -> TokenHash {
+    Sha256::digest(token.as_bytes()).into()
 }

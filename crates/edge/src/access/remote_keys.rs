@@ -1,6 +1,6 @@
 //! Keys of an issuer that come from a URL: fetched beside all calls, and kept while the issuer is away.
 
-use super::issuer::KeySet;
+use crate::access::key_set::KeySet;
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

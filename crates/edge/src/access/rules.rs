@@ -4,10 +4,12 @@ use super::{
     issuer::{Issuers, Signed, TokenFault, signed_by},
     tls::Tls,
 };
-use crate::pb::Role;
+use crate::{
+    access::{TokenHash, hash},
+    pb::Role,
+};
 use kennel_lifecycle::{RecordedSpec, RunId, RunUser};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use std::{
     collections::{HashMap, HashSet},
     num::{NonZeroU32, NonZeroU64},
@@ -15,9 +17,6 @@ use std::{
     sync::Arc,
     time::SystemTime,
 };
-
-/// A stored token: its SHA-256.
-pub(crate) type TokenHash = [u8; 32];
 
 /// Bytes of a token's hash that the audit log has.
 const TOKEN_HASH_SHOWN: usize = 8;
@@ -328,9 +327,4 @@ impl Rules {
 /// Returns the time by which credentials expire.
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
-}
-
-/// Hashes a token for storage.
-pub(crate) fn hash(token: &str) -> TokenHash {
-    Sha256::digest(token.as_bytes()).into()
 }

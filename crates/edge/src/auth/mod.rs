@@ -12,7 +12,6 @@ pub(crate) mod behalf;
 pub(crate) mod run_tokens;
 
 use crate::{
-    accept::places::Full,
     access::{Bearer, Caller, ClientCertificate, Rules},
     convert::api_access,
     json,
@@ -29,6 +28,21 @@ use kennel_proto::access;
 use kennel_supervisor::{CallError, Descent, LoggedRequest, RunView, Supervisor};
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
 use tonic::{Code, Extensions, Status};
+
+/// The bound that is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Full {
+    /// One process has too many connections.
+    Process,
+    /// The processes of one user have too many.
+    User,
+    /// The processes of one run have too many, or those of all runs.
+    Run,
+    /// There are too many in total.
+    All,
+    /// There are too many refused ones.
+    Refused,
+}
 
 /// Services outside of this contract: health and reflection.
 const STANDARD_SERVICES: &str = "/grpc.";

@@ -1,13 +1,14 @@
 //! Stop certificates, in the contract's form.
 
-use super::{run, time};
+use super::time;
 use crate::{
+    convert::certificate,
     enums::mapped,
-    pb::{self, tree_verdict},
+    pb::{self, exit, tree_verdict},
 };
 use kennel_lifecycle::{
-    Outcome, SignalScope, SignalSender, StopCommand, StopCommandEnd, StopInput, StopStep, Stuck,
-    StuckProcess,
+    Exit, Leftover, Leftovers, Outcome, Proof, SignalScope, SignalSender, StopCommand,
+    StopCommandEnd, StopInput, StopStep, Stuck, StuckProcess, TreeVerdict,
 };
 
 /// Returns the certificate of a run with this outcome, with its containment and its verdict.
@@ -18,10 +19,10 @@ pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::St
         steps: certificate.steps.iter().map(step).collect(),
         steps_unlisted: certificate.steps_unlisted,
         containment: held_by.into(),
-        leftovers: run::leftovers(left),
+        leftovers: leftovers(left),
         leftovers_unlisted: left.unlisted,
         census_time: certificate.census.map(time::timestamp),
-        verdict: Some(run::tree_verdict(&outcome.tree)),
+        verdict: Some(certificate::tree_verdict(&outcome.tree)),
         inputs: certificate.inputs.iter().map(input).collect(),
         commands: certificate.commands.iter().map(command).collect(),
     }
@@ -41,7 +42,7 @@ fn command(command: &StopCommand) -> pb::StopCommand {
         time: Some(time::timestamp(command.at)),
         name: command.name.clone(),
         end: Some(match command.end {
-            StopCommandEnd::Exited(exit) => End::Exited(run::exit(exit)),
+            StopCommandEnd::Exited(exit) => End::Exited(certificate::exit(exit)),
             StopCommandEnd::TimedOut => End::TimedOut(pb::stop_command::TimedOut {}),
             StopCommandEnd::NotStarted(errno) => End::NotStarted(NotStarted {
                 error_number: errno,
@@ -97,5 +98,60 @@ pub(super) fn stuck(stuck: &Stuck) -> pb::TreeVerdict {
     };
     pb::TreeVerdict {
         verdict: Some(tree_verdict::Verdict::Stuck(stuck)),
+    }
+}
+
+pub(crate) fn exit(exit: Exit) -> pb::Exit {
+    let (result, core_dumped) = match exit {
+        Exit::Code(code) => (exit::Result::Code(code), false),
+        Exit::Signal {
+            signal,
+            core_dumped,
+        } => (
+            exit::Result::Signal(exit::Signal {
+                name: signal.to_string(),
+                number: signal.number(),
+            }),
+            core_dumped,
+        ),
+        Exit::Unknown => (exit::Result::Unknown(exit::Unknown {}), false),
+    };
+    pb::Exit {
+        core_dumped,
+        result: Some(result),
+    }
+}
+
+pub(crate) fn leftovers(left: &Leftovers) -> Vec<pb::Leftover> {
+    let one = |p: &Leftover| pb::Leftover {
+        pid: p.pid,
+        start_ticks: p.start_ticks,
+        name: p.name.clone(),
+    };
+    left.processes.iter().map(one).collect()
+}
+
+mapped! { fn empty_proof(Proof) -> EmptyProof { CgroupAndEchild Echild Cgroup PrivatePidns } }
+
+pub(crate) fn tree_verdict(verdict: &TreeVerdict) -> pb::TreeVerdict {
+    use pb::tree_verdict::Verdict;
+    let verdict = match verdict {
+        TreeVerdict::Empty(proof) => Verdict::Empty(tree_verdict::Empty {
+            proof: empty_proof(*proof).into(),
+        }),
+        TreeVerdict::Survivors(pids) => {
+            Verdict::Survivors(tree_verdict::Survivors { pids: pids.clone() })
+        }
+        TreeVerdict::Unverified(why) => {
+            Verdict::Unverified(tree_verdict::Unverified { why: why.clone() })
+        }
+        TreeVerdict::NeverRan => Verdict::NeverRan(tree_verdict::NeverRan {}),
+        TreeVerdict::Kept(left) => Verdict::Kept(tree_verdict::Kept {
+            processes: leftovers(left),
+            unlisted: left.unlisted,
+        }),
+    };
+    pb::TreeVerdict {
+        verdict: Some(verdict),
     }
 }

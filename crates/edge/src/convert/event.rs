@@ -1,7 +1,8 @@
 //! Events of a run, batched, in the contract's form.
 
-use super::{certificate, line, retention, rules, run, terminal, time};
+use super::{line, retention, rules, run, terminal, time};
 use crate::{
+    convert::{certificate, line::output_stream},
     enums::mapped,
     pb::{
         self, event,
@@ -137,14 +138,6 @@ mapped! {
     { HostLost Retention OtherNode, Bound = OutputLimit, FullDisk = DiskFull, Damaged = JournalDamaged }
 }
 
-pub(crate) fn output_stream(number: u8) -> pb::OutputStream {
-    match number {
-        1 => pb::OutputStream::Stdout,
-        2 => pb::OutputStream::Stderr,
-        _ => pb::OutputStream::Unspecified,
-    }
-}
-
 fn stopping(order: &StopOrder, deadline: Timestamp) -> Station {
     Station::Stopping(lifecycle::Stopping {
         reason: order.reason.name().to_owned(),
@@ -192,13 +185,13 @@ fn lifecycle(entry: Entry) -> event::Payload {
             return event::Payload::SignalSent(certificate::signal_sent(&step));
         }
         Entry::LeaderExited(exit) => Station::LeaderExited(lifecycle::LeaderExited {
-            exit: Some(run::exit(exit)),
+            exit: Some(certificate::exit(exit)),
         }),
         Entry::StreamsClosed(how) => Station::StreamsClosed(lifecycle::StreamsClosed {
             how: run::streams(how).into(),
         }),
         Entry::TreeEnded(verdict) => Station::TreeEmpty(lifecycle::TreeEmpty {
-            verdict: Some(run::tree_verdict(&verdict)),
+            verdict: Some(certificate::tree_verdict(&verdict)),
         }),
         Entry::Stuck(stuck) => Station::Stuck(lifecycle::Stuck {
             verdict: Some(certificate::stuck(&stuck)),
@@ -318,7 +311,7 @@ fn ended(outcome: &Outcome) -> Station {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pb::tree_verdict;
+    use crate::{convert::certificate, pb::tree_verdict};
     use kennel_lifecycle::{
         EndReason, Exit, Leftover, Leftovers, Outcome, Proof, StopCertificate, TreeVerdict,
     };
@@ -390,7 +383,7 @@ mod tests {
 
     #[test]
     fn an_exit_is_never_invented() {
-        let of = |code, signal| run::exit(Exit::from_parts(code, signal, true));
+        let of = |code, signal| certificate::exit(Exit::from_parts(code, signal, true));
         assert_eq!(of(Some(3), None).result, Some(pb::exit::Result::Code(3)));
         assert!(!of(Some(3), None).core_dumped);
         assert!(of(None, Some(11)).core_dumped);
@@ -423,7 +416,7 @@ mod tests {
         };
         let kept = lifecycle(Entry::TreeEnded(TreeVerdict::Kept(left.clone())));
         let wanted = lifecycle::TreeEmpty {
-            verdict: Some(run::tree_verdict(&TreeVerdict::Kept(left))),
+            verdict: Some(certificate::tree_verdict(&TreeVerdict::Kept(left))),
         };
         assert_eq!(
             kept,

@@ -1,7 +1,7 @@
 //! Description of a server, in the contract's form.
 
 use super::{drain, retention, run, time};
-use crate::{enums::mapped, limits, pb};
+use crate::{convert::certificate, enums::mapped, limits, pb};
 use kennel_lifecycle::limits as bounds;
 use kennel_supervisor::{Capability, EndCause, FormerServer, ServerInfo, Upgrade, UpgradeState};
 
@@ -89,7 +89,7 @@ fn former(former: FormerServer) -> pb::FormerServer {
         end_time: Some(time::timestamp(former.at)),
         served: former.served,
         cause: end_cause(former.cause).into(),
-        exit: Some(run::exit(former.exit)),
+        exit: Some(certificate::exit(former.exit)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A line of output, in the contract's form.
 
+use crate::pb;
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{collections::BTreeMap, fmt};
@@ -114,6 +115,14 @@ impl<'de> Visitor<'de> for Place<'_> {
             fields.insert(name, Value { kind });
         }
         Ok(Kind::StructValue(Struct { fields }))
+    }
+}
+
+pub(crate) fn output_stream(number: u8) -> pb::OutputStream {
+    match number {
+        1 => pb::OutputStream::Stdout,
+        2 => pb::OutputStream::Stderr,
+        _ => pb::OutputStream::Unspecified,
     }
 }
 

@@ -4,7 +4,7 @@
 //! that were not delivered completely. Not a secret, and valid at every node: it gives no access beyond the reader's
 //! own, because each run in it is checked against the filter.
 
-use super::{nodes_cursor, token::filter_text};
+use super::token::filter_text;
 use crate::keys::digest::DigestKey;
 use bytes::Bytes;
 use kennel_lifecycle::RunId;
@@ -12,6 +12,8 @@ use kennel_supervisor::{
     Age, Amount, ConsumerKey, ConsumerPlace, Form, ListFilter, ManyReached, Reached, Tail,
 };
 use sha2::{Digest, Sha256};
+
+pub(super) const VERSION_OF_NODES: u8 = 18;
 
 const VERSION: u8 = 19;
 /// After a seal, the reader and the number of the message: a cursor that a consumer got.
@@ -48,7 +50,7 @@ pub(crate) struct ManyCursor {
 pub(crate) fn is_of_many(cursor: &[u8]) -> bool {
     matches!(
         cursor.first(),
-        Some(&(nodes_cursor::VERSION | VERSION_OF_CONSUMER))
+        Some(&(VERSION_OF_NODES | VERSION_OF_CONSUMER))
     )
 }
 

@@ -3,13 +3,14 @@
 //! Not a secret, and valid at every node: the places are those of [`super::many_cursor`], and each node checks its own.
 
 use super::many_cursor::{SEAL_BYTES, Seal, without_place};
-use crate::pb::{self, stream_events_request::Position};
+use crate::{
+    convert::many_cursor::VERSION_OF_NODES,
+    pb::{self, stream_events_request::Position},
+};
 use bytes::Bytes;
 use kennel_lifecycle::NodeId;
 use prost::Message;
 use std::collections::BTreeMap;
-
-pub(super) const VERSION: u8 = 18;
 
 /// A position in the events of all nodes.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,14 +76,14 @@ impl NodesCursor {
                 })
                 .collect(),
         };
-        let mut to = vec![VERSION];
+        let mut to = vec![VERSION_OF_NODES];
         to.extend(encoded.encode_to_vec());
         to.into()
     }
 
     /// Decodes a cursor, also one that a consumer got. Absent: not a cursor.
     pub(crate) fn decode(cursor: &[u8]) -> Option<Self> {
-        let [VERSION, encoded @ ..] = without_place(cursor)? else {
+        let [VERSION_OF_NODES, encoded @ ..] = without_place(cursor)? else {
             return None;
         };
         let encoded = Encoded::decode(encoded).ok()?;

@@ -1,14 +1,12 @@
 //! Patterns of output lines, and their matches.
 
-use super::{event, line};
 use crate::{
+    convert::line,
     enums::unknown_number,
-    pb::{self, line_pattern::Pattern, wait_for_output_response},
+    pb::{self, line_pattern::Pattern},
 };
 use kennel_lifecycle::{JsonPattern, LinePattern, Violation};
-use kennel_supervisor::{
-    CallError, LineMatcher, MatchGroup, OutputMatch, OutputWaited, Supervisor,
-};
+use kennel_supervisor::{CallError, LineMatcher, MatchGroup, OutputMatch, Supervisor};
 use std::sync::Arc;
 
 /// Longest line in an answer.
@@ -68,28 +66,14 @@ pub(crate) fn streams(field: &str, streams: &[i32], found: &mut Vec<Violation>) 
     named
 }
 
-/// Makes the answer to a wait for output.
-pub(crate) fn waited(waited: OutputWaited) -> pb::WaitForOutputResponse {
-    use wait_for_output_response::{Ended, Result};
-    let result = match waited.found {
-        Some(found) => Result::Match(matched(found)),
-        None => Result::Ended(Ended {}),
-    };
-    pb::WaitForOutputResponse {
-        result: Some(result),
-        run: Some(super::run::run(waited.run)),
-        incomplete: waited.is_incomplete,
-    }
-}
-
-fn matched(found: OutputMatch) -> pb::OutputMatch {
+pub(crate) fn matched(found: OutputMatch) -> pb::OutputMatch {
     let mut text = found.line;
     let is_long = text.len() > LINE_BYTES_MAX;
     text.truncate(LINE_BYTES_MAX);
     pb::OutputMatch {
         seq: found.seq,
         attempt: found.attempt,
-        stream: event::output_stream(found.stream).into(),
+        stream: line::output_stream(found.stream).into(),
         offset: found.offset,
         line: line::text(text),
         truncated: found.is_cut || is_long,

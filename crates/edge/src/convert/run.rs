@@ -2,13 +2,13 @@
 
 use super::{certificate, containment, retention, rules, spec, terminal, time, usage};
 use crate::{
+    convert::certificate::{exit, tree_verdict},
     enums::{self, mapped},
-    pb::{self, end_reason, exit, tree_verdict},
+    pb::{self, end_reason},
 };
 use kennel_lifecycle::{
-    Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Outcome, ProcessIdentity,
-    Proof, RunIdentity, RunKind, RunState, StartFailure, StartStage, StopReason, StreamsEnd,
-    TreeVerdict,
+    Containment, Deadline, EndReason, Limit, Outcome, ProcessIdentity, RunIdentity, RunState,
+    StartFailure, StartStage, StopReason, StreamsEnd,
 };
 use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView, Times, Wait};
 
@@ -32,7 +32,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         owner: view.owner,
         node_id: view.node.to_string(),
         spec: spec::shown(&view.spec),
-        kind: kind(view.spec.policy.kind).into(),
+        kind: enums::kind(view.spec.policy.kind).into(),
         labels: view.spec.labels.clone(),
         state: state(view.state).into(),
         desired: desired(view.desired).into(),
@@ -216,35 +216,12 @@ fn held_by(view: &RunView) -> pb::Containment {
     enums::containment(view.held.as_ref().map_or(shown, |held| held.by))
 }
 
-mapped! { pub(super) fn kind(RunKind) -> RunKind, fn kind_of { Heartbeat Service Terminal Job } }
-
 mapped! {
     pub(crate) fn state(RunState) -> RunState, fn state_of
     { Starting Running Paused Stopping Backoff Succeeded Failed Cancelled Lost }
 }
 
 mapped! { fn desired(Desired) -> DesiredState { Run Stop } }
-
-pub(crate) fn exit(exit: Exit) -> pb::Exit {
-    let (result, core_dumped) = match exit {
-        Exit::Code(code) => (exit::Result::Code(code), false),
-        Exit::Signal {
-            signal,
-            core_dumped,
-        } => (
-            exit::Result::Signal(exit::Signal {
-                name: signal.to_string(),
-                number: signal.number(),
-            }),
-            core_dumped,
-        ),
-        Exit::Unknown => (exit::Result::Unknown(exit::Unknown {}), false),
-    };
-    pb::Exit {
-        core_dumped,
-        result: Some(result),
-    }
-}
 
 mapped! { pub(crate) fn streams(StreamsEnd) -> StreamsEnd { Eof Cut Lost } }
 
@@ -325,40 +302,6 @@ fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
         path: failure.path.clone(),
     }
 }
-
-pub(crate) fn tree_verdict(verdict: &TreeVerdict) -> pb::TreeVerdict {
-    use tree_verdict::Verdict;
-    let verdict = match verdict {
-        TreeVerdict::Empty(proof) => Verdict::Empty(tree_verdict::Empty {
-            proof: empty_proof(*proof).into(),
-        }),
-        TreeVerdict::Survivors(pids) => {
-            Verdict::Survivors(tree_verdict::Survivors { pids: pids.clone() })
-        }
-        TreeVerdict::Unverified(why) => {
-            Verdict::Unverified(tree_verdict::Unverified { why: why.clone() })
-        }
-        TreeVerdict::NeverRan => Verdict::NeverRan(tree_verdict::NeverRan {}),
-        TreeVerdict::Kept(left) => Verdict::Kept(tree_verdict::Kept {
-            processes: leftovers(left),
-            unlisted: left.unlisted,
-        }),
-    };
-    pb::TreeVerdict {
-        verdict: Some(verdict),
-    }
-}
-
-pub(crate) fn leftovers(left: &Leftovers) -> Vec<pb::Leftover> {
-    let one = |p: &Leftover| pb::Leftover {
-        pid: p.pid,
-        start_ticks: p.start_ticks,
-        name: p.name.clone(),
-    };
-    left.processes.iter().map(one).collect()
-}
-
-mapped! { fn empty_proof(Proof) -> EmptyProof { CgroupAndEchild Echild Cgroup PrivatePidns } }
 
 #[cfg(test)]
 pub(crate) mod tests;

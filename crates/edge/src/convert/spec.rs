@@ -1,8 +1,6 @@
 //! Specs: parsed on the way in, returned without their secrets. Both directions of a field are in this file.
 
-use super::{
-    api_access, command, containment, limits, restart, rules, run, secrets, terminal, time,
-};
+use super::{api_access, command, containment, limits, restart, rules, secrets, terminal, time};
 use crate::{
     enums::{self, known, mapped, unknown_number},
     pb::{
@@ -111,7 +109,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
     } = spec;
     let (cwd, raw_cwd) = command::shown_cwd(command.cwd.as_deref());
     pb::RunSpec {
-        kind: run::kind(policy.kind).into(),
+        kind: enums::kind(policy.kind).into(),
         command: Some(command::shown(&command.argv)),
         cwd,
         raw_cwd,
@@ -361,7 +359,7 @@ fn shown_stdio(command: &CommandSpec) -> Option<Stdio> {
 
 /// Parses a kind of the contract.
 pub(crate) fn kind(field: &str, number: i32, found: &mut Vec<Violation>) -> RunKind {
-    let kind = run::kind_of(known(field, number, "RunKind", found));
+    let kind = enums::kind_of(known(field, number, "RunKind", found));
     kind.unwrap_or(RunKind::Heartbeat)
 }
 

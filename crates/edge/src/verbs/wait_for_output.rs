@@ -3,11 +3,14 @@
 use super::{Api, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     access::Caller,
-    convert::{pattern, request},
+    convert::{
+        pattern::{self, matched},
+        request, run,
+    },
     limits, pb, status,
 };
 use kennel_lifecycle::{LinePattern, RunId, Violation};
-use kennel_supervisor::{Form, LINE_BYTES_MAX, LineMatcher, OutputWait};
+use kennel_supervisor::{Form, LINE_BYTES_MAX, LineMatcher, OutputWait, OutputWaited};
 
 /// A wait, and who waits.
 pub(crate) struct Call {
@@ -87,8 +90,20 @@ impl Verb for pb::WaitForOutputRequest {
         };
         // Runs with a token share the turns of their owner.
         let owner = call.caller.owner.as_str().into();
-        Ok(pattern::waited(
-            at.supervisor.wait_output(wait, owner).await?,
-        ))
+        Ok(waited(at.supervisor.wait_output(wait, owner).await?))
+    }
+}
+
+/// Makes the answer to a wait for output.
+pub(crate) fn waited(waited: OutputWaited) -> pb::WaitForOutputResponse {
+    use pb::wait_for_output_response::{Ended, Result};
+    let result = match waited.found {
+        Some(found) => Result::Match(matched(found)),
+        None => Result::Ended(Ended {}),
+    };
+    pb::WaitForOutputResponse {
+        result: Some(result),
+        run: Some(run::run(waited.run)),
+        incomplete: waited.is_incomplete,
     }
 }

@@ -75,6 +75,11 @@ pub(super) enum Heard {
 }
 
 impl AwaitedShim {
+    /// Connects to the socket of a run. `None`: no process of this uid is behind it, or the file is no socket.
+    fn connect(sockets: &ReconnectSockets, run: RunId) -> Option<Self> {
+        Self::new(run, sockets.connect(run)?).ok()
+    }
+
     /// Identifies the listening process; only a process of this uid can be a shim of this installation.
     pub(super) fn new(run: RunId, socket: OwnedFd) -> io::Result<Self> {
         let who = peer::credentials(&socket)?;
@@ -199,7 +204,7 @@ pub(super) fn collect(
     let connected = sockets
         .all()
         .into_iter()
-        .filter_map(|run| sockets.connect(run));
+        .filter_map(|run| AwaitedShim::connect(sockets, run));
     let mut waiting: Vec<AwaitedShim> = connected.collect();
     let (mut found, mut of_other_levels) = (Vec::new(), Vec::new());
     let mut give_up = Instant::now() + ANSWERS_WAIT;
@@ -309,7 +314,7 @@ mod tests {
 
         /// Whether this answer is accepted, with a descriptor of `leader`.
         fn is_believed(&self, said: WireAdoptable, leader: &PidFd) -> bool {
-            let awaited = self.sockets.connect(run()).expect("a shim listens");
+            let awaited = AwaitedShim::connect(&self.sockets, run()).expect("a shim listens");
             let (out, err) = nix::unistd::pipe().expect("a pipe");
             let leader = leader.as_fd().try_clone_to_owned().expect("a copy");
             let host = identity::host().expect("this host");
@@ -360,7 +365,7 @@ mod tests {
     /// What is heard of a shim that speaks these levels, and whether its socket is closed then.
     fn heard_of(speaks: Levels) -> (Heard, bool) {
         let shim = Shim::new();
-        let awaited = shim.sockets.connect(run()).expect("a shim listens");
+        let awaited = AwaitedShim::connect(&shim.sockets, run()).expect("a shim listens");
         let fd = accept4(shim.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).expect("a keeper");
         // SAFETY: accept4 has just returned it, and nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };

@@ -1,7 +1,9 @@
 //! The listening sockets. The keeper owns them, so that they outlive a server.
 
+pub(super) mod address;
+
 use super::{KeeperError, passed::PassedSockets};
-use crate::client::SocketSeen;
+use crate::{client::SocketSeen, keeper::listen::address::ListenAddress};
 use kennel_linux::{fdpass, peer, procfs};
 use nix::{
     errno::Errno,
@@ -14,7 +16,6 @@ use nix::{
     },
 };
 use std::{
-    fmt,
     fs::{self, DirBuilder},
     io,
     net::{SocketAddr, TcpListener},
@@ -25,7 +26,7 @@ use std::{
             net::UnixListener,
         },
     },
-    path::{Path, PathBuf},
+    path::Path,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -42,40 +43,6 @@ const PORT_WAIT: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_IDLE_S: u32 = 60;
 const KEEP_ALIVE_EVERY_S: u32 = 15;
 const KEEP_ALIVE_COUNT: u32 = 4;
-
-/// An address at which clients connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// A unix socket.
-    Unix {
-        /// Path of its file.
-        path: PathBuf,
-        /// Permissions of its file, such as 0o600.
-        mode: u32,
-        /// Group of its file; absent: the service's own.
-        gid: Option<u32>,
-    },
-    /// A TCP port.
-    Tcp(SocketAddr),
-}
-
-impl ListenAddress {
-    /// A unix socket that only the service's own user can connect to.
-    #[must_use]
-    pub fn private(path: PathBuf) -> Self {
-        let (mode, gid) = (0o600, None);
-        Self::Unix { path, mode, gid }
-    }
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
-            Self::Tcp(address) => write!(f, "tcp:{address}"),
-        }
-    }
-}
 
 /// A listening socket.
 pub(super) struct Listening {

@@ -47,8 +47,8 @@ use kennel_linux::{
     clock, crash_point, identity, memory_room,
     signal_set::SignalSet,
 };
-pub use listen::ListenAddress;
 use listen::Listening;
+pub use listen::address::ListenAddress;
 use main_loop::{Keeper, Parts, Restarts, Upgrades};
 use memory_reserve::MemoryReserve;
 use nix::sys::{

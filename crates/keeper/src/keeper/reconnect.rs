@@ -1,7 +1,6 @@
 //! Reconnect sockets: shims listen at them for the next keeper. Each run that outlives a keeper has one, in one
 //! directory.
 
-use crate::keeper::adoption::AwaitedShim;
 use kennel_lifecycle::RunId;
 use kennel_linux::{
     capability::{Capability, CapabilityName},
@@ -91,7 +90,7 @@ impl ReconnectSockets {
     }
 
     /// Connects to the socket of a run. `None`: no process is behind it, or the file is no socket.
-    pub(super) fn connect(&self, run: RunId) -> Option<AwaitedShim> {
+    pub(super) fn connect(&self, run: RunId) -> Option<OwnedFd> {
         let dir = self.0.as_ref().ok()?;
         let name = run.to_string();
         let found = fstatat(dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
@@ -100,7 +99,7 @@ impl ReconnectSockets {
         }
         let socket = new_socket().ok()?;
         match connect(socket.as_raw_fd(), &address(dir, &name).ok()?) {
-            Ok(()) => AwaitedShim::new(run, socket).ok(),
+            Ok(()) => Some(socket),
             Err(Errno::ECONNREFUSED) => {
                 let _ = remove_in(dir, name.as_str());
                 None

@@ -1,7 +1,6 @@
 //! The output format: one option for all commands.
 
 use crate::{
-    Failure,
     template::{self, Template},
     terminal_text,
 };
@@ -33,15 +32,6 @@ impl Format {
     /// Whether the output is for people.
     pub fn is_text(&self) -> bool {
         matches!(self, Self::Text | Self::Wide | Self::Name)
-    }
-
-    /// Refuses other forms, where a text has one purpose.
-    pub fn must_be_text(&self) -> Result<(), Failure> {
-        if self.is_text() {
-            return Ok(());
-        }
-        let failure = Failure::new("this command has no form for programs");
-        Err(failure.hint("leave --output out").code(crate::USAGE))
     }
 
     /// Formats a document, which is JSON, so that a terminal acts on nothing in it.

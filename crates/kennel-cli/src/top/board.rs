@@ -2,7 +2,6 @@
 
 use super::{
     Reported,
-    draw::HEADER_LINES,
     sample::{Sample, Seen},
 };
 use crate::{command, terminal_text, words};
@@ -14,6 +13,9 @@ use std::{
     cmp::Ordering,
     time::{Duration, SystemTime},
 };
+
+/// Lines above and below runs and pages.
+pub(super) const HEADER_LINES: u16 = 4;
 
 /// Sort key of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -390,10 +392,6 @@ pub(super) fn restarts(run: &pb::Run) -> u32 {
 pub(super) fn age(run: &pb::Run, now: SystemTime) -> Option<Duration> {
     let created = SystemTime::try_from(run.create_time?).ok()?;
     Some(now.duration_since(created).unwrap_or_default())
-}
-
-pub(super) fn now() -> SystemTime {
-    SystemTime::now()
 }
 
 #[cfg(test)]

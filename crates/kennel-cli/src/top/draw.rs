@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     command, render, terminal_text,
+    top::board::HEADER_LINES,
     values::{self, short_bytes as bytes},
     words,
 };
@@ -20,8 +21,6 @@ use ratatui::{
 };
 use std::time::{Duration, SystemTime};
 
-/// Lines above and below runs and pages.
-pub(super) const HEADER_LINES: u16 = 4;
 const FOOTER_LINES: u16 = 1;
 /// Width below which a run is shown by the end of its id, and without readiness and activity.
 const WIDE: u16 = 120;

@@ -100,7 +100,7 @@ impl Sampler {
             runs: seen.collect(),
             cut: listed.cut,
             unreadable: listed.unreadable,
-            at: super::board::now(),
+            at: now(),
         })
     }
 
@@ -265,4 +265,8 @@ pub(super) async fn logs(connection: &Connection, run: &str) -> Result<Vec<Strin
         lines.push("it has written no line".to_owned());
     }
     Ok(lines)
+}
+
+pub(super) fn now() -> SystemTime {
+    SystemTime::now()
 }

@@ -4,6 +4,7 @@
 //! spans around them.
 
 use super::{line_queue::LineQueue, records::Records};
+use crate::telemetry::log_fields::{Fields, Marks};
 use clap::ValueEnum;
 use kennel_cli::{Failure, failure::failed};
 use serde_json::Value;
@@ -13,11 +14,7 @@ use std::{
     panic,
     sync::{Arc, OnceLock},
 };
-use tracing::{
-    Event, Subscriber,
-    field::{Field, Visit},
-    span,
-};
+use tracing::{Event, Subscriber, span};
 use tracing_subscriber::{
     EnvFilter, Layer,
     fmt::{
@@ -26,7 +23,7 @@ use tracing_subscriber::{
         time::{FormatTime, SystemTime},
     },
     layer::{Context, SubscriberExt},
-    registry::{LookupSpan, Scope},
+    registry::LookupSpan,
     util::SubscriberInitExt,
 };
 
@@ -110,49 +107,6 @@ pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Log, F
     })
 }
 
-/// Run and trace that a line belongs to.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Marks {
-    pub(super) run: Option<String>,
-    pub(super) trace: Option<String>,
-    pub(super) span: Option<String>,
-}
-
-impl Marks {
-    /// Returns those of the innermost span that has them.
-    fn of<'a, S: LookupSpan<'a>>(scope: Option<Scope<'a, S>>) -> Self {
-        let mut spans = scope.into_iter().flatten();
-        let marks = spans.find_map(|span| span.extensions().get::<Self>().cloned());
-        marks.unwrap_or_default()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.run.is_none() && self.trace.is_none() && self.span.is_none()
-    }
-
-    fn pairs(self) -> impl Iterator<Item = (&'static str, String)> {
-        [
-            ("run_id", self.run),
-            ("trace_id", self.trace),
-            ("span_id", self.span),
-        ]
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-    }
-}
-
-impl Visit for Marks {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let mark = match field.name() {
-            "run_id" => &mut self.run,
-            "trace_id" => &mut self.trace,
-            "span_id" => &mut self.span,
-            _ => return,
-        };
-        *mark = Some(format!("{value:?}"));
-    }
-}
-
 /// Stores the marks of each span beside it.
 struct Marking;
 
@@ -164,55 +118,6 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Marking {
         if let Some(span) = ctx.span(id).filter(|_| !marks.is_empty()) {
             span.extensions_mut().insert(marks);
         }
-    }
-}
-
-/// Fields of a line.
-#[derive(Debug, Default)]
-pub(super) struct Fields {
-    pub(super) message: String,
-    pub(super) others: Vec<(&'static str, Value)>,
-}
-
-impl Fields {
-    fn of(event: &Event<'_>) -> Self {
-        let mut fields = Self::default();
-        event.record(&mut fields);
-        fields
-    }
-
-    fn add(&mut self, field: &Field, value: impl Into<Value>) {
-        self.others.push((field.name(), value.into()));
-    }
-}
-
-impl Visit for Fields {
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.add(field, value);
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.add(field, value);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.add(field, value);
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.add(field, value);
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            value.clone_into(&mut self.message);
-        } else {
-            self.add(field, value);
-        }
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.record_str(field, &format!("{value:?}"));
     }
 }
 

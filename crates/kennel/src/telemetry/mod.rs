@@ -6,6 +6,7 @@ mod audit;
 mod config;
 mod line_queue;
 mod log;
+mod log_fields;
 mod losses;
 mod records;
 mod scrape;

@@ -2,11 +2,11 @@
 
 use super::{
     Counting, Inside, TelemetryConfig,
-    log::{Fields, Marks},
     losses::{Losses, Room},
     scope,
     spans::system_time,
 };
+use crate::telemetry::log_fields::{Fields, Marks};
 use kennel_supervisor::telemetry::{Event, EventSink, names};
 use opentelemetry::{
     SpanId, TraceId, Value,

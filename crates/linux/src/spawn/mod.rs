@@ -1,7 +1,6 @@
 //! Makes the command's process: cloned into its control group, set up, waiting at the gate.
 
 pub mod child;
-mod mounts;
 mod raw;
 pub mod sandbox;
 pub mod seccomp;
@@ -240,7 +239,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
 /// Makes the namespaces of a command without a network, or in a sandbox with this data directory, in this process: the
 /// error says why it cannot.
 pub fn try_namespaces(data_dir: Option<&Path>) -> Result<(), String> {
-    let mounts = data_dir.map(mounts::Mounts::of).transpose();
+    let mounts = data_dir.map(sandbox::mounts::Mounts::of).transpose();
     let mounts = mounts.map_err(|error| error.to_string())?;
     let has_network = mounts.is_none();
     let Some(namespaces) = Namespaces::new(mounts, has_network, None) else {

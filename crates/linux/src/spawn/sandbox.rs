@@ -1,9 +1,11 @@
 //! Access of a command in a sandbox, as rules of landlock(7). Made by the shim, applied by the child after its clone:
 //! paths without a rule are closed.
 
-use super::mounts::{self, Mounts, c_path, path_of};
+pub(super) mod mounts;
+
 use crate::attributes::PrivatePlaces;
 use kennel_lifecycle::Sandbox;
+use mounts::{Mounts, c_path, path_of};
 use nix::errno::Errno;
 use std::{
     ffi::CString,

@@ -1,7 +1,6 @@
 //! The node of a run that another node has.
 
-use crate::base::calls::RunView;
-use kennel_lifecycle::{NodeId, RunState, Timestamp};
+use kennel_lifecycle::{NodeId, Timestamp};
 use kennel_store::NodeRow;
 
 /// The node of a run that another node has.
@@ -49,18 +48,6 @@ impl Elsewhere {
             "; the lease of that node has ended"
         };
         format!("{name} ({node}), which listens at {address}: ask there{heard}")
-    }
-
-    /// Returns the node of a run by its row, as [`Self::of`]. A keeper that has replaced that of an open row has not looked
-    /// at the run yet; one that waits for its next attempt has nothing to look at.
-    pub(crate) fn of_run(view: &RunView, nodes: &[NodeRow]) -> Self {
-        let row = nodes.iter().find(|row| row.node == view.node);
-        let is_its_keeper = row.is_none_or(|row| row.keeper_epoch == view.keeper_epoch);
-        let waits = view.state == RunState::Backoff || view.state.is_terminal();
-        Self {
-            has_run: waits || is_its_keeper,
-            ..Self::of(view.node, nodes)
-        }
     }
 
     /// Returns the node by its row; one without a row was removed.

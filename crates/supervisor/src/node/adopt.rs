@@ -4,9 +4,9 @@
 //! exists, from the keeper.
 
 use crate::{
-    base::{blocking::blocking, calls::RunView, faults::BootError, log_words},
-    node::{forget, recover},
-    registry::{Entered, Handle, Shared},
+    base::{blocking::blocking, calls::RunView, faults::BootError, log_words, view::Live},
+    node::forget,
+    registry::{Entered, Handle, Order, Shared},
     run::{
         intake,
         reopened::{Left, Reopened},
@@ -16,7 +16,7 @@ use crate::{
     telemetry::log_span,
 };
 use kennel_keeper::client::HeldRun;
-use kennel_lifecycle::{NodeId, Policy, RestartPolicy, RunId, RunSpec};
+use kennel_lifecycle::{NodeId, Policy, Refusal, RestartPolicy, RunId, RunSpec};
 use kennel_linux::crash_point;
 use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState, UnreadRow};
 use std::{
@@ -24,11 +24,8 @@ use std::{
     io,
     sync::Arc,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 use tracing::Instrument;
-
-/// Most rows requested at once.
-pub(crate) const ROWS_MAX: usize = 500;
 
 /// Result of adopting the runs that were handed over.
 #[derive(Debug, Default)]
@@ -319,7 +316,7 @@ fn await_row(shared: &Arc<Shared>, held: HeldRun) {
             let row = loop {
                 tokio::select! {
                     Ok(row) = writes::row_of(&waiting.store, run) => break row,
-                    Some(order) = seat.orders.recv() => recover::answer(*order, &seat.live.subscribe()),
+                    Some(order) = seat.orders.recv() => answer(*order, &seat.live.subscribe()),
                     // The keeper reports it to the next server again.
                     () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
                 }
@@ -449,6 +446,15 @@ fn placeholder(shared: &Shared, held: &HeldRun) -> NewRun {
         identity: Some(held.identity.clone()),
         held: Some(held.held.clone()),
         ..intake::undescribed(shared, held.run, String::new())
+    }
+}
+
+/// Answers an order to this run, on which nothing can act any more: it is being ended already.
+pub(crate) fn answer(order: Order, live: &watch::Receiver<Live>) {
+    match order {
+        // A caller that has gone needs no answer.
+        Order::Stop(_, reply) => drop(reply.send(Ok(()))),
+        order => order.refuse(live.borrow().view.refuse_call(Refusal::Stopping)),
     }
 }
 

@@ -31,9 +31,9 @@ use tokio::{sync::oneshot, task::JoinHandle};
 /// Everything stopped within the deadline.
 pub const EXIT_CLEAN: i32 = 0;
 /// Some process was still alive at the deadline.
-pub const EXIT_FORCED: i32 = 1;
+const EXIT_FORCED: i32 = 1;
 /// The keeper is gone.
-pub const EXIT_KEEPER_LOST: i32 = 70;
+const EXIT_KEEPER_LOST: i32 = 70;
 
 /// A task of the server has failed; the keeper starts the next server.
 pub const EXIT_FAULT: i32 = 71;

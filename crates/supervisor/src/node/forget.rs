@@ -6,7 +6,7 @@
 
 use crate::{
     base::{calls::CallError, clock, other_node::Elsewhere},
-    node::adopt::ROWS_MAX,
+    node::ROWS_MAX,
     registry::{Order, Shared, Supervisor},
 };
 use kennel_lifecycle::{

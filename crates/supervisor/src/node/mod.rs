@@ -16,3 +16,6 @@ pub(crate) mod recover;
 pub(crate) mod retention;
 pub(crate) mod stops;
 pub(crate) mod takeover;
+
+/// Most rows requested at once.
+pub(crate) const ROWS_MAX: usize = 500;

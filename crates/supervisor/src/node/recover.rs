@@ -11,7 +11,7 @@ use crate::{
         clock, log_words,
         view::{Live, StartAnswer},
     },
-    node::adopt,
+    node::adopt::{self, answer},
     registry::{Entered, Handle, Order, Place, Seat, Shared, unreachable::LateShim},
     run::{
         cleanup::Cleanup,
@@ -26,7 +26,7 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    EndReason, Entry, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender, StopCertificate,
+    EndReason, Entry, Exit, Outcome, RunIdentity, RunState, SignalSender, StopCertificate,
     StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
@@ -470,15 +470,6 @@ async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat
             shared.serving.until_refusing().await;
             drop(place);
         }
-    }
-}
-
-/// Answers an order to this run, on which nothing can act any more: it is being ended already.
-pub(crate) fn answer(order: Order, live: &watch::Receiver<Live>) {
-    match order {
-        // A caller that has gone needs no answer.
-        Order::Stop(_, reply) => drop(reply.send(Ok(()))),
-        order => order.refuse(live.borrow().view.refuse_call(Refusal::Stopping)),
     }
 }
 

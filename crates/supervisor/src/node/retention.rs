@@ -11,7 +11,7 @@ use crate::{
         cause::Chain,
         clock, event,
     },
-    node::{adopt, floors},
+    node::{ROWS_MAX, floors},
     registry::{Shared, floors::Floor},
 };
 use kennel_journal::Item;
@@ -177,7 +177,7 @@ async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), S
     dirs.retain(|run| shared.find(*run).is_none());
     let mut strange = dirs.len();
     sweep.unlisted.clear();
-    for runs in dirs.chunks(adopt::ROWS_MAX) {
+    for runs in dirs.chunks(ROWS_MAX) {
         let found = shared.store.get_all(runs).await?;
         strange -= found
             .unread

@@ -2,7 +2,7 @@
 
 use crate::{
     base::{clock, faults::BootError},
-    node::{adopt, forget, pending_ends, recover},
+    node::{ROWS_MAX, adopt, forget, pending_ends, recover},
     record::{Delivery, KnownRow},
     registry::{Order, Shared, Supervisor},
     run::writes,
@@ -351,7 +351,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     let rows = current_rows(shared, &opening, &delivery, generation, former).await;
     let rows = rows.map_err(BootError::Store)?;
     let mut ended = Vec::new();
-    for runs in record.open_beside(&rows).chunks(adopt::ROWS_MAX) {
+    for runs in record.open_beside(&rows).chunks(ROWS_MAX) {
         let read = store.get_all(runs).await.map_err(BootError::Store)?;
         for row in read.rows.into_iter().filter(|row| row.outcome.is_some()) {
             // Rows are read one by one: only then they come with their entries. A silent run has these in its row alone,
@@ -418,7 +418,7 @@ async fn mend(
         former.is_lost || held.contains(run) && !open.contains(run)
     });
     let mut count = 0;
-    for entries in wanted.chunks(adopt::ROWS_MAX) {
+    for entries in wanted.chunks(ROWS_MAX) {
         let runs: Vec<RunId> = entries.iter().map(|entry| entry.row.new.run).collect();
         let FoundRows { rows, unread } = shared.store.raw().get_all(&runs).await?;
         let unread: HashSet<RunId> = unread.iter().map(|row| row.run).collect();

@@ -12,7 +12,7 @@ use crate::base::{
     view::{Live, StartAnswer},
 };
 use kennel_lifecycle::{NodeId, RunId, RunState, Timestamp};
-use kennel_store::{ListFilter, PageStart, RunRow, StoreError};
+use kennel_store::{ListFilter, NodeRow, PageStart, RunRow, StoreError};
 use std::collections::{BTreeSet, HashMap};
 
 /// Runs of one page of a search for nodes.
@@ -241,7 +241,7 @@ impl Supervisor {
             left.extend(stops.into_iter().map(|stop| (stop.run, stop)));
         }
         for view in views.iter_mut().filter(|view| view.node != own) {
-            view.elsewhere = Some(Elsewhere::of_run(view, &nodes));
+            view.elsewhere = Some(elsewhere(view, &nodes));
             view.left_stop = left.remove(&view.run);
         }
         Ok(())
@@ -367,4 +367,16 @@ fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
         states.extend(RunState::OPEN);
     }
     states
+}
+
+/// Returns the node of a run by its row. A keeper that has replaced that of an open row has not looked at the run yet; one
+/// that waits for its next attempt has nothing to look at.
+fn elsewhere(view: &RunView, nodes: &[NodeRow]) -> Elsewhere {
+    let row = nodes.iter().find(|row| row.node == view.node);
+    let is_its_keeper = row.is_none_or(|row| row.keeper_epoch == view.keeper_epoch);
+    let waits = view.state == RunState::Backoff || view.state.is_terminal();
+    Elsewhere {
+        has_run: waits || is_its_keeper,
+        ..Elsewhere::of(view.node, nodes)
+    }
 }

@@ -4,7 +4,7 @@ use crate::{
     base::{clock, log_words},
     record::node_store::NodeStore,
     registry::Shared,
-    run::task::Done,
+    run::task::done::Done,
 };
 use kennel_lifecycle::{Backoff, Facets, Report, Retries, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;

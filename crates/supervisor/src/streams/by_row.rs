@@ -1,12 +1,9 @@
 //! Events of an ended run by its row, where its journal does not have them: its entries, exact gaps in the place of its
 //! output, and its end.
 
-use crate::{
-    base::{
-        calls::{CallError, Event, Payload, Position, Reached, RunView},
-        event,
-    },
-    streams::events::ahead,
+use crate::base::{
+    calls::{CallError, Event, Payload, Position, Reached, RunView},
+    event,
 };
 use kennel_journal::{Gap, GapReason, LateFact, Point, Reader};
 use kennel_lifecycle::{Entry, RunId, Timestamp};
@@ -293,6 +290,11 @@ impl ByRow {
 
 fn reached(at: Point) -> Reached {
     kennel_journal::Position::from(at).into()
+}
+
+/// Makes the error of a position beyond the run's last event.
+pub(crate) fn ahead(run: RunId, asked: u64, head: u64) -> CallError {
+    CallError::CursorAhead { run, asked, head }
 }
 
 #[cfg(test)]

@@ -12,18 +12,18 @@ use crate::{
         Supervisor,
         consumers::{ConsumerPlace, ConsumerSeat, Lost},
     },
-    streams::events::ahead,
+    streams::by_row::ahead,
 };
 use kennel_lifecycle::RunId;
 use kennel_store::{ConsumerFilter, ConsumerKey, ConsumerRow, StoreError};
 use std::sync::atomic::Ordering;
 
 /// Most consumers of one run, of each owner.
-pub const CONSUMERS_PER_RUN_MAX: u64 = 16;
+const CONSUMERS_PER_RUN_MAX: u64 = 16;
 /// Most consumers of many runs on one node, of each owner.
-pub const CONSUMERS_OF_MANY_MAX: u64 = 64;
+const CONSUMERS_OF_MANY_MAX: u64 = 64;
 /// Most consumers of one node, of each owner.
-pub const CONSUMERS_PER_OWNER_MAX: u64 = 10_000;
+const CONSUMERS_PER_OWNER_MAX: u64 = 10_000;
 
 /// Start of a consumer that does not exist yet.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use crate::{
     },
     registry::{Supervisor, subscribers::Subscription},
     streams::{
-        by_row::{ByRow, RowEvents},
+        by_row::{ByRow, RowEvents, ahead},
         shape::Shape,
     },
 };
@@ -358,11 +358,6 @@ fn decode(run: RunId, row: Option<&RowEvents>, items: Vec<Item>) -> Result<Vec<E
         }
     }
     Ok(events)
-}
-
-/// Makes the error of a position beyond the run's last event.
-pub(crate) fn ahead(run: RunId, asked: u64, head: u64) -> CallError {
-    CallError::CursorAhead { run, asked, head }
 }
 
 fn is_ahead(from: Position, head: Point) -> bool {

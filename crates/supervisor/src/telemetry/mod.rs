@@ -7,6 +7,7 @@ pub mod context;
 mod metrics;
 pub mod names;
 mod orphans;
+mod run_attributes;
 mod run_events;
 mod run_spans;
 

@@ -1,6 +1,7 @@
 //! Lifecycle events as events of OpenTelemetry's log: one for each entry, when it is made, under the run's span.
 
-use super::{Event, Telemetry, context::Part, names, run_spans};
+use super::{Event, Telemetry, context::Part, names};
+use crate::telemetry::run_attributes;
 use kennel_lifecycle::{Entry, Outcome, Timestamp};
 use kennel_store::NewRun;
 use opentelemetry::{KeyValue, trace::SpanContext};
@@ -47,7 +48,7 @@ impl RunEvents<'_> {
                 (names::EVENT_STOPPING, false, vec![why])
             }
             Entry::LeaderExited(exit) => {
-                let how = run_spans::exit_attribute(Some(exit));
+                let how = run_attributes::exit_attribute(Some(exit));
                 (names::EVENT_LEADER_EXITED, false, how.into_iter().collect())
             }
             Entry::StreamsClosed(how) => {
@@ -64,7 +65,7 @@ impl RunEvents<'_> {
                 let verdict = KeyValue::new(names::TREE_VERDICT, tree.name());
                 (
                     names::EVENT_TREE_ENDED,
-                    !run_spans::is_proved(tree),
+                    !run_attributes::is_proved(tree),
                     vec![verdict],
                 )
             }
@@ -109,10 +110,10 @@ impl RunEvents<'_> {
         };
         // Failing commands are common; unknown outcomes and stuck processes are not.
         let warns = matches!(
-            run_spans::error_type(outcome),
+            run_attributes::error_type(outcome),
             Some("unkillable" | "unverified" | "lost" | "oom")
         );
-        let more = run_spans::outcome_attributes(outcome);
+        let more = run_attributes::outcome_attributes(outcome);
         self.emit(new, at, name, warns, more);
     }
 
@@ -127,7 +128,7 @@ impl RunEvents<'_> {
         if !self.telemetry.has_event_sink() {
             return;
         }
-        let mut attributes = run_spans::identity_attributes(new);
+        let mut attributes = run_attributes::identity_attributes(new);
         attributes.extend(more);
         self.telemetry.emit_event(Event {
             name,

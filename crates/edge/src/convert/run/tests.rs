@@ -1,8 +1,10 @@
 use super::*;
+use crate::pb::{exit, tree_verdict};
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Gap, Held, HostIdentity, KeeperEpoch, Limit, MemoryKills,
-    MemoryShortage, NodeId, Outcome, ProcessIdentity, RecordedSpec, RunId, RunSpec, Signal,
-    SignalScope, SignalSender, StopCertificate, StopStep, Timestamp, Usage,
+    CgroupIdentity, Deadline, Exit, Gap, Held, HostIdentity, KeeperEpoch, Leftover, Leftovers,
+    Limit, MemoryKills, MemoryShortage, NodeId, Outcome, ProcessIdentity, Proof, RecordedSpec,
+    RunId, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopStep, Timestamp,
+    TreeVerdict, Usage,
 };
 use std::{sync::Arc, time::Duration};
 

@@ -3,8 +3,8 @@
 
 use super::{
     super::{
-        mounts::{EMPTY_DIR, EMPTY_FILE, Kind, Mounts, Place},
         raw::{self, call},
+        sandbox::mounts::{EMPTY_DIR, EMPTY_FILE, Kind, Mounts, Place},
     },
     STEP_NETWORK, STEP_SANDBOX, wide,
 };

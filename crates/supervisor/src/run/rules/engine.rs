@@ -9,9 +9,9 @@ use crate::{
     base::{
         calls::{CallError, Event, Payload},
         clock,
-        matcher::LineMatch,
     },
     registry::{Shared, Supervisor},
+    run::rules::tester::MatchedLine,
     streams::events::Events,
 };
 use kennel_lifecycle::{OutputRule, RuleMark, RuleOff, RunId, limits};
@@ -39,20 +39,6 @@ pub(crate) enum RuleStep {
     Tested(u32),
     /// The end of this attempt has waited long enough: some of its lines are not tested yet.
     Late(u32),
-}
-
-/// A line that matched rules.
-#[derive(Debug)]
-pub(crate) struct MatchedLine {
-    pub(crate) attempt: u32,
-    /// Seq of the event in which it ended.
-    pub(crate) seq: u64,
-    /// 1: standard output, 2: standard error.
-    pub(crate) stream: u8,
-    /// Offset of its first byte in the whole of the stream.
-    pub(crate) offset: u64,
-    /// Indexes of the rules, and their matches in the line.
-    pub(crate) rules: Vec<(usize, LineMatch)>,
 }
 
 /// Position up to which the output of an attempt has to be tested before the attempt may end.

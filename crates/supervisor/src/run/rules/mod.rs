@@ -3,4 +3,4 @@
 
 pub(crate) mod engine;
 pub(crate) mod probe;
-mod tester;
+pub(crate) mod tester;

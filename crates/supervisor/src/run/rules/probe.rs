@@ -5,7 +5,7 @@ use crate::{
         blocking::blocking,
         ports::{HealthCheck, Kernel},
     },
-    run::task::Done,
+    run::task::done::Done,
 };
 use kennel_keeper::client::HelperEnd;
 use kennel_lifecycle::{Exit, RunId, StateProbe};

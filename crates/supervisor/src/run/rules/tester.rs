@@ -1,13 +1,26 @@
 //! Tests lines by the rules of a run, rule by rule, in turns of its owner: each rule has the memory of the thread for
 //! all lines of a batch.
 
-use super::engine::MatchedLine;
 use crate::{
     base::matcher::{LineMatch, LineMatcher, Scratch},
     registry::{allowance::Allowance, owner_threads::TurnEnd},
 };
 use kennel_lifecycle::{OutputRule, RuleOff, RunId};
 use std::{collections::BTreeSet, vec};
+
+/// A line that matched rules.
+#[derive(Debug)]
+pub(crate) struct MatchedLine {
+    pub(crate) attempt: u32,
+    /// Seq of the event in which it ended.
+    pub(crate) seq: u64,
+    /// 1: standard output, 2: standard error.
+    pub(crate) stream: u8,
+    /// Offset of its first byte in the whole of the stream.
+    pub(crate) offset: u64,
+    /// Indexes of the rules, and their matches in the line.
+    pub(crate) rules: Vec<(usize, LineMatch)>,
+}
 
 /// A line to be tested.
 #[derive(Debug)]

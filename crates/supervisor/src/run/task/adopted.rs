@@ -4,7 +4,7 @@ use super::{RunTask, attempts::Attempts};
 use crate::{
     base::clock,
     registry::{Seat, Shared},
-    run::{output::Output, reopened::Left, writes},
+    run::{output::Output, reopened::Left, task::Legacy, writes},
 };
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{
@@ -20,17 +20,6 @@ pub(crate) struct KeeperRun {
     pub(crate) held: HeldRun,
     pub(crate) recorded: bool,
     pub(crate) left: Left,
-}
-
-/// Expected repeats of the keeper, and remains to be removed.
-#[derive(Debug, Default)]
-pub(super) struct Legacy {
-    /// Number of rounds of signals that were reported again.
-    pub(super) steps_again: usize,
-    /// No row existed: this task removes what exists of the run.
-    pub(super) unrecorded: bool,
-    /// The keeper repeats reports of an earlier attempt; they are ignored until its final report.
-    pub(super) hears_again: bool,
 }
 
 impl RunTask {

@@ -1,8 +1,6 @@
 //! Attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
-use super::{
-    Room, RunTask, adopted::Legacy, parent::ParentWatch, reports::prepare_failure, silence::Silence,
-};
+use super::{Room, RunTask, parent::ParentWatch, reports::prepare_failure, silence::Silence};
 use crate::{
     base::{
         blocking::blocking,
@@ -13,7 +11,12 @@ use crate::{
     },
     record::persisted_spec,
     registry::{Order, Shared, Turn},
-    run::{cleanup::Cleanup, output::Output, writes::Write},
+    run::{
+        cleanup::Cleanup,
+        output::Output,
+        task::{Legacy, Stage},
+        writes::Write,
+    },
 };
 use kennel_keeper::{client::ChildSpec, rundir};
 use kennel_lifecycle::{
@@ -51,24 +54,6 @@ pub(super) struct Attempts {
     pub(super) room: Room,
     /// Watch of the parent's end.
     pub(super) parent: ParentWatch,
-}
-
-/// State of the run between attempts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// An attempt is at work.
-    #[default]
-    Present,
-    /// The end of one attempt and the time of the next are being written.
-    Resting(Timestamp),
-    /// They are written: the next attempt waits for its time.
-    Waiting(Timestamp, Instant),
-    /// The end of the run is being written.
-    Ending,
-    /// The next attempt is another server's to begin.
-    Left(Timestamp),
-    /// The row is another server's to close: this one reports nothing more of the run.
-    Disowned,
 }
 
 impl Attempts {

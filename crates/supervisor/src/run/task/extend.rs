@@ -2,19 +2,18 @@
 //! start of a command that reports itself ready; this task counts the others. Each extension is an entry, and with that
 //! a facet of the run.
 
-use super::{Done, RunTask};
-use crate::base::{
-    calls::{CallError, ExtendCall},
-    clock,
+use super::RunTask;
+use crate::{
+    base::{
+        calls::{CallError, ExtendCall},
+        clock,
+    },
+    run::task::done::{Done, ExtendDone, ExtendReply},
 };
 use kennel_keeper::client::{ExtendResult, Extended};
 use kennel_lifecycle::{Deadline, Extendable, Extension, NOTIFIED, Phase, Refusal, Timestamp};
 use kennel_linux::crash_point;
 use std::{collections::BTreeMap, time::Duration};
-use tokio::sync::oneshot;
-
-/// Channel of the answer to an extension.
-type ExtendReply = oneshot::Sender<Result<(), CallError>>;
 
 /// Limits that can be extended.
 const LIMITS: [Deadline; 3] = [
@@ -22,16 +21,6 @@ const LIMITS: [Deadline; 3] = [
     Deadline::MaxRuntime,
     Deadline::Inactivity,
 ];
-
-/// The keeper's part of an extension, done or refused.
-#[derive(Debug)]
-pub(crate) struct ExtendDone {
-    call: Box<ExtendCall>,
-    limits: Vec<Deadline>,
-    attempt: u32,
-    result: Result<ExtendResult, CallError>,
-    reply: ExtendReply,
-}
 
 impl RunTask {
     /// Extends limits, all or none, and answers when that is durable.

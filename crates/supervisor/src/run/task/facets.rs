@@ -1,9 +1,9 @@
 //! The facets of a run in its task: what clients change of them, and when a change is durable.
 
-use super::{RunTask, attempts::Stage};
+use super::RunTask;
 use crate::{
     base::calls::{AnnotateCall, CallError},
-    run::writes::Write,
+    run::{task::Stage, writes::Write},
 };
 use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, limits};
 use kennel_store::RunRow;

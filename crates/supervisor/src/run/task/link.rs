@@ -1,9 +1,9 @@
 //! The channels of a run's task, and the work that it has started beside itself.
 
-use super::Done;
 use crate::{
     base::ports::Kernel,
     registry::{Order, Shared},
+    run::task::done::Done,
 };
 use kennel_keeper::client::{Fact, KeeperReport};
 use kennel_lifecycle::RunId;

@@ -7,6 +7,7 @@
 mod adopted;
 mod attempts;
 mod audit_log;
+pub(crate) mod done;
 mod extend;
 mod facets;
 mod link;
@@ -33,28 +34,25 @@ use crate::{
         finish,
         output::{Output, Ready},
         rules::engine::RuleStep,
+        task::done::Done,
         writes::Write,
     },
     telemetry::RunSpans,
 };
-use adopted::Legacy;
-use attempts::{Attempts, Stage};
-use extend::ExtendDone;
+
+use attempts::Attempts;
 use facets::RunFacets;
-use kennel_keeper::client::{
-    CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
-};
+use kennel_keeper::client::{CapabilityName, ChildSpec, KeeperReport};
 use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     TerminalSize, Timestamp,
 };
-use kennel_store::{Age, NewRun, RunRow, StoreError, Times, UnreadRow};
+use kennel_store::{NewRun, Times};
 use link::Link;
 use projection::Projection;
 use reporting::Reporting;
 use rules::Conditions;
 use std::{sync::Arc, time::Duration};
-use terminal::ResizeDone;
 use tokio::{sync::watch, time::Instant};
 use waiters::Waiters;
 pub(crate) use {adopted::KeeperRun, attempts::outlives_service, audit_log::round};
@@ -100,55 +98,6 @@ enum Room {
     Kept,
     /// It is being removed; the next run of this id must not meet the removal.
     Removing,
-}
-
-/// The result of work that the task has started.
-#[derive(Debug)]
-pub(crate) enum Done {
-    Prepared(Box<Result<Prepared, ClientError>>),
-    Report(Report),
-    /// The run has a row, with this age.
-    Aged(Age, Report),
-    Taken(Box<RunRow>),
-    /// The row of a run that was adopted without it.
-    Met(Box<RunRow>),
-    /// As `Met`, of a row that this version cannot read.
-    Unread(Box<UnreadRow>),
-    /// No source knows this run, or its key has another run's row.
-    Strange,
-    LeftOver(Box<Result<Option<RunRow>, StoreError>>),
-    StopDurable(Timestamp),
-    /// The row is another server's: the stop is not on it, and no caller gets the answer that it is.
-    StopRefused,
-    /// Facets up to this revision are durable; absent: they are not this server's to write.
-    Facets(Option<u64>),
-    /// A probe of this attempt's readiness has succeeded.
-    Probed {
-        attempt: u32,
-        by: &'static str,
-    },
-    /// Probes of this attempt's liveness have failed too often in a row.
-    NotLive {
-        attempt: u32,
-        failures: u32,
-        error: String,
-    },
-    /// A warning of this attempt, which has it once.
-    Warning {
-        attempt: u32,
-        message: String,
-    },
-    Froze(SignalResult),
-    Resized(Box<ResizeDone>),
-    /// The keeper has extended limits of time, or refused to.
-    Extended(Box<ExtendDone>),
-    /// The resources of a run without a trace were removed.
-    Removed,
-    /// The row had an end before, which stands.
-    Closed(Box<RunRow>),
-    /// The outcome is not this server's to write.
-    Disowned,
-    Written,
 }
 
 enum Wake {
@@ -488,4 +437,33 @@ async fn due(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
+}
+
+/// Expected repeats of the keeper, and remains to be removed.
+#[derive(Debug, Default)]
+pub(super) struct Legacy {
+    /// Number of rounds of signals that were reported again.
+    pub(super) steps_again: usize,
+    /// No row existed: this task removes what exists of the run.
+    pub(super) unrecorded: bool,
+    /// The keeper repeats reports of an earlier attempt; they are ignored until its final report.
+    pub(super) hears_again: bool,
+}
+
+/// State of the run between attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// An attempt is at work.
+    #[default]
+    Present,
+    /// The end of one attempt and the time of the next are being written.
+    Resting(Timestamp),
+    /// They are written: the next attempt waits for its time.
+    Waiting(Timestamp, Instant),
+    /// The end of the run is being written.
+    Ending,
+    /// The next attempt is another server's to begin.
+    Left(Timestamp),
+    /// The row is another server's to close: this one reports nothing more of the run.
+    Disowned,
 }

@@ -1,6 +1,6 @@
 //! Performs the effects of the machine.
 
-use super::{Done, Room, RunTask, attempts::start_failure, reports::prepare_failure};
+use super::{Room, RunTask, attempts::start_failure, reports::prepare_failure};
 use crate::{
     base::{blocking::blocking, cause, devices, secret_sources::with_line_end, view::StartAnswer},
     record::persisted_spec,
@@ -8,6 +8,7 @@ use crate::{
     run::{
         cleanup::{Cleanup, carry_out_at_once},
         output::Output,
+        task::done::Done,
         token,
         writes::{self, Write},
     },

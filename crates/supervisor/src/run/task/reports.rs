@@ -1,7 +1,10 @@
 //! Handles the keeper's reports of a run, and the results of work that its task has started.
 
-use super::{Done, Room, RunTask, attempts::Stage};
-use crate::base::{calls::CallError, clock, view::StartAnswer};
+use super::{Room, RunTask};
+use crate::{
+    base::{calls::CallError, clock, view::StartAnswer},
+    run::task::{Stage, done::Done},
+};
 use kennel_keeper::client::{ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_lifecycle::{Entry, Report, RowState, Signal, StartFailure, StartStage, limits};
 use kennel_linux::crash_point;

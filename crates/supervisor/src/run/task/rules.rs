@@ -8,8 +8,9 @@ use super::{
 use crate::{
     base::{clock, matcher::MatchGroup},
     run::rules::{
-        engine::{self, Flush, MatchedLine, RuleStep, RuleWork, STEPS_QUEUED_MAX},
+        engine::{self, Flush, RuleStep, RuleWork, STEPS_QUEUED_MAX},
         probe::Probing,
+        tester::MatchedLine,
     },
 };
 use kennel_lifecycle::{

@@ -1,23 +1,13 @@
 //! Size of a run's terminal, and its report to readers.
 
-use super::{Done, RunTask};
-use crate::base::calls::{CallError, ResizeCall};
-use kennel_keeper::client::{ClientError, Resized};
+use super::RunTask;
+use crate::{
+    base::calls::{CallError, ResizeCall},
+    run::task::done::{Done, ResizeDone, ResizeReply},
+};
+use kennel_keeper::client::Resized;
 use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
 use kennel_linux::crash_point;
-use tokio::sync::oneshot;
-
-/// Channel of the answer to a change of size.
-pub(super) type ResizeReply = oneshot::Sender<Result<(), CallError>>;
-
-/// Result of a change of size.
-#[derive(Debug)]
-pub(crate) struct ResizeDone {
-    call: ResizeCall,
-    attempt: u32,
-    result: Result<Resized, ClientError>,
-    reply: ResizeReply,
-}
 
 impl RunTask {
     /// Returns the size, while a process is on the terminal.

@@ -1,6 +1,6 @@
 //! Source of a run's events: the growing journal, the journal that is left, or the row alone.
 
-use super::{Events, Source, after, ahead, is_ahead, unreadable};
+use super::{Events, Source, after, is_ahead, unreadable};
 use crate::{
     base::{
         blocking::blocking,
@@ -9,7 +9,7 @@ use crate::{
         view::Live,
     },
     registry::Supervisor,
-    streams::by_row::{ByRow, RowEvents},
+    streams::by_row::{ByRow, RowEvents, ahead},
 };
 use kennel_journal::{Form, GapReason, Hub, Point, Position as JournalPosition, Reader};
 use kennel_keeper::rundir;

@@ -1,7 +1,13 @@
 //! The spans and counts of an attempt that has ended.
 
-use super::{Recorded, containment, error_type, is_proved, outcome_attributes, phase};
-use crate::telemetry::{Span, Telemetry, context::Part, names, run_events::RunEvents};
+use super::{Recorded, phase};
+use crate::telemetry::{
+    Span, Telemetry,
+    context::Part,
+    names,
+    run_attributes::{containment, error_type, is_proved, outcome_attributes},
+    run_events::RunEvents,
+};
 use kennel_lifecycle::{EndReason, Outcome, Signal, Timestamp};
 use kennel_store::{NewRun, Times};
 use opentelemetry::{

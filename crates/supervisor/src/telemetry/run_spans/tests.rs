@@ -5,12 +5,13 @@ use crate::{
     registry::tests::new_run,
     telemetry::{Sampling, SpanSink, Tracing},
 };
-use kennel_lifecycle::{MemoryKills, MemoryShortage, Proof, Signal};
+use kennel_lifecycle::{Exit, MemoryKills, MemoryShortage, Proof, Signal};
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
     sync::{Arc, Mutex},
 };
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 #[derive(Debug, Default)]
 struct Kept(Mutex<Vec<Span>>);

@@ -1,7 +1,7 @@
 //! Mounts of a command in a sandbox: all read-only but its own places, and Kennel's private places covered. Planned by
 //! the shim, made by the child after its clone.
 
-use super::sandbox::{CONFIGURATION, Rules};
+use super::{CONFIGURATION, Rules};
 use crate::attributes::PrivatePlaces;
 use nix::errno::Errno;
 use std::{
@@ -13,36 +13,36 @@ use std::{
 };
 
 /// Entries of the file system that covers the data directory, which cover the other places.
-pub(super) const EMPTY_DIR: &CStr = c"empty";
-pub(super) const EMPTY_FILE: &CStr = c"none";
+pub(in crate::spawn) const EMPTY_DIR: &CStr = c"empty";
+pub(in crate::spawn) const EMPTY_FILE: &CStr = c"none";
 
 /// Mounts for one command.
 #[derive(Debug)]
-pub(super) struct Mounts {
+pub(in crate::spawn) struct Mounts {
     /// Places that stay as they are outside of the data directory.
-    pub(super) writable: Vec<Place>,
+    pub(in crate::spawn) writable: Vec<Place>,
     /// The data directory.
-    pub(super) data_dir: CString,
+    pub(in crate::spawn) data_dir: CString,
     /// Directories and files to be made in its cover, as paths in it: mount points of the places below.
-    pub(super) points: Vec<(CString, Kind)>,
+    pub(in crate::spawn) points: Vec<(CString, Kind)>,
     /// Places in the data directory that the command reaches.
-    pub(super) own: Vec<Place>,
+    pub(in crate::spawn) own: Vec<Place>,
     /// Other places, to be covered.
-    pub(super) covered: Vec<(CString, Kind)>,
+    pub(in crate::spawn) covered: Vec<(CString, Kind)>,
 }
 
 /// Place that is put back over the read-only mounts.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) path: CString,
-    pub(super) is_writable: bool,
+pub(in crate::spawn) struct Place {
+    pub(in crate::spawn) path: CString,
+    pub(in crate::spawn) is_writable: bool,
     /// Descriptor of its mount in the child, while it has no position; -1: the place is missing.
-    pub(super) mount: AtomicI32,
+    pub(in crate::spawn) mount: AtomicI32,
 }
 
 /// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::spawn) enum Kind {
     Directory,
     File,
 }
@@ -59,7 +59,7 @@ impl Place {
 
 impl Mounts {
     /// Plans mounts that cover this data directory, and leave nothing as it is.
-    pub(super) fn of(data_dir: &Path) -> io::Result<Self> {
+    pub(in crate::spawn) fn of(data_dir: &Path) -> io::Result<Self> {
         Ok(Self {
             writable: Vec::new(),
             data_dir: c_path(&data_dir.canonicalize()?)?,
@@ -74,7 +74,7 @@ impl Mounts {
 }
 
 /// Returns Kennel's private places without links and each once: those that exist, beside the data directory.
-pub(super) fn closed(places: &PrivatePlaces, data_dir: &Path) -> Vec<PathBuf> {
+pub(in crate::spawn) fn closed(places: &PrivatePlaces, data_dir: &Path) -> Vec<PathBuf> {
     let named = places.closed.iter().map(Path::new);
     let paths = named.chain([Path::new(CONFIGURATION)]);
     let paths = paths.filter_map(|path| path.canonicalize().ok());
@@ -90,7 +90,7 @@ fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
 }
 
 /// Plans the mounts of a command that these rules open places to.
-pub(super) fn mounts(
+pub(in crate::spawn) fn mounts(
     places: &PrivatePlaces,
     rules: &Rules,
     data_dir: &Path,
@@ -151,11 +151,11 @@ fn kind(path: &Path) -> Kind {
     }
 }
 
-pub(super) fn c_path(path: &Path) -> io::Result<CString> {
+pub(in crate::spawn) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL.into())
 }
 
 /// Returns the path of such a string.
-pub(super) fn path_of(path: &CStr) -> &Path {
+pub(in crate::spawn) fn path_of(path: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(path.to_bytes()))
 }
