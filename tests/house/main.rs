@@ -1,6 +1,7 @@
 //! House rules that a program can check: dependencies, restricted calls, and the test of each promise.
 
 mod changes;
+mod circles;
 mod contract;
 mod floors;
 mod graph;
