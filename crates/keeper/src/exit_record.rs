@@ -307,21 +307,24 @@ mod tests {
 
     #[test]
     fn unreadable_slot_is_set_aside_when_settled() {
-        let (data, run_dir, mut slots) = with_slots();
-        let number = slots.take(1).expect("a slot");
-        let mut slot = ExitSlot::new(slots.file().expect("a file"), number);
-        slot.write(run(), b"of another form").expect("it fits");
-        assert_eq!(recorded(&run_dir), None);
-        drop((slot, slots));
-        let mut next = ExitSlots::open(data.path(), "next".to_owned());
-        next.settle(|run, bytes| keep(&crate::rundir::path(data.path(), run), bytes));
-        assert!(!data.path().join("exits/epoch").exists());
-        let kept = unreadable::sweep(data.path(), &mut BTreeSet::new(), |_| false);
-        let kept = kept.first().expect("one is there");
-        assert_eq!(
-            fs::read(&kept.path).expect("it is there"),
-            b"of another form"
-        );
+        let (leader, record) = (leader(1), record());
+        let text = serde_json::to_string(&WireWill { leader, record }).expect("JSON");
+        // Two readers could read two values.
+        let twice = text.replacen('{', r#"{"a":1,"a":2,"#, 1);
+        for written in [b"of another form".as_slice(), twice.as_bytes()] {
+            let (data, run_dir, mut slots) = with_slots();
+            let number = slots.take(1).expect("a slot");
+            let mut slot = ExitSlot::new(slots.file().expect("a file"), number);
+            slot.write(run(), written).expect("it fits");
+            assert_eq!(read(&run_dir, run(), leader), Ok(None));
+            drop((slot, slots));
+            let mut next = ExitSlots::open(data.path(), "next".to_owned());
+            next.settle(|run, bytes| keep(&crate::rundir::path(data.path(), run), bytes));
+            assert!(!data.path().join("exits/epoch").exists());
+            let kept = unreadable::sweep(data.path(), &mut BTreeSet::new(), |_| false);
+            let kept = kept.first().expect("one is there");
+            assert_eq!(fs::read(&kept.path).expect("it is there"), written);
+        }
     }
 
     #[test]

@@ -517,21 +517,30 @@ mod tests {
     #[test]
     fn halves_of_other_size_are_read_by_header() {
         let (data, slots, _) = with_slot();
-        let place = ExitPlace {
-            offset: 4096,
-            half_bytes: 2048,
-        };
+        // Slots begin at no multiple of ours, and not at a multiple of what is read at once.
+        let half_bytes = 1536_u32;
         let file = slots.file().expect("a file");
-        file.write_all_at(&2048_u32.to_le_bytes(), 4)
+        file.write_all_at(&half_bytes.to_le_bytes(), 4)
             .expect("written");
-        let mut slot = slot(&slots, place);
-        // Longer than a half of this version, and one in each half.
-        let [one, two] = [b'1', b'2'].map(|byte| vec![byte; 1500]);
-        slot.write(run(), &one).expect("it is written");
-        slot.write(run(), &two).expect("it is written");
-        drop(slot);
-        assert_eq!(ExitFiles::of(data.path()).records(run()), [two, one]);
-        file.write_all_at(b"KEX\x02", 0).expect("it is written");
+        let files = ExitFiles::of(data.path());
+        for number in [1, 200] {
+            let offset = number * 2 * u64::from(half_bytes);
+            let mut slot = slot(&slots, ExitPlace { offset, half_bytes });
+            // Longer than a half of this version, and one in each half.
+            let run = RunId::from_u128(u128::from(number));
+            let [one, two] = [b'1', b'2'].map(|byte| vec![byte; 1500]);
+            slot.write(run, &one).expect("it is written");
+            slot.write(run, &two).expect("it is written");
+            assert_eq!(files.records(run), [two, one]);
+        }
+        for header in [
+            *b"KEX\x02\x00\x06\0\0",
+            *b"KEX\x01\0\0\0\0",
+            *b"KEX\x01\0\0\xff\0",
+        ] {
+            file.write_all_at(&header, 0).expect("it is written");
+            assert!(files.records(RunId::from_u128(1)).is_empty());
+        }
         drop((slots, file));
         let mut next = ExitSlots::open(data.path(), "next".to_owned());
         next.settle(|_, _| panic!("its form is not known"));

@@ -215,11 +215,16 @@ mod tests {
         let found = read_note(&run_dir).expect_err("it is too long");
         assert!(found.why.contains("longer than"), "{found}");
 
+        write(&run_dir, br#"{"a":1,"a":2}"#);
+        let found = read::<serde_json::Value>(&run_dir, c"init");
+        let found = found.expect_err("two readers could read two values");
+        assert!(found.why.contains("twice"), "{found}");
+
         let mut known = BTreeSet::new();
         let kept = sweep(data.path(), &mut known, |_| true);
         let again = sweep(data.path(), &mut known, |_| true);
         assert_eq!(again, [], "each is reported once");
-        assert_eq!((kept.len(), count(data.path())), (2, 2));
+        assert_eq!((kept.len(), count(data.path())), (3, 3));
         let one = kept.iter().find(|one| one.bytes == 300).expect("the first");
         let mode = fs::metadata(&one.path)
             .expect("metadata")
@@ -230,7 +235,7 @@ mod tests {
         assert!(!one.why.is_empty());
 
         purge(data.path(), RunId::from_u128(8));
-        assert_eq!(count(data.path()), 2, "another run's");
+        assert_eq!(count(data.path()), 3, "another run's");
         rundir::set_aside(data.path(), run).expect("it is removed");
         assert_eq!(count(data.path()), 0);
     }

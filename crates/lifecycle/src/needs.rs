@@ -68,7 +68,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Sandbox, StopAction};
+    use crate::{CapabilitySet, RunUser, Sandbox, StopAction};
     use std::time::Duration;
 
     #[test]
@@ -76,13 +76,38 @@ mod tests {
         let mut policy = Policy::default();
         policy.name_needs();
         assert_eq!(policy.needs, Vec::<String>::new());
-        policy.privileges.sandbox = Some(Sandbox::default());
-        policy.stop.steps = vec![StopAction {
-            action: Action::Exec(vec!["/bin/quit".into()]),
+        let step = |action| StopAction {
+            action,
             wait: Duration::ZERO,
-        }];
+        };
+        for need in Need::ALL {
+            let mut of_one = Policy::default();
+            let privileges = &mut of_one.privileges;
+            match need {
+                Need::User => {
+                    privileges.user = Some(RunUser {
+                        uid: 1,
+                        gid: 1,
+                        groups: Vec::new(),
+                    });
+                }
+                Need::Sandbox => privileges.sandbox = Some(Sandbox::default()),
+                Need::Seccomp => privileges.seccomp = Seccomp::Baseline,
+                Need::Network => privileges.network = Network::None,
+                Need::DropCapabilities => privileges.drop_capabilities = CapabilitySet(1),
+                Need::Umask => of_one.umask = Some(0),
+                Need::PidNamespace => of_one.pid_namespace = PidNamespace::Private,
+                Need::StopCloseInput => of_one.stop.steps = vec![step(Action::CloseInput)],
+                Need::StopInput => of_one.stop.steps = vec![step(Action::Input(vec![3]))],
+                Need::StopExec => of_one.stop.steps = vec![step(Action::Exec(Vec::new()))],
+            }
+            of_one.name_needs();
+            assert_eq!(of_one.needs, [need.name()]);
+        }
+        policy.privileges.sandbox = Some(Sandbox::default());
+        policy.stop.steps = vec![step(Action::CloseInput), step(Action::Exec(Vec::new()))];
         policy.name_needs();
-        assert_eq!(policy.needs, ["sandbox", "stop_exec"]);
+        assert_eq!(policy.needs, ["sandbox", "stop_close_input", "stop_exec"]);
         assert_eq!(policy.unknown_need(), None);
         policy.needs.push("of_tomorrow".into());
         assert_eq!(policy.unknown_need(), Some("of_tomorrow"));

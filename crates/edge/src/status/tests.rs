@@ -81,6 +81,21 @@ fn of_one_run() -> Vec<Row> {
             ],
         ),
         (
+            CallError::Pinned {
+                run,
+                by: "of_tomorrow".to_owned(),
+                state: Some(RunState::Running),
+            },
+            Code::FailedPrecondition,
+            Reason::InvalidState,
+            vec![
+                id.clone(),
+                fact("state", "RUNNING"),
+                fact("allowed", "Abort"),
+                fact("pinned_by", "of_tomorrow"),
+            ],
+        ),
+        (
             CallError::StoppedFirst(run),
             Code::FailedPrecondition,
             Reason::RunStopped,

@@ -362,15 +362,15 @@ mod tests {
         assert!(!shim.is_believed(said, &fd), "no child of the shim");
     }
 
-    /// What is heard of a shim that speaks these levels, and whether its socket is closed then.
-    fn heard_of(speaks: Levels) -> (Heard, bool) {
+    /// What is heard of a shim of other versions, and whether its socket is closed then.
+    fn heard_of(change: impl FnOnce(&mut Versions)) -> (Heard, bool) {
         let shim = Shim::new();
         let awaited = AwaitedShim::connect(&shim.sockets, run()).expect("a shim listens");
         let fd = accept4(shim.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).expect("a keeper");
         // SAFETY: accept4 has just returned it, and nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut said = shim.says();
-        said.versions.speaks = speaks;
+        change(&mut said.versions);
         let said = FromShim::Adoptable(Box::new(said));
         let (out, err) = nix::unistd::pipe().expect("a pipe");
         let leader = shim.leader.pidfd();
@@ -386,11 +386,11 @@ mod tests {
     fn shim_without_common_level_is_left_to_itself() {
         let Levels { min, max } = SHIM;
         for (min, max) in [(min, max + 1), (min - 1, max)] {
-            let (heard, is_closed) = heard_of(Levels { min, max });
+            let (heard, is_closed) = heard_of(|of| of.speaks = Levels { min, max });
             assert!(matches!(heard, Heard::Adoptable(_)) && !is_closed);
         }
         for (min, max) in [(max + 1, max + 2), (min - 1, min - 1)] {
-            let (heard, is_closed) = heard_of(Levels { min, max });
+            let (heard, is_closed) = heard_of(|of| of.speaks = Levels { min, max });
             let Heard::OtherLevel(awaited) = heard else {
                 panic!("it is {min}-{max}");
             };
@@ -400,6 +400,15 @@ mod tests {
             let next = awaited.hear(Path::new("/"), &host);
             assert!(matches!(next, Heard::Nothing), "it has exited");
         }
+    }
+
+    #[test]
+    fn kinds_that_a_shim_lacks_are_found() {
+        let (heard, _) = heard_of(|of| of.knows.retain(|kind| kind != "leave"));
+        let Heard::Adoptable(found) = heard else {
+            panic!("it has a level in common");
+        };
+        assert_eq!(found.missing, ["leave"]);
     }
 
     #[test]

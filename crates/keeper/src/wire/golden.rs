@@ -856,15 +856,22 @@ fn long_body_travels_in_a_sealed_file() {
     shorter[4] ^= 1;
     decode::<ToServer>(&shorter, &mut vec![copy()]).expect_err("of another length");
     // The same bytes, as a file that its sender may still change.
-    let mut open = tempfile::tempfile().expect("a file");
+    let open = nix::sys::memfd::memfd_create("open", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING);
+    let mut open = File::from(open.expect("a file"));
     let body = memfd::read(copy(), super::BODY_BYTES_MAX).expect("our own");
     open.write_all(&body).expect("it is written");
     decode::<ToServer>(&bytes, &mut vec![open.into()]).expect_err("it is not sealed");
-    let mut too_long = bytes.clone();
-    too_long[4..8].copy_from_slice(&(64 * 1024 * 1024 + 1_u32).to_le_bytes());
-    let long =
-        File::from(memfd::sealed("long", &vec![b' '; 64 * 1024 * 1024 + 1]).expect("a file"));
-    decode::<ToServer>(&too_long, &mut vec![long.into()]).expect_err("above 64 MiB");
+    // Up to 64 MiB, with spaces behind its end.
+    let read_padded = |len: u32| {
+        let mut padded = body.clone();
+        padded.resize(len as usize, b' ');
+        let file = memfd::sealed("padded", &padded).expect("a file");
+        let mut bytes = bytes.clone();
+        bytes[4..8].copy_from_slice(&len.to_le_bytes());
+        decode::<ToServer>(&bytes, &mut vec![file])
+    };
+    read_padded(64 * 1024 * 1024).expect("the longest");
+    read_padded(64 * 1024 * 1024 + 1).expect_err("above 64 MiB");
 }
 
 fn identity() -> RunIdentity {
@@ -1069,6 +1076,11 @@ fn broken_messages_differ_from_unknown_kinds() {
         Vec::new(),
     ] {
         read(&broken).expect_err(&format!("{broken:?}"));
+    }
+    for (more, is_read) in [("", true), (r#","a":1,"a":2"#, false)] {
+        let image = of(0, &format!(r#"{{"argv":0,"env":0,"secrets":[]{more}}}"#));
+        let image = super::child::decode(&[&image[..], b"/bin/a\0/\0"].concat());
+        assert_eq!(image.is_ok(), is_read, "{more}");
     }
     let mut other = of(0, kind);
     other[1] = 2;

@@ -14,7 +14,7 @@ pub(crate) struct WirePolicy {
     /// What this process reads in it.
     policy: Policy,
     /// Whether that is all of its values. A run that lives is supervised by the rest; none begins with less.
-    pub(crate) is_whole: bool,
+    is_whole: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,6 +34,11 @@ impl WirePolicy {
     pub(crate) fn decide(&mut self, recovery: Recovery) {
         self.parts.recovery = Some(recovery);
         self.policy.recovery = Some(recovery);
+    }
+
+    /// Whether this version can begin a run with it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_whole && self.unknown_need().is_none()
     }
 
     pub(crate) fn into_policy(self) -> Policy {
@@ -119,15 +124,22 @@ mod tests {
             r#"{"text":{"kind":"job","of_tomorrow":{"a":1}},"recovery":"adopt"}"#
         );
         let next: WirePolicy = serde_json::from_str(&passed_on).expect("a policy");
-        assert_eq!((&next, next.is_whole), (&read, true));
+        assert_eq!((&next, next.is_known()), (&read, true));
         assert_eq!(next.into_policy().recovery, Some(Recovery::Adopt));
+    }
+
+    #[test]
+    fn policy_with_unknown_need_is_not_known() {
+        let text = r#"{"text":{"kind":"job","needs":["sandbox","of_tomorrow"]}}"#;
+        let read: WirePolicy = serde_json::from_str(text).expect("a policy");
+        assert!(!read.is_known());
     }
 
     #[test]
     fn unknown_value_leaves_the_others() {
         let text = r#"{"text":{"kind":"of_tomorrow","success_exit_codes":[7]}}"#;
         let read: WirePolicy = serde_json::from_str(text).expect("a policy");
-        assert!(!read.is_whole);
+        assert!(!read.is_known());
         assert_eq!(read.success_exit_codes, [7]);
         assert_eq!(serde_json::to_string(&read).expect("JSON"), text);
     }

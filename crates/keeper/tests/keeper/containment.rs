@@ -22,9 +22,10 @@ pub(crate) const ALL: &[(&str, Outside)] = &[
     ("killed_idle_keeper_leaves_no_directory", idle_keeper_killed),
 ];
 
-const SCENARIOS: [&str; 4] = [
+const SCENARIOS: [&str; 5] = [
     "capabilities_are_told_as_they_were_tried_out",
     "too_weakly_contained_run_is_refused",
+    "run_with_unknown_need_is_refused",
     "budget",
     "idle",
 ];
@@ -37,6 +38,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "capabilities_are_told_as_they_were_tried_out" => capabilities(stage),
         "too_weakly_contained_run_is_refused" => too_weak(stage).await,
+        "run_with_unknown_need_is_refused" => unknown_need(stage).await,
         "budget" => budget(stage).await,
         "idle" => idle(stage).await,
         other => panic!("no scenario {other}"),
@@ -130,6 +132,24 @@ async fn too_weak(stage: &mut Stage) {
     if let Ok(base) = &stage.hello.cgroup_base {
         until(|| (runs_below(base) == 0).then_some(())).await;
     }
+}
+
+/// A server of a later version needs of its keeper what this one does not know.
+async fn unknown_need(stage: &mut Stage) {
+    let (run, mut spec) = stage.shell("echo ran > $0/ran");
+    spec.policy.needs = vec!["sandbox".into(), "of_tomorrow".into()];
+    let refused = stage.prepare(run, &spec).await.map(drop);
+    assert!(
+        matches!(refused, Err(ClientError::KeeperOlder)),
+        "{refused:?}"
+    );
+    spec.policy.needs.pop();
+    stage
+        .prepare(run, &spec)
+        .await
+        .expect("a child at its gate");
+    stage.client.shut_gate(run);
+    stage.end(run).await;
 }
 
 fn runs_below(base: &Path) -> usize {

@@ -52,6 +52,7 @@ const SCENARIOS: &[&str] = &[
     "commands_start_with_default_signals",
     "capabilities_are_told_as_they_were_tried_out",
     "too_weakly_contained_run_is_refused",
+    "run_with_unknown_need_is_refused",
     "many_runs_at_once_all_end",
     "shim_without_leftovers_serves_the_next_run",
     "changed_shim_serves_no_other_run",

@@ -161,7 +161,7 @@ pub(super) async fn a_keeper_of_another_node_raises_no_generation(bed: Bed) {
 }
 
 /// CHECK, and a change of an open row (first part) or a closed one (second) that it has to refuse.
-const REFUSED_OF_OPEN: [(&str, &str); 28] = [
+const REFUSED_OF_OPEN: [(&str, &str); 34] = [
     ("runs_entries", "entries = '{}'"),
     (
         "runs_output_removed",
@@ -176,6 +176,7 @@ const REFUSED_OF_OPEN: [(&str, &str); 28] = [
     ("runs_counters", "restarts = -1"),
     ("runs_backoff", "state = 'backoff'"),
     ("runs_attempts", "attempts_detail = '{}'"),
+    ("runs_facets", "facets = '[]'"),
     ("runs_terminal_has_time", "ended_us = 1"),
     ("runs_terminal_has_verdict", "tree_verdict = 'never_ran'"),
     ("runs_terminal_has_certificate", "certificate_detail = '{}'"),
@@ -185,7 +186,12 @@ const REFUSED_OF_OPEN: [(&str, &str); 28] = [
     ("runs_open_has_no_end", "streams_end = 'eof'"),
     ("runs_stop", "stop_deadline = 1"),
     ("runs_stop", "stop_detail = '{}'"),
+    ("runs_identity_whole", "process_group_id = NULL"),
+    ("runs_identity_whole", "session_id = NULL"),
+    ("runs_identity_whole", "pidns_inode = NULL"),
     ("runs_identity_whole", "shim_pid = NULL"),
+    ("runs_identity_whole", "shim_process_group_id = NULL"),
+    ("runs_identity_whole", "shim_session_id = NULL"),
     ("runs_identity_whole", "start_ticks = NULL"),
     ("runs_identity_whole", "boot_id = NULL"),
     ("runs_identity_whole", "shim_start_ticks = NULL"),
@@ -286,6 +292,8 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
     let others = [
         "UPDATE runs SET run_id = 'short'",
         "UPDATE runs SET pidfs_handle = 1 WHERE process_pid IS NULL",
+        "UPDATE runs SET shim_pidfs_handle = 1 WHERE process_pid IS NULL",
+        "UPDATE runs SET pidns_init_start_ticks = 1 WHERE process_pid IS NULL",
         "UPDATE runs SET containment_detail = '{}' WHERE process_pid IS NULL",
         "UPDATE runs SET cgroup_path = '/', cgroup_inode = 1 WHERE process_pid IS NULL",
         "UPDATE nodes SET generation = 0",

@@ -6,13 +6,13 @@ use crate::{
 };
 use kennel_keeper::client::{KeeperEvent, SignalTarget};
 use kennel_lifecycle::{
-    AnnotationChange, EndReason, Entry, Exit, KeeperEpoch, NodeId, RestartMode, RestartPolicy,
-    RunId, RunState, Signal,
+    AnnotationChange, Deadline, EndReason, Entry, Exit, KeeperEpoch, NodeId, RestartMode,
+    RestartPolicy, RunId, RunState, Signal, TerminalSize,
 };
 use kennel_store::{NewRun, RunRow};
 use kennel_supervisor::{
     AbortCall, AbortWait, AnnotateCall, CallError, Condition, ExtendCall, Payload, Position,
-    RestartCall, RunView, SignalCall, SpawnCall, WriteCall,
+    ResizeCall, RestartCall, RunView, SignalCall, SpawnCall, WriteCall,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -106,7 +106,16 @@ async fn assert_refuses_all_but_abort(stage: &Stage, need: &str) {
         write_id: None,
         expected_attempt: None,
     };
+    let resize = ResizeCall {
+        run,
+        size: TerminalSize {
+            rows: 40,
+            cols: 120,
+        },
+        expected_attempt: None,
+    };
     let refused = [
+        supervisor.resize(resize).await.map(drop),
         supervisor.signal(signal).await.map(drop),
         supervisor.interrupt(run, None).await.map(drop),
         supervisor.pause(run).await.map(drop),
@@ -166,6 +175,55 @@ fn no_attempt_of_a_pinned_run_begins() {
         let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
         let reason = ended.outcome.unwrap().reason;
         assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
+    });
+}
+
+#[tokio::test]
+async fn recorded_spec_names_its_needs() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut call = call(Some(run_id()));
+    call.spec.policy.umask = Some(0o077);
+    stage.supervisor.spawn(call).await.unwrap();
+    let row = stage.world.store.row(run_id()).unwrap();
+    assert_eq!(row.new.policy().needs, ["umask"]);
+}
+
+/// Whether it outlives its service is for a server to say that knows its policy.
+#[tokio::test(start_paused = true)]
+async fn waiting_pinned_run_outlives_shutdown() {
+    let stage = Stage::set(Nature::default()).await;
+    stage.supervisor.spawn(restarting()).await.unwrap();
+    let (run, by) = (run_id(), NEED.to_owned());
+    stage.send_event(KeeperEvent::Pinned { run, by });
+    seen(&stage, |view| view.pinned.is_some()).await;
+    stage.exits(run, 3);
+    seen(&stage, |view| view.state == RunState::Backoff).await;
+    stage.send_event(KeeperEvent::Shutdown);
+    let Stage { world, exit, .. } = stage;
+    assert_eq!(exit.await.unwrap(), 0);
+    assert_eq!(world.store.row(run).unwrap().outcome, None);
+}
+
+/// A server that knows the need ends the run at its limit.
+#[test]
+fn limit_of_a_pinned_run_waits() {
+    let mut call = call(Some(run_id()));
+    call.spec.policy.timeouts.inactivity = Some(Duration::from_mins(1));
+    let lives = Lives::of(Nature::default());
+    recorded_with(&lives, call.clone(), &[NEED]);
+    lives.live_long(async |stage| {
+        seen(stage, |view| view.pinned.is_some()).await;
+        tokio::time::sleep(Duration::from_hours(24)).await;
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        assert_eq!(view.state, RunState::Running);
+        stage.supervisor.end().await;
+    });
+    need(&lives, &call.spec.recorded());
+    lives.live_long(async |stage| {
+        let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        let reason = waited.unwrap().run.outcome.unwrap().reason;
+        let inactivity = EndReason::DeadlineExceeded(Deadline::Inactivity);
+        assert_eq!(reason, inactivity);
     });
 }
 

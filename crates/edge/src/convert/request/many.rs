@@ -243,6 +243,13 @@ mod tests {
         assert_eq!(call.from, ManyFrom::After(reached));
         let other = ask("y", Asked::Cursor(cursor.clone()));
         assert_eq!(field(parsed(&other)), "cursor");
+        // As it is stored for a consumer.
+        let (live_of_x, live_of_y) = (ask("x", live.clone()), ask("y", live.clone()));
+        let stored = |ask: &pb::StreamEventsRequest| parsed(ask).expect("valid").position(&cursor);
+        assert_eq!(
+            (stored(&live_of_x), stored(&live_of_y)),
+            (Some(at.clone()), None)
+        );
         // The place of another filter, put into a cursor of this one.
         let spliced = parsed(&ask("y", live.clone())).expect("valid");
         let refused = spliced.call_at(node, at.place(node)).expect_err("refused");

@@ -86,7 +86,7 @@ impl Keeper {
             .recovery()
             .on_host(self.sockets.can_be_made());
         request.policy.decide(recovery);
-        if !request.policy.is_whole || request.policy.unknown_need().is_some() {
+        if !request.policy.is_known() {
             return self.answer(seq, Answer::Unknown);
         }
         let prepared = match self.runs.get(&run) {
