@@ -25,7 +25,6 @@ pub(crate) const HELD_MAX: usize = 16_384;
 
 /// Processes that Kennel has stopped, and no others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kennel", rename = "held")]
 pub(crate) struct Held {
     /// The control group was frozen.
     pub(crate) frozen: bool,

@@ -800,7 +800,15 @@ fn files_survive_wrong_bytes() {
         no_terminal: true,
     };
     check_answer(Answer::Signalled(signalled));
-    let member = WireMember {
+    let listing = WireListing {
+        members: vec![member()],
+        unlisted: 0,
+    };
+    check_answer(Answer::Listed(listing));
+}
+
+fn member() -> WireMember {
+    WireMember {
         pid: 1,
         start_ticks: 300,
         holds: Holds {
@@ -808,29 +816,13 @@ fn files_survive_wrong_bytes() {
             shim: false,
             keeper: true,
         },
-    };
-    let listing = WireListing {
-        members: vec![member],
-        unlisted: 0,
-    };
-    check_answer(Answer::Listed(listing));
+    }
 }
 
 #[test]
 fn long_body_travels_in_a_sealed_file() {
     let listing = WireListing {
-        members: vec![
-            WireMember {
-                pid: i32::MIN,
-                start_ticks: u64::MAX,
-                holds: Holds {
-                    cgroup: true,
-                    shim: true,
-                    keeper: true,
-                },
-            };
-            MEMBERS_LISTED_MAX
-        ],
+        members: vec![member(); MEMBERS_LISTED_MAX],
         unlisted: u32::MAX,
     };
     let answer = Answer::Listed(listing);

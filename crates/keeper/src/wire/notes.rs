@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 /// A shim's record as a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kennel", rename = "exit")]
 pub(crate) struct WireWill {
     pub(crate) leader: WireLeader,
     pub(crate) record: ExitRecord,
@@ -14,7 +13,6 @@ pub(crate) struct WireWill {
 
 /// The first process of the private pid namespace of this leader's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kennel", rename = "init")]
 pub(crate) struct InitNote {
     pub(crate) leader: WireLeader,
     pub(crate) init: HeldProcess,
@@ -22,7 +20,6 @@ pub(crate) struct InitNote {
 
 /// Signals with which a start has begun to end the run of this leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kennel", rename = "orphan")]
 pub(crate) struct OrphanNote {
     pub(crate) leader: WireLeader,
     #[serde(deserialize_with = "kennel_lifecycle::known")]
@@ -31,7 +28,6 @@ pub(crate) struct OrphanNote {
 
 /// Progress of the standard input of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kennel", rename = "input")]
 pub(crate) struct InputNote {
     pub(crate) attempt: u32,
     pub(crate) ledger: InputLedger,
