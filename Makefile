@@ -86,9 +86,11 @@ proto-image: ## accept the present contract as the one that must not break
 	.ci/tools buf
 	$(BUF) build -o proto/kennel.v1.binpb
 
-record: ## write databases and messages of tests/recorded/next anew, after a change of a form
+record: ## write databases, messages and data directory of tests/recorded/next anew, after a change of a form; as root
 	UPDATE=1 $(CARGO) test --quiet -p kennel-store --test sqlite --test postgres recorded_
 	UPDATE=1 $(CARGO) test --quiet -p kennel-keeper --lib forms_match
+	$(CARGO) build --workspace --bins
+	UPDATE=1 $(CARGO) test --quiet -p kennel-tests --test e2e recorded_data
 
 mutants: ## put 60 faults into the product, one after the other, and list which tests notice: an hour or two
 	.ci/mutants

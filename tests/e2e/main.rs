@@ -80,6 +80,7 @@ mod quotas;
 mod read_output;
 mod readiness;
 mod reap_kept;
+mod recorded_data;
 mod refusals;
 mod restart;
 mod retention;
