@@ -189,6 +189,43 @@ async fn recorded_spec_names_its_needs() {
 }
 
 /// Whether it outlives its service is for a server to say that knows its policy.
+#[test]
+fn waiting_pinned_run_outlives_its_service() {
+    let lives = Lives::of(Nature::default());
+    recorded_with(&lives, restarting(), &[NEED]);
+    lives.live_long(async |stage| {
+        seen(stage, |view| view.pinned.is_some()).await;
+        stage.exits(run_id(), 3);
+        seen(stage, |view| view.state == RunState::Backoff).await;
+        stage.supervisor.end().await;
+    });
+    let epoch = KeeperEpoch::from_u128(9);
+    let change = |row: &mut RunRow| row.new.keeper_epoch = epoch;
+    change(
+        lives
+            .world
+            .store
+            .rows
+            .lock()
+            .unwrap()
+            .get_mut(&run_id())
+            .unwrap(),
+    );
+    lives.live_long(async |stage| {
+        let view = seen(stage, |view| {
+            view.pinned.is_some() || view.state.is_terminal()
+        })
+        .await;
+        assert_eq!(view.state, RunState::Backoff);
+        stage.supervisor.end().await;
+    });
+    need(&lives, &restarting().spec.recorded());
+    lives.live_long(async |stage| {
+        let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        assert_eq!(waited.unwrap().run.state, RunState::Lost);
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiting_pinned_run_outlives_shutdown() {
     let stage = Stage::set(Nature::default()).await;
