@@ -7,7 +7,10 @@ use kennel_lifecycle::{
     RemovalReason, RunId, RunIdentity, RunSpec, StopCertificate, StreamsEnd, Timestamp,
     TreeVerdict,
 };
-use kennel_store::{Closure, ListFilter, NewRun, Opening, Store, Times as RunTimes, open};
+use kennel_store::{
+    Change, Changed, Closure, ListFilter, NewRun, Opening, Store, StoreError, Times as RunTimes,
+    open,
+};
 use kennel_tests::{Postgres, must};
 use std::{
     collections::BTreeMap,
@@ -120,7 +123,7 @@ async fn beside(
             while Instant::now() < until {
                 let new = new_run(ulid(number), generation);
                 let began = Instant::now();
-                must("insert", store.insert(&new).await);
+                must("insert", insert(&store, &new).await);
                 times.push(began.elapsed());
             }
             times
@@ -167,8 +170,8 @@ pub(crate) async fn history(table: &mut Table, sizes: &[usize]) {
     let store = store(&postgres).await;
     let generation = must("open", store.open_node(&opening_of(NODE)).await);
     let template = new_run(ulid(0), generation);
-    must("insert", store.insert(&template).await);
-    must("close", store.close(&template, &closure()).await);
+    must("insert", insert(&store, &template).await);
+    must("close", close(&store, &template).await);
     let mut stored = 1;
     for size in ENDED {
         if sizes.is_empty() || sizes.contains(&size) {
@@ -232,10 +235,10 @@ async fn with_ended(
     for number in 0..WRITES {
         let new = new_run(ulid(number), generation);
         let mut began = Instant::now();
-        must("insert", store.insert(&new).await);
+        must("insert", insert(store, &new).await);
         inserts.push(began.elapsed());
         began = Instant::now();
-        must("close", store.close(&new, &closure()).await);
+        must("close", close(store, &new).await);
         closes.push(began.elapsed());
         let removal = OutputRemoval {
             at: Timestamp(9),
@@ -245,9 +248,8 @@ async fn with_ended(
             counted: true,
         };
         began = Instant::now();
-        let marked = store
-            .mark_output_removed(new.run, new.node, generation, &removal)
-            .await;
+        let removed = Change::OutputRemoved(removal);
+        let marked = store.change(new.node, generation, new.run, &removed).await;
         must("mark", marked);
         removals.push(began.elapsed());
     }
@@ -283,6 +285,18 @@ fn rate(count: usize, took: Duration) -> String {
 async fn store(postgres: &Postgres) -> Arc<dyn Store> {
     let url = must("url", postgres.url().parse());
     must("store", open(&url).await)
+}
+
+async fn insert(store: &Arc<dyn Store>, new: &NewRun) -> Result<Changed, StoreError> {
+    let inserted = Change::Inserted(Box::new(new.clone()));
+    let made = store.change(new.node, new.generation, new.run, &inserted);
+    made.await
+}
+
+async fn close(store: &Arc<dyn Store>, new: &NewRun) -> Result<Changed, StoreError> {
+    let closed = Change::Closed(Box::new(new.clone()), Box::new(closure()));
+    let made = store.change(new.node, new.generation, new.run, &closed);
+    made.await
 }
 
 /// Returns a key that no other run has.

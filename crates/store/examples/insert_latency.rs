@@ -10,7 +10,7 @@ mod server;
 use kennel_lifecycle::{
     HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, RunIdentity, RunSpec, Timestamp,
 };
-use kennel_store::{NewRun, Opening, Store, open};
+use kennel_store::{Change, NewRun, Opening, Store, open};
 use server::PostgresServer;
 use std::{
     collections::BTreeMap,
@@ -63,8 +63,12 @@ async fn measure(
                 let mut each = Vec::new();
                 for n in 0..INSERTS / clients {
                     let new = new_run(number << 64 | client << 32 | n);
+                    let run = new.run;
                     let begin = Instant::now();
-                    store.insert(&new).await?;
+                    let (by, inserted) = (new.generation, Change::Inserted(Box::new(new)));
+                    store
+                        .change(NodeId::from_u128(1), by, run, &inserted)
+                        .await?;
                     each.push(begin.elapsed());
                 }
                 Ok::<_, kennel_store::StoreError>(each)

@@ -3,10 +3,12 @@
 //! Their JSON is read by later versions: `change.lock` holds one line for each and goes red when one changes.
 
 use crate::{
-    Closure, Desired, Inserted, LeftStop, NewRun, Rest, RunRow, Store, StoreError, StoredState,
+    Changed, Closure, Desired, LeftStop, NewRun, Rest, RunRow, Store, StoreError, StoredState,
     Times, json,
 };
-use kennel_lifecycle::{Facets, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp};
+use kennel_lifecycle::{
+    Facets, NodeId, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 /// The form of the changes: it differs after each change of `change.lock`.
@@ -16,41 +18,48 @@ pub const CHANGE_FORM: [u8; 8] = hash(include_bytes!("change.lock"));
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// An attempt is about to be made: written before any part of it exists. Promises nothing.
+    /// An attempt is about to be made: noted before any part of it exists. Promises nothing, and no store takes it.
     Intended(Box<NewRun>),
-    /// As [`Store::insert`].
+    /// The row before exec, state `starting`, if its key has none.
     Inserted(Box<NewRun>),
-    /// As [`Store::begin`], with the restarts in a row.
+    /// The next attempt, before exec: its number, identity and keeper, state `starting`, and the number of restarts in a
+    /// row with it. Requires an open row that waits for exactly that attempt, with the desired state to run.
     Begun(Box<NewRun>, u32),
-    /// As [`Store::rest`].
+    /// The end of an attempt and the time of the next, as one: the run waits for it from here on, and its desired state is
+    /// to run. The run is that attempt. It may not have been begun: then its number is used up. Requires an open row that
+    /// waits for it or runs it.
     Rested(Box<NewRun>, Box<Rest>),
-    /// As [`Store::record_stop`].
+    /// The run is to stop. A second one may only bring the deadline forward. Requires an open row.
     Stop {
         /// Requester, reason and grace.
         order: StopOrder,
         /// Time at which SIGKILL is due.
         deadline: Timestamp,
     },
-    /// As [`Store::record_state`].
+    /// The state. Requires an open row.
     State {
         /// The new state.
         state: RowState,
         /// Start of the run, where it is known.
         started: Option<Timestamp>,
     },
-    /// As [`Store::record_facets`].
+    /// The facets. Requires an open row.
     Facets(Box<Facets>),
-    /// As [`Store::close`].
+    /// The end: writes the whole row where there is none, so that a late INSERT meets the key, and closes an open one. A
+    /// closed row stays as it is.
     Closed(Box<NewRun>, Box<Closure>),
-    /// As [`Store::fence`].
+    /// A closed row (cancelled, fenced), if its key has none.
     Fenced(Box<NewRun>, Box<Closure>),
-    /// As [`Store::withdraw`].
+    /// There is no row of a run whose gate was never opened: its first attempt, which no caller knows of. Requires that it
+    /// is of this node, has not ended, is not to stop, by a stop that is left too, and has not advanced.
     Withdrawn,
-    /// As [`Store::mark_output_removed`].
+    /// The output of an ended run of this node is removed: written before the removal. A marked row stays as it is.
     OutputRemoved(OutputRemoval),
-    /// This node has no work left for the run.
+    /// This node has no work left for the run. No store takes it.
     Forgotten,
-    /// The whole row, as read or written.
+    /// The whole row, as read, or as it was written in an earlier life of the database. Requires an open row of this node
+    /// or none. A closed row stays as it is, unless it was closed as lost and the one given is open: a keeper that took the
+    /// node from the run's could not see the run.
     Snapshot(Box<RunRow>),
 }
 
@@ -109,45 +118,52 @@ impl Change {
         }
     }
 
-    /// Writes the change to the store, by this generation.
+    /// Writes a change that waited in a log to the store, by this generation of this node.
     ///
     /// # Errors
     ///
     /// The store has not accepted it. [`StoreError::Fenced`] and [`StoreError::Corrupt`]: it never will. A change that
     /// decides about a gate, or that only the store's own answer makes true, is never written late and is
     /// [`StoreError::Corrupt`].
-    pub async fn write(
+    pub async fn write_late(
         &self,
-        run: RunId,
         store: &dyn Store,
+        node: NodeId,
         generation: i64,
+        run: RunId,
     ) -> Result<(), StoreError> {
         match self {
-            Self::Stop { order, deadline } => {
-                store.record_stop(run, generation, order, *deadline).await
-            }
-            Self::State { state, started } => {
-                store.record_state(run, generation, *state, *started).await
-            }
-            Self::Facets(facets) => store.record_facets(run, generation, facets).await,
             Self::Fenced(new, closure) => write_fence(store, generation, new, closure).await,
-            Self::Closed(new, closure) => store.close(&stamped(new, generation), closure).await,
-            Self::Intended(_)
-            | Self::Inserted(_)
-            | Self::Begun(..)
-            | Self::Rested(..)
-            | Self::Withdrawn
-            | Self::OutputRemoved(_)
-            | Self::Forgotten
-            | Self::Snapshot(_) => {
-                let name = self.name();
-                let why = format!("{name:?} is not written later than it was asked for");
+            Self::Stop { .. } | Self::State { .. } | Self::Facets(_) | Self::Closed(..) => {
+                let written = store.change(node, generation, run, self).await;
+                written.map(drop)
+            }
+            _ => {
+                let why = format!(
+                    "{:?} is not written later than it was asked for",
+                    self.name()
+                );
                 Err(StoreError::Corrupt(why))
             }
         }
     }
 
-    /// Returns the name of the variant.
+    /// Names the generation by which the rows of the change are written.
+    #[must_use]
+    pub fn stamped(mut self, generation: i64) -> Self {
+        match &mut self {
+            Self::Inserted(new)
+            | Self::Begun(new, _)
+            | Self::Rested(new, _)
+            | Self::Closed(new, _)
+            | Self::Fenced(new, _) => new.generation = generation,
+            Self::Snapshot(row) => row.new.generation = generation,
+            _ => {}
+        }
+        self
+    }
+
+    /// Returns the name of the change, for logs and metrics.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -183,13 +199,6 @@ impl Change {
     }
 }
 
-fn stamped(new: &NewRun, generation: i64) -> NewRun {
-    NewRun {
-        generation,
-        ..new.clone()
-    }
-}
-
 /// Writes a fence. A run that has the key already is stopped: by its own node, for which the stop is left.
 async fn write_fence(
     store: &dyn Store,
@@ -198,15 +207,16 @@ async fn write_fence(
     closure: &Closure,
 ) -> Result<(), StoreError> {
     let run = new.run;
-    let (node, grace) = match store.fence(&stamped(new, generation), closure).await {
-        Ok(Inserted::Taken(row)) if row.outcome.is_none() => {
+    let fence = Change::Fenced(Box::new(new.clone()), Box::new(closure.clone()));
+    let (node, grace) = match store.change(new.node, generation, run, &fence).await {
+        Ok(Changed::Taken(row)) if row.outcome.is_none() => {
             (row.new.node, row.new.spec.policy.grace())
         }
         Err(StoreError::Unread(row)) if row.node != new.node && !row.has_ended => {
             (row.node, row.grace)
         }
         // The run under the key has ended.
-        Ok(Inserted::New(_) | Inserted::Taken(_)) => return Ok(()),
+        Ok(Changed::Done(_) | Changed::Taken(_)) => return Ok(()),
         Err(StoreError::Unread(row)) if row.has_ended => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -221,7 +231,8 @@ async fn write_fence(
         return store.leave_stop(node, &stop).await;
     }
     let deadline = asked.plus(grace);
-    store.record_stop(run, generation, &order, deadline).await
+    let stop = Change::Stop { order, deadline };
+    store.change(node, generation, run, &stop).await.map(drop)
 }
 
 fn fenced(new: &NewRun, closure: &Closure) -> RunRow {

@@ -328,12 +328,12 @@ impl RunRow {
     }
 }
 
-/// Result of an INSERT.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Inserted {
-    /// The row is written, with this age.
-    New(Age),
-    /// Another row has the key; nothing was written.
+pub enum Changed {
+    /// It is made. The age of the row that it has inserted; [`Age::NONE`]: it has inserted none.
+    Done(Age),
+    /// Another row has the key of a run that was to be inserted; nothing was written.
     Taken(Box<RunRow>),
 }
 
@@ -430,74 +430,16 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns keepers of the node that have open rows, or its lease. Valid in every life.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
-    /// Inserts the row before exec, state `starting`. Concurrent calls share a commit; a batch that fails on one row is
-    /// retried row by row. `Fenced` where the generation is not the node's present one.
-    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError>;
-
-    /// Writes `desired = STOP`, the order and the deadline; a second call may only bring the deadline forward.
-    async fn record_stop(
+    /// Makes one change of a run, by this generation of this node; its rows get that generation. Concurrent calls share a
+    /// commit. A change that was made already changes nothing and is Ok. `Fenced` where the generation is not the node's
+    /// present one, or the row is not as the change requires: see [`Change`].
+    async fn change(
         &self,
-        run: RunId,
-        generation: i64,
-        order: &StopOrder,
-        deadline: Timestamp,
-    ) -> Result<(), StoreError>;
-
-    /// Writes a closed row (cancelled, fenced) under an unused key; returns the existing row, if there is one.
-    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError>;
-
-    /// Writes the state of an open row; `started` is set where it is given. `Fenced` where there is no open row, or
-    /// the generation is not its node's present one.
-    async fn record_state(
-        &self,
-        run: RunId,
-        generation: i64,
-        state: RowState,
-        started: Option<Timestamp>,
-    ) -> Result<(), StoreError>;
-
-    /// Writes the facets of an open row. `Fenced` where there is no open row, or the generation is not its
-    /// node's present one.
-    async fn record_facets(
-        &self,
-        run: RunId,
-        generation: i64,
-        facets: &Facets,
-    ) -> Result<(), StoreError>;
-
-    /// Writes the end of an attempt and the time of the next, as one: the run waits for it from here on, and its
-    /// desired state is to run. `new` is that attempt. It may not have been begun: then its number is used up. `Fenced`
-    /// where no open row waits for it or runs it, or the generation is not its node's present one.
-    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError>;
-
-    /// Writes the next attempt, before exec: its number, identity and keeper, state `starting`, and the number of
-    /// restarts in a row with it. `Fenced` where no open row waits for exactly that attempt with the
-    /// desired state to run, or the generation is not its node's present one.
-    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError>;
-
-    /// Writes the end, as an upsert: writes the whole row where there is none, closes an open one, so that a late
-    /// INSERT meets the key. Closing a closed row changes nothing and is Ok. Concurrent calls share a commit.
-    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
-
-    /// Removes the row of a run whose gate was never opened: its first attempt, which no caller knows of. A missing row
-    /// is Ok. `Fenced` where it is of another node, has ended, is to stop, by a stop that is left too, or has advanced, or
-    /// the generation is not the node's present one.
-    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError>;
-
-    /// Writes the whole row, where there is none or an open one of this node: it was written in an earlier life of the
-    /// database. `Fenced` where the row's generation is not its node's present one. A closed row is unchanged, unless it
-    /// was closed as lost and the one given is open: a keeper that took the node from the run's could not see the run.
-    async fn mend(&self, row: &RunRow) -> Result<(), StoreError>;
-
-    /// Marks the output of an ended run of this node as removed: written before the removal. A marked row is unchanged,
-    /// and Ok. `Fenced` where the node has no such ended row, or where the generation is not its present one.
-    async fn mark_output_removed(
-        &self,
-        run: RunId,
         node: NodeId,
         generation: i64,
-        removal: &OutputRemoval,
-    ) -> Result<(), StoreError>;
+        run: RunId,
+        change: &Change,
+    ) -> Result<Changed, StoreError>;
 
     /// Returns ended runs of the node that have no detached processes and have their output; at most `limit` that ended
     /// before the one at `start`, the newest end first.

@@ -2,7 +2,11 @@
 
 use crate::{
     Age, Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRemoval, NodeRow,
-    SchemaState, Store, StoreError, StoreUrl, StoredNode, WithOutput, json, postgres,
+    SchemaState, Store, StoreError, StoreUrl, StoredNode, WithOutput,
+    durable::Database,
+    json,
+    later::Durable,
+    postgres,
     reader::{Columns, Dialect},
     record, sqlite,
     url::Place,
@@ -220,6 +224,14 @@ pub async fn open_with(
     url: &StoreUrl,
     known: &'static [Migration],
 ) -> Result<Arc<dyn Store>, OpenError> {
+    let db = database(url, known).await?;
+    Ok(Arc::new(Durable::of(db, url)))
+}
+
+pub(crate) async fn database(
+    url: &StoreUrl,
+    known: &'static [Migration],
+) -> Result<Database, OpenError> {
     match url.place() {
         Place::Sqlite(path) => sqlite::open(path, known).await,
         Place::Postgres(address) => postgres::open(address, url, known).await,

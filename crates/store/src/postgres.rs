@@ -11,9 +11,9 @@ pub(crate) use self::failure::is_transient;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{
-    Age, Contract, Migration, OpenError, SchemaState, Store, StoreUrl,
+    Age, Contract, Migration, OpenError, SchemaState, StoreUrl,
     consumer::{self, ConsumerWrite},
-    durable::Durable,
+    durable::Database,
     open::{self},
     reader::{Dialect, STATEMENT_TIMEOUT},
     record::{Record, Statements},
@@ -42,7 +42,7 @@ pub(crate) async fn open(
     address: &str,
     url: &StoreUrl,
     known: &'static [Migration],
-) -> Result<Arc<dyn Store>, OpenError> {
+) -> Result<Database, OpenError> {
     let link = Arc::new(link(address, url)?);
     let (mut conn, session, version) = reach(&link, url).await?;
     rights::check(&mut conn).await?;
@@ -62,14 +62,15 @@ pub(crate) async fn open(
         };
         Writer::start(Box::new(committer))
     };
-    Ok(Arc::new(Durable {
+    Ok(Database {
         writer: writer(Some((conn, session))),
         leases: Some(writer(None)),
-        reader: Readers::new(link),
+        reader: Box::new(Readers::new(link)),
+        dialect: &DIALECT,
         description: format!("postgres {version}{pooled}, schema {schema}"),
         admission,
         own: OnceLock::new(),
-    }))
+    })
 }
 
 /// Applies the missing migrations, as the user of this URL.
@@ -458,7 +459,7 @@ const ELEMENTS: &str = "jsonb_array_elements_text($2::jsonb)";
 /// Several servers may claim the same node in a database.
 const MAY_BE_HELD: bool = true;
 
-pub(super) const DIALECT: Dialect = Dialect {
+static DIALECT: Dialect = Dialect {
     now: NOW,
     life: life::words!(),
     // Reports the state of a new session: behind a pooler the query itself runs in a transaction that only reads.

@@ -1,29 +1,30 @@
 //! The reading side of a database: its connections, and what differs in their SQL and in their rows.
 
 use crate::{StoreError, sql::Sql, writer::Failure};
-use sqlx::{Decode, Postgres, Row, Sqlite, Type, postgres::PgRow, sqlite::SqliteRow};
+use async_trait::async_trait;
+use sqlx::{Decode, Postgres, Row as _, Sqlite, Type, postgres::PgRow, sqlite::SqliteRow};
 use std::{fmt, time::Duration};
 
 /// Longest time of one transaction or one query.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connections of a database that read.
+#[async_trait]
 pub(crate) trait Reader: Send + Sync + fmt::Debug {
-    const DIALECT: Dialect;
-    type Row: Columns;
-
     /// Returns the rows of one query, in such a life of the database.
-    fn rows(
-        &self,
-        sql: Sql,
-        life: Where,
-    ) -> impl Future<Output = Result<Vec<Self::Row>, sqlx::Error>> + Send;
+    async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<Row>, sqlx::Error>;
 
     /// Interprets an error of the database.
-    fn failure(error: &sqlx::Error) -> Failure;
+    fn failure(&self, error: &sqlx::Error) -> Failure;
 
     /// Closes all connections.
-    fn close(&self) -> impl Future<Output = ()> + Send;
+    async fn close(&self);
+}
+
+/// A row of either database.
+pub(crate) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
 }
 
 /// The life of the database that a query requires.
@@ -35,6 +36,7 @@ pub(crate) enum Where {
 }
 
 /// Parts of statements that differ between the two databases.
+#[derive(Debug)]
 pub(crate) struct Dialect {
     /// Present time, in microseconds.
     pub(crate) now: &'static str,
@@ -59,7 +61,7 @@ impl<T> Readable for T where
 {
 }
 
-/// A row of either database.
+/// A row with columns.
 pub(crate) trait Columns: Send {
     /// Reads the column of this name.
     fn column<T: Readable>(&self, name: &str) -> Result<T, StoreError>;
@@ -74,6 +76,15 @@ impl Columns for SqliteRow {
 impl Columns for PgRow {
     fn column<T: Readable>(&self, name: &str) -> Result<T, StoreError> {
         self.try_get(name).map_err(corrupt)
+    }
+}
+
+impl Columns for Row {
+    fn column<T: Readable>(&self, name: &str) -> Result<T, StoreError> {
+        match self {
+            Self::Sqlite(row) => Columns::column(row, name),
+            Self::Postgres(row) => Columns::column(row, name),
+        }
     }
 }
 

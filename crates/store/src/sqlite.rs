@@ -4,11 +4,11 @@ mod file;
 
 use self::file::OpenedFile;
 use crate::{
-    Age, Contract, Migration, OpenError, SchemaState, Store,
+    Age, Contract, Migration, OpenError, SchemaState,
     consumer::{self, ConsumerWrite},
-    durable::Durable,
+    durable::Database,
     open::{self},
-    reader::{Dialect, Reader, STATEMENT_TIMEOUT, Where},
+    reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},
     record::{COLUMNS, Column, Record, Statements, column_list},
     schema::{self, Admission},
     sql::Sql,
@@ -24,7 +24,7 @@ use sqlx::{
     error::DatabaseError,
     query::Query,
     sqlite::{
-        SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteRow,
+        SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions,
         SqliteSynchronous,
     },
 };
@@ -47,10 +47,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Opens the file, creates it where it is missing, and brings its schema up to date.
-pub(crate) async fn open(
-    path: &Path,
-    known: &'static [Migration],
-) -> Result<Arc<dyn Store>, OpenError> {
+pub(crate) async fn open(path: &Path, known: &'static [Migration]) -> Result<Database, OpenError> {
     make_private(path)?;
     plan(path, known, Contract::Never).await?;
     let unusable = |source| unusable(path, source);
@@ -67,7 +64,7 @@ pub(crate) async fn open(
         .max_lifetime(None)
         .test_before_acquire(false)
         .connect_lazy_with(options.clone().read_only(true));
-    Ok(Arc::new(Durable {
+    Ok(Database {
         writer: Writer::start(Box::new(SqliteCommitter {
             options,
             conn: Some(conn),
@@ -76,14 +73,15 @@ pub(crate) async fn open(
             level: admission.level,
         })),
         leases: None,
-        reader: SqliteReader {
+        reader: Box::new(SqliteReader {
             pool: readers,
             file,
-        },
+        }),
+        dialect: &DIALECT,
         description: format!("sqlite {version}, schema {schema}"),
         admission,
         own: OnceLock::new(),
-    }))
+    })
 }
 
 /// Applies the migrations that an existing file lacks.
@@ -502,7 +500,7 @@ const ELEMENTS: &str = "value FROM json_each($2)";
 /// A file belongs to one data directory, whose lock shows its owner.
 const MAY_BE_HELD: bool = false;
 
-pub(crate) const DIALECT: Dialect = Dialect {
+pub(crate) static DIALECT: Dialect = Dialect {
     now: NOW,
     // The file is the same for as long as it is open; where another one takes its place, the store is unavailable.
     life: "'sqlite'",
@@ -518,17 +516,16 @@ struct SqliteReader {
     file: OpenedFile,
 }
 
+#[async_trait]
 impl Reader for SqliteReader {
-    const DIALECT: Dialect = DIALECT;
-    type Row = SqliteRow;
-
-    async fn rows(&self, sql: Sql, _life: Where) -> Result<Vec<SqliteRow>, sqlx::Error> {
+    async fn rows(&self, sql: Sql, _life: Where) -> Result<Vec<Row>, sqlx::Error> {
         let there = self.file.check();
         there.map_err(|why| sqlx::Error::Io(std::io::Error::other(why)))?;
-        sql.query().fetch_all(&self.pool).await
+        let rows = sql.query().fetch_all(&self.pool).await?;
+        Ok(rows.into_iter().map(Row::Sqlite).collect())
     }
 
-    fn failure(error: &sqlx::Error) -> Failure {
+    fn failure(&self, error: &sqlx::Error) -> Failure {
         failure(error)
     }
 

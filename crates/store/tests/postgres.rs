@@ -5,11 +5,12 @@ mod server;
 mod suite;
 
 use kennel_store::{
-    Contract, Inserted, Migration, NewRun, OpenError, Opening, StoreError, StoreUrl, migrate, open,
+    Changed, Contract, Migration, NewRun, OpenError, Opening, StoreError, StoreUrl, migrate, open,
     open_with,
 };
 use server::{PASSWORD, PostgresServer, ROLE};
 use std::{fs, os::unix::fs::symlink, time::Duration};
+use suite::Calls as _;
 use suite::{
     Raw,
     levels::{ADDING, with},
@@ -198,7 +199,7 @@ async fn commit_is_durable_despite_database_defaults() {
         store.open_node(&opening(NODE, EPOCH)).await.unwrap();
         for run in 1..=5 {
             let inserted = store.insert(&new_run(run)).await;
-            assert!(matches!(inserted.unwrap(), Inserted::New(_)), "{url}");
+            assert!(matches!(inserted.unwrap(), Changed::Done(_)), "{url}");
         }
         store.finish().await;
     }
@@ -302,7 +303,7 @@ async fn waiting_migration_blocks_no_write() {
 
     let written = store.insert(&new_run(1)).await;
 
-    assert!(matches!(written.unwrap(), Inserted::New(_)));
+    assert!(matches!(written.unwrap(), Changed::Done(_)));
     assert!(!migrating.is_finished());
     dump.execute("ROLLBACK").await.unwrap();
     migrating.await.unwrap().unwrap().finish().await;
@@ -329,7 +330,7 @@ async fn user_needs_documented_rights_and_no_others() {
     worker.open_node(&opening).await.unwrap();
     for run in [1, 2] {
         let inserted = worker.insert(&new_run(run)).await.unwrap();
-        assert!(matches!(inserted, Inserted::New(_)));
+        assert!(matches!(inserted, Changed::Done(_)));
     }
     let withdrawn = worker.withdraw(new_run(2).run, opening.node, 1).await;
     withdrawn.unwrap();
@@ -527,13 +528,13 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
     };
     assert!(matches!(
         store.insert(&new(4)).await.unwrap(),
-        Inserted::New(_)
+        Changed::Done(_)
     ));
     assert!(store.get(new_run(1).run).await.unwrap().is_some());
     // `Unavailable` means that it was not written.
     assert!(matches!(
         store.insert(&new(3)).await.unwrap(),
-        Inserted::New(_)
+        Changed::Done(_)
     ));
     store.ping().await.unwrap();
     store.finish().await;
@@ -625,7 +626,7 @@ async fn tables_that_were_made_anew_are_another_life() {
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     assert!(matches!(
         store.insert(&new_run(2)).await.unwrap(),
-        Inserted::New(_)
+        Changed::Done(_)
     ));
     store.finish().await;
     server.drop_schemas().await.unwrap();
@@ -709,7 +710,7 @@ async fn slow_statement_is_in_doubt_and_blocks_nothing() {
     let next = store.insert(&new_run(2)).await;
 
     assert!(matches!(waited, Err(StoreError::Unknown(_))), "{waited:?}");
-    assert!(matches!(next.unwrap(), Inserted::New(_)));
+    assert!(matches!(next.unwrap(), Changed::Done(_)));
     // The abandoned statement is carried out by the server once the lock is gone: so the result was unknown.
     let deadline = Instant::now() + Duration::from_secs(30);
     while store.get(new_run(1).run).await.unwrap().is_none() {

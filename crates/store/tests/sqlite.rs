@@ -4,7 +4,7 @@
 mod suite;
 
 use kennel_store::{
-    Contract, Inserted, Migration, NodeRemoval, OpenError, StoreError, StoreUrl, migrate, open,
+    Changed, Contract, Migration, NodeRemoval, OpenError, StoreError, StoreUrl, migrate, open,
     open_with,
 };
 use std::{
@@ -13,6 +13,7 @@ use std::{
     process::{Command, Stdio},
     time::Duration,
 };
+use suite::Calls as _;
 use suite::{
     Raw,
     levels::{ADDING, with},
@@ -122,7 +123,7 @@ async fn foreign_lock_makes_store_unavailable_while_held() {
         matches!(refused, Err(StoreError::Unavailable(_))),
         "{refused:?}"
     );
-    assert!(matches!(taken.unwrap(), Inserted::New(_)));
+    assert!(matches!(taken.unwrap(), Changed::Done(_)));
     store.finish().await;
 }
 

@@ -9,10 +9,11 @@ use super::life;
 use crate::{
     StoreUrl,
     life::Lives,
-    reader::{Dialect, Reader, Where},
+    reader::{Reader, Row, Where},
     sql::Sql,
     writer::Failure,
 };
+use async_trait::async_trait;
 use sqlx::{
     ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction,
     pool::PoolConnection,
@@ -291,11 +292,9 @@ impl Readers {
     }
 }
 
+#[async_trait]
 impl Reader for Readers {
-    const DIALECT: Dialect = super::DIALECT;
-    type Row = PgRow;
-
-    async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<PgRow>, sqlx::Error> {
+    async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<Row>, sqlx::Error> {
         let rows = match self.link.session() {
             Session::Own => self.rows_of_own(sql.query(), life).await,
             Session::Shared => self.rows_of_shared(sql.query(), life).await,
@@ -303,10 +302,10 @@ impl Reader for Readers {
         if let Err(error) = &rows {
             self.link.look_at(error);
         }
-        rows
+        Ok(rows?.into_iter().map(Row::Postgres).collect())
     }
 
-    fn failure(error: &sqlx::Error) -> Failure {
+    fn failure(&self, error: &sqlx::Error) -> Failure {
         super::failure(error)
     }
 

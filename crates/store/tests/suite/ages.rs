@@ -1,13 +1,13 @@
 //! Positions of runs, which are no times, and the count of a row's changes.
 
 use super::{
-    Bed, Raw,
+    Bed, Calls, Raw,
     attempts::{ended, next, rest, service},
     rows::{EPOCH, NODE, closure, facets, new_run, opening, order},
 };
 use kennel_lifecycle::{Entry, NodeId, OutputRemoval, RemovalReason, RowState, RunId, Timestamp};
 use kennel_store::{
-    Age, Closure, EntryList, EntryPlace, Inserted, ListFilter, ListOrder, NewRun, RunRow,
+    Age, Changed, Closure, EntryList, EntryPlace, ListFilter, ListOrder, NewRun, RunRow,
 };
 use tokio::task::JoinSet;
 
@@ -47,7 +47,7 @@ pub(super) async fn clocks_of_fleet_move_no_run(bed: Bed) {
             }
             let mut batch = Vec::new();
             for (run, written) in writing.join_all().await {
-                let Inserted::New(age) = written else {
+                let Changed::Done(age) = written else {
                     panic!("its key was taken");
                 };
                 assert!(age.0 >= NOW + ahead * MINUTE);

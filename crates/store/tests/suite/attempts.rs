@@ -1,7 +1,7 @@
 //! A run between two attempts, and the next one.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, new_run, opening, process, respec},
 };
 use kennel_lifecycle::{

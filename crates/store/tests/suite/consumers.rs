@@ -1,7 +1,7 @@
 //! Named consumers: their positions, moved forward only.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, new_run, opening},
     store,
 };

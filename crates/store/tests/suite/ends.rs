@@ -1,7 +1,7 @@
 //! Every kind of end, written and read back.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{

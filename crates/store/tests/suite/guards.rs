@@ -1,7 +1,7 @@
 //! Generations, CHECKs and the schema's own number.
 
 use super::{
-    Bed, Raw,
+    Bed, Calls, Raw,
     attempts::{ended, next, rest, service},
     rows::{EPOCH, NODE, closure, host, new_run, opening, order, process},
     store,
@@ -360,7 +360,9 @@ pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
     // It has ended: a fence of its key is done.
     assert!(row.has_ended);
     let fence = Change::Fenced(Box::new(new_run(1)), Box::new(closure()));
-    let fenced = fence.write(new_run(1).run, &*bed.store, 1).await;
+    let fenced = fence
+        .write_late(&*bed.store, NodeId::from_u128(NODE), 1, new_run(1).run)
+        .await;
     assert!(fenced.is_ok(), "{fenced:?}");
 }
 

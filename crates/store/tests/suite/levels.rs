@@ -1,13 +1,13 @@
 //! Levels of the schema: a later Kennel's migrations, an earlier Kennel beside it and after it, and the view for readers.
 
 use super::{
-    Bed, Raw,
+    Bed, Calls, Raw,
     rows::{EPOCH, NODE, closure, facets, new_run, opening},
     store,
 };
 use kennel_lifecycle::{NodeId, Timestamp};
 use kennel_store::{
-    Contract, Inserted, MIGRATIONS, Migration, NewRun, OpenError, SchemaState, Store, StoreError,
+    Changed, Contract, MIGRATIONS, Migration, NewRun, OpenError, SchemaState, Store, StoreError,
     StoreUrl, migrate, open_with,
 };
 use std::sync::Arc;
@@ -152,7 +152,7 @@ pub(super) async fn contracting_waits_for_all_nodes(bed: Bed) {
     too_new(earlier.get(new_run(1).run).await.map(drop));
     too_new(earlier.open_node(&opening(NODE, EPOCH)).await.map(drop));
     let written = newer.insert(&run_of(1, NODE, 2)).await.unwrap();
-    assert!(matches!(written, Inserted::New(_)));
+    assert!(matches!(written, Changed::Done(_)));
     // As for a database that is away, it ends by itself.
     let back = "UPDATE schema_level SET min_level = 1";
     raw.execute(back).await.unwrap();

@@ -1,15 +1,13 @@
 //! Pages and filters.
 
 use super::{
-    Bed, Raw,
+    Bed, Calls, Raw,
     rows::{EPOCH, NODE, closure, entries, host, new_run, opening, order, process, respec},
 };
 use kennel_lifecycle::{
     EndReason, Exit, NodeId, OnParentEnd, Parent, RowState, RunId, RunKind, RunState, Timestamp,
 };
-use kennel_store::{
-    Age, Inserted, ListFilter, ListOrder, ListPage, NewRun, SCANNED_MAX, row_bytes,
-};
+use kennel_store::{Age, Changed, ListFilter, ListOrder, ListPage, NewRun, SCANNED_MAX, row_bytes};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -131,7 +129,7 @@ pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
             written.spawn(async move { store.insert(&aged(new_run(id))).await });
         }
         for written in written.join_all().await {
-            assert!(matches!(written.unwrap(), Inserted::New(_)));
+            assert!(matches!(written.unwrap(), Changed::Done(_)));
         }
     }
     let filter = ListFilter {

@@ -1,7 +1,7 @@
 //! Rows of an earlier life of the database are written again.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, process},
 };
 use kennel_lifecycle::{EndReason, Exit, Outcome, StopCertificate, Timestamp};

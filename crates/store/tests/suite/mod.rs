@@ -17,7 +17,10 @@ mod values;
 mod withdrawals;
 mod writes;
 
-use kennel_store::{Store, StoreUrl, open};
+use kennel_lifecycle::{Facets, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp};
+use kennel_store::{
+    Change, Changed, Closure, NewRun, Rest, RunRow, Store, StoreError, StoreUrl, open,
+};
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection, postgres::PgConnectOptions,
 };
@@ -132,6 +135,107 @@ pub(crate) async fn store(url: &str) -> Arc<dyn Store> {
     let url: StoreUrl = url.parse().expect("a URL of the fixture");
     open(&url).await.expect("an open store")
 }
+
+/// The changes of runs, by their names.
+pub(crate) trait Calls: Store {
+    async fn made(&self, new: &NewRun, change: Change) -> Result<(), StoreError> {
+        let made = self.change(new.node, new.generation, new.run, &change);
+        made.await.map(drop)
+    }
+
+    async fn insert(&self, new: &NewRun) -> Result<Changed, StoreError> {
+        let change = Change::Inserted(Box::new(new.clone()));
+        self.change(new.node, new.generation, new.run, &change)
+            .await
+    }
+
+    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Changed, StoreError> {
+        let change = Change::Fenced(Box::new(new.clone()), Box::new(closure.clone()));
+        self.change(new.node, new.generation, new.run, &change)
+            .await
+    }
+
+    async fn record_stop(
+        &self,
+        run: RunId,
+        generation: i64,
+        order: &StopOrder,
+        deadline: Timestamp,
+    ) -> Result<(), StoreError> {
+        let order = order.clone();
+        let change = Change::Stop { order, deadline };
+        let made = self
+            .change(NodeId::from_u128(rows::NODE), generation, run, &change)
+            .await;
+        made.map(drop)
+    }
+
+    async fn record_state(
+        &self,
+        run: RunId,
+        generation: i64,
+        state: RowState,
+        started: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        let change = Change::State { state, started };
+        let made = self
+            .change(NodeId::from_u128(rows::NODE), generation, run, &change)
+            .await;
+        made.map(drop)
+    }
+
+    async fn record_facets(
+        &self,
+        run: RunId,
+        generation: i64,
+        facets: &Facets,
+    ) -> Result<(), StoreError> {
+        let change = Change::Facets(Box::new(facets.clone()));
+        let made = self
+            .change(NodeId::from_u128(rows::NODE), generation, run, &change)
+            .await;
+        made.map(drop)
+    }
+
+    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
+        let rested = Change::Rested(Box::new(new.clone()), Box::new(rest.clone()));
+        self.made(new, rested).await
+    }
+
+    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
+        let begun = Change::Begun(Box::new(new.clone()), restarts);
+        self.made(new, begun).await
+    }
+
+    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+        let closed = Change::Closed(Box::new(new.clone()), Box::new(closure.clone()));
+        self.made(new, closed).await
+    }
+
+    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        let made = self.change(node, generation, run, &Change::Withdrawn).await;
+        made.map(drop)
+    }
+
+    async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
+        let whole = Change::Snapshot(Box::new(row.clone()));
+        self.made(&row.new, whole).await
+    }
+
+    async fn mark_output_removed(
+        &self,
+        run: RunId,
+        node: NodeId,
+        generation: i64,
+        removal: &OutputRemoval,
+    ) -> Result<(), StoreError> {
+        let removed = Change::OutputRemoved(*removal);
+        let made = self.change(node, generation, run, &removed).await;
+        made.map(drop)
+    }
+}
+
+impl<S: Store + ?Sized> Calls for S {}
 
 /// A connection beside the store.
 pub(crate) enum Raw {

@@ -1,7 +1,7 @@
 //! Nodes of one database, and their leases.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{NodeId, StopOrder, StopReason, Timestamp};

@@ -2,7 +2,7 @@
 //! whole and continues. `next` is that of the version to come, written by `make record`; the others never change.
 
 use super::{
-    Raw,
+    Calls, Raw,
     attempts::{ended, rest, service},
     ends::ends,
     rows::{EPOCH, NODE, closure, facets, new_run, opening, order},

@@ -1,7 +1,7 @@
 //! Output of ended runs: the runs that have it, and the mark of its removal.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, logged, new_run, opening},
     store,
 };

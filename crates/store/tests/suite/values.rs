@@ -1,7 +1,7 @@
 //! Every value of the vocabulary, written and read back, and values outside of it.
 
 use super::{
-    Bed, Raw,
+    Bed, Calls, Raw,
     rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{

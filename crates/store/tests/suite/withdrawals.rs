@@ -1,11 +1,11 @@
 //! Rows of runs that never began.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
 use kennel_lifecycle::{NodeId, RowState, Timestamp};
-use kennel_store::{Inserted, LeftStop, StoreError};
+use kennel_store::{Changed, LeftStop, StoreError};
 
 pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     let store = &bed.store;
@@ -59,6 +59,6 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     }
     assert!(matches!(
         store.insert(&new_run(1)).await.unwrap(),
-        Inserted::New(_)
+        Changed::Done(_)
     ));
 }

@@ -1,14 +1,14 @@
 //! Inserts, stops, states and closings.
 
 use super::{
-    Bed,
+    Bed, Calls,
     rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
     Deadline, EndReason, Limit, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
     StopReason, Timestamp, TreeVerdict,
 };
-use kennel_store::{Change, Closure, Desired, Inserted, NewRun, StoreError, StoredState, Times};
+use kennel_store::{Change, Changed, Closure, Desired, NewRun, StoreError, StoredState, Times};
 use std::{future::ready, sync::Arc, time::Duration};
 
 pub(super) async fn inserted_row_is_read_back_whole(bed: Bed) {
@@ -27,7 +27,7 @@ pub(super) async fn inserted_row_is_read_back_whole(bed: Bed) {
     for new in [full, bare] {
         assert!(matches!(
             bed.store.insert(&new).await.unwrap(),
-            Inserted::New(_)
+            Changed::Done(_)
         ));
         let row = bed.store.get(new.run).await.unwrap().unwrap();
         assert_eq!(row.new, new);
@@ -54,7 +54,7 @@ pub(super) async fn taken_key_returns_the_existing_row(bed: Bed) {
     let mut second = new_run(1);
     second.owner = "uid:2000".into();
 
-    let Inserted::Taken(row) = bed.store.insert(&second).await.unwrap() else {
+    let Changed::Taken(row) = bed.store.insert(&second).await.unwrap() else {
         panic!("the key was taken");
     };
 
@@ -65,7 +65,7 @@ pub(super) async fn a_late_insert_meets_the_closed_row(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.close(&new_run(1), &closure()).await.unwrap();
 
-    let Inserted::Taken(row) = bed.store.insert(&new_run(1)).await.unwrap() else {
+    let Changed::Taken(row) = bed.store.insert(&new_run(1)).await.unwrap() else {
         panic!("a closed row stands there");
     };
 
@@ -139,11 +139,11 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     known.run = new_run(2).run;
 
     let written = bed.store.fence(&unknown, &fenced).await.unwrap();
-    assert!(matches!(written, Inserted::New(_)));
-    let Inserted::Taken(open) = bed.store.fence(&known, &fenced).await.unwrap() else {
+    assert!(matches!(written, Changed::Done(_)));
+    let Changed::Taken(open) = bed.store.fence(&known, &fenced).await.unwrap() else {
         panic!("an open row stands there");
     };
-    let Inserted::Taken(closed) = bed.store.insert(&new_run(1)).await.unwrap() else {
+    let Changed::Taken(closed) = bed.store.insert(&new_run(1)).await.unwrap() else {
         panic!("the fence stands there");
     };
 
@@ -161,7 +161,9 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
         ..known.clone()
     };
     let fence = |new: NewRun| Change::Fenced(Box::new(new), Box::new(fenced.clone()));
-    let written = fence(elsewhere).write(known.run, &*bed.store, 1).await;
+    let written = fence(elsewhere)
+        .write_late(&*bed.store, NodeId::from_u128(NODE), 1, known.run)
+        .await;
     written.unwrap();
     let row = bed.store.get(known.run).await.unwrap().unwrap();
     assert_eq!((row.desired, row.stop), (Desired::Run, None));
@@ -169,7 +171,7 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     let left: Vec<_> = left.iter().map(|stop| stop.run).collect();
     assert_eq!(left, [known.run]);
     fence(known.clone())
-        .write(known.run, &*bed.store, 1)
+        .write_late(&*bed.store, NodeId::from_u128(NODE), 1, known.run)
         .await
         .unwrap();
     let row = bed.store.get(known.run).await.unwrap().unwrap();
@@ -321,7 +323,7 @@ pub(super) async fn one_bad_row_of_thousand_spoils_no_other(bed: Bed) {
         if id == BAD {
             assert!(matches!(result, Err(StoreError::Corrupt(_))), "{result:?}");
         } else {
-            assert!(matches!(result.unwrap(), Inserted::New(_)), "row {id}");
+            assert!(matches!(result.unwrap(), Changed::Done(_)), "row {id}");
         }
     }
 
@@ -341,7 +343,7 @@ pub(super) async fn a_write_outlives_its_caller(bed: Bed) {
     // The next write of the same run comes after the abandoned one.
     let second = bed.store.insert(&new).await.unwrap();
 
-    assert!(matches!(second, Inserted::Taken(_)), "{second:?}");
+    assert!(matches!(second, Changed::Taken(_)), "{second:?}");
 }
 
 pub(super) async fn many_changes_of_one_run_keep_their_order(bed: Bed) {

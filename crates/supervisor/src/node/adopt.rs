@@ -18,7 +18,7 @@ use crate::{
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{NodeId, Policy, Refusal, RestartPolicy, RunId, RunSpec};
 use kennel_linux::crash_point;
-use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState, UnreadRow};
+use kennel_store::{Change, Changed, NewRun, RunRow, StoreError, StoredState, UnreadRow};
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -281,9 +281,10 @@ impl Found {
                         placeholder(shared, &held)
                     }
                 };
-                match shared.store.insert(&new).await? {
-                    Inserted::New(age) => Some(RunRow::open(NewRun { age, ..new })),
-                    Inserted::Taken(row) => {
+                let inserted = Change::Inserted(Box::new(new.clone()));
+                match shared.store.change(run, &inserted).await? {
+                    Changed::Done(age) => Some(RunRow::open(NewRun { age, ..new })),
+                    Changed::Taken(row) => {
                         tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row exists under the key of a run, skipping it");
                         return Ok(None);
                     }

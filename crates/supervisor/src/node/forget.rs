@@ -14,7 +14,8 @@ use kennel_lifecycle::{
     StreamsEnd, TreeVerdict,
 };
 use kennel_store::{
-    Closure, LeftStop, NodeRemoval, RunRow, Store, StoreError, StoredState, Times, UnreadRow,
+    Change, Closure, LeftStop, NodeRemoval, RunRow, Store, StoreError, StoredState, Times,
+    UnreadRow,
 };
 use std::{collections::HashSet, sync::Arc};
 use tokio::{sync::oneshot, task::JoinSet};
@@ -73,10 +74,11 @@ impl Supervisor {
         for rows in found.rows.chunks(ROWS_MAX) {
             let mut closing = JoinSet::new();
             for row in rows {
-                let (mut new, closure) = (row.new.clone(), closure(row, by));
-                new.generation = generation;
-                let raw = Arc::clone(store.raw());
-                closing.spawn(async move { raw.close(&new, &closure).await });
+                let (run, raw) = (row.new.run, Arc::clone(store.raw()));
+                let (new, closure) = (Box::new(row.new.clone()), Box::new(closure(row, by)));
+                let closed = Change::Closed(new, closure);
+                let of = node.node;
+                closing.spawn(async move { raw.change(of, generation, run, &closed).await });
             }
             while let Some(closed) = closing.join_next().await {
                 let closed = closed.map_err(|error| CallError::Internal(error.to_string()))?;

@@ -21,7 +21,7 @@ use kennel_lifecycle::{
     retention::due,
 };
 use kennel_linux::crash_point;
-use kennel_store::{NodeRemoval, StoreError};
+use kennel_store::{Change, NodeRemoval, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
@@ -376,7 +376,8 @@ async fn write_mark(
         }
     }
     crash_point!("retention.mark");
-    match shared.store.mark_output_removed(run, &removal).await {
+    let marked = Change::OutputRemoved(removal);
+    match shared.store.write(run, &marked).await {
         Ok(()) => Went::Marked,
         Err(StoreError::Unknown(_)) => Went::Unknown,
         Err(StoreError::Unavailable(_) | StoreError::Held | StoreError::SchemaTooNew { .. }) => {

@@ -11,7 +11,7 @@ use crate::{
 use kennel_lifecycle::{
     EndReason, Outcome, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
-use kennel_store::{Change, Closure, Desired, Inserted, NewRun, ROW_BYTES, StoreError, Times};
+use kennel_store::{Change, Changed, Closure, Desired, NewRun, ROW_BYTES, StoreError, Times};
 
 impl Supervisor {
     /// Ends a run. May be repeated; a repeat may only shorten the grace. An unknown key is fenced, and the closed run
@@ -97,8 +97,9 @@ impl Supervisor {
     /// first.
     async fn fence(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
         let (new, closure) = self.fenced(call);
-        match self.shared.store.fence(&new, &closure).await {
-            Ok(Inserted::New(_)) => {
+        let fence = Change::Fenced(Box::new(new.clone()), Box::new(closure.clone()));
+        match self.shared.store.change(call.run, &fence).await {
+            Ok(Changed::Done(_)) => {
                 self.shared.record_bytes.add(&call.owner, ROW_BYTES);
                 let mut view = intake::unborn(&new);
                 view.state = closure.outcome.state();
@@ -107,7 +108,7 @@ impl Supervisor {
                 view.outcome = Some(closure.outcome);
                 Ok(Some(view))
             }
-            Ok(Inserted::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
+            Ok(Changed::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
             // The row that had the key is withdrawn meanwhile, or another server has the node.
             Err(StoreError::Fenced(_)) if self.shared.store.is_present().await => Ok(None),
             Err(StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Fenced(_)) => {

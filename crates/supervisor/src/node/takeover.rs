@@ -10,7 +10,7 @@ use crate::{
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{Backoff, EndReason, KeeperEpoch, RunId, recovery::Seen};
 use kennel_linux::crash_point;
-use kennel_store::{Age, FoundRows, Opening, RunRow, StoreError, UnreadRow};
+use kennel_store::{Age, Change, FoundRows, Opening, RunRow, StoreError, UnreadRow};
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, atomic::Ordering},
@@ -454,10 +454,10 @@ async fn mend(
                 && there.output_removed.is_none()
             {
                 // A closed row stays as it is, but a removal of output must not be lost.
-                let (raw, run) = (shared.store.raw(), row.new.run);
-                let marked = raw.mark_output_removed(run, opening.node, generation, &removal);
-                match marked.await {
-                    Ok(()) | Err(StoreError::Fenced(_)) => count += 1,
+                let marked = Change::OutputRemoved(removal);
+                let raw = shared.store.raw();
+                match raw.change(opening.node, generation, run, &marked).await {
+                    Ok(_) | Err(StoreError::Fenced(_)) => count += 1,
                     Err(error) => return Err(error),
                 }
             }
@@ -478,12 +478,15 @@ async fn mend(
                 continue;
             }
             count += 1;
-            let store = Arc::clone(shared.store.raw());
-            mending.spawn(async move { (row.new.run, store.mend(&row).await) });
+            let (store, node) = (Arc::clone(shared.store.raw()), opening.node);
+            mending.spawn(async move {
+                let row = Change::Snapshot(Box::new(row));
+                (run, store.change(node, generation, run, &row).await)
+            });
         }
         while let Some(mended) = mending.join_next().await {
             match mended {
-                Ok((_, Ok(()))) => {}
+                Ok((_, Ok(_))) => {}
                 Ok((run, Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))))) => {
                     tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be rewritten");
                 }

@@ -19,7 +19,7 @@ mod run_table;
 #[cfg(test)]
 mod tests;
 
-use kennel_lifecycle::{OutputRemoval, RunId};
+use kennel_lifecycle::RunId;
 use kennel_store::{Age, Change, FoundRows, Life, NewRun, RunRow, StoredNode};
 pub(crate) use late::silent;
 use log::{Place, Record};
@@ -118,11 +118,6 @@ impl NodeRecord {
         if !known {
             record.note(vec![(run, Change::Snapshot(Box::new(row)))]);
         }
-    }
-
-    /// Notes that the store has marked the row of an ended run: its output is removed.
-    pub(crate) fn output_removed(&self, run: RunId, removal: OutputRemoval) {
-        self.took(run, Change::OutputRemoved(removal));
     }
 
     /// Notes the minimal row of a run that is adopted without it.

@@ -6,10 +6,10 @@ use crate::{
     record::NodeRecord,
     telemetry::{Telemetry, emit_fence},
 };
-use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RunId, Timestamp};
+use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, RunId, Timestamp};
 use kennel_store::{
-    Age, Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, FoundRows, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredNode,
+    Age, Change, Changed, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, FoundRows, LeftStop,
+    ListFilter, ListPage, NewRun, NodeRow, PageStart, RunRow, Store, StoreError, StoredNode,
     WithOutput,
 };
 use std::{
@@ -165,108 +165,56 @@ impl NodeStore {
         })
     }
 
-    pub(crate) async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
-        // Also in a store that has gone back: no position of a reader is above a run that follows it.
-        let age = Age(self.newest().0 + 1).max(new.age);
-        let work = async |generation| {
-            let mut new = stamped(new, generation);
-            new.age = age;
-            self.store.insert(&new).await
+    /// Makes a change of a run, under the present generation, and notes it. A recent end that has the key of a new run is
+    /// noted too. Another run's closed row may have the key of a run that never ran: a caller that has written such an end,
+    /// and has seen that it does not, notes that by [`Self::has`].
+    pub(crate) async fn change(&self, run: RunId, change: &Change) -> Result<Changed, StoreError> {
+        let _at_work = self.at_work.try_read().map_err(|_| away())?;
+        let generation = self.present()?;
+        let mut change = change.clone().stamped(generation);
+        if let Change::Inserted(new) = &mut change {
+            // Also in a store that has gone back: no position of a reader is above a run that follows it.
+            new.age = Age(self.newest().0 + 1).max(new.age);
+        }
+        let asked = self.store.change(self.node, generation, run, &change);
+        let changed = match self.measured(change.name(), asked).await {
+            Err(StoreError::Fenced(_)) => return Err(self.refused(run, generation).await),
+            changed => changed?,
         };
-        let (generation, inserted) = self.write("insert", new.run, work).await?;
-        match &inserted {
-            Inserted::New(age) => {
-                self.newest.fetch_max(age.0, Ordering::SeqCst);
-                let mut new = stamped(new, generation);
-                new.age = *age;
-                self.record.took(new.run, Change::Inserted(new));
+        match (&changed, &mut change) {
+            (Changed::Taken(row), _) => self.seen(row),
+            (_, Change::Closed(_, closure)) if closure.outcome.exit.is_none() => {}
+            (Changed::Done(age), change) => {
+                match change {
+                    Change::Inserted(new) => {
+                        self.newest.fetch_max(age.0, Ordering::SeqCst);
+                        new.age = *age;
+                    }
+                    Change::Fenced(new, closure) => emit_fence(&self.telemetry, new, closure),
+                    _ => {}
+                }
+                self.record.took(run, change.clone());
             }
-            Inserted::Taken(row) => self.seen(row),
         }
-        Ok(inserted)
+        Ok(changed)
     }
 
-    pub(crate) async fn fence(
-        &self,
-        new: &NewRun,
-        closure: &Closure,
-    ) -> Result<Inserted, StoreError> {
-        let work = async |generation| self.store.fence(&stamped(new, generation), closure).await;
-        let (generation, inserted) = self.write("fence", new.run, work).await?;
-        match &inserted {
-            Inserted::New(_) => {
-                let boxed = Box::new(closure.clone());
-                let fenced = Change::Fenced(stamped(new, generation), boxed);
-                self.record.took(new.run, fenced);
-                emit_fence(&self.telemetry, new, closure);
-            }
-            Inserted::Taken(row) => self.seen(row),
-        }
-        Ok(inserted)
-    }
-
-    pub(crate) async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
-        let work = async |generation| self.store.rest(&stamped(new, generation), rest).await;
-        let (generation, ()) = self.write("rest", new.run, work).await?;
-        let rested = Change::Rested(stamped(new, generation), Box::new(rest.clone()));
-        self.record.took(new.run, rested);
-        Ok(())
-    }
-
-    pub(crate) async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
-        let work = async |generation| {
-            let new = stamped(new, generation);
-            self.store.begin(&new, restarts).await
-        };
-        let (generation, ()) = self.write("begin", new.run, work).await?;
-        let begun = Change::Begun(stamped(new, generation), restarts);
-        self.record.took(new.run, begun);
-        Ok(())
-    }
-
-    /// Writes the end of a run. Another run's closed row may have the key of a run that never ran: a caller that has
-    /// seen that it does not notes that by [`Self::has`].
-    pub(crate) async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
-        let work = async |generation| self.store.close(&stamped(new, generation), closure).await;
-        let (generation, ()) = self.write("close", new.run, work).await?;
-        if closure.outcome.exit.is_some() {
-            let closed = Change::Closed(stamped(new, generation), Box::new(closure.clone()));
-            self.record.took(new.run, closed);
-        }
-        Ok(())
+    /// As [`Self::change`], for one that inserts no run.
+    pub(crate) async fn write(&self, run: RunId, change: &Change) -> Result<(), StoreError> {
+        self.change(run, change).await.map(drop)
     }
 
     /// Writes this node's keeper into the row of a run of an earlier one that it holds now. Where that fails the row stays,
     /// and other nodes do not know that the run is looked after: the next start writes it.
     pub(crate) async fn hand_over(&self, row: RunRow) -> RunRow {
-        let new = NewRun {
-            keeper_epoch: self.keeper_epoch,
-            ..row.new.clone()
-        };
-        let work = async |generation| {
-            let new = *stamped(&new, generation);
-            let row = RunRow { new, ..row.clone() };
-            self.store.mend(&row).await.map(|()| row)
-        };
-        match self.write("mend", row.new.run, work).await {
-            Ok((_, row)) => {
-                self.has(row.clone());
-                row
-            }
-            Err(error) => {
-                tracing::warn!(run_id = %row.new.run, %error, "cannot record the keeper of an adopted run");
-                row
-            }
+        let mut mine = row.clone();
+        mine.new.keeper_epoch = self.keeper_epoch;
+        let (run, mine) = (row.new.run, Change::Snapshot(Box::new(mine)));
+        if let Err(error) = self.write(run, &mine).await {
+            tracing::warn!(run_id = %run, %error, "cannot record the keeper of an adopted run");
+            return row;
         }
-    }
-
-    /// Removes a row: there is none for a run whose gate was never opened.
-    pub(crate) async fn withdraw(&self, run: RunId) -> Result<(), StoreError> {
-        let (store, node) = (&self.store, self.node);
-        let work = async |generation| store.withdraw(run, node, generation).await;
-        self.write("withdraw", run, work).await?;
-        self.record.took(run, Change::Withdrawn);
-        Ok(())
+        self.record.open_row(run).unwrap_or(row)
     }
 
     /// A recent end is noted wherever it is read: the server that wrote it may have died before it noted it.
@@ -291,38 +239,6 @@ impl NodeStore {
         if row.new.node == self.node {
             self.record.has(row);
         }
-    }
-
-    /// Writes a change that the node log can keep until the store accepts it.
-    pub(crate) async fn change(&self, run: RunId, change: &Change) -> Result<(), StoreError> {
-        let what = match change {
-            Change::Closed(new, closure) => return self.close(new, closure).await,
-            Change::Stop { .. } => "record_stop",
-            Change::State { .. } => "record_state",
-            Change::Facets(_) => "record_facets",
-            other => other.name(),
-        };
-        let work = async |generation| change.write(run, &*self.store, generation).await;
-        self.write(what, run, work).await?;
-        self.record.took(run, change.clone());
-        Ok(())
-    }
-
-    /// Marks that the output of an ended run of this node is removed, before it is.
-    pub(crate) async fn mark_output_removed(
-        &self,
-        run: RunId,
-        removal: &OutputRemoval,
-    ) -> Result<(), StoreError> {
-        let (store, node) = (&self.store, self.node);
-        let work = async |generation| {
-            store
-                .mark_output_removed(run, node, generation, removal)
-                .await
-        };
-        self.write("mark_output_removed", run, work).await?;
-        self.record.output_removed(run, *removal);
-        Ok(())
     }
 
     pub(crate) async fn with_output(
@@ -433,22 +349,6 @@ impl NodeStore {
         Ok(known)
     }
 
-    /// Does one write, under the generation that it names.
-    async fn write<T>(
-        &self,
-        what: &'static str,
-        run: RunId,
-        work: impl AsyncFnOnce(i64) -> Result<T, StoreError>,
-    ) -> Result<(i64, T), StoreError> {
-        let _at_work = self.at_work.try_read().map_err(|_| away())?;
-        let generation = self.present()?;
-        match self.measured(what, work(generation)).await {
-            Ok(written) => Ok((generation, written)),
-            Err(StoreError::Fenced(_)) => Err(self.refused(run, generation).await),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Returns why the store refuses a write: where the store is another one, that is transient.
     pub(crate) async fn refused(&self, run: RunId, generation: i64) -> StoreError {
         let known = match self.known(generation).await {
@@ -464,9 +364,9 @@ impl NodeStore {
             Err(error) => return unavailable(&error),
         }
         tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
-        let new = *stamped(&row.new, generation);
-        match self.store.mend(&RunRow { new, ..row }).await {
-            Ok(()) => {
+        let change = Change::Snapshot(Box::new(row)).stamped(generation);
+        match self.store.change(self.node, generation, run, &change).await {
+            Ok(_) => {
                 StoreError::Unavailable("the row of the run was lost, and is written again".into())
             }
             Err(error) => error,
@@ -584,11 +484,4 @@ fn away() -> StoreError {
 /// Maps a query without an answer: its subject stays undecided.
 fn unavailable(error: &StoreError) -> StoreError {
     StoreError::Unavailable(error.to_string())
-}
-
-fn stamped(new: &NewRun, generation: i64) -> Box<NewRun> {
-    Box::new(NewRun {
-        generation,
-        ..new.clone()
-    })
 }

@@ -349,9 +349,12 @@ async fn deliver(
 ) -> Result<Vec<(Due, bool)>, StoreError> {
     let mut writing = JoinSet::new();
     for due in due {
-        let raw = Arc::clone(store.raw());
+        let (raw, node) = (Arc::clone(store.raw()), store.node());
         writing.spawn(async move {
-            let written = due.change.write(due.run, &*raw, generation).await;
+            let written = due
+                .change
+                .write_late(&*raw, node, generation, due.run)
+                .await;
             (due, written)
         });
     }

@@ -6,9 +6,9 @@ use crate::{
     registry::Shared,
     run::task::done::Done,
 };
-use kennel_lifecycle::{Backoff, Facets, Report, Retries, RowState, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{Backoff, Report, Retries, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;
-use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError, UnreadRow};
+use kennel_store::{Age, Change, Changed, Closure, NewRun, RunRow, StoreError, UnreadRow};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -17,98 +17,86 @@ const RETRY: Backoff = Backoff::up_to(Duration::from_millis(50), Duration::from_
 /// Longest time of the store for a change that can be stored in the node log instead.
 const STORE_SLOW: Duration = Duration::from_secs(1);
 
-/// One write.
-#[derive(Debug)]
-pub(crate) enum Write {
-    /// The row before exec. Tried once: the result decides about the gate.
-    Insert(Box<NewRun>),
-    /// The next attempt before exec, and its restarts in a row. Tried once, as the first is.
-    Begin(Box<NewRun>, u32),
-    /// The end of an attempt and the time of the next. Retried until it is written.
-    Rest(Box<NewRun>, Box<Rest>),
-    /// `desired = STOP`. Retried until it is written.
-    Stop(StopOrder, Timestamp),
-    /// A state. Tried once.
-    State(RowState, Option<Timestamp>),
-    /// The facets. Retried until they are written.
-    Facets(Box<Facets>),
-    /// The removal of the row of an attempt that never ran, and perhaps was not recorded. Retried until there is none.
-    Withdraw(Box<NewRun>),
-    /// The outcome. Retried until it is written.
-    Close(Box<NewRun>, Box<Closure>),
-}
-
-/// Performs the write and reports the result; the last report is [`Done::Written`].
+/// Makes a change durable and reports the result; the last report is [`Done::Written`]. What decides about a gate is tried
+/// once, so is a state; all else is retried until it is written. `attempt`: the one that a withdrawal is about.
 pub(crate) async fn perform(
     shared: Arc<Shared>,
     run: RunId,
-    write: Write,
+    change: Change,
+    attempt: Option<Box<NewRun>>,
     done: mpsc::Sender<Done>,
 ) {
     let store = &shared.store;
-    // The receiver is the run's task, which ends only after the last `Written`.
-    let tell = async |what: Done| drop(done.send(what).await);
-    match write {
-        Write::Insert(new) => tell(insert(store, &new).await).await,
-        Write::Begin(new, restarts) => tell(begin(store, &new, restarts).await).await,
-        Write::Rest(new, rest) => {
+    let result = match &change {
+        Change::Inserted(new) => {
+            crash_point!("spawn.record");
+            let inserted = store.change(run, &change).await;
+            crash_point!("spawn.recorded");
+            recorded(new, inserted)
+        }
+        Change::Begun(new, _) => {
+            crash_point!("attempt.record");
+            let begun = store.change(run, &change).await;
+            crash_point!("attempt.recorded");
+            recorded(new, begun)
+        }
+        Change::Rested(..) => {
             crash_point!("attempt.rest");
             until_delivered(&shared, run).await;
-            let written = retry(store, run, "the end of the attempt", || {
-                store.rest(&new, &rest)
-            })
-            .await;
+            let write = || store.write(run, &change);
+            let written = retry(store, run, "the end of the attempt", write).await;
             crash_point!("attempt.rested");
-            tell(ended(written)).await;
+            ended(written)
         }
-        Write::Stop(order, deadline) => {
+        Change::Stop { deadline, .. } => {
             crash_point!("stop.record");
-            let kept = stop(&shared, run, &order, deadline).await;
+            let kept = keep(&shared, run, "the stop", &change).await;
             crash_point!("stop.recorded");
-            tell(if kept {
-                Done::StopDurable(deadline)
+            if kept {
+                Done::StopDurable(*deadline)
             } else {
                 Done::StopRefused
-            })
-            .await;
+            }
         }
-        Write::State(state, started) => {
-            let report = if record_state(&shared, run, state, started).await {
-                Report::StateRecorded(state)
+        Change::State { state, .. } => {
+            Done::Report(if record_state(&shared, run, *state, &change).await {
+                Report::StateRecorded(*state)
             } else {
-                Report::StateNotRecorded(state)
-            };
-            tell(Done::Report(report)).await;
+                Report::StateNotRecorded(*state)
+            })
         }
-        Write::Facets(facets) => {
+        Change::Facets(facets) => {
             crash_point!("facets.record");
-            let revision = facets.revision;
-            let written = keep(&shared, run, "the facets", &Change::Facets(facets)).await;
+            let written = keep(&shared, run, "the facets", &change).await;
             crash_point!("facets.recorded");
-            tell(Done::Facets(written.then_some(revision))).await;
+            Done::Facets(written.then_some(facets.revision))
         }
-        Write::Withdraw(new) => {
-            let is_gone = !has_row(&shared, &new).await || withdraw(&shared, run).await;
-            tell(Done::Report(if is_gone {
+        Change::Closed(new, closure) => {
+            crash_point!("exit.close");
+            let done = if closure.outcome.exit.is_some() {
+                ended(keep(&shared, run, "the outcome", &change).await)
+            } else {
+                close_what_never_ran(store, new, closure, &change).await
+            };
+            crash_point!("exit.closed");
+            done
+        }
+        // Perhaps the attempt was not recorded.
+        _ => {
+            let has_row = match &attempt {
+                Some(new) => has_row(&shared, new).await,
+                None => true,
+            };
+            Done::Report(if !has_row || withdraw(&shared, run).await {
                 Report::Withdrawn
             } else {
                 Report::NotWithdrawn
-            }))
-            .await;
+            })
         }
-        Write::Close(new, closure) => {
-            crash_point!("exit.close");
-            let done = if closure.outcome.exit.is_some() {
-                let change = Change::Closed(new, closure);
-                ended(keep(&shared, run, "the outcome", &change).await)
-            } else {
-                close_what_never_ran(store, &new, &closure).await
-            };
-            crash_point!("exit.closed");
-            tell(done).await;
-        }
-    }
-    tell(Done::Written).await;
+    };
+    // The receiver is the run's task, which ends only after the last `Written`.
+    let _ = done.send(result).await;
+    let _ = done.send(Done::Written).await;
 }
 
 /// Returns the result of an end for the task.
@@ -125,12 +113,13 @@ fn ended(written: bool) -> Done {
 /// [`crate::node::recover`]. `false`: another run has the key.
 async fn has_row(shared: &Shared, new: &NewRun) -> bool {
     until_delivered(shared, new.run).await;
+    let inserted = Change::Inserted(Box::new(new.clone()));
     let mut retries = RETRY.retries(new.run);
     loop {
-        match shared.store.insert(new).await {
-            Ok(Inserted::Taken(row)) => return row.new.identity == new.identity,
+        match shared.store.change(new.run, &inserted).await {
+            Ok(Changed::Taken(row)) => return row.new.identity == new.identity,
             // A row that is not this server's to write is not removed either.
-            Ok(Inserted::New(_))
+            Ok(Changed::Done(_))
             | Err(StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)) => {
                 return true;
             }
@@ -147,7 +136,8 @@ async fn has_row(shared: &Shared, new: &NewRun) -> bool {
 pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
     until_delivered(shared, run).await;
     let store = &shared.store;
-    let withdrawn = retry(store, run, "that it never began", || store.withdraw(run)).await;
+    let write = || store.write(run, &Change::Withdrawn);
+    let withdrawn = retry(store, run, "that it never began", write).await;
     if withdrawn {
         tracing::info!(run_id = %run, "the gate of the run was never opened: nothing ran, its record is withdrawn, and the Spawn can be repeated");
     }
@@ -156,10 +146,15 @@ pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
 
 /// Writes the end of a run that never ran, and reads which end its row has: the write of an earlier server may have come
 /// first. Another run's closed row may have its key: only the store knows.
-async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure) -> Done {
+async fn close_what_never_ran(
+    store: &NodeStore,
+    new: &NewRun,
+    closure: &Closure,
+    change: &Change,
+) -> Done {
     let run = new.run;
     loop {
-        let write = || store.close(new, closure);
+        let write = || store.write(run, change);
         if !retry(store, run, "the outcome", write).await {
             return Done::Disowned;
         }
@@ -222,9 +217,10 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
             Err(unread) => return Done::Unread(unread),
             Ok(None) => {
                 tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
-                match store.insert(new).await {
-                    Ok(Inserted::New(age)) => RunRow::open(NewRun { age, ..new.clone() }),
-                    Ok(Inserted::Taken(row)) => *row,
+                let inserted = Change::Inserted(Box::new(new.clone()));
+                match store.change(run, &inserted).await {
+                    Ok(Changed::Done(age)) => RunRow::open(NewRun { age, ..new.clone() }),
+                    Ok(Changed::Taken(row)) => *row,
                     Err(error) => {
                         tracing::warn!(run_id = %run, %error, "the row is not rewritten yet");
                         rest(store, &mut retries).await;
@@ -249,23 +245,12 @@ async fn rest(store: &NodeStore, retries: &mut Retries) {
     }
 }
 
-async fn insert(store: &NodeStore, new: &NewRun) -> Done {
-    crash_point!("spawn.record");
-    let inserted = store.insert(new).await;
-    crash_point!("spawn.recorded");
-    match inserted {
-        Ok(Inserted::New(age)) => Done::Aged(age, Report::Recorded),
-        Ok(Inserted::Taken(row)) => Done::Taken(row),
-        Err(error) => not_recorded(new, &error),
-    }
-}
-
-async fn begin(store: &NodeStore, new: &NewRun, restarts: u32) -> Done {
-    crash_point!("attempt.record");
-    let begun = store.begin(new, restarts).await;
-    crash_point!("attempt.recorded");
-    match begun {
-        Ok(()) => Done::Report(Report::Recorded),
+/// Returns the result of the record of an attempt, which decides about its gate.
+fn recorded(new: &NewRun, written: Result<Changed, StoreError>) -> Done {
+    match written {
+        Ok(Changed::Done(Age::NONE)) => Done::Report(Report::Recorded),
+        Ok(Changed::Done(age)) => Done::Aged(age, Report::Recorded),
+        Ok(Changed::Taken(row)) => Done::Taken(row),
         Err(error) => not_recorded(new, &error),
     }
 }
@@ -283,14 +268,8 @@ fn not_recorded(new: &NewRun, error: &StoreError) -> Done {
 }
 
 /// Returns whether a state is durable. A state is dispensable, so it waits for nothing.
-async fn record_state(
-    shared: &Shared,
-    run: RunId,
-    state: RowState,
-    started: Option<Timestamp>,
-) -> bool {
-    let change = Change::State { state, started };
-    let recorded = match at_once(shared, run, &change).await {
+async fn record_state(shared: &Shared, run: RunId, state: RowState, change: &Change) -> bool {
+    let recorded = match at_once(shared, run, change).await {
         Ok(recorded) => recorded,
         Err(error) => {
             tracing::warn!(run_id = %run, state = state.api_name(), %error, "the state is not recorded");
@@ -344,7 +323,7 @@ async fn keep(shared: &Shared, run: RunId, what: &str, change: &Change) -> bool 
 /// Tries the store once, unless writes are pending for it already; then the node log.
 async fn at_once(shared: &Shared, run: RunId, change: &Change) -> Result<bool, io::Error> {
     if shared.store.generation().is_some() && !shared.record.has_pending() {
-        match tokio::time::timeout(STORE_SLOW, shared.store.change(run, change)).await {
+        match tokio::time::timeout(STORE_SLOW, shared.store.write(run, change)).await {
             Ok(Ok(())) => return Ok(true),
             Ok(Err(
                 error @ (StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)),

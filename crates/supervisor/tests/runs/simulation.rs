@@ -20,17 +20,16 @@ use kennel_keeper::{
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, EndReason, Exit, Facets, HeldPause, HostIdentity, InputWrite,
-    KeeperEpoch, LeaderExit, NodeId, Outcome, OutputRemoval, ProcessIdentity, RestartMode,
-    RestartPolicy, RowState, RunId, RunKind, Signal, SignalScope, SignalSender, StartFailure,
-    StartStage, StopOrder, StopStep, TerminalSize, Timestamp,
+    CgroupIdentity, Deadline, EndReason, Exit, HeldPause, HostIdentity, InputWrite, KeeperEpoch,
+    LeaderExit, NodeId, Outcome, ProcessIdentity, RestartMode, RestartPolicy, RunId, RunKind,
+    Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep, TerminalSize, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
 use kennel_store::{
-    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, FoundRows, Inserted,
-    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, Rest, RunRow,
-    Store, StoreError, StoredNode, StoredState, WithOutput,
+    Age, Change, Changed, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow,
+    FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart,
+    RunRow, Store, StoreError, StoredNode, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -285,14 +284,35 @@ impl Shaky {
         })
     }
 
-    async fn close_as_recorded(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
-        let what = format!("close {}: {:?}", of(new), closure.outcome.reason);
-        let (new, closure) = (new.clone(), closure.clone());
-        self.write(
-            what,
-            |store| async move { store.close(&new, &closure).await },
-        )
-        .await
+    /// Checks that a run has one end.
+    fn meet_end(&self, new: &NewRun, closure: &Closure) {
+        let created = (new.run, new.created, new.attempt);
+        let outcome = closure.outcome.clone();
+        // A waiting run may be ended for one reason, and for another if that was not written.
+        let row = self.store.row(new.run);
+        if row
+            .as_ref()
+            .is_some_and(|row| row.state == StoredState::Backoff)
+        {
+            return;
+        }
+        // So may one whose restarts are exhausted: its outcome counts once its end is requested.
+        let wanted = row.is_some_and(|row| row.outcome.is_none() && row.desired == Desired::Stop);
+        let is_used_up = |reason: &EndReason| matches!(reason, EndReason::RestartsExhausted { .. });
+        let as_wanted = |before: Outcome| match closure.outcome.reason {
+            EndReason::Exited if wanted && is_used_up(&before.reason) => Outcome {
+                reason: EndReason::Exited,
+                ..before
+            },
+            _ => before,
+        };
+        // A run that never ran may have failed for another reason when the server that reported it died before it was
+        // written.
+        if outcome.exit.is_some() || self.is_undisturbed {
+            let before = self.outcomes.lock().unwrap().insert(created, outcome);
+            let before = before.map_or_else(|| closure.outcome.clone(), as_wanted);
+            assert_eq!(before, closure.outcome, "a run has two outcomes");
+        }
     }
 
     async fn delay(&self) {
@@ -380,13 +400,6 @@ impl Shaky {
 }
 
 /// Describes the attempt, the run, and its writer.
-fn of(new: &NewRun) -> String {
-    format!(
-        "attempt {} of {} by {}",
-        new.attempt, new.run, new.generation
-    )
-}
-
 #[async_trait]
 impl Kernel for Shaky {
     async fn write_input(
@@ -639,23 +652,29 @@ impl Store for Shaky {
         self.store.stored_node(node).await
     }
 
-    async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
-        if let Some(outcome) = &row.outcome {
-            let before = self.store.row(row.new.run).and_then(|row| row.outcome);
-            assert_eq!(before.as_ref().unwrap_or(outcome), outcome, "another end");
+    async fn change(
+        &self,
+        node: NodeId,
+        generation: i64,
+        run: RunId,
+        change: &Change,
+    ) -> Result<Changed, StoreError> {
+        match change {
+            Change::Snapshot(row) => {
+                if let Some(outcome) = &row.outcome {
+                    let before = self.store.row(run).and_then(|row| row.outcome);
+                    assert_eq!(before.as_ref().unwrap_or(outcome), outcome, "another end");
+                }
+            }
+            Change::Closed(new, closure) => self.meet_end(new, closure),
+            _ => {}
         }
-        let row = row.clone();
-        let what = format!("mend {} as {:?}", of(&row.new), row.state);
-        self.write(what, |store| async move { store.mend(&row).await })
-            .await
-    }
-
-    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
-        let what = format!("withdraw {run} of {generation}");
-        self.write(what, |store| async move {
-            store.withdraw(run, node, generation).await
-        })
-        .await
+        let what = format!("{} {run} by {generation}", change.name());
+        let change = change.clone();
+        let work = |store: Arc<MemoryStore>| async move {
+            store.change(node, generation, run, &change).await
+        };
+        self.write(what, work).await
     }
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {
@@ -715,131 +734,6 @@ impl Store for Shaky {
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
         self.store.open_epochs(node).await
-    }
-
-    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
-        let new = new.clone();
-        let what = format!("insert {}", of(&new));
-        self.write(what, |store| async move { store.insert(&new).await })
-            .await
-    }
-
-    async fn record_stop(
-        &self,
-        run: RunId,
-        generation: i64,
-        order: &StopOrder,
-        deadline: Timestamp,
-    ) -> Result<(), StoreError> {
-        let order = order.clone();
-        let what = format!("stop {run} of {generation}");
-        let work = |store: Arc<MemoryStore>| async move {
-            store.record_stop(run, generation, &order, deadline).await
-        };
-        self.write(what, work).await
-    }
-
-    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
-        let (new, closure) = (new.clone(), closure.clone());
-        let what = format!("fence {}", of(&new));
-        self.write(
-            what,
-            |store| async move { store.fence(&new, &closure).await },
-        )
-        .await
-    }
-
-    async fn record_state(
-        &self,
-        run: RunId,
-        generation: i64,
-        state: RowState,
-        started: Option<Timestamp>,
-    ) -> Result<(), StoreError> {
-        let what = format!("{run} of {generation} is {state:?}");
-        let work = |store: Arc<MemoryStore>| async move {
-            store.record_state(run, generation, state, started).await
-        };
-        self.write(what, work).await
-    }
-
-    async fn record_facets(
-        &self,
-        run: RunId,
-        generation: i64,
-        facets: &Facets,
-    ) -> Result<(), StoreError> {
-        let facets = facets.clone();
-        let what = format!("facets of {run} of {generation}");
-        let work = |store: Arc<MemoryStore>| async move {
-            store.record_facets(run, generation, &facets).await
-        };
-        self.write(what, work).await
-    }
-
-    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
-        let (new, rest) = (new.clone(), rest.clone());
-        let what = format!("rest {}", of(&new));
-        self.write(what, |store| async move { store.rest(&new, &rest).await })
-            .await
-    }
-
-    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
-        let new = new.clone();
-        let what = format!("begin {}", of(&new));
-        self.write(
-            what,
-            |store| async move { store.begin(&new, restarts).await },
-        )
-        .await
-    }
-
-    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
-        let created = (new.run, new.created, new.attempt);
-        let outcome = closure.outcome.clone();
-        // A waiting run may be ended for one reason, and for another if that was not written.
-        let row = self.store.row(new.run);
-        if row
-            .as_ref()
-            .is_some_and(|row| row.state == StoredState::Backoff)
-        {
-            return self.close_as_recorded(new, closure).await;
-        }
-        // So may one whose restarts are exhausted: its outcome counts once its end is requested.
-        let wanted = row.is_some_and(|row| row.outcome.is_none() && row.desired == Desired::Stop);
-        let is_used_up = |reason: &EndReason| matches!(reason, EndReason::RestartsExhausted { .. });
-        let as_wanted = |before: Outcome| match closure.outcome.reason {
-            EndReason::Exited if wanted && is_used_up(&before.reason) => Outcome {
-                reason: EndReason::Exited,
-                ..before
-            },
-            _ => before,
-        };
-        // A run that never ran may have failed for another reason when the server that reported it died before it was
-        // written.
-        if outcome.exit.is_some() || self.is_undisturbed {
-            let before = self.outcomes.lock().unwrap().insert(created, outcome);
-            let before = before.map_or_else(|| closure.outcome.clone(), as_wanted);
-            assert_eq!(before, closure.outcome, "a run has two outcomes");
-        }
-        self.close_as_recorded(new, closure).await
-    }
-
-    async fn mark_output_removed(
-        &self,
-        run: RunId,
-        node: NodeId,
-        generation: i64,
-        removal: &OutputRemoval,
-    ) -> Result<(), StoreError> {
-        let removal = *removal;
-        let what = format!("the output of {run} goes");
-        let work = |store: Arc<MemoryStore>| async move {
-            store
-                .mark_output_removed(run, node, generation, &removal)
-                .await
-        };
-        self.write(what, work).await
     }
 
     async fn with_output(

@@ -26,19 +26,18 @@ use kennel_keeper::{
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, EndReason, Exit, Facets, Held, HeldPause, HostFacts, HostIdentity,
+    CgroupIdentity, Deadline, EndReason, Exit, Held, HeldPause, HostFacts, HostIdentity,
     InputWrite, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId,
-    Outcome, OutputRemoval, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RowState,
-    RunId, RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopOrder, StopPolicy,
-    StopReason, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    Outcome, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RunId, RunIdentity,
+    RunSpec, Signal, StartFailure, StartStage, StopPolicy, StopReason, Stuck, StuckProcess,
+    TerminalSize, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_store::{
-    Age, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, FoundRows, Inserted,
+    Age, Change, Changed, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, FoundRows,
     LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval, NodeRow, Opening,
-    PageStart, Rest, RunRow, Store, StoreError, StoredNode, StoredState, Times, UnreadRow,
-    WithOutput,
+    PageStart, RunRow, Store, StoreError, StoredNode, StoredState, UnreadRow, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -1160,27 +1159,6 @@ impl MemoryStore {
         self.recorded.lock().unwrap().get(&run).cloned()
     }
 
-    fn end_row(&self, new: &NewRun, closure: &Closure) {
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&new.run).unwrap();
-        if row.outcome.is_none() {
-            row.state = StoredState::Ended(closure.outcome.state());
-            row.times = closure.times;
-            row.new.attempt = new.attempt;
-            row.outcome = Some(closure.outcome.clone());
-            row.entries.clone_from(&closure.entries);
-            row.next_restart = None;
-            row.output_age = closure
-                .times
-                .ended
-                .filter(|_| closure.has_files)
-                .map(|at| Age(at.0));
-            let mut closed = self.closed.lock().unwrap();
-            closed.push((new.run, closure.outcome.clone()));
-        }
-        self.changed.notify_waiters();
-    }
-
     fn note(&self) {
         let rows = self.rows.lock().unwrap();
         let mut history = self.history.lock().unwrap();
@@ -1273,17 +1251,73 @@ impl MemoryStore {
         Ok(())
     }
 
-    fn put(&self, new: &NewRun) -> Inserted {
+    fn carry_out(&self, node: NodeId, run: RunId, change: &Change) -> Result<Changed, StoreError> {
         let mut rows = self.rows.lock().unwrap();
-        if let Some(row) = rows.get(&new.run) {
-            return Inserted::Taken(Box::new(row.clone()));
+        let there = rows.get(&run).cloned();
+        let open = there.as_ref().filter(|row| row.outcome.is_none());
+        let is_permitted = match change {
+            Change::Inserted(_) | Change::Fenced(..) if there.is_some() => {
+                return Ok(Changed::Taken(Box::new(there.unwrap())));
+            }
+            Change::Stop { .. } | Change::Facets(_) => open.is_some(),
+            Change::State { .. } => open.is_some_and(|row| row.state != StoredState::Backoff),
+            Change::Rested(new, rest) => {
+                let ended = rest.past.last().unwrap();
+                assert_eq!(ended.number, new.attempt, "another attempt has ended");
+                open.is_some_and(|row| {
+                    let waits = row.state == StoredState::Backoff;
+                    let attempt = row.new.attempt;
+                    attempt == new.attempt || waits && attempt + 1 == new.attempt
+                })
+            }
+            Change::Begun(new, _) => open.is_some_and(|row| {
+                let waits = row.state == StoredState::Backoff && row.desired == Desired::Run;
+                waits && row.new.attempt + 1 == new.attempt
+            }),
+            Change::Withdrawn => there.as_ref().is_none_or(|row| {
+                row.state == StoredState::Starting
+                    && row.desired == Desired::Run
+                    && row.new.attempt == 1
+                    && row.new.node == node
+            }),
+            Change::OutputRemoved(_) => there.is_some() && open.is_none(),
+            _ => true,
+        };
+        if !is_permitted {
+            return Err(StoreError::Fenced(run));
         }
-        let newest = rows.values().map(|row| row.new.age.0).max().unwrap_or(0);
-        let age = Age(new.age.0.max(new.created.0).max(newest + 1));
-        let new = NewRun { age, ..new.clone() };
-        rows.insert(new.run, RunRow::open(new.clone()));
-        self.recorded.lock().unwrap().insert(new.run, new);
-        Inserted::New(age)
+        let stays = match (change, &there) {
+            (Change::Snapshot(row), Some(there)) => is_final(there, row),
+            (Change::OutputRemoved(_), Some(there)) => there.output_removed.is_some(),
+            _ => false,
+        };
+        let mut age = Age::NONE;
+        if !stays {
+            let is_new = there.is_none() && !matches!(change, Change::Snapshot(_));
+            let was_ended = there.is_some() && open.is_none();
+            let mut row = change.upon(there.clone());
+            if let Some(row) = row.as_mut().filter(|_| is_new) {
+                let newest = rows.values().map(|row| row.new.age.0).max().unwrap_or(0);
+                age = Age(row.new.age.0.max(row.new.created.0).max(newest + 1));
+                row.new.age = age;
+            }
+            if let Some(row) = row
+                .as_ref()
+                .filter(|_| is_new || matches!(change, Change::Begun(..)))
+            {
+                self.recorded.lock().unwrap().insert(run, row.new.clone());
+            }
+            if let (Change::Closed(_, end) | Change::Fenced(_, end), false) = (change, was_ended) {
+                let mut closed = self.closed.lock().unwrap();
+                closed.push((run, end.outcome.clone()));
+            }
+            match row {
+                Some(row) => drop(rows.insert(run, row)),
+                None => drop(rows.remove(&run)),
+            }
+        }
+        self.changed.notify_waiters();
+        Ok(Changed::Done(age))
     }
 }
 
@@ -1374,208 +1408,41 @@ impl Store for MemoryStore {
         Ok(Vec::new())
     }
 
-    async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
-        let mut gate = self.gate.subscribe();
-        let _ = gate.wait_for(|held| !held).await;
+    async fn change(
+        &self,
+        node: NodeId,
+        generation: i64,
+        run: RunId,
+        change: &Change,
+    ) -> Result<Changed, StoreError> {
+        let decides = matches!(change, Change::Inserted(_) | Change::Begun(..));
+        if decides || matches!(change, Change::Snapshot(_)) {
+            let mut gate = self.gate.subscribe();
+            let _ = gate.wait_for(|held| !held).await;
+        }
         self.check_write()?;
-        self.present(new.run, new.generation)?;
         let weather = *self.weather.lock().unwrap();
-        let written = match weather {
-            Weather::InsertUnknown { written } => written,
-            Weather::InsertLast => {
-                self.set(Weather::ReadOnly);
-                true
-            }
-            _ => return Ok(self.put(new)),
-        };
-        if written {
-            self.put(new);
+        let ends = matches!(change, Change::Closed(..) | Change::OutputRemoved(_));
+        if weather == Weather::Superseded && ends {
+            return Err(StoreError::Fenced(run));
         }
-        Err(StoreError::Unknown("the connection was lost".into()))
-    }
-
-    async fn record_stop(
-        &self,
-        run: RunId,
-        generation: i64,
-        order: &StopOrder,
-        deadline: Timestamp,
-    ) -> Result<(), StoreError> {
-        self.check_write()?;
         self.present(run, generation)?;
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
-        let row = row.ok_or(StoreError::Fenced(run))?;
-        row.desired = Desired::Stop;
-        row.stop_deadline = Some(row.stop_deadline.map_or(deadline, |at| at.min(deadline)));
-        row.stop.get_or_insert_with(|| order.clone());
-        Ok(())
-    }
-
-    async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError> {
-        self.check_write()?;
-        self.present(new.run, new.generation)?;
-        let put = self.put(new);
-        if let Inserted::New(_) = put {
-            self.end_row(new, closure);
-        }
-        Ok(put)
-    }
-
-    async fn record_state(
-        &self,
-        run: RunId,
-        generation: i64,
-        state: RowState,
-        started: Option<Timestamp>,
-    ) -> Result<(), StoreError> {
-        self.check_write()?;
-        self.present(run, generation)?;
-        if *self.weather.lock().unwrap() == Weather::StatesHang {
+        if weather == Weather::StatesHang && matches!(change, Change::State { .. }) {
             return std::future::pending().await;
         }
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
-        let row = row.filter(|row| row.state != StoredState::Backoff);
-        let row = row.ok_or(StoreError::Fenced(run))?;
-        row.state = match state {
-            RowState::Running => StoredState::Running,
-            RowState::Pausing => StoredState::Pausing,
-            RowState::Paused => StoredState::Paused,
-        };
-        row.times.started = started.or(row.times.started);
-        Ok(())
-    }
-
-    async fn record_facets(
-        &self,
-        run: RunId,
-        generation: i64,
-        facets: &Facets,
-    ) -> Result<(), StoreError> {
-        self.check_write()?;
-        self.present(run, generation)?;
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
-        row.ok_or(StoreError::Fenced(run))?.facets = facets.clone();
-        Ok(())
-    }
-
-    async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {
-        self.check_write()?;
-        self.present(new.run, new.generation)?;
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&new.run).filter(|row| {
-            let waits = row.state == StoredState::Backoff;
-            let attempt = row.new.attempt;
-            row.outcome.is_none() && (attempt == new.attempt || waits && attempt + 1 == new.attempt)
-        });
-        let row = row.ok_or(StoreError::Fenced(new.run))?;
-        let ended = rest.past.last().unwrap();
-        assert_eq!(ended.number, new.attempt, "another attempt has ended");
-        row.new.attempt = new.attempt;
-        row.state = StoredState::Backoff;
-        row.times = Times {
-            ended: None,
-            ..ended.times
-        };
-        row.past.clone_from(&rest.past);
-        row.restarts = rest.restarts;
-        row.next_restart = Some(rest.next);
-        Ok(())
-    }
-
-    async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError> {
-        let mut gate = self.gate.subscribe();
-        let _ = gate.wait_for(|held| !held).await;
-        self.check_write()?;
-        self.present(new.run, new.generation)?;
-        let weather = *self.weather.lock().unwrap();
-        let written = match weather {
-            Weather::InsertUnknown { written } => written,
-            _ => true,
-        };
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&new.run).filter(|row| {
-            let waits = row.state == StoredState::Backoff && row.desired == Desired::Run;
-            row.outcome.is_none() && waits && row.new.attempt + 1 == new.attempt
-        });
-        let row = row.ok_or(StoreError::Fenced(new.run))?;
-        if written {
-            row.new = new.clone();
-            row.state = StoredState::Starting;
-            row.times = Times::default();
-            row.next_restart = None;
-            row.restarts = restarts;
-            self.recorded.lock().unwrap().insert(new.run, new.clone());
+        let change = change.clone().stamped(generation);
+        match (weather, &change) {
+            (Weather::InsertUnknown { written: false }, _) if decides => {}
+            (Weather::InsertUnknown { written: true }, _) if decides => {
+                self.carry_out(node, run, &change)?;
+            }
+            (Weather::InsertLast, Change::Inserted(_)) => {
+                self.set(Weather::ReadOnly);
+                self.carry_out(node, run, &change)?;
+            }
+            _ => return self.carry_out(node, run, &change),
         }
-        if let Weather::InsertUnknown { .. } = weather {
-            return Err(StoreError::Unknown("the connection was lost".into()));
-        }
-        Ok(())
-    }
-
-    async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
-        self.check_write()?;
-        if *self.weather.lock().unwrap() == Weather::Superseded {
-            return Err(StoreError::Fenced(new.run));
-        }
-        self.present(new.run, new.generation)?;
-        self.put(new);
-        self.end_row(new, closure);
-        Ok(())
-    }
-
-    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
-        self.check_write()?;
-        self.present(run, generation)?;
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get(&run);
-        let has_begun = |row: &RunRow| {
-            row.state != StoredState::Starting
-                || row.desired != Desired::Run
-                || row.new.attempt != 1
-                || row.new.node != node
-        };
-        if row.is_some_and(has_begun) {
-            return Err(StoreError::Fenced(run));
-        }
-        rows.remove(&run);
-        self.changed.notify_waiters();
-        Ok(())
-    }
-
-    async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
-        let mut gate = self.gate.subscribe();
-        let _ = gate.wait_for(|held| !held).await;
-        self.check()?;
-        self.present(row.new.run, row.new.generation)?;
-        let mut rows = self.rows.lock().unwrap();
-        match rows.get(&row.new.run) {
-            Some(there) if is_final(there, row) => {}
-            _ => drop(rows.insert(row.new.run, row.clone())),
-        }
-        self.changed.notify_waiters();
-        Ok(())
-    }
-
-    async fn mark_output_removed(
-        &self,
-        run: RunId,
-        _: NodeId,
-        generation: i64,
-        removal: &OutputRemoval,
-    ) -> Result<(), StoreError> {
-        self.check_write()?;
-        if *self.weather.lock().unwrap() == Weather::Superseded {
-            return Err(StoreError::Fenced(run));
-        }
-        self.present(run, generation)?;
-        let mut rows = self.rows.lock().unwrap();
-        let row = rows.get_mut(&run).filter(|row| row.outcome.is_some());
-        let row = row.ok_or(StoreError::Fenced(run))?;
-        row.output_removed.get_or_insert(*removal);
-        Ok(())
+        Err(StoreError::Unknown("the connection was lost".into()))
     }
 
     async fn with_output(

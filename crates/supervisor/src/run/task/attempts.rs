@@ -15,7 +15,6 @@ use crate::{
         cleanup::Cleanup,
         output::Output,
         task::{Legacy, Stage},
-        writes::Write,
     },
 };
 use kennel_keeper::{client::ChildSpec, rundir};
@@ -25,7 +24,9 @@ use kennel_lifecycle::{
     restart::{self, Attempted, ClientRequest, Next},
 };
 use kennel_linux::crash_point;
-use kennel_store::{Closure, Desired, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Rest, RunRow, Times};
+use kennel_store::{
+    Change, Closure, Desired, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Rest, RunRow, Times,
+};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -271,7 +272,10 @@ impl RunTask {
             entries,
             has_files,
         };
-        self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
+        self.write(Change::Closed(
+            Box::new(self.new.clone()),
+            Box::new(closure),
+        ));
     }
 
     fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) {
@@ -289,7 +293,7 @@ impl RunTask {
             restarts,
             next,
         };
-        self.write(Write::Rest(Box::new(self.new.clone()), Box::new(rest)));
+        self.write(Change::Rested(Box::new(self.new.clone()), Box::new(rest)));
     }
 
     /// Decides about an attempt that has ended, after another request to end the run.
@@ -348,7 +352,10 @@ impl RunTask {
         if has_row && self.attempts.desired == Desired::Run && self.projection.pending_stops == 0 {
             self.projection.pending_stops += 1;
             let deadline = clock::now().plus(order.grace);
-            self.write(Write::Stop(order.clone(), deadline));
+            self.write(Change::Stop {
+                order: order.clone(),
+                deadline,
+            });
         }
     }
 

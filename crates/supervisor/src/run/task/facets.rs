@@ -3,10 +3,10 @@
 use super::RunTask;
 use crate::{
     base::calls::{AnnotateCall, CallError},
-    run::{task::Stage, writes::Write},
+    run::task::Stage,
 };
 use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, limits};
-use kennel_store::RunRow;
+use kennel_store::{Change, RunRow};
 use tokio::sync::oneshot;
 
 type Reply = oneshot::Sender<Result<(), CallError>>;
@@ -48,7 +48,7 @@ impl RunTask {
     /// Queues the facets as they are now; they take the place of older ones that are queued.
     pub(super) fn write_facets(&mut self) {
         if !self.projection.replace_facets(&self.facets.facets) {
-            self.write(Write::Facets(Box::new(self.facets.facets.clone())));
+            self.write(Change::Facets(Box::new(self.facets.facets.clone())));
         }
     }
 

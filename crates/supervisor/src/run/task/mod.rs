@@ -35,7 +35,6 @@ use crate::{
         output::{Output, Ready},
         rules::engine::RuleStep,
         task::done::Done,
-        writes::Write,
     },
     telemetry::RunSpans,
 };
@@ -47,7 +46,7 @@ use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
     TerminalSize, Timestamp,
 };
-use kennel_store::{NewRun, Times};
+use kennel_store::{Change, NewRun, Times};
 use link::Link;
 use projection::Projection;
 use reporting::Reporting;
@@ -403,7 +402,10 @@ impl RunTask {
         if self.has_unread_row() {
             return self.report(Report::StateRecorded(state));
         }
-        self.write(Write::State(state, self.times().started));
+        self.write(Change::State {
+            state,
+            started: self.times().started,
+        });
     }
 
     fn proceed_with_stop(&mut self) {

@@ -9,8 +9,7 @@ use crate::{
         cleanup::{Cleanup, carry_out_at_once},
         output::Output,
         task::done::Done,
-        token,
-        writes::{self, Write},
+        token, writes,
     },
 };
 use kennel_keeper::{
@@ -19,7 +18,7 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{ApiAccess, Effect, Entry, Phase, Report, RunId, StreamsEnd};
 use kennel_linux::crash_point;
-use kennel_store::{RunRow, StoreError};
+use kennel_store::{Change, RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -41,9 +40,9 @@ impl RunTask {
                 self.reporting.spans.records(self.at);
                 let new = Box::new(self.new.clone());
                 self.write(if new.attempt > 1 {
-                    Write::Begin(new, self.attempts.restarts)
+                    Change::Begun(new, self.attempts.restarts)
                 } else {
-                    Write::Insert(new)
+                    Change::Inserted(new)
                 });
             }
             Effect::Release => {
@@ -58,7 +57,7 @@ impl RunTask {
             }
             Effect::RecordStop { order, deadline } => {
                 self.projection.await_stop();
-                self.write(Write::Stop(order, deadline));
+                self.write(Change::Stop { order, deadline });
             }
             Effect::StopTree(plan) => {
                 let policy = self.new.policy();
@@ -93,7 +92,7 @@ impl RunTask {
                 }
             }
             Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
-            Effect::Withdraw => self.write(Write::Withdraw(Box::new(self.new.clone()))),
+            Effect::Withdraw => self.write(Change::Withdrawn),
             Effect::Forget => {
                 if let Phase::Forgotten(why) = self.machine.phase() {
                     self.reporting.spans.forgets(&self.new, self.at, why);
@@ -231,14 +230,16 @@ impl RunTask {
         }
     }
 
-    pub(super) fn write(&mut self, write: Write) {
+    pub(super) fn write(&mut self, write: Change) {
         self.projection.push(write);
         self.next_write();
     }
 
     pub(super) fn next_write(&mut self) {
-        if let Some(write) = self.projection.next() {
-            self.op(move |shared, run, done| writes::perform(shared, run, write, done));
+        if let Some(change) = self.projection.next() {
+            let is_withdrawn = matches!(change, Change::Withdrawn);
+            let attempt = is_withdrawn.then(|| Box::new(self.new.clone()));
+            self.op(move |shared, run, done| writes::perform(shared, run, change, attempt, done));
         }
     }
 

@@ -1,19 +1,16 @@
 //! What the row of a run is still to say.
 
 use super::STOP_RECORD_WAIT;
-use crate::{
-    base::{RUNNING_RECORD_DELAY, clock},
-    run::writes::Write,
-};
+use crate::base::{RUNNING_RECORD_DELAY, clock};
 use kennel_lifecycle::Facets;
-use kennel_store::RunRow;
+use kennel_store::{Change, RunRow};
 use std::collections::VecDeque;
 use tokio::time::Instant;
 
 /// Writes in their order, one of them under way, and those that are not due yet.
 #[derive(Debug, Default)]
 pub(super) struct Projection {
-    writes: VecDeque<Write>,
+    writes: VecDeque<Change>,
     writing: bool,
     /// Time at which the row is to say that the command runs.
     pub(super) running_due: Option<Instant>,
@@ -32,13 +29,13 @@ impl Projection {
     }
 
     /// Queues a write.
-    pub(super) fn push(&mut self, write: Write) {
+    pub(super) fn push(&mut self, write: Change) {
         self.writes.push_back(write);
     }
 
     /// Queues facets; they take the place of older ones that are the last in the queue. Returns whether they did.
     pub(super) fn replace_facets(&mut self, facets: &Facets) -> bool {
-        let Some(Write::Facets(queued)) = self.writes.back_mut() else {
+        let Some(Change::Facets(queued)) = self.writes.back_mut() else {
             return false;
         };
         (**queued).clone_from(facets);
@@ -46,7 +43,7 @@ impl Projection {
     }
 
     /// Takes the write that is next, unless one is under way.
-    pub(super) fn next(&mut self) -> Option<Write> {
+    pub(super) fn next(&mut self) -> Option<Change> {
         let next = if self.writing {
             None
         } else {
@@ -97,11 +94,11 @@ mod tests {
                 revision,
                 ..Facets::default()
             };
-            Write::Facets(Box::new(facets))
+            Change::Facets(Box::new(facets))
         };
         assert!(!projection.replace_facets(&Facets::default()));
         projection.push(facets(1));
-        assert!(matches!(projection.next(), Some(Write::Facets(first)) if first.revision == 1));
+        assert!(matches!(projection.next(), Some(Change::Facets(first)) if first.revision == 1));
         assert!(projection.is_busy());
         // The one under way is not changed any more.
         assert!(!projection.replace_facets(&Facets::default()));
@@ -113,7 +110,7 @@ mod tests {
         assert!(projection.replace_facets(&newest));
         assert!(projection.next().is_none());
         projection.written();
-        assert!(matches!(projection.next(), Some(Write::Facets(last)) if last.revision == 3));
+        assert!(matches!(projection.next(), Some(Change::Facets(last)) if last.revision == 3));
         projection.written();
         assert!(!projection.is_busy());
     }
