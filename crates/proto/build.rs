@@ -1,6 +1,6 @@
 //! Generates the Rust form of the contract from `proto/`, without protoc.
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{collections::BTreeSet, env, error::Error, fs, path::PathBuf};
 
 const FILES: [&str; 9] = [
     "kennel/v1/access.proto",
@@ -71,13 +71,32 @@ fn calls(compiler: &protox::Compiler) -> String {
             calls.push(call);
         }
     }
+    calls.push(names_run(compiler));
     calls.concat()
+}
+
+/// Returns the field by which each request names its run, for `src/call.rs`: all but Spawn take a name there.
+fn names_run(compiler: &protox::Compiler) -> String {
+    let methods = compiler.descriptor_pool();
+    let methods = methods
+        .services()
+        .flat_map(|service| service.methods().collect::<Vec<_>>());
+    let requests = methods.map(|method| {
+        let request = method.input();
+        let has_run = request.get_field_by_name("run_id").is_some() && method.name() != "Spawn";
+        let run = if has_run { "Some(&mut self.run_id)" } else { "None" };
+        let name = request.name();
+        format!(
+            "impl NamesRun for pb::{name} {{ fn run(&mut self) -> Option<&mut String> {{ {run} }} }}\n"
+        )
+    });
+    requests.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns whether a request has what makes its repeats one call, as the comment of its RPC says.
 fn id(method: &str, has_request_id: bool) -> &'static str {
     match method {
-        "Spawn" => "!self.run_id.is_empty()",
+        "Spawn" => "!self.run_id.is_empty() || !self.request_key.is_empty()",
         "Restart" => "self.expected_attempt.is_some() && !self.new_run_id.is_empty()",
         "WriteInput" => "!self.write_id.is_empty() || self.offset.is_some()",
         _ if has_request_id => "!self.request_id.is_empty()",

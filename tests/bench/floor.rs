@@ -200,6 +200,7 @@ impl ProcessService for Spawner {
         Ok(Response::new(pb::SpawnResponse {
             run: Some(run),
             existing: false,
+            ..pb::SpawnResponse::default()
         }))
     }
 

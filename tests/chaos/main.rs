@@ -10,6 +10,7 @@ mod input;
 mod lines;
 mod massacre;
 mod mutated;
+mod names;
 mod outage;
 mod overload;
 mod recycle;

@@ -40,7 +40,7 @@ async fn refused(kennel: &Kennel, line: &str, code: i32, hint: &str) -> String {
 async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
     for (line, code, hint) in [
         ("run --uid 1 -- id", RUN_USAGE, "--user UID:GID"),
-        ("run --name=web -- true", RUN_USAGE, "--label name="),
+        ("run --unit=web -- true", RUN_USAGE, "--name NAME"),
         ("run -v /a:/b -- true", RUN_USAGE, "host's own files"),
         ("run --net host -- true", RUN_USAGE, "host's network"),
         ("run -p 80:80 -- true", RUN_USAGE, "host's network"),

@@ -63,6 +63,7 @@ mod members;
 mod metrics;
 mod metrics_door;
 mod mixed_versions;
+mod names;
 mod network;
 mod network_cli;
 mod node_streams;

@@ -574,6 +574,7 @@ async fn refused_run_is_counted_by_reason((collector, kennel): &(Collector, Kenn
         run_id: String::new(),
         validate_only: true,
         spec: Some(sh("true")),
+        ..pb::SpawnRequest::default()
     };
     client.process.spawn(dry).await.expect_err("it is drained");
     client.spawn(sh("true")).await.expect_err("it is drained");

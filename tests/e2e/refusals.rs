@@ -301,6 +301,7 @@ async fn validate_only_runs_and_records_nothing(kennel: &Kennel) {
         run_id: new_run_id(),
         validate_only: true,
         spec: Some(sh(&format!("echo ran > {}", marker.display()))),
+        ..pb::SpawnRequest::default()
     };
     let answer = must("validate", client.process.spawn(request).await).into_inner();
     assert_eq!(answer.run, None);
@@ -310,6 +311,7 @@ async fn validate_only_runs_and_records_nothing(kennel: &Kennel) {
         run_id: String::new(),
         validate_only: true,
         spec: Some(wrong),
+        ..pb::SpawnRequest::default()
     };
     let status = client
         .process

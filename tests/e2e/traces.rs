@@ -30,6 +30,7 @@ pub(crate) fn in_trace(spec: pb::RunSpec, sampled: bool) -> Request<pb::SpawnReq
         run_id: String::new(),
         validate_only: false,
         spec: Some(spec),
+        ..pb::SpawnRequest::default()
     });
     let parent = format!("00-{TRACE}-{CALLER}-{:02x}", u8::from(sampled));
     let metadata = request.metadata_mut();

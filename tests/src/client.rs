@@ -72,6 +72,7 @@ impl Client {
             run_id: run_id.to_owned(),
             validate_only: false,
             spec: Some(spec),
+            ..pb::SpawnRequest::default()
         };
         let answer = Box::pin(self.process.spawn(request)).await?.into_inner();
         Ok((answer.run.expect("a spawned run is given"), answer.existing))

@@ -1,9 +1,9 @@
 //! Runs as they are typed, and commands that act on several.
 
-use super::link::{Link, print_exact};
+use super::link::{ANSWER_MAX, Link, print_exact, refused, run_of};
 use crate::{args::RunRefs, failure::Failure};
 use futures_util::{StreamExt as _, stream};
-use kennel_lifecycle::{RunId, RunIdPart, labels::Selector};
+use kennel_lifecycle::{RunId, RunIdPart, is_run_name, labels::Selector};
 use kennel_proto::pb;
 
 /// Most runs acted upon at the same time.
@@ -15,7 +15,8 @@ const PART_MIN: usize = 4;
 const NAMED_MAX: i32 = 5;
 
 impl Link {
-    /// Returns the full id of the typed run: the whole id in any case, or a unique beginning or end of it.
+    /// Returns the full id of the typed run: the whole id in any case, its name, or a unique beginning or end of the id. A
+    /// run is resolved once: a later run may have its name.
     pub(crate) async fn run_id(&self, typed: &str) -> Result<String, Failure> {
         if let Ok(run) = typed.to_ascii_uppercase().parse::<RunId>() {
             return Ok(run.to_string());
@@ -24,7 +25,23 @@ impl Link {
             let failure = Failure::new("the id of the run is empty");
             return Err(failure.hint("kennel ps --all lists every run"));
         }
-        if typed.parse::<RunIdPart>().is_err() {
+        let (by_name, typed) = match typed.split_once(':') {
+            Some(("name", name)) => (Some(true), name),
+            Some(("id", part)) => (Some(false), part),
+            _ => (None, typed),
+        };
+        if by_name != Some(false) && is_run_name(typed) {
+            let run_id = typed.to_owned();
+            let named = self
+                .connection
+                .call_within(ANSWER_MAX, pb::GetRunRequest { run_id });
+            match named.await {
+                Ok(found) => return Ok(run_of(found.run)?.run_id),
+                Err(refusal) if refusal.is("RUN_NOT_FOUND") => {}
+                Err(refusal) => return Err(refused(refusal)),
+            }
+        }
+        if by_name == Some(true) || typed.parse::<RunIdPart>().is_err() {
             return Err(no_run(typed));
         }
         if typed.len() < PART_MIN {
@@ -85,7 +102,7 @@ impl Link {
 }
 
 fn no_run(typed: &str) -> Failure {
-    let message = format!("no run has an id that begins or ends with {typed:?}");
+    let message = format!("no run has the name {typed:?}, or an id that begins or ends with it");
     Failure::new(message).hint(instead(typed))
 }
 

@@ -225,7 +225,7 @@ pub fn run_of(run: Option<pb::Run>) -> Result<pb::Run, Failure> {
 }
 
 /// Longest wait for an answer to a call that does not block: a server that hangs is replaced within less.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Converts a call's error, for `map_err`.
 pub fn refused(status: impl Into<client::Failure>) -> Failure {

@@ -16,8 +16,9 @@ use std::{
 };
 
 /// Columns of the table of runs, and whether only the wide one has them.
-const COLUMNS: [(&str, bool); 13] = [
+const COLUMNS: [(&str, bool); 14] = [
     ("RUN", false),
+    ("NAME", false),
     ("NODE", false),
     ("STATE", false),
     ("KIND", true),
@@ -46,7 +47,7 @@ pub(crate) struct Look {
 }
 
 /// Formats one line per run, below a heading; each id is indented by so many steps. `nodes`: the nodes of the database,
-/// where runs of several may be listed. NODE, EXIT and LABELS are there where a run has one.
+/// where runs of several may be listed. NODE, NAME, EXIT and LABELS are there where a run has one.
 pub(crate) fn table(
     runs: &[pb::Run],
     (indents, nodes): (&[usize], &[pb::Node]),
@@ -59,7 +60,9 @@ pub(crate) fn table(
     let mut rows: Vec<Vec<Cell>> = rows.collect();
     let is_shown = |column: usize| match COLUMNS[column] {
         ("NODE", _) => !nodes.is_empty(),
-        ("EXIT" | "LABELS", _) => look.wide || rows.iter().any(|row| row[column].is_said()),
+        ("NAME" | "EXIT" | "LABELS", _) => {
+            look.wide || rows.iter().any(|row| row[column].is_said())
+        }
         (_, is_wide) => look.wide || !is_wide,
     };
     let shown: Vec<usize> = (0..COLUMNS.len())
@@ -87,6 +90,11 @@ fn id_width(runs: &[pb::Run]) -> usize {
     (ID_WIDTH_MIN..26).find(differ).unwrap_or(usize::MAX)
 }
 
+fn name(run: &pb::Run) -> Option<&String> {
+    let name = run.spec.as_ref().map(|spec| &spec.name);
+    name.filter(|name| !name.is_empty())
+}
+
 /// Returns a cell for each column.
 fn row(
     run: &pb::Run,
@@ -104,6 +112,7 @@ fn row(
     let id = run.run_id.get(..id_width).unwrap_or(&run.run_id);
     vec![
         Cell::from(format!("{}{id}", "  ".repeat(indent))),
+        Cell::or_dash(name(run)),
         Cell::from(node.map_or(&run.node_id, |node| &node.node_name)),
         state_cell(run, now),
         Cell::from(words::kind(run.kind())),
@@ -196,6 +205,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let mut view = View::default();
     view.line("run", &run.run_id);
+    view.some("name", name(run));
     view.line("state", words::state(run.state()));
     view.some("next attempt", run.next_restart_time);
     if let Some(node) = &run.other_node {

@@ -32,7 +32,6 @@ pub async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<Exit, Fai
         attach::size_as_ours(spec);
     }
     let reads_pipe = request.spec.as_ref().is_some_and(run_input::is_open);
-    let run_id = request.run_id.clone();
     let on_terminal = request
         .spec
         .as_ref()
@@ -40,16 +39,27 @@ pub async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<Exit, Fai
     // In a pipeline the terminal's output is plain bytes, as of script(1).
     let shows_terminal = on_terminal && link.format.is_text() && io::stdout().is_terminal();
     // On a terminal of its own the command gets Ctrl-Z as a key.
-    let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
-    if let Err(refusal) = Box::pin(link.connection.call(request.clone())).await {
-        return match forwarder.ended_by() {
-            // This process ended the run before the command started; there is nothing to explain after Ctrl-C.
-            Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
-                Ok(Exit::Signal(signal))
-            }
-            _ => Err(not_started(&refusal)),
-        };
-    }
+    let forward = |run_id: &str| Forwarder::start(&link.connection, run_id, !shows_terminal);
+    // Of a key or a name the answer says which run it is.
+    let is_known = !request.run_id.is_empty() && request.on_name_conflict == 0;
+    let early = is_known.then(|| forward(&request.run_id)).transpose()?;
+    let run_id = match Box::pin(link.connection.call(request.clone())).await {
+        Ok(answer) => run_of(answer.run)?.run_id,
+        Err(refusal) => {
+            let ended_by = early.as_ref().and_then(Forwarder::ended_by);
+            return match ended_by {
+                // This process ended the run before the command started; there is nothing to explain after Ctrl-C.
+                Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
+                    Ok(Exit::Signal(signal))
+                }
+                _ => Err(not_started(&refusal)),
+            };
+        }
+    };
+    let forwarder = match early {
+        Some(forwarder) => forwarder,
+        None => forward(&run_id)?,
+    };
     if shows_terminal {
         let mut manner = Manner {
             is_command: true,

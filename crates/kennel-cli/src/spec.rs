@@ -2,7 +2,7 @@
 
 use super::{command, run_env, run_input, secrets};
 use crate::{
-    args::{EnvModeArg, SpecArgs},
+    args::{EnvModeArg, OnConflictArg, SpecArgs},
     failure::{Failure, because, note},
     values::StopStep,
 };
@@ -104,10 +104,17 @@ fn request(
     }
     secrets::add(args.secrets, here, &mut spec)?;
     let new_id = || ulid::Ulid::generate().to_string();
+    let id = args.run_id.or_else(|| args.key.is_none().then(new_id));
+    let on_name_conflict = match args.on_conflict {
+        Some(OnConflictArg::Return) => pb::OnNameConflict::Return,
+        Some(OnConflictArg::Fail) | None => pb::OnNameConflict::Unspecified,
+    };
     Ok(pb::SpawnRequest {
-        run_id: args.run_id.unwrap_or_else(new_id),
+        run_id: id.unwrap_or_default(),
         validate_only: false,
         spec: Some(spec),
+        request_key: args.key.unwrap_or_default(),
+        on_name_conflict: on_name_conflict.into(),
     })
 }
 

@@ -120,6 +120,7 @@ pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
 pub use spec::{
     CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, compose_env,
+    is_run_name,
 };
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};

@@ -8,6 +8,12 @@ pub const ARG_BYTES_MAX: usize = 128 * 1024 - 1;
 pub const ARGV_ENV_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Environment entries that a caller may set.
 pub const ENV_ENTRIES_MAX: usize = 10_000;
+/// Longest name of a run, in bytes.
+pub const RUN_NAME_MAX: usize = 128;
+/// Most differences between two specs that are named.
+pub const DIFFERING_FIELDS_MAX: usize = 32;
+/// Longest key that a client gives a run, in bytes.
+pub const REQUEST_KEY_MAX: usize = 128;
 /// Arguments, the command's name included.
 pub const ARGV_LEN_MAX: usize = 65_536;
 /// Most paths of each kind that a spec opens for a sandbox.

@@ -1,7 +1,7 @@
 //! A spawn request, and the check of its validity.
 
 use crate::{
-    ApiAccess, LaterText, Parent, Policy, Secret, SecretSource, SecretValue, TerminalSpec,
+    ApiAccess, LaterText, Parent, Policy, RunId, Secret, SecretSource, SecretValue, TerminalSpec,
     known_fields, labels, limits,
     names::named,
     os_text,
@@ -51,6 +51,9 @@ named! {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunSpec {
+    /// Its name, which no other open run of its owner has.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub name: Option<String>,
     /// The command with its environment.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub command: CommandSpec,
@@ -236,6 +239,16 @@ impl RecordedSpec {
     }
 }
 
+/// Whether a run may have this name. An id is none, in whatever case: it would name two runs.
+#[must_use]
+pub fn is_run_name(text: &str) -> bool {
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._/-".contains(&c);
+    text.len() <= limits::RUN_NAME_MAX
+        && text.bytes().all(is_plain)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.to_ascii_uppercase().parse::<RunId>().is_err()
+}
+
 impl RunSpec {
     /// Returns the secrets of the server that it asks for.
     pub fn server_secrets(&self) -> impl Iterator<Item = String> {
@@ -267,6 +280,13 @@ impl RunSpec {
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
+        if self.name.as_ref().is_some_and(|name| !is_run_name(name)) {
+            let why = format!(
+                "must be at most {} characters of A-Z a-z 0-9 . _ / -, the first a letter or digit, and no id of a run",
+                limits::RUN_NAME_MAX
+            );
+            found.push(Violation::new("spec.name", why));
+        }
         self.command.check(&mut found);
         self.check_labels(&mut found);
         self.check_terminal(&mut found);

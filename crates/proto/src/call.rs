@@ -39,6 +39,12 @@ pub trait Call: Message + Clone + 'static {
     fn repeats(&self) -> MayRepeat;
 }
 
+/// A request of any RPC.
+pub trait NamesRun {
+    /// The field that has the id or the name of its run; absent: it has none, or takes no name.
+    fn run(&mut self) -> Option<&mut String>;
+}
+
 include!(concat!(env!("OUT_DIR"), "/calls.rs"));
 
 /// Sends a request once.

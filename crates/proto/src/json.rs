@@ -33,6 +33,33 @@ pub fn to_string<M: Message + Name>(message: &M) -> String {
     }
 }
 
+/// Returns the paths of fields in which two messages differ, at most so many: of messages that both have, those of their
+/// fields.
+#[must_use]
+pub fn differing<M: Message + Name>(path: &str, one: &M, other: &M, most: usize) -> Vec<String> {
+    let mut found = Vec::new();
+    compare(path, &dynamic(one), &dynamic(other), &mut found);
+    found.truncate(most);
+    found
+}
+
+fn compare(path: &str, one: &DynamicMessage, other: &DynamicMessage, found: &mut Vec<String>) {
+    for field in one.descriptor().fields() {
+        let has = [one, other].map(|message| message.has_field(&field));
+        let (here, there) = (one.get_field(&field), other.get_field(&field));
+        if has[0] == has[1] && here == there {
+            continue;
+        }
+        let path = format!("{path}.{}", field.name());
+        match (&*here, &*there) {
+            (Value::Message(here), Value::Message(there)) if has == [true; 2] => {
+                compare(&path, here, there, found);
+            }
+            _ => found.push(path),
+        }
+    }
+}
+
 /// A message as proto3 JSON.
 pub trait ToJson {
     /// Formats it on one line, as [`to_string`] does.

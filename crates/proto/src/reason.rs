@@ -86,6 +86,8 @@ reasons! {
     ScreenTooLarge = "SCREEN_TOO_LARGE", FailedPrecondition;
     /// The run id is taken by another spec.
     SpecMismatch = "SPEC_MISMATCH", AlreadyExists;
+    /// An open run has the name.
+    NameTaken = "NAME_TAKEN", AlreadyExists;
     /// A cap is reached.
     QuotaExceeded = "QUOTA_EXCEEDED", ResourceExhausted;
     /// The store does not answer.

@@ -20,7 +20,7 @@ pub const CHANGE_FORM: [u8; 8] = hash(include_bytes!("change.lock"));
 pub enum Change {
     /// An attempt is about to be made: noted before any part of it exists. Promises nothing, and no store takes it.
     Intended(Box<NewRun>),
-    /// The row before exec, state `starting`, if its key has none.
+    /// The row before exec, state `starting`, if there is none of its id, its key, or open with its name.
     Inserted(Box<NewRun>),
     /// The next attempt, before exec: its number, identity and keeper, state `starting`, and the number of restarts in a
     /// row with it. Requires an open row that waits for exactly that attempt, with the desired state to run.

@@ -1,9 +1,9 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Age, Change, Changed, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, FoundRows, LeftStop,
-    ListFilter, ListPage, NodeRemoval, NodeRow, Opening, PageStart, RunRow, Store, StoreError,
-    StoredNode, UnreadRow, WithOutput,
+    Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, FoundRows,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, RunRow,
+    Store, StoreError, StoredNode, UnreadRow, WithOutput,
     consumer::{self, ConsumerWrite},
     json,
     later::Durable,
@@ -91,13 +91,26 @@ impl Database {
         Ok(self.runs(select::one(self.dialect, run)).await?.pop())
     }
 
-    async fn insert(&self, run: RunId, record: Record) -> Result<Changed, StoreError> {
+    async fn claimed(&self, owner: &str, claim: &Claim) -> Result<Option<RunRow>, StoreError> {
+        let sql = select::claimed(self.dialect, owner, claim);
+        Ok(self.runs(sql).await?.pop())
+    }
+
+    async fn insert(&self, new: &NewRun, record: Record) -> Result<Changed, StoreError> {
         match self.write(Write::Insert(Box::new(record))).await? {
-            Answer::NotWritten => match self.one(run).await? {
-                Some(row) => Ok(Changed::Taken(Box::new(row))),
-                // There is no such row, so it was the generation.
-                None => Err(StoreError::Fenced(run)),
-            },
+            Answer::NotWritten => {
+                let mut there = self.one(new.run).await?;
+                for claim in new.claims() {
+                    if there.is_none() {
+                        there = self.claimed(&new.owner, &claim).await?;
+                    }
+                }
+                match there {
+                    Some(row) => Ok(Changed::Taken(Box::new(row))),
+                    // There is no such row, so it was the generation.
+                    None => Err(StoreError::Fenced(new.run)),
+                }
+            }
             Answer::Written(age) => Ok(Changed::Done(age)),
             Answer::Left | Answer::Generation(_) => Ok(Changed::Done(Age::NONE)),
         }
@@ -264,8 +277,8 @@ impl Store for Durable {
             })
         };
         let write = match change {
-            Change::Inserted(new) => return db.insert(run, *by(Record::starting(new))).await,
-            Change::Fenced(new, end) => return db.insert(run, *by(Record::closed(new, end))).await,
+            Change::Inserted(new) => return db.insert(new, *by(Record::starting(new))).await,
+            Change::Fenced(new, end) => return db.insert(new, *by(Record::closed(new, end))).await,
             Change::Begun(new, restarts) => Write::Begin(by(Record::beginning(new, *restarts))),
             Change::Rested(new, rest) => Write::Rest(by(Record::resting(new, rest))),
             Change::Closed(new, end) => Write::Close(by(Record::closed(new, end))),
@@ -319,6 +332,10 @@ impl Store for Durable {
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
         self.open().await?.one(run).await
+    }
+
+    async fn claimed(&self, owner: &str, claim: &Claim) -> Result<Option<RunRow>, StoreError> {
+        self.open().await?.claimed(owner, claim).await
     }
 
     async fn list(

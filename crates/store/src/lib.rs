@@ -76,6 +76,9 @@ pub struct NewRun {
     pub traceparent: Option<String>,
     /// The ended run that this one restarts.
     pub restarted_from: Option<RunId>,
+    /// The client's own key of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_key: Option<String>,
     /// The client's spec, without environment values and input.
     pub spec: Arc<RecordedSpec>,
     /// Keyed digest of the client's whole spec.
@@ -102,6 +105,7 @@ impl Default for NewRun {
             held: None,
             traceparent: None,
             restarted_from: None,
+            request_key: None,
             spec: Arc::default(),
             spec_digest: Vec::new(),
             spec_digest_version: 0,
@@ -112,6 +116,11 @@ impl Default for NewRun {
 }
 
 impl NewRun {
+    /// Returns what no other run of its owner may have, the key first.
+    pub fn claims(&self) -> impl Iterator<Item = Claim> {
+        Claim::of(self.request_key.as_ref(), self.spec.name.as_ref())
+    }
+
     /// Returns the policy of the run.
     #[must_use]
     pub fn policy(&self) -> &Policy {
@@ -328,12 +337,30 @@ impl RunRow {
     }
 }
 
+/// What one run of an owner has alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Claim {
+    /// The client's own key, as long as the row is there.
+    Key(String),
+    /// Its name, as long as it is open.
+    Name(String),
+}
+
+impl Claim {
+    /// Returns those of a run, the key first.
+    pub fn of(key: Option<&String>, name: Option<&String>) -> impl Iterator<Item = Self> {
+        let name = name.cloned().map(Self::Name);
+        key.cloned().map(Self::Key).into_iter().chain(name)
+    }
+}
+
 /// Result of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
     /// It is made. The age of the row that it has inserted; [`Age::NONE`]: it has inserted none.
     Done(Age),
-    /// Another row has the key of a run that was to be inserted; nothing was written.
+    /// Another row has the id, the key or the name of a run that was to be inserted; nothing was written. That of a name
+    /// may have ended since.
     Taken(Box<RunRow>),
 }
 
@@ -453,6 +480,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns one row, with its entries. A row of the node that was acquired, whose spec has values of a later version,
     /// is read without them; any other one is unread.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
+
+    /// Returns the run of an owner that has a key, or the newest of a name.
+    async fn claimed(&self, owner: &str, claim: &Claim) -> Result<Option<RunRow>, StoreError>;
 
     /// At most `limit` rows after `start`, in the order of the filter. A page may have fewer rows, or none, also if more
     /// follow: one call examines at most [`SCANNED_MAX`] rows.

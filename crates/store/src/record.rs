@@ -111,6 +111,8 @@ record! {
     End output_removed_detail: Option<String>,
     Hot facets: String,
     End entries: Option<String>,
+    Birth name: Option<String>,
+    Birth request_key: Option<String>,
 }
 
 /// Statements that write whole rows, and those of consumers.
@@ -259,6 +261,8 @@ impl Record {
             age: new.age.0.max(new.created.0),
             attempts_detail: json::write::<[PastAttempt]>(&[]),
             facets: json::write(&Facets::default()),
+            name: new.spec.name.clone(),
+            request_key: new.request_key.clone(),
             ..Self::default()
         }
     }
@@ -366,6 +370,7 @@ impl Record {
             identity,
             held: json::maybe("containment_detail", self.containment_detail.as_deref())?,
             traceparent: self.traceparent,
+            request_key: self.request_key,
             restarted_from: (self.restarted_from.as_deref())
                 .map(|run| read_id("restarted_from", run))
                 .transpose()?,

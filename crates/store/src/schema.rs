@@ -42,13 +42,22 @@ impl fmt::Display for Migration {
 
 /// All migrations of this Kennel. A released one is never edited, and each that changes `runs` makes the view
 /// `kennel_runs` again.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    number: 1,
-    name: "runs",
-    sqlite: include_str!("../../../migrations/sqlite/0001_runs.sql"),
-    postgres: include_str!("../../../migrations/postgres/0001_runs.sql"),
-    min_level: None,
-}];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        number: 1,
+        name: "runs",
+        sqlite: include_str!("../../../migrations/sqlite/0001_runs.sql"),
+        postgres: include_str!("../../../migrations/postgres/0001_runs.sql"),
+        min_level: None,
+    },
+    Migration {
+        number: 2,
+        name: "names",
+        sqlite: include_str!("../../../migrations/sqlite/0002_names.sql"),
+        postgres: include_str!("../../../migrations/postgres/0002_names.sql"),
+        min_level: None,
+    },
+];
 
 /// Which migrations that contract are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

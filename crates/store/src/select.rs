@@ -1,8 +1,8 @@
 //! The queries of table `runs` and those of nodes, in SQL that both databases understand.
 
 use crate::{
-    Age, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, reader::Dialect, record,
-    sql::Sql,
+    Age, Claim, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, reader::Dialect,
+    record, sql::Sql,
 };
 use kennel_lifecycle::{
     HostIdentity, NodeId, RunId, RunState,
@@ -68,6 +68,20 @@ fn rows(dialect: &Dialect, with_entries: bool) -> Sql {
 pub(crate) fn one(dialect: &Dialect, run: RunId) -> Sql {
     let mut sql = rows(dialect, true);
     sql.push("run_id = ").push_bind(run.to_string());
+    sql
+}
+
+/// Builds the statement for the run of an owner with this key, or the newest with this name.
+pub(crate) fn claimed(dialect: &Dialect, owner: &str, claim: &Claim) -> Sql {
+    let (column, value) = match claim {
+        Claim::Key(key) => ("request_key", key),
+        Claim::Name(name) => ("name", name),
+    };
+    let mut sql = rows(dialect, true);
+    sql.push("owner = ").push_bind(owner.to_owned());
+    sql.push(" AND ").push(column).push(" = ");
+    sql.push_bind(value.clone())
+        .push(" ORDER BY age DESC LIMIT 1");
     sql
 }
 

@@ -13,8 +13,8 @@ use crate::{
     schema::{self, Admission},
     sql::Sql,
     updates::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, MENDING_WHERE, RESTING_SET, RESTING_WHERE,
-        age_before, mending_set, newest_age, newest_output,
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, FREE_KEY, FREE_NAME, MENDING_WHERE,
+        RESTING_SET, RESTING_WHERE, age_before, mending_set, newest_age, newest_output,
     },
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -39,6 +39,8 @@ use tokio::time::timeout;
 
 /// The first release whose WAL cannot be corrupted by a reset (<https://sqlite.org/wal.html#walresetbug>).
 const VERSION_MIN: (u32, u32, u32) = (3, 51, 3);
+/// What a new run does where another one has its id, key or name.
+const NEW: &str = "DO NOTHING";
 /// Connections that read at the same time.
 const READERS_MAX: u32 = 4;
 /// Longest wait for a lock that another process holds.
@@ -224,12 +226,14 @@ fn statements() -> Statements {
             "output_age" => {
                 concat!("MAX(w.output_age, 1 + ", newest_output!("w.node"), ")").to_owned()
             }
+            "name" if action != NEW => FREE_NAME.to_owned(),
+            "request_key" if action != NEW => FREE_KEY.to_owned(),
             name => format!("w.{name}"),
         };
         let values: Vec<String> = COLUMNS.iter().map(value).collect();
         format!(
             "INSERT INTO runs ({names}) SELECT {} FROM (SELECT {row}) AS w WHERE EXISTS (SELECT 1 FROM nodes n \
-             WHERE n.node = w.node AND n.generation = w.generation) ON CONFLICT (run_id) DO {action}",
+             WHERE n.node = w.node AND n.generation = w.generation) ON CONFLICT {action}",
             values.join(", "),
         )
         .into()
@@ -242,10 +246,10 @@ fn statements() -> Statements {
         .into()
     };
     let update = |set: &str, which: &str| {
-        format!("UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node")
+        format!("(run_id) DO UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node")
     };
     Statements {
-        insert: insert(AGE, "NOTHING"),
+        insert: insert(AGE, NEW),
         close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
         mend: insert(age_before!("1"), &update(&mending_set(), MENDING_WHERE)),
         rest: over(RESTING_SET, RESTING_WHERE),

@@ -25,6 +25,13 @@ macro_rules! age_before {
 }
 pub(crate) use age_before;
 
+/// The name and the key of a row that is written again, or that ends without having been written: nothing keeps it out of
+/// the record, and a run that took them meanwhile has them. `w` is the row.
+pub(crate) const FREE_NAME: &str = "CASE WHEN w.end_reason IS NOT NULL OR NOT EXISTS (SELECT 1 FROM runs r \
+    WHERE r.owner = w.owner AND r.name = w.name AND r.end_reason IS NULL) THEN w.name END";
+pub(crate) const FREE_KEY: &str = "CASE WHEN NOT EXISTS (SELECT 1 FROM runs r \
+    WHERE r.owner = w.owner AND r.request_key = w.request_key) THEN w.request_key END";
+
 /// Query for the newest end of node `$node` that has output: its index is read at its end.
 macro_rules! newest_output {
     ($node:literal) => {

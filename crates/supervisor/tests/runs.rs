@@ -34,6 +34,8 @@ mod many;
 mod members;
 #[path = "runs/memory.rs"]
 mod memory;
+#[path = "runs/names.rs"]
+mod names;
 #[path = "runs/outage.rs"]
 mod outage;
 #[path = "runs/pinned.rs"]
@@ -211,7 +213,7 @@ async fn concurrent_duplicate_waits_and_starts_nothing() {
     other.spec_digest = vec![2];
     let refused = stage.supervisor.spawn(other).await;
     assert!(
-        matches!(refused, Err(CallError::SpecMismatch(_))),
+        matches!(refused, Err(CallError::SpecMismatch { .. })),
         "{refused:?}"
     );
 }

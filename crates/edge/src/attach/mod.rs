@@ -69,7 +69,11 @@ impl Attachment {
     ) -> Result<Self, Status> {
         let going = supervisor.serving();
         let first = requests.message().await?;
-        let open = request::attach(first.and_then(|first| first.request))?;
+        let mut first = first.and_then(|first| first.request);
+        if let Some(Asked::Open(open)) = &mut first {
+            auth::resolve_name(&supervisor, &caller, &mut open.run_id).await?;
+        }
+        let open = request::attach(first)?;
         auth::in_scope(&supervisor, &Scope::of(&caller), open.run).await?;
         let reported = auth::logged(&caller, "Attach", Code::Ok);
         let mut seat = seats.join(open.run, caller.principal, open.read_only);

@@ -23,7 +23,7 @@ use crate::{
     status,
 };
 use http::HeaderMap;
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{RunId, is_run_name};
 use kennel_proto::access;
 use kennel_supervisor::{CallError, Descent, LoggedRequest, RunView, Supervisor};
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
@@ -451,6 +451,30 @@ pub(crate) async fn in_scope(
         Ok(true) => Err(status::of(&CallError::RunNotFound(run))),
         Err(error) => Err(status::of(&error)),
     }
+}
+
+/// Puts the id in the place of a run's name: the open run of the caller's owner, else its newest. A process of a run is
+/// not told which one has the name if it may not see it.
+pub(crate) async fn resolve_name(
+    supervisor: &Supervisor,
+    caller: &Caller,
+    text: &mut String,
+) -> Result<(), Status> {
+    if text.parse::<RunId>().is_ok() || !is_run_name(text) {
+        return Ok(());
+    }
+    // Boxed: most calls have an id.
+    let look = Box::pin(async {
+        let run = supervisor.run_named(&caller.owner, text).await?;
+        if caller.run.is_some() {
+            let own = Scope::of(caller);
+            let seen = in_scope(supervisor, &own, run).await;
+            seen.map_err(|_| CallError::NoRunNamed(text.clone()))?;
+        }
+        Ok(run)
+    });
+    *text = look.await.map_err(|error| status::of(&error))?.to_string();
+    Ok(())
 }
 
 #[cfg(test)]

@@ -167,6 +167,21 @@ pub(crate) fn optional_run_id(text: &str, found: &mut Vec<Violation>) -> Option<
         .flatten()
 }
 
+/// Parses a client's own key of a run.
+pub(crate) fn key(text: String, has_id: bool, found: &mut Vec<Violation>) -> Option<String> {
+    let is_short = text.len() <= bounds::REQUEST_KEY_MAX;
+    if !is_short || text.chars().any(char::is_control) {
+        let most = bounds::REQUEST_KEY_MAX;
+        let why = format!("must be at most {most} bytes of printable text");
+        found.push(Violation::new("request_key", why));
+    }
+    if has_id && !text.is_empty() {
+        let why = "stands in the place of `run_id`: only one of them can be given";
+        found.push(Violation::new("request_key", why));
+    }
+    Some(text).filter(|text| !text.is_empty())
+}
+
 pub(crate) fn parse_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
     run_named("run_id", text, found)
 }

@@ -47,6 +47,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
     let env = spec.env.unwrap_or_default();
     let parsed = RunSpec {
+        name: Some(spec.name).filter(|name| !name.is_empty()),
         command: CommandSpec {
             argv: command::argv(spec.command, found),
             cwd: command::cwd(spec.cwd, spec.raw_cwd, found),
@@ -99,6 +100,7 @@ pub(crate) fn shown(spec: &RecordedSpec) -> Option<pb::RunSpec> {
 
 fn message(spec: &RunSpec) -> pb::RunSpec {
     let RunSpec {
+        name,
         command,
         policy,
         labels,
@@ -109,6 +111,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
     } = spec;
     let (cwd, raw_cwd) = command::shown_cwd(command.cwd.as_deref());
     pb::RunSpec {
+        name: name.clone().unwrap_or_default(),
         kind: enums::kind(policy.kind).into(),
         command: Some(command::shown(&command.argv)),
         cwd,
@@ -144,6 +147,26 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         api_access: api_access::shown(*api_access).into(),
         secrets: secrets::shown(secrets),
     }
+}
+
+/// Returns the paths in which two specs differ, without values. Where what differs is not recorded: the fields of the
+/// requested one that have such values.
+pub(crate) fn different_fields(there: &RecordedSpec, asked: &RecordedSpec) -> Vec<String> {
+    let (one, asked) = (message(there), message(asked));
+    let found = kennel_proto::json::differing("spec", &one, &asked, bounds::DIFFERING_FIELDS_MAX);
+    if !found.is_empty() {
+        return found;
+    }
+    let unrecorded = [
+        (
+            "spec.env.vars",
+            asked.env.is_some_and(|env| !env.vars.is_empty()),
+        ),
+        ("spec.initial_input", asked.initial_input.is_some()),
+        ("spec.secrets", !asked.secrets.is_empty()),
+    ];
+    let some = unrecorded.into_iter().filter(|(_, is_set)| *is_set);
+    some.map(|(path, _)| path.to_owned()).collect()
 }
 
 /// Returns the message if the value differs from the default.

@@ -1,5 +1,6 @@
 //! Maps errors to a status code, a documented reason and its details. No other module makes a [`Status`].
 
+mod claim;
 mod code;
 mod consumer;
 mod facets;
@@ -9,6 +10,7 @@ mod terminal;
 mod transport;
 mod upgrade;
 
+pub(crate) use claim::{name_taken, spec_mismatch};
 pub(crate) use code::code_name;
 pub(crate) use consumer::other_filter;
 use node::node_not_found;
@@ -245,14 +247,11 @@ pub(crate) fn of(error: &CallError) -> Status {
     };
     match error {
         CallError::RunNotFound(run) => Fault::new(Reason::RunNotFound, text).run(*run).status(),
-        CallError::SpecMismatch(run) => Fault::new(Reason::SpecMismatch, text).run(*run).status(),
         CallError::RunFenced(run) => precondition(Reason::RunFenced, *run, "RUN_FENCE"),
-        CallError::RunIdExpired { run, time, now } => Fault::new(Reason::RunIdExpired, text)
-            .run(*run)
-            .fact("id_time", time.as_str())
-            .fact("server_time", now.as_str())
-            .precondition("RUN_ID_TIME", run.to_string())
-            .status(),
+        CallError::NoRunNamed(_)
+        | CallError::NameTaken { .. }
+        | CallError::SpecMismatch { .. }
+        | CallError::RunIdExpired { .. } => claim::of(error, text),
         CallError::StoppedFirst(run) => precondition(Reason::RunStopped, *run, "RUN_STOP"),
         CallError::Refused {
             run,

@@ -55,7 +55,7 @@ fn of_one_run() -> Vec<Row> {
             vec![id.clone()],
         ),
         (
-            CallError::SpecMismatch(run),
+            CallError::SpecMismatch { run, between: None },
             Code::AlreadyExists,
             Reason::SpecMismatch,
             vec![id.clone()],

@@ -100,6 +100,7 @@ use crate::{
     status,
 };
 use kennel_lifecycle::{NodeId, RunId, Violation};
+use kennel_proto::call::NamesRun;
 use kennel_supervisor::{CallError, Serving, Supervisor};
 use std::{ops::Deref, sync::Arc};
 use tokio::sync::Semaphore;
@@ -107,7 +108,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Extensions, Request, Status, metadata::MetadataMap};
 
 /// An rpc, on its request; `prost::Name` names it.
-pub(crate) trait Verb: prost::Name + Send + Sized + 'static {
+pub(crate) trait Verb: prost::Name + NamesRun + Send + Sized + 'static {
     const HOW: How;
     /// The request, parsed.
     type Call: Send + 'static;

@@ -1,7 +1,7 @@
 //! The path of every call, from its admitted request to its answer.
 
 use super::{Api, Asked, At, Context, Fault, Logs, Verb, Waits};
-use crate::{layers::observe::Begun, limits, status};
+use crate::{auth, layers::observe::Begun, limits, status};
 use futures_util::{
     TryFutureExt,
     future::{BoxFuture, Either},
@@ -33,13 +33,20 @@ pub(super) async fn recorded<V: Verb>(
     at: Api,
     request: Request<V>,
 ) -> Result<Response<V::Answer>, Status> {
-    let (context, body) = Context::of(request, &at)?;
+    let (context, mut body) = Context::of(request, &at)?;
+    let named = match body.run() {
+        Some(run) => auth::resolve_name(&at.supervisor, &context.caller, run).await,
+        None => Ok(()),
+    };
     let is_dry = body.is_dry();
     let record = (V::HOW.logs != Logs::Nothing && !is_dry).then(|| {
         let record = Asked::new(&at.supervisor, &context, rpc::<V>());
         body.logged(record)
     });
-    let answer = answer(&at, context, body).await;
+    let answer = match named {
+        Ok(()) => answer(&at, context, body).await,
+        Err(status) => Err(status),
+    };
     if let Err(status) = &answer
         && !is_dry
     {

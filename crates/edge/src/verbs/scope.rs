@@ -58,7 +58,7 @@ impl At {
         }
     }
 
-    async fn sees_run(&self, own: &auth::Scope, run: RunId) -> Result<(), Status> {
+    pub(super) async fn sees_run(&self, own: &auth::Scope, run: RunId) -> Result<(), Status> {
         auth::in_scope(&self.supervisor, own, run).await
     }
 

@@ -3,12 +3,14 @@
 use super::{Api, Asked, At, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     access::{AsRun, Caller},
+    auth,
     convert::{command, pattern, request, rules, run, spec},
+    enums::known,
     pb, status,
     verbs::record::word,
 };
 use kennel_lifecycle::{RunId, RunSpec, Violation};
-use kennel_supervisor::{CallError, SpawnCall, Spawned};
+use kennel_supervisor::{CallError, OnNameConflict, SpawnCall, Spawned};
 use std::num::{NonZeroU32, NonZeroU64};
 use tonic::Status;
 
@@ -51,9 +53,25 @@ impl Verb for pb::SpawnRequest {
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Call> {
         let run = request::optional_run_id(&self.run_id, found);
+        let key = request::key(self.request_key, !self.run_id.is_empty(), found);
+        let on = known(
+            "on_name_conflict",
+            self.on_name_conflict,
+            "OnNameConflict",
+            found,
+        );
+        let on_name_conflict = match on {
+            pb::OnNameConflict::Return => OnNameConflict::Return,
+            pb::OnNameConflict::Unspecified | pb::OnNameConflict::Fail => OnNameConflict::Fail,
+        };
         let mut call = parse(self.spec, context, found)?;
-        call.spawn.run = run;
-        call.spawn.validate_only = self.validate_only;
+        call.spawn = SpawnCall {
+            run,
+            request_key: key,
+            on_name_conflict,
+            validate_only: self.validate_only,
+            ..call.spawn
+        };
         Some(call)
     }
 
@@ -89,11 +107,25 @@ impl Verb for pb::SpawnRequest {
 
     async fn serve(at: Api, Call { spawn, caller }: Call) -> Result<pb::SpawnResponse, Fault> {
         let validate_only = spawn.validate_only;
-        let spawned = own(at.supervisor.spawn(spawn).await?, &caller)?;
+        let spawned = match Box::pin(at.supervisor.spawn(spawn)).await {
+            Err(error) => return Err(Box::pin(refused(&at, error, &caller)).await.into()),
+            Ok(spawned) => own(spawned, &caller)?,
+        };
+        let differing_fields = match &spawned.asked {
+            Some(asked) => {
+                if caller.run.is_some() {
+                    let own = auth::Scope::of(&caller);
+                    Box::pin(at.sees_run(&own, spawned.run.run)).await?;
+                }
+                spec::different_fields(&spawned.run.spec, asked)
+            }
+            None => Vec::new(),
+        };
         let is_there = spawned.existing || !validate_only;
         Ok(pb::SpawnResponse {
             run: is_there.then(|| run::run(spawned.run)),
             existing: spawned.existing,
+            differing_fields,
         })
     }
 
@@ -186,11 +218,29 @@ pub(super) fn permit(at: &At, call: &mut SpawnCall, caller: &Caller) -> Result<(
     Ok(())
 }
 
+/// Returns the status of a spawn that is refused. Processes of a run are not shown runs that are not below it.
+async fn refused(at: &At, error: CallError, caller: &Caller) -> Status {
+    match &error {
+        CallError::NameTaken { name, holder } if caller.run.is_some() => {
+            let seen = at.sees_run(&auth::Scope::of(caller), holder.run).await;
+            status::name_taken(name, seen.is_ok().then_some(holder))
+        }
+        CallError::SpecMismatch {
+            run,
+            between: Some((there, asked)),
+        } => status::spec_mismatch(*run, &spec::different_fields(there, asked)),
+        _ => status::of(&error),
+    }
+}
+
 /// Answers a run of another owner under the same id as one of another spec.
 pub(super) fn own(spawned: Spawned, caller: &Caller) -> Result<Spawned, CallError> {
     match caller.scope() {
         Some(owner) if spawned.existing && spawned.run.owner != owner => {
-            Err(CallError::SpecMismatch(spawned.run.run))
+            Err(CallError::SpecMismatch {
+                run: spawned.run.run,
+                between: None,
+            })
         }
         _ => Ok(spawned),
     }

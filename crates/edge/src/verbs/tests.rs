@@ -77,6 +77,7 @@ fn a_spawn_carries_what_identifies_it() {
         run_id: RUN.to_owned(),
         validate_only: true,
         spec: Some(argv(&["true"])),
+        ..pb::SpawnRequest::default()
     };
     let call = parsed_of(request, caller, metadata).expect("valid").spawn;
     assert_eq!(call.run.expect("given").to_string(), RUN);
@@ -113,6 +114,7 @@ fn bad_run_id_has_its_own_reason() {
             run_id: bad.to_owned(),
             validate_only: false,
             spec: Some(argv(&["true"])),
+            ..pb::SpawnRequest::default()
         };
         let refused = spawn(request);
         assert_eq!(reason(&refused.expect_err("refused")), "INVALID_RUN_ID");
@@ -135,6 +137,7 @@ fn all_violations_of_a_spawn_are_reported_together() {
         run_id: "x".to_owned(),
         validate_only: false,
         spec: Some(spec),
+        ..pb::SpawnRequest::default()
     };
     let refused = spawn(request);
     assert_eq!(
@@ -569,6 +572,7 @@ fn excessive_counts_are_refused_first() {
         run_id: "no id".to_owned(),
         validate_only: false,
         spec: Some(spec),
+        ..pb::SpawnRequest::default()
     };
     let refused = spawn(request);
     let fields = status::violated(&refused.expect_err("too many"));

@@ -36,7 +36,7 @@ pub(crate) use read::{
     AsConsumer, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg, TopArgs,
     WhichRuns, WhyArgs,
 };
-pub(crate) use run::{EnvArg, EnvModeArg, RunArgs, SpecArgs};
+pub(crate) use run::{EnvArg, EnvModeArg, OnConflictArg, RunArgs, SpecArgs};
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};
 

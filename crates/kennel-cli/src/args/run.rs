@@ -16,6 +16,15 @@ pub(crate) enum EnvModeArg {
     None,
 }
 
+/// Value of --on-conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnConflictArg {
+    /// Refuse, and say which run has it
+    Fail,
+    /// Answer with that run, and start nothing
+    Return,
+}
+
 /// Value of --env.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum EnvArg {
@@ -92,6 +101,23 @@ pub struct SpecArgs {
     /// Id of the run, a ULID; an id runs only once [default: a new one]
     #[arg(long, value_name = "ULID", help_heading = "Selection and kind")]
     pub(crate) run_id: Option<String>,
+    /// Your own key in place of the id: the same key is the same run, as long as its record is there
+    #[arg(
+        long,
+        value_name = "KEY",
+        conflicts_with = "run_id",
+        help_heading = "Selection and kind"
+    )]
+    pub(crate) key: Option<String>,
+    /// What to do where an open run has the name [default: fail]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        requires = "name",
+        help_heading = "Selection and kind"
+    )]
+    pub(crate) on_conflict: Option<OnConflictArg>,
     /// Read the command's standard input from FILE before the start; `-` is ours [default: /dev/null]
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,

@@ -4,8 +4,8 @@ use crate::{
     consumer,
     record::{COLUMNS, Column, Statements, column_list},
     updates::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, MENDING_WHERE, RESTING_SET, RESTING_WHERE,
-        age_before, mending_set, newest_age, newest_output,
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, FREE_KEY, FREE_NAME, MENDING_WHERE,
+        RESTING_SET, RESTING_WHERE, age_before, mending_set, newest_age, newest_output,
     },
 };
 
@@ -79,6 +79,9 @@ const OUTPUT_AGE: &str = concat!(
     ") END"
 );
 
+/// What a new run does where another one has its id, key or name.
+const NEW: &str = "DO NOTHING RETURNING run_id, age";
+
 /// Returns the statements with their lists of columns.
 pub(super) fn build() -> Statements {
     let names = column_list("");
@@ -95,6 +98,8 @@ pub(super) fn build() -> Statements {
             "age" => age.to_owned(),
             "output_age" => OUTPUT_AGE.to_owned(),
             "labels" => "w.labels::jsonb".to_owned(),
+            "name" if action != NEW => FREE_NAME.to_owned(),
+            "request_key" if action != NEW => FREE_KEY.to_owned(),
             name => format!("w.{name}"),
         };
         let values: Vec<String> = COLUMNS.iter().map(value).collect();
@@ -103,7 +108,7 @@ pub(super) fn build() -> Statements {
              n + MAX(output_age - n) OVER (ORDER BY n) AS output_age_min \
              FROM unnest({}) WITH ORDINALITY AS u ({names}, n)) AS w \
              JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
-             ON CONFLICT (run_id) DO {action}",
+             ON CONFLICT {action}",
             values.join(", "),
             arrays.join(", "),
         )
@@ -127,13 +132,15 @@ pub(super) fn build() -> Statements {
         .into()
     };
     let update = |set: &str, which: &str| {
-        format!("UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node RETURNING run_id")
+        format!(
+            "(run_id) DO UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node RETURNING run_id"
+        )
     };
     Statements {
         rest: over(RESTING_SET, RESTING_WHERE),
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_postgres().into(),
-        insert: insert(AGE, "NOTHING RETURNING run_id, age"),
+        insert: insert(AGE, NEW),
         close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
         mend: insert(age_before!("w.n"), &update(&mending_set(), MENDING_WHERE)),
     }

@@ -178,7 +178,7 @@ pub(super) async fn forgotten_nodes_do_not_delay_contracting(bed: Bed) {
 }
 
 /// Columns of the view, with their types in Postgres. None is ever renamed, retyped or removed; a new one comes last.
-const VIEW: [(&str, &str); 27] = [
+const VIEW: [(&str, &str); 28] = [
     ("run_id", "text"),
     ("owner", "text"),
     ("kind", "text"),
@@ -206,6 +206,7 @@ const VIEW: [(&str, &str); 27] = [
     ("restarted_from", "text"),
     ("labels", "jsonb"),
     ("annotations", "jsonb"),
+    ("name", "text"),
 ];
 
 pub(super) async fn view_shows_runs_with_documented_columns(bed: Bed) {

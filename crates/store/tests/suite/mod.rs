@@ -12,6 +12,7 @@ mod ends;
 mod guards;
 mod lists;
 mod mends;
+mod names;
 mod removals;
 mod values;
 mod withdrawals;
@@ -103,6 +104,9 @@ const CASES: &[Case] = cases![
     ages::each_change_raises_the_rows_seq,
     ages::lost_row_returns_to_its_place,
     ages::recorded_identity_is_stored_once,
+    names::name_belongs_to_one_open_run_of_owner,
+    names::key_belongs_to_one_run_of_owner,
+    names::lost_row_returns_although_its_name_is_taken,
     lists::bytes_of_rows_are_summed_by_owner,
     lists::pages_stay_contiguous_while_rows_are_added,
     lists::runs_of_a_node_can_come_oldest_first,

@@ -76,6 +76,7 @@ pub(crate) fn new_run(id: u128) -> NewRun {
         }),
         traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
         restarted_from: Some(RunId::from_u128(77)),
+        request_key: None,
         spec: spec(|spec| {
             spec.policy.kind = RunKind::Job;
             spec.policy.stop.grace = Some(Duration::from_millis(2_500));

@@ -21,6 +21,10 @@ pub use error::CallError;
 pub struct SpawnCall {
     /// The caller's own key; absent: the server makes one.
     pub run: Option<RunId>,
+    /// The caller's own key in place of it.
+    pub request_key: Option<String>,
+    /// What happens where an open run of the owner has the name.
+    pub on_name_conflict: OnNameConflict,
     /// Check everything that can be checked and run nothing.
     pub validate_only: bool,
     /// The command and its policy.
@@ -45,13 +49,45 @@ pub struct SpawnCall {
     pub restarted_from: Option<RunId>,
 }
 
+/// The answer to a spawn whose name an open run of the owner has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNameConflict {
+    /// An error.
+    #[default]
+    Fail,
+    /// That run.
+    Return,
+}
+
 /// The result of a spawn: a run that runs, or has run.
 #[derive(Clone, Debug)]
 pub struct Spawned {
     /// The run.
     pub run: RunView,
-    /// The key existed before, with the same digest: nothing new was started.
+    /// The key existed before, with the same digest, or the name: nothing new was started.
     pub existing: bool,
+    /// The spec that was requested under the name of the run.
+    pub asked: Option<Arc<RecordedSpec>>,
+}
+
+impl Spawned {
+    /// A run that was there before.
+    pub(crate) fn existing(run: RunView) -> Self {
+        Self {
+            run,
+            existing: true,
+            asked: None,
+        }
+    }
+
+    /// A run that is new.
+    pub(crate) fn new(run: RunView) -> Self {
+        Self {
+            run,
+            existing: false,
+            asked: None,
+        }
+    }
 }
 
 /// A page of a list.

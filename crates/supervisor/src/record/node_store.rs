@@ -8,9 +8,9 @@ use crate::{
 };
 use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, RunId, Timestamp};
 use kennel_store::{
-    Age, Change, Changed, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, FoundRows, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, PageStart, RunRow, Store, StoreError, StoredNode,
-    WithOutput,
+    Age, Change, Changed, Claim, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, FoundRows,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRow, PageStart, RunRow, Store, StoreError,
+    StoredNode, WithOutput,
 };
 use std::{
     sync::{
@@ -395,6 +395,14 @@ impl NodeStore {
             self.seen(row);
         }
         Ok(row)
+    }
+
+    pub(crate) async fn claimed(
+        &self,
+        owner: &str,
+        claim: &Claim,
+    ) -> Result<Option<RunRow>, StoreError> {
+        self.read("claimed", self.store.claimed(owner, claim)).await
     }
 
     pub(crate) async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {

@@ -3,6 +3,7 @@
 pub(crate) mod allowance;
 pub(crate) mod background;
 pub(crate) mod consumers;
+mod entries;
 pub(crate) mod floors;
 pub(crate) mod found;
 pub(crate) mod output_rates;
@@ -16,12 +17,12 @@ mod starts;
 pub(crate) mod subscribers;
 pub(crate) mod unreachable;
 
-pub(crate) use self::starts::Turn;
 use self::{
-    background::Background, output_rates::OutputRates, owner_threads::OwnerThreads,
-    record_bytes::RecordBytes, retained::Retained, screens::Screens, serving::Serving,
-    starts::Starts,
+    background::Background, entries::Entries, output_rates::OutputRates,
+    owner_threads::OwnerThreads, record_bytes::RecordBytes, retained::Retained, screens::Screens,
+    serving::Serving, starts::Starts,
 };
+pub(crate) use self::{entries::RunsMax, starts::Turn};
 use crate::{
     audit_log::Trail,
     base::{
@@ -49,7 +50,7 @@ use kennel_lifecycle::{
     DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, RunKind,
     Signal, StopOrder, Timestamp,
 };
-use kennel_store::{Age, NewRun, RunRow, Store};
+use kennel_store::{Age, Claim, NewRun, RunRow, Store};
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -185,6 +186,8 @@ pub(crate) struct Handle {
     pub(crate) spec_digest: Arc<[u8]>,
     pub(crate) spec_digest_version: i32,
     pub(crate) owner: Arc<str>,
+    /// What no other run of the owner may have.
+    claims: Arc<[Claim]>,
     // In boxes: a queue has room for 32 messages from its beginning.
     pub(crate) orders: mpsc::Sender<Box<Order>>,
     pub(crate) reports: mpsc::Sender<Box<KeeperReport>>,
@@ -220,6 +223,7 @@ impl Handle {
             spec_digest: new.spec_digest.clone().into(),
             spec_digest_version: new.spec_digest_version,
             owner: new.owner.clone().into(),
+            claims: new.claims().collect(),
             orders,
             reports,
             live,
@@ -322,7 +326,7 @@ pub(crate) struct Shared {
     pub(crate) starts: Arc<Starts>,
     /// Threads for work whose time is a caller's choice.
     pub(crate) owner_threads: OwnerThreads,
-    runs: Mutex<BTreeMap<RunId, Handle>>,
+    runs: Mutex<Entries>,
 }
 
 impl Shared {
@@ -381,25 +385,31 @@ impl Shared {
             consumers: Arc::default(),
             starts: Arc::default(),
             owner_threads: OwnerThreads::default(),
-            runs: Mutex::new(BTreeMap::new()),
+            runs: Mutex::default(),
         }
     }
 
     /// Returns the live run of this id.
     pub(crate) fn find(&self, run: RunId) -> Option<Handle> {
-        self.lock().get(&run).cloned()
+        self.lock().runs.get(&run).cloned()
     }
 
-    /// Inserts a run, unless one of this id is live or a limit is reached. `limits` absent: a run under recovery exists
-    /// already and has to enter.
+    /// Returns the live run of an owner that has a key or a name.
+    pub(crate) fn holder(&self, owner: &str, claim: &Claim) -> Option<(RunId, Handle)> {
+        self.lock().holder(owner, claim)
+    }
+
+    /// Inserts a run, unless one of this id, key or name is live or a limit is reached. `limits` absent: a run under recovery
+    /// exists already and has to enter.
     pub(crate) fn enter(
         &self,
         run: RunId,
         limits: Option<RunsMax<'_>>,
         make: impl FnOnce() -> Handle,
     ) -> Result<Entered, CallError> {
-        let mut runs = self.lock();
-        if runs.contains_key(&run) {
+        let mut entries = self.lock();
+        let taken = (limits.iter()).any(|limits| entries.is_taken(limits.owner, limits.claims));
+        if taken || entries.runs.contains_key(&run) {
             return Ok(Entered::Existing);
         }
         // Checked while no other run enters: a task with a pending fence for this key looks for a run of it afterwards.
@@ -411,12 +421,12 @@ impl Shared {
         }
         let before = limits.as_ref().map(|_| self.store.newest());
         if let Some(limits) = limits {
-            limits.hold(&runs)?;
+            limits.hold(&entries.runs)?;
         }
         // First: the task that is made may announce the run at once.
         self.unannounced().insert(run, before);
         let handle = make();
-        runs.insert(run, handle.clone());
+        entries.insert(run, handle.clone());
         Ok(Entered::New(handle))
     }
 
@@ -458,6 +468,7 @@ impl Shared {
     /// Returns all live runs.
     pub(crate) fn all(&self) -> Vec<(RunId, Handle)> {
         self.lock()
+            .runs
             .iter()
             .map(|(run, handle)| (*run, handle.clone()))
             .collect()
@@ -478,7 +489,7 @@ impl Shared {
         RunId::from_u128(id.into())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Handle>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
         // A panic in another thread leaves the map whole: each operation on it is one call.
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -493,41 +504,9 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut runs = self.shared.lock();
-        runs.remove(&self.run);
+        let mut entries = self.shared.lock();
+        entries.remove(self.run);
         self.shared.unannounced().remove(&self.run);
-    }
-}
-
-/// Limits of the number of live runs, for a run that is spawned.
-pub(crate) struct RunsMax<'a> {
-    pub(crate) of_node: u32,
-    pub(crate) owner: &'a str,
-    /// Absent: as many as the node may have.
-    pub(crate) of_owner: Option<u32>,
-}
-
-impl RunsMax<'_> {
-    /// Whether one more run may enter.
-    fn hold(&self, runs: &BTreeMap<RunId, Handle>) -> Result<(), CallError> {
-        let (what, limit) = match self.of_owner {
-            _ if runs.len() >= self.of_node as usize => ("live runs", self.of_node),
-            Some(most) if self.of_its_owner(runs) >= most as usize => {
-                ("live runs of this owner", most)
-            }
-            _ => return Ok(()),
-        };
-        Err(CallError::QuotaExceeded {
-            what: what.into(),
-            limit: limit.into(),
-        })
-    }
-
-    /// Counts the owner's runs, except those that have ended and are only to be recorded.
-    fn of_its_owner(&self, runs: &BTreeMap<RunId, Handle>) -> usize {
-        let lives = |run: &&Handle| run.live.borrow().view.outcome.is_none();
-        let own = runs.values().filter(|run| *run.owner == *self.owner);
-        own.filter(lives).count()
     }
 }
 
@@ -535,7 +514,7 @@ impl RunsMax<'_> {
 pub(crate) enum Entered {
     /// This call inserted it.
     New(Handle),
-    /// A run of this id was live.
+    /// A run of this id, key or name was live.
     Existing,
 }
 

@@ -3,16 +3,18 @@
 //! Nothing exists before a run has entered the tracker; from then on its task owns it, and the caller only watches.
 
 pub(crate) mod command;
+mod existing;
 mod isolation;
 mod user_env;
 
+use self::existing::{has_key, started};
 use crate::{
     base::{
         calls::{CallError, RunView, SpawnCall, Spawned},
         clock,
         drain::DrainAction,
         secret_sources::without_core,
-        view::{Live, StartAnswer},
+        view::StartAnswer,
     },
     registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
     run::{task::RunTask, token},
@@ -28,17 +30,18 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    ApiAccess, CommandSpec, Containment, EndReason, LeaderExit, Missing, NodeId, PidNamespace,
-    Policy, RecordedSpec, Recovery, Refusal, RunId, RunState, StopOrder, StopReason, Timestamp,
-    USER_VARIABLES, compose_env,
+    ApiAccess, CommandSpec, Containment, LeaderExit, Missing, PidNamespace, Policy, Recovery,
+    Refusal, RunId, RunState, StopOrder, StopReason, Timestamp, USER_VARIABLES, compose_env,
 };
-use kennel_store::{NewRun, RunRow, row_bytes};
+use kennel_store::{Claim, NewRun, RunRow, row_bytes};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
 /// Limit by which the time in a client's run id may be ahead of this host's clock.
 const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
+/// Most runs that a spawn makes because the run that had its name has ended just then.
+const NAME_TRIES_MAX: u32 = 5;
 
 impl Supervisor {
     /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start continues.
@@ -61,14 +64,28 @@ impl Supervisor {
             Some(run) => accept_id(run)?,
             None => shared.next_id(),
         };
+        let claims = Claim::of(call.request_key.as_ref(), call.spec.name.as_ref());
+        let claims: Vec<Claim> = claims.collect();
+        let mut tries = 0;
         loop {
             if shared.serving.is_refusing() {
                 return Err(CallError::Draining);
             }
-            if let Some(handle) = shared.find(run) {
-                match existing(&handle, run, &call).await? {
+            // Id and key are judged before the name.
+            let mut held = claims.iter().filter_map(|claim| {
+                let (_, handle) = shared.holder(&call.owner, claim)?;
+                Some((handle, matches!(claim, Claim::Name(_))))
+            });
+            let same = shared.find(run).map(|handle| (handle, false));
+            if let Some((handle, by_name)) = same.or_else(|| held.next()) {
+                let found = if by_name {
+                    Box::pin(self.named(&handle, &call)).await?
+                } else {
+                    Box::pin(self.existing(&handle, &call)).await?
+                };
+                match found {
                     Some(spawned) => return Ok(spawned),
-                    // The run left no trace: this call is the first again.
+                    // The run left no trace, or has no name any more: this call is the first again.
                     None => continue,
                 }
             }
@@ -88,10 +105,12 @@ impl Supervisor {
             };
             let new = new_run(shared, run, &call);
             if call.validate_only {
-                return Ok(Spawned {
-                    run: unborn(&new),
-                    existing: false,
-                });
+                let found = if claims.is_empty() {
+                    None
+                } else {
+                    Box::pin(self.answered_before(&call)).await?
+                };
+                return Ok(found.unwrap_or_else(|| Spawned::new(unborn(&new))));
             }
             if let Err(error) = shared.check_records(&call.owner) {
                 return self.not_startable(&call, error).await;
@@ -104,6 +123,7 @@ impl Supervisor {
             let most = RunsMax {
                 of_node: shared.config.runs_max,
                 owner: &call.owner,
+                claims: &claims,
                 of_owner: call.owner_runs_max,
             };
             let turn = shared.starts.turn(&call.owner).await;
@@ -115,15 +135,27 @@ impl Supervisor {
             match shared.enter(run, Some(most), || start(shared, new, child))? {
                 Entered::New(handle) => {
                     shared.record_bytes.add(&call.owner, record_bytes);
-                    return Box::pin(turn.of(self.begun(handle, call))).await;
+                    let begun = Box::pin(turn.of(self.begun(run, handle, &call))).await?;
+                    if let Some(spawned) = begun {
+                        return Ok(spawned);
+                    }
+                    tries += 1;
+                    if tries == NAME_TRIES_MAX {
+                        return Err(CallError::StoreUnavailable);
+                    }
                 }
                 Entered::Existing => {}
             }
         }
     }
 
-    /// Waits for the start of a run that this call made.
-    async fn begun(&self, handle: Handle, call: SpawnCall) -> Result<Spawned, CallError> {
+    /// Waits for the start of a run that this call made. `None`: the run that had its name has ended meanwhile.
+    async fn begun(
+        &self,
+        run: RunId,
+        handle: Handle,
+        call: &SpawnCall,
+    ) -> Result<Option<Spawned>, CallError> {
         if let Some(order) = self.late_order(&handle) {
             let (reply, _) = oneshot::channel();
             let _ = handle
@@ -134,10 +166,7 @@ impl Supervisor {
         let mut watch = handle.live.clone();
         let live = started(&mut watch).await?;
         match live.start {
-            Some(StartAnswer::Started) => Ok(Spawned {
-                run: live.view,
-                existing: false,
-            }),
+            Some(StartAnswer::Started) => Ok(Some(Spawned::new(live.view))),
             Some(StartAnswer::Failed(error)) => Err(error),
             // Recovery takes up an open row of this node without a task: a repeat finds what became of it.
             Some(StartAnswer::Taken(row)) if self.is_open_here(&row) => {
@@ -145,7 +174,13 @@ impl Supervisor {
                 self.row(row.new.run).await?;
                 Err(CallError::StoreUnavailable)
             }
-            Some(StartAnswer::Taken(row)) => self.answer_of_row(*row, &call),
+            Some(StartAnswer::Taken(row)) if row.new.run != run && !has_key(&row, call) => {
+                // Its task ends before the next one has its id.
+                let _ = watch.wait_for(|live| live.over).await;
+                let open = row.outcome.is_none();
+                open.then(|| self.taken((*row).into(), call)).transpose()
+            }
+            Some(StartAnswer::Taken(row)) => self.answer_of_row(*row, call).map(Some),
             // Its record is another server's by now: a repeat finds what became of it.
             None => Err(CallError::StoreUnavailable),
         }
@@ -188,97 +223,6 @@ impl Supervisor {
             None => Ok(()),
         }
     }
-
-    /// Handles a command that cannot be started now: it may be one that has run before, which the key decides.
-    async fn not_startable(
-        &self,
-        call: &SpawnCall,
-        error: CallError,
-    ) -> Result<Spawned, CallError> {
-        let Some(run) = call.run else {
-            return Err(error);
-        };
-        match self.shared.store.get(run).await {
-            Ok(Some(row)) => self.answer_of_row(row, call),
-            Ok(None) => Err(error),
-            Err(fault) => Err(Box::pin(self.read_fault(fault)).await),
-        }
-    }
-}
-
-impl Supervisor {
-    /// Answers a spawn whose key has a row.
-    fn answer_of_row(&self, row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
-        let run = row.new.run;
-        let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
-        if let Some(EndReason::Fenced { .. }) = reason {
-            return Err(CallError::RunFenced(run));
-        }
-        if !is_same(self.shared.config.node, &row, call) {
-            return Err(CallError::SpecMismatch(run));
-        }
-        if let Some(EndReason::StartFailed(failure)) = reason {
-            return Err(CallError::SpawnFailed {
-                run,
-                failure: failure.clone(),
-            });
-        }
-        Ok(Spawned {
-            run: row.into(),
-            existing: true,
-        })
-    }
-}
-
-/// Answers a spawn whose key has a live run: with the answer of the same spec, or `None` when that run left no trace.
-async fn existing(
-    handle: &Handle,
-    run: RunId,
-    call: &SpawnCall,
-) -> Result<Option<Spawned>, CallError> {
-    let same = handle.spec_digest_version == call.spec_digest_version
-        && *handle.spec_digest == *call.spec_digest
-        && *handle.owner == *call.owner;
-    if !same {
-        return Err(CallError::SpecMismatch(run));
-    }
-    let mut watch = handle.live.clone();
-    let live = started(&mut watch).await?;
-    if let Some(StartAnswer::Started) = live.start {
-        return Ok(Some(Spawned {
-            run: live.view,
-            existing: true,
-        }));
-    }
-    // A failed start is known by what it leaves: wait until that is settled, then check again.
-    let _ = watch.wait_for(|live| live.over).await;
-    Ok(None)
-}
-
-async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
-    let live = watch
-        .wait_for(|live| live.start.is_some() || live.over)
-        .await;
-    live.map(|live| live.clone())
-        .map_err(|_| CallError::Internal("the run's task is gone".into()))
-}
-
-/// Whether a row is the run that a call requests. A digest is keyed by the installation that made it, so that no reader
-/// can guess values from it; for another node's run the recorded specs are compared, which have no values of variables
-/// and no input. A grace that the call does not name is the one that the other node has given.
-fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
-    let same_spec = if row.new.node == own {
-        row.new.spec_digest_version == call.spec_digest_version
-            && row.new.spec_digest == call.spec_digest
-    } else {
-        let mut spec = call.spec.clone();
-        let grace = &mut spec.policy.stop.grace;
-        *grace = grace.or(row.new.spec.policy.stop.grace);
-        let recorded = RecordedSpec::from(spec);
-        // Without the text, which a later version may have written with more.
-        **row.new.spec == *recorded
-    };
-    same_spec && row.new.owner == call.owner
 }
 
 fn accept_id(run: RunId) -> Result<RunId, CallError> {
@@ -561,6 +505,7 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
     NewRun {
         traceparent: call.traceparent.clone(),
         restarted_from: call.restarted_from,
+        request_key: call.request_key.clone(),
         spec: Arc::new(spec.into()),
         spec_digest: call.spec_digest.clone(),
         spec_digest_version: call.spec_digest_version,

@@ -261,7 +261,7 @@ fn run_without_records_is_rebuilt_from_its_keeper() {
         // As far as is known, it is another run than the requested one.
         let again = stage.supervisor.spawn(call(Some(run_id()))).await;
         assert!(
-            matches!(again, Err(CallError::SpecMismatch(_))),
+            matches!(again, Err(CallError::SpecMismatch { .. })),
             "{again:?}"
         );
         let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();

@@ -27,9 +27,9 @@ use kennel_lifecycle::{
     recovery::{Observation, Seen},
 };
 use kennel_store::{
-    Age, Change, Changed, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow,
-    FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart,
-    RunRow, Store, StoreError, StoredNode, StoredState, WithOutput,
+    Age, Change, Changed, Claim, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired,
+    EpochRow, FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening,
+    PageStart, RunRow, Store, StoreError, StoredNode, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -749,6 +749,11 @@ impl Store for Shaky {
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
         self.read().await?;
         self.store.get(run).await
+    }
+
+    async fn claimed(&self, owner: &str, claim: &Claim) -> Result<Option<RunRow>, StoreError> {
+        self.read().await?;
+        self.store.claimed(owner, claim).await
     }
 
     async fn list(

@@ -35,9 +35,9 @@ use kennel_lifecycle::{
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_store::{
-    Age, Change, Changed, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow, FoundRows,
-    LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval, NodeRow, Opening,
-    PageStart, RunRow, Store, StoreError, StoredNode, StoredState, UnreadRow, WithOutput,
+    Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow,
+    FoundRows, LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval, NodeRow,
+    Opening, PageStart, RunRow, Store, StoreError, StoredNode, StoredState, UnreadRow, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -1259,6 +1259,20 @@ impl MemoryStore {
             Change::Inserted(_) | Change::Fenced(..) if there.is_some() => {
                 return Ok(Changed::Taken(Box::new(there.unwrap())));
             }
+            Change::Inserted(new) => {
+                let claimed = |row: &&RunRow| row.new.owner == new.owner && row.new.run != run;
+                let taken = rows.values().filter(claimed).find(|row| {
+                    let mut claims = row.new.claims();
+                    claims.any(|claim| match claim {
+                        Claim::Name(_) if row.outcome.is_some() => false,
+                        claim => new.claims().any(|own| own == claim),
+                    })
+                });
+                if let Some(row) = taken {
+                    return Ok(Changed::Taken(Box::new(row.clone())));
+                }
+                true
+            }
             Change::Stop { .. } | Change::Facets(_) => open.is_some(),
             Change::State { .. } => open.is_some_and(|row| row.state != StoredState::Backoff),
             Change::Rested(new, rest) => {
@@ -1481,6 +1495,14 @@ impl Store for MemoryStore {
             Some(unread) => Err(unread.into()),
             None => Ok(row),
         }
+    }
+
+    async fn claimed(&self, owner: &str, claim: &Claim) -> Result<Option<RunRow>, StoreError> {
+        self.check()?;
+        let rows = self.rows.lock().unwrap();
+        let own = rows.values().filter(|row| row.new.owner == owner);
+        let own = own.filter(|row| row.new.claims().any(|other| other == *claim));
+        Ok(own.max_by_key(|row| row.new.age).cloned())
     }
 
     async fn list(

@@ -94,6 +94,7 @@ fn parsed_full() -> RunSpec {
             trim_newline: true,
         }],
         node_limits: Vec::new(),
+        ..RunSpec::default()
     }
 }
 
@@ -412,6 +413,7 @@ fn full() -> pb::RunSpec {
         stdio: Some(Stdio::Pipes(pb::Pipes {
             input: pb::InputMode::Initial.into(),
         })),
+        ..pb::RunSpec::default()
     }
 }
 

@@ -1,13 +1,13 @@
 //! Causes of failed calls.
 
-use super::InputEnd;
+use super::{InputEnd, RunView};
 use crate::base::other_node::Elsewhere;
 use kennel_keeper::client::{NoPty, Unstopped, UpgradeRefusal};
 use kennel_lifecycle::{
-    Containment, Deadline, InputClosed, Missing, Refusal, RunId, RunState, StartFailure,
-    TerminalSize, Violation,
+    Containment, Deadline, InputClosed, Missing, RecordedSpec, Refusal, RunId, RunState,
+    StartFailure, TerminalSize, Violation,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// Cause of a failed call. Each has a documented reason in the contract.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -15,9 +15,25 @@ pub enum CallError {
     /// No such run.
     #[error("there is no run {0}")]
     RunNotFound(RunId),
+    /// No run of the owner has this name.
+    #[error("there is no run named {0:?}")]
+    NoRunNamed(String),
+    /// An open run of the owner has this name.
+    #[error("an open run has the name {name:?}")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// That run.
+        holder: Box<RunView>,
+    },
     /// Another spec has this key.
-    #[error("run {0} exists with another spec")]
-    SpecMismatch(RunId),
+    #[error("run {run} exists with another spec")]
+    SpecMismatch {
+        /// That run.
+        run: RunId,
+        /// Its spec and the requested one; absent: it is another owner's.
+        between: Option<(Arc<RecordedSpec>, Arc<RecordedSpec>)>,
+    },
     /// An abort came before the spawn.
     #[error("run {0} was aborted before it was spawned")]
     RunFenced(RunId),

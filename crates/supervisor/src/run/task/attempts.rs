@@ -266,16 +266,13 @@ impl RunTask {
         let has_files = self.output.as_ref().map_or(ran, Output::has_files);
         let bytes = entries.as_ref().map_or(0, |text| text.as_str().len());
         self.shared.record_bytes.add(&self.new.owner, bytes as u64);
-        let closure = Closure {
+        let closure = Box::new(Closure {
             outcome,
             times: self.times(),
             entries,
             has_files,
-        };
-        self.write(Change::Closed(
-            Box::new(self.new.clone()),
-            Box::new(closure),
-        ));
+        });
+        self.write(Change::Closed(Box::new(self.new.clone()), closure));
     }
 
     fn rest(&mut self, outcome: Outcome, delay: Duration, restarts: u32) {
@@ -351,11 +348,8 @@ impl RunTask {
         let has_row = self.new.attempt > 1 || self.times().started.is_some();
         if has_row && self.attempts.desired == Desired::Run && self.projection.pending_stops == 0 {
             self.projection.pending_stops += 1;
-            let deadline = clock::now().plus(order.grace);
-            self.write(Change::Stop {
-                order: order.clone(),
-                deadline,
-            });
+            let (order, deadline) = (order.clone(), clock::now().plus(order.grace));
+            self.write(Change::Stop { order, deadline });
         }
     }
 

@@ -1,0 +1,185 @@
+//! Spawns that are answered with a run that is there: by its id, its key or its name.
+
+use crate::{
+    base::{
+        calls::{CallError, OnNameConflict, RunView, SpawnCall, Spawned},
+        view::{Live, StartAnswer},
+    },
+    registry::{Handle, Supervisor},
+};
+use kennel_lifecycle::{EndReason, NodeId, RecordedSpec, RunId};
+use kennel_store::{Claim, RunRow, StoreError};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+impl Supervisor {
+    /// Handles a command that cannot be started now: it may be one that has run before, which the key decides.
+    pub(super) async fn not_startable(
+        &self,
+        call: &SpawnCall,
+        error: CallError,
+    ) -> Result<Spawned, CallError> {
+        self.answered_before(call).await?.ok_or(error)
+    }
+
+    /// Answers a spawn whose id or key has a row, or whose name an open run.
+    pub(super) async fn answered_before(
+        &self,
+        call: &SpawnCall,
+    ) -> Result<Option<Spawned>, CallError> {
+        let store = &self.shared.store;
+        let same = match (call.run, &call.request_key) {
+            (Some(run), _) => store.get(run).await,
+            (None, Some(key)) => store.claimed(&call.owner, &Claim::Key(key.clone())).await,
+            (None, None) => Ok(None),
+        };
+        let found = match (same, &call.spec.name) {
+            (Ok(Some(row)), _) => return self.answer_of_row(row, call).map(Some),
+            (Ok(None), Some(name)) => store.claimed(&call.owner, &Claim::Name(name.clone())).await,
+            (found, _) => found,
+        };
+        match found {
+            Ok(Some(row)) if row.outcome.is_none() => self.taken(row.into(), call).map(Some),
+            Ok(_) => Ok(None),
+            Err(fault) => Err(Box::pin(self.read_fault(fault)).await),
+        }
+    }
+
+    /// Returns the run that a name means: the open one of the owner, else the newest that has ended.
+    pub async fn run_named(&self, owner: &str, name: &str) -> Result<RunId, CallError> {
+        let claim = Claim::Name(name.to_owned());
+        if let Some((run, _)) = self.shared.holder(owner, &claim) {
+            return Ok(run);
+        }
+        match self.shared.store.claimed(owner, &claim).await {
+            Ok(Some(row)) => Ok(row.new.run),
+            Ok(None) => Err(CallError::NoRunNamed(name.to_owned())),
+            Err(StoreError::Unread(row)) => Ok(row.run),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Answers a spawn whose id or key has a row.
+    pub(super) fn answer_of_row(
+        &self,
+        row: RunRow,
+        call: &SpawnCall,
+    ) -> Result<Spawned, CallError> {
+        let run = row.new.run;
+        let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
+        if let Some(EndReason::Fenced { .. }) = reason {
+            return Err(CallError::RunFenced(run));
+        }
+        if !is_same(self.shared.config.node, &row, call) {
+            return Err(self.other_spec(&row.into(), call));
+        }
+        if let Some(EndReason::StartFailed(failure)) = reason {
+            return Err(CallError::SpawnFailed {
+                run,
+                failure: failure.clone(),
+            });
+        }
+        Ok(Spawned::existing(row.into()))
+    }
+
+    /// Answers a spawn whose id or key a live run has; `None`: that run left no trace.
+    pub(super) async fn existing(
+        &self,
+        handle: &Handle,
+        call: &SpawnCall,
+    ) -> Result<Option<Spawned>, CallError> {
+        let mut watch = handle.live.clone();
+        let live = started(&mut watch).await?;
+        if let Some(StartAnswer::Started) = live.start {
+            let is_same = handle.spec_digest_version == call.spec_digest_version
+                && *handle.spec_digest == *call.spec_digest
+                && *handle.owner == *call.owner;
+            return if is_same {
+                Ok(Some(Spawned::existing(live.view)))
+            } else {
+                Err(self.other_spec(&live.view, call))
+            };
+        }
+        // A failed start is known by what it leaves: wait until that is settled, then check again.
+        let _ = watch.wait_for(|live| live.over).await;
+        Ok(None)
+    }
+
+    /// Answers a spawn whose name a live run has; `None`: that run left no trace, or has ended.
+    pub(super) async fn named(
+        &self,
+        handle: &Handle,
+        call: &SpawnCall,
+    ) -> Result<Option<Spawned>, CallError> {
+        let mut watch = handle.live.clone();
+        let live = started(&mut watch).await?;
+        if let Some(StartAnswer::Started) = live.start
+            && live.view.outcome.is_none()
+        {
+            return self.taken(live.view, call).map(Some);
+        }
+        // The name is free once the end is recorded.
+        let _ = watch.wait_for(|live| live.over).await;
+        Ok(None)
+    }
+
+    /// Answers a spawn whose name this open run has.
+    pub(super) fn taken(&self, holder: RunView, call: &SpawnCall) -> Result<Spawned, CallError> {
+        match call.on_name_conflict {
+            OnNameConflict::Fail => Err(CallError::NameTaken {
+                name: call.spec.name.clone().unwrap_or_default(),
+                holder: Box::new(holder),
+            }),
+            OnNameConflict::Return => Ok(Spawned {
+                asked: Some(self.asked(call)),
+                ..Spawned::existing(holder)
+            }),
+        }
+    }
+
+    /// The error for a run that has the id or the key with another spec.
+    fn other_spec(&self, view: &RunView, call: &SpawnCall) -> CallError {
+        let is_own = view.owner == call.owner;
+        let between = is_own.then(|| (Arc::clone(&view.spec), self.asked(call)));
+        CallError::SpecMismatch {
+            run: view.run,
+            between,
+        }
+    }
+
+    /// Returns the requested spec as a run would have it here.
+    fn asked(&self, call: &SpawnCall) -> Arc<RecordedSpec> {
+        super::new_run(&self.shared, RunId::from_u128(0), call).spec
+    }
+}
+
+/// Whether a row has the key that a call gives.
+pub(super) fn has_key(row: &RunRow, call: &SpawnCall) -> bool {
+    call.request_key.is_some() && row.new.request_key == call.request_key
+}
+
+pub(super) async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
+    let live = watch
+        .wait_for(|live| live.start.is_some() || live.over)
+        .await;
+    live.map(|live| live.clone())
+        .map_err(|_| CallError::Internal("the run's task is gone".into()))
+}
+
+/// Whether a row is the run that a call requests. A digest is keyed by the installation that made it, so that no reader
+/// can guess values from it; for another node's run the recorded specs are compared, which have no values of variables
+/// and no input. A grace that the call does not name is the one that the other node has given.
+fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
+    let same_spec = if row.new.node == own {
+        row.new.spec_digest_version == call.spec_digest_version
+            && row.new.spec_digest == call.spec_digest
+    } else {
+        let mut spec = call.spec.clone();
+        let grace = &mut spec.policy.stop.grace;
+        *grace = grace.or(row.new.spec.policy.stop.grace);
+        let recorded = RecordedSpec::from(spec);
+        // Without the text, which a later version may have written with more.
+        **row.new.spec == *recorded
+    };
+    same_spec && row.new.owner == call.owner
+}

@@ -1,0 +1,193 @@
+//! Names and keys: of many calls one makes the run, and each gets a true answer.
+
+use crate::world::{Nature, Stage, Weather, call, new_run};
+use kennel_lifecycle::{NodeId, RunId, RunState};
+use kennel_store::{NewRun, RunRow};
+use kennel_supervisor::{CallError, Condition, OnNameConflict, SpawnCall, Spawned};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+const CALLS: usize = 50;
+
+fn named(on_name_conflict: OnNameConflict) -> SpawnCall {
+    let mut call = call(None);
+    call.spec.name = Some("db".to_owned());
+    call.on_name_conflict = on_name_conflict;
+    call
+}
+
+fn keyed(key: &str) -> SpawnCall {
+    SpawnCall {
+        request_key: Some(key.to_owned()),
+        ..call(None)
+    }
+}
+
+/// Makes all calls at once, over a store that keeps the first waiting.
+async fn at_once(stage: &Stage, calls: Vec<SpawnCall>) -> Vec<Result<Spawned, CallError>> {
+    stage.world.store.hold_inserts();
+    let mut spawning = JoinSet::new();
+    for call in calls {
+        let supervisor = stage.supervisor.clone();
+        spawning.spawn(async move { supervisor.spawn(call).await });
+    }
+    while stage.kernel().children.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    stage.world.store.let_inserts_go();
+    spawning.join_all().await
+}
+
+async fn ends(stage: &Stage, run: RunId) {
+    stage.exits(run, 0);
+    let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    assert!(waited.reached);
+}
+
+#[tokio::test]
+async fn one_of_many_calls_makes_named_run() {
+    let stage = Stage::set(Nature::default()).await;
+    let ways = [OnNameConflict::Fail, OnNameConflict::Return];
+    let calls = ways.into_iter().cycle().take(CALLS).map(named);
+    let answers = at_once(&stage, calls.collect()).await;
+    let is_new = |answer: &Result<Spawned, CallError>| {
+        let spawned = answer.as_ref().ok()?;
+        (!spawned.existing).then_some(spawned.run.run)
+    };
+    let new: Vec<RunId> = answers.iter().filter_map(is_new).collect();
+    let [run] = new[..] else {
+        panic!("{new:?}");
+    };
+    let (mut returned, mut refused) = (0, 0);
+    for answer in answers {
+        match answer {
+            Ok(spawned) if spawned.existing => {
+                assert_eq!((spawned.run.run, spawned.asked.is_some()), (run, true));
+                returned += 1;
+            }
+            Ok(_) => {}
+            Err(CallError::NameTaken { name, holder }) => {
+                assert_eq!((name.as_str(), holder.run), ("db", run));
+                refused += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(returned + refused, CALLS - 1);
+    assert!(returned >= CALLS / 2 - 1 && refused >= CALLS / 2 - 1);
+    assert_eq!(stage.kernel().executed.len(), 1);
+    assert_eq!(
+        stage.supervisor.run_named("uid:0", "db").await.unwrap(),
+        run
+    );
+}
+
+#[tokio::test]
+async fn name_is_free_once_the_end_counts() {
+    let stage = Stage::set(Nature::default()).await;
+    let first = stage
+        .supervisor
+        .spawn(named(OnNameConflict::Fail))
+        .await
+        .unwrap();
+    ends(&stage, first.run.run).await;
+    let second = stage
+        .supervisor
+        .spawn(named(OnNameConflict::Return))
+        .await
+        .unwrap();
+    assert!(!second.existing);
+    ends(&stage, second.run.run).await;
+    let newest = stage.supervisor.run_named("uid:0", "db").await.unwrap();
+    assert_eq!(newest, second.run.run);
+    let unknown = stage.supervisor.run_named("uid:1", "db").await;
+    assert!(
+        matches!(unknown, Err(CallError::NoRunNamed(_))),
+        "{unknown:?}"
+    );
+}
+
+#[tokio::test]
+async fn start_without_trace_frees_name_and_key() {
+    let stage = Stage::set(Nature::default()).await;
+    let call = SpawnCall {
+        request_key: Some("order/7".to_owned()),
+        ..named(OnNameConflict::Fail)
+    };
+    stage
+        .world
+        .store
+        .set(Weather::InsertUnknown { written: true });
+    let refused = stage.supervisor.spawn(call.clone()).await;
+    assert!(
+        matches!(refused, Err(CallError::StoreUnavailable)),
+        "{refused:?}"
+    );
+    stage.world.store.set(Weather::Fair);
+    let spawned = stage.supervisor.spawn(call).await.unwrap();
+    assert!(!spawned.existing);
+}
+
+#[tokio::test]
+async fn same_key_is_the_same_run() {
+    let stage = Stage::set(Nature::default()).await;
+    let calls = (0..CALLS).map(|_| keyed("order/7")).collect();
+    let answers = at_once(&stage, calls).await;
+    let runs = answers.into_iter().map(Result::unwrap);
+    let (new, same): (Vec<_>, Vec<_>) = runs.partition(|spawned| !spawned.existing);
+    assert_eq!((new.len(), same.len()), (1, CALLS - 1));
+    let run = new[0].run.run;
+    assert!(same.iter().all(|spawned| spawned.run.run == run));
+    ends(&stage, run).await;
+    let again = stage.supervisor.spawn(keyed("order/7")).await.unwrap();
+    assert_eq!((again.run.run, again.existing), (run, true));
+    let mut other = keyed("order/7");
+    other.spec_digest = vec![2];
+    other.spec.labels.insert("a".to_owned(), "b".to_owned());
+    let refused = stage.supervisor.spawn(other).await;
+    let Err(CallError::SpecMismatch { run: of, between }) = refused else {
+        panic!("{refused:?}");
+    };
+    let (there, asked) = between.unwrap();
+    assert_eq!((of, there.labels.len(), asked.labels.len()), (run, 0, 1));
+    let another = SpawnCall {
+        owner: "uid:1".to_owned(),
+        ..keyed("order/7")
+    };
+    assert!(!stage.supervisor.spawn(another).await.unwrap().existing);
+}
+
+/// The store decides between nodes.
+#[tokio::test]
+async fn run_of_another_node_has_its_name() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut spec = named(OnNameConflict::Fail).spec;
+    spec.policy.stop.grace = None;
+    let new = NewRun {
+        node: NodeId::from_u128(99),
+        spec: Arc::new(spec.into()),
+        ..new_run(RunId::from_u128(7))
+    };
+    let mut row = RunRow::open(new);
+    row.state = kennel_store::StoredState::Running;
+    stage
+        .world
+        .store
+        .rows
+        .lock()
+        .unwrap()
+        .insert(row.new.run, row.clone());
+    let refused = stage.supervisor.spawn(named(OnNameConflict::Fail)).await;
+    assert!(
+        matches!(&refused, Err(CallError::NameTaken { holder, .. }) if holder.run == row.new.run),
+        "{refused:?}"
+    );
+    let returned = stage
+        .supervisor
+        .spawn(named(OnNameConflict::Return))
+        .await
+        .unwrap();
+    assert_eq!((returned.run.run, returned.existing), (row.new.run, true));
+    assert_eq!(returned.run.state, RunState::Running);
+    assert_eq!(stage.kernel().executed.len(), 0);
+}

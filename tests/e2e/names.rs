@@ -1,0 +1,118 @@
+//! Names and keys of runs: at two nodes of a database, over the death of a server, and by the command line.
+
+use kennel_proto::pb::{self, RunState};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, fact, must, sh,
+    shell::{run_to_end, text},
+};
+use tonic::{Code, Status};
+
+async fn spawn(
+    client: &mut Client,
+    spec: pb::RunSpec,
+    on: pb::OnNameConflict,
+) -> Result<pb::SpawnResponse, Status> {
+    let request = pb::SpawnRequest {
+        spec: Some(spec),
+        on_name_conflict: on.into(),
+        ..pb::SpawnRequest::default()
+    };
+    Ok(client.process.spawn(request).await?.into_inner())
+}
+
+fn named() -> pb::RunSpec {
+    pb::RunSpec {
+        name: "db".to_owned(),
+        ..argv(&["sleep", "600"])
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn name_means_one_run_at_all_nodes() {
+    let postgres = Postgres::start().await;
+    let mut one = Kennel::start(Options::on(&postgres.url())).await;
+    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let fail = pb::OnNameConflict::Fail;
+    let spawned = must("spawn", spawn(&mut here, named(), fail).await);
+    let run_id = spawned.run.expect("a run").run_id;
+
+    let refused = spawn(&mut there, named(), fail).await.expect_err("taken");
+    let why = complaint(&refused);
+    assert_eq!(
+        (why.code, why.reason.as_str()),
+        (Code::AlreadyExists, "NAME_TAKEN")
+    );
+    assert_eq!(fact(&refused, "run_id"), run_id);
+    let other = named().label("team", "blue");
+    let there_too = spawn(&mut there, other, pb::OnNameConflict::Return).await;
+    let returned = must("spawn", there_too);
+    assert_eq!(returned.run.as_ref().expect("a run").run_id, run_id);
+    assert_eq!(returned.differing_fields, ["spec.labels"]);
+    assert!(returned.existing);
+
+    let got = must("get", there.get("db").await);
+    assert_eq!((&got.run_id, got.state()), (&run_id, RunState::Running));
+    let table = run_to_end(one.cli(&["ps"]), PATIENCE).await;
+    let table = text(&table);
+    assert!(table.contains("NAME") && table.contains(" db "), "{table}");
+
+    one.replace_server().await;
+    let ended = run_to_end(one.cli(&["abort", "db"]), PATIENCE).await;
+    assert!(ended.status.success(), "{ended:?}");
+    let mut here = one.client().await;
+    let first = must("get", here.get(&run_id).await);
+    assert_eq!(first.state(), RunState::Cancelled);
+    // It is free, and means the newest.
+    let second = must("spawn", spawn(&mut there, named(), fail).await);
+    let second = second.run.expect("a run").run_id;
+    assert_eq!(must("get", there.get("db").await).run_id, second);
+    assert_eq!(must("abort", there.abort("db").await).run_id, second);
+    let missing = there.abort("cache").await.expect_err("no such name");
+    assert_eq!(complaint(&missing).reason, "RUN_NOT_FOUND");
+    let typed = run_to_end(one.cli(&["get", "name:cache"]), PATIENCE).await;
+    assert!(
+        String::from_utf8_lossy(&typed.stderr).contains("cache"),
+        "{typed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn key_runs_once_from_each_shell() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let ran = kennel.scratch().join("ran");
+    let script = format!("echo ran >> {}; echo done; exit 7", ran.display());
+    let words = [
+        "run",
+        "--env-mode",
+        "minimal",
+        "--cwd",
+        "/",
+        "--key",
+        "order 4711",
+        "--",
+        "sh",
+        "-c",
+        &script,
+    ];
+    for _ in 0..2 {
+        let ended = run_to_end(kennel.cli(&words), PATIENCE).await;
+        assert_eq!(ended.status.code(), Some(7), "{ended:?}");
+        assert_eq!(text(&ended), "done");
+        kennel.replace_server().await;
+    }
+    assert_eq!(std::fs::read_to_string(&ran).expect("it ran"), "ran\n");
+    let mut client = kennel.client().await;
+    let request = pb::SpawnRequest {
+        request_key: "order 4711".to_owned(),
+        spec: Some(sh("exit 0")),
+        ..pb::SpawnRequest::default()
+    };
+    let refused = client.process.spawn(request).await.expect_err("another");
+    assert_eq!(complaint(&refused).reason, "SPEC_MISMATCH");
+    let fields = fact(&refused, "fields");
+    assert!(
+        fields.split(' ').any(|path| path == "spec.argv.args"),
+        "{fields}"
+    );
+}
