@@ -73,9 +73,8 @@ fn module(text: &str) -> Module {
     let mut import: Option<String> = None;
     for (_, line) in code_lines(text) {
         let trimmed = line.trim();
-        let declared = trimmed
-            .split_once("use ")
-            .filter(|(before, _)| before.is_empty() || before.starts_with("pub"));
+        let may_import = trimmed.starts_with("use ") || trimmed.starts_with("pub");
+        let declared = trimmed.split_once("use ").filter(|_| may_import);
         let more = match (&mut import, declared) {
             (Some(open), _) => {
                 open.push_str(trimmed);
@@ -194,7 +193,7 @@ fn owner(modules: &Modules, at: &Path, path: &[String], steps: usize) -> Option<
 
 /// Returns the paths in a text, each once: names with `::` between them.
 fn paths(text: &str) -> BTreeSet<&str> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     text.split(|c| !is_part(c)).collect()
 }
 
@@ -202,7 +201,9 @@ fn paths(text: &str) -> BTreeSet<&str> {
 fn uses(modules: &Modules) -> BTreeMap<&Path, BTreeSet<Path>> {
     let of = |(at, module): (_, &Module)| {
         let split = |path: &str| -> Path { path.split("::").map(str::to_owned).collect() };
-        let paths = paths(&module.text).into_iter().map(split);
+        // A word that is no path and was not imported is of this module.
+        let is_use = |path: &&str| path.contains("::") || module.imports.contains_key(*path);
+        let paths = paths(&module.text).into_iter().filter(is_use).map(split);
         let owners = paths.filter_map(|path| owner(modules, at, &path, 20));
         let others = owners.filter(|other| !other.starts_with(at) && !at.starts_with(other));
         (at, others.collect())

@@ -2,7 +2,7 @@
 
 use super::{
     attach::{self, Left, Manner},
-    link::{Link, print_exact, refused},
+    link::{Link, print_exact, refused, run_of},
     run_input,
     run_signals::{Forwarder, end},
     sink::Sink,

@@ -19,58 +19,45 @@ pub use audit_log::{
     ServiceEvent, TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
     export_audit_chain,
 };
-pub use base::{
-    calls::*,
-    drain::{Drain, DrainAction, DrainCall, DrainStatus},
-    faults::BootError,
-    matcher::{LineMatch, LineMatcher, MatchGroup, Scratch},
-    other_node::Elsewhere,
-    ports::{HealthCheck, Kernel, KernelEvents, OwnerQuotas, Sealer, TokenMaker},
-    secret_sources::SecretSources,
-    view::Wait,
+pub use base::calls::*;
+pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};
+pub use base::faults::BootError;
+pub use base::matcher::{LineMatch, LineMatcher, MatchGroup, Scratch};
+pub use base::other_node::Elsewhere;
+pub use base::ports::{HealthCheck, Kernel, KernelEvents, OwnerQuotas, Sealer, TokenMaker};
+pub use base::secret_sources::SecretSources;
+pub use base::view::Wait;
+pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_LEFT};
+pub use node::leak_check::{
+    Audit, AuditFinding, Judged, Labels, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
 };
-pub use node::{
-    boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_LEFT},
-    leak_check::{
-        Audit, AuditFinding, Judged, Labels, ReapCall, ReapReport, ReapResult, ServiceSeen,
-        Unverified,
-    },
+pub use registry::consumers::{ConsumerPlace, ConsumerSeat};
+pub use registry::{Supervisor, SupervisorConfig, serving::Serving};
+pub use run::input::{CloseCall, InputProgress, InputWritten, WriteCall};
+pub use run::intake::command::{CommandSearch, SearchedFile};
+pub use streams::consumers::{AckPoint, ConsumerBegin, ConsumerView};
+pub use streams::events::Events;
+pub use streams::multi_run::{ManyCall, ManyEvents, ManyFrom, ManyReached, Step};
+pub use streams::output_read::{
+    Missing as MissingBytes, OutputCall, OutputPart, OutputRange, OutputRead,
 };
-pub use registry::{
-    Supervisor, SupervisorConfig,
-    consumers::{ConsumerPlace, ConsumerSeat},
-    serving::Serving,
-};
-pub use run::{
-    input::{CloseCall, InputProgress, InputWritten, WriteCall},
-    intake::command::{CommandSearch, SearchedFile},
-};
-pub use streams::{
-    consumers::{AckPoint, ConsumerBegin, ConsumerView},
-    events::Events,
-    multi_run::{ManyCall, ManyEvents, ManyFrom, ManyReached, Step},
-    output_read::{Missing as MissingBytes, OutputCall, OutputPart, OutputRange, OutputRead},
-    screen::ScreenView,
-    wait_output::{OutputMatch, OutputWait, OutputWaited},
-};
+pub use streams::screen::ScreenView;
+pub use streams::wait_output::{OutputMatch, OutputWait, OutputWaited};
 
 pub use kennel_journal::{
     Amount, Color, Form, Gap, GapReason, LINE_BYTES_MAX, Picture, PictureLine, SCREEN_CELLS_MAX,
     Span, Style, Tail,
 };
-pub use kennel_keeper::{
-    audit::Described,
-    client::{
-        Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay,
-        ListeningSocket, Listing, Member, NoPty, SignalOutcome, SignalTarget, SignalledProcess,
-        SignalledProcesses, SocketSeen, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
-    },
+pub use kennel_keeper::audit::Described;
+pub use kennel_keeper::client::{
+    Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, ListeningSocket,
+    Listing, Member, NoPty, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
+    SocketSeen, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
 };
-pub use kennel_linux::{
-    accept::{Batch, take_batch, take_queued},
-    peer::{Descent, Peer as PeerSeen, credentials as peer_credentials},
-};
+pub use kennel_linux::accept::{Batch, take_batch, take_queued};
+pub use kennel_linux::peer::{Descent, Peer as PeerSeen, credentials as peer_credentials};
+pub use kennel_store::spec_text;
 pub use kennel_store::{
     Age, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
-    PastAttempt, Times, UnreadRow, spec_text,
+    PastAttempt, Times, UnreadRow,
 };
