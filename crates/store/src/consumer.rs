@@ -110,18 +110,19 @@ pub(crate) const EXPIRE_POSTGRES: &str = "WITH present AS (SELECT node FROM node
 pub(crate) const COUNT: &str = "SELECT COUNT(*) AS of_node, \
     COUNT(CASE WHEN run_id = $2 THEN 1 END) AS of_run FROM consumers WHERE node = $1 AND owner = $3";
 
-/// A change of a consumer.
-#[derive(Debug)]
-pub(crate) enum ConsumerWrite {
-    /// The consumer is to be as in this row.
+/// A change of named consumers. `Fenced`: the generation is not the node's present one, or the consumer as the change has
+/// it is less advanced than the stored one, or another one of the same name.
+#[derive(Clone, Debug)]
+pub enum ConsumerChange {
+    /// The consumer is to be as in this row: registered, or advanced.
     Put(ConsumerRow),
-    /// The consumer is to be deleted.
+    /// The consumer is to be deleted; there may be none.
     Delete(NodeId, ConsumerKey),
     /// Consumers of runs whose output was removed before this time are to be deleted.
     Expire(NodeId, Timestamp),
 }
 
-impl ConsumerWrite {
+impl ConsumerChange {
     /// Key that may be in a transaction once.
     pub(crate) fn key(&self) -> String {
         match self {
@@ -143,7 +144,7 @@ impl ConsumerWrite {
 /// Binds the parameters of a statement for this write, in order, the generation last.
 macro_rules! bind {
     ($query:expr, $write:expr, $generation:expr) => {{
-        use $crate::consumer::ConsumerWrite as W;
+        use $crate::consumer::ConsumerChange as W;
         let query = $query;
         match $write {
             W::Put(row) => query

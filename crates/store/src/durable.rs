@@ -4,7 +4,7 @@ use crate::{
     Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, FoundRows,
     LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, RunRow,
     Store, StoreError, StoredNode, UnreadRow, WithOutput,
-    consumer::{self, ConsumerWrite},
+    consumer::{self, ConsumerChange},
     json,
     later::Durable,
     list,
@@ -130,12 +130,6 @@ impl Database {
             }
             _ => false,
         })
-    }
-
-    async fn consumer(&self, write: ConsumerWrite, generation: i64) -> Result<Answer, StoreError> {
-        let write = Box::new(write);
-        let write = Write::Consumer { write, generation };
-        self.write(write).await
     }
 
     async fn lease(
@@ -390,51 +384,31 @@ impl Store for Durable {
         db.runs(sql).await
     }
 
-    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
-        let db = self.open().await?;
-        match db
-            .consumer(ConsumerWrite::Put(row.clone()), generation)
-            .await?
-        {
-            Answer::NotWritten => Err(row.key.fenced()),
-            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
-        }
-    }
-
-    async fn delete_consumer(
+    async fn change_consumers(
         &self,
-        node: NodeId,
-        key: &ConsumerKey,
+        change: &ConsumerChange,
         generation: i64,
     ) -> Result<(), StoreError> {
-        let db = self.open().await?;
-        let write = ConsumerWrite::Delete(node, key.clone());
-        match db.consumer(write, generation).await? {
-            Answer::Written(_) | Answer::Left | Answer::Generation(_) => Ok(()),
-            Answer::NotWritten => {
+        let write = Box::new(change.clone());
+        let write = Write::Consumer { write, generation };
+        let answer = self.open().await?.write(write).await?;
+        match change {
+            _ if answer != Answer::NotWritten => Ok(()),
+            ConsumerChange::Expire(..) => Ok(()),
+            ConsumerChange::Put(row) => Err(row.key.fenced()),
+            ConsumerChange::Delete(node, key) => {
                 let filter = ConsumerFilter {
                     run: Some(key.run),
                     name: Some(key.name.clone()),
                     owner: Some(key.owner.clone()),
                     after: None,
                 };
-                match &self.consumers(node, &filter, 1).await?[..] {
+                match &self.consumers(*node, &filter, 1).await?[..] {
                     [] => Ok(()),
                     _ => Err(key.fenced()),
                 }
             }
         }
-    }
-
-    async fn expire_consumers(
-        &self,
-        node: NodeId,
-        before: Timestamp,
-        generation: i64,
-    ) -> Result<(), StoreError> {
-        let db = self.open().await?;
-        let write = ConsumerWrite::Expire(node, before);
-        db.consumer(write, generation).await.map(drop)
     }
 
     async fn consumers(

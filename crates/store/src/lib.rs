@@ -26,7 +26,7 @@ mod url;
 mod writer;
 
 pub use change::{CHANGE_FORM, Change};
-pub use consumer::{ConsumerFilter, ConsumerKey, ConsumerRow};
+pub use consumer::{ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow};
 pub use entries::{
     ENTRIES_BYTES_MAX, EntriesEnd, EntriesText, EntryList, EntryPlace, Omitted, RunEntries,
     RunEntry,
@@ -509,23 +509,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError>;
 
-    /// Writes a named consumer: registers it, or advances an existing one. `Fenced` where the stored one is more
-    /// advanced, is another one of the same name, or where the generation is not the node's present one.
-    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError>;
-
-    /// Deletes a named consumer; a missing one is Ok.
-    async fn delete_consumer(
+    /// Makes one change of named consumers.
+    async fn change_consumers(
         &self,
-        node: NodeId,
-        key: &ConsumerKey,
-        generation: i64,
-    ) -> Result<(), StoreError>;
-
-    /// Deletes the consumers of runs whose output was removed before this time.
-    async fn expire_consumers(
-        &self,
-        node: NodeId,
-        before: Timestamp,
+        change: &ConsumerChange,
         generation: i64,
     ) -> Result<(), StoreError>;
 

@@ -12,7 +12,7 @@ use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{
     Age, Contract, Migration, OpenError, SchemaState, StoreUrl,
-    consumer::{self, ConsumerWrite},
+    consumer::{self, ConsumerChange},
     durable::Database,
     open::{self},
     reader::{Dialect, STATEMENT_TIMEOUT},
@@ -158,7 +158,7 @@ struct Sorted<'a> {
     facets: Vec<(RunId, i64, &'a str)>,
     /// Run, node, generation, time, detail.
     removals: Vec<(String, String, i64, i64, &'a str)>,
-    consumers: Vec<(&'a ConsumerWrite, i64)>,
+    consumers: Vec<(&'a ConsumerChange, i64)>,
     leases: Vec<PgQuery<'a>>,
     left_stops: Vec<PgQuery<'a>>,
 }
@@ -232,9 +232,9 @@ impl<'a> Sorted<'a> {
         let mut queries = self.leases;
         for (write, generation) in self.consumers {
             let text = match write {
-                ConsumerWrite::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
-                ConsumerWrite::Delete(..) => AssertSqlSafe(consumer::DELETE_POSTGRES.into()),
-                ConsumerWrite::Expire(..) => AssertSqlSafe(consumer::EXPIRE_POSTGRES.into()),
+                ConsumerChange::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
+                ConsumerChange::Delete(..) => AssertSqlSafe(consumer::DELETE_POSTGRES.into()),
+                ConsumerChange::Expire(..) => AssertSqlSafe(consumer::EXPIRE_POSTGRES.into()),
             };
             queries.push(consumer::bind!(sqlx::query(text), write, generation));
         }

@@ -5,7 +5,7 @@ mod file;
 use self::file::OpenedFile;
 use crate::{
     Age, Contract, Migration, OpenError, SchemaState,
-    consumer::{self, ConsumerWrite},
+    consumer::{self, ConsumerChange},
     durable::Database,
     open::{self},
     reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},
@@ -423,9 +423,9 @@ async fn execute(
         .bind(detail),
         Write::Consumer { write, generation } => {
             let text = match **write {
-                ConsumerWrite::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
-                ConsumerWrite::Delete(..) => AssertSqlSafe(consumer::DELETE_SQLITE.into()),
-                ConsumerWrite::Expire(..) => AssertSqlSafe(consumer::EXPIRE_SQLITE.into()),
+                ConsumerChange::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
+                ConsumerChange::Delete(..) => AssertSqlSafe(consumer::DELETE_SQLITE.into()),
+                ConsumerChange::Expire(..) => AssertSqlSafe(consumer::EXPIRE_SQLITE.into()),
             };
             consumer::bind!(sqlx::query(text), &**write, *generation)
         }

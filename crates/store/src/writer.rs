@@ -4,7 +4,8 @@
 //! even if its caller has gone.
 
 use crate::{
-    Age, NodeRemoval, Opening, StoreError, consumer::ConsumerWrite, node::StopWrite, record::Record,
+    Age, NodeRemoval, Opening, StoreError, consumer::ConsumerChange, node::StopWrite,
+    record::Record,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
@@ -79,7 +80,7 @@ pub(crate) enum Write {
     },
     /// Change a named consumer of this node.
     Consumer {
-        write: Box<ConsumerWrite>,
+        write: Box<ConsumerChange>,
         generation: i64,
     },
     /// Renew the node's lease, or give it up.

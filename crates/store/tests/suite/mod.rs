@@ -20,7 +20,8 @@ mod writes;
 
 use kennel_lifecycle::{Facets, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp};
 use kennel_store::{
-    Change, Changed, Closure, NewRun, Rest, RunRow, Store, StoreError, StoreUrl, open,
+    Change, Changed, Closure, ConsumerChange, ConsumerKey, ConsumerRow, NewRun, Rest, RunRow,
+    Store, StoreError, StoreUrl, open,
 };
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection, postgres::PgConnectOptions,
@@ -236,6 +237,31 @@ pub(crate) trait Calls: Store {
         let removed = Change::OutputRemoved(*removal);
         let made = self.change(node, generation, run, &removed).await;
         made.map(drop)
+    }
+
+    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
+        let put = ConsumerChange::Put(row.clone());
+        self.change_consumers(&put, generation).await
+    }
+
+    async fn delete_consumer(
+        &self,
+        node: NodeId,
+        key: &ConsumerKey,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let deleted = ConsumerChange::Delete(node, key.clone());
+        self.change_consumers(&deleted, generation).await
+    }
+
+    async fn expire_consumers(
+        &self,
+        node: NodeId,
+        before: Timestamp,
+        generation: i64,
+    ) -> Result<(), StoreError> {
+        let expired = ConsumerChange::Expire(node, before);
+        self.change_consumers(&expired, generation).await
     }
 }
 

@@ -21,7 +21,7 @@ use kennel_lifecycle::{
     retention::due,
 };
 use kennel_linux::crash_point;
-use kennel_store::{Change, NodeRemoval, StoreError};
+use kennel_store::{Change, ConsumerChange, NodeRemoval, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
@@ -142,7 +142,8 @@ async fn look(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), String
         Some(left) => sweep.consumers_in = left,
         None => {
             let before = shared.clock.before(CONSUMER_REST);
-            let expired = shared.store.expire_consumers(before).await;
+            let expired = ConsumerChange::Expire(shared.config.node, before);
+            let expired = shared.store.change_consumers(&expired).await;
             expired.map_err(|e| e.to_string())?;
             remove_dead_nodes(shared).await.map_err(|e| e.to_string())?;
             sweep.consumers_in = CONSUMERS_EVERY;

@@ -8,9 +8,9 @@ use crate::{
 };
 use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, RunId, Timestamp};
 use kennel_store::{
-    Age, Change, Changed, Claim, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, FoundRows,
-    LeftStop, ListFilter, ListPage, NewRun, NodeRow, PageStart, RunRow, Store, StoreError,
-    StoredNode, WithOutput,
+    Age, Change, Changed, Claim, Closure, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow,
+    FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRow, PageStart, RunRow, Store,
+    StoreError, StoredNode, WithOutput,
 };
 use std::{
     sync::{
@@ -273,21 +273,17 @@ impl NodeStore {
         answer
     }
 
-    pub(crate) async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), StoreError> {
-        let work = async |generation| self.store.put_consumer(row, generation).await;
-        self.write_beside("put_consumer", work).await
-    }
-
-    pub(crate) async fn delete_consumer(&self, key: &ConsumerKey) -> Result<(), StoreError> {
-        let (store, node) = (&self.store, self.node);
-        let work = async |generation| store.delete_consumer(node, key, generation).await;
-        self.write_beside("delete_consumer", work).await
-    }
-
-    pub(crate) async fn expire_consumers(&self, before: Timestamp) -> Result<(), StoreError> {
-        let (store, node) = (&self.store, self.node);
-        let work = async |generation| store.expire_consumers(node, before, generation).await;
-        self.write_beside("expire_consumers", work).await
+    pub(crate) async fn change_consumers(&self, change: &ConsumerChange) -> Result<(), StoreError> {
+        let _at_work = self.at_work.try_read().map_err(|_| away())?;
+        let generation = self.present()?;
+        let asked = self.store.change_consumers(change, generation);
+        match self.measured("change_consumers", asked).await {
+            Err(StoreError::Fenced(run)) => {
+                self.known(generation).await?;
+                Err(StoreError::Fenced(run))
+            }
+            done => done,
+        }
     }
 
     pub(crate) async fn consumers(
@@ -313,23 +309,6 @@ impl NodeStore {
     pub(crate) async fn record_bytes(&self) -> Result<Vec<(String, u64)>, StoreError> {
         self.read("record_bytes", self.store.record_bytes(self.node))
             .await
-    }
-
-    /// Does one write that concerns no run's row.
-    async fn write_beside(
-        &self,
-        what: &'static str,
-        work: impl AsyncFnOnce(i64) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let _at_work = self.at_work.try_read().map_err(|_| away())?;
-        let generation = self.present()?;
-        match self.measured(what, work(generation)).await {
-            Err(StoreError::Fenced(run)) => {
-                self.known(generation).await?;
-                Err(StoreError::Fenced(run))
-            }
-            done => done,
-        }
     }
 
     /// Checks the generation that the store knows. An older one than ours: the store has gone back, and is unavailable

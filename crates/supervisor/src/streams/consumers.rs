@@ -15,7 +15,7 @@ use crate::{
     streams::by_row::ahead,
 };
 use kennel_lifecycle::RunId;
-use kennel_store::{ConsumerFilter, ConsumerKey, ConsumerRow, StoreError};
+use kennel_store::{ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow, StoreError};
 use std::sync::atomic::Ordering;
 
 /// Most consumers of one run, of each owner.
@@ -168,7 +168,8 @@ impl Supervisor {
         let consumers = &self.shared.consumers;
         let _turn = consumers.turn(key).await;
         let row = self.known_consumer(key).await?;
-        self.shared.store.delete_consumer(key).await?;
+        let deleted = ConsumerChange::Delete(self.shared.config.node, key.clone());
+        self.shared.store.change_consumers(&deleted).await?;
         let view = self.seen(row);
         if let Some(reader) = consumers.readers().remove(key) {
             reader.lost.send_replace(Some(Lost::Deleted));
@@ -178,7 +179,8 @@ impl Supervisor {
     }
 
     async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), CallError> {
-        let put = self.shared.store.put_consumer(row).await;
+        let put = ConsumerChange::Put(row.clone());
+        let put = self.shared.store.change_consumers(&put).await;
         // Whether it was written or not: waiting tasks ask the store.
         self.shared.consumers.floors.changed(row.key.run);
         put.map_err(|error| match error {

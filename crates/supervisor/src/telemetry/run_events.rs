@@ -74,23 +74,7 @@ impl RunEvents<'_> {
                 let count = KeyValue::new(names::OOM_KILLS, count);
                 (names::EVENT_MEMORY_KILLS, true, vec![count])
             }
-            Entry::TerminalResized(_)
-            | Entry::SignalSent { .. }
-            | Entry::StopStep(_)
-            | Entry::ProcessSpared { .. }
-            | Entry::Annotated { .. }
-            | Entry::Ready { .. }
-            | Entry::ActivityChanged { .. }
-            | Entry::StatusChanged { .. }
-            | Entry::Extended { .. }
-            | Entry::NoticeRefused { .. }
-            | Entry::OutputMatched { .. }
-            | Entry::RuleSwitchedOff { .. }
-            | Entry::EventsSummed { .. }
-            | Entry::Later(_)
-            | Entry::Warning { .. }
-            | Entry::AttemptEnded { .. }
-            | Entry::Ended(_) => return,
+            _ => return,
         };
         self.emit(new, at, name, warns, more);
     }

@@ -186,27 +186,7 @@ impl RunSpans {
             Entry::MemoryKills(killed) => {
                 self.telemetry.metrics.memory_kills.add(killed.kills, &[]);
             }
-            Entry::LeaderExited(_)
-            | Entry::StreamsClosed(_)
-            | Entry::Stuck(_)
-            | Entry::TreeEnded(_)
-            | Entry::TerminalResized(_)
-            | Entry::SignalSent { .. }
-            | Entry::StopStep(_)
-            | Entry::ProcessSpared { .. }
-            | Entry::Annotated { .. }
-            | Entry::Ready { .. }
-            | Entry::ActivityChanged { .. }
-            | Entry::StatusChanged { .. }
-            | Entry::Extended { .. }
-            | Entry::NoticeRefused { .. }
-            | Entry::OutputMatched { .. }
-            | Entry::RuleSwitchedOff { .. }
-            | Entry::EventsSummed { .. }
-            | Entry::Later(_)
-            | Entry::Warning { .. }
-            | Entry::AttemptEnded { .. }
-            | Entry::Ended(_) => {}
+            _ => {}
         }
     }
 

@@ -27,9 +27,9 @@ use kennel_lifecycle::{
     recovery::{Observation, Seen},
 };
 use kennel_store::{
-    Age, Change, Changed, Claim, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired,
-    EpochRow, FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening,
-    PageStart, RunRow, Store, StoreError, StoredNode, StoredState, WithOutput,
+    Age, Change, Changed, Claim, Closure, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow,
+    Desired, EpochRow, FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow,
+    Opening, PageStart, RunRow, Store, StoreError, StoredNode, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -786,37 +786,15 @@ impl Store for Shaky {
         self.store.ended_with_pids(node, host, pids, limit).await
     }
 
-    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
-        let row = row.clone();
-        let what = format!("consumer {:?}", row.key);
-        let work =
-            |store: Arc<MemoryStore>| async move { store.put_consumer(&row, generation).await };
-        self.write(what, work).await
-    }
-
-    async fn delete_consumer(
+    async fn change_consumers(
         &self,
-        node: NodeId,
-        key: &ConsumerKey,
+        change: &ConsumerChange,
         generation: i64,
     ) -> Result<(), StoreError> {
-        let key = key.clone();
-        let what = format!("no consumer {key:?}");
+        let change = change.clone();
+        let what = format!("{change:?} by {generation}");
         let work = |store: Arc<MemoryStore>| async move {
-            store.delete_consumer(node, &key, generation).await
-        };
-        self.write(what, work).await
-    }
-
-    async fn expire_consumers(
-        &self,
-        node: NodeId,
-        before: Timestamp,
-        generation: i64,
-    ) -> Result<(), StoreError> {
-        let what = "old consumers go".to_owned();
-        let work = |store: Arc<MemoryStore>| async move {
-            store.expire_consumers(node, before, generation).await
+            store.change_consumers(&change, generation).await
         };
         self.write(what, work).await
     }

@@ -35,9 +35,10 @@ use kennel_lifecycle::{
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_store::{
-    Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EpochRow,
-    FoundRows, LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval, NodeRow,
-    Opening, PageStart, RunRow, Store, StoreError, StoredNode, StoredState, UnreadRow, WithOutput,
+    Age, Change, Changed, Claim, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow, Desired,
+    EpochRow, FoundRows, LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval,
+    NodeRow, Opening, PageStart, RunRow, Store, StoreError, StoredNode, StoredState, UnreadRow,
+    WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -1576,50 +1577,37 @@ impl Store for MemoryStore {
         Ok(numbered.cloned().collect())
     }
 
-    async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError> {
+    async fn change_consumers(
+        &self,
+        change: &ConsumerChange,
+        generation: i64,
+    ) -> Result<(), StoreError> {
         self.check_write()?;
-        let fenced = StoreError::Fenced(row.key.run.unwrap_or(RunId::from_u128(0)));
-        if generation != self.generation.load(Ordering::Relaxed) {
-            return Err(fenced);
-        }
         let mut consumers = self.consumers.lock().unwrap();
-        let knows_less = |before: &ConsumerRow| {
-            before.created != row.created
-                || before.session > row.session
-                || before.acked > row.acked
-        };
-        if consumers.get(&row.key).is_some_and(knows_less) {
-            return Err(fenced);
+        match change {
+            ConsumerChange::Put(row) => {
+                let knows_less = |before: &ConsumerRow| {
+                    before.created != row.created
+                        || before.session > row.session
+                        || before.acked > row.acked
+                };
+                let is_present = generation == self.generation.load(Ordering::Relaxed);
+                if !is_present || consumers.get(&row.key).is_some_and(knows_less) {
+                    let run = row.key.run.unwrap_or(RunId::from_u128(0));
+                    return Err(StoreError::Fenced(run));
+                }
+                consumers.insert(row.key.clone(), row.clone());
+            }
+            ConsumerChange::Delete(_, key) => drop(consumers.remove(key)),
+            ConsumerChange::Expire(_, before) => {
+                let rows = self.rows.lock().unwrap();
+                consumers.retain(|key, _| {
+                    let row = key.run.and_then(|run| rows.get(&run));
+                    row.and_then(|row| row.output_removed)
+                        .is_none_or(|removed| removed.at >= *before)
+                });
+            }
         }
-        consumers.insert(row.key.clone(), row.clone());
-        Ok(())
-    }
-
-    async fn delete_consumer(
-        &self,
-        _: NodeId,
-        key: &ConsumerKey,
-        _: i64,
-    ) -> Result<(), StoreError> {
-        self.check_write()?;
-        self.consumers.lock().unwrap().remove(key);
-        Ok(())
-    }
-
-    async fn expire_consumers(
-        &self,
-        _: NodeId,
-        before: Timestamp,
-        _: i64,
-    ) -> Result<(), StoreError> {
-        self.check_write()?;
-        let rows = self.rows.lock().unwrap();
-        let stays = |key: &ConsumerKey| {
-            let row = key.run.and_then(|run| rows.get(&run));
-            row.and_then(|row| row.output_removed)
-                .is_none_or(|removed| removed.at >= before)
-        };
-        self.consumers.lock().unwrap().retain(|key, _| stays(key));
         Ok(())
     }
 

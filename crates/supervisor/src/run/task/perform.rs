@@ -325,23 +325,7 @@ fn appended(entry: &Entry) {
         Entry::Ended(_) => crash_point!("exit.end_told"),
         Entry::Paused => crash_point!("pause.answered"),
         Entry::Resumed { .. } => crash_point!("resume.answered"),
-        Entry::TerminalResized(_)
-        | Entry::SignalSent { .. }
-        | Entry::StopStep(_)
-        | Entry::Stuck(_)
-        | Entry::MemoryKills(_)
-        | Entry::ProcessSpared { .. }
-        | Entry::Annotated { .. }
-        | Entry::Ready { .. }
-        | Entry::ActivityChanged { .. }
-        | Entry::StatusChanged { .. }
-        | Entry::Extended { .. }
-        | Entry::NoticeRefused { .. }
-        | Entry::OutputMatched { .. }
-        | Entry::RuleSwitchedOff { .. }
-        | Entry::EventsSummed { .. }
-        | Entry::Later(_)
-        | Entry::Warning { .. } => {}
+        _ => {}
     }
 }
 
