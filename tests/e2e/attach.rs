@@ -242,7 +242,7 @@ async fn faults_of_an_attachment_are_reported(kennel: &Kennel) {
     for (run, reason) in [
         (&*piped.run_id, "NO_TERMINAL"),
         (unknown, "RUN_NOT_FOUND"),
-        ("x", "INVALID_RUN_ID"),
+        ("x y", "INVALID_RUN_ID"),
     ] {
         let mut there = at(kennel, run, false, None).await;
         let refused = there.attachment.next().await.expect_err("refused");

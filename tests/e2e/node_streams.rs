@@ -205,12 +205,18 @@ async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
     assert_eq!(changes, [State::Unreachable, State::Reached]);
     let mut whole = present.position();
     for at in [&*three, &*two] {
-        // What was missing is given at any node.
-        let mut rest = must(
-            "stream",
-            until_head(&mut at.client().await, CASE, whole).await,
-        );
-        while let Some(message) = must("read", within("an end", LONG, rest.message()).await) {
+        // What was missing is given at any node, once that sees the other's new lease.
+        let rest = eventually_async("all nodes are reached", LONG, async || {
+            let mut rest = until_head(&mut at.client().await, CASE, whole.clone())
+                .await
+                .ok()?;
+            let mut messages = Vec::new();
+            while let Some(message) = within("an end", LONG, rest.message()).await.ok()? {
+                messages.push(message);
+            }
+            Some(messages)
+        });
+        for message in rest.await {
             present.take(message);
         }
         whole = present.position();

@@ -23,7 +23,7 @@ const STANDING: [(&str, &str, &str); 7] = [
     ("kennel-cli", "calls", "a file for each command"),
     (
         "store",
-        "consumer",
+        "change",
         "nothing: both databases and what they share",
     ),
     (

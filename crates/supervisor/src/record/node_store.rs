@@ -176,8 +176,13 @@ impl NodeStore {
             // Also in a store that has gone back: no position of a reader is above a run that follows it.
             new.age = Age(self.newest().0 + 1).max(new.age);
         }
+        let what = match &change {
+            // Its name in alerts.
+            Change::Inserted(_) => "insert",
+            change => change.name(),
+        };
         let asked = self.store.change(self.node, generation, run, &change);
-        let changed = match self.measured(change.name(), asked).await {
+        let changed = match self.measured(what, asked).await {
             Err(StoreError::Fenced(_)) => return Err(self.refused(run, generation).await),
             changed => changed?,
         };
