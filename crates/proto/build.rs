@@ -1,5 +1,8 @@
 //! Generates the Rust form of the contract from `proto/`, without protoc.
 
+use protox::prost_reflect::{
+    DescriptorPool, EnumDescriptor, EnumValueDescriptor, FieldDescriptor, Kind,
+};
 use std::{collections::BTreeSet, env, error::Error, fs, path::PathBuf};
 
 const FILES: [&str; 9] = [
@@ -25,8 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = PathBuf::from(env::var("OUT_DIR")?).join("kennel.v1.binpb");
     fs::write(descriptors, compiler.encode_file_descriptor_set())?;
 
-    let calls = calls(&compiler);
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("calls.rs"), calls)?;
+    let written = PathBuf::from(env::var("OUT_DIR")?);
+    fs::write(written.join("calls.rs"), calls(&compiler))?;
+    let pool = compiler.descriptor_pool();
+    fs::write(written.join("values.rs"), all_values(&pool))?;
+    fs::write(written.join("fields.rs"), all_fields(&pool))?;
 
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
@@ -102,4 +108,85 @@ fn id(method: &str, has_request_id: bool) -> &'static str {
         _ if has_request_id => "!self.request_id.is_empty()",
         _ => "false",
     }
+}
+
+/// Returns the values of the enums of the contract, for `src/names.rs`, so that no command decodes descriptors for those
+/// of its flags. An enum is named itself, or by the path of its field in `RunSpec`.
+fn all_values(pool: &DescriptorPool) -> String {
+    let spec = fields(pool, "kennel.v1.RunSpec");
+    let arm = |of: EnumDescriptor| {
+        let of_it = spec
+            .iter()
+            .filter(|(_, field)| field.kind().as_enum() == Some(&of));
+        let names = of_it.map(|(path, _)| format!(" | {path:?}"));
+        let names = names.collect::<String>();
+        format!(
+            "{:?}{names} => &[{}],\n",
+            of.full_name(),
+            values(&of).concat()
+        )
+    };
+    let ours = pool
+        .all_enums()
+        .filter(|of| of.full_name().starts_with("kennel.v1."));
+    let arms: String = ours.map(arm).collect();
+    format!("match name {{\n{arms}_ => &[],\n}}")
+}
+
+/// Returns the fields of the messages whose fields commands name, for `src/names.rs`.
+fn all_fields(pool: &DescriptorPool) -> String {
+    let arm = |message: &str| {
+        let fields = fields(pool, message).into_iter();
+        let fields = fields.map(|(path, field)| {
+            let is_text = matches!(field.kind(), Kind::String) && !field.is_list();
+            format!("({path:?}, {is_text}),")
+        });
+        format!("{message:?} => &[{}],\n", fields.collect::<String>())
+    };
+    let arms = ["kennel.v1.RunSpec", "kennel.v1.Run", "kennel.v1.Attempt"].map(arm);
+    format!("match message {{\n{}_ => &[],\n}}", arms.concat())
+}
+
+/// Returns the fields of a message and of its messages by their paths, such as `stop.grace`.
+fn fields(pool: &DescriptorPool, message: &str) -> Vec<(String, FieldDescriptor)> {
+    let message = pool
+        .get_message_by_name(message)
+        .expect("it is of the contract");
+    let mut found = Vec::new();
+    for field in message.fields() {
+        let name = field.name().to_owned();
+        if let Some(below) = field.kind().as_message().filter(|_| !field.is_list()) {
+            let below = fields(pool, below.full_name()).into_iter();
+            found.extend(below.map(|(path, field)| (format!("{name}.{path}"), field)));
+        }
+        found.push((name, field));
+    }
+    found
+}
+
+/// Returns the values of an enum but the unspecified one, each with the first sentence of its comment.
+fn values(of: &EnumDescriptor) -> Vec<String> {
+    let unspecified = of.default_value().name().to_owned();
+    let prefix = unspecified.trim_end_matches("UNSPECIFIED");
+    let file = of.parent_file().file_descriptor_proto().clone();
+    let comments = file.source_code_info.unwrap_or_default().location;
+    let help = |path: &[i32]| {
+        let comment = comments.iter().find(|comment| comment.path == path);
+        let comment = comment.map_or("", |comment| comment.leading_comments());
+        let words: Vec<&str> = comment.split_whitespace().collect();
+        let text = words.join(" ");
+        let sentence = text.split(". ").next().unwrap_or_default();
+        sentence.trim_end_matches('.').to_owned()
+    };
+    let specified = of.values().filter(|value| value.name() != unspecified);
+    let value = |value: EnumValueDescriptor| {
+        let short = value.name().trim_start_matches(prefix).to_lowercase();
+        format!(
+            "EnumValue {{ name: {:?}, short: {:?}, help: {:?} }},",
+            value.name(),
+            short.replace('_', "-"),
+            help(value.path())
+        )
+    };
+    specified.map(value).collect()
 }

@@ -445,18 +445,16 @@ mod tests {
 
     #[test]
     fn fields_without_a_line_are_printed_by_path() {
-        let fields = |message: Vec<String>, before: &str| {
-            let own = message.into_iter().filter(|path| !path.contains('.'));
-            own.map(|path| format!("{before}{path}"))
+        let fields = |message: &str, before: &str| {
+            let own = kennel_proto::names::fields(message).iter();
+            let own = own.filter(|(path, _)| !path.contains('.'));
+            own.map(|(path, _)| format!("{before}{path}"))
                 .collect::<Vec<_>>()
         };
         let all = [
-            fields(kennel_proto::json::paths::<pb::Run>(), ""),
-            fields(kennel_proto::json::paths::<pb::RunSpec>(), "spec."),
-            fields(
-                kennel_proto::json::paths::<pb::Attempt>(),
-                "currentAttempt.",
-            ),
+            fields("kennel.v1.Run", ""),
+            fields("kennel.v1.RunSpec", "spec."),
+            fields("kennel.v1.Attempt", "currentAttempt."),
         ];
         let plain = |path: &str| path.replace('_', "").to_lowercase();
         let named: Vec<String> = NAMED.lines().map(plain).collect();

@@ -4,8 +4,8 @@ use crate::pb;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use prost::{Message, Name};
 use prost_reflect::{
-    DescriptorPool, DeserializeOptions, DynamicMessage, EnumDescriptor, EnumValueDescriptor, Kind,
-    MessageDescriptor, MethodDescriptor, ReflectMessage, SerializeOptions, Value,
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor,
+    ReflectMessage, SerializeOptions, Value,
 };
 use serde_json::Value as Json;
 use std::{collections::HashSet, sync::LazyLock, time::SystemTime};
@@ -160,102 +160,6 @@ fn parse<M: Message + Name + Default>(text: &str, is_exact: bool) -> Result<M, J
 pub fn time(text: &str) -> Option<SystemTime> {
     let at: prost_types::Timestamp = text.parse().ok()?;
     SystemTime::try_from(at).ok()
-}
-
-/// A field of a message, as its path names it.
-#[derive(Clone, Debug)]
-pub struct Field {
-    /// Whether its value is one text.
-    pub is_text: bool,
-    /// Values of an enum but the unspecified one; empty for any other field.
-    pub values: Vec<EnumValue>,
-}
-
-/// A value of an enum.
-#[derive(Clone, Debug)]
-pub struct EnumValue {
-    /// Name in the contract.
-    pub name: String,
-    /// The same without prefix, in lower case with dashes.
-    pub short: String,
-    /// The first sentence of its comment.
-    pub help: String,
-}
-
-/// Returns the field of a message at a path such as `stop.grace`.
-#[must_use]
-pub fn field<M: Message + Name>(path: &str) -> Option<Field> {
-    let mut message = descriptor::<M>();
-    let mut names = path.split('.').peekable();
-    loop {
-        let field = message.get_field_by_name(names.next()?)?;
-        if names.peek().is_some() {
-            message = field.kind().as_message()?.clone();
-            continue;
-        }
-        let kind = field.kind();
-        return Some(Field {
-            is_text: matches!(kind, Kind::String) && !field.is_list(),
-            values: kind.as_enum().map_or_else(Vec::new, values),
-        });
-    }
-}
-
-/// Returns the values of an enum of this name but the unspecified one.
-#[must_use]
-pub fn enum_values(name: &str) -> Vec<EnumValue> {
-    let named = POOL.get_enum_by_name(name);
-    named.as_ref().map_or_else(Vec::new, values)
-}
-
-fn values(of: &EnumDescriptor) -> Vec<EnumValue> {
-    let unspecified = of.default_value().name().to_owned();
-    let prefix = unspecified.trim_end_matches("UNSPECIFIED");
-    let file = of.parent_file().file_descriptor_proto().clone();
-    let comments = file.source_code_info.unwrap_or_default().location;
-    let help = |path: &[i32]| {
-        let comment = comments.iter().find(|comment| comment.path == path);
-        let comment = comment.map(|comment| comment.leading_comments().to_owned());
-        let words = comment
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
-        words
-            .split(". ")
-            .next()
-            .unwrap_or_default()
-            .trim_end_matches('.')
-            .to_owned()
-    };
-    let specified = of.values().filter(|value| value.name() != unspecified);
-    let value = |value: EnumValueDescriptor| {
-        let short = value.name().trim_start_matches(prefix).to_lowercase();
-        EnumValue {
-            name: value.name().to_owned(),
-            short: short.replace('_', "-"),
-            help: help(value.path()),
-        }
-    };
-    specified.map(value).collect()
-}
-
-/// Returns the paths of all fields of a message, and of its messages.
-#[must_use]
-pub fn paths<M: Message + Name>() -> Vec<String> {
-    let mut found = Vec::new();
-    push_paths(&descriptor::<M>(), "", &mut found);
-    found
-}
-
-fn push_paths(message: &MessageDescriptor, before: &str, found: &mut Vec<String>) {
-    for field in message.fields() {
-        let path = format!("{before}{}", field.name());
-        if let Some(below) = field.kind().as_message().filter(|_| !field.is_list()) {
-            push_paths(below, &format!("{path}."), found);
-        }
-        found.push(path);
-    }
 }
 
 fn dynamic<M: Message + Name>(message: &M) -> DynamicMessage {

@@ -7,5 +7,6 @@ pub mod access;
 pub mod call;
 pub mod json;
 pub mod limits;
+pub mod names;
 pub mod pb;
 pub mod reason;

@@ -7,7 +7,8 @@ use clap::{
 };
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use kennel_proto::{
-    json::{self, Field},
+    json,
+    names::{self, EnumValue},
     pb,
 };
 use serde::Serialize;
@@ -104,8 +105,6 @@ impl Row {
 
     fn arg(&'static self) -> Arg {
         let arg = Arg::new(self.name).long(self.name).help(self.help);
-        // Without a long help clap asks for the values of enums to find out whether it has one: at each start.
-        let arg = arg.long_help(self.help);
         let arg = arg.help_heading(self.heading).short(self.short);
         let arg = match (self.is_switch(), self.is_list()) {
             (true, _) => arg.action(ArgAction::SetTrue),
@@ -190,15 +189,6 @@ pub(super) fn of_enum<E: Clone + Send + Sync + 'static>(
 #[derive(Clone, Copy)]
 struct OfEnum(&'static str);
 
-impl OfEnum {
-    fn values(self) -> Vec<json::EnumValue> {
-        match json::field::<pb::RunSpec>(self.0) {
-            Some(field) => field.values,
-            None => json::enum_values(self.0),
-        }
-    }
-}
-
 impl TypedValueParser for OfEnum {
     type Value = Value;
 
@@ -208,20 +198,17 @@ impl TypedValueParser for OfEnum {
         arg: Option<&Arg>,
         value: &OsStr,
     ) -> Result<Value, clap::Error> {
-        let values = self.values();
         let short: Vec<_> = self.possible_values().into_iter().flatten().collect();
         let typed = PossibleValuesParser::new(short).parse_ref(command, arg, value)?;
-        let value = values
-            .into_iter()
-            .find(|value| value.short.eq_ignore_ascii_case(&typed));
+        let mut values = names::values(self.0).iter();
+        let value = values.find(|value| value.short.eq_ignore_ascii_case(&typed));
         Ok(value.map_or(Value::Null, |value| value.name.into()))
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let values = self.values().into_iter();
-        Some(Box::new(values.map(|value| {
-            PossibleValue::new(&*value.short.leak()).help(&*value.help.leak())
-        })))
+        let values = names::values(self.0).iter();
+        let value = |value: &EnumValue| PossibleValue::new(value.short).help(value.help);
+        Some(Box::new(values.map(value)))
     }
 }
 
@@ -306,16 +293,23 @@ impl Fields {
     }
 }
 
+/// The message whose fields the flags are.
+const SPEC: &str = "kennel.v1.RunSpec";
+
 /// Reads `PATH=VALUE`: as JSON, or as text where the field is text or it is no JSON.
 fn set_field(set: &str) -> Result<(&str, Value), Failure> {
     let (path, value) = set.split_once('=').unwrap_or((set, ""));
-    let Some(Field { is_text, .. }) = json::field::<pb::RunSpec>(path) else {
+    let fields = names::fields(SPEC);
+    let Some((_, is_text)) = fields.iter().find(|(known, _)| *known == path) else {
         let failure = Failure::new(format!("a spec has no field {path:?}")).code(USAGE);
-        let paths = json::paths::<pb::RunSpec>();
-        let near = paths
-            .iter()
-            .min_by_key(|known| strsim::damerau_levenshtein(known, path));
-        let near = near.map_or_else(String::new, |near| format!("did you mean {near}?"));
+        // One that begins with what was typed is meant, not one of its length.
+        let near = fields.iter().min_by_key(|(known, _)| {
+            (
+                !known.starts_with(path),
+                strsim::damerau_levenshtein(known, path),
+            )
+        });
+        let near = near.map_or_else(String::new, |(near, _)| format!("did you mean {near}?"));
         return Err(failure.hint(near));
     };
     let json = serde_json::from_str(value).ok().filter(|_| !is_text);
@@ -345,9 +339,11 @@ mod tests {
     fn each_row_is_a_field_of_its_kind() {
         assert!(ROWS.len() > 52);
         for row in ROWS.iter() {
-            let field = json::field::<pb::RunSpec>(row.path);
-            let field = field.unwrap_or_else(|| panic!("{} is no field", row.path));
-            assert_eq!(row.kind == "enum", !field.values.is_empty(), "{}", row.name);
+            let mut fields = names::fields(SPEC).iter();
+            let is_field = fields.any(|(path, _)| *path == row.path);
+            assert!(is_field, "{} is no field", row.path);
+            let values = names::values(row.path);
+            assert_eq!(row.kind == "enum", !values.is_empty(), "{}", row.name);
             assert!(
                 !row.help.is_empty() && !row.heading.is_empty(),
                 "{}",
@@ -391,6 +387,11 @@ mod tests {
     fn unknown_field_names_the_nearest() {
         let refused = spec("--set stop.grase=3s").expect_err("no such field");
         assert!(refused.contains("did you mean stop.grace?"), "{refused}");
+        let begun = spec("--set succes=1").expect_err("no such field");
+        assert!(
+            begun.contains("did you mean success_exit_codes?"),
+            "{begun}"
+        );
         spec("--set stop.grace=soon").expect_err("no duration");
         spec("--set stop={\"grase\":\"3s\"}").expect_err("no such field");
         spec("--kind nothing").expect_err("no kind");
