@@ -261,7 +261,7 @@ fn planted_circle_of_files_is_seen() {
         file("a.rs", "use crate::B;\npub struct A(B);\n"),
         file(
             "b.rs",
-            "use super::{c::{self as other}, a};\npub struct B;\nfn f(_: other::C) {}\n",
+            "use super::{c::{self}, a};\npub struct B;\nfn f(_: c::C) {}\n",
         ),
         file("c.rs", "use crate::{\n    a::A,\n};\npub struct C(A);\n"),
         file("c/d.rs", "use super::C;\nfn f(_: C) {}\n"),
