@@ -7,7 +7,7 @@ use super::source::{Source, code_lines, shipped};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Circles that stand, by crate and their first file, and what ends each.
-const STANDING: [(&str, &str, &str); 7] = [
+const STANDING: [(&str, &str, &str); 6] = [
     ("keeper", "exit_record", "a keeper that replaces itself"),
     ("keeper", "shim::alone", "small owners of the shim"),
     (
@@ -20,7 +20,6 @@ const STANDING: [(&str, &str, &str); 7] = [
         "args::flags",
         "nothing: a flag completes itself by a call, whose command has flags",
     ),
-    ("kennel-cli", "calls", "a file for each command"),
     (
         "store",
         "change",

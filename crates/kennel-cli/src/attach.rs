@@ -199,8 +199,7 @@ impl Desk {
     fn type_in(&mut self, keys: Vec<u8>) {
         if let Some(last) = keys.last() {
             self.last = Some(*last);
-            self.attachment
-                .type_in(keys, super::calls::new_request_id());
+            self.attachment.type_in(keys, super::link::new_request_id());
         }
     }
 

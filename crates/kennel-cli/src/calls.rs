@@ -2,12 +2,11 @@
 
 use super::{
     each::each,
-    link::{Link, print, print_exact, run_of},
-    progress, render, run_env, secrets, spec, status, words,
+    link::{Link, new_request_id, print_exact, run_of},
+    progress, render, run_env, secrets, spec, words,
 };
 use crate::{
-    Binary,
-    args::{AbortArgs, Format, ResizeArgs, RestartRunArgs, RunRefs},
+    args::{AbortArgs, ResizeArgs, RestartRunArgs, RunRefs},
     failure::Failure,
 };
 use kennel_client::Surroundings;
@@ -130,14 +129,7 @@ pub(crate) async fn interrupt(link: &Link, runs: RunRefs) -> Result<u8, Failure>
         let response = link.ask(request).await?;
         let method = response.method();
         let run = run_of(response.run)?;
-        let shown = || {
-            let standing = standing(&run);
-            format!(
-                "{}{}\n",
-                standing.trim_end(),
-                words::word(method.as_str_name())
-            )
-        };
+        let shown = || standing_with(&run, words::word(method.as_str_name()));
         Ok((link.shown_of(&run, &run, shown), 0))
     })
     .await
@@ -152,14 +144,8 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
     };
     let run = run_of(link.ask(request).await?.run)?;
     let size = run.terminal_size.map(words::terminal_size);
-    let size = size.map(|size| format!(", terminal {size}"));
-    let shown = || {
-        format!(
-            "{}{}\n",
-            standing(&run).trim_end(),
-            size.clone().unwrap_or_default()
-        )
-    };
+    let size = size.map_or_else(String::new, |size| format!(", terminal {size}"));
+    let shown = || standing_with(&run, &size);
     link.print(&run, shown)
 }
 
@@ -177,31 +163,8 @@ pub(crate) async fn resume(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
     .await
 }
 
-/// Prints the version of this binary, and of the server if one answers.
-pub(crate) async fn version<B: Binary>(
-    opened: Result<Link, Failure>,
-    format: &Format,
-) -> Result<(), Failure> {
-    let server = match opened {
-        Ok(link) => status::server(&link).await.map(|info| info.version),
-        Err(failure) => Err(failure),
-    };
-    let client = env!("CARGO_PKG_VERSION");
-    if !format.is_text() {
-        let document = serde_json::json!({
-            "version": client,
-            "commit": B::COMMIT,
-            "build": B::BUILD,
-            "serverVersion": server.ok(),
-        });
-        return print_exact(&format.document(&document.to_string()));
-    }
-    let server = server.unwrap_or_else(|failure| format!("none: {}", failure.message()));
-    print(&format!(
-        "kennel  {client}\ncommit  {}\nbuild   {}\nserver  {server}\n",
-        B::COMMIT,
-        B::BUILD
-    ))
+fn standing_with(run: &pb::Run, more: &str) -> String {
+    format!("{}{more}\n", standing(run).trim_end())
 }
 
 /// Formats the state of the run on one line; the id first, so that a script can cut it off.
@@ -218,9 +181,4 @@ pub(crate) fn standing(run: &pb::Run) -> String {
     }
     line.push('\n');
     line
-}
-
-/// Returns a new id, so that a repeated call acts once.
-pub(crate) fn new_request_id() -> String {
-    ulid::Ulid::generate().to_string()
 }

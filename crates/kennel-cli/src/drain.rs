@@ -1,7 +1,7 @@
 //! Draining a node, and undoing that.
 
-use super::{calls::new_request_id, link::Link, progress, spec};
-use crate::{args::DrainArgs, failure::Failure};
+use super::{link::Link, progress, spec};
+use crate::{args::DrainArgs, failure::Failure, link::new_request_id};
 use kennel_proto::pb;
 use std::time::Duration;
 

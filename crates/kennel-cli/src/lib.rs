@@ -55,6 +55,7 @@ mod top;
 mod upgrade;
 mod usage;
 pub mod values;
+mod version;
 mod view;
 mod wait;
 mod wait_output;
@@ -234,7 +235,7 @@ async fn perform<B: Binary>(
             consumers::consumers(&link, command).await.map(done)
         }
         Command::Status(args) => status::status(&open().await?, args).await,
-        Command::Version => calls::version::<B>(open().await, &format).await.map(done),
+        Command::Version => version::version::<B>(open().await, &format).await.map(done),
         Command::Upgrade => upgrade::upgrade(&open().await?).await.map(done),
         Command::Nodes | Command::Node(NodeCommand::Ls) => {
             nodes::nodes(&open().await?).await.map(done)

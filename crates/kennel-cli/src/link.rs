@@ -250,3 +250,8 @@ pub(crate) fn write(to: impl AsFd, bytes: &[u8]) -> Result<(), Failure> {
         _ => Failure::output_failed(&cause),
     })
 }
+
+/// Returns a new id, so that a repeated call acts once.
+pub(crate) fn new_request_id() -> String {
+    ulid::Ulid::generate().to_string()
+}

@@ -1,7 +1,7 @@
 //! Single processes of a run: signals to them, and their tree.
 
 use super::{
-    calls::{self, new_request_id, standing},
+    calls::{self, standing},
     command,
     each::each,
     link::{Link, print, run_of},
@@ -10,6 +10,7 @@ use super::{
 use crate::{
     args::{AbortArgs, KillArgs, RunRefs, SignalArgs},
     failure::Failure,
+    link::new_request_id,
     values,
 };
 use kennel_lifecycle::Signal;

@@ -1,9 +1,10 @@
 //! Signals that `kennel run` receives become requests to its run, as a child in the shell would receive them.
 
-use super::{calls::new_request_id, link::refused};
+use super::link::refused;
 use crate::{
     exit::{Exit, OWN_FAILURE, SIGKILL},
     failure::{Failure, because},
+    link::new_request_id,
 };
 use kennel_client::{self as client, Connection};
 use kennel_linux::own_signals;

@@ -1,11 +1,10 @@
 //! `kennel upgrade`: replaces the server by the installed binary, and measures how long no server answered.
 
 use super::{
-    calls::new_request_id,
     link::{Link, print_exact, refused},
     progress,
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, link::new_request_id};
 use kennel_client as client;
 use kennel_proto::{json::ToJson as _, pb};
 use serde_json::{Value, json};

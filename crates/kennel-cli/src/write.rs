@@ -160,7 +160,7 @@ impl<'a> Writer<'a> {
             data: data.into(),
             offset: Some(self.offset),
             // The offset alone would suffice for a whole repeat; this one continues where a server has died midway.
-            write_id: super::calls::new_request_id(),
+            write_id: super::link::new_request_id(),
             expected_attempt: Some(self.attempt),
         };
         let response = self.connection.call(request).await.map_err(refused)?;

@@ -9,8 +9,8 @@ mod keys;
 mod once;
 mod sample;
 
-use super::{calls::new_request_id, link::Link, table::in_colour};
-use crate::{args::TopArgs, failure::Failure};
+use super::{link::Link, table::in_colour};
+use crate::{args::TopArgs, failure::Failure, link::new_request_id};
 use board::{Action, Board};
 use kennel_client as client;
 use kennel_client::Connection;
