@@ -46,7 +46,7 @@ impl Link {
         }
         if typed.len() < PART_MIN {
             let message = format!(
-                "{typed:?} is too short: type at least {PART_MIN} characters of the run's id"
+                "{typed:?} is no run's name, and too short for an id: type at least {PART_MIN} characters of that"
             );
             return Err(Failure::new(message).hint(instead(typed)));
         }
@@ -114,25 +114,13 @@ fn instead(typed: &str) -> String {
         let (words, hint) = line.split_once(": ")?;
         words.split(' ').any(|word| word == typed).then_some(hint)
     });
-    match hint {
-        Some(hint) => hint.to_owned(),
-        None => match typed.split_once('/') {
-            Some((_, id)) => {
-                format!(
-                    "leave the kind out: {id}; where that is a name, it is a label: kennel ps -l name={id}"
-                )
-            }
-            None => {
-                let named = [typed.to_owned(), format!("name={typed}")];
-                let label = named.into_iter().find(|label| {
-                    label.contains('=') && label.parse::<Selector>().is_ok() && !label.contains(' ')
-                });
-                let label = label.unwrap_or_else(|| "KEY=VALUE".to_owned());
-                format!(
-                    "kennel ps --all lists every run; a run has labels in place of a name: kennel ps -l {label}"
-                )
-            }
-        },
+    match (hint, typed.split_once('/')) {
+        (Some(hint), _) => hint.to_owned(),
+        (None, Some((_, id))) => format!("leave the kind out: {id}"),
+        (None, None) if typed.contains('=') && typed.parse::<Selector>().is_ok() => {
+            format!("that is a label: kennel ps -l {typed}")
+        }
+        (None, None) => "kennel ps --all lists every run".to_owned(),
     }
 }
 

@@ -193,7 +193,7 @@ pub(crate) fn user(text: &str) -> Result<Value, String> {
         None => number(text).map(|uid| json!({"user_id": uid})),
     };
     read.ok_or_else(|| {
-        "write numbers, UID or UID:GID: id -u NAME shows one; the name of a unit is a label: --label name=NAME"
+        "write numbers, UID or UID:GID: id -u NAME shows one; the name of a unit is that of a run: --name NAME"
             .to_owned()
     })
 }
