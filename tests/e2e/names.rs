@@ -51,6 +51,10 @@ async fn name_means_one_run_at_all_nodes() {
     assert_eq!(returned.differing_fields, ["spec.labels"]);
     assert!(returned.existing);
 
+    let logged = must("audit log", here.logged_requests(&run_id).await);
+    let has_name =
+        |request: &pb::AuditRequest| request.asked.get("name").is_some_and(|name| name == "db");
+    assert!(logged.iter().any(has_name), "{logged:?}");
     let got = must("get", there.get("db").await);
     assert_eq!((&got.run_id, got.state()), (&run_id, RunState::Running));
     let table = run_to_end(one.cli(&["ps"]), PATIENCE).await;
@@ -63,6 +67,7 @@ async fn name_means_one_run_at_all_nodes() {
     let mut here = one.client().await;
     let first = must("get", here.get(&run_id).await);
     assert_eq!(first.state(), RunState::Cancelled);
+    one.logs(" run_name=db", 1).await;
     // It is free, and means the newest.
     let second = must("spawn", spawn(&mut there, named(), fail).await);
     let second = second.run.expect("a run").run_id;

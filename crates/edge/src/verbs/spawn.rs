@@ -9,7 +9,7 @@ use crate::{
     pb, status,
     verbs::record::word,
 };
-use kennel_lifecycle::{RunId, RunSpec, Violation};
+use kennel_lifecycle::{RunId, RunSpec, Violation, is_run_name};
 use kennel_supervisor::{CallError, OnNameConflict, SpawnCall, Spawned};
 use std::num::{NonZeroU32, NonZeroU64};
 use tonic::Status;
@@ -31,6 +31,11 @@ impl Verb for pb::SpawnRequest {
             return record;
         };
         let record = record.with("kind", word(spec.kind().as_str_name(), "RUN_KIND_"));
+        let record = if is_run_name(&spec.name) {
+            record.with("name", &*spec.name)
+        } else {
+            record
+        };
         // The other words of a command may contain anything.
         let Some(pb::run_spec::Command::Argv(argv)) = &spec.command else {
             return record;

@@ -1,7 +1,7 @@
 //! The server's log: standard error, for people by default, and the collector, where there is one.
 //!
-//! Lines about a run, or in a call, have its `run_id`, `trace_id` and `span_id`, from the fields of the [`tracing`]
-//! spans around them.
+//! Lines about a run, or in a call, have its `run_id`, `run_name`, `trace_id` and `span_id`, from the fields of the
+//! [`tracing`] spans around them.
 
 use super::{line_queue::LineQueue, records::Records};
 use crate::telemetry::log_fields::{Fields, Marks};

@@ -12,6 +12,8 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
     pub(super) run: Option<String>,
+    /// Its name.
+    pub(super) name: Option<String>,
     pub(super) trace: Option<String>,
     pub(super) span: Option<String>,
 }
@@ -31,6 +33,7 @@ impl Marks {
     pub(super) fn pairs(self) -> impl Iterator<Item = (&'static str, String)> {
         [
             ("run_id", self.run),
+            ("run_name", self.name),
             ("trace_id", self.trace),
             ("span_id", self.span),
         ]
@@ -43,6 +46,7 @@ impl Visit for Marks {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mark = match field.name() {
             "run_id" => &mut self.run,
+            "run_name" => &mut self.name,
             "trace_id" => &mut self.trace,
             "span_id" => &mut self.span,
             _ => return,

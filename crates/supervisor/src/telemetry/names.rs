@@ -15,6 +15,8 @@ pub use opentelemetry_semantic_conventions::{
 
 /// The run's id.
 pub const RUN_ID: &str = "kennel.run.id";
+/// Its name, where it has one.
+pub const RUN_NAME: &str = "kennel.run.name";
 /// Owner of the run.
 pub const RUN_OWNER: &str = "kennel.run.owner";
 /// `heartbeat`, `service`, `terminal` or `job`.

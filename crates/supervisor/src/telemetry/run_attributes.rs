@@ -15,6 +15,8 @@ pub(super) fn identity_attributes(new: &NewRun) -> Vec<KeyValue> {
         KeyValue::new(names::RUN_ID, new.run.to_string()),
         KeyValue::new(names::RUN_ATTEMPT, i64::from(new.attempt)),
     ];
+    let name = new.spec.name.clone();
+    attributes.extend(name.map(|name| KeyValue::new(names::RUN_NAME, name)));
     attributes.extend(containment(new));
     if let Some(identity) = &new.identity {
         let command = &identity.command;

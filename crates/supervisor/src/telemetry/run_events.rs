@@ -23,6 +23,7 @@ pub(crate) fn log_span(telemetry: &Telemetry, new: &NewRun) -> tracing::Span {
         parent: None,
         "run",
         run_id = %new.run,
+        run_name = new.spec.name.as_deref().map(tracing::field::display),
         trace_id = context.map(|c| tracing::field::display(c.trace_id())),
         span_id = context.map(|c| tracing::field::display(c.span_id())),
     )
