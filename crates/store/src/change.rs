@@ -140,7 +140,7 @@ impl Change {
             }
             _ => {
                 let why = format!(
-                    "{:?} is not written later than it was asked for",
+                    "{:?} is not written later than it was requested",
                     self.name()
                 );
                 Err(StoreError::Corrupt(why))

@@ -454,7 +454,7 @@ pub(crate) async fn in_scope(
 }
 
 /// Puts the id in the place of a run's name: the open run of the caller's owner, else its newest. A process of a run is
-/// not told which one has the name if it may not see it.
+/// not shown a run that it may not see.
 pub(crate) async fn resolve_name(
     supervisor: &Supervisor,
     caller: &Caller,

@@ -2,7 +2,6 @@
 
 use super::time;
 use crate::{
-    convert::certificate,
     enums::mapped,
     pb::{self, exit, tree_verdict},
 };
@@ -22,7 +21,7 @@ pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::St
         leftovers: leftovers(left),
         leftovers_unlisted: left.unlisted,
         census_time: certificate.census.map(time::timestamp),
-        verdict: Some(certificate::tree_verdict(&outcome.tree)),
+        verdict: Some(tree_verdict(&outcome.tree)),
         inputs: certificate.inputs.iter().map(input).collect(),
         commands: certificate.commands.iter().map(command).collect(),
     }
@@ -42,7 +41,7 @@ fn command(command: &StopCommand) -> pb::StopCommand {
         time: Some(time::timestamp(command.at)),
         name: command.name.clone(),
         end: Some(match command.end {
-            StopCommandEnd::Exited(exit) => End::Exited(certificate::exit(exit)),
+            StopCommandEnd::Exited(exit) => End::Exited(self::exit(exit)),
             StopCommandEnd::TimedOut => End::TimedOut(pb::stop_command::TimedOut {}),
             StopCommandEnd::NotStarted(errno) => End::NotStarted(NotStarted {
                 error_number: errno,

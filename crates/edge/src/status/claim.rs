@@ -11,8 +11,8 @@ pub(super) fn of(error: &CallError, text: String) -> Status {
         CallError::NoRunNamed(name) => Fault::new(Reason::RunNotFound, text)
             .fact("name", name)
             .status(),
-        CallError::NameTaken { name, holder } => name_taken(name, Some(holder)),
-        CallError::SpecMismatch { run, .. } => spec_mismatch(*run, &[]),
+        CallError::NameTaken { name, holder } => name_taken(text, name, Some(holder)),
+        CallError::SpecMismatch { run, .. } => spec_mismatch(text, *run, &[]),
         CallError::RunIdExpired { run, time, now } => Fault::new(Reason::RunIdExpired, text)
             .run(*run)
             .fact("id_time", time.as_str())
@@ -24,12 +24,8 @@ pub(super) fn of(error: &CallError, text: String) -> Status {
 }
 
 /// Refuses a spawn whose name an open run has; absent: one that the caller may not see.
-pub(crate) fn name_taken(name: &str, holder: Option<&RunView>) -> Status {
-    let fault = Fault::new(
-        Reason::NameTaken,
-        format!("an open run has the name {name:?}"),
-    );
-    let fault = fault.fact("name", name);
+pub(crate) fn name_taken(text: String, name: &str, holder: Option<&RunView>) -> Status {
+    let fault = Fault::new(Reason::NameTaken, text).fact("name", name);
     let Some(holder) = holder else {
         return fault.status();
     };
@@ -38,11 +34,8 @@ pub(crate) fn name_taken(name: &str, holder: Option<&RunView>) -> Status {
 }
 
 /// Refuses a spawn whose id or key a run of another spec has; these fields differ, where it is the caller's.
-pub(crate) fn spec_mismatch(run: RunId, fields: &[String]) -> Status {
-    let fault = Fault::new(
-        Reason::SpecMismatch,
-        format!("run {run} exists with another spec"),
-    );
+pub(crate) fn spec_mismatch(text: String, run: RunId, fields: &[String]) -> Status {
+    let fault = Fault::new(Reason::SpecMismatch, text);
     let fields = (!fields.is_empty()).then(|| fields.join(" "));
     fault.run(run).fact_if_known("fields", fields).status()
 }

@@ -228,12 +228,15 @@ async fn refused(at: &At, error: CallError, caller: &Caller) -> Status {
     match &error {
         CallError::NameTaken { name, holder } if caller.run.is_some() => {
             let seen = at.sees_run(&auth::Scope::of(caller), holder.run).await;
-            status::name_taken(name, seen.is_ok().then_some(holder))
+            status::name_taken(error.to_string(), name, seen.is_ok().then_some(holder))
         }
         CallError::SpecMismatch {
             run,
             between: Some((there, asked)),
-        } => status::spec_mismatch(*run, &spec::different_fields(there, asked)),
+        } => {
+            let fields = spec::different_fields(there, asked);
+            status::spec_mismatch(error.to_string(), *run, &fields)
+        }
         _ => status::of(&error),
     }
 }

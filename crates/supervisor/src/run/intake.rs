@@ -78,12 +78,7 @@ impl Supervisor {
             });
             let same = shared.find(run).map(|handle| (handle, false));
             if let Some((handle, by_name)) = same.or_else(|| held.next()) {
-                let found = if by_name {
-                    Box::pin(self.named(&handle, &call)).await?
-                } else {
-                    Box::pin(self.existing(&handle, &call)).await?
-                };
-                match found {
+                match Box::pin(self.existing(&handle, by_name, &call)).await? {
                     Some(spawned) => return Ok(spawned),
                     // The run left no trace, or has no name any more: this call is the first again.
                     None => continue,

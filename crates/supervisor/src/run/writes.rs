@@ -82,7 +82,7 @@ pub(crate) async fn perform(
             done
         }
         // Perhaps the attempt was not recorded.
-        _ => {
+        Change::Withdrawn => {
             let has_row = match &attempt {
                 Some(new) => has_row(&shared, new).await,
                 None => true,
@@ -92,6 +92,14 @@ pub(crate) async fn perform(
             } else {
                 Report::NotWithdrawn
             })
+        }
+        Change::Intended(_)
+        | Change::Fenced(..)
+        | Change::OutputRemoved(_)
+        | Change::Forgotten
+        | Change::Snapshot(_) => {
+            tracing::error!(run_id = %run, change = change.name(), "the task of a run does not write this");
+            Done::Disowned
         }
     };
     // The receiver is the run's task, which ends only after the last `Written`.

@@ -82,15 +82,21 @@ impl Supervisor {
         Ok(Spawned::existing(row.into()))
     }
 
-    /// Answers a spawn whose id or key a live run has; `None`: that run left no trace.
+    /// Answers a spawn whose id or key a live run has, or else its name; `None`: that run left no trace, or has no name any
+    /// more.
     pub(super) async fn existing(
         &self,
         handle: &Handle,
+        by_name: bool,
         call: &SpawnCall,
     ) -> Result<Option<Spawned>, CallError> {
         let mut watch = handle.live.clone();
         let live = started(&mut watch).await?;
-        if let Some(StartAnswer::Started) = live.start {
+        let is_started = matches!(live.start, Some(StartAnswer::Started));
+        if by_name && is_started && live.view.outcome.is_none() {
+            return self.taken(live.view, call).map(Some);
+        }
+        if !by_name && is_started {
             let is_same = handle.spec_digest_version == call.spec_digest_version
                 && *handle.spec_digest == *call.spec_digest
                 && *handle.owner == *call.owner;
@@ -100,25 +106,8 @@ impl Supervisor {
                 Err(self.other_spec(&live.view, call))
             };
         }
-        // A failed start is known by what it leaves: wait until that is settled, then check again.
-        let _ = watch.wait_for(|live| live.over).await;
-        Ok(None)
-    }
-
-    /// Answers a spawn whose name a live run has; `None`: that run left no trace, or has ended.
-    pub(super) async fn named(
-        &self,
-        handle: &Handle,
-        call: &SpawnCall,
-    ) -> Result<Option<Spawned>, CallError> {
-        let mut watch = handle.live.clone();
-        let live = started(&mut watch).await?;
-        if let Some(StartAnswer::Started) = live.start
-            && live.view.outcome.is_none()
-        {
-            return self.taken(live.view, call).map(Some);
-        }
-        // The name is free once the end is recorded.
+        // A failed start is known by what it leaves, and a name is free once the end is recorded: wait until that is
+        // settled, then check again.
         let _ = watch.wait_for(|live| live.over).await;
         Ok(None)
     }
