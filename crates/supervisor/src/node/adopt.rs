@@ -18,7 +18,7 @@ use crate::{
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{NodeId, Policy, Refusal, RestartPolicy, RunId, RunSpec};
 use kennel_linux::crash_point;
-use kennel_store::{Change, Changed, NewRun, RunRow, StoreError, StoredState, UnreadRow};
+use kennel_store::{NewRun, RunRow, StoreError, StoredState, UnreadRow};
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -272,23 +272,18 @@ impl Found {
             }
             (None, intended) if held.released => {
                 let new = match intended {
-                    Some(new) => {
-                        tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
-                        as_held(shared, &held, new.clone())
-                    }
+                    Some(new) => as_held(shared, &held, new.clone()),
                     None => {
-                        tracing::error!(run_id = %run, "the database lost the row of a run, and the node log lacks it: writing a row from the keeper's state, without owner, spec and labels");
+                        tracing::error!(run_id = %run, "the node log lacks the run: its row is written from the keeper's state, without owner, spec and labels");
                         placeholder(shared, &held)
                     }
                 };
-                let inserted = Change::Inserted(Box::new(new.clone()));
-                match shared.store.change(run, &inserted).await? {
-                    Changed::Done(age) => Some(RunRow::open(NewRun { age, ..new })),
-                    Changed::Taken(row) => {
-                        tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row exists under the key of a run, skipping it");
-                        return Ok(None);
-                    }
+                let row = shared.store.rewrite(&new).await?;
+                if row.new.identity != new.identity {
+                    tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row exists under the key of a run, skipping it");
+                    return Ok(None);
                 }
+                Some(row)
             }
             // Its gate was shut before it was recorded, or its key has another row.
             (_, Some(_) | None) => None,

@@ -209,6 +209,28 @@ impl NodeStore {
         self.change(run, change).await.map(drop)
     }
 
+    /// Writes the lost row of a live run again, and returns the row of its id: perhaps another's, which came meanwhile. A
+    /// name or key that another run has taken meanwhile is the other's: this row is then written without that check.
+    pub(crate) async fn rewrite(&self, new: &NewRun) -> Result<RunRow, StoreError> {
+        let run = new.run;
+        tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
+        let inserted = Change::Inserted(Box::new(new.clone()));
+        match self.change(run, &inserted).await? {
+            Changed::Done(age) => Ok(RunRow::open(NewRun { age, ..new.clone() })),
+            Changed::Taken(row) if row.new.run == run => Ok(*row),
+            Changed::Taken(row) => {
+                tracing::error!(run_id = %run, by = %row.new.run, "another run has the name or the key of this one");
+                let mut new = new.clone();
+                new.age = Age(self.newest().0 + 1).max(new.age);
+                self.newest.fetch_max(new.age.0, Ordering::SeqCst);
+                let whole = RunRow::open(new);
+                self.write(run, &Change::Snapshot(Box::new(whole.clone())))
+                    .await?;
+                Ok(whole)
+            }
+        }
+    }
+
     /// Writes this node's keeper into the row of a run of an earlier one that it holds now. Where that fails the row stays,
     /// and other nodes do not know that the run is looked after: the next start writes it.
     pub(crate) async fn hand_over(&self, row: RunRow) -> RunRow {

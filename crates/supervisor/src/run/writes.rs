@@ -223,19 +223,14 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
         let row = match row_of(store, run).await {
             Ok(Some(row)) => row,
             Err(unread) => return Done::Unread(unread),
-            Ok(None) => {
-                tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
-                let inserted = Change::Inserted(Box::new(new.clone()));
-                match store.change(run, &inserted).await {
-                    Ok(Changed::Done(age)) => RunRow::open(NewRun { age, ..new.clone() }),
-                    Ok(Changed::Taken(row)) => *row,
-                    Err(error) => {
-                        tracing::warn!(run_id = %run, %error, "the row is not rewritten yet");
-                        rest(store, &mut retries).await;
-                        continue;
-                    }
+            Ok(None) => match store.rewrite(new).await {
+                Ok(row) => row,
+                Err(error) => {
+                    tracing::warn!(run_id = %run, %error, "the row is not rewritten yet");
+                    rest(store, &mut retries).await;
+                    continue;
                 }
-            }
+            },
         };
         if row.new.identity == new.identity {
             return Done::Met(Box::new(row));
