@@ -43,7 +43,6 @@ struct Link {
 
 impl Attachment {
     /// Attaches to the terminal that this names. Connects when [`Self::next`] is called first.
-    #[must_use]
     pub fn new(connection: &Connection, open: pb::AttachOpen) -> Self {
         Self {
             connection: connection.clone(),
@@ -89,7 +88,6 @@ impl Attachment {
     }
 
     /// Whether input may be sent: not while too many writes are in flight.
-    #[must_use]
     pub fn can_type(&self) -> bool {
         self.on_the_way.len() < WRITES_MAX && !self.leaves
     }

@@ -68,7 +68,6 @@ impl Service<Request<Body>> for Authorized {
 
 /// Whether a connection broke that was open: a server that takes its place may answer. `false`: none was made, in whatever
 /// time, or its peer was silent for too long.
-#[must_use]
 pub fn has_broken(error: &(dyn Error + 'static)) -> bool {
     let is_late = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
     !causes(error).any(|cause| {
@@ -86,7 +85,6 @@ pub(crate) fn causes<'a>(
 }
 
 /// Formats an error with its causes, for people.
-#[must_use]
 pub fn shown(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -43,7 +43,6 @@ pub struct Context {
 
 impl Contexts {
     /// Returns the path of the file; `None`: this user has no directory for it.
-    #[must_use]
     pub fn path(here: &Surroundings) -> Option<PathBuf> {
         Some(here.config_dir()?.join("contexts.toml"))
     }
@@ -72,7 +71,6 @@ impl Contexts {
 
 impl Context {
     /// Whether it has anything that only a server on the network needs.
-    #[must_use]
     pub fn has_credentials(&self) -> bool {
         let server = self.server.clone();
         *self

@@ -22,7 +22,6 @@ pub enum Start {
 }
 
 /// Returns the time at which an event was recorded, in a batch with this base time.
-#[must_use]
 pub fn time_of(
     base_time: Option<prost_types::Timestamp>,
     event: &pb::Event,
@@ -60,7 +59,6 @@ pub struct EventReader {
 
 impl EventReader {
     /// Reads events of this run from a position on. Makes no call before [`EventReader::next`].
-    #[must_use]
     pub fn new(connection: &Connection, run_id: &str, start: Start) -> Self {
         let position = match start {
             Start::Beginning => Position::Beginning(pb::FromBeginning {}),
@@ -94,7 +92,6 @@ impl EventReader {
     ///
     /// A journal that cannot be read is returned as a failure, after which [`EventReader::next`] continues without that
     /// run.
-    #[must_use]
     pub fn of_many(connection: &Connection, filter: pb::RunFilter, start: Start) -> Self {
         let filter = Some(filter);
         Self {

@@ -27,7 +27,6 @@ pub struct Failure {
 
 impl Failure {
     /// Whether the server gave this reason.
-    #[must_use]
     pub fn is(&self, reason: &str) -> bool {
         self.reason.as_deref() == Some(reason)
     }

@@ -71,7 +71,6 @@ const GONE_LOOK: Duration = Duration::from_millis(50);
 const GONE_LOOK_FAR: Duration = Duration::from_millis(500);
 
 /// Makes a request with this deadline; after it the call fails with `DEADLINE_EXCEEDED`.
-#[must_use]
 pub fn within<T>(wait: Duration, message: T) -> impl IntoRequest<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(wait);
@@ -80,7 +79,6 @@ pub fn within<T>(wait: Duration, message: T) -> impl IntoRequest<T> {
 
 impl Connection {
     /// Returns the channel, for stubs of other services at the same server.
-    #[must_use]
     pub fn channel(&self) -> Authorized {
         Authorized::new(self.channel.clone(), self.token.clone(), self.node.clone())
     }
@@ -123,7 +121,6 @@ impl Connection {
     }
 
     /// Returns the stub of the service for clients.
-    #[must_use]
     pub fn processes(&self) -> ProcessServiceClient<Authorized> {
         ProcessServiceClient::new(self.channel())
             .max_decoding_message_size(limits::RESPONSE_BYTES_MAX)
@@ -131,7 +128,6 @@ impl Connection {
     }
 
     /// Returns the stub of the service for operators.
-    #[must_use]
     pub fn admin(&self) -> AdminServiceClient<Authorized> {
         AdminServiceClient::new(self.channel())
             .max_decoding_message_size(limits::RESPONSE_BYTES_MAX)
@@ -158,7 +154,6 @@ impl Connection {
     }
 
     /// Returns the stub of the server's health service.
-    #[must_use]
     pub fn health(&self) -> HealthClient<Authorized> {
         HealthClient::new(self.channel())
     }

@@ -19,7 +19,6 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// Returns those of this process, which runs as this effective user.
-    #[must_use]
     pub fn here(uid: u32) -> Self {
         let mut here = Self {
             root: uid == 0,
@@ -37,7 +36,6 @@ impl Surroundings {
     }
 
     /// Returns those of a user with these variables alone.
-    #[must_use]
     pub fn of(env: &[(&str, &str)]) -> Self {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         Self {
@@ -47,14 +45,12 @@ impl Surroundings {
     }
 
     /// Returns a variable that is set.
-    #[must_use]
     pub fn var(&self, name: &str) -> Option<&str> {
         let value = self.env.get(name).map(String::as_str);
         value.filter(|value| !value.is_empty())
     }
 
     /// Returns this user's directory for files about Kennel; absent: the environment names none.
-    #[must_use]
     pub fn config_dir(&self) -> Option<PathBuf> {
         let config = self.dir("XDG_CONFIG_HOME").map(Path::to_owned);
         let config = config.or_else(|| Some(self.dir("HOME")?.join(".config")));
@@ -67,7 +63,6 @@ impl Surroundings {
     }
 
     /// Returns the default directory of a server's data; absent: HOME is not set.
-    #[must_use]
     pub fn default_data_dir(&self) -> Option<PathBuf> {
         if self.root {
             return Some(PathBuf::from("/var/lib/kennel"));

@@ -61,7 +61,6 @@ pub(crate) struct Why {
 
 impl Item {
     /// Returns the seq of its last entry.
-    #[must_use]
     pub fn last_seq(&self) -> u64 {
         match self {
             Self::Entry(entry) => entry.seq,
@@ -70,7 +69,6 @@ impl Item {
     }
 
     /// Returns the entry, if it is one.
-    #[must_use]
     pub fn into_entry(self) -> Option<Entry> {
         match self {
             Self::Entry(entry) => Some(entry),

@@ -24,7 +24,6 @@ impl Hub {
     }
 
     /// Returns the end of the journal; a seq of 0: it is empty.
-    #[must_use]
     pub fn head(&self) -> Point {
         *self.head.borrow()
     }

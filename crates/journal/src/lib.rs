@@ -93,7 +93,6 @@ impl Boot {
     pub const UNKNOWN: Self = Self(0);
 
     /// Returns the boot of this id, which need not be a UUID.
-    #[must_use]
     pub fn of_id(boot_id: &str) -> Self {
         let digits = boot_id.replace('-', "");
         let hashed = || {

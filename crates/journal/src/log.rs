@@ -149,7 +149,6 @@ fn scan_as(
 }
 
 /// Whether `dir` has a journal, however damaged.
-#[must_use]
 pub fn is_made(dir: &Path) -> bool {
     segments(dir).is_ok_and(|(indexes, raw)| !indexes.is_empty() || !raw.is_empty())
 }

@@ -51,7 +51,6 @@ impl Reader {
     }
 
     /// Returns a seq that no entry of the journal has passed.
-    #[must_use]
     pub fn seq_bound(&self) -> u64 {
         let bound = Mark::open(&self.log.dir).map_or(0, |mark| mark.seq());
         bound.max(self.end().seq)
@@ -95,19 +94,16 @@ impl Reader {
     }
 
     /// Returns the present end.
-    #[must_use]
     pub fn end(&self) -> Point {
         *self.head.borrow()
     }
 
     /// Returns the first seq from which on nothing is missing by now.
-    #[must_use]
     pub fn whole_from(&self) -> u64 {
         self.log.whole_from(self.end().seq)
     }
 
     /// Returns its position.
-    #[must_use]
     pub fn position(&self) -> Position {
         self.at
     }

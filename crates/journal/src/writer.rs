@@ -209,7 +209,6 @@ impl Writer {
     }
 
     /// Whether output has to wait ([`OnOutputFull::Block`]): there is space for more only when the oldest is released.
-    #[must_use]
     pub fn waits(&self) -> bool {
         if self.bound.on_full != OnOutputFull::Block || self.beyond_bound {
             return false;
@@ -256,25 +255,21 @@ impl Writer {
     }
 
     /// Returns the directory of the journal.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         &self.log.dir
     }
 
     /// Whether the raw file of a stream exists.
-    #[must_use]
     pub fn has_file(&self, kind: Kind) -> bool {
         slot(kind).is_none_or(|stream| self.segment.raw[stream].is_open())
     }
 
     /// Returns the attempt of the written data.
-    #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
     /// Returns the time of the last entry of the writer before this one; for a new journal, the time of its creation.
-    #[must_use]
     pub fn found_at(&self) -> Timestamp {
         self.found_at
     }
@@ -286,7 +281,6 @@ impl Writer {
     }
 
     /// Returns the present length of a stream: the offset of the next byte.
-    #[must_use]
     pub fn len(&self, kind: Kind) -> u64 {
         slot(kind).map_or(self.facts_len, |stream| self.end.lens[stream])
     }
@@ -332,7 +326,6 @@ impl Writer {
     }
 
     /// Returns the dropped output that no reader has noticed yet.
-    #[must_use]
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
@@ -367,13 +360,11 @@ impl Writer {
     }
 
     /// Whether data had to be removed because of the bound, since this writer was opened.
-    #[must_use]
     pub fn has_passed_bound(&self) -> bool {
         self.has_passed_bound
     }
 
     /// Returns the policy for output for which there is no space.
-    #[must_use]
     pub fn bound(&self) -> OutputBound {
         self.bound
     }
@@ -522,7 +513,6 @@ impl Writer {
     }
 
     /// Whether the number of all missing bytes is known, as far as the segments show.
-    #[must_use]
     pub fn is_counted(&self) -> bool {
         let current = self.segment.header.after;
         current.is_counted() && self.log.chain().spans.iter().all(|s| s.after.is_counted())
@@ -560,7 +550,6 @@ impl Writer {
     }
 
     /// Returns the source of live readers.
-    #[must_use]
     pub fn hub(&self) -> Hub {
         Hub::new(Arc::clone(&self.log), self.head.subscribe())
     }

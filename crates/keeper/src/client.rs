@@ -130,7 +130,6 @@ impl KeeperClient {
     }
 
     /// Takes the keeper's listening sockets, which came with the hello; once.
-    #[must_use]
     pub fn take_listeners(&self) -> Vec<ListeningSocket> {
         std::mem::take(&mut self.link.state().listeners)
     }

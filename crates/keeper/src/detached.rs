@@ -22,7 +22,6 @@ fn name(pid: i32, start_ticks: u64) -> String {
 }
 
 /// Whether this process is on file as such a shim, or the files cannot be read.
-#[must_use]
 pub fn has_shim(data_dir: &Path, pid: i32, start_ticks: u64) -> bool {
     match fs::symlink_metadata(dir(data_dir).join(name(pid, start_ticks))) {
         Ok(_) => true,

@@ -36,7 +36,6 @@ pub struct NotifyPlace {
 
 impl NotifyPlace {
     /// Returns the place for a run with this directory.
-    #[must_use]
     pub fn of(node: NodeId, run: RunId, run_dir: &Path, policy: &Policy) -> Self {
         let (parent, shared) = SHARED;
         Self::below(&Path::new(parent).join(shared), node, run, run_dir, policy)
@@ -59,13 +58,11 @@ impl NotifyPlace {
     }
 
     /// Returns the path that processes of the run connect to.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join(&self.name)
     }
 
     /// Returns why processes of the run could not reach the socket.
-    #[must_use]
     pub fn fault(&self) -> Option<String> {
         let (bytes, most) = (self.path().as_os_str().len(), notify_socket::PATH_BYTES_MAX);
         if bytes > most {

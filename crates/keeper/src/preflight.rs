@@ -20,7 +20,6 @@ const MIDDLE: &str = " version ";
 const LEVELS: &str = "kennel levels wire ";
 
 /// Returns the answer of this binary, whose databases have this level.
-#[must_use]
 pub fn answer(schema: i64) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let wire = WIRE.max;

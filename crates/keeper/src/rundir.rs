@@ -36,7 +36,6 @@ const TOKEN: &CStr = c"token";
 const TOKEN_NEW: &CStr = c"token.new";
 
 /// Returns the path of the file with a run's token, where its spec gives it one.
-#[must_use]
 pub fn token_path(run_dir: &Path) -> PathBuf {
     run_dir.join(OsStr::from_bytes(TOKEN.to_bytes()))
 }
@@ -66,7 +65,6 @@ pub fn remove_token(run_dir: &Path) -> io::Result<()> {
 }
 
 /// Returns the path of the directory of `run`.
-#[must_use]
 pub fn path(data_dir: &Path, run: RunId) -> PathBuf {
     data_dir.join("runs").join(run.to_string())
 }
@@ -78,7 +76,6 @@ pub(crate) fn data_dir(run_dir: &Path) -> io::Result<&Path> {
 }
 
 /// Lists all runs that have a directory.
-#[must_use]
 pub fn all(data_dir: &Path) -> Vec<RunId> {
     let entries = fs::read_dir(data_dir.join("runs")).into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

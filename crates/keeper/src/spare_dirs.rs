@@ -65,7 +65,6 @@ struct Opened {
 
 impl SpareDirs {
     /// Makes an empty pool. Directories of an earlier server are removed at the first use.
-    #[must_use]
     pub fn new(data_dir: &Path) -> Self {
         Self {
             data_dir: data_dir.to_owned(),

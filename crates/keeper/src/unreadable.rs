@@ -123,7 +123,6 @@ fn list(data_dir: &Path) -> Vec<(i64, String, u64)> {
 }
 
 /// Number of files that no decoder has read, and that were not removed with their runs.
-#[must_use]
 pub fn count(data_dir: &Path) -> usize {
     list(data_dir).len()
 }

@@ -19,13 +19,11 @@ pub struct Backoff {
 impl Backoff {
     /// Creates bounds: the first delay is at most `first`, each further one at most twice the bound before it, and none
     /// longer than `longest`.
-    #[must_use]
     pub const fn up_to(first: Duration, longest: Duration) -> Self {
         Self { first, longest }
     }
 
     /// Begins a series of retries. Equal seeds have equal delays.
-    #[must_use]
     pub fn retries(self, seed: impl Hash) -> Retries {
         let mut hasher = DefaultHasher::new();
         seed.hash(&mut hasher);

@@ -87,7 +87,6 @@ impl CapabilitySet {
     );
 
     /// Whether the set is empty.
-    #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::NONE
     }

@@ -85,7 +85,6 @@ pub struct StopStep {
 
 impl StopStep {
     /// Returns the number of processes that the round was meant for.
-    #[must_use]
     pub fn targets(&self) -> u32 {
         self.delivered
             .saturating_add(self.gone)

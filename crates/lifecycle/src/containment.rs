@@ -80,7 +80,6 @@ pub struct HostFacts {
 
 impl Containment {
     /// Returns the containment that a run of this kind reaches.
-    #[must_use]
     pub fn reached(has_cgroup: bool, pid_namespace: PidNamespace) -> Self {
         match (pid_namespace, has_cgroup) {
             (PidNamespace::Private, _) => Self::PrivatePidns,
@@ -92,7 +91,6 @@ impl Containment {
 
 impl Held {
     /// Returns the containment of a run with this policy and this control group (or the reason why it has none).
-    #[must_use]
     pub fn on(host: &HostFacts, cgroup: Result<(), String>, policy: &Policy) -> Self {
         let pid_namespace = policy.pid_namespace;
         let no_new_privileges = host.no_new_privileges || policy.privileges.gains_nothing();
@@ -138,7 +136,6 @@ impl Held {
     }
 
     /// Returns why there is no control group, where there is none.
-    #[must_use]
     pub fn cgroup_refused(&self) -> Option<&str> {
         self.gaps.iter().find_map(|gap| match gap {
             Gap::NoCgroup(why) => Some(why.as_str()),

@@ -16,7 +16,6 @@ pub struct Countdown {
 
 impl Countdown {
     /// Creates a countdown that is stopped until [`Self::run`].
-    #[must_use]
     pub fn new(time: Duration) -> Self {
         Self {
             // Rounds up: no run gets less than was given.
@@ -38,13 +37,11 @@ impl Countdown {
     }
 
     /// Returns the end of the time, while the countdown runs.
-    #[must_use]
     pub fn over_at(&self) -> Option<u64> {
         self.since.map(|since| since.saturating_add(self.left))
     }
 
     /// Returns the time left, in milliseconds.
-    #[must_use]
     pub fn left(&self, now: u64) -> u64 {
         let passed = self.since.map_or(0, |since| now.saturating_sub(since));
         self.left.saturating_sub(passed)
@@ -58,7 +55,6 @@ impl Countdown {
     }
 
     /// Whether no time is left.
-    #[must_use]
     pub fn is_over(&self, now: u64) -> bool {
         self.over_at().is_some_and(|at| now >= at)
     }

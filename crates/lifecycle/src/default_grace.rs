@@ -39,7 +39,6 @@ impl DefaultGrace {
     }
 
     /// The grace of runs of this kind; absent: the node gives none.
-    #[must_use]
     pub fn of(&self, kind: RunKind) -> Option<Duration> {
         let named = |wanted| self.0.iter().find(|(kind, _)| *kind == wanted);
         let found = named(Some(kind)).or_else(|| named(None));

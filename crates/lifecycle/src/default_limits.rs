@@ -53,7 +53,6 @@ impl DefaultLimits {
     }
 
     /// Returns the limits of runs of this kind.
-    #[must_use]
     pub fn of(&self, kind: RunKind) -> RunLimits {
         let mut limits = RunLimits::default();
         for wanted in [Some(kind), None] {
@@ -65,7 +64,6 @@ impl DefaultLimits {
     }
 
     /// Returns what a keeper with these powers lacks to set all of them.
-    #[must_use]
     pub fn missing(&self, powers: &LimitPowers) -> Vec<String> {
         let all = self.0.iter().flat_map(|(_, node)| node.missing(powers));
         let all: BTreeSet<String> = all.map(|missing| missing.capability).collect();

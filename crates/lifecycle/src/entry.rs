@@ -239,7 +239,6 @@ pub struct RuleMatch {
 
 impl Entry {
     /// Returns the entry for the end of an attempt: for that of the run, where none follows.
-    #[must_use]
     pub fn end(outcome: &Outcome, next: Option<NextAttempt>) -> Self {
         let outcome = Box::new(outcome.clone());
         match next {
@@ -253,7 +252,6 @@ impl Entry {
     }
 
     /// Returns the warning text that clients get for this entry.
-    #[must_use]
     pub fn warning(&self) -> Option<String> {
         match self {
             Self::Warning { message } => Some(message.clone()),

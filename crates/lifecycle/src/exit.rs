@@ -22,7 +22,6 @@ pub enum Exit {
 
 impl Exit {
     /// Builds the exit from its stored parts: a code, or a signal by its number, or neither.
-    #[must_use]
     pub fn from_parts(code: Option<i32>, signal: Option<i32>, core_dumped: bool) -> Self {
         match (code, signal.and_then(Signal::from_number)) {
             (Some(code), _) => Self::Code(code),

@@ -20,7 +20,6 @@ pub struct Extendable {
 
 impl Extendable {
     /// Returns by how much the limit is extended so that at least `time` is left; less at the bound.
-    #[must_use]
     pub fn cut(&self, time: Duration) -> Duration {
         let room = self.most.saturating_sub(self.extended);
         time.saturating_sub(self.left).min(room)
@@ -61,14 +60,12 @@ pub struct Extensions {
 
 impl Extensions {
     /// Returns the extension of this limit in this attempt; zero: it was not extended.
-    #[must_use]
     pub fn of(&self, attempt: u32, limit: Deadline) -> Extension {
         let own = self.limits.get(&limit).filter(|_| attempt == self.attempt);
         own.copied().unwrap_or_default()
     }
 
     /// Returns the entry for this extension; absent: it is no news, since its total is not more than the recorded one.
-    #[must_use]
     pub fn change(&self, attempt: u32, limit: Deadline, to: Extension, by: &str) -> Option<Entry> {
         let is_news = to.total > self.of(attempt, limit).total && attempt >= self.attempt;
         is_news.then(|| Entry::Extended {

@@ -180,7 +180,6 @@ impl Facets {
     }
 
     /// Whether this attempt is ready, or a later one.
-    #[must_use]
     pub fn is_ready(&self, attempt: u32) -> bool {
         self.ready
             .as_ref()
@@ -188,14 +187,12 @@ impl Facets {
     }
 
     /// Returns the activity of this attempt, if a rule has seen one.
-    #[must_use]
     pub fn activity_of(&self, attempt: u32) -> Option<Activity> {
         let reported = self.activity.filter(|reported| reported.attempt == attempt);
         reported.map(|reported| reported.activity)
     }
 
     /// Returns the last status that this attempt has reported.
-    #[must_use]
     pub fn status_of(&self, attempt: u32) -> Option<&StatusText> {
         let reported = self.status.as_ref();
         let reported = reported.filter(|reported| reported.attempt == attempt);
@@ -203,13 +200,11 @@ impl Facets {
     }
 
     /// Returns when this attempt is stopped because its result is available.
-    #[must_use]
     pub fn result_of(&self, attempt: u32) -> Option<&ResultDue> {
         self.result.as_ref().filter(|due| due.attempt == attempt)
     }
 
     /// Whether this line was tested before, and its actions done.
-    #[must_use]
     pub fn has_matched(&self, stream: u8, offset: u64) -> bool {
         let at = usize::from(stream).saturating_sub(1);
         let last = self.matched.offsets.get(at).copied().flatten();

@@ -13,7 +13,6 @@ use std::{any::type_name, cell::RefCell};
 
 /// Whether a value is its type's default. Such a field is not written, so that one which a later version adds
 /// changes no text of a value that does not use it.
-#[must_use]
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -109,7 +108,6 @@ impl LaterText {
     }
 
     /// Returns the text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.get()
     }

@@ -23,7 +23,6 @@ pub struct InvalidRunId;
 
 impl RunId {
     /// Returns the creation time of the id, in milliseconds since 1970, by its creator's clock.
-    #[must_use]
     pub fn timestamp_ms(self) -> u64 {
         self.0.timestamp_ms()
     }
@@ -46,14 +45,12 @@ pub struct InvalidRunIdPart;
 
 impl RunIdPart {
     /// Whether this run id begins or ends with the part.
-    #[must_use]
     pub fn matches(&self, run: RunId) -> bool {
         let id = run.to_string();
         id.starts_with(&self.0) || id.ends_with(&self.0)
     }
 
     /// Returns the text: digits and upper-case letters alone.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -82,13 +79,11 @@ macro_rules! ulid {
     ($name:ident) => {
         impl $name {
             /// Makes an id of this 128-bit value: 48 bits of milliseconds since 1970, 80 random bits.
-            #[must_use]
             pub fn from_u128(value: u128) -> Self {
                 Self(Ulid::from(value))
             }
 
             /// Returns the 128-bit value.
-            #[must_use]
             pub fn as_u128(self) -> u128 {
                 self.0.into()
             }

@@ -40,7 +40,6 @@ pub struct HostIdentity {
 
 impl HostIdentity {
     /// Whether numbers of one host are valid on the other. A value that only one of them knows decides nothing.
-    #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         let begins = self.init_start_ticks.zip(other.init_start_ticks);
         self.boot_id == other.boot_id

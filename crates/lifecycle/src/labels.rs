@@ -129,19 +129,16 @@ pub enum SelectorError {
 
 impl Selector {
     /// Whether every run matches.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
     /// Returns the requirements.
-    #[must_use]
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
     /// Whether a run with these labels matches.
-    #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.iter().all(|wanted| {
             let value = labels.get(&wanted.key);

@@ -54,14 +54,12 @@ pub enum Action {
 
 impl StopPlan {
     /// Returns the plan of an abort: SIGTERM, the grace, SIGKILL.
-    #[must_use]
     pub fn abort(grace: Duration) -> Self {
         Self::new(&[(Signal::TERM, Duration::ZERO)], grace)
     }
 
     /// Returns the plan of a shutdown: SIGINT, half the grace, SIGTERM, the other half, SIGKILL: background jobs of sh
     /// ignore SIGINT.
-    #[must_use]
     pub fn shutdown(grace: Duration) -> Self {
         Self::new(
             &[(Signal::INT, Duration::ZERO), (Signal::TERM, grace / 2)],
@@ -70,7 +68,6 @@ impl StopPlan {
     }
 
     /// Whether this is the plan of a shutdown: only that begins with SIGINT.
-    #[must_use]
     pub fn is_shutdown(&self) -> bool {
         let first = self.steps.first();
         first.is_some_and(|step| step.action == Action::Signal(Signal::INT))
@@ -137,7 +134,6 @@ pub struct Ladder {
 
 impl Ladder {
     /// Starts the plan at `now` (milliseconds).
-    #[must_use]
     pub fn start(plan: &StopPlan, now: u64) -> Self {
         let kill_at = now.saturating_add(millis(plan.kill_after));
         let steps = plan
@@ -172,7 +168,6 @@ impl Ladder {
     }
 
     /// Returns how long a command of the last action may run, in milliseconds: it has ended when the next rung is due.
-    #[must_use]
     pub fn time_of_command(&self, now: u64) -> u64 {
         let whole = self.wake_at().map_or(0, |at| at.saturating_sub(now));
         whole - COMMAND_END_MS.min(whole / 4)
@@ -213,7 +208,6 @@ impl Ladder {
     }
 
     /// Returns when to call again; absent once SIGKILL was sent.
-    #[must_use]
     pub fn wake_at(&self) -> Option<u64> {
         if self.killed {
             return None;

@@ -23,7 +23,6 @@ pub struct Leftovers {
 
 impl Leftovers {
     /// Whether no process was seen.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty() && self.unlisted == 0
     }

@@ -112,7 +112,6 @@ pub const SHUTDOWN_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=
 const SHUTDOWN_CENSUS_MAX: Duration = Duration::from_secs(2);
 
 /// Returns the longest grace inside a shutdown that takes this long.
-#[must_use]
 pub fn shutdown_grace(timeout: Duration) -> Duration {
     timeout.saturating_sub((timeout / 5).min(SHUTDOWN_CENSUS_MAX))
 }

@@ -47,7 +47,6 @@ macro_rules! named {
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// Returns its name in SQL, JSON, metrics and spans.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -55,7 +54,6 @@ macro_rules! named {
             }
 
             /// Returns its name in the contract, without prefix, and in logs.
-            #[must_use]
             pub const fn api_name(self) -> &'static str {
                 match self {
                     $(Self::$variant => {

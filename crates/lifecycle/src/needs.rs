@@ -40,7 +40,6 @@ impl Policy {
     }
 
     /// Returns the first need that this version does not know.
-    #[must_use]
     pub fn unknown_need(&self) -> Option<&str> {
         let unknown = |need: &&String| need.parse::<Need>().is_err();
         self.needs.iter().find(unknown).map(String::as_str)

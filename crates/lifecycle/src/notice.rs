@@ -42,7 +42,6 @@ pub struct StatusText {
 
 impl Notice {
     /// Parses these bytes.
-    #[must_use]
     pub fn parse(datagram: &[u8]) -> Self {
         let mut notice = Self::default();
         let text = String::from_utf8_lossy(datagram);

@@ -333,7 +333,6 @@ impl From<StopReason> for EndReason {
 
 impl StopReason {
     /// Returns the principal that requested the end; absent: none did.
-    #[must_use]
     pub fn by(&self) -> Option<&str> {
         match self {
             Self::Abort { by, .. } | Self::Restart { by, .. } => Some(by),
@@ -352,7 +351,6 @@ impl StopReason {
     }
 
     /// Returns its name in JSON, metrics and spans; for a deadline or a limit, that of the limit.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Abort { .. } => "abort",
@@ -374,7 +372,6 @@ impl StopReason {
 
 impl EndReason {
     /// Returns its name in SQL, JSON, metrics and spans.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Exited => "exited",
@@ -405,7 +402,6 @@ impl EndReason {
 
 impl TreeVerdict {
     /// Returns its name in SQL, JSON, metrics and spans.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Empty(_) => "empty",

@@ -31,7 +31,6 @@ impl Parent {
     /// Returns the stop that the end of the parent causes, with this grace of the run's own. The only home of that
     /// decision: the run's task asks for it when the parent ends, and after a start when it has ended. `None`: the run
     /// continues.
-    #[must_use]
     pub fn stop_at_end(&self, grace: Duration) -> Option<StopOrder> {
         match self.on_end {
             OnParentEnd::End => Some(StopOrder {

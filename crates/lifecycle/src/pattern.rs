@@ -30,7 +30,6 @@ pub struct JsonPattern {
 
 impl LinePattern {
     /// Returns the name of the kind of pattern, as in the contract.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Literal(_) => "literal",

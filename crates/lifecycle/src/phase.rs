@@ -195,7 +195,6 @@ impl RunState {
     ];
 
     /// Whether the state is final.
-    #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(
             self,
@@ -206,7 +205,6 @@ impl RunState {
 
 impl Phase {
     /// Returns the state shown to clients. Total: a new phase does not compile without one.
-    #[must_use]
     pub fn public(&self) -> RunState {
         match self {
             Self::Accepted
@@ -226,7 +224,6 @@ impl Phase {
 
 impl Outcome {
     /// Returns the final state of a run with this outcome.
-    #[must_use]
     pub fn state(&self) -> RunState {
         match self.reason {
             EndReason::Exited if self.exit == Some(Exit::Code(0)) => RunState::Succeeded,

@@ -80,7 +80,6 @@ pub struct Policy {
 
 impl Policy {
     /// Returns the grace period in force.
-    #[must_use]
     pub fn grace(&self) -> Duration {
         self.stop.grace.unwrap_or(limits::GRACE_DEFAULT)
     }
@@ -99,7 +98,6 @@ impl Policy {
     }
 
     /// Returns the policy for when the whole service dies. Only the kind `service` continues by default.
-    #[must_use]
     pub fn recovery(&self) -> Recovery {
         self.recovery.unwrap_or(match self.kind {
             RunKind::Service => Recovery::AdoptWherePossible,
@@ -109,32 +107,27 @@ impl Policy {
 
     /// Returns the run's own plan: carried out on the rest of the tree when the leader exits, and on all of it when a
     /// limit is reached or the service dies.
-    #[must_use]
     pub fn stop_plan(&self) -> StopPlan {
         self.stop_plan_within(self.grace())
     }
 
     /// Returns the run's own plan within another grace.
-    #[must_use]
     pub fn stop_plan_within(&self, grace: Duration) -> StopPlan {
         self.adapt(StopPlan::abort(grace), None)
     }
 
     /// Whether a sign other than its start shows that the run is ready.
-    #[must_use]
     pub fn has_ready_sign(&self) -> bool {
         let is_ready = |rule: &OutputRule| rule.action == RuleAction::Ready;
         self.readiness.is_some() || self.output_rules.iter().any(is_ready)
     }
 
     /// Whether the command may send notices by `sd_notify(3)`.
-    #[must_use]
     pub fn takes_notices(&self) -> bool {
         self.is_ready_by_notice() || self.watchdog().is_some()
     }
 
     /// Whether the command itself reports that it is ready.
-    #[must_use]
     pub fn is_ready_by_notice(&self) -> bool {
         self.readiness
             .as_ref()
@@ -142,14 +135,12 @@ impl Policy {
     }
 
     /// Returns how long the command may take to report that, where it does itself: the keeper keeps that time.
-    #[must_use]
     pub fn notice_due_within(&self) -> Option<Duration> {
         let readiness = self.readiness.as_ref()?;
         (readiness.probe == ReadyProbe::Notify).then_some(readiness.start_timeout)?
     }
 
     /// Returns this limit of time, where an attempt has it and it can be extended: a pause is ended by a resume.
-    #[must_use]
     pub fn extendable(&self, limit: Deadline) -> Option<Duration> {
         match limit {
             Deadline::MaxRuntime => self.timeouts.max_runtime,
@@ -160,14 +151,12 @@ impl Policy {
     }
 
     /// Whether the server counts a limit of time that the command's notices extend.
-    #[must_use]
     pub fn server_counts_time(&self) -> bool {
         let start = self.extendable(Deadline::StartTimeout);
         self.timeouts.inactivity.is_some() || start.is_some() && !self.is_ready_by_notice()
     }
 
     /// Returns the longest time between two watchdog signs of the command; absent: it gives none.
-    #[must_use]
     pub fn watchdog(&self) -> Option<Duration> {
         match self.liveness.as_ref()?.probe {
             LiveProbe::Watchdog(time) => Some(time),
@@ -176,14 +165,12 @@ impl Policy {
     }
 
     /// Returns every rule on lines of output: that of the readiness first.
-    #[must_use]
     pub fn line_rules(&self) -> Vec<OutputRule> {
         rules::all(self.readiness.as_deref(), &self.output_rules)
     }
 
     /// Returns the outcome as this policy counts it: an exit with one of the success codes is a success, and retains
     /// its code.
-    #[must_use]
     pub fn judge(&self, outcome: Outcome) -> Outcome {
         let succeeded = |code: i32| {
             self.success_exit_codes
@@ -201,7 +188,6 @@ impl Policy {
 
     /// Adapts this plan to a run of this policy. `at_shutdown`: the first signal of a shutdown of its node, where that has
     /// another one.
-    #[must_use]
     pub fn adapt(&self, plan: StopPlan, at_shutdown: Option<Signal>) -> StopPlan {
         let at_shutdown = at_shutdown.filter(|_| plan.is_shutdown());
         let mut plan = match self.kind {
@@ -278,7 +264,6 @@ impl Policy {
     }
 
     /// Whether commands beside the run's own may be started in it: those of probes and of its stop.
-    #[must_use]
     pub fn has_other_commands(&self) -> bool {
         self.fields_of_commands().next().is_some()
     }
@@ -382,7 +367,6 @@ pub struct StopPolicy {
 
 impl StopPolicy {
     /// Returns the policy with this grace and defaults otherwise.
-    #[must_use]
     pub fn within(grace: Duration) -> Self {
         Self {
             grace: Some(grace),
@@ -462,7 +446,6 @@ pub struct Timeouts {
 
 impl Timeouts {
     /// Returns the bound of the total extension of each limit in an attempt.
-    #[must_use]
     pub fn extension_max(&self) -> Duration {
         self.extension_max.unwrap_or(limits::EXTENSION_DEFAULT)
     }

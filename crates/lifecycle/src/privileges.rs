@@ -102,14 +102,12 @@ impl Privileges {
     }
 
     /// Whether no program adds privileges to the command: a sandbox and a profile ensure that too.
-    #[must_use]
     pub fn gains_nothing(&self) -> bool {
         self.no_new_privileges || self.sandbox.is_some() || self.seccomp != Seccomp::None
     }
 
     /// Returns the capabilities that the command loses: those that lead around a sandbox too. No program in one gives
     /// them back.
-    #[must_use]
     pub fn lost_capabilities(&self) -> CapabilitySet {
         let around = self.sandbox.as_ref().map(|_| CapabilitySet::AROUND_SANDBOX);
         self.drop_capabilities.union(around.unwrap_or_default())

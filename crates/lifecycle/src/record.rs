@@ -181,7 +181,6 @@ impl AttemptRecord {
 
     /// Returns when an attempt with this time limit, pauses not counted, is over; absent: it has no limit, or is
     /// paused. `between` as in [`run_time`](Self::run_time).
-    #[must_use]
     pub fn over_at(
         &self,
         max_runtime: Option<Duration>,
@@ -195,7 +194,6 @@ impl AttemptRecord {
 
     /// Returns for how long the attempt has run by then, pauses not counted; absent: it has not started. `between`
     /// measures the time between two readings of the clock, which may have been set in between.
-    #[must_use]
     pub fn run_time(
         &self,
         at: Timestamp,
@@ -230,7 +228,6 @@ impl AttemptRecord {
 
     /// Whether an entry about a signal exists already: the keeper reports its signals to each new server. INV-19: an
     /// event with an entry gets no second one.
-    #[must_use]
     pub fn has_signal(&self, at: Timestamp, entry: &Entry) -> bool {
         match entry {
             Entry::StopStep(step) => {
@@ -246,14 +243,12 @@ impl AttemptRecord {
     }
 
     /// Whether the end of the attempt, or of the run where none follows, is recorded.
-    #[must_use]
     pub fn has_end(&self, next: Option<NextAttempt>) -> bool {
         self.ended || next.is_some() && self.attempt_ended
     }
 
     /// Returns the missing entries of an attempt that ended with this outcome, in order; the last one is its end. A
     /// command that never ran has that one only.
-    #[must_use]
     pub fn missing_ends(&self, outcome: &Outcome, next: Option<NextAttempt>) -> Vec<Entry> {
         let mut missing = Vec::new();
         if self.has_end(next) {
@@ -279,7 +274,6 @@ impl AttemptRecord {
     /// A plan may bring the SIGKILL of a plan in progress forward and never delays it, so the whole grace may be given:
     /// the keeper, whose clock does not jump, knows the time left. Of a later and shorter stop only the time of its
     /// SIGKILL is known: `now` is the present on the clock as it was set at [`Self::stop_asked_at`].
-    #[must_use]
     pub fn stop_again(&self, now: Timestamp, order: StopOrder, deadline: Timestamp) -> StopOrder {
         let first = self.stopping.as_ref().map(|(_, at)| *at);
         if first.is_none_or(|at| at <= deadline) {
@@ -290,7 +284,6 @@ impl AttemptRecord {
     }
 
     /// Returns when the first stop was requested; absent: there is none.
-    #[must_use]
     pub fn stop_asked_at(&self) -> Option<Timestamp> {
         let (order, deadline) = self.stopping.as_ref()?;
         Some(deadline.minus(order.grace))

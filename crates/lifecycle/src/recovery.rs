@@ -81,7 +81,6 @@ pub struct Observation {
 
 impl Observation {
     /// Whether a verified member of the run, or its shim, is alive.
-    #[must_use]
     pub fn has_survivors(&self) -> bool {
         self.shim == Seen::Same
             || self.command == Seen::Same
@@ -151,7 +150,6 @@ pub enum Decision {
 }
 
 /// Decides about one open row of this node whose keeper is gone.
-#[must_use]
 pub fn decide(seen: &Observation, before: Before) -> Decision {
     let terminated = before.terminated;
     let record = seen.exit_record.as_ref();

@@ -82,7 +82,6 @@ impl Default for RestartPolicy {
 
 impl RestartPolicy {
     /// Returns the policy for the process behind an agent: after 1, 2 and 4 seconds, then no more.
-    #[must_use]
     pub fn agent() -> Self {
         Self {
             mode: RestartMode::Always,
@@ -93,7 +92,6 @@ impl RestartPolicy {
 
     /// Returns the policy that keeps a run alive: after 2 seconds, twice as long each time, at most a minute, without
     /// end.
-    #[must_use]
     pub fn keepalive() -> Self {
         Self {
             mode: RestartMode::Always,
@@ -103,13 +101,11 @@ impl RestartPolicy {
     }
 
     /// Whether the policy ever restarts anything.
-    #[must_use]
     pub fn restarts(&self) -> bool {
         self.mode != RestartMode::Never
     }
 
     /// Returns the pause after `restarts` in a row; `chance` is any random number.
-    #[must_use]
     pub fn pause(&self, restarts: u32, chance: u32) -> Duration {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let grown = u64::from(self.factor).saturating_pow(restarts);
@@ -240,7 +236,6 @@ enum Class {
 }
 
 /// Decides on the attempt after one that has ended.
-#[must_use]
 pub fn next(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> Next {
     let wanted = match (attempted.request, class(policy, attempted)) {
         (ClientRequest::Stop, _) | (ClientRequest::None, Class::Final) => return Next::End,

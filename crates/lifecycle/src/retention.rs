@@ -85,7 +85,6 @@ pub struct Retained {
 
 /// Returns the runs whose output is to be removed, and why. `retained` has the newest end first; `others` is the size
 /// of all other output.
-#[must_use]
 pub fn due(
     retained: &[Retained],
     others: u64,

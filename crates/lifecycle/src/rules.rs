@@ -211,7 +211,6 @@ impl Liveness {
 
 impl StateProbe {
     /// Returns the name of its kind.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Tcp(_) => "tcp",

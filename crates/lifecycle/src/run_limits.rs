@@ -51,7 +51,6 @@ named! {
 
 impl Resource {
     /// Returns its name as a shell's ulimit and `kennel run --limit` have it, such as `nofile`.
-    #[must_use]
     pub fn short_name(self) -> String {
         let name = self.name();
         name.strip_prefix("RLIMIT_").unwrap_or(name).to_lowercase()
@@ -209,13 +208,11 @@ impl IoLimit {
 
 impl RunLimits {
     /// Whether there is no limit.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     /// Returns the knobs to set on the run's control group.
-    #[must_use]
     pub fn knobs(&self) -> Vec<Knob> {
         let asked = |knob: &&Knob| match knob {
             Knob::MemoryMax => self.memory_max.is_some(),
@@ -374,7 +371,6 @@ impl RunLimits {
 
     /// Returns all limits that a keeper with these powers cannot set. None is left out silently: a run whose limits
     /// cannot all be set does not start.
-    #[must_use]
     pub fn missing(&self, powers: &LimitPowers) -> Vec<Missing> {
         let mut missing = Vec::new();
         let mut lacks = |field: String, capability: String| {

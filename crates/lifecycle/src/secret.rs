@@ -52,19 +52,16 @@ pub struct SecretValue(Zeroizing<Vec<u8>>);
 
 impl SecretValue {
     /// Takes the bytes.
-    #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
     /// Returns the bytes, for the command alone.
-    #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
     /// Whether it ends a line.
-    #[must_use]
     pub fn ends_line(&self) -> bool {
         self.0.last() == Some(&b'\n')
     }
@@ -79,7 +76,6 @@ impl SecretValue {
     }
 
     /// Returns why the command cannot get this value in this way.
-    #[must_use]
     pub fn fault(&self, delivery: SecretDelivery) -> Option<&'static str> {
         if self.0.len() > limits::SECRET_BYTES_MAX {
             return Some("must be at most 65536 bytes");
@@ -134,7 +130,6 @@ pub mod in_clear {
 
 impl SecretSource {
     /// Returns its name in the access file and on the command line; absent: the caller has sent the value.
-    #[must_use]
     pub fn of_server(&self) -> Option<String> {
         match self {
             Self::Sent(_) => None,

@@ -82,19 +82,16 @@ impl Signal {
     pub const STOP: Self = Self(19);
 
     /// Returns the signal with this number, if there is one.
-    #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         (1..=MAX).contains(&number).then_some(Self(number))
     }
 
     /// Returns the number.
-    #[must_use]
     pub fn number(self) -> i32 {
         self.0
     }
 
     /// Whether a process can catch it: a stop begins with no other one.
-    #[must_use]
     pub fn is_polite(self) -> bool {
         self != Self::KILL && self != Self::STOP
     }

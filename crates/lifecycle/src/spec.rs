@@ -121,13 +121,11 @@ impl fmt::Debug for CommandSpec {
 
 impl CommandSpec {
     /// Returns the working directory in force.
-    #[must_use]
     pub fn working_dir(&self) -> &Path {
         self.cwd.as_deref().unwrap_or(Path::new("/"))
     }
 
     /// Whether clients write to standard input while the command runs.
-    #[must_use]
     pub fn has_open_input(&self) -> bool {
         self.terminal.is_some() || self.input == InputMode::Open
     }
@@ -220,27 +218,23 @@ impl Deref for RecordedSpec {
 
 impl RecordedSpec {
     /// Whether a caller has described this run: nothing is known of one that was fenced before its Spawn came.
-    #[must_use]
     pub fn is_described(&self) -> bool {
         !self.spec.command.argv.is_empty()
     }
 
     /// Returns the first need, or field with a value, that this version does not know.
-    #[must_use]
     pub fn unknown(&self) -> Option<&str> {
         let value = self.unknown_value().map(|(name, _)| &**name);
         value.or_else(|| self.policy.unknown_need())
     }
 
     /// Returns the first field whose value this version does not know, and the reason.
-    #[must_use]
     pub fn unknown_value(&self) -> Option<&(String, String)> {
         self.later.as_ref()?.unknown.as_ref()
     }
 }
 
 /// Whether a run may have this name. An id is none, in whatever case: it would name two runs.
-#[must_use]
 pub fn is_run_name(text: &str) -> bool {
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._/-".contains(&c);
     text.len() <= limits::RUN_NAME_MAX
@@ -258,13 +252,11 @@ impl RunSpec {
     }
 
     /// Returns this spec without its secrets.
-    #[must_use]
     pub fn recorded(&self) -> RecordedSpec {
         self.clone().into()
     }
 
     /// Returns the length of its text, in bytes: everything else is of bounded size.
-    #[must_use]
     pub fn text_len(&self) -> usize {
         let pairs = |map: &BTreeMap<String, String>| -> usize {
             map.iter().map(|(n, v)| n.len() + v.len()).sum()
@@ -277,7 +269,6 @@ impl RunSpec {
 
     /// Returns all violations of this spec; empty means that it may be tried, where its stop steps fit the grace that its
     /// node gives: [`Policy::fill_grace`].
-    #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         if self.name.as_ref().is_some_and(|name| !is_run_name(name)) {
@@ -484,7 +475,6 @@ fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {
 /// then Kennel's. `named`: what [`EnvMode::InheritNamed`] takes; a name that ends with `*` stands for all that begin so.
 ///
 /// The server's own settings and secrets never pass, in no mode.
-#[must_use]
 pub fn compose_env<'a>(
     mode: EnvMode,
     (server, named): (impl IntoIterator<Item = &'a (String, String)>, &[String]),

@@ -25,13 +25,11 @@ pub struct StuckProcess {
 
 impl Stuck {
     /// Whether there is no such process.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty() && self.unlisted == 0
     }
 
     /// Whether both list the same processes, whatever their states.
-    #[must_use]
     pub fn names_the_same(&self, other: &Self) -> bool {
         let name = |p: &StuckProcess| (p.pid, p.start_ticks);
         self.unlisted == other.unlisted

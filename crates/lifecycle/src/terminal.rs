@@ -15,7 +15,6 @@ pub struct TerminalSize {
 
 impl TerminalSize {
     /// Returns the number of its characters.
-    #[must_use]
     pub fn cells(self) -> u32 {
         u32::from(self.rows) * u32::from(self.cols)
     }

@@ -24,7 +24,6 @@ pub const KEYBOARD_AT_FIRST: &str = "\x1b[<99u";
 pub const REMEMBER_TERMINAL: &str = "\x1b[22;0;0t\x1b[#P";
 
 /// Returns whether a private mode is on at first; absent: a repaint does not set it.
-#[must_use]
 pub fn repeated_mode(number: u16) -> Option<bool> {
     let is_on = ON.contains(&number);
     let is_known = is_on || OFF.contains(&number);
@@ -33,7 +32,6 @@ pub fn repeated_mode(number: u16) -> Option<bool> {
 
 /// Returns the sequence that sets the modes of a terminal as they are at first: the table, its own keypad, cursor and
 /// keys (`modifyOtherKeys`).
-#[must_use]
 pub fn modes_at_first() -> String {
     let mut text = format!("\x1b>\x1b[0 q\x1b[>4m{KEYBOARD_AT_FIRST}");
     // One by one: terminals take 16 parameters in a sequence, and some of them fewer.
@@ -49,7 +47,6 @@ pub fn modes_at_first() -> String {
 /// Returns the sequence that undoes what a command has set in a terminal, on which another program continues: the
 /// alternate screen, the modes, margins and letters, and what [`REMEMBER_TERMINAL`] has the terminal remember. The
 /// cursor stays where it is. DECRC puts the cursor back and with it origin mode, which DECSTR then ends.
-#[must_use]
 pub fn put_terminal_back() -> String {
     format!(
         "{KEYBOARD_AT_FIRST}\x1b[?1047l\x1b7\x1b[?6l\x1b[r\x1b8\x1b[!p{}\x1b[2;4;20l\x1b[0m\x1b(B\x0f\x1b[23;0;0t\x1b[#Q",

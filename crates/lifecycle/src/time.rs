@@ -28,7 +28,6 @@ impl Timestamp {
     }
 
     /// Returns the time since `earlier`; zero where this is before it.
-    #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         let micros = u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0);
         Duration::from_micros(micros)

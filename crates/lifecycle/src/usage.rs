@@ -63,7 +63,6 @@ pub struct Stall {
 
 impl Usage {
     /// Returns the usage; `None`: no counter is there.
-    #[must_use]
     pub fn known(self) -> Option<Self> {
         let is_known = self != Self::default() && self != Self::empty_at_present();
         is_known.then_some(self)

@@ -52,7 +52,6 @@ pub enum GroupEvidence {
 
 impl TreeEvidence {
     /// Evidence of an observer that knows no more than these two.
-    #[must_use]
     pub fn of(shim: ShimEvidence, group: GroupEvidence) -> Self {
         Self {
             never_ran: false,
@@ -65,7 +64,6 @@ impl TreeEvidence {
     }
 
     /// Returns the verdict. INV-5: `Empty` comes from nowhere else.
-    #[must_use]
     pub fn verdict(self) -> TreeVerdict {
         let private = TreeVerdict::Empty(Proof::PrivatePidns);
         if self.never_ran {

@@ -16,7 +16,6 @@ macro_rules! capabilities {
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// Returns its name in the contract.
-            #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
@@ -24,7 +23,6 @@ macro_rules! capabilities {
             }
 
             /// Returns the fallback where it is missing.
-            #[must_use]
             pub fn instead(self) -> &'static str {
                 match self {
                     $(Self::$variant => $instead,)*

@@ -25,7 +25,6 @@ pub struct Process {
 
 impl Process {
     /// Returns the process that has this number at present.
-    #[must_use]
     pub fn now(pid: i32) -> Option<Self> {
         procfs::stat(pid).ok().map(|stat| Self::of(pid, &stat))
     }
@@ -48,7 +47,6 @@ impl Process {
     }
 
     /// Whether it is alive, be it in another thread than its first.
-    #[must_use]
     pub fn is_alive(&self) -> bool {
         PidFd::open(self.pid).is_ok_and(|fd| Self::now(self.pid) == Some(*self) && !fd.has_ended())
     }
@@ -66,7 +64,6 @@ pub struct Footprint {
 
 impl Footprint {
     /// Reads the footprint of a run while its leader lives, with all processes below leader and shim.
-    #[must_use]
     pub fn of(run: RunId, leader: i32, shim: i32) -> Option<Self> {
         let stat = procfs::stat(leader).ok()?;
         let below = [leader, shim].into_iter().flat_map(procfs::descendants);
@@ -83,13 +80,11 @@ impl Footprint {
     }
 
     /// Returns the run's command.
-    #[must_use]
     pub fn leader(&self) -> Process {
         self.leader
     }
 
     /// Returns all living processes, by any of the ways.
-    #[must_use]
     pub fn alive(&self) -> Vec<Process> {
         let directory = format!("run-{}", self.run);
         let all: BTreeMap<i32, Stat> = everybody();
@@ -118,7 +113,6 @@ impl Footprint {
 
 /// Returns the processes whose arguments or environment name this directory: a service on it, its shims, and the
 /// commands of its runs.
-#[must_use]
 pub fn of_directory(directory: &Path) -> Vec<Process> {
     let own = std::process::id().cast_signed();
     let name = directory.as_os_str().as_encoded_bytes();
@@ -135,7 +129,6 @@ pub fn of_directory(directory: &Path) -> Vec<Process> {
 }
 
 /// Returns the living children of a process.
-#[must_use]
 pub fn children(parent: i32) -> Vec<Process> {
     let children = procfs::children(parent).into_iter();
     children

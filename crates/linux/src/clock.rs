@@ -32,7 +32,6 @@ pub fn of_ticks(ticks: u64) -> Duration {
 
 /// Returns the start of a process, on the wall clock as it is set at present; `ticks` is field 22 of /proc/pid/stat
 /// (`proc_pid_stat(5)`).
-#[must_use]
 pub fn start_time(ticks: u64) -> Timestamp {
     let age = since_boot().saturating_sub(of_ticks(ticks));
     let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
@@ -40,7 +39,6 @@ pub fn start_time(ticks: u64) -> Timestamp {
 }
 
 /// Returns the processor time of the calling thread.
-#[must_use]
 pub fn thread_time() -> Duration {
     let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     used.map_or(Duration::ZERO, Duration::from)

@@ -23,7 +23,6 @@ pub fn open_files() -> io::Result<u64> {
 }
 
 /// Returns how many descriptors this process has open; absent where the kernel does not report it (before Linux 6.2).
-#[must_use]
 pub fn open_now() -> Option<u64> {
     let count = std::fs::metadata("/proc/self/fd").ok()?.len();
     (count > 0).then_some(count)
@@ -31,7 +30,6 @@ pub fn open_now() -> Option<u64> {
 
 /// Returns for how many runs keeper and server can both hold descriptors: each has this limit for itself. Where the
 /// limit is small, runs get half of it.
-#[must_use]
 pub fn runs_by_descriptors(limit: u64) -> u64 {
     let runs = |reserved: u64, per_run: u64| (limit - reserved.min(limit / 2)) / per_run;
     let keeper = runs(KEEPER_FDS_RESERVED, KEEPER_FDS_PER_RUN);

@@ -56,7 +56,6 @@ impl NotifySocket {
     }
 
     /// Takes a socket that was bound before.
-    #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }

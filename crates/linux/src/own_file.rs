@@ -25,7 +25,6 @@ pub const DIR_FLAGS: OFlag = OFlag::O_DIRECTORY
 
 /// Returns the options for opening each of them: a new file is 0600; a link is refused (`ELOOP`); a fifo does not
 /// block.
-#[must_use]
 pub fn options() -> OpenOptions {
     let mut how = OpenOptions::new();
     how.mode(0o600);

@@ -23,7 +23,6 @@ pub fn group_id(name: &str) -> std::io::Result<Option<u32>> {
 }
 
 /// Returns the uid that this process acts as.
-#[must_use]
 pub fn effective_uid() -> u32 {
     unistd::geteuid().as_raw()
 }

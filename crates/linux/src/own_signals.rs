@@ -8,7 +8,6 @@ use std::{io, mem::MaybeUninit};
 
 /// Whether this process was started with this signal ignored, as nohup(1) and shells without job control do. Asked before
 /// a handler is installed.
-#[must_use]
 pub fn is_ignored(signal_number: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a null action changes nothing, and the kernel writes one `sigaction` to `now`.

@@ -50,20 +50,17 @@ pub fn fail_reads_in_background() {
 }
 
 /// Whether this process may read the terminal at standard input.
-#[must_use]
 pub fn is_in_foreground() -> bool {
     tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground == getpgrp())
 }
 
 /// Whether standard input is a terminal that is gone: each call on it fails with EIO.
-#[must_use]
 pub fn has_hung_up() -> bool {
     matches!(tcgetattr(io::stdin()), Err(Errno::EIO))
 }
 
 /// Returns the size of the terminal at standard output, else at standard input; `None` where neither is one, or it
 /// reports no size.
-#[must_use]
 pub fn size() -> Option<TerminalSize> {
     [libc::STDOUT_FILENO, libc::STDIN_FILENO]
         .into_iter()

@@ -83,7 +83,6 @@ impl Membership for (&[&Path], &[i32]) {
 ///
 /// Before Linux 6.5 the socket does not know its process, and the number is opened anew. A process that has exited in
 /// between is noticed, unless all numbers have been used since.
-#[must_use]
 pub fn descent(socket: &impl AsFd, members: &impl Membership) -> Descent {
     match connector(socket) {
         Ok((pid, process)) => judge(pid, members, || process.has_ended()),
@@ -93,7 +92,6 @@ pub fn descent(socket: &impl AsFd, members: &impl Membership) -> Descent {
 
 /// The nearest of `ancestors` from which the process descends that has connected this socket; `None`: it descends from
 /// none, has ended, or cannot be read. A process whose ancestor has died is of none: it loses what it had by it.
-#[must_use]
 pub fn nearest_ancestor(socket: &impl AsFd, ancestors: &[i32]) -> Option<i32> {
     let (pid, process) = connector(socket).ok().filter(|(pid, _)| *pid > 0)?;
     let found = nearest_of(pid, ancestors);
@@ -139,7 +137,6 @@ impl Sender {
 
     /// Determines the membership of the sender, not of a later process with its number. A sender that has exited and is
     /// not reaped yet still has its membership.
-    #[must_use]
     pub fn descent(&self, members: &impl Membership) -> Descent {
         let opened;
         let process = match &self.process {
@@ -157,7 +154,6 @@ impl Sender {
     }
 
     /// Whether the sender has ended, and in the control group of this id (Linux 6.16).
-    #[must_use]
     pub fn ended_in(&self, group: u64) -> bool {
         self.process.as_ref().and_then(PidFd::exit_group) == Some(group)
     }
@@ -237,7 +233,6 @@ fn chain(pid: i32) -> Option<Chain> {
 
 /// Whether one of `ancestors` is among the ancestors of `pid`, or is `pid`. When an ancestor dies, its descendants are
 /// those of the next subreaper above it: callers name that one as well, or have other evidence of them.
-#[must_use]
 pub fn descends_from(pid: i32, ancestors: &[i32]) -> bool {
     nearest_of(pid, ancestors).is_some()
 }

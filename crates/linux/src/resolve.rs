@@ -103,7 +103,6 @@ pub fn candidates(argv0: &OsStr, cwd: &Path, path: Option<&str>) -> Vec<PathBuf>
 }
 
 /// Whether a file can be executed; `None`: there is none. Blocks as [`executable`] does.
-#[must_use]
 pub fn is_executable(path: &Path) -> Option<bool> {
     match check(path) {
         Ok(()) => Some(true),

@@ -14,7 +14,6 @@ const TABLE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const LISTENING: &str = "0A";
 
 /// Reads the listening sockets of the network namespace of this directory of /proc: addresses by inode.
-#[must_use]
 pub fn listening(process: impl Display) -> HashMap<u64, SocketAddr> {
     let mut found = HashMap::new();
     for table in ["tcp", "tcp6"] {
@@ -30,7 +29,6 @@ pub fn listening(process: impl Display) -> HashMap<u64, SocketAddr> {
 
 /// Returns the inodes of those sockets that the kernel may choose for a connection to this address: the address itself
 /// comes before any, and a socket of its family before one of both. Several share a port (`SO_REUSEPORT`).
-#[must_use]
 pub fn accepting(sockets: &HashMap<u64, SocketAddr>, to: SocketAddr) -> Vec<u64> {
     let rank = |at: &SocketAddr| {
         let is_same = at.ip().to_canonical() == to.ip();

@@ -23,7 +23,6 @@ pub struct KillAgain {
 
 impl KillAgain {
     /// Begins, all at once where that is possible.
-    #[must_use]
     pub fn new(tree: &Tree) -> Self {
         let at_once = tree.kill_at_once().is_some();
         Self {

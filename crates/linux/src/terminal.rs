@@ -214,7 +214,6 @@ fn no_pty<T>(errno: Errno) -> io::Result<Result<T, NoPty>> {
 }
 
 /// Returns how many terminals of all users this host may have open; absent: that cannot be read.
-#[must_use]
 pub fn terminals_max() -> Option<u64> {
     number(OPEN_MAX)
 }

@@ -97,7 +97,6 @@ programs! {
 pub const HOLD_NAMESPACE: &str = "hold-namespace";
 
 /// Plays the part that the words name: a program's name or that of an actor.
-#[must_use]
 pub fn main(words: &[String]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if let Err(errno) = end_after_life() {

@@ -26,13 +26,11 @@ fn options<T: TryFrom<i32> + Default + PartialEq>(name: &str) -> HashMap<String,
 
 /// Returns the least role that may call the RPC at this path, such as `/kennel.v1.ProcessService/Spawn`; absent: none
 /// may.
-#[must_use]
 pub fn role(path: &str) -> Option<Role> {
     ROLES.get(path).copied()
 }
 
 /// The least access of a run with whose token the RPC at this path may be called; absent: no run may.
-#[must_use]
 pub fn of_run(path: &str) -> Option<ApiAccess> {
     RUN_ACCESS.get(path).copied()
 }
@@ -41,14 +39,12 @@ pub fn of_run(path: &str) -> Option<ApiAccess> {
 const PREFIX: &str = "ROLE_";
 
 /// Returns the name of a role in files and messages, such as `viewer`.
-#[must_use]
 pub fn name(role: Role) -> String {
     let name = role.as_str_name();
     name.strip_prefix(PREFIX).unwrap_or(name).to_lowercase()
 }
 
 /// Returns the role of a name; absent: there is none.
-#[must_use]
 pub fn named(text: &str) -> Option<Role> {
     let role = Role::from_str_name(&format!("{PREFIX}{}", text.to_uppercase()))?;
     (role != Role::Unspecified && name(role) == text).then_some(role)

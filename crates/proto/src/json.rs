@@ -23,7 +23,6 @@ pub struct JsonError {
 ///
 /// A Duration or a Timestamp out of its range, and a NaN or infinite number, have no form in proto3 JSON: such a time
 /// is written as the object of its fields, such a number as a string.
-#[must_use]
 pub fn to_string<M: Message + Name>(message: &M) -> String {
     let message = dynamic(message);
     let mut out = serde_json::Serializer::new(Vec::new());
@@ -35,7 +34,6 @@ pub fn to_string<M: Message + Name>(message: &M) -> String {
 
 /// Returns the paths of fields in which two messages differ, at most so many: of messages that both have, those of their
 /// fields.
-#[must_use]
 pub fn differing<M: Message + Name>(path: &str, one: &M, other: &M, most: usize) -> Vec<String> {
     let mut found = Vec::new();
     compare(path, &dynamic(one), &dynamic(other), &mut found);
@@ -156,7 +154,6 @@ fn parse<M: Message + Name + Default>(text: &str, is_exact: bool) -> Result<M, J
 }
 
 /// Parses a point in time as in JSON, such as `2026-01-31T08:00:00+01:00`; a date alone is its first moment in UTC.
-#[must_use]
 pub fn time(text: &str) -> Option<SystemTime> {
     let at: prost_types::Timestamp = text.parse().ok()?;
     SystemTime::try_from(at).ok()
@@ -188,7 +185,6 @@ pub(crate) fn methods() -> impl Iterator<Item = (String, MethodDescriptor)> {
 }
 
 /// Returns the method in a path, such as `/kennel.v1.ProcessService/Spawn`, if the contract has it; without the slash.
-#[must_use]
 pub fn method(path: &str) -> Option<&'static str> {
     let name = path.strip_prefix('/').unwrap_or(path);
     METHODS.get(name).map(String::as_str)

@@ -12,14 +12,12 @@ pub struct EnumValue {
 }
 
 /// Returns the values but the unspecified one of an enum, by its name or the path of its field in `RunSpec`.
-#[must_use]
 pub fn values(name: &str) -> &'static [EnumValue] {
     include!(concat!(env!("OUT_DIR"), "/values.rs"))
 }
 
 /// Returns the paths of all fields of a message and of its messages, such as `stop.grace`, each with whether it is one
 /// text.
-#[must_use]
 pub fn fields(message: &str) -> &'static [(&'static str, bool)] {
     include!(concat!(env!("OUT_DIR"), "/fields.rs"))
 }

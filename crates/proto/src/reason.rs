@@ -18,7 +18,6 @@ macro_rules! reasons {
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// Returns the reason as it is in `google.rpc.ErrorInfo`.
-            #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -27,7 +26,6 @@ macro_rules! reasons {
 
             /// Returns the code of its statuses. A failed start has another one for some errors of the system, and no
             /// status has [`Reason::NotWriter`].
-            #[must_use]
             pub fn code(self) -> Code {
                 match self {
                     $(Self::$variant => Code::$code,)*

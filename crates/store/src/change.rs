@@ -65,7 +65,6 @@ pub enum Change {
 
 impl Change {
     /// Returns the row after this change. `None`: there is none, or its contents are not known.
-    #[must_use]
     pub fn upon(&self, row: Option<RunRow>) -> Option<RunRow> {
         match self {
             Self::Intended(_) | Self::Forgotten => row,
@@ -164,7 +163,6 @@ impl Change {
     }
 
     /// Returns the name of the change, for logs and metrics.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Intended(_) => "intended",
@@ -184,7 +182,6 @@ impl Change {
     }
 
     /// Returns the change as JSON.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         json::bytes(self)
     }

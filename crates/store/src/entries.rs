@@ -107,7 +107,6 @@ pub struct EntryList {
 
 impl EntriesText {
     /// Returns the text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -169,7 +168,6 @@ impl EntryList {
     }
 
     /// Returns the column of a run that ends at this position; absent: the position is not known.
-    #[must_use]
     pub fn text(&self, end: Option<EntriesEnd>, counted: bool) -> EntriesText {
         let mut text = format!("{{\"entries\":[{}", self.first);
         let mut is_first = self.first.is_empty();

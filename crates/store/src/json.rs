@@ -19,7 +19,6 @@ pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
 
 /// Returns a spec as JSON text: only values that differ from the default. So a field that a later version adds changes
 /// no text of a spec that does not use it.
-#[must_use]
 pub fn spec_text(spec: &RecordedSpec) -> String {
     write(spec)
 }

@@ -15,7 +15,6 @@ const RETRY: Backoff = Backoff::up_to(Duration::from_millis(100), Duration::from
 
 /// Opens the store in the background and retries after any error. Calls wait for the first try alone; `failed` is the error of
 /// one that the caller has made.
-#[must_use]
 pub fn open_later(url: &StoreUrl, failed: Option<OpenError>) -> Arc<dyn Store> {
     let (tell, state) = watch::channel(State::Unasked);
     let mut tries = JoinSet::new();

@@ -122,7 +122,6 @@ impl NewRun {
     }
 
     /// Returns the policy of the run.
-    #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.spec.policy
     }
@@ -218,7 +217,6 @@ pub enum StoredState {
 
 impl StoredState {
     /// Whether the run has ended.
-    #[must_use]
     pub fn is_ended(self) -> bool {
         matches!(self, Self::Ended(_))
     }
@@ -298,7 +296,6 @@ pub struct RunRow {
 
 impl RunRow {
     /// Returns the attempt that the run waits for, where it does.
-    #[must_use]
     pub fn next_attempt(&self) -> Option<NextAttempt> {
         self.next_restart.map(|due| NextAttempt {
             restarts: self.restarts,
@@ -307,7 +304,6 @@ impl RunRow {
     }
 
     /// Its place in a list: where a page after it begins.
-    #[must_use]
     pub fn page_start(&self) -> PageStart {
         PageStart {
             age: self.new.age,
@@ -316,7 +312,6 @@ impl RunRow {
     }
 
     /// Returns the row of a run that was just written.
-    #[must_use]
     pub fn open(new: NewRun) -> Self {
         Self {
             new,

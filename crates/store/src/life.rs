@@ -16,7 +16,6 @@ pub struct Life(String);
 
 impl Life {
     /// Returns the life with this name.
-    #[must_use]
     pub fn named(words: impl Into<String>) -> Self {
         Self(words.into())
     }

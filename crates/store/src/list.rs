@@ -58,7 +58,6 @@ pub enum ListOrder {
 impl ListOrder {
     /// Returns the place behind all rows of this age. Clients get it in a page token, which thus names no run that
     /// the filter leaves out.
-    #[must_use]
     pub fn end_of(self, age: Age) -> PageStart {
         let run = match self {
             Self::NewestFirst => 0,
@@ -85,7 +84,6 @@ impl Age {
     pub const MAX: Self = Self(i64::MAX);
 
     /// Returns the age, where the run has one.
-    #[must_use]
     pub fn known(self) -> Option<Self> {
         (self != Self::NONE).then_some(self)
     }
@@ -177,7 +175,6 @@ pub struct UnreadRow {
 
 impl UnreadRow {
     /// Returns an open row for the run, of which other sources know the rest.
-    #[must_use]
     pub fn open(&self, known: NewRun) -> RunRow {
         RunRow::open(NewRun {
             owner: self.owner.clone(),

@@ -146,7 +146,6 @@ pub struct NodeRow {
 
 impl NodeRow {
     /// Returns the expiry of its lease.
-    #[must_use]
     pub fn until(&self) -> Timestamp {
         self.heard.plus(self.lease)
     }

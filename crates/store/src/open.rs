@@ -159,7 +159,6 @@ pub enum OpenError {
 impl OpenError {
     /// Whether the same call may succeed later although no person changes a setting, a right or the schema: the database is
     /// down, starting, full, or silent.
-    #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
             Self::PostgresSilent { .. } | Self::MigrationSilent { .. } => true,
@@ -171,7 +170,6 @@ impl OpenError {
     }
 
     /// Whether the schema does not fit this program; another one may.
-    #[must_use]
     pub fn is_of_schema(&self) -> bool {
         matches!(
             self,

@@ -7,7 +7,6 @@ use kennel_lifecycle::NodeId;
 pub const ROW_BYTES: u64 = 1024;
 
 /// Returns the bytes of the row of a new run.
-#[must_use]
 pub fn row_bytes(new: &NewRun) -> u64 {
     ROW_BYTES + spec_text(&new.spec).len() as u64
 }

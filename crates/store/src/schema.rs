@@ -116,7 +116,6 @@ impl Admission {
 }
 
 /// Returns the level of the schema that this Kennel has.
-#[must_use]
 pub fn schema_level() -> i64 {
     level(MIGRATIONS)
 }

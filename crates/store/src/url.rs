@@ -66,7 +66,6 @@ pub enum InvalidStoreUrl {
 
 impl StoreUrl {
     /// Makes the address of the database file at this path.
-    #[must_use]
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
         Self::of(Place::Sqlite(path.into()))
     }
@@ -84,7 +83,6 @@ impl StoreUrl {
     }
 
     /// Returns the path of the database's file; absent: it is no file of this host.
-    #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match &self.place {
             Place::Sqlite(path) => Some(path),

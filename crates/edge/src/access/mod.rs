@@ -46,7 +46,6 @@ impl Access {
     }
 
     /// Permits the server's own user and root, until the file can be read.
-    #[must_use]
     pub fn own(file: Option<&Path>, own_uid: u32) -> Self {
         Self {
             file: file.map(Path::to_owned),
@@ -56,13 +55,11 @@ impl Access {
     }
 
     /// Whether connections over TCP can be served.
-    #[must_use]
     pub fn has_certificate(&self) -> bool {
         self.tls().is_some()
     }
 
     /// Returns the access file, and the files with private keys that it names.
-    #[must_use]
     pub fn private_files(&self) -> Vec<PathBuf> {
         let keys = self.rules().keys.clone();
         self.file.iter().cloned().chain(keys).collect()

@@ -19,7 +19,6 @@ pub struct DigestKey([u8; 32]);
 
 impl DigestKey {
     /// Makes a key of these bytes.
-    #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -28,7 +27,6 @@ impl DigestKey {
     ///
     /// The digest covers the recorded text, which omits defaults, so that a later version computes the same digest;
     /// then the secrets that are not in it, each after its length.
-    #[must_use]
     pub fn of_spec(&self, spec: &RunSpec) -> Vec<u8> {
         let text = spec_text(&spec.recorded());
         let input = spec.command.initial_input.as_deref();
@@ -51,7 +49,6 @@ impl DigestKey {
     }
 
     /// Returns the digest of a run that restarts an ended one: that of its spec, bound to the ended run.
-    #[must_use]
     pub(crate) fn of_again(&self, spec: &[u8], ended: RunId) -> Vec<u8> {
         let ended = ended.as_u128().to_be_bytes();
         self.mac(&[AGAIN_DOMAIN, &ended, spec]).to_vec()

@@ -66,7 +66,6 @@ impl Continuity {
     }
 
     /// Returns the runs that may lack frames.
-    #[must_use]
     pub fn tainted(&self, damages: &[LogDamage]) -> Vec<TaintedRun> {
         let last_damage = damages.iter().map(LogDamage::position).max();
         let tainted = self.runs.iter().filter_map(|(key, track)| {

@@ -53,7 +53,6 @@ pub struct SegmentId {
 
 impl SegmentId {
     /// Returns the path of the segment in this directory.
-    #[must_use]
     pub fn path(self, dir: &Path) -> PathBuf {
         dir.join(self.to_string())
     }

@@ -69,7 +69,6 @@ impl<P> FrameOf<P> {
 
 impl OwnedFrame {
     /// Returns the frame.
-    #[must_use]
     pub fn frame(&self) -> Frame<'_> {
         self.with(&self.payload)
     }
@@ -83,7 +82,6 @@ impl From<Frame<'_>> for OwnedFrame {
 
 impl<'a> Frame<'a> {
     /// Whether the frame has this flag.
-    #[must_use]
     pub fn has(&self, flag: u16) -> bool {
         self.kind & flag != 0
     }

@@ -132,7 +132,6 @@ impl NodeLog {
     }
 
     /// Returns the number of this server in the directory, above those of all earlier ones.
-    #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -164,13 +163,11 @@ impl NodeLog {
     }
 
     /// Returns the position after the last frame.
-    #[must_use]
     pub fn end(&self) -> LogPosition {
         lock(&self.head).end()
     }
 
     /// Returns the synced part, and its changes.
-    #[must_use]
     pub fn synced(&self) -> watch::Receiver<Synced> {
         self.synced.subscribe()
     }

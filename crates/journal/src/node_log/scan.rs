@@ -70,7 +70,6 @@ impl LogDamage {
     }
 
     /// Returns the beginning of the stretch.
-    #[must_use]
     pub fn position(&self) -> LogPosition {
         LogPosition {
             segment: self.segment,

@@ -46,7 +46,6 @@ impl Synced {
     }
 
     /// Returns the durability of the frames before this position.
-    #[must_use]
     pub fn durability(&self, position: LogPosition) -> Durability {
         if self.lost_range(position).is_some() {
             Durability::Lost
@@ -58,7 +57,6 @@ impl Synced {
     }
 
     /// Returns the last position that a sync covered.
-    #[must_use]
     pub fn position(&self) -> LogPosition {
         self.position
     }

@@ -76,7 +76,6 @@ impl NodeLog {
     }
 
     /// Returns the length of all segments.
-    #[must_use]
     pub fn size_bytes(&self) -> u64 {
         let head = lock(&self.head);
         head.inventory.closed_bytes() + head.live_len()

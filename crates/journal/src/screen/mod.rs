@@ -36,7 +36,6 @@ fn reset_tab_stops(text: &mut String, cols: u16) {
 }
 
 /// Whether a terminal of this size can be drawn.
-#[must_use]
 pub fn is_drawn(size: TerminalSize) -> bool {
     (1..=SCREEN_CELLS_MAX).contains(&size.cells())
 }
@@ -166,7 +165,6 @@ pub enum Color {
 
 impl Screen {
     /// Creates an empty screen of this size, or the largest that is drawn.
-    #[must_use]
     pub fn new(size: TerminalSize) -> Self {
         let TerminalSize { rows, cols } = within(size);
         Self {
@@ -182,7 +180,6 @@ impl Screen {
     }
 
     /// Returns its size.
-    #[must_use]
     pub fn size(&self) -> TerminalSize {
         let (cols, rows) = self.terminal.size();
         let side = |side| u16::try_from(side).unwrap_or(u16::MAX);
@@ -271,7 +268,6 @@ impl Screen {
     }
 
     /// Returns the present picture.
-    #[must_use]
     pub fn picture(&self) -> Picture {
         let size = self.size();
         let cursor = self.terminal.cursor();

@@ -68,7 +68,6 @@ struct Line {
 
 impl View {
     /// Makes a view of a stream from this offset on.
-    #[must_use]
     pub fn new(form: Form, at: u64) -> Self {
         Self {
             form,
@@ -117,13 +116,11 @@ impl View {
     }
 
     /// Returns the unfinished line: its beginning, and its bytes so far.
-    #[must_use]
     pub fn unfinished(&self) -> (u64, &[u8]) {
         (self.line.begin, &self.line.data)
     }
 
     /// Returns the offset from which a new view must be fed, its pieces being dropped, to reach the state of this one.
-    #[must_use]
     pub fn resumes_at(&self) -> u64 {
         let line = (!self.line.data.is_empty()).then_some(self.line.begin);
         // A control character within a sequence may have begun the line.

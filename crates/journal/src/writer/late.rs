@@ -37,7 +37,6 @@ pub struct Late<'a> {
 impl Writer {
     /// Makes the journal of a new run, of which nothing is created on the disk before [`Writer::make`] or the first
     /// byte of output.
-    #[must_use]
     pub fn create_late(dir: &Path, bound: OutputBound, boot: Boot, now: Timestamp) -> Self {
         let segment = Segment::late(dir, header(bound, boot, now));
         let log = Log::late(dir, &segment);
@@ -45,7 +44,6 @@ impl Writer {
     }
 
     /// Whether no file of it exists on the disk.
-    #[must_use]
     pub fn is_late(&self) -> bool {
         self.segment.index.is_late()
     }

@@ -26,7 +26,6 @@ pub struct Described {
 }
 
 /// Describes each process; absent: it no longer exists, or its pid belongs to another one.
-#[must_use]
 pub fn describe(processes: &[ProcessIdentity]) -> Vec<Option<Described>> {
     let up = clock::since_boot();
     processes.iter().map(|process| one(process, up)).collect()
@@ -59,7 +58,6 @@ fn argv0(pid: i32) -> String {
 }
 
 /// Returns the directories that still exist and are still empty.
-#[must_use]
 pub fn still_empty(directories: Vec<(RunId, CgroupIdentity)>) -> Vec<(RunId, CgroupIdentity)> {
     let is_empty = |group: &CgroupIdentity| {
         matches!(cgroup::open(group), Ok(Some(_)))

@@ -26,7 +26,6 @@ pub struct Belongings {
 }
 
 /// Reads them.
-#[must_use]
 pub fn belongings(data_dir: &Path, keeper: i32) -> Belongings {
     let holder = fs::read_to_string(data_dir.join("lock")).unwrap_or_default();
     let mut run_dirs = rundir::all(data_dir);

@@ -54,7 +54,6 @@ pub enum Still {
 }
 
 /// Looks a process up by its pid and start time.
-#[must_use]
 pub fn still(process: &ProcessIdentity) -> Still {
     match procfs::stat(process.pid) {
         Ok(stat) if stat.start_ticks != process.start_ticks => Still::Gone,
@@ -142,7 +141,6 @@ pub struct Marked {
 }
 
 /// Lists all processes whose marker is readable from here: hints, for use where no server can be asked.
-#[must_use]
 pub fn marked() -> Vec<Marked> {
     let groups = Groups::default();
     let pids = procfs::all_pids().unwrap_or_default().into_iter();

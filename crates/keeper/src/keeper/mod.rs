@@ -214,7 +214,6 @@ pub enum KeeperError {
 
 impl KeeperError {
     /// Returns the exit code: 2 where the caller can fix it, otherwise 1.
-    #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::LockBusy { .. }

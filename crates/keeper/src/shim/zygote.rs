@@ -152,7 +152,6 @@ impl Zygote {
 
 /// Is the zygote of the process that has executed this binary with [`WORD`]: forks a shim for each socket that comes,
 /// and exits with its keeper. Call it before anything else: what this process allocates, each shim has.
-#[must_use]
 pub fn main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,7 +32,6 @@ pub enum SkippedBy {
 
 impl SkippedBy {
     /// Returns its name in logs.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Keeper => "keeper",
@@ -145,13 +144,11 @@ impl KeeperHello {
 
     /// Whether the keeper is process 1, so that it adopts every orphan of its pid namespace. Where runs have control
     /// groups, these distinguish its own from others.
-    #[must_use]
     pub fn adopts_as_init(&self) -> bool {
         self.keeper.pid == 1 && self.cgroup_base.is_err()
     }
 
     /// Returns why this host lacks a capability; absent: it has it.
-    #[must_use]
     pub fn lacks(&self, name: CapabilityName) -> Option<&str> {
         let found = self.capabilities.iter().find(|c| c.name == name);
         found.map_or(Some("it was not tried out"), |c| c.missing.as_deref())

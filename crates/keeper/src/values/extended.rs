@@ -18,7 +18,6 @@ impl Extended {
     pub const LIMITS: [Deadline; 2] = [Deadline::StartTimeout, Deadline::MaxRuntime];
 
     /// Returns the total of this limit; zero for one that the keeper does not extend.
-    #[must_use]
     pub fn of(&self, limit: Deadline) -> Duration {
         match limit {
             Deadline::StartTimeout => self.start,

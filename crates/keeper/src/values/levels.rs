@@ -14,7 +14,6 @@ pub struct Levels {
 
 impl Levels {
     /// Returns the highest level that both have.
-    #[must_use]
     pub fn common(self, other: Self) -> Option<u32> {
         let highest = self.max.min(other.max);
         (highest >= self.min.max(other.min)).then_some(highest)

@@ -92,7 +92,6 @@ impl<'a> Census<'a> {
 }
 
 /// Whether two identities are of one process: by the pidfs inode where both have one, else by number and start.
-#[must_use]
 pub fn is_same(one: &ProcessIdentity, other: &ProcessIdentity) -> bool {
     let handles = one.pidfs_handle.zip(other.pidfs_handle);
     one.pid == other.pid

@@ -146,7 +146,6 @@ impl HostInventory {
 }
 
 /// Compares the processes that exist with those that should.
-#[must_use]
 pub fn compare(seen: &[Seen], inventory: &HostInventory) -> Compared {
     let census = Census::new(seen);
     let mut ties = direct_evidence(&census, inventory);
@@ -421,7 +420,6 @@ fn about(process: &Seen, tie: Option<RunEvidence>, inventory: &HostInventory) ->
 }
 
 /// Returns empty control group directories whose runs have ended.
-#[must_use]
 pub fn leaked_directories(
     empty: &[(RunId, CgroupIdentity)],
     inventory: &HostInventory,
@@ -431,13 +429,11 @@ pub fn leaked_directories(
 }
 
 /// Drops an identity of another host: recorded numbers are valid only on the host that recorded them.
-#[must_use]
 pub fn on_this_host(identity: Option<RunIdentity>, host: &HostIdentity) -> Option<RunIdentity> {
     identity.filter(|identity| identity.host.is_same_as(host))
 }
 
 /// Returns the number of findings of each kind of evidence.
-#[must_use]
 pub fn counts(findings: &[Finding]) -> BTreeMap<Evidence, u32> {
     let mut counts = BTreeMap::new();
     for finding in findings {

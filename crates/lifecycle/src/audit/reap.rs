@@ -72,7 +72,6 @@ pub enum Spared {
 }
 
 /// Decides about one finding.
-#[must_use]
 pub fn judge(candidate: &Candidate<'_>, scope: &Scope) -> Judgement {
     let finding = candidate.finding;
     if !is_named(finding, scope) || candidate.age < scope.older {

@@ -70,7 +70,6 @@ impl AnnotationChange {
     }
 
     /// Whether nothing is to be set or removed.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.remove.is_empty()
     }
@@ -125,7 +124,6 @@ impl Annotations {
     }
 
     /// Returns the bytes of all keys and values.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.pairs.iter().map(|(k, v)| k.len() + v.len()).sum()
     }

@@ -62,7 +62,6 @@ pub struct RowContents {
 impl Machine {
     /// Returns the machine of a run, or of an attempt that another one follows, that has ended and is written, and
     /// whose server died before all its entries were written or the keeper could forget it.
-    #[must_use]
     pub fn ended(
         now: Timestamp,
         outcome: Outcome,
@@ -87,7 +86,6 @@ impl Machine {
 
     /// Returns the machine of a run that has no processes left and whose outcome was found or decided: the outcome is
     /// to be written. `times` are those of its row.
-    #[must_use]
     pub fn settled(now: Timestamp, outcome: Outcome, record: AttemptRecord, times: Times) -> Self {
         let mut machine = Self::new();
         machine.now = now;
@@ -108,7 +106,6 @@ impl Machine {
     }
 
     /// Adopts a run whose server has died. Immediate work is among the [`Self::effects`].
-    #[must_use]
     pub fn adopted(now: Timestamp, run: AdoptedRun) -> Self {
         let AdoptedRun {
             identity: proc,

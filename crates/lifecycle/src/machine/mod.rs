@@ -54,13 +54,11 @@ impl Default for Machine {
 
 impl Machine {
     /// Creates a run that is accepted and not begun, and whose remaining tree is stopped when its leader exits.
-    #[must_use]
     pub fn new() -> Self {
         Self::with(LeaderExit::default())
     }
 
     /// Creates a run with another policy for the rest of the tree.
-    #[must_use]
     pub fn with(on_leader_exit: LeaderExit) -> Self {
         Self {
             on_leader_exit,
@@ -81,7 +79,6 @@ impl Machine {
     }
 
     /// Creates a further attempt of a run that has a row.
-    #[must_use]
     pub fn following(on_leader_exit: LeaderExit) -> Self {
         Self {
             follows: true,
@@ -102,13 +99,11 @@ impl Machine {
     }
 
     /// Returns the phase of the run.
-    #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
 
     /// Returns the record of the attempt's entries.
-    #[must_use]
     pub fn record(&self) -> &AttemptRecord {
         &self.record
     }
@@ -124,13 +119,11 @@ impl Machine {
     }
 
     /// Returns the ends that are known.
-    #[must_use]
     pub fn ends(&self) -> &Ends {
         &self.ends
     }
 
     /// Returns the processes that SIGKILL has not ended, while there are any.
-    #[must_use]
     pub fn stuck(&self) -> Option<&Stuck> {
         self.stuck.as_ref().filter(|_| self.ends.tree.is_none())
     }

@@ -91,7 +91,6 @@ pub struct Support {
 }
 
 /// Asks the kernel.
-#[must_use]
 pub fn support() -> Support {
     let has = |least: libc::c_long, what: &str| match version() {
         Ok(version) if version >= least => Ok(()),

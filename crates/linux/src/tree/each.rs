@@ -28,7 +28,6 @@ pub struct ListMembers {
 
 impl ListMembers {
     /// Begins a list of at most this many.
-    #[must_use]
     pub fn new(tree: &Tree, most: usize) -> Self {
         Self {
             walk: Walk::new(tree),
@@ -81,7 +80,6 @@ pub struct ListLiving {
 
 impl ListLiving {
     /// Begins a list.
-    #[must_use]
     pub fn new(tree: &Tree) -> Self {
         Self {
             walk: Walk::new(tree),
@@ -159,7 +157,6 @@ impl SignalEach {
     /// Begins a signal to every member: the leader's group at once, then the others one by one, each checked after its
     /// descriptor was opened. The leader comes first, then the others by age: a parent that notices the exit of a child
     /// has had the signal itself. Unrelated processes in the control group are spared, and listed.
-    #[must_use]
     pub fn all(tree: &Tree, signal: Signal) -> Self {
         let mut each = Self::of(tree, signal, Scope::All);
         each.look_for_all(tree);
@@ -167,7 +164,6 @@ impl SignalEach {
     }
 
     /// Thaws the control group, and begins to continue each stopped member.
-    #[must_use]
     pub fn waking(tree: &Tree) -> Self {
         if let Some(group) = &tree.cgroup
             && cgroup::read_freeze(group)

@@ -41,7 +41,6 @@ impl Supervisor {
     }
 
     /// Number of lines that were dropped and that the audit log does not account for yet.
-    #[must_use]
     pub fn audit_lost(&self) -> u64 {
         self.shared.trail.lost()
     }

@@ -75,7 +75,6 @@ impl Supervisor {
     }
 
     /// Whether the process that connected this socket belongs to a run: then it has no rights here.
-    #[must_use]
     pub fn descent(&self, socket: &impl AsFd) -> Descent {
         // Where they have ended, their process ids may belong to unrelated processes by now.
         let live = self.shared.running().into_iter();
@@ -97,7 +96,6 @@ impl Supervisor {
 
     /// Returns the run with a token from whose shim the process descends that connected this socket, and its owner.
     /// When the shim dies, the process has no token.
-    #[must_use]
     pub fn run_with_token(&self, socket: &impl AsFd) -> Option<(RunId, Arc<str>)> {
         self.nearest_run(socket, |view| view.spec.api_access != ApiAccess::None)
     }
@@ -141,7 +139,6 @@ impl Supervisor {
     }
 
     /// Returns the run while this attempt of it is at work.
-    #[must_use]
     pub fn at_work(&self, run: RunId, attempt: u32) -> Option<RunView> {
         let handle = self.shared.find(run)?;
         let live = handle.live.borrow();

@@ -74,7 +74,6 @@ pub(super) fn hash(line: &[u8]) -> String {
 
 impl TrailRecord {
     /// Returns the head of the chain that ends with this line.
-    #[must_use]
     pub fn head(&self) -> ChainHead {
         let line = serde_json::to_string(self).unwrap_or_default();
         ChainHead {

@@ -192,7 +192,6 @@ fn is_zero<N: Default + PartialEq>(value: &N) -> bool {
 
 impl TrailRecord {
     /// Makes a line with the present time.
-    #[must_use]
     pub fn now(run: Option<String>, entry: TrailEntry) -> Self {
         Self::at(clock::now(), run, entry)
     }

@@ -189,7 +189,6 @@ impl Pinned {
 
 impl RunView {
     /// The policy of the run: what is done with it, and how it is ended.
-    #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.spec.policy
     }

@@ -81,7 +81,6 @@ impl LineMatcher {
     }
 
     /// Returns the names of its groups.
-    #[must_use]
     pub fn group_names(&self) -> Vec<&str> {
         match &self.0 {
             Kind::Literal(_) => Vec::new(),
@@ -91,7 +90,6 @@ impl LineMatcher {
     }
 
     /// Whether a line that has not ended can match: JSON cannot.
-    #[must_use]
     pub fn tests_unfinished(&self) -> bool {
         !matches!(self.0, Kind::Json(_))
     }

@@ -57,7 +57,6 @@ impl Elsewhere {
     }
 
     /// Returns a node of which no more than its id is known.
-    #[must_use]
     pub fn unknown(node: NodeId) -> Self {
         Self {
             node,

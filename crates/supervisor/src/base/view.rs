@@ -127,7 +127,6 @@ impl Wait {
     pub const ALL: [Self; 4] = [Self::Input, Self::Ready, Self::Attempt, Self::Restart];
 
     /// Returns its name in metrics.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Input => "input",
@@ -140,7 +139,6 @@ impl Wait {
 
 impl RunView {
     /// Returns what the run waits for, where that is known.
-    #[must_use]
     pub fn waits_for(&self) -> Option<Wait> {
         match self.state {
             RunState::Backoff if self.next_restart == Some(Timestamp::NEVER) => Some(Wait::Restart),
@@ -158,7 +156,6 @@ impl RunView {
     }
 
     /// Whether the present attempt is ready; without a readiness condition it is, once its command runs.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         if self.policy().has_ready_sign() {
             self.facets.is_ready(self.attempt)

@@ -94,13 +94,11 @@ impl Supervisor {
     }
 
     /// Returns the telemetry of this server.
-    #[must_use]
     pub fn telemetry(&self) -> Telemetry {
         self.shared.config.telemetry.clone()
     }
 
     /// Returns the serving state of this server.
-    #[must_use]
     pub fn serving(&self) -> Serving {
         self.shared.serving.clone()
     }

@@ -115,7 +115,6 @@ impl Supervisor {
     }
 
     /// Returns whether this node is being drained, and the runs that remain.
-    #[must_use]
     pub fn drain_status(&self) -> DrainStatus {
         // A held run has no process, and nothing here begins one.
         let is_held = |handle: &Handle| {
@@ -133,7 +132,6 @@ impl Supervisor {
     }
 
     /// Watches drains: each start and each end.
-    #[must_use]
     pub fn drains(&self) -> watch::Receiver<Option<Drain>> {
         self.shared.drain.subscribe()
     }

@@ -7,7 +7,6 @@ use tokio::sync::watch;
 
 impl Supervisor {
     /// Time since which the keeper has not answered, and every change of it; absent: it answers.
-    #[must_use]
     pub fn keeper_unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
         self.shared.kernel.unresponsive()
     }

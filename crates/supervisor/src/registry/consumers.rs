@@ -40,19 +40,16 @@ pub struct ConsumerSeat {
 
 impl ConsumerSeat {
     /// The consumer at this reader's start.
-    #[must_use]
     pub fn row(&self) -> &ConsumerRow {
         &self.row
     }
 
     /// Start of the reader, as a cursor for the client.
-    #[must_use]
     pub fn begin(&self) -> &[u8] {
         &self.begin
     }
 
     /// Number of the last message of many runs before this reader's start.
-    #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }

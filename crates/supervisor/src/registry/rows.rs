@@ -267,13 +267,11 @@ impl Supervisor {
     }
 
     /// The id of this node.
-    #[must_use]
     pub fn node(&self) -> NodeId {
         self.shared.config.node
     }
 
     /// The time by the clock of this node.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         clock::now()
     }

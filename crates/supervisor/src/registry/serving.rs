@@ -67,13 +67,11 @@ impl Serving {
     }
 
     /// Whether another server is to replace this one.
-    #[must_use]
     pub fn is_leaving(&self) -> bool {
         matches!(self.stage(), Stage::Leaving | Stage::Answered)
     }
 
     /// Whether this server takes no new work: its runs are being ended, and their ends are still reported.
-    #[must_use]
     pub fn is_refusing(&self) -> bool {
         self.stage() >= Stage::ShuttingDown
     }

@@ -356,7 +356,6 @@ fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
 impl Supervisor {
     /// Returns what this host lacks for a run that detaches processes which this user could take for its own clients. A
     /// process that has killed its shim is known by its control group, or by its parent where the keeper is process 1.
-    #[must_use]
     pub fn no_detached_identity(&self, policy: &Policy) -> Option<Missing> {
         let user = policy.privileges.user.as_ref();
         let is_own = user.is_none_or(|user| user.uid == kennel_linux::effective_uid());

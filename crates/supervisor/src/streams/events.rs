@@ -146,7 +146,6 @@ impl Events {
     }
 
     /// Returns the last present seq.
-    #[must_use]
     pub fn head(&self) -> u64 {
         if let Some(lost) = &self.lost_end {
             return lost.seq();
@@ -159,7 +158,6 @@ impl Events {
     }
 
     /// Returns the seq from which on nothing is missing by now; 0: there is no event yet.
-    #[must_use]
     pub fn whole_from(&self) -> u64 {
         match &self.source {
             Source::Nothing => 0,
@@ -169,7 +167,6 @@ impl Events {
     }
 
     /// Returns the position up to which events were given, unwanted ones included.
-    #[must_use]
     pub fn position(&self) -> Reached {
         let reached = match &self.source {
             _ if self.beyond.is_some() => self.beyond.unwrap_or_default(),

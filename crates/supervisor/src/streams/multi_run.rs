@@ -163,7 +163,6 @@ impl std::fmt::Debug for ManyEvents {
 
 impl Supervisor {
     /// Opens the events of all runs that match.
-    #[must_use]
     pub fn events_of_many(&self, call: ManyCall) -> ManyEvents {
         // Arrivals are received from here on, before the existing runs are listed.
         let arrivals = self.shared.arrivals.subscribe();
@@ -204,7 +203,6 @@ impl Supervisor {
 
 impl ManyEvents {
     /// Returns the position up to which events were given.
-    #[must_use]
     pub fn reached(&self) -> &ManyReached {
         &self.reached
     }

@@ -4,7 +4,6 @@ use kennel_lifecycle::{RunId, RunKind, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 /// Reads a `traceparent` (<https://www.w3.org/TR/trace-context/>). `None`: it is not valid.
-#[must_use]
 pub fn parse(traceparent: &str) -> Option<SpanContext> {
     let mut parts = traceparent.split('-');
     let (version, trace, span, flags) =
@@ -32,7 +31,6 @@ pub fn parse(traceparent: &str) -> Option<SpanContext> {
 }
 
 /// Writes a `traceparent`.
-#[must_use]
 pub fn traceparent(context: &SpanContext) -> String {
     let sampled = u8::from(context.is_sampled());
     format!(

@@ -152,7 +152,6 @@ pub struct CallTrace {
 impl Telemetry {
     /// Makes telemetry: spans go to `tracing` and events to `events`, where these exist; measurements to the
     /// instruments of `meter`.
-    #[must_use]
     pub fn new(tracing: Option<Tracing>, events: Option<Arc<dyn EventSink>>, meter: Meter) -> Self {
         let metrics = Arc::new(Metrics::new(&meter));
         Self {
@@ -164,19 +163,16 @@ impl Telemetry {
     }
 
     /// Returns the time of the clock of all telemetry.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         clock::now()
     }
 
     /// Returns the meter for instruments of other modules.
-    #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
     }
 
     /// Begins the span of a call with the caller's `traceparent` and `tracestate`. `None`: spans are not recorded.
-    #[must_use]
     pub fn call(&self, traceparent: Option<&str>, tracestate: Option<&str>) -> Option<CallTrace> {
         let tracing = self.tracing.as_ref()?;
         let caller = traceparent.and_then(context::parse);
@@ -216,7 +212,6 @@ impl Telemetry {
     }
 
     /// The `traceparent` of a run's own span. `None`: it is not recorded.
-    #[must_use]
     pub fn run_span(&self, run: RunId, kind: RunKind, spawned_by: Option<&str>) -> Option<String> {
         let own = self.run(run, kind, spawned_by)?.context(context::Part::Run);
         own.is_sampled().then(|| context::traceparent(&own))

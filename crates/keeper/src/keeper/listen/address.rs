@@ -20,7 +20,6 @@ pub enum ListenAddress {
 
 impl ListenAddress {
     /// A unix socket that only the service's own user can connect to.
-    #[must_use]
     pub fn private(path: PathBuf) -> Self {
         let (mode, gid) = (0o600, None);
         Self::Unix { path, mode, gid }

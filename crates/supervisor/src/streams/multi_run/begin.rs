@@ -9,7 +9,6 @@ use kennel_journal::Position;
 
 impl Supervisor {
     /// Returns the position at which a stream of this node's runs begins that is opened now.
-    #[must_use]
     pub fn begin_of_many(&self, call: &ManyCall) -> ManyReached {
         let now = self.shared.store.newest();
         match &call.from {

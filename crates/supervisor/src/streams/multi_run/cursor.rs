@@ -24,7 +24,6 @@ pub struct ManyReached {
 
 impl ManyReached {
     /// Returns its approximate encoded size in bytes.
-    #[must_use]
     pub fn size(&self) -> usize {
         64 + 16 * self.given.len() + 40 * self.open.len()
     }
