@@ -1,6 +1,9 @@
 //! Reads from the store how far all consumers of a run have acknowledged, each time that a consumer has changed.
 
-use crate::registry::{Shared, floors::Floor};
+use crate::{
+    record::node_store::read,
+    registry::{Shared, floors::Floor},
+};
 use kennel_lifecycle::{Backoff, RunId};
 use kennel_store::{ConsumerFilter, StoreError};
 use std::{sync::Arc, time::Duration};
@@ -53,7 +56,10 @@ pub(crate) async fn read(shared: &Shared, run: RunId) -> Result<Floor, StoreErro
         ..ConsumerFilter::default()
     };
     // All of them: each owner has its own number.
-    let rows = shared.store.consumers(&filter, u32::MAX).await?;
+    let rows = read!(
+        shared.store,
+        consumers(shared.config.node, &filter, u32::MAX)
+    )?;
     let least = rows.iter().map(|row| row.acked).min();
     Ok(least.map_or(Floor::NoConsumer, Floor::UpTo))
 }

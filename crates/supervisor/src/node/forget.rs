@@ -7,6 +7,7 @@
 use crate::{
     base::{calls::CallError, clock, other_node::Elsewhere},
     node::ROWS_MAX,
+    record::node_store::read,
     registry::{Order, Shared, Supervisor},
 };
 use kennel_lifecycle::{
@@ -42,7 +43,7 @@ impl Supervisor {
         let Ok(id) = id.parse() else {
             return Ok(None);
         };
-        let found = self.shared.store.nodes(Some(&[id])).await?.pop();
+        let found = read!(self.shared.store, nodes(Some(&[id])))?.pop();
         Ok(found.map(Elsewhere::from))
     }
 
@@ -66,7 +67,7 @@ impl Supervisor {
         };
         let forgotten = store.raw().forget_node(node.node, vacant).await;
         let generation = forgotten.map_err(fault)?;
-        let found = store.open_runs(node.node).await.map_err(fault)?;
+        let found = read!(store, open_runs(node.node)).map_err(fault)?;
         for row in &found.unread {
             tracing::error!(run_id = %row.run, why = row.why, "cannot read the row of a run of the forgotten node: a server of the version that wrote it can forget the node again");
         }

@@ -12,6 +12,7 @@ use crate::{
         clock,
         other_node::Elsewhere,
     },
+    record::node_store::read,
     registry::Supervisor,
 };
 use kennel_lifecycle::{RunId, StopOrder, StopReason};
@@ -94,7 +95,7 @@ impl Supervisor {
     /// Carries out the stops that are queued for this node.
     pub(crate) async fn carry_out_left_stops(&self) {
         let shared = &self.shared;
-        let stops = match shared.store.left_stops().await {
+        let stops = match read!(shared.store, left_stops(shared.config.node)) {
             Ok(stops) => stops,
             Err(error) => {
                 return tracing::warn!(%error, "cannot read the queued stops of this node, retrying");

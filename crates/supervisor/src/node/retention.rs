@@ -12,6 +12,7 @@ use crate::{
         clock, event,
     },
     node::{ROWS_MAX, floors},
+    record::node_store::read,
     registry::{Shared, floors::Floor},
 };
 use kennel_journal::Item;
@@ -179,7 +180,7 @@ async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), S
     let mut strange = dirs.len();
     sweep.unlisted.clear();
     for runs in dirs.chunks(ROWS_MAX) {
-        let found = shared.store.get_all(runs).await?;
+        let found = read!(shared.store, get_all(runs))?;
         strange -= found
             .unread
             .iter()
@@ -223,7 +224,7 @@ async fn retained(
     let mut owners: BTreeMap<String, Arc<str>> = BTreeMap::new();
     let (mut retained, mut start) = (Vec::new(), None);
     loop {
-        let rows = shared.store.with_output(start, PAGE).await?;
+        let rows = read!(shared.store, with_output(shared.config.node, start, PAGE))?;
         start = rows.last().map(|row| row.age);
         let is_last = rows.len() < PAGE as usize;
         retained.extend(rows.into_iter().map(|row| {

@@ -6,11 +6,10 @@ use crate::{
     record::NodeRecord,
     telemetry::{Telemetry, emit_fence},
 };
-use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, RunId, Timestamp};
+use kennel_lifecycle::{KeeperEpoch, NodeId, RunId, Timestamp};
 use kennel_store::{
-    Age, Change, Changed, Claim, Closure, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow,
-    FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRow, PageStart, RunRow, Store,
-    StoreError, StoredNode, WithOutput,
+    Age, Change, Changed, Closure, ConsumerChange, LeftStop, ListFilter, ListPage, NewRun,
+    PageStart, RunRow, Store, StoreError, StoredNode,
 };
 use std::{
     sync::{
@@ -23,6 +22,14 @@ use tokio::sync::{Notify, RwLock, watch};
 
 /// A copy that replaces the store lacks nothing that the store has had for longer than this.
 const YOUNG: Duration = Duration::from_mins(10);
+
+/// Does one read of a [`NodeStore`], by a method of [`Store`], which is its name in metrics.
+macro_rules! read {
+    ($store:expr, $name:ident($($with:expr),*)) => {
+        $store.read(stringify!($name), $store.raw().$name($($with),*)).await
+    };
+}
+pub(crate) use read;
 
 /// The store, and this server's generation in it.
 #[derive(Debug)]
@@ -268,18 +275,6 @@ impl NodeStore {
         }
     }
 
-    pub(crate) async fn with_output(
-        &self,
-        start: Option<Age>,
-        limit: u32,
-    ) -> Result<Vec<WithOutput>, StoreError> {
-        self.read(
-            "with_output",
-            self.store.with_output(self.node, start, limit),
-        )
-        .await
-    }
-
     async fn measured<T>(
         &self,
         what: &'static str,
@@ -311,31 +306,6 @@ impl NodeStore {
             }
             done => done,
         }
-    }
-
-    pub(crate) async fn consumers(
-        &self,
-        filter: &ConsumerFilter,
-        limit: u32,
-    ) -> Result<Vec<ConsumerRow>, StoreError> {
-        self.read("consumers", self.store.consumers(self.node, filter, limit))
-            .await
-    }
-
-    pub(crate) async fn count_consumers(
-        &self,
-        key: &ConsumerKey,
-    ) -> Result<(u64, u64), StoreError> {
-        self.read(
-            "count_consumers",
-            self.store.count_consumers(self.node, key),
-        )
-        .await
-    }
-
-    pub(crate) async fn record_bytes(&self) -> Result<Vec<(String, u64)>, StoreError> {
-        self.read("record_bytes", self.store.record_bytes(self.node))
-            .await
     }
 
     /// Checks the generation that the store knows. An older one than ours: the store has gone back, and is unavailable
@@ -379,9 +349,9 @@ impl NodeStore {
         }
     }
 
-    /// Does one read. A query sent before the node was acquired again, and answered before lost rows were written
+    /// Does one read, by [`read!`]. A query sent before the node was acquired again, and answered before lost rows were written
     /// again, does not count.
-    async fn read<T>(
+    pub(crate) async fn read<T>(
         &self,
         what: &'static str,
         asked: impl Future<Output = Result<T, StoreError>>,
@@ -403,29 +373,9 @@ impl NodeStore {
         Ok(row)
     }
 
-    pub(crate) async fn claimed(
-        &self,
-        owner: &str,
-        claim: &Claim,
-    ) -> Result<Option<RunRow>, StoreError> {
-        self.read("claimed", self.store.claimed(owner, claim)).await
-    }
-
     pub(crate) async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
         self.present()?;
         self.measured("leave_stop", self.store.leave_stop(node, stop))
-            .await
-    }
-
-    /// Returns the stops that are queued for this node.
-    pub(crate) async fn left_stops(&self) -> Result<Vec<LeftStop>, StoreError> {
-        self.read("left_stops", self.store.left_stops(self.node))
-            .await
-    }
-
-    /// The stops that are left for these runs of other nodes.
-    pub(crate) async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError> {
-        self.read("left_stops_of", self.store.left_stops_of(runs))
             .await
     }
 
@@ -433,14 +383,6 @@ impl NodeStore {
         self.present()?;
         let removed = self.store.remove_left_stop(self.node, stop);
         self.measured("remove_left_stop", removed).await
-    }
-
-    pub(crate) async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
-        self.read("nodes", self.store.nodes(these)).await
-    }
-
-    pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<FoundRows, StoreError> {
-        self.read("get_all", self.store.get_all(runs)).await
     }
 
     pub(crate) async fn list(
@@ -456,29 +398,6 @@ impl NodeStore {
             self.seen(row);
         }
         Ok(page)
-    }
-
-    pub(crate) async fn newest_age(&self) -> Result<Age, StoreError> {
-        self.read("newest_age", self.store.newest_age()).await
-    }
-
-    pub(crate) async fn open_runs(&self, node: NodeId) -> Result<FoundRows, StoreError> {
-        self.read("open_runs", self.store.open_runs(node)).await
-    }
-
-    pub(crate) async fn ended_with_pids(
-        &self,
-        node: NodeId,
-        host: &HostIdentity,
-        pids: &[i32],
-        limit: u32,
-    ) -> Result<Vec<RunRow>, StoreError> {
-        let store = &self.store;
-        self.read(
-            "ended_with_pids",
-            store.ended_with_pids(node, host, pids, limit),
-        )
-        .await
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {

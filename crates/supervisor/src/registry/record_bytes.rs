@@ -2,7 +2,7 @@
 //! added.
 
 use super::Shared;
-use crate::base::calls::CallError;
+use crate::{base::calls::CallError, record::node_store::read};
 use kennel_store::StoreError;
 use std::{
     collections::HashMap,
@@ -56,7 +56,7 @@ impl Shared {
     /// Adds the rows that are in the database already: those that were made since this server began count twice until
     /// the next one begins.
     pub(crate) async fn add_stored_records(&self) -> Result<(), StoreError> {
-        for (owner, bytes) in self.store.record_bytes().await? {
+        for (owner, bytes) in read!(self.store, record_bytes(self.config.node))? {
             self.record_bytes.add(&owner, bytes);
         }
         Ok(())

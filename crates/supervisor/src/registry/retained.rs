@@ -1,7 +1,10 @@
 //! Output of an owner on the disk of this node: the files of its journals, measured where they are.
 
 use super::Shared;
-use crate::base::{blocking::blocking, calls::CallError, clock};
+use crate::{
+    base::{blocking::blocking, calls::CallError, clock},
+    record::node_store::read,
+};
 use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use kennel_store::FoundRows;
@@ -140,7 +143,7 @@ impl Shared {
             new.filter(|run| !self.record.is_unfinished(*run)).collect()
         };
         for runs in unknown.chunks(ROWS_MAX) {
-            let FoundRows { rows, unread } = self.store.get_all(runs).await?;
+            let FoundRows { rows, unread } = read!(self.store, get_all(runs))?;
             let mut ended = self.retained.lock();
             for run in runs {
                 let row = rows.iter().find(|row| row.new.run == *run);

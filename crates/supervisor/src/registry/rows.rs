@@ -3,13 +3,16 @@
 //! The end of a node's lease ends none of its runs: the node may be cut off from the database, and its runs may live.
 
 use super::{Handle, Supervisor};
-use crate::base::{
-    OPEN_ROW_POLL, RUNNING_RECORD_DELAY,
-    calls::{CallError, Condition, RunPage, RunView, Waited},
-    clock,
-    drain::Drain,
-    other_node::Elsewhere,
-    view::{Live, StartAnswer},
+use crate::{
+    base::{
+        OPEN_ROW_POLL, RUNNING_RECORD_DELAY,
+        calls::{CallError, Condition, RunPage, RunView, Waited},
+        clock,
+        drain::Drain,
+        other_node::Elsewhere,
+        view::{Live, StartAnswer},
+    },
+    record::node_store::read,
 };
 use kennel_lifecycle::{NodeId, RunId, RunState, Timestamp};
 use kennel_store::{ListFilter, NodeRow, PageStart, RunRow, StoreError};
@@ -232,12 +235,12 @@ impl Supervisor {
             .filter(|node| *node != own);
         let others: BTreeSet<NodeId> = others.collect();
         let others: Vec<NodeId> = others.into_iter().collect();
-        let nodes = self.shared.store.nodes(Some(&others)).await?;
+        let nodes = read!(self.shared.store, nodes(Some(&others)))?;
         let is_open = |view: &&RunView| view.node != own && !view.state.is_terminal();
         let open: Vec<RunId> = views.iter().filter(is_open).map(|view| view.run).collect();
         let mut left = HashMap::new();
         if !open.is_empty() {
-            let stops = self.shared.store.left_stops_of(&open).await?;
+            let stops = read!(self.shared.store, left_stops_of(&open))?;
             left.extend(stops.into_iter().map(|stop| (stop.run, stop)));
         }
         for view in views.iter_mut().filter(|view| view.node != own) {
@@ -249,7 +252,7 @@ impl Supervisor {
 
     /// All nodes of the database, this one too, by their names.
     pub async fn nodes(&self) -> Result<Vec<Elsewhere>, CallError> {
-        let rows = self.shared.store.nodes(None).await?;
+        let rows = read!(self.shared.store, nodes(None))?;
         let mut nodes: Vec<_> = rows.into_iter().map(Elsewhere::from).collect();
         nodes.sort_by(|a, b| (&a.name, a.node.as_u128()).cmp(&(&b.name, b.node.as_u128())));
         Ok(nodes)
@@ -294,7 +297,7 @@ impl Supervisor {
     pub(crate) async fn read_fault(&self, fault: StoreError) -> CallError {
         if let StoreError::Unread(row) = &fault
             && row.node != self.shared.config.node
-            && let Ok(nodes) = self.shared.store.nodes(Some(&[row.node])).await
+            && let Ok(nodes) = read!(self.shared.store, nodes(Some(&[row.node])))
         {
             return CallError::RunElsewhere {
                 run: row.run,

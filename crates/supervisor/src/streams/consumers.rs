@@ -8,6 +8,7 @@ use crate::{
         calls::{CallError, Position, RunView},
         clock,
     },
+    record::node_store::read,
     registry::{
         Supervisor,
         consumers::{ConsumerPlace, ConsumerSeat, Lost},
@@ -159,7 +160,8 @@ impl Supervisor {
         filter: &ConsumerFilter,
         limit: u32,
     ) -> Result<Vec<ConsumerView>, CallError> {
-        let rows = self.shared.store.consumers(filter, limit).await?;
+        let node = self.shared.config.node;
+        let rows = read!(self.shared.store, consumers(node, filter, limit))?;
         Ok(rows.into_iter().map(|row| self.seen(row)).collect())
     }
 
@@ -197,7 +199,8 @@ impl Supervisor {
             owner: Some(key.owner.clone()),
             after: None,
         };
-        Ok(self.shared.store.consumers(&filter, 1).await?.pop())
+        let node = self.shared.config.node;
+        Ok(read!(self.shared.store, consumers(node, &filter, 1))?.pop())
     }
 
     async fn known_consumer(&self, key: &ConsumerKey) -> Result<ConsumerRow, CallError> {
@@ -215,7 +218,8 @@ impl Supervisor {
     }
 
     async fn check_room(&self, key: &ConsumerKey) -> Result<(), CallError> {
-        let (of_run, of_node) = self.shared.store.count_consumers(key).await?;
+        let node = self.shared.config.node;
+        let (of_run, of_node) = read!(self.shared.store, count_consumers(node, key))?;
         let (what, most) = match key.run {
             Some(_) => ("consumers of a run of this owner", CONSUMERS_PER_RUN_MAX),
             None => (

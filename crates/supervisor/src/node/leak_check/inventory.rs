@@ -1,6 +1,9 @@
 //! Known state of the runs that findings point to: from the tracker, the keeper and the store.
 
-use crate::registry::{Shared, Supervisor};
+use crate::{
+    record::node_store::read,
+    registry::{Shared, Supervisor},
+};
 use kennel_keeper::client::Look;
 use kennel_lifecycle::{
     RecordedSpec, RunId, Timestamp, TreeVerdict,
@@ -107,18 +110,15 @@ impl Supervisor {
     ) -> Result<(), StoreError> {
         let store = &self.shared.store;
         // An age is at least the time at which its run was created, and of each run before.
-        compiled.newest = store
-            .newest_age()
-            .await?
-            .known()
-            .map(|age| Timestamp(age.0));
+        let newest = read!(store, newest_age())?.known();
+        compiled.newest = newest.map(|age| Timestamp(age.0));
         for run in pointed_to(look)
             .difference(&compiled.live_runs())
             .copied()
             .collect::<Vec<_>>()
             .chunks(ASKED_MAX)
         {
-            let found = store.get_all(run).await?;
+            let found = read!(store, get_all(run))?;
             // What a run may keep, or how it ended, is not known: nothing may be taken for left behind.
             if let Some(unread) = found.unread.first() {
                 let why = format!(
@@ -133,22 +133,20 @@ impl Supervisor {
         }
         for numbers in numbers(look, compiled).chunks(ASKED_MAX) {
             let (node, host) = (self.shared.config.node, &self.shared.hello.host);
-            let rows = store
-                .ended_with_pids(node, host, numbers, NUMBERED_MAX)
-                .await?;
+            let rows = read!(store, ended_with_pids(node, host, numbers, NUMBERED_MAX))?;
             compiled.rows_cut |= rows.len() >= NUMBERED_MAX as usize;
             for row in rows {
                 compiled.add(&self.shared, row);
             }
         }
-        let open = store.open_runs(self.shared.config.node).await?;
+        let open = read!(store, open_runs(self.shared.config.node))?;
         let unattended = open
             .runs()
             .filter(|run| !before.contains_key(run) && self.shared.find(*run).is_none());
         let unattended: Vec<RunId> = unattended.collect();
         // A run that ended meanwhile was open when its row was read.
         for runs in unattended.chunks(ASKED_MAX) {
-            let found = store.get_all(runs).await?;
+            let found = read!(store, get_all(runs))?;
             compiled.unattended.extend(found.open_runs());
         }
         self.ask_for_run_dirs(look, compiled).await
@@ -161,7 +159,7 @@ impl Supervisor {
         compiled: &mut Compiled,
     ) -> Result<(), StoreError> {
         for runs in look.belongings.run_dirs.chunks(ASKED_MAX) {
-            let rows = self.shared.store.get_all(runs).await?;
+            let rows = read!(self.shared.store, get_all(runs))?;
             let known: HashSet<RunId> = rows.runs().collect();
             let unknown = runs.iter().filter(|run| {
                 !known.contains(run)

@@ -5,6 +5,7 @@ use crate::{
         calls::{CallError, OnNameConflict, RunView, SpawnCall, Spawned},
         view::{Live, StartAnswer},
     },
+    record::node_store::read,
     registry::{Handle, Supervisor},
 };
 use kennel_lifecycle::{EndReason, NodeId, RecordedSpec, RunId};
@@ -30,12 +31,14 @@ impl Supervisor {
         let store = &self.shared.store;
         let same = match (call.run, &call.request_key) {
             (Some(run), _) => store.get(run).await,
-            (None, Some(key)) => store.claimed(&call.owner, &Claim::Key(key.clone())).await,
+            (None, Some(key)) => read!(store, claimed(&call.owner, &Claim::Key(key.clone()))),
             (None, None) => Ok(None),
         };
         let found = match (same, &call.spec.name) {
             (Ok(Some(row)), _) => return self.answer_of_row(row, call).map(Some),
-            (Ok(None), Some(name)) => store.claimed(&call.owner, &Claim::Name(name.clone())).await,
+            (Ok(None), Some(name)) => {
+                read!(store, claimed(&call.owner, &Claim::Name(name.clone())))
+            }
             (found, _) => found,
         };
         match found {
@@ -51,7 +54,7 @@ impl Supervisor {
         if let Some((run, _)) = self.shared.holder(owner, &claim) {
             return Ok(run);
         }
-        match self.shared.store.claimed(owner, &claim).await {
+        match read!(self.shared.store, claimed(owner, &claim)) {
             Ok(Some(row)) => Ok(row.new.run),
             Ok(None) => Err(CallError::NoRunNamed(name.to_owned())),
             Err(StoreError::Unread(row)) => Ok(row.run),
