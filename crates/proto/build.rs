@@ -3,7 +3,7 @@
 use protox::prost_reflect::{
     DescriptorPool, EnumDescriptor, EnumValueDescriptor, FieldDescriptor, Kind,
 };
-use std::{collections::BTreeSet, env, error::Error, fs, path::PathBuf};
+use std::{env, error::Error, fs, path::PathBuf};
 
 const FILES: [&str; 9] = [
     "kennel/v1/access.proto",
@@ -77,12 +77,13 @@ fn calls(compiler: &protox::Compiler) -> String {
             calls.push(call);
         }
     }
-    calls.push(names_run(compiler));
+    calls.push(rpcs(compiler));
     calls.concat()
 }
 
-/// Returns the field by which each request names its run, for `src/call.rs`: all but Spawn take a name there.
-fn names_run(compiler: &protox::Compiler) -> String {
+/// Returns what each request is answered, and the field by which it names its run, for `src/call.rs`: all but Spawn take
+/// a name there.
+fn rpcs(compiler: &protox::Compiler) -> String {
     let methods = compiler.descriptor_pool();
     let methods = methods
         .services()
@@ -91,12 +92,18 @@ fn names_run(compiler: &protox::Compiler) -> String {
         let request = method.input();
         let has_run = request.get_field_by_name("run_id").is_some() && method.name() != "Spawn";
         let run = if has_run { "Some(&mut self.run_id)" } else { "None" };
+        let answer = format!("pb::{}", method.output().name());
+        let answer = if method.is_server_streaming() {
+            format!("tonic::codegen::BoxStream<{answer}>")
+        } else {
+            answer
+        };
         let name = request.name();
         format!(
-            "impl NamesRun for pb::{name} {{ fn run(&mut self) -> Option<&mut String> {{ {run} }} }}\n"
+            "impl Rpc for pb::{name} {{ type Answer = {answer}; fn run(&mut self) -> Option<&mut String> {{ {run} }} }}\n"
         )
     });
-    requests.collect::<BTreeSet<_>>().into_iter().collect()
+    requests.collect()
 }
 
 /// Returns whether a request has what makes its repeats one call, as the comment of its RPC says.

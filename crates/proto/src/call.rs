@@ -40,7 +40,10 @@ pub trait Call: Message + Clone + 'static {
 }
 
 /// A request of any RPC.
-pub trait NamesRun {
+pub trait Rpc {
+    /// The answer; a stream of answers.
+    type Answer: Send + 'static;
+
     /// The field that has the id or the name of its run; absent: it has none, or takes no name.
     fn run(&mut self) -> Option<&mut String>;
 }

@@ -7,16 +7,17 @@ use crate::{
     pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
 };
 use futures_util::future::BoxFuture;
+use kennel_proto::call::Rpc;
 use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 
 /// Serves these rpcs of the generated service by their verbs, each as one boxed future.
 macro_rules! rpcs {
-    ($($rpc:ident: $request:ident -> $answer:ty,)*) => {
+    ($($rpc:ident: $request:ident,)*) => {
         $(fn $rpc<'s, 'a>(
             &'s self,
             request: Request<pb::$request>,
-        ) -> BoxFuture<'a, Result<Response<$answer>, Status>>
+        ) -> BoxFuture<'a, Result<Response<<pb::$request as Rpc>::Answer>, Status>>
         where
             's: 'a,
             Self: 'a,
@@ -31,32 +32,32 @@ impl ProcessService for Api {
     type AttachStream = BoxStream<pb::AttachResponse>;
 
     rpcs! {
-        spawn: SpawnRequest -> pb::SpawnResponse,
-        abort: AbortRequest -> pb::AbortResponse,
-        interrupt: InterruptRequest -> pb::InterruptResponse,
-        signal: SignalRequest -> pb::SignalResponse,
-        resize_terminal: ResizeTerminalRequest -> pb::ResizeTerminalResponse,
-        pause: PauseRequest -> pb::PauseResponse,
-        resume: ResumeRequest -> pb::ResumeResponse,
-        restart: RestartRequest -> pb::RestartResponse,
-        write_input: WriteInputRequest -> pb::WriteInputResponse,
-        close_input: CloseInputRequest -> pb::CloseInputResponse,
-        resolve_command: ResolveCommandRequest -> pb::ResolveCommandResponse,
-        get_tree: GetTreeRequest -> pb::GetTreeResponse,
-        get_input_status: GetInputStatusRequest -> pb::GetInputStatusResponse,
-        get_run: GetRunRequest -> pb::GetRunResponse,
-        list_runs: ListRunsRequest -> pb::ListRunsResponse,
-        wait_run: WaitRunRequest -> pb::WaitRunResponse,
-        wait_for_output: WaitForOutputRequest -> pb::WaitForOutputResponse,
-        annotate_run: AnnotateRunRequest -> pb::AnnotateRunResponse,
-        extend_timeouts: ExtendTimeoutsRequest -> pb::ExtendTimeoutsResponse,
-        stream_events: StreamEventsRequest -> Self::StreamEventsStream,
-        ack_events: AckEventsRequest -> pb::AckEventsResponse,
-        get_consumer: GetConsumerRequest -> pb::GetConsumerResponse,
-        list_consumers: ListConsumersRequest -> pb::ListConsumersResponse,
-        delete_consumer: DeleteConsumerRequest -> pb::DeleteConsumerResponse,
-        read_screen: ReadScreenRequest -> pb::ReadScreenResponse,
-        read_output: ReadOutputRequest -> pb::ReadOutputResponse,
+        spawn: SpawnRequest,
+        abort: AbortRequest,
+        interrupt: InterruptRequest,
+        signal: SignalRequest,
+        resize_terminal: ResizeTerminalRequest,
+        pause: PauseRequest,
+        resume: ResumeRequest,
+        restart: RestartRequest,
+        write_input: WriteInputRequest,
+        close_input: CloseInputRequest,
+        resolve_command: ResolveCommandRequest,
+        get_tree: GetTreeRequest,
+        get_input_status: GetInputStatusRequest,
+        get_run: GetRunRequest,
+        list_runs: ListRunsRequest,
+        wait_run: WaitRunRequest,
+        wait_for_output: WaitForOutputRequest,
+        annotate_run: AnnotateRunRequest,
+        extend_timeouts: ExtendTimeoutsRequest,
+        stream_events: StreamEventsRequest,
+        ack_events: AckEventsRequest,
+        get_consumer: GetConsumerRequest,
+        list_consumers: ListConsumersRequest,
+        delete_consumer: DeleteConsumerRequest,
+        read_screen: ReadScreenRequest,
+        read_output: ReadOutputRequest,
     }
 
     /// By hand: its request is a stream. Typed input is recorded where it is accepted.
@@ -86,14 +87,14 @@ impl AdminService for Api {
     type StreamAuditStream = BoxStream<pb::StreamAuditResponse>;
 
     rpcs! {
-        get_server_info: GetServerInfoRequest -> pb::GetServerInfoResponse,
-        list_nodes: ListNodesRequest -> pb::ListNodesResponse,
-        forget_node: ForgetNodeRequest -> pb::ForgetNodeResponse,
-        drain: DrainRequest -> pb::DrainResponse,
-        undrain: UndrainRequest -> pb::UndrainResponse,
-        upgrade: UpgradeRequest -> pb::UpgradeResponse,
-        audit_leaks: AuditLeaksRequest -> pb::AuditLeaksResponse,
-        reap_leaks: ReapLeaksRequest -> pb::ReapLeaksResponse,
-        stream_audit: StreamAuditRequest -> Self::StreamAuditStream,
+        get_server_info: GetServerInfoRequest,
+        list_nodes: ListNodesRequest,
+        forget_node: ForgetNodeRequest,
+        drain: DrainRequest,
+        undrain: UndrainRequest,
+        upgrade: UpgradeRequest,
+        audit_leaks: AuditLeaksRequest,
+        reap_leaks: ReapLeaksRequest,
+        stream_audit: StreamAuditRequest,
     }
 }

@@ -20,7 +20,6 @@ pub(crate) struct ListCall {
 impl Verb for pb::ListRunsRequest {
     const HOW: How = How::read(Waits::Brief);
     type Call = ListCall;
-    type Answer = pb::ListRunsResponse;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         let filter = ListFilter {

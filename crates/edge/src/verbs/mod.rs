@@ -1,86 +1,24 @@
-//! The verbs of the contract: each is declared once, on its request, in a file of its own; one path serves them all.
+//! The verbs of the contract: each is declared once, on its request; one path serves them all.
 //!
 //! The gate has admitted the caller by its role before. The path: record begun, rights by content and names, all
 //! violations, scope, the work with its keeper and the end of the server, record ended. Attach alone, whose request is a
 //! stream, is served by hand.
 
-/// The parts of a verb whose request has the id of a run and nothing else to parse.
-macro_rules! of_run_id {
-    () => {
-        type Call = kennel_lifecycle::RunId;
-
-        fn logged(&self, record: crate::verbs::Asked) -> crate::verbs::Asked {
-            record.of_run(&self.run_id)
-        }
-
-        fn parse(
-            self,
-            _: &crate::verbs::Context<'_>,
-            found: &mut Vec<kennel_lifecycle::Violation>,
-        ) -> Option<Self::Call> {
-            crate::convert::request::parse_run_id(&self.run_id, found)
-        }
-
-        fn scope(run: &Self::Call) -> crate::verbs::Scope {
-            crate::verbs::Scope::Run(*run)
-        }
-    };
-}
-
-/// The parts of a verb whose request has no fields.
-macro_rules! without_fields {
-    () => {
-        type Call = ();
-
-        fn parse(
-            self,
-            _: &crate::verbs::Context<'_>,
-            _: &mut Vec<kennel_lifecycle::Violation>,
-        ) -> Option<Self::Call> {
-            Some(())
-        }
-    };
-}
-
-mod abort;
-mod ack_events;
-mod annotate_run;
-mod audit_leaks;
-mod close_input;
-mod delete_consumer;
-mod drain;
-mod extend_timeouts;
-mod forget_node;
-mod get_consumer;
-mod get_input_status;
-mod get_run;
-mod get_server_info;
-mod get_tree;
-mod interrupt;
+mod admin;
+mod consumers;
+mod input;
 mod list;
-mod list_consumers;
-mod list_nodes;
 mod list_runs;
+mod orders;
 mod path;
-mod pause;
-mod read_output;
-mod read_screen;
-mod reap_leaks;
+mod reads;
 mod record;
-mod resize_terminal;
-mod resolve_command;
 mod restart;
-mod resume;
 mod scope;
 mod signal;
+mod simple;
 mod spawn;
-mod stream_audit;
 mod stream_events;
-mod undrain;
-mod upgrade;
-mod wait_for_output;
-mod wait_run;
-mod write_input;
 
 pub(crate) use record::Asked;
 pub(crate) use scope::Scope;
@@ -100,7 +38,7 @@ use crate::{
     status,
 };
 use kennel_lifecycle::{NodeId, RunId, Violation};
-use kennel_proto::call::NamesRun;
+use kennel_proto::call::Rpc;
 use kennel_supervisor::{CallError, Serving, Supervisor};
 use std::{ops::Deref, sync::Arc};
 use tokio::sync::Semaphore;
@@ -108,14 +46,12 @@ use tokio_util::task::TaskTracker;
 use tonic::{Extensions, Request, Status, metadata::MetadataMap};
 
 /// An rpc, on its request; `prost::Name` names it.
-pub(crate) trait Verb: prost::Name + NamesRun + Send + Sized + 'static {
+pub(crate) trait Verb: prost::Name + Rpc + Send + Sized + 'static {
     const HOW: How;
     /// The request, parsed.
     type Call: Send + 'static;
-    /// The answer; a stream for one that streams.
-    type Answer: Send + 'static;
 
-    /// Adds the requested values to the record, without anything that could be a secret.
+    /// Adds the requested values to the record, which has the run, without anything that could be a secret.
     fn logged(&self, record: Asked) -> Asked {
         record
     }
@@ -147,9 +83,9 @@ pub(crate) trait Verb: prost::Name + NamesRun + Send + Sized + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// What the caller must be able to see.
-    fn scope(_call: &Self::Call) -> Scope {
-        Scope::Nothing
+    /// What the caller must be able to see; absent: the run that the request names.
+    fn scope(_call: &Self::Call) -> Option<Scope> {
+        None
     }
 
     fn waits(_call: &Self::Call) -> Waits {

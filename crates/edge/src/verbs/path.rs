@@ -1,6 +1,6 @@
 //! The path of every call, from its admitted request to its answer.
 
-use super::{Api, Asked, At, Context, Fault, Logs, Verb, Waits};
+use super::{Api, Asked, At, Context, Fault, Logs, Scope, Verb, Waits};
 use crate::{auth, layers::observe::Begun, limits, status};
 use futures_util::{
     TryFutureExt,
@@ -40,8 +40,9 @@ pub(super) async fn recorded<V: Verb>(
     };
     let is_dry = body.is_dry();
     let record = (V::HOW.logs != Logs::Nothing && !is_dry).then(|| {
+        let run = body.run().map(|run| run.clone());
         let record = Asked::new(&at.supervisor, &context, rpc::<V>());
-        body.logged(record)
+        body.logged(record.of_run(&run.unwrap_or_default()))
     });
     let answer = match named {
         Ok(()) => answer(&at, context, body).await,
@@ -70,8 +71,9 @@ pub(super) async fn recorded<V: Verb>(
 async fn answer<V: Verb>(
     at: &Api,
     mut context: Context<'_>,
-    body: V,
+    mut body: V,
 ) -> Result<Box<V::Answer>, Status> {
+    let run = body.run().and_then(|run| run.parse().ok());
     let body = body.prepared(at, &mut context).await;
     let mut found = Vec::new();
     let call = body
@@ -83,7 +85,8 @@ async fn answer<V: Verb>(
     let checked = V::checked(at, &context, &mut call, &mut found).await;
     checked.map_err(|Fault(status)| status)?;
     status::no_violations(&found)?;
-    let (scope, own, asks_node) = (V::scope(&call), context.scope(), context.asks_node);
+    let scope = V::scope(&call).unwrap_or_else(|| run.map_or(Scope::Nothing, Scope::Run));
+    let (own, asks_node) = (context.scope(), context.asks_node);
     if scope.must_look(&own, asks_node) {
         // Boxed, for it is larger than all the rest, and most calls need none; not in the statement that waits for it,
         // which would have space for it all the same.

@@ -1,7 +1,7 @@
 //! Restart of a run: another attempt while it lives, a new run when it has ended.
 
 use super::{
-    Api, Asked, Context, Fault, How, Scope, Verb, Waits,
+    Api, Asked, Context, Fault, How, Verb, Waits,
     spawn::{own, permit},
 };
 use crate::{
@@ -24,10 +24,9 @@ impl Verb for pb::RestartRequest {
     // Each of its two parts is: a caller that has gone gets no new run.
     const HOW: How = How::order(Waits::Keeper).while_asked();
     type Call = Box<Call>;
-    type Answer = pb::RestartResponse;
 
     fn logged(&self, record: Asked) -> Asked {
-        record.of_run(&self.run_id).id(&self.request_id)
+        record.id(&self.request_id)
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Box<Call>> {
@@ -48,10 +47,6 @@ impl Verb for pb::RestartRequest {
             caller: context.caller.clone(),
             trace: context.trace(),
         }))
-    }
-
-    fn scope(call: &Box<Call>) -> Scope {
-        Scope::Run(call.restart.run)
     }
 
     async fn serve(at: Api, call: Box<Call>) -> Result<pb::RestartResponse, Fault> {

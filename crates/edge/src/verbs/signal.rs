@@ -1,6 +1,6 @@
 //! One signal to processes of a run.
 
-use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
+use super::{Api, Asked, Context, Fault, How, Verb, Waits};
 use crate::{
     convert::{request, tree},
     enums::known,
@@ -16,11 +16,10 @@ const PROCESSES_LOGGED_MAX: usize = 64;
 impl Verb for pb::SignalRequest {
     const HOW: How = How::order(Waits::Keeper);
     type Call = SignalCall;
-    type Answer = pb::SignalResponse;
 
     fn logged(&self, record: Asked) -> Asked {
         let target = word(self.target().as_str_name(), "SIGNAL_TARGET_");
-        let record = record.of_run(&self.run_id).id(&self.request_id);
+        let record = record.id(&self.request_id);
         record.with("signal", &self.signal).with("target", target)
     }
 
@@ -55,10 +54,6 @@ impl Verb for pb::SignalRequest {
         let run = answer.run.as_ref().map(|run| run.run_id.clone());
         let signal = signalled(answer, &record);
         record.signalled(run, signal)
-    }
-
-    fn scope(call: &Self::Call) -> Scope {
-        Scope::Run(call.run)
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {

@@ -1,6 +1,6 @@
 //! Spawn: the rights of the caller, the owner of the run, and its quota.
 
-use super::{Api, Asked, At, Context, Fault, How, Scope, Verb, Waits};
+use super::{Api, Asked, At, Context, Fault, How, Verb, Waits};
 use crate::{
     access::{AsRun, Caller},
     auth,
@@ -23,7 +23,6 @@ pub(crate) struct Call {
 impl Verb for pb::SpawnRequest {
     const HOW: How = How::order(Waits::Keeper);
     type Call = Call;
-    type Answer = pb::SpawnResponse;
 
     fn logged(&self, record: Asked) -> Asked {
         let record = record.of_run(&self.run_id);
@@ -104,10 +103,6 @@ impl Verb for pb::SpawnRequest {
             at.shares.spawn(caller)?;
         }
         Ok(permit(at, spawn, caller)?)
-    }
-
-    fn scope(_: &Call) -> Scope {
-        Scope::Nothing
     }
 
     async fn serve(at: Api, Call { spawn, caller }: Call) -> Result<pb::SpawnResponse, Fault> {

@@ -43,7 +43,6 @@ enum Of {
 impl Verb for pb::StreamEventsRequest {
     const HOW: How = How::read(Waits::Caller);
     type Call = Call;
-    type Answer = Stream;
 
     async fn prepared(mut self, at: &Api, context: &mut Context<'_>) -> Result<Self, Fault> {
         // A consumer delays the removal of output.
@@ -91,12 +90,12 @@ impl Verb for pb::StreamEventsRequest {
         Ok(())
     }
 
-    fn scope(call: &Call) -> Scope {
-        match &call.of {
+    fn scope(call: &Call) -> Option<Scope> {
+        Some(match &call.of {
             Of::One(one) => Scope::RunAtItsNode(one.run),
             // It shows those alone that the caller may see.
             Of::Many { .. } => Scope::Nothing,
-        }
+        })
     }
 
     async fn serve(at: Api, Call { of, caller }: Call) -> Result<Stream, Fault> {
