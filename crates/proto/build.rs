@@ -46,6 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .boxed(".kennel.v1.AttachResponse.response.opened")
         .boxed(".kennel.v1.RunSpec.readiness")
         .boxed(".kennel.v1.Attempt.usage")
+        .boxed(".kennel.v1.ForEachRunResponse.part.run")
+        .boxed(".kennel.v1.RunOutcome.run")
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

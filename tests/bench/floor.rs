@@ -218,6 +218,15 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    type ForEachRunStream = BoxStream<pb::ForEachRunResponse>;
+
+    async fn for_each_run(
+        &self,
+        _: Request<pb::ForEachRunRequest>,
+    ) -> Result<Response<Self::ForEachRunStream>, Status> {
+        absent()
+    }
+
     type AttachStream = BoxStream<pb::AttachResponse>;
 
     async fn attach(

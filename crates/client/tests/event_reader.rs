@@ -228,6 +228,15 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    type ForEachRunStream = BoxStream<pb::ForEachRunResponse>;
+
+    async fn for_each_run(
+        &self,
+        _: Request<pb::ForEachRunRequest>,
+    ) -> Result<Response<Self::ForEachRunStream>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     type AttachStream = BoxStream<pb::AttachResponse>;
 
     async fn attach(

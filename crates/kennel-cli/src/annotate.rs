@@ -1,11 +1,22 @@
 //! `kennel annotate`: sets and removes annotations of a run.
 
-use super::link::{Link, print_exact, run_of};
+use super::{
+    link::{Link, print_exact, run_of},
+    selection::for_each,
+};
 use crate::{args::AnnotateArgs, failure::Failure};
-use kennel_proto::pb;
+use kennel_proto::pb::{self, for_each_run_request::Action};
 use std::fmt::Write as _;
 
-pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Failure> {
+pub(crate) async fn annotate(link: &Link, mut args: AnnotateArgs) -> Result<u8, Failure> {
+    let selects = args.selection.is_given();
+    if selects {
+        // No run is named.
+        args.changes.insert(0, args.run.run.clone());
+    } else if args.changes.is_empty() && args.activity.is_none() {
+        let failure = Failure::new("nothing to change: write KEY=VALUE or KEY-");
+        return Err(failure.code(crate::USAGE));
+    }
     let mut request = pb::AnnotateRunRequest {
         expected_version: args.expected_version,
         ..pb::AnnotateRunRequest::default()
@@ -23,9 +34,12 @@ pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Fail
     if let Some(activity) = args.activity {
         request.set_activity(activity);
     }
+    if selects {
+        return for_each(link, &args.selection, Action::Annotate(request)).await;
+    }
     request.run_id = link.run_id(&args.run.run).await?;
     let run = run_of(link.call(request).await?.run)?;
-    print_exact(&link.shown_of(&run, &run, || pairs(&run)))
+    print_exact(&link.shown_of(&run, &run, || pairs(&run))).map(|()| 0)
 }
 
 fn pairs(run: &pb::Run) -> String {

@@ -3,14 +3,16 @@
 use super::{
     each::each,
     link::{Link, new_request_id, print_exact, run_of},
-    progress, render, run_env, secrets, spec, words,
+    progress, render, run_env, secrets,
+    selection::each_of,
+    spec, words,
 };
 use crate::{
-    args::{AbortArgs, ResizeArgs, RestartRunArgs, RunRefs},
+    args::{AbortArgs, ResizeArgs, RestartRunArgs, RunRefs, Targets},
     failure::Failure,
 };
 use kennel_client::Surroundings;
-use kennel_proto::pb;
+use kennel_proto::pb::{self, for_each_run_request::Action};
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
     let run = run_of(Box::pin(link.call(request)).await?.run)?;
@@ -39,13 +41,21 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
     } else {
         pb::AbortUnknown::Refuse
     };
-    let ended = each(link, &args.runs, async |run_id| {
+    let request = pb::AbortRequest {
+        grace,
+        wait: wait.into(),
+        if_unknown: if_unknown.into(),
+        ..pb::AbortRequest::default()
+    };
+    let action = Action::Abort(pb::AbortRequest {
+        request_id: new_request_id(),
+        ..request.clone()
+    });
+    let ended = each_of(link, args.runs, action, async |run_id| {
         let request = pb::AbortRequest {
             run_id,
             request_id: new_request_id(),
-            grace,
-            wait: wait.into(),
-            if_unknown: if_unknown.into(),
+            ..request.clone()
         };
         let answer = link.call(request).await.map_err(|failure| {
             let is_queued = failure.is("ABORT_QUEUED");
@@ -78,7 +88,12 @@ pub(crate) async fn restart(
     let input = args.input.as_deref().map(spec::input).transpose()?;
     let initial_input = input.map(Into::into);
     let inherited = args.inherit_env.then_some(here);
-    each(link, &args.runs, async |run_id| {
+    let action = Action::Restart(pb::RestartRequest {
+        request_id: new_request_id(),
+        grace,
+        ..pb::RestartRequest::default()
+    });
+    each_of(link, args.runs, action, async |run_id| {
         let request = pb::RestartRequest {
             run_id,
             new_run_id: ulid::Ulid::generate().to_string(),
@@ -120,8 +135,12 @@ async fn restart_one(
     stands(link, link.call(restart).await?.run)
 }
 
-pub(crate) async fn interrupt(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
-    each(link, &runs, async |run_id| {
+pub(crate) async fn interrupt(link: &Link, runs: Targets) -> Result<u8, Failure> {
+    let action = Action::Interrupt(pb::InterruptRequest {
+        request_id: new_request_id(),
+        ..pb::InterruptRequest::default()
+    });
+    each_of(link, runs, action, async |run_id| {
         let request = pb::InterruptRequest {
             run_id,
             request_id: new_request_id(),
@@ -149,15 +168,17 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
     link.print(&run, shown)
 }
 
-pub(crate) async fn pause(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
-    each(link, &runs, async |run_id| {
+pub(crate) async fn pause(link: &Link, runs: Targets) -> Result<u8, Failure> {
+    let action = Action::Pause(pb::PauseRequest::default());
+    each_of(link, runs, action, async |run_id| {
         stands(link, link.ask(pb::PauseRequest { run_id }).await?.run)
     })
     .await
 }
 
-pub(crate) async fn resume(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
-    each(link, &runs, async |run_id| {
+pub(crate) async fn resume(link: &Link, runs: Targets) -> Result<u8, Failure> {
+    let action = Action::Resume(pb::ResumeRequest::default());
+    each_of(link, runs, action, async |run_id| {
         stands(link, link.ask(pb::ResumeRequest { run_id }).await?.run)
     })
     .await

@@ -95,17 +95,17 @@ async fn newest(
 pub(crate) enum Source {
     Run(String),
     /// All runs of a filter, present and later.
-    Filter(pb::RunFilter),
+    Filter(Box<pb::RunFilter>),
 }
 
 impl Source {
     /// Returns the typed sources: some runs, each with a stream of its own, or a filter.
     pub(crate) async fn all(link: &Link, which: &WhichRuns) -> Result<Vec<Self>, Failure> {
         if which.runs.is_empty() {
-            return Ok(vec![Self::Filter(pb::RunFilter {
+            return Ok(vec![Self::Filter(Box::new(pb::RunFilter {
                 label_selector: which.labels.selector(),
                 ..pb::RunFilter::default()
-            })]);
+            }))]);
         }
         let ids = link.run_ids(&which.runs).await?;
         Ok(ids.into_iter().map(Self::Run).collect())
@@ -158,7 +158,7 @@ impl Journal {
         let (reader, are_many) = match source {
             Source::Run(run) => (EventReader::new(&link.connection, run, start), false),
             Source::Filter(filter) => (
-                EventReader::of_many(&link.connection, filter.clone(), start),
+                EventReader::of_many(&link.connection, *filter.clone(), start),
                 true,
             ),
         };

@@ -45,6 +45,7 @@ mod run_input;
 mod run_signals;
 mod screen;
 mod secrets;
+mod selection;
 mod sink;
 mod spec;
 mod status;
@@ -227,7 +228,7 @@ async fn perform<B: Binary>(
         Command::Wait(args) => wait::wait(open, args).await,
         Command::WaitOutput(args) => wait_output::wait_output(&open().await?, args).await,
         Command::Extend(args) => extend::extend(&open().await?, args).await.map(done),
-        Command::Annotate(args) => annotate::annotate(&open().await?, args).await.map(done),
+        Command::Annotate(args) => annotate::annotate(&open().await?, args).await,
         Command::Logs(args) => logs::logs(&open().await?, args).await.map(done),
         Command::Events(args) => follow::events(&open().await?, args).await.map(done),
         Command::Consumers(command) => {

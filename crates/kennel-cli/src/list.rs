@@ -9,7 +9,7 @@ use super::{
 use crate::{
     args::{Format, PsArgs, SortArg},
     failure::{Failure, note},
-    values::{self, Filter},
+    values,
 };
 use kennel_linux::own_terminal;
 use kennel_proto::{json, pb};
@@ -86,23 +86,14 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
 }
 
 fn filter(args: &PsArgs) -> pb::RunFilter {
-    let mut states = args.states.concat();
-    let mut labels = vec![args.labels.selector()];
-    for filter in &args.filters {
-        match filter {
-            Filter::Label(selector) => labels.push(selector.to_string()),
-            Filter::State(named) => states.extend(*named),
-        }
+    let mut filter = args.filters.with(&args.labels);
+    let states = args.states.concat();
+    filter.states.extend(states.into_iter().map(i32::from));
+    let selects_ended = !filter.end_reasons.is_empty() || filter.ended_min_age.is_some();
+    if filter.states.is_empty() && !args.all && !selects_ended {
+        filter.states.extend(LIVE.map(i32::from));
     }
-    if states.is_empty() && !args.all {
-        states.extend(LIVE);
-    }
-    labels.retain(|selector| !selector.is_empty());
-    pb::RunFilter {
-        states: states.into_iter().map(Into::into).collect(),
-        label_selector: labels.join(","),
-        ..pb::RunFilter::default()
-    }
+    filter
 }
 
 /// Runs of a filter, newest first.

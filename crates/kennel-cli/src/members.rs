@@ -5,7 +5,9 @@ use super::{
     command,
     each::each,
     link::{Link, print, run_of},
-    list, words,
+    list,
+    selection::for_each,
+    words,
 };
 use crate::{
     args::{AbortArgs, KillArgs, RunRefs, SignalArgs},
@@ -14,7 +16,7 @@ use crate::{
     values,
 };
 use kennel_lifecycle::Signal;
-use kennel_proto::pb;
+use kennel_proto::pb::{self, for_each_run_request::Action};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -35,6 +37,20 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure>
         let message = "--request-id is of one signal to one run";
         return Err(Failure::new(message).code(crate::USAGE));
     }
+    if args.selection.is_given() && runs.is_empty() {
+        let action = Action::Signal(pb::SignalRequest {
+            request_id: args.request_id.clone().unwrap_or_else(new_request_id),
+            signal: signal.to_string(),
+            target: target.into(),
+            ..pb::SignalRequest::default()
+        });
+        return for_each(link, &args.selection, action).await;
+    }
+    if args.selection.is_given() == runs.is_empty() {
+        return Err(
+            Failure::new("name runs, or select them with -l, -f or --all").code(crate::USAGE),
+        );
+    }
     let runs = RunRefs {
         runs: runs.to_vec(),
     };
@@ -51,10 +67,12 @@ pub(crate) async fn kill(link: &Link, args: KillArgs) -> Result<u8, Failure> {
         let failure = Failure::new(message).code(crate::USAGE);
         return Err(failure.hint(format!("kennel kill -s {word} RUN")));
     }
-    let runs = RunRefs { runs: args.runs };
     match args.signal {
-        Some(signal) => send(link, &runs, signal, pb::SignalTarget::Leader, None).await,
-        None => calls::abort(link, AbortArgs::of(runs)).await,
+        Some(signal) => {
+            let runs = RunRefs { runs: args.runs };
+            send(link, &runs, signal, pb::SignalTarget::Leader, None).await
+        }
+        None => calls::abort(link, AbortArgs::of(args.runs)).await,
     }
 }
 

@@ -91,6 +91,19 @@ pub struct Requirement {
     pub test: LabelTest,
 }
 
+impl Requirement {
+    /// Whether these pairs meet it.
+    pub fn matches(&self, pairs: &BTreeMap<String, String>) -> bool {
+        let value = pairs.get(&self.key);
+        match &self.test {
+            LabelTest::In(values) => value.is_some_and(|value| values.contains(value)),
+            LabelTest::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            LabelTest::Exists => value.is_some(),
+            LabelTest::Absent => value.is_none(),
+        }
+    }
+}
+
 /// Test of the value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelTest {
@@ -140,15 +153,9 @@ impl Selector {
 
     /// Whether a run with these labels matches.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.requirements.iter().all(|wanted| {
-            let value = labels.get(&wanted.key);
-            match &wanted.test {
-                LabelTest::In(values) => value.is_some_and(|value| values.contains(value)),
-                LabelTest::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-                LabelTest::Exists => value.is_some(),
-                LabelTest::Absent => value.is_none(),
-            }
-        })
+        self.requirements
+            .iter()
+            .all(|wanted| wanted.matches(labels))
     }
 
     /// Adds the requirement that `key` has this value.

@@ -111,7 +111,7 @@ pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
 pub use rules::{
     Activity, LiveProbe, Liveness, NOTIFIED, OutputRule, READY_RULE, Readiness, ReadyProbe,
-    RuleAction, RuleOff, StateProbe,
+    RuleAction, RuleOff, StateProbe, Wait,
 };
 pub use run_limits::{
     CpuQuota, IoLimit, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
@@ -119,8 +119,8 @@ pub use run_limits::{
 pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
 pub use spec::{
-    CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, compose_env,
-    is_run_name,
+    CommandSpec, EnvMode, InputMode, NamePattern, RecordedSpec, RunSpec, USER_VARIABLES,
+    compose_env, is_run_name,
 };
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};

@@ -130,6 +130,21 @@ named! {
 }
 
 named! {
+    /// What a live run waits for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Wait {
+        /// Input of a person or a client, as its activity reports.
+        Input = "input",
+        /// The sign that it is ready.
+        Ready = "ready",
+        /// The time of its next attempt.
+        Attempt = "attempt",
+        /// A Restart: it is held after too many restarts in a row.
+        Restart = "restart",
+    }
+}
+
+named! {
     /// Reason why an output rule was switched off.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum RuleOff {

@@ -190,6 +190,11 @@ pub fn method(path: &str) -> Option<&'static str> {
     METHODS.get(name).map(String::as_str)
 }
 
+/// Whether a message has a field of this name.
+pub fn has_field<M: Name>(name: &str) -> bool {
+    descriptor::<M>().get_field_by_name(name).is_some()
+}
+
 fn descriptor<M: Name>() -> MessageDescriptor {
     POOL.get_message_by_name(&M::full_name())
         .expect("every generated type is in the set it was generated from")

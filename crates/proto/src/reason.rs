@@ -54,6 +54,8 @@ reasons! {
     SpawnFailed = "SPAWN_FAILED", FailedPrecondition;
     /// There is no such run.
     RunNotFound = "RUN_NOT_FOUND", NotFound;
+    /// More runs match than the caller allows to be acted upon.
+    TooManyMatches = "TOO_MANY_MATCHES", FailedPrecondition;
     /// The run is another node's.
     RunOnOtherNode = "RUN_ON_OTHER_NODE", FailedPrecondition;
     /// The call is for a node that does not answer.

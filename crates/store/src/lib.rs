@@ -36,7 +36,8 @@ pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, StoredNode};
 pub use list::{
-    Age, FoundRows, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
+    Age, Ages, FoundRows, ListFilter, ListOrder, ListPage, PageStart, Reports, SCANNED_MAX,
+    UnreadRow, WithOutput,
 };
 pub use node::{EpochRow, LeftStop, NodeRemoval, NodeRow, Opening};
 pub use open::{OpenError, migrate, open, open_with};

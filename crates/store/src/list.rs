@@ -1,7 +1,10 @@
 //! Lists of runs: which rows, in which order, and where a page begins.
 
 use crate::{NewRun, RunRow, StoreError, reader::Columns, record::Record};
-use kennel_lifecycle::{NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, labels::Selector};
+use kennel_lifecycle::{
+    Activity, NamePattern, NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, Wait,
+    labels::{Requirement, Selector},
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
@@ -20,10 +23,57 @@ pub struct ListFilter {
     pub parent: Option<RunId>,
     /// Runs of this owner alone; absent: of all.
     pub owner: Option<String>,
+    /// Runs of any of these owners.
+    pub owners: Vec<String>,
+    /// Runs with a name of any of these patterns.
+    pub names: Vec<NamePattern>,
+    /// Any of these runs.
+    pub runs: Vec<RunId>,
+    /// Children of this run, their children, and so on; absent: any.
+    pub below: Option<RunId>,
+    /// Ages of runs at a time.
+    pub ages: Ages,
+    /// Runs with an end reason of any of these names.
+    pub end_reasons: Vec<String>,
+    /// Reports about runs, which the database does not test.
+    pub reports: Reports,
     /// Runs of any of these nodes.
     pub nodes: Vec<NodeId>,
     /// Order of the list.
     pub order: ListOrder,
+}
+
+/// Ages that runs must have at a time; absent: any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ages {
+    /// The time.
+    pub at: Timestamp,
+    /// Least time since the creation.
+    pub min: Option<Duration>,
+    /// Longest time since the creation.
+    pub max: Option<Duration>,
+    /// Least time since the end, which a live run has not.
+    pub min_ended: Option<Duration>,
+}
+
+impl Ages {
+    /// Returns the last and the first time of creation, and the last one of the end.
+    pub fn bounds(&self) -> [Option<Timestamp>; 3] {
+        [self.min, self.max, self.min_ended].map(|age| Some(self.at.minus(age?)))
+    }
+}
+
+/// Reports about runs; empty: any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reports {
+    /// Any of these activities; `None`: it is not known.
+    pub activities: Vec<Option<Activity>>,
+    /// Any of these waits; `None`: for nothing that is known.
+    pub waits: Vec<Option<Wait>>,
+    /// Whether the present attempt is ready.
+    pub is_ready: Option<bool>,
+    /// All of these requirements on annotations.
+    pub annotations: Vec<Requirement>,
 }
 
 impl ListFilter {
@@ -35,11 +85,19 @@ impl ListFilter {
     /// Whether rows of the table that do not match may stand between those that do. A part of an id is looked up in the
     /// index of ages, and the children of a run have an index of their own.
     pub(crate) fn is_sparse(&self) -> bool {
-        let has_index = self.is_of_open() || self.parent.is_some() || self.id_part.is_some();
+        let has_index = self.is_of_open()
+            || self.parent.is_some()
+            || self.id_part.is_some()
+            || !self.runs.is_empty();
         let is_whole = self.states.is_empty()
             && self.kinds.is_empty()
             && self.labels.requirements().is_empty()
             && self.owner.is_none()
+            && self.owners.is_empty()
+            && self.names.is_empty()
+            && self.below.is_none()
+            && self.ages.bounds() == [None; 3]
+            && self.end_reasons.is_empty()
             && self.nodes.is_empty();
         !has_index && !is_whole
     }

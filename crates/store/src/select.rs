@@ -5,7 +5,7 @@ use crate::{
     record, sql::Sql,
 };
 use kennel_lifecycle::{
-    HostIdentity, NodeId, RunId, RunState,
+    HostIdentity, NamePattern, NodeId, RunId, RunState,
     labels::{LabelTest, Requirement},
 };
 
@@ -180,6 +180,35 @@ pub(crate) fn page(
     if let Some(owner) = &filter.owner {
         sql.push(" AND owner = ").push_bind(owner.clone());
     }
+    for (column, keys) in [
+        ("owner", &filter.owners),
+        ("end_reason", &filter.end_reasons),
+    ] {
+        if !keys.is_empty() {
+            sql.push(" AND ");
+            push_these(&mut sql, column, keys);
+        }
+    }
+    if !filter.runs.is_empty() {
+        sql.push(" AND ");
+        push_these(&mut sql, "run_id", &filter.runs);
+    }
+    if let Some(above) = filter.below {
+        sql.push(BELOW)
+            .push_bind(above.to_string())
+            .push(BELOW_EACH);
+    }
+    push_names(&mut sql, &filter.names);
+    let sides = [
+        " AND created_us <= ",
+        " AND created_us >= ",
+        " AND ended_us <= ",
+    ];
+    for (side, bound) in sides.into_iter().zip(filter.ages.bounds()) {
+        if let Some(bound) = bound {
+            sql.push(side).push_bind(bound.0);
+        }
+    }
     if let Some(parent) = filter.parent {
         sql.push(" AND parent_run_id = ")
             .push_bind(parent.to_string());
@@ -219,6 +248,28 @@ pub(crate) fn page(
     ))
     .push_bind(i64::from(limit));
     sql
+}
+
+/// Runs below one, which follows [`BELOW`].
+const BELOW: &str =
+    " AND run_id IN (WITH RECURSIVE below (id) AS (SELECT run_id FROM runs WHERE parent_run_id = ";
+const BELOW_EACH: &str = " UNION SELECT r.run_id FROM runs r JOIN below b ON r.parent_run_id = b.id) SELECT id FROM below)";
+
+/// Adds that the name has one of these patterns. The case of letters may be passed over: SQLite does.
+fn push_names(sql: &mut Sql, names: &[NamePattern]) {
+    for (at, name) in names.iter().enumerate() {
+        sql.push(if at > 0 { " OR " } else { " AND (" });
+        match name.literal() {
+            Some(name) => sql.push("name = ").push_bind(name.to_owned()),
+            None => sql
+                .push("name LIKE ")
+                .push_bind(name.like())
+                .push(" ESCAPE '!'"),
+        };
+    }
+    if !names.is_empty() {
+        sql.push(")");
+    }
 }
 
 /// The comparisons with the row before a page and with the last of it, and the order.

@@ -26,7 +26,6 @@ pub use base::matcher::{LineMatch, LineMatcher, MatchGroup, Scratch};
 pub use base::other_node::Elsewhere;
 pub use base::ports::{HealthCheck, Kernel, KernelEvents, OwnerQuotas, Sealer, TokenMaker};
 pub use base::secret_sources::SecretSources;
-pub use base::view::Wait;
 pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_LEFT};
 pub use node::leak_check::{
     Audit, AuditFinding, Judged, Labels, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
@@ -58,6 +57,6 @@ pub use kennel_linux::accept::{Batch, take_batch, take_queued};
 pub use kennel_linux::peer::{Descent, Peer as PeerSeen, credentials as peer_credentials};
 pub use kennel_store::spec_text;
 pub use kennel_store::{
-    Age, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
-    PastAttempt, Times, UnreadRow,
+    Age, Ages, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
+    PastAttempt, Reports, Times, UnreadRow,
 };

@@ -36,6 +36,10 @@ impl Seal {
         seal.copy_from_slice(&digest[..SEAL_BYTES]);
         Self(seal)
     }
+
+    pub(crate) fn bytes(self) -> [u8; SEAL_BYTES] {
+        self.0
+    }
 }
 
 /// A decoded cursor.

@@ -2,25 +2,22 @@
 
 mod attach;
 mod events;
+mod filter;
 mod many;
 
 pub(crate) use attach::{attach, attach_input, attach_resize, not_after_open, resize_to};
 pub(crate) use events::{events, view};
+pub(crate) use filter::filter;
 pub(crate) use many::{ManyAsk, ManyConsumer, events_of_many};
 
-use super::{
-    labels, run,
-    spec::{self, run_named},
-    terminal, time,
-};
+use super::{spec::run_named, terminal, time};
 use crate::{
     convert::trace_context::TraceContext,
-    enums::unknown_number,
     keys::digest::{DigestKey, SPEC_DIGEST_VERSION},
-    limits, pb, status,
+    limits, status,
 };
 use kennel_lifecycle::{RunId, RunSpec, Violation, limits as bounds};
-use kennel_supervisor::{Form, Kinds, ListFilter, Position, SpawnCall};
+use kennel_supervisor::{Form, Kinds, Position, SpawnCall};
 use std::time::Duration;
 use tonic::Status;
 
@@ -104,47 +101,6 @@ pub(crate) fn page_size(given: i32, found: &mut Vec<Violation>) -> u32 {
             limits::PAGE_SIZE_DEFAULT
         }
     }
-}
-
-pub(crate) fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilter {
-    let Some(asked) = asked else {
-        return ListFilter::default();
-    };
-    let mut filter = ListFilter::default();
-    for (i, number) in asked.states.iter().enumerate() {
-        let state = pb::RunState::try_from(*number).ok();
-        match state.and_then(run::state_of) {
-            Some(state) if filter.states.contains(&state) => {}
-            Some(state) => filter.states.push(state),
-            None => found.push(unknown_number(
-                &format!("filter.states[{i}]"),
-                *number,
-                "RunState",
-            )),
-        }
-    }
-    for (i, number) in asked.kinds.iter().enumerate() {
-        let field = format!("filter.kinds[{i}]");
-        if *number == i32::from(pb::RunKind::Unspecified) {
-            found.push(unknown_number(&field, *number, "RunKind"));
-            continue;
-        }
-        let kind = spec::kind(&field, *number, found);
-        if !filter.kinds.contains(&kind) {
-            filter.kinds.push(kind);
-        }
-    }
-    filter.labels = labels::selector("filter.", &asked.labels, &asked.label_selector, found);
-    if !asked.run_id_part.is_empty() {
-        match asked.run_id_part.parse() {
-            Ok(part) => filter.id_part = Some(part),
-            Err(wrong) => found.push(Violation::new("filter.run_id_part", wrong.to_string())),
-        }
-    }
-    if !asked.parent_run_id.is_empty() {
-        filter.parent = run_named("filter.parent_run_id", &asked.parent_run_id, found);
-    }
-    filter
 }
 
 pub(crate) fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<String> {

@@ -8,9 +8,9 @@ use crate::{
 };
 use kennel_lifecycle::{
     Containment, Deadline, EndReason, Limit, Outcome, ProcessIdentity, RunIdentity, RunState,
-    StartFailure, StartStage, StopReason, StreamsEnd,
+    StartFailure, StartStage, StopReason, StreamsEnd, Wait,
 };
-use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView, Times, Wait};
+use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView, Times};
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
@@ -103,7 +103,7 @@ fn time_limits(view: &RunView) -> Vec<pb::TimeLimit> {
     shown.collect()
 }
 
-mapped! { fn wait(Wait) -> Wait { Input Ready Attempt Restart } }
+mapped! { pub(crate) fn wait(Wait) -> Wait, fn wait_of { Input Ready Attempt Restart } }
 
 /// Converts a stop that is left for another node.
 fn left_stop(stop: LeftStop) -> pb::LeftStop {

@@ -2,12 +2,17 @@
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{Activity, NamePattern, RunId, Timestamp, Wait, labels::LabelTest};
 use kennel_supervisor::{Age, Form, LINE_BYTES_MAX, ListFilter, PageStart, Position, Reached};
+use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 const PAGE_TOKEN_VERSION: u8 = 1;
+/// With the time at which ages of the filter count.
+const PAGE_TOKEN_VERSION_2: u8 = 2;
+/// Version, age and key.
+const PAGE_TOKEN_BYTES: usize = 1 + 8 + 16;
 const PAGE_TOKEN_DOMAIN: &[u8] = b"kennel.v1.page_token\0";
 /// With lengths.
 const CURSOR_VERSION: u8 = 2;
@@ -28,29 +33,43 @@ const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 pub(crate) struct PageToken(pub(crate) PageStart);
 
 impl PageToken {
-    /// Version, age, key, and the first half of a digest over these and the filter.
-    const BYTES: usize = 1 + 8 + 16 + 16;
-
+    /// Version, age, key, perhaps a time, and the first half of a digest over these and the filter.
     pub(crate) fn encode(&self, filter: &ListFilter) -> String {
-        let mut token = Vec::with_capacity(Self::BYTES);
-        token.push(PAGE_TOKEN_VERSION);
+        let mut token = vec![PAGE_TOKEN_VERSION];
         token.extend(self.0.age.0.to_be_bytes());
         token.extend(self.0.run.as_u128().to_be_bytes());
+        if filter.ages.bounds() != [None; 3] {
+            token[0] = PAGE_TOKEN_VERSION_2;
+            token.extend(filter.ages.at.0.to_be_bytes());
+        }
         let seal = seal(&token, filter);
         token.extend(seal);
         BASE64_URL_SAFE_NO_PAD.encode(token)
     }
 
-    /// Decodes a token. Absent: not one of Kennel's for this filter.
+    /// Returns the time at which ages of its filter count, if it has one.
+    pub(crate) fn time(text: &str) -> Option<Timestamp> {
+        let token = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
+        let token = token.strip_prefix(&[PAGE_TOKEN_VERSION_2])?;
+        let time = token.get(PAGE_TOKEN_BYTES - 1..)?.first_chunk()?;
+        Some(Timestamp(i64::from_be_bytes(*time)))
+    }
+
+    /// Decodes a token. Absent: not one of Kennel's for this filter, whose ages count at its time.
     pub(crate) fn decode(text: &str, filter: &ListFilter) -> Option<Self> {
         let token = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (head, sealed) = token.split_at_checked(1 + 8 + 16)?;
-        if head[0] != PAGE_TOKEN_VERSION || seal(head, filter) != sealed {
+        let (head, sealed) = token.split_at_checked(token.len().checked_sub(16)?)?;
+        let is_whole = match *head.first()? {
+            PAGE_TOKEN_VERSION => head.len() == PAGE_TOKEN_BYTES,
+            PAGE_TOKEN_VERSION_2 => head.len() == PAGE_TOKEN_BYTES + 8,
+            _ => false,
+        };
+        if !is_whole || seal(head, filter) != sealed {
             return None;
         }
         Some(Self(PageStart {
             age: Age(i64::from_be_bytes(head[1..9].try_into().ok()?)),
-            run: RunId::from_u128(u128::from_be_bytes(head[9..].try_into().ok()?)),
+            run: RunId::from_u128(u128::from_be_bytes(head[9..25].try_into().ok()?)),
         }))
     }
 }
@@ -64,6 +83,18 @@ pub(super) fn filter_text(filter: &ListFilter) -> String {
         (!names.is_empty()).then(|| names.join(","))
     };
     let labels = filter.labels.to_string();
+    let (ages, reports) = (filter.ages, &filter.reports);
+    let secs = |age: Option<Duration>| age.map(|age| age.as_secs_f64().to_string());
+    let runs: Vec<String> = filter.runs.iter().map(ToString::to_string).collect();
+    let annotations = reports.annotations.iter().map(|wanted| match &wanted.test {
+        LabelTest::In(values) => json!([wanted.key, "in", values]),
+        LabelTest::NotIn(values) => json!([wanted.key, "notin", values]),
+        LabelTest::Exists => json!([wanted.key, "exists"]),
+        LabelTest::Absent => json!([wanted.key, "absent"]),
+    });
+    let annotations: Vec<serde_json::Value> = annotations.collect();
+    let activity = |doing: &Option<Activity>| doing.map_or("unspecified", Activity::name);
+    let wait = |wait: &Option<Wait>| wait.map_or("unspecified", Wait::name);
     let nodes: Vec<String> = filter.nodes.iter().map(ToString::to_string).collect();
     let parts = [
         (
@@ -82,11 +113,41 @@ pub(super) fn filter_text(filter: &ListFilter) -> String {
         ("owner", filter.owner.clone()),
         ("node", set(nodes.iter().map(String::as_str).collect())),
         ("parent", filter.parent.map(|parent| parent.to_string())),
+        (
+            "owners",
+            set(filter.owners.iter().map(String::as_str).collect()),
+        ),
+        (
+            "names",
+            set(filter.names.iter().map(NamePattern::as_str).collect()),
+        ),
+        ("runs", set(runs.iter().map(String::as_str).collect())),
+        ("below", filter.below.map(|above| above.to_string())),
+        (
+            "end_reasons",
+            set(filter.end_reasons.iter().map(String::as_str).collect()),
+        ),
+        ("min_age", secs(ages.min)),
+        ("max_age", secs(ages.max)),
+        ("ended_min_age", secs(ages.min_ended)),
+        (
+            "activities",
+            set(reports.activities.iter().map(activity).collect()),
+        ),
+        ("waits", set(reports.waits.iter().map(wait).collect())),
+        (
+            "is_ready",
+            reports.is_ready.map(|is_ready| is_ready.to_string()),
+        ),
+        (
+            "annotations",
+            (!annotations.is_empty()).then(|| json!(annotations).to_string()),
+        ),
     ];
     let asked = parts
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)));
-    serde_json::json!(asked.collect::<BTreeMap<_, _>>()).to_string()
+    json!(asked.collect::<BTreeMap<_, _>>()).to_string()
 }
 
 fn seal(head: &[u8], filter: &ListFilter) -> [u8; 16] {

@@ -15,7 +15,7 @@ pub(crate) use nodes::Links;
 use crate::{
     access::Caller,
     auth::behalf::{self, NODE},
-    layers::{Answer, Middleware},
+    layers::{Answer, Around, Middleware},
     reason::Reason,
     status::{self, answer_of},
 };
@@ -26,9 +26,10 @@ use replay::Replay;
 use std::sync::{Arc, Mutex, PoisonError};
 use tonic::{Status, body::Body};
 use tonic_types::{ErrorInfo, StatusExt};
-use tower::Service;
+use tower::{BoxError, Service, ServiceExt as _, util::BoxCloneSyncService};
 
 const NODE_REPLACED: &str = "another node listens there by now";
+const FOR_EACH_RUN: &str = "/kennel.v1.ProcessService/ForEachRun";
 const NO_CREDENTIALS: &str = "the access file of this server has no section [forward] for it";
 
 /// Marks a request that can be sent to its run's node: a handler that has a part of the answer refuses, so that the
@@ -77,16 +78,28 @@ impl Forward {
     }
 }
 
+/// Makes more calls in the name of an admitted caller, each to the run's node.
+pub(crate) type Calls = BoxCloneSyncService<Request<Body>, Response<Body>, Status>;
+
 impl<S> Middleware<S, Request<Body>> for Forward
 where
-    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
-    S::Error: Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
 {
     type Future = Answer<S::Error>;
 
-    fn call(&self, inner: &mut S, request: Request<Body>) -> Self::Future {
+    fn call(&self, inner: &mut S, mut request: Request<Body>) -> Self::Future {
         let again = inner.clone();
+        if request.uri().path() == FOR_EACH_RUN {
+            let within = Around {
+                inner: again.clone(),
+                with: self.clone(),
+            };
+            let failed = |error: S::Error| status::internal(&error.into().to_string());
+            let calls = Calls::new(within.map_err(failed));
+            request.extensions_mut().insert(calls);
+        }
         // The ready service is called.
         let ready = std::mem::replace(inner, again);
         let forward = self.clone();

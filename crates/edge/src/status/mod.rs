@@ -208,6 +208,13 @@ pub(crate) fn too_many(what: &str, limit: usize) -> Status {
     quota(what, u64::try_from(limit).unwrap_or(u64::MAX))
 }
 
+/// Refuses to act on more runs than the caller allows.
+pub(crate) fn too_many_matches(at_most: usize) -> Status {
+    let text = format!("more than {at_most} runs match; nothing was done");
+    let fault = Fault::new(Reason::TooManyMatches, text);
+    fault.fact("at_most", at_most.to_string()).status()
+}
+
 /// Returns the status while the server is shutting down.
 pub(crate) fn draining() -> Status {
     Fault::new(Reason::NodeDraining, "this server is shutting down")

@@ -29,6 +29,7 @@ macro_rules! rpcs {
 
 impl ProcessService for Api {
     type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
+    type ForEachRunStream = BoxStream<pb::ForEachRunResponse>;
     type AttachStream = BoxStream<pb::AttachResponse>;
 
     rpcs! {
@@ -46,6 +47,7 @@ impl ProcessService for Api {
         get_tree: GetTreeRequest,
         get_input_status: GetInputStatusRequest,
         get_run: GetRunRequest,
+        for_each_run: ForEachRunRequest,
         list_runs: ListRunsRequest,
         wait_run: WaitRunRequest,
         wait_for_output: WaitForOutputRequest,

@@ -22,14 +22,15 @@ impl Verb for pb::ListRunsRequest {
     type Call = ListCall;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
-        let filter = ListFilter {
+        let mut filter = ListFilter {
             owner: context.seen_owner(),
             nodes: context.node.into_iter().collect(),
-            ..request::filter(self.filter.as_ref(), found)
+            ..request::filter(self.filter.as_ref(), context.now, found)
         };
         let limit = request::page_size(self.page_size, found);
         let mut start = None;
         if !self.page_token.is_empty() {
+            filter.ages.at = PageToken::time(&self.page_token).unwrap_or(filter.ages.at);
             start = PageToken::decode(&self.page_token, &filter).map(|token| token.0);
             if start.is_none() {
                 let why = "is not one that a server has given for this filter";
@@ -94,7 +95,7 @@ pub(super) fn page(listed: RunPage, filter: &ListFilter) -> pb::ListRunsResponse
     response
 }
 
-fn unread_run(row: UnreadRow) -> pb::UnreadableRun {
+pub(super) fn unread_run(row: UnreadRow) -> pb::UnreadableRun {
     pb::UnreadableRun {
         run_id: row.run.to_string(),
         node_id: row.node.to_string(),

@@ -6,6 +6,7 @@
 
 mod admin;
 mod consumers;
+mod for_each_run;
 mod input;
 mod list;
 mod list_runs;
@@ -37,7 +38,7 @@ use crate::{
     },
     status,
 };
-use kennel_lifecycle::{NodeId, RunId, Violation};
+use kennel_lifecycle::{NodeId, RunId, Timestamp, Violation};
 use kennel_proto::call::Rpc;
 use kennel_supervisor::{CallError, Serving, Supervisor};
 use std::{ops::Deref, sync::Arc};
@@ -119,6 +120,8 @@ pub(crate) struct How {
     waits: Waits,
     /// Whether it is carried out although its caller has gone.
     to_its_end: bool,
+    /// Whether no run may do it to itself.
+    to_others: bool,
 }
 
 impl How {
@@ -128,6 +131,7 @@ impl How {
             logs: Logs::Nothing,
             waits,
             to_its_end: false,
+            to_others: false,
         }
     }
 
@@ -137,6 +141,7 @@ impl How {
             logs: Logs::Each,
             waits,
             to_its_end: true,
+            to_others: false,
         }
     }
 
@@ -144,6 +149,14 @@ impl How {
     const fn summed(self) -> Self {
         Self {
             logs: Logs::Summed,
+            ..self
+        }
+    }
+
+    /// No run may do it to itself.
+    const fn to_others(self) -> Self {
+        Self {
+            to_others: true,
             ..self
         }
     }
@@ -207,6 +220,8 @@ pub(crate) struct Context<'a> {
     pub(crate) own_node: NodeId,
     /// Node that the request's filter names.
     pub(crate) node: Option<NodeId>,
+    /// Time at which ages of the request's filter count.
+    pub(crate) now: Timestamp,
 }
 
 impl<'a> Context<'a> {
@@ -220,6 +235,7 @@ impl<'a> Context<'a> {
             key: &at.key,
             own_node: at.supervisor.node(),
             node: None,
+            now: Timestamp(0),
         };
         Ok((context, body))
     }

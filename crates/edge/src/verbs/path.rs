@@ -6,7 +6,7 @@ use futures_util::{
     TryFutureExt,
     future::{BoxFuture, Either},
 };
-use kennel_lifecycle::Timestamp;
+use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::Serving;
 use std::{
     future::pending,
@@ -73,7 +73,12 @@ async fn answer<V: Verb>(
     mut context: Context<'_>,
     mut body: V,
 ) -> Result<Box<V::Answer>, Status> {
-    let run = body.run().and_then(|run| run.parse().ok());
+    let run: Option<RunId> = body.run().and_then(|run| run.parse().ok());
+    let itself = context.caller.run.as_ref().map(|run| run.id);
+    if V::HOW.to_others && itself.is_some() && itself == run {
+        let why = "no run may do this to itself";
+        return Err(status::permission_denied(why));
+    }
     let body = body.prepared(at, &mut context).await;
     let mut found = Vec::new();
     let call = body

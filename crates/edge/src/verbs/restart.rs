@@ -22,7 +22,7 @@ pub(crate) struct Call {
 
 impl Verb for pb::RestartRequest {
     // Each of its two parts is: a caller that has gone gets no new run.
-    const HOW: How = How::order(Waits::Keeper).while_asked();
+    const HOW: How = How::order(Waits::Keeper).while_asked().to_others();
     type Call = Box<Call>;
 
     fn logged(&self, record: Asked) -> Asked {

@@ -95,12 +95,15 @@ impl At {
         filter: &mut Option<pb::RunFilter>,
     ) -> Result<(), Status> {
         let own = context.scope();
+        context.now = self.supervisor.now();
         if let auth::Scope::Run { run, .. } = &own {
-            let parent = &mut filter.get_or_insert_default().parent_run_id;
-            if parent.is_empty() {
-                *parent = run.to_string();
-            } else {
-                self.sees_run(&own, request::run_id(parent)?).await?;
+            let filter = filter.get_or_insert_default();
+            if filter.parent_run_id.is_empty() && filter.below_run_id.is_empty() {
+                filter.parent_run_id = run.to_string();
+            }
+            let above = [&filter.parent_run_id, &filter.below_run_id];
+            for above in above.into_iter().filter(|run| !run.is_empty()) {
+                self.sees_run(&own, request::run_id(above)?).await?;
             }
         }
         let named = filter.as_ref().filter(|filter| !filter.node.is_empty());

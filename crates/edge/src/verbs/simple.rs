@@ -72,19 +72,31 @@ of_run!(ReadScreenRequest, How::read(Waits::Caller), at, run, {
     }
 });
 
-of_run!(PauseRequest, How::order(Waits::Keeper), at, run, {
-    let view = at.supervisor.pause(run).await?;
-    pb::PauseResponse {
-        run: Some(run::run(view)),
+of_run!(
+    PauseRequest,
+    How::order(Waits::Keeper).to_others(),
+    at,
+    run,
+    {
+        let view = at.supervisor.pause(run).await?;
+        pb::PauseResponse {
+            run: Some(run::run(view)),
+        }
     }
-});
+);
 
-of_run!(ResumeRequest, How::order(Waits::Keeper), at, run, {
-    let view = at.supervisor.resume(run).await?;
-    pb::ResumeResponse {
-        run: Some(run::run(view)),
+of_run!(
+    ResumeRequest,
+    How::order(Waits::Keeper).to_others(),
+    at,
+    run,
+    {
+        let view = at.supervisor.resume(run).await?;
+        pb::ResumeResponse {
+            run: Some(run::run(view)),
+        }
     }
-});
+);
 
 of_server!(GetServerInfoRequest, How::read(Waits::Brief), at, {
     pb::GetServerInfoResponse {

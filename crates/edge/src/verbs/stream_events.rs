@@ -59,8 +59,14 @@ impl Verb for pb::StreamEventsRequest {
         let caller = context.caller.clone();
         let of = if self.filter.is_some() {
             let (seen, key) = (context.seen_owner(), context.key);
-            let ask =
-                request::events_of_many(&self, context.own_node, &caller.owner, seen, key, found);
+            let ask = request::events_of_many(
+                &self,
+                context.own_node,
+                (&caller.owner, context.now),
+                seen,
+                key,
+                found,
+            );
             let all = context.asks_node.then_some(Nodes::All);
             Of::Many {
                 ask: Box::new(ask),

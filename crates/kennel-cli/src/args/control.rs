@@ -1,6 +1,6 @@
 //! Flags of the commands that change a run or wait for it.
 
-use super::{EnvArg, RunRef, RunRefs, SecretArg, flags::of_enum};
+use super::{EnvArg, RunRef, RunRefs, SecretArg, SelectionArgs, Targets, flags::of_enum};
 use crate::{complete, detach_keys::DetachKeys, values};
 use clap::{
     Args,
@@ -78,7 +78,7 @@ pub struct ResizeArgs {
 #[derive(Debug, Args)]
 pub struct RestartRunArgs {
     #[command(flatten)]
-    pub(crate) runs: RunRefs,
+    pub(crate) runs: Targets,
     /// Set a variable of an ended run's spec, because values are not stored; NAME takes its value from here. May be
     /// repeated
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
@@ -101,7 +101,7 @@ pub struct RestartRunArgs {
 #[derive(Debug, Args)]
 pub struct AbortArgs {
     #[command(flatten)]
-    pub(crate) runs: RunRefs,
+    pub(crate) runs: Targets,
     /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
     #[arg(short = 't', long, aliases = ["time", "timeout", "grace-period"], value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
@@ -115,9 +115,12 @@ pub struct AbortArgs {
 
 impl AbortArgs {
     /// The defaults for these runs.
-    pub(crate) fn of(runs: RunRefs) -> Self {
+    pub(crate) fn of(runs: Vec<String>) -> Self {
         Self {
-            runs,
+            runs: Targets {
+                runs,
+                selection: SelectionArgs::default(),
+            },
             grace: None,
             wait: None,
             fence: false,
@@ -135,8 +138,10 @@ pub struct SignalArgs {
     pub(crate) request_id: Option<String>,
     /// Signal by name or number, such as SIGUSR1, usr1, 10 or SIGRTMIN+3, and runs, in either order; for SIGSTOP use
     /// `pause`
-    #[arg(value_names = ["SIGNAL", "RUN"], add = ArgValueCompleter::new(complete::runs), num_args = 2.., required = true)]
+    #[arg(value_names = ["SIGNAL", "RUN"], add = ArgValueCompleter::new(complete::runs), num_args = 1.., required = true)]
     pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
 }
 
 impl SignalArgs {

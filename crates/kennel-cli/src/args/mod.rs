@@ -38,7 +38,7 @@ pub(crate) use read::{
 };
 pub(crate) use run::{EnvArg, EnvModeArg, OnConflictArg, RunArgs, SpecArgs};
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
-pub(crate) use target::{LabelArgs, RunRef, RunRefs};
+pub(crate) use target::{FilterArgs, LabelArgs, RunRef, RunRefs, SelectionArgs, Targets};
 
 use clap::{Args, Parser, Subcommand};
 use kennel_client::{Context, Given};
@@ -107,7 +107,7 @@ pub enum Command {
     /// End runs as `abort` does, or send them a signal: kill -s USR1 RUN, kill -9 RUN
     Kill(KillArgs),
     /// Send SIGINT to the command's process group once; type Ctrl-C if the run has a terminal
-    Interrupt(RunRefs),
+    Interrupt(Targets),
     /// Send a signal to processes of runs and print the result for each
     Signal(SignalArgs),
     /// Show the processes of runs: their use of resources and their listening sockets
@@ -116,10 +116,10 @@ pub enum Command {
     Why(WhyArgs),
     /// Pause all processes of runs until `resume`
     #[command(aliases = ["suspend", "freeze"])]
-    Pause(RunRefs),
+    Pause(Targets),
     /// Continue paused runs
     #[command(aliases = ["unpause", "continue", "thaw"])]
-    Resume(RunRefs),
+    Resume(Targets),
     /// Write to the standard input of a run started with --stdin, or to the terminal of one started with --tty
     Write(WriteArgs),
     /// Attach this terminal to the terminal of a run; ctrl-p ctrl-q detaches

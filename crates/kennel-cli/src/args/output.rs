@@ -1,6 +1,6 @@
 //! Flags of the commands that wait for output and keep annotations.
 
-use super::{RunRef, flags::of_enum};
+use super::{RunRef, SelectionArgs, flags::of_enum};
 use crate::values;
 use clap::Args;
 use kennel_proto::pb::{Activity, OutputStream};
@@ -49,8 +49,10 @@ pub struct AnnotateArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
     /// KEY=VALUE sets an annotation, KEY- removes it
-    #[arg(value_name = "KEY=VALUE|KEY-", required_unless_present = "activity")]
+    #[arg(value_name = "KEY=VALUE|KEY-")]
     pub(crate) changes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
     /// Change them only if the annotations have this version: 0 if there never were any [default: any]
     #[arg(long = "if-version", value_name = "NUMBER")]
     pub(crate) expected_version: Option<u64>,

@@ -1,9 +1,9 @@
 //! Flags of the commands that show runs, their output and their events.
 
-use super::{LabelArgs, RunRefs, flags::of_enum};
+use super::{FilterArgs, LabelArgs, RunRefs, flags::of_enum};
 use crate::{
     complete,
-    values::{self, Filter, Tail},
+    values::{self, Tail},
 };
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
@@ -103,9 +103,8 @@ pub struct PsArgs {
         value_name = "STATE"
     )]
     pub(crate) states: Vec<values::States>,
-    /// Select runs as docker does: label=KEY=VALUE, label=KEY, status=STATE; may be repeated
-    #[arg(short, long = "filter", value_name = "FILTER", value_parser = values::filter)]
-    pub(crate) filters: Vec<Filter>,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
     /// Print only ids
     #[arg(short, long, conflicts_with = "output")]
     pub(crate) quiet: bool,

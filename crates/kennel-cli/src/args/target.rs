@@ -1,9 +1,11 @@
 //! Selection of runs on the command line: one, several, or by their labels. One meaning for all commands.
 
-use crate::complete;
+use crate::{complete, values};
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::labels::Selector;
+use kennel_proto::pb;
+use prost::Message as _;
 
 #[derive(Debug, Args)]
 pub struct RunRef {
@@ -19,8 +21,78 @@ pub struct RunRefs {
     pub(crate) runs: Vec<String>,
 }
 
-/// Runs by their labels.
+/// Runs as docker selects them.
+#[derive(Debug, Default, Args)]
+pub(crate) struct FilterArgs {
+    /// Select runs by label=KEY=VALUE, status=STATE, name=GLOB, owner=OWNER, reason=END_REASON, ready=true, activity=WHAT,
+    /// waits=WHAT, older=TIME, newer=TIME, ended=TIME, annotation=KEY[=VALUE]. May be repeated; all must match, of one key
+    /// any
+    #[arg(short, long = "filter", value_name = "FILTER", value_parser = values::filter)]
+    pub(crate) filters: Vec<pb::RunFilter>,
+}
+
+/// Runs that are named, or selected.
 #[derive(Debug, Args)]
+pub struct Targets {
+    /// Ids of runs, or their beginning or end; or -l, -f or --all
+    #[arg(value_name = "RUN", required_unless_present_any = ["labels", "filters", "all"],
+        conflicts_with_all = ["labels", "filters", "all", "dry_run"], add = ArgValueCompleter::new(complete::runs))]
+    pub(crate) runs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+/// Selection of runs that are acted upon.
+#[derive(Debug, Default, Args)]
+pub(crate) struct SelectionArgs {
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
+    /// Act on all live runs
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print the selected runs, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Act on all live runs without a question
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Do nothing if more runs than this match [default: 1000]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) at_most: Option<u32>,
+}
+
+impl SelectionArgs {
+    /// Whether runs are selected, not named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.all || !self.labels.labels.is_empty() || !self.filters.filters.is_empty()
+    }
+
+    /// Returns the filter of a request.
+    pub(crate) fn filter(&self) -> pb::RunFilter {
+        self.filters.with(&self.labels)
+    }
+}
+
+impl FilterArgs {
+    /// Returns them and the labels as one filter.
+    pub(crate) fn with(&self, labels: &LabelArgs) -> pb::RunFilter {
+        let mut all = pb::RunFilter::default();
+        let mut selectors = vec![labels.selector()];
+        for one in &self.filters {
+            selectors.push(one.label_selector.clone());
+            // What was encoded here can be read.
+            let _ = all.merge(&*one.encode_to_vec());
+        }
+        selectors.retain(|selector| !selector.is_empty());
+        all.label_selector = selectors.join(",");
+        all
+    }
+}
+
+/// Runs by their labels.
+#[derive(Debug, Default, Args)]
 pub(crate) struct LabelArgs {
     /// Select runs by labels: KEY=VALUE, KEY!=VALUE, 'KEY in (A,B)', 'KEY notin (A,B)', KEY or '!KEY', separated by
     /// commas. May be repeated; all must match

@@ -136,29 +136,66 @@ pub(crate) fn states() -> impl TypedValueParser<Value = States> {
     PossibleValuesParser::new(names).map(|name| states_of(&name).unwrap_or_default())
 }
 
-/// One condition of docker's `--filter`.
-#[derive(Clone, Debug)]
-pub(crate) enum Filter {
-    Label(Selector),
-    State(States),
+/// Reads a condition as docker's `--filter` has them: a filter with one field.
+pub(crate) fn filter(text: &str) -> Result<pb::RunFilter, String> {
+    let mut filter = pb::RunFilter::default();
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    let time = || duration(value).map(|time| time.try_into().ok());
+    match key {
+        "label" => {
+            let selector: Selector = value.parse().map_err(|wrong: SelectorError| wrong.to_string())?;
+            filter.label_selector = selector.to_string();
+        }
+        "status" | "state" => {
+            let states = states_of(value).ok_or_else(|| {
+                let names = STATES.map(|(name, _)| name).join(", ");
+                format!("there is no state {value:?}: the states are {names}")
+            })?;
+            filter.states = states.iter().map(|state| i32::from(*state)).collect();
+        }
+        "name" => filter.names.push(value.to_owned()),
+        "owner" => filter.owners.push(value.to_owned()),
+        "reason" => filter.end_reasons.push(value.to_owned()),
+        "ready" => filter.is_ready = Some(value.parse().map_err(|_| "write ready=true or ready=false")?),
+        "activity" => filter.activities.push(named("kennel.v1.Activity", pb::Activity::from_str_name, value)?),
+        "waits" => filter.waits.push(named("kennel.v1.Wait", pb::Wait::from_str_name, value)?),
+        "older" => filter.min_age = time()?,
+        "newer" => filter.max_age = time()?,
+        "ended" => filter.ended_min_age = time()?,
+        "annotation" => {
+            let (key, value) = value.split_once('=').map_or((value, None), |(key, value)| (key, Some(value)));
+            let mut wanted = pb::AnnotationRequirement {
+                key: key.to_owned(),
+                values: value.map(str::to_owned).into_iter().collect(),
+                ..pb::AnnotationRequirement::default()
+            };
+            if value.is_none() {
+                wanted.set_test(pb::RequirementTest::Exists);
+            }
+            filter.annotations.push(wanted);
+        }
+        _ => return Err("write label=KEY=VALUE, label=KEY, status=STATE, name=GLOB, owner=OWNER, reason=END_REASON, \
+             ready=true, activity=WHAT, waits=WHAT, older=TIME, newer=TIME, ended=TIME or annotation=KEY[=VALUE]".to_owned()),
+    }
+    Ok(filter)
 }
 
-/// Reads `label=KEY=VALUE`, `label=KEY`, or `status=STATE`.
-pub(crate) fn filter(text: &str) -> Result<Filter, String> {
-    match text.split_once('=') {
-        Some(("label", selector)) => {
-            let read = selector.parse().map(Filter::Label);
-            read.map_err(|wrong: SelectorError| wrong.to_string())
-        }
-        Some(("status" | "state", state)) => states_of(state).map(Filter::State).ok_or_else(|| {
-            let names = STATES.map(|(name, _)| name).join(", ");
-            format!("there is no state {state:?}: the states are {names}")
-        }),
-        _ => Err(
-            "write label=KEY=VALUE, label=KEY or status=STATE; a name is a label: label=name=NAME"
-                .to_owned(),
-        ),
-    }
+/// Returns the number of a value of an enum of the contract, by its short name in any case.
+fn named<E: Into<i32>>(
+    of: &str,
+    value_of: fn(&str) -> Option<E>,
+    value: &str,
+) -> Result<i32, String> {
+    let short = value.to_ascii_lowercase().replace('_', "-");
+    let all = kennel_proto::names::values(of);
+    let found = all.iter().find(|known| known.short == short);
+    found
+        .and_then(|known| value_of(known.name))
+        .map(Into::into)
+        .ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|known| known.short).collect();
+            format!("there is no {value:?}: write one of {}", names.join(", "))
+        })
 }
 
 /// Reads a number of runs.

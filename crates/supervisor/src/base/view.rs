@@ -2,8 +2,8 @@
 
 use crate::base::calls::{CallError, Condition, RunView};
 use kennel_journal::Hub;
-use kennel_lifecycle::{Activity, RunIdentity, RunState, Timestamp};
-use kennel_store::{Desired, RunRow, StoredState};
+use kennel_lifecycle::{Activity, RunIdPart, RunIdentity, RunState, Timestamp, Wait};
+use kennel_store::{Desired, ListFilter, RunRow, StoredState};
 use std::collections::BTreeMap;
 
 /// State that a run's task publishes after each step.
@@ -109,35 +109,57 @@ impl From<RunRow> for RunView {
     }
 }
 
-/// What a live run waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wait {
-    /// Input of a person or a client, as its activity reports.
-    Input,
-    /// The sign that it is ready.
-    Ready,
-    /// The time of its next attempt.
-    Attempt,
-    /// A Restart: it is held after too many restarts in a row.
-    Restart,
-}
-
-impl Wait {
-    /// All values.
-    pub const ALL: [Self; 4] = [Self::Input, Self::Ready, Self::Attempt, Self::Restart];
-
-    /// Returns its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Input => "input",
-            Self::Ready => "ready",
-            Self::Attempt => "attempt",
-            Self::Restart => "restart",
-        }
-    }
-}
-
 impl RunView {
+    /// Whether it matches the parts of a filter that never change for it. [`ListFilter::below`] is tested by the store alone.
+    pub(crate) fn has_marks(&self, filter: &ListFilter) -> bool {
+        fn any<T>(wanted: &[T], is: impl Fn(&T) -> bool) -> bool {
+            wanted.is_empty() || wanted.iter().any(is)
+        }
+        let [newest, oldest, _] = filter.ages.bounds();
+        let is_named = |part: &RunIdPart| part.matches(self.run);
+        let name = self.spec.name.as_deref();
+        filter.labels.matches(&self.spec.labels)
+            && filter.id_part.as_ref().is_none_or(is_named)
+            && (filter.parent).is_none_or(|run| self.spec.parent.is_some_and(|own| own.run == run))
+            && filter
+                .owner
+                .as_ref()
+                .is_none_or(|owner| *owner == self.owner)
+            && any(&filter.owners, |owner| *owner == self.owner)
+            && any(&filter.kinds, |kind| *kind == self.policy().kind)
+            && any(&filter.runs, |run| *run == self.run)
+            && any(&filter.names, |pattern| {
+                name.is_some_and(|name| pattern.matches(name))
+            })
+            && newest.is_none_or(|newest| self.created <= newest)
+            && oldest.is_none_or(|oldest| self.created >= oldest)
+    }
+
+    /// Whether it matches a filter now.
+    pub fn fits(&self, filter: &ListFilter) -> bool {
+        fn is_any<T: PartialEq>(wanted: &[T], is: &T) -> bool {
+            wanted.is_empty() || wanted.contains(is)
+        }
+        let reports = &filter.reports;
+        let reason = self
+            .outcome
+            .as_ref()
+            .map(|outcome| outcome.reason.name().to_owned());
+        let [.., last_end] = filter.ages.bounds();
+        is_any(&filter.states, &self.state)
+            && is_any(&reports.activities, &self.facets.activity_of(self.attempt))
+            && is_any(&reports.waits, &self.waits_for())
+            && reports
+                .is_ready
+                .is_none_or(|is_ready| is_ready == self.is_ready())
+            && (reports.annotations.iter())
+                .all(|wanted| wanted.matches(&self.facets.annotations.pairs))
+            && (filter.end_reasons.is_empty()
+                || reason.is_some_and(|reason| filter.end_reasons.contains(&reason)))
+            && last_end.is_none_or(|last| self.times.ended.is_some_and(|ended| ended <= last))
+            && self.has_marks(filter)
+    }
+
     /// Returns what the run waits for, where that is known.
     pub fn waits_for(&self) -> Option<Wait> {
         match self.state {

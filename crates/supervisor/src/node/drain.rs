@@ -11,11 +11,10 @@ use crate::{
         cause::{Chain, is_full},
         clock,
         drain::{Drain, DrainAction, DrainCall, DrainStatus},
-        view::Wait,
     },
     registry::{Handle, Order, Supervisor},
 };
-use kennel_lifecycle::{StopOrder, StopReason};
+use kennel_lifecycle::{StopOrder, StopReason, Wait};
 use kennel_linux::crash_point;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};

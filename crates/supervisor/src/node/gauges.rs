@@ -1,14 +1,11 @@
 //! Gauges: present amounts, read when metrics are collected.
 
 use crate::{
-    base::{
-        calls::RunView,
-        view::{Live, Wait},
-    },
+    base::{calls::RunView, view::Live},
     registry::Shared,
     telemetry::{Telemetry, names},
 };
-use kennel_lifecycle::RunState;
+use kennel_lifecycle::{RunState, Wait};
 use kennel_linux::{Room, limits};
 use opentelemetry::{KeyValue, metrics::Meter};
 use std::{
@@ -151,7 +148,7 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
         "Live runs that wait, by what they wait for",
         names::WAIT_REASON,
     );
-    let reasons = Wait::ALL.map(Wait::name);
+    let reasons = Wait::ALL.iter().map(|wait| wait.name());
     let reason = |view: &RunView| view.waits_for().map(Wait::name);
     live_by(meter, Arc::downgrade(shared), waiting, reasons, reason);
     unreadable(meter, Arc::downgrade(shared));

@@ -70,9 +70,7 @@ impl Supervisor {
         limit: u32,
     ) -> Result<RunPage, CallError> {
         let mut page = self.page(&filter, start, limit.max(1)).await?;
-        let wanted = filter.states;
-        page.runs
-            .retain(|view| wanted.is_empty() || wanted.contains(&view.state));
+        page.runs.retain(|view| view.fits(&filter));
         self.locate(&mut page.runs).await?;
         Ok(page)
     }

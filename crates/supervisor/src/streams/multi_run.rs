@@ -22,7 +22,7 @@ use kennel_journal::Form;
 use kennel_journal::Tail;
 use kennel_lifecycle::{NodeId, RunId};
 use kennel_store::{Age, ListFilter};
-use open::{Candidate, Found, Opened, fits, has_marks, open, page};
+use open::{Candidate, Found, Opened, open, page};
 use std::collections::{HashSet, VecDeque};
 use tokio::{
     sync::{
@@ -291,7 +291,7 @@ impl ManyEvents {
             Ok(run) => {
                 let handle = self.supervisor.shared.find(*run);
                 match handle.map(|handle| handle.live.borrow().view.clone()) {
-                    Some(view) if !has_marks(&self.call.filter, &view) => {}
+                    Some(view) if !view.has_marks(&self.call.filter) => {}
                     // It was not given before, also where it is of an age that was. A run that has left by now has its
                     // state in its row.
                     _ => self.take_in(*run, None),
@@ -320,7 +320,7 @@ impl ManyEvents {
             // A live run was not completely given, whatever its age.
             let is_covered = view.age.is_some_and(|age| self.reached.covers(age));
             let is_given = view.outcome.is_some() && is_covered;
-            if !is_given && has_marks(&self.call.filter, &view) {
+            if !is_given && view.has_marks(&self.call.filter) {
                 self.take_in(run, None);
             }
         }
@@ -335,7 +335,7 @@ impl ManyEvents {
         for view in views {
             let age = view.age.filter(|age| *age <= self.heard_from);
             let is_new = age.is_some_and(|age| !self.reached.covers(age));
-            if is_new && fits(&self.call.filter, view) {
+            if is_new && view.fits(&self.call.filter) {
                 self.take_in(view.run, None);
             }
         }

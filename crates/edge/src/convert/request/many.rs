@@ -13,7 +13,7 @@ use crate::{
     pb::{self, stream_events_request::Position as Asked},
     status::no_violations,
 };
-use kennel_lifecycle::{NodeId, Violation};
+use kennel_lifecycle::{NodeId, Timestamp, Violation};
 use kennel_supervisor::{ConsumerKey, ConsumerPlace, Form, Kinds, ListFilter, ManyCall, ManyFrom};
 use std::time::Duration;
 use tonic::Status;
@@ -86,7 +86,7 @@ pub(crate) struct ManyConsumer {
 pub(crate) fn events_of_many(
     request: &pb::StreamEventsRequest,
     node: NodeId,
-    owner: &str,
+    (owner, now): (&str, Timestamp),
     scope: Option<String>,
     key: &DigestKey,
     found: &mut Vec<Violation>,
@@ -97,8 +97,14 @@ pub(crate) fn events_of_many(
     }
     let filter = ListFilter {
         owner: scope,
-        ..filter(request.filter.as_ref(), found)
+        ..filter(request.filter.as_ref(), now, found)
     };
+    if filter.below.is_some() {
+        found.push(Violation::new(
+            "filter.below_run_id",
+            "is not for streams of events",
+        ));
+    }
     let seal = Seal::of(&filter);
     let heartbeat = heartbeat(request, found);
     let (form, as_json) = view("output_view", request.output_view, found);
@@ -219,7 +225,14 @@ mod tests {
     fn parsed(request: &pb::StreamEventsRequest) -> Result<ManyAsk, Status> {
         let mut found = Vec::new();
         let own = NodeId::from_u128(1);
-        let ask = events_of_many(request, own, "uid:0", None, &key(), &mut found);
+        let ask = events_of_many(
+            request,
+            own,
+            ("uid:0", Timestamp(0)),
+            None,
+            &key(),
+            &mut found,
+        );
         no_violations(&found).map(|()| ask)
     }
 

@@ -1,9 +1,6 @@
 //! Start of a multi-run stream, as a position that can be stored.
 
-use super::{
-    ManyCall, ManyFrom, ManyReached,
-    open::{fits, has_marks},
-};
+use super::{ManyCall, ManyFrom, ManyReached};
 use crate::{base::calls::Reached, registry::Supervisor};
 use kennel_journal::Position;
 
@@ -26,12 +23,12 @@ impl Supervisor {
                     let live = handle.live.borrow();
                     if !self.shared.is_announced(run)
                         || live.view.outcome.is_some()
-                        || !has_marks(&call.filter, &live.view)
+                        || !live.view.has_marks(&call.filter)
                     {
                         continue;
                     }
                     // A run that does not match yet is completely given once it does.
-                    let hub = live.hub.as_ref().filter(|_| fits(&call.filter, &live.view));
+                    let hub = live.hub.as_ref().filter(|_| live.view.fits(&call.filter));
                     let head = hub.map(|hub| Position::from(hub.head()).into());
                     let at: Reached = head.unwrap_or_default();
                     reached.open.insert(run, at);

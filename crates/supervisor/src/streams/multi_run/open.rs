@@ -10,7 +10,7 @@ use crate::{
     registry::Supervisor,
     streams::events::Events,
 };
-use kennel_lifecycle::{RunId, RunIdPart};
+use kennel_lifecycle::RunId;
 use kennel_store::{Age, ListFilter, ListOrder, StoreError};
 use tokio::sync::watch;
 
@@ -38,24 +38,6 @@ pub(super) struct Candidate {
     pub(super) is_past: bool,
     /// It was opened before, and its journal came to an end that is not the run's.
     pub(super) is_again: bool,
-}
-
-/// Whether a run matches the parts of a filter that never change for it.
-pub(super) fn has_marks(filter: &ListFilter, view: &RunView) -> bool {
-    let is_named = |part: &RunIdPart| part.matches(view.run);
-    filter.labels.matches(&view.spec.labels)
-        && filter.id_part.as_ref().is_none_or(is_named)
-        && (filter.parent).is_none_or(|run| view.spec.parent.is_some_and(|own| own.run == run))
-        && filter
-            .owner
-            .as_ref()
-            .is_none_or(|owner| *owner == view.owner)
-        && (filter.kinds.is_empty() || filter.kinds.contains(&view.policy().kind))
-}
-
-pub(super) fn fits(filter: &ListFilter, view: &RunView) -> bool {
-    let is_state = filter.states.is_empty() || filter.states.contains(&view.state);
-    is_state && has_marks(filter, view)
 }
 
 /// Returns rows of the node that may match, the oldest first, and where the next page begins.
@@ -100,18 +82,16 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
     {
         let mut live = handle.live.clone();
         let decided = live.wait_for(|live| {
-            live.over || live.view.state.is_terminal() || fits(&call.filter, &live.view)
+            live.over || live.view.state.is_terminal() || live.view.fits(&call.filter)
         });
-        has_matched = decided
-            .await
-            .is_ok_and(|live| fits(&call.filter, &live.view));
+        has_matched = decided.await.is_ok_and(|live| live.view.fits(&call.filter));
     }
     let node = call.node;
     let is_of_records = node != supervisor.shared.config.node;
     // A position comes from the client: the run must still be one of the filter.
     let is_wanted = |view: &RunView| {
         let filter = &call.filter;
-        view.node == node && has_marks(filter, view) && (has_matched || fits(filter, view))
+        view.node == node && view.has_marks(filter) && (has_matched || view.fits(filter))
     };
     loop {
         let live = supervisor.shared.find(run).map(|handle| handle.live);

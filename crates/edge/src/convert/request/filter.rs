@@ -1,0 +1,214 @@
+//! Filters of runs.
+
+use crate::{
+    convert::{labels, rules, run, spec::run_named, time},
+    enums::unknown_number,
+    pb,
+};
+use kennel_lifecycle::{
+    NamePattern, Timestamp, Violation,
+    labels::{LabelTest, Requirement},
+};
+use kennel_proto::json;
+use kennel_supervisor::{Ages, ListFilter, Reports};
+
+/// Most owners, names, and requirements on annotations, and most values of one of these.
+const VALUES_MAX: usize = 64;
+const RUNS_MAX: usize = 1000;
+
+/// Parses a filter; ages count at `now`.
+pub(crate) fn filter(
+    asked: Option<&pb::RunFilter>,
+    now: Timestamp,
+    found: &mut Vec<Violation>,
+) -> ListFilter {
+    let Some(asked) = asked else {
+        return ListFilter::default();
+    };
+    let mut age = |field, age: Option<&_>| time::parse_duration(field, age, found);
+    let ages = Ages {
+        at: now,
+        min: age("filter.min_age", asked.min_age.as_ref()),
+        max: age("filter.max_age", asked.max_age.as_ref()),
+        min_ended: age("filter.ended_min_age", asked.ended_min_age.as_ref()),
+    };
+    let mut filter = ListFilter {
+        ages,
+        states: each("states", &asked.states, "RunState", run::state_of, found),
+        kinds: each(
+            "kinds",
+            &asked.kinds,
+            "RunKind",
+            crate::enums::kind_of,
+            found,
+        ),
+        labels: labels::selector("filter.", &asked.labels, &asked.label_selector, found),
+        owners: few("owners", &asked.owners, VALUES_MAX, found),
+        reports: Reports {
+            activities: each_or_none(
+                "activities",
+                &asked.activities,
+                "Activity",
+                rules::activity_of,
+                found,
+            ),
+            waits: each_or_none("waits", &asked.waits, "Wait", run::wait_of, found),
+            is_ready: asked.is_ready,
+            annotations: annotations(&asked.annotations, found),
+        },
+        ..ListFilter::default()
+    };
+    for (i, name) in few("names", &asked.names, VALUES_MAX, found)
+        .iter()
+        .enumerate()
+    {
+        match NamePattern::new(name) {
+            Some(pattern) => filter.names.push(pattern),
+            None => found.push(Violation::new(
+                format!("filter.names[{i}]"),
+                "is no pattern of a name",
+            )),
+        }
+    }
+    for (i, run) in few("run_ids", &asked.run_ids, RUNS_MAX, found)
+        .iter()
+        .enumerate()
+    {
+        filter
+            .runs
+            .extend(run_named(format!("filter.run_ids[{i}]"), run, found));
+    }
+    for (i, name) in few("end_reasons", &asked.end_reasons, VALUES_MAX, found)
+        .into_iter()
+        .enumerate()
+    {
+        if !json::has_field::<pb::EndReason>(&name) {
+            found.push(Violation::new(
+                format!("filter.end_reasons[{i}]"),
+                format!("{name:?} is no end reason"),
+            ));
+        }
+        filter.end_reasons.push(name);
+    }
+    if !asked.run_id_part.is_empty() {
+        match asked.run_id_part.parse() {
+            Ok(part) => filter.id_part = Some(part),
+            Err(wrong) => found.push(Violation::new("filter.run_id_part", wrong.to_string())),
+        }
+    }
+    let mut named = |field, run: &str| {
+        (!run.is_empty())
+            .then(|| run_named(field, run, found))
+            .flatten()
+    };
+    filter.parent = named("filter.parent_run_id", &asked.parent_run_id);
+    filter.below = named("filter.below_run_id", &asked.below_run_id);
+    filter
+}
+
+/// Parses values of an enum, without repeats; 0 is none of them.
+fn each<P: TryFrom<i32>, T: PartialEq>(
+    field: &str,
+    numbers: &[i32],
+    name: &str,
+    parse: impl Fn(P) -> Option<T>,
+    found: &mut Vec<Violation>,
+) -> Vec<T> {
+    let mut values = Vec::new();
+    for (i, value) in each_or_none(field, numbers, name, parse, found)
+        .into_iter()
+        .enumerate()
+    {
+        match value {
+            Some(value) => values.push(value),
+            None => found.push(unknown_number(&format!("filter.{field}[{i}]"), 0, name)),
+        }
+    }
+    values
+}
+
+/// Parses values of an enum, without repeats; `None` for 0.
+fn each_or_none<P: TryFrom<i32>, T: PartialEq>(
+    field: &str,
+    numbers: &[i32],
+    name: &str,
+    parse: impl Fn(P) -> Option<T>,
+    found: &mut Vec<Violation>,
+) -> Vec<Option<T>> {
+    let mut values = Vec::new();
+    for (i, number) in numbers.iter().enumerate() {
+        match P::try_from(*number) {
+            Ok(value) => {
+                let value = parse(value);
+                if !values.contains(&value) {
+                    values.push(value);
+                }
+            }
+            Err(_) => found.push(unknown_number(
+                &format!("filter.{field}[{i}]"),
+                *number,
+                name,
+            )),
+        }
+    }
+    values
+}
+
+/// Returns at most so many values.
+fn few(field: &str, values: &[String], most: usize, found: &mut Vec<Violation>) -> Vec<String> {
+    if values.len() > most {
+        found.push(Violation::new(
+            format!("filter.{field}"),
+            format!("must have at most {most} values"),
+        ));
+    }
+    values.iter().take(most).cloned().collect()
+}
+
+fn annotations(
+    asked: &[pb::AnnotationRequirement],
+    found: &mut Vec<Violation>,
+) -> Vec<Requirement> {
+    let mut requirements = Vec::new();
+    if asked.len() > VALUES_MAX {
+        found.push(Violation::new(
+            "filter.annotations",
+            format!("must have at most {VALUES_MAX} values"),
+        ));
+    }
+    for (i, asked) in asked.iter().take(VALUES_MAX).enumerate() {
+        let at = format!("annotations[{i}]");
+        let values = || asked.values.iter().cloned().collect();
+        let test = match pb::RequirementTest::try_from(asked.test) {
+            Ok(pb::RequirementTest::Unspecified | pb::RequirementTest::In) => {
+                LabelTest::In(values())
+            }
+            Ok(pb::RequirementTest::NotIn) => LabelTest::NotIn(values()),
+            Ok(pb::RequirementTest::Exists) => LabelTest::Exists,
+            Ok(pb::RequirementTest::Absent) => LabelTest::Absent,
+            Err(_) => {
+                found.push(unknown_number(
+                    &format!("filter.{at}.test"),
+                    asked.test,
+                    "RequirementTest",
+                ));
+                continue;
+            }
+        };
+        let takes_values = matches!(test, LabelTest::In(_) | LabelTest::NotIn(_));
+        if asked.values.is_empty() == takes_values {
+            let why = if takes_values {
+                "must not be empty"
+            } else {
+                "must be empty for this test"
+            };
+            found.push(Violation::new(format!("filter.{at}.values"), why));
+        }
+        few(&format!("{at}.values"), &asked.values, VALUES_MAX, found);
+        requirements.push(Requirement {
+            key: asked.key.clone(),
+            test,
+        });
+    }
+    requirements
+}
