@@ -101,7 +101,7 @@ impl Log {
 
     /// Returns the holder of the first bytes between these offsets, and their range.
     fn holder(&self, stream: usize, begin: u64, end: u64, head: Point) -> Option<(Next, u64, u64)> {
-        let chain = self.chain();
+        let chain = self.chain.lock();
         let part = |first: Point, last: [u64; 2]| {
             let (from, to) = (first.lens[stream].max(begin), last[stream].min(end));
             (from < to).then_some((from, to))
@@ -153,7 +153,7 @@ impl Log {
 
     fn before(&self, seq: u64) -> io::Result<Option<Before>> {
         let (current, number) = {
-            let chain = self.chain();
+            let chain = self.chain.lock();
             let holds = |span: &&Span| span.first.seq <= seq && seq <= span.end.seq;
             let number = chain.spans.iter().rfind(holds).map(|span| span.number);
             (chain.current.clone(), number)

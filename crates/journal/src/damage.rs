@@ -39,7 +39,7 @@ impl Log {
 
     /// Returns the end of this segment.
     pub(crate) fn span_end(&self, number: u32) -> Point {
-        let chain = self.chain();
+        let chain = self.chain.lock();
         let span = chain.spans.iter().find(|span| span.number == number);
         span.map(|span| span.end).unwrap_or_default()
     }

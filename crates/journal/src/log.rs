@@ -11,11 +11,12 @@ use crate::{
 };
 use bytes::Bytes;
 use kennel_lifecycle::Timestamp;
+use parking_lot::Mutex;
 use std::{
     fs::{self, OpenOptions},
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 /// A journal on disk. Shared by its writer and its readers.
@@ -23,7 +24,7 @@ use std::{
 pub(crate) struct Log {
     pub(crate) dir: PathBuf,
     pub(crate) facts: Payloads,
-    chain: Mutex<Chain>,
+    pub(crate) chain: Mutex<Chain>,
     /// Whether its run has ended, so that unreadable data is damage.
     is_closed: bool,
 }
@@ -215,7 +216,7 @@ impl Log {
 
     /// Returns the lengths after its last entry, where it has no writer: more may be readable.
     pub(crate) fn closed_lens(&self) -> Option<[u64; 2]> {
-        let chain = self.chain();
+        let chain = self.chain.lock();
         let last = chain.spans.last().filter(|_| chain.current.is_none());
         Some(last?.end.lens)
     }
@@ -232,11 +233,6 @@ impl Log {
             chain: Mutex::default(),
             is_closed: false,
         }
-    }
-
-    pub(crate) fn chain(&self) -> MutexGuard<'_, Chain> {
-        // No code that panics runs while it is locked.
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads a directory without a writer. Returns the journal's end.
@@ -262,7 +258,7 @@ impl Log {
             None if !stray.is_empty() => Point::default(),
             None => return Segment::open(&self.dir, 0, false).map(|_| Point::default()),
         };
-        self.chain().spans = spans;
+        self.chain.lock().spans = spans;
         Ok(end)
     }
 
@@ -274,7 +270,7 @@ impl Log {
 
     /// Returns the first seq from which on nothing is missing.
     pub(crate) fn whole_from(&self, head: u64) -> u64 {
-        let chain = self.chain();
+        let chain = self.chain.lock();
         let current = chain.current.iter();
         let current = current.map(|s| (s.header.first.seq, head));
         let spans = chain.spans.iter().map(|s| (s.first.seq, s.end.seq));
@@ -292,7 +288,7 @@ impl Log {
     /// Returns the lengths before the entry after this seq; absent where they are not known any more.
     pub(crate) fn lens_after(&self, seq: u64) -> io::Result<Option<[u64; 2]>> {
         let (number, current) = {
-            let chain = self.chain();
+            let chain = self.chain.lock();
             if let Some(span) = chain.spans.iter().find(|s| s.end.seq == seq) {
                 return Ok(Some(span.end.lens));
             }
@@ -346,7 +342,7 @@ impl Log {
     }
 
     fn next(&self, after: u64) -> Next {
-        let chain = self.chain();
+        let chain = self.chain.lock();
         let follows = chain.spans.iter().find(|span| span.end.seq > after);
         let before = chain.spans.iter().rfind(|span| span.end.seq <= after);
         let (number, first, begun, behind) = match (follows, &chain.current) {
@@ -445,8 +441,14 @@ impl Log {
         let Next::Span(number, _) = next else {
             return Ok(false);
         };
-        let is_there = || self.chain().spans.iter().any(|span| span.number == *number);
-        if self.chain().current.is_none() && is_there() {
+        let is_there = || {
+            self.chain
+                .lock()
+                .spans
+                .iter()
+                .any(|span| span.number == *number)
+        };
+        if self.chain.lock().current.is_none() && is_there() {
             self.look()?;
         }
         Ok(!is_there())

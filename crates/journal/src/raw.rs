@@ -2,12 +2,13 @@
 
 use crate::errors::failed;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::{
     fs::{File, OpenOptions},
     io::{self, ErrorKind},
     os::unix::fs::FileExt,
     path::PathBuf,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::OnceLock,
 };
 
 /// A raw file. It is created with its first byte: many commands never write to one of their streams, and a file costs
@@ -50,15 +51,9 @@ impl Raw {
         }
     }
 
-    /// Returns the bytes in memory, until the file is created.
-    fn memory(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        // No code that panics runs while it is locked.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether its bytes are in memory.
     pub(crate) fn is_late(&self) -> bool {
-        self.file.get().is_none() && self.memory().is_some()
+        self.file.get().is_none() && self.memory.lock().is_some()
     }
 
     /// Creates the file, and writes the bytes in memory with one write. An empty file is created with its first byte.
@@ -67,7 +62,7 @@ impl Raw {
     ///
     /// Nothing was created, and the call may be repeated.
     pub(crate) fn make(&self) -> io::Result<()> {
-        let mut memory = self.memory();
+        let mut memory = self.memory.lock();
         let Some(bytes) = memory.as_ref() else {
             return Ok(());
         };
@@ -98,7 +93,7 @@ impl Raw {
 
     /// Returns the file, if it exists.
     pub(crate) fn made(&self) -> io::Result<Option<&File>> {
-        if self.file.get().is_none() && (self.memory().is_some() || !self.path.exists()) {
+        if self.file.get().is_none() && (self.memory.lock().is_some() || !self.path.exists()) {
             return Ok(None);
         }
         self.file().map(Some)
@@ -117,7 +112,7 @@ impl Raw {
     /// Returns the offset in the stream of the file's end.
     pub(crate) fn end(&self) -> io::Result<u64> {
         if self.file.get().is_none()
-            && let Some(bytes) = self.memory().as_ref()
+            && let Some(bytes) = self.memory.lock().as_ref()
         {
             return Ok(bytes.len() as u64);
         }
@@ -133,7 +128,7 @@ impl Raw {
         // Bounded by the size of one read, which fits into 32 bits.
         let mut bytes = vec![0; length(begin, end)];
         if self.file.get().is_none()
-            && let Some(memory) = self.memory().as_ref()
+            && let Some(memory) = self.memory.lock().as_ref()
         {
             let at = length(0, begin);
             let found = memory.get(at..at + bytes.len());
@@ -149,7 +144,7 @@ impl Raw {
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if self.file.get().is_none()
-            && let Some(memory) = self.memory().as_mut()
+            && let Some(memory) = self.memory.lock().as_mut()
         {
             let at = length(0, offset);
             memory.resize(memory.len().max(at + bytes.len()), 0);

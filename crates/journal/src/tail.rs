@@ -73,7 +73,7 @@ impl Log {
 
     /// Returns the segments up to the head, the newest first, each with its range.
     fn parts(&self, head: Point) -> Vec<(Next, Point, Point)> {
-        let chain = self.chain();
+        let chain = self.chain.lock();
         let spans = chain.spans.iter().map(|span| {
             let next = Next::Span(span.number, span.end.seq);
             (next, span.first, span.end)

@@ -33,12 +33,12 @@ pub struct Whole {
 /// `NotFound`: there is none. Others: it cannot be read.
 pub fn whole(dir: &Path) -> io::Result<Whole> {
     let (log, end) = Log::to_read(dir)?;
-    let counted = log.chain().spans.iter().all(|s| s.after.is_counted());
+    let counted = log.chain.lock().spans.iter().all(|s| s.after.is_counted());
     let last = match end.seq.checked_sub(1) {
         Some(before) => log.read(before, None, end, usize::MAX)?.0.pop(),
         None => None,
     };
-    let newest = log.chain().spans.last().map(|span| span.number);
+    let newest = log.chain.lock().spans.last().map(|span| span.number);
     let newest = newest.map(|number| Segment::open(dir, number, false));
     let newest = newest.transpose()?.flatten();
     Ok(Whole {

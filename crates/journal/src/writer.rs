@@ -184,7 +184,7 @@ impl Writer {
         } = segment.header;
         let segment = Arc::new(segment);
         let closed_bytes = spans.iter().map(Span::size).sum();
-        *log.chain() = Chain {
+        *log.chain.lock() = Chain {
             spans,
             current: Some(Arc::clone(&segment)),
         };
@@ -216,7 +216,7 @@ impl Writer {
         let max = self.segment_max(self.segment.header.number);
         let size = self.segment.size(self.end);
         let stays = |span: &&Span| span.end.seq > self.released;
-        let chain = self.log.chain();
+        let chain = self.log.chain.lock();
         let staying: u64 = chain.spans.iter().filter(stays).map(Span::size).sum();
         // A full segment is closed, and the next one is begun.
         let closing = if size >= max { size } else { 0 };
@@ -464,7 +464,7 @@ impl Writer {
         let span = Span::closed(&self.segment, self.end, self.facts);
         self.closed_bytes += span.size();
         {
-            let mut chain = self.log.chain();
+            let mut chain = self.log.chain.lock();
             chain.spans.push(span);
             chain.current = Some(Arc::clone(&next));
         }
@@ -482,7 +482,7 @@ impl Writer {
         };
         let coming = self.segment.size(self.end) + self.segment_max(u32::MAX);
         while self.closed_bytes + coming > self.bound.max_bytes {
-            let oldest = self.log.chain().spans.get(keep).cloned();
+            let oldest = self.log.chain.lock().spans.get(keep).cloned();
             let Some(oldest) = oldest else { break };
             if self.bound.on_full == OnOutputFull::Block && oldest.end.seq > self.released {
                 break;
@@ -503,7 +503,7 @@ impl Writer {
                 self.log.facts.leave_index(self.facts_len)?;
             }
             // Readers are notified before the removal, so that none takes it for damage.
-            self.log.chain().spans.remove(keep);
+            self.log.chain.lock().spans.remove(keep);
             self.closed_bytes -= oldest.size();
             let removed = remove_files(&self.log.dir, oldest.number);
             self.log.facts.look_for_index();
@@ -515,14 +515,21 @@ impl Writer {
     /// Whether the number of all missing bytes is known, as far as the segments show.
     pub fn is_counted(&self) -> bool {
         let current = self.segment.header.after;
-        current.is_counted() && self.log.chain().spans.iter().all(|s| s.after.is_counted())
+        current.is_counted()
+            && self
+                .log
+                .chain
+                .lock()
+                .spans
+                .iter()
+                .all(|s| s.after.is_counted())
     }
 
     /// Returns all lifecycle entries so far, in order.
     ///
     /// Reads all indexes (36 bytes an entry): call it where blocking is allowed.
     pub fn facts(&self) -> io::Result<Vec<Fact>> {
-        let spans = self.log.chain().spans.clone();
+        let spans = self.log.chain.lock().spans.clone();
         let mut facts = Vec::new();
         for span in &spans {
             if let (Some((first, last)), Some(segment)) = (
@@ -562,7 +569,7 @@ impl Drop for Writer {
             return;
         }
         let span = Span::closed(&self.segment, self.end, self.facts);
-        let mut chain = self.log.chain();
+        let mut chain = self.log.chain.lock();
         chain.spans.push(span);
         chain.current = None;
     }

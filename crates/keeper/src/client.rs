@@ -131,7 +131,7 @@ impl KeeperClient {
 
     /// Takes the keeper's listening sockets, which came with the hello; once.
     pub fn take_listeners(&self) -> Vec<ListeningSocket> {
-        std::mem::take(&mut self.link.state().listeners)
+        std::mem::take(&mut self.link.state.lock().listeners)
     }
 
     /// Notifies the keeper that this server serves: recovery is done.

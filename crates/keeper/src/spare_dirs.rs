@@ -20,12 +20,12 @@ use nix::{
     fcntl::{AT_FDCWD, OFlag, renameat},
     sys::stat::{Mode, mkdirat},
 };
+use parking_lot::Mutex;
 use std::{
     ffi::CString,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Most directories of a kind in the pool: no more runs end while others begin.
@@ -77,13 +77,15 @@ impl SpareDirs {
         let dir = rundir::path(&self.data_dir, run);
         // A directory of the run with contents is not replaced: rename(2) refuses.
         if self
+            .waiting
             .lock()
             .give(|waiting| &mut waiting.whole, AT_FDCWD, &dir)
         {
             return Ok(dir);
         }
         rundir::create_with(&self.data_dir, run, |parent, name| {
-            self.lock()
+            self.waiting
+                .lock()
                 .give(|waiting| &mut waiting.tmp, parent.as_fd(), name)
         })
     }
@@ -98,7 +100,7 @@ impl SpareDirs {
         let path = rundir::path(&self.data_dir, run);
         let mut run_dir = Dir::open(&path, DIR_FLAGS, Mode::empty())?;
         let mut tmp = Dir::openat(&run_dir, rundir::TMP, DIR_FLAGS, Mode::empty())?;
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if waiting.failed {
             return Ok(false);
         }
@@ -154,10 +156,6 @@ impl SpareDirs {
         let whole = Look::at(&fresh)?;
         rundir::remove_below(&dir, &CString::new(FRESH)?)?;
         Ok(Opened { dir, empty, whole })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

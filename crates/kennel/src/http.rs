@@ -8,12 +8,13 @@ use hyper_util::{
 };
 use kennel_cli::Failure;
 use kennel_edge::Crowd;
+use parking_lot::Mutex;
 use std::{
     fmt, fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -202,14 +203,14 @@ where
             TowerToHyperService::new(routes.clone()),
         );
     let clients = Arc::clone(clients);
-    let mut crowd = clients.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut crowd = clients.lock();
     let (client, _) = crowd.add(address);
     drop(crowd);
     tokio::spawn(async move {
         let served = tokio::time::timeout(CONNECTION_MAX, serving);
         // A client that is displaced, gone, slow or wrong gets no answer.
         let _ = client.displaced.run_until_cancelled(served).await;
-        let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = clients.lock();
         clients.remove(&client);
     });
 }

@@ -4,11 +4,8 @@
 //! acquired there: only then the missing writes are known (INV-21).
 
 use kennel_lifecycle::KeeperEpoch;
-use std::{
-    fmt, io,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{fmt, io, time::Duration};
 
 /// A life of the database: from its start, or from its restoring, to the next. A later one may lack writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,30 +52,25 @@ struct Seen {
 impl Lives {
     /// Records that a connection has found this life.
     pub(crate) fn meet(&self, life: &Life) {
-        self.lock().last = Some(life.clone());
+        self.0.lock().last = Some(life.clone());
     }
 
     /// Records that the node was acquired in this life.
     pub(crate) fn take(&self, life: Life) {
-        let mut seen = self.lock();
+        let mut seen = self.0.lock();
         seen.last = Some(life.clone());
         seen.taken = Some(life);
     }
 
     /// Fails in a life in which the node was not acquired.
     pub(crate) fn check(&self) -> Result<(), sqlx::Error> {
-        let seen = self.lock();
+        let seen = self.0.lock();
         match (&seen.taken, &seen.last) {
             (Some(taken), Some(last)) if taken != last => Err(sqlx::Error::Io(io::Error::other(
                 "it was started or restored, and the node is not acquired there yet",
             ))),
             _ => Ok(()),
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
-        // Each change of it is complete.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

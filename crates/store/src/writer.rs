@@ -9,10 +9,10 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
+use parking_lot::Mutex;
 use std::{
     collections::{HashSet, VecDeque},
     fmt,
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -234,11 +234,7 @@ impl Writer {
 
     /// Accepts no more, writes the queued ones, and ends the task. A second call has nothing to do.
     pub(crate) async fn finish(&self) {
-        let taken = self
-            .finish
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let taken = self.finish.lock().take();
         if let Some((finish, task)) = taken {
             // The task listens until it ends, so a failed send means that it has ended.
             let _ = finish.send(());

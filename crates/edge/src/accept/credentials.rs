@@ -7,7 +7,8 @@ use crate::{
     auth::{PeerVerdict, run_tokens::RunTokens},
     limits::{ACCESS_INTERVAL, FIRST_KEYS_MAX},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +41,7 @@ impl Credentials {
     pub(super) fn watch(&self, connection: &Arc<Connection>) {
         let is_of_run = matches!(connection.peer.verdict, PeerVerdict::OfARun(Some(_)));
         if self.access.may_change() || is_of_run {
-            self.connections().push(Arc::downgrade(connection));
+            self.connections.lock().push(Arc::downgrade(connection));
         }
     }
 
@@ -99,7 +100,7 @@ impl Credentials {
 
     fn cut_invalid(&self) {
         let (rules, now) = (self.access.rules(), access::now());
-        let mut connections = self.connections();
+        let mut connections = self.connections.lock();
         connections.retain(|connection| connection.strong_count() > 0);
         for connection in connections.iter().filter_map(Weak::upgrade) {
             if !connection.is_good(&rules, self.runs.as_deref(), now) {
@@ -110,11 +111,6 @@ impl Credentials {
                 connection.cut();
             }
         }
-    }
-
-    fn connections(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
-        let connections = self.connections.lock();
-        connections.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
 use futures_util::stream::{self, Stream};
 use handshakes::TcpAcceptor;
 use kennel_lifecycle::RunId;
+use parking_lot::Mutex;
 use places::Place;
 use refusals::Refusal;
 use std::{
@@ -33,7 +34,7 @@ use std::{
     },
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -110,7 +111,7 @@ impl Connection {
     pub(crate) fn accept_call(&self, token: Option<Bearer>) {
         self.has_called.store(true, Ordering::Relaxed);
         if let Some(token) = token {
-            let mut tokens = self.tokens();
+            let mut tokens = self.tokens.lock();
             // A connection that uses so many is cut when the first of them expires.
             if tokens.len() < TOKENS_PER_CONNECTION_MAX {
                 tokens.insert(token);
@@ -129,7 +130,7 @@ impl Connection {
     /// Whether its calls may continue under these rules.
     pub(crate) fn is_good(&self, rules: &Rules, runs: Option<&RunTokens>, now: SystemTime) -> bool {
         if self.peer.verdict != PeerVerdict::Allowed {
-            return self.tokens().iter().all(|token| match token {
+            return self.tokens.lock().iter().all(|token| match token {
                 Bearer::Run(attempt) => runs.is_some_and(|runs| runs.is_good(*attempt)),
                 Bearer::Token(_) | Bearer::Signed(_) => false,
             });
@@ -141,14 +142,11 @@ impl Connection {
                 ..
             } => rules.trusts(certificate) && rules.of_principal(&certificate.uri).is_some(),
             Origin::Network { .. } => self
-                .tokens()
+                .tokens
+                .lock()
                 .iter()
                 .all(|token| rules.of_bearer(token, now).is_some()),
         }
-    }
-
-    fn tokens(&self) -> MutexGuard<'_, HashSet<Bearer>> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cfg(test)]

@@ -11,11 +11,12 @@ use crate::{
     },
 };
 use kennel_lifecycle::RunId;
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::Hash,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -74,7 +75,7 @@ enum Pool {
 impl Places {
     /// Takes a slot for one more connection of this peer. Returns the address whose connection it has displaced, too.
     pub(crate) fn take(&self, peer: &Peer) -> Result<(Place, Option<IpAddr>), Full> {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         let mut displaced = None;
         let of = match (peer.verdict, &peer.origin) {
             (PeerVerdict::Allowed, Origin::Process { uid, pid }) => {
@@ -105,16 +106,12 @@ impl Places {
 
     /// Returns the number of connections, without the refused.
     pub(crate) fn admitted(&self) -> usize {
-        let taken = self.lock();
+        let taken = self.0.lock();
         taken.admitted + taken.of_runs
     }
 
     pub(crate) fn downgrade(&self) -> Weak<Mutex<Taken>> {
         Arc::downgrade(&self.0)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -175,11 +172,11 @@ impl Taken {
 impl Place {
     /// Counts a client over TCP with the others of its principal, from its first call on.
     pub(crate) fn identify(&self, principal: &str) -> Result<(), Full> {
-        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of = self.of.lock();
         if let Pool::Unidentified(member) = &*of {
             let user = User::Principal(principal.to_owned());
             let process = (user, Part::Address(member.address));
-            let mut taken = self.places.lock();
+            let mut taken = self.places.0.lock();
             taken.admit(&process)?;
             taken.unidentified.remove(member);
             drop(taken);
@@ -190,7 +187,7 @@ impl Place {
 
     /// Returns the token that fires when the connection has to end, so that another client has its slot.
     pub(super) fn displaced(&self) -> CancellationToken {
-        match &*self.of.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.of.lock() {
             Pool::Unidentified(member) => member.displaced.clone(),
             _ => CancellationToken::new(),
         }
@@ -199,8 +196,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let of = self.of.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = self.places.lock();
+        let of = self.of.get_mut();
+        let mut taken = self.places.0.lock();
         match of {
             Pool::Admitted(process) => {
                 taken.admitted -= 1;
@@ -332,7 +329,7 @@ mod tests {
         held.clear();
         take(&places, &of_run(0, "a")).expect("free again");
         assert_eq!(places.admitted(), 0);
-        assert!(places.lock().of_owner.is_empty());
+        assert!(places.0.lock().of_owner.is_empty());
     }
 
     #[test]
@@ -371,6 +368,6 @@ mod tests {
         held.clear();
         drop(one);
         assert_eq!(places.admitted(), 0);
-        assert!(places.lock().of_user.is_empty());
+        assert!(places.0.lock().of_user.is_empty());
     }
 }

@@ -13,10 +13,11 @@ use kennel_supervisor::{
     telemetry::{Telemetry, names},
 };
 use opentelemetry::{KeyValue, metrics::Counter};
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     io,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 use tonic::Code;
@@ -171,7 +172,7 @@ impl Refusals {
             // A clock that was set back has no effect.
             since.is_ok_and(|since| since < REFUSALS_WARNED_EVERY)
         };
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = self.warned.lock();
         let count = match warned.get_mut(&refusal) {
             Some((last, since)) if is_soon(*last) => {
                 *since += 1;

@@ -18,13 +18,14 @@ pub(crate) use tls::ClientCertificate;
 
 use kennel_supervisor::{OwnerQuotas, telemetry::Telemetry};
 use opentelemetry::KeyValue;
+use parking_lot::RwLock;
 use remote_keys::RemoteKeys;
 use rustls::ServerConfig;
 use sha2::{Digest, Sha256};
 use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 use tokio::task::JoinSet;
 
@@ -67,8 +68,7 @@ impl Access {
 
     /// Returns the rules in force.
     pub(crate) fn rules(&self) -> Arc<Rules> {
-        let rules = self.rules.read();
-        Arc::clone(&rules.unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.rules.read())
     }
 
     /// Returns the configuration of handshakes; absent: there is no certificate.
@@ -139,7 +139,7 @@ impl Access {
             return Ok(false);
         }
         let fresh = Arc::new(read.rules(self.own_uid, &rules)?);
-        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.rules.write();
         *rules = fresh;
         Ok(true)
     }

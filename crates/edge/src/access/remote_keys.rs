@@ -1,9 +1,10 @@
 //! Keys of an issuer that come from a URL: fetched beside all calls, and kept while the issuer is away.
 
 use crate::access::key_set::KeySet;
+use parking_lot::Mutex;
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -75,7 +76,7 @@ impl RemoteKeys {
 
     /// Returns the keys in force. The error says why there are none.
     pub(super) fn keys(&self, now: SystemTime) -> Result<Arc<KeySet>, &'static str> {
-        let state = self.lock();
+        let state = self.state.lock();
         match state.fetched {
             None => Err("the keys of the token's issuer have not been fetched yet"),
             Some(at) if since(at, now).is_some_and(|age| age > KEPT_MAX) => {
@@ -87,12 +88,12 @@ impl RemoteKeys {
 
     /// Requests a fetch for a key that is not there.
     pub(super) fn want(&self) {
-        self.lock().is_wanted = true;
+        self.state.lock().is_wanted = true;
     }
 
     /// Begins a fetch, where one is due.
     pub(crate) fn begin(&self, now: SystemTime) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_past = |at: Option<SystemTime>, pause: Duration| {
             // A clock that was set back makes no pause longer.
             at.and_then(|at| since(at, now))
@@ -117,7 +118,7 @@ impl RemoteKeys {
 
     /// Records how a fetch ended. Logs a failure once, and its end.
     pub(crate) fn end(&self, fetched: Result<Fetched, String>, now: SystemTime) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let issuer = &self.source.issuer;
         state.is_fetching = false;
         match fetched {
@@ -147,17 +148,13 @@ impl RemoteKeys {
 
     /// Returns the age of the keys; absent: none were fetched.
     pub(crate) fn age(&self, now: SystemTime) -> Option<Duration> {
-        let fetched = self.lock().fetched;
+        let fetched = self.state.lock().fetched;
         fetched.map(|at| since(at, now).unwrap_or_default())
     }
 
     /// Returns the number of failed fetches.
     pub(crate) fn failures(&self) -> u64 {
-        self.lock().failures
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().failures
     }
 }
 

@@ -1,10 +1,8 @@
 //! The writer of a terminal: one of its attached clients at a time.
 
 use kennel_lifecycle::RunId;
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
 /// The terminals with an attached client.
@@ -45,13 +43,9 @@ pub(crate) struct Writes {
 }
 
 impl Seats {
-    fn runs(&self) -> std::sync::MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a slot at the terminal of this run; the writer's, if there is none and this client does not only watch.
     pub(crate) fn join(self: &Arc<Self>, run: RunId, principal: String, read_only: bool) -> Seat {
-        let mut runs = self.runs();
+        let mut runs = self.runs.lock();
         runs.last += 1;
         let own = Writer {
             seat: runs.last,
@@ -127,7 +121,7 @@ impl Seat {
         if self.read_only {
             return;
         }
-        if let Some(writer) = self.seats.runs().writers.get(&self.run) {
+        if let Some(writer) = self.seats.runs.lock().writers.get(&self.run) {
             writer.send_if_modified(|writer| change(&self.own, writer));
         }
     }
@@ -135,7 +129,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut runs = self.seats.runs();
+        let mut runs = self.seats.runs.lock();
         let Some(writer) = runs.writers.get(&self.run) else {
             return;
         };
@@ -196,7 +190,7 @@ mod tests {
         assert!(third.now().you);
         drop((third, watcher));
         assert!(
-            seats.runs().writers.is_empty(),
+            seats.runs.lock().writers.is_empty(),
             "no state is kept of runs without attachments"
         );
     }

@@ -6,9 +6,10 @@ use http::HeaderMap;
 use kennel_client::ProcessServiceClient;
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::{Elsewhere, Supervisor};
+use parking_lot::Mutex;
 use std::{
     error::Error,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
@@ -67,7 +68,7 @@ impl Fleet {
 
     /// Follows the list of nodes; all that do share one reader of it.
     pub(crate) fn follow(&self) -> Arc<Followed> {
-        let mut slot = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.followed.lock();
         if let Some(followed) = slot.upgrade() {
             return followed;
         }

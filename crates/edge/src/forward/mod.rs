@@ -21,9 +21,10 @@ use crate::{
 };
 use http::{HeaderValue, Request, Response, request::Parts};
 use kennel_supervisor::{CallError, Elsewhere, Supervisor, TrailRecord};
+use parking_lot::Mutex;
 use passed::Passed;
 use replay::Replay;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tonic::{Status, body::Body};
 use tonic_types::{ErrorInfo, StatusExt};
 use tower::{BoxError, Service, ServiceExt as _, util::BoxCloneSyncService};
@@ -47,17 +48,13 @@ struct RefusedCall {
 impl AskItsNode {
     /// Replaces the record of the refusal.
     pub(crate) fn record(&self, record: Option<(TrailRecord, bool)>) {
-        *self.0.record.lock().unwrap_or_else(PoisonError::into_inner) = record;
+        *self.0.record.lock() = record;
     }
 }
 
 impl Drop for RefusedCall {
     fn drop(&mut self) {
-        let record = self
-            .record
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        match record.take() {
+        match self.record.get_mut().take() {
             Some((record, true)) => self.supervisor.audit_counted(record),
             Some((record, false)) => self.supervisor.audit_noted(record),
             None => {}

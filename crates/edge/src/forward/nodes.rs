@@ -4,11 +4,8 @@ use crate::access::Access;
 use kennel_client::{Address, Authorized, Connection, Credentials, connect_with, shown};
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::Elsewhere;
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// Longest time of a connect with its handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -40,7 +37,7 @@ impl Links {
 
     /// Returns a channel to this node; or why there is none.
     pub(super) async fn to(&self, node: &Elsewhere) -> Result<Authorized, String> {
-        let open = self.lock().get(&node.node).cloned();
+        let open = self.open.lock().get(&node.node).cloned();
         if let Some((address, connection)) = open
             && address == node.address
         {
@@ -60,18 +57,14 @@ impl Links {
             .map_err(|_| format!("no connection within {} s", CONNECT_MAX.as_secs()))?
             .map_err(|error| shown(&error))?;
         let channel = connection.channel();
-        self.lock()
+        self.open
+            .lock()
             .insert(node.node, (node.address.clone(), connection));
         Ok(channel)
     }
 
     /// Drops the failed connection to this node: the next call makes another one, with the credentials of that time.
     pub(super) fn forget(&self, node: &Elsewhere) {
-        self.lock().remove(&node.node);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, (String, Connection)>> {
-        // A panic elsewhere leaves it consistent: each operation on it is one call.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().remove(&node.node);
     }
 }

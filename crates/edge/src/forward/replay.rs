@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
+use parking_lot::Mutex;
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 use tonic::{Status, body::Body};
@@ -48,18 +49,13 @@ impl Replay {
 
     /// Releases the stored frames: it will not be read again.
     pub(super) fn forget(&self) {
-        lock(&self.shared).heard = None;
+        self.shared.lock().heard = None;
     }
 
     /// Whether it can be read from its beginning.
     pub(super) fn is_whole(&self) -> bool {
-        lock(&self.shared).heard.is_some()
+        self.shared.lock().heard.is_some()
     }
-}
-
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    // A panic elsewhere leaves it consistent: a frame is stored in one step.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HttpBody for Replay {
@@ -71,7 +67,7 @@ impl HttpBody for Replay {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
-        let mut shared = lock(&this.shared);
+        let mut shared = this.shared.lock();
         let shared = &mut *shared;
         if let Some(again) = shared
             .heard

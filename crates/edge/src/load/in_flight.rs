@@ -18,12 +18,13 @@ use crate::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
 use std::{
     future::Future,
     num::NonZeroU64,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -164,7 +165,7 @@ impl HttpBody for Received {
             used,
         } = &mut *self;
         let is_answered = Arc::strong_count(used) == 1;
-        let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = used.lock();
         if is_answered {
             // A stream of requests: the messages before this one were taken, one at a time.
             let taken = used.amount().saturating_sub(message.came as u64);

@@ -3,11 +3,8 @@
 
 use crate::{access::Caller, status};
 use kennel_lifecycle::RunId;
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, hash::Hash, sync::Arc};
 use tonic::Status;
 
 /// Waiting calls of one run.
@@ -44,7 +41,7 @@ impl RunWaits {
         let Some(run) = caller.run.as_ref().map(|run| run.id) else {
             return Ok(None);
         };
-        let mut waits = self.lock();
+        let mut waits = self.0.lock();
         let of_owner = waits.of_owner.get(&caller.owner).copied().unwrap_or(0);
         let reserved = if of_owner > 0 { RESERVED } else { 0 };
         if waits.of_run.get(&run).is_some_and(|own| *own >= OF_RUN_MAX) {
@@ -68,15 +65,11 @@ impl RunWaits {
             owner: caller.owner.clone(),
         }))
     }
-
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for RunWait {
     fn drop(&mut self) {
-        let mut waits = self.waits.lock();
+        let mut waits = self.waits.0.lock();
         waits.all -= 1;
         give_back(&mut waits.of_run, &self.run);
         give_back(&mut waits.of_owner, &self.owner);
@@ -131,7 +124,7 @@ mod tests {
         assert_eq!(take_all("c", 2000), 1);
         assert!(waits.begin(&caller(None, "a")).expect("no run").is_none());
         held.clear();
-        let taken = waits.lock();
+        let taken = waits.0.lock();
         assert!(taken.of_run.is_empty() && taken.of_owner.is_empty() && taken.all == 0);
     }
 }

@@ -7,10 +7,11 @@ use crate::{
     load::run_waits::{RunWait, RunWaits},
     status,
 };
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     num::{NonZeroU32, NonZeroU64},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -124,10 +125,6 @@ impl Share {
         used.take(1, quota)?;
         Ok(used)
     }
-
-    fn rates(&self) -> MutexGuard<'_, Rates> {
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// An amount of one kind, counted until it is dropped.
@@ -203,7 +200,7 @@ impl Shares {
             return Ok(());
         };
         let share = self.of(&caller.owner);
-        let mut rates = share.rates();
+        let mut rates = share.rates.lock();
         let (spawns, wait) = rates.spawns.with_one(most, now);
         if !wait.is_zero() {
             return Err(status::too_many_of_owner(
@@ -224,7 +221,7 @@ impl Shares {
 
     fn refusal_at(&self, owner: &str, now: Instant) -> Duration {
         let share = self.of(owner);
-        let mut rates = share.rates();
+        let mut rates = share.rates.lock();
         let (refusals, wait) = rates.refusals.with_one(REFUSALS_PER_SECOND, now);
         if wait <= REFUSAL_PAUSE_MAX {
             rates.refusals = refusals;
@@ -265,23 +262,19 @@ impl Shares {
 
     /// Returns the usage of this owner.
     pub(crate) fn of(&self, owner: &str) -> Arc<Share> {
-        let mut shares = self.lock();
+        let mut shares = self.owners.lock();
         if let Some(share) = shares.get(owner) {
             return Arc::clone(share);
         }
         if shares.len() >= OWNERS_KEPT {
             let now = Instant::now();
             shares.retain(|_, share| {
-                let rates = *share.rates();
+                let rates = *share.rates.lock();
                 let is_ahead = rates.spawns.is_ahead(now) || rates.refusals.is_ahead(now);
                 is_ahead || Arc::strong_count(share) > 1
             });
         }
         Arc::clone(shares.entry(owner.to_owned()).or_default())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Share>>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -381,6 +374,6 @@ mod tests {
             let caller = caller(&n.to_string(), Quota::default());
             drop(shares.stream(&caller, permit).expect("no quota"));
         }
-        assert!(shares.lock().len() <= OWNERS_KEPT);
+        assert!(shares.owners.lock().len() <= OWNERS_KEPT);
     }
 }

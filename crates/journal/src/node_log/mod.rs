@@ -42,12 +42,13 @@ pub use sync::{Durability, SyncError, Synced};
 pub use trim::{Retain, Trimmed};
 
 use crate::errors::{damaged, failed};
+use parking_lot::Mutex;
 use scan::Scan;
 use segment::Head;
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 use tokio::sync::watch;
 
@@ -107,12 +108,12 @@ impl NodeLog {
         &self,
         mut visit: impl FnMut(ReplayedFrame<'_>),
     ) -> Result<Replayed, ReplayError> {
-        let _turn = lock(&self.trim_turn);
+        let _turn = self.trim_turn.lock();
         if let Some(path) = replay::locked_by_former(&self.dir, self.generation)? {
             return Err(ReplayError::FormerServer { path });
         }
         let (replayed, closed) = replay::replay(&self.dir, self.generation, &mut visit)?;
-        let mut head = lock(&self.head);
+        let mut head = self.head.lock();
         head.inventory.put_former(closed, self.generation);
         Ok(replayed)
     }
@@ -142,7 +143,7 @@ impl NodeLog {
     ///
     /// None of them was appended, and the call may be repeated: the disk is full or fails, or they are too large.
     pub fn append(&self, frames: &[Frame<'_>]) -> io::Result<Appended> {
-        lock(&self.head).append(&*self.disk, &self.dir, frames)
+        self.head.lock().append(&*self.disk, &self.dir, frames)
     }
 
     /// Reads the frame that begins here, which this or an earlier server wrote; returns also the position after it.
@@ -164,7 +165,7 @@ impl NodeLog {
 
     /// Returns the position after the last frame.
     pub fn end(&self) -> LogPosition {
-        lock(&self.head).end()
+        self.head.lock().end()
     }
 
     /// Returns the synced part, and its changes.
@@ -175,10 +176,6 @@ impl NodeLog {
     /// Begins a segment of this format with the next append: an upgraded server writes that of its predecessor until it
     /// is ready.
     pub fn set_format(&self, format: PayloadFormat) {
-        lock(&self.head).set_format(format);
+        self.head.lock().set_format(format);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! Durability: the part of the log that is known to survive a power loss.
 
-use super::{NodeLog, format::LogPosition, lock, segment::Written};
+use super::{NodeLog, format::LogPosition, segment::Written};
 use std::io;
 
 /// Ranges of lost frames that are stored separately; older ones are merged.
@@ -90,7 +90,7 @@ impl NodeLog {
     /// The segments that were not synced are abandoned: the next append begins a new one, and frames after
     /// [`SyncError::sure`] count only when they were appended again and synced there.
     pub fn sync(&self, position: LogPosition) -> Result<LogPosition, SyncError> {
-        let _turn = lock(&self.sync_turn);
+        let _turn = self.sync_turn.lock();
         let known = self.synced.borrow().clone();
         match known.durability(position) {
             Durability::Durable => return Ok(known.position),
@@ -106,7 +106,7 @@ impl NodeLog {
             }
             Durability::Pending => {}
         }
-        let unsynced = lock(&self.head).unsynced();
+        let unsynced = self.head.lock().unsynced();
         for written in &unsynced {
             if let Err(source) = self.sync_segment(written) {
                 return Err(self.abandon(source));
@@ -114,7 +114,7 @@ impl NodeLog {
             let end = written.end();
             self.synced.send_modify(|synced| synced.position = end);
         }
-        lock(&self.head).set_synced(&unsynced);
+        self.head.lock().set_synced(&unsynced);
         Ok(self.synced.borrow().position)
     }
 
@@ -127,7 +127,7 @@ impl NodeLog {
 
     /// After a failed sync the kernel may mark the same pages clean: a later success would prove nothing.
     fn abandon(&self, source: io::Error) -> SyncError {
-        let mut head = lock(&self.head);
+        let mut head = self.head.lock();
         let lost_upto = head.abandon();
         let mut sure = lost_upto;
         self.synced.send_modify(|synced| {

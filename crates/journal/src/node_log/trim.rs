@@ -5,7 +5,6 @@ use super::{
     format::{LogPosition, SegmentId},
     frame::{FRAME_OVERHEAD, OwnedFrame, SNAPSHOT},
     inventory::{ClosedSegment, Key, Share},
-    lock,
     scan::Scan,
 };
 use crate::errors::{failed, remove};
@@ -53,9 +52,9 @@ impl NodeLog {
     ///
     /// The segment stays: its frames cannot be read, or their replacements not appended or synced.
     pub fn trim(&self, retain: &mut dyn Retain) -> io::Result<Trimmed> {
-        let _turn = lock(&self.trim_turn);
+        let _turn = self.trim_turn.lock();
         let mut trimmed = Trimmed::default();
-        let closed = lock(&self.head).inventory.closed.clone();
+        let closed = self.head.lock().inventory.closed.clone();
         let mut copy_above = None;
         for segment in &closed {
             let needed = self.needed(segment, retain);
@@ -77,14 +76,14 @@ impl NodeLog {
 
     /// Returns the length of all segments.
     pub fn size_bytes(&self) -> u64 {
-        let head = lock(&self.head);
+        let head = self.head.lock();
         head.inventory.closed_bytes() + head.live_len()
     }
 
     /// Returns the size above which needed frames are copied: twice their own size.
     fn bound(&self, retain: &mut dyn Retain) -> u64 {
         let segments = {
-            let head = lock(&self.head);
+            let head = self.head.lock();
             head.inventory.all(head.end().segment)
         };
         let mut live: HashMap<Key, u64> = HashMap::new();
@@ -104,7 +103,9 @@ impl NodeLog {
         let mut needed = Needed::default();
         for (key, share) in &segment.summary.runs {
             // The lock is not held while the caller is asked: the caller may be about to append.
-            let covering = lock(&self.head)
+            let covering = self
+                .head
+                .lock()
                 .inventory
                 .covering(segment.id, *key, share.last_seq);
             if let Some(snapshot) = covering {
@@ -164,7 +165,7 @@ impl NodeLog {
 
     fn remove(&self, id: SegmentId) -> io::Result<()> {
         remove(&id.path(&self.dir))?;
-        lock(&self.head).inventory.remove(id);
+        self.head.lock().inventory.remove(id);
         // One by one: were a later one removed and an earlier one back, it would be missing in between.
         self.disk
             .sync_dir(&self.dir)

@@ -326,7 +326,7 @@ impl Kernel for KeeperClient {
     }
 
     fn take_held(&self, run: RunId) -> Option<HeldRun> {
-        self.link.state().held.remove(&run)
+        self.link.state.lock().held.remove(&run)
     }
 
     fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {

@@ -18,13 +18,14 @@ use kennel_linux::{
     memfd,
     spawn::failure,
 };
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, VecDeque},
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 use tokio::{
@@ -67,7 +68,7 @@ type Opened = (Arc<Link>, KeeperEvents, KeeperHello, Vec<HeldRun>);
 pub(super) struct Link {
     /// Watched for messages alone: each message that the keeper takes makes room, and would wake this process.
     socket: AsyncFd<OwnedFd>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// Kinds of requests that the keeper does not know.
     missing: OnceLock<Vec<&'static str>>,
     /// Notified when a message waits to be sent.
@@ -128,7 +129,7 @@ impl Link {
         let _ = link.missing.set(versions.missing::<ToKeeper>());
         for socket in listeners {
             let (to, rebound) = mpsc::channel(REBOUND_QUEUED_MAX);
-            let mut state = link.state();
+            let mut state = link.state.lock();
             state.listeners.push(ListeningSocket { socket, rebound });
             state.rebound.push(to);
         }
@@ -150,11 +151,6 @@ impl Link {
             link: Arc::clone(&link),
         };
         Ok((link, events, *hello, held))
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics while it holds the lock in a half-changed state.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends without waiting, in order.
@@ -190,7 +186,7 @@ impl Link {
 
     /// Returns the number of the next request, and where its answer comes.
     pub(super) fn number(&self) -> Result<(u64, oneshot::Receiver<Reply>), ClientError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.gone {
             return Err(ClientError::KeeperGone);
         }
@@ -218,7 +214,7 @@ impl Link {
         let number = Some(seq);
         self.send(Head { seq: number, run }, &message, fds);
         let answered = tokio::time::timeout(wait, answer).await;
-        self.state().waiting.remove(&seq);
+        self.state.lock().waiting.remove(&seq);
         match answered {
             Ok(Ok((Answer::Unknown, _))) => Err(ClientError::KeeperOlder),
             Ok(Ok(reply)) => Ok(reply),
@@ -228,7 +224,7 @@ impl Link {
 
     /// Drops a request: no caller waits for its answer any more.
     pub(super) fn forget(&self, seq: u64) {
-        self.state().waiting.remove(&seq);
+        self.state.lock().waiting.remove(&seq);
     }
 
     fn is_unknown(&self, message: &ToKeeper) -> bool {
@@ -237,7 +233,7 @@ impl Link {
     }
 
     pub(super) fn send(&self, head: Head, message: &ToKeeper, fds: Vec<OwnedFd>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.gone {
             return;
         }
@@ -283,7 +279,7 @@ impl Link {
             let room = self.watch_for_room().ok();
             loop {
                 let ready = tokio::time::timeout(SEND_AGAIN, wait_for_room(room.as_ref())).await;
-                if self.flush(&mut self.state()) {
+                if self.flush(&mut self.state.lock()) {
                     break;
                 }
                 match ready {
@@ -307,7 +303,7 @@ impl Link {
         let reading = async {
             while let Some((head, message, fds)) = self.receive().await {
                 self.liveness.heard();
-                let skipped = std::mem::take(&mut self.state().skipped_now);
+                let skipped = std::mem::take(&mut self.state.lock().skipped_now);
                 if skipped
                     .into_iter()
                     .any(|event| events.try_send(event).is_err())
@@ -317,7 +313,7 @@ impl Link {
                 let event = match (message, head.run) {
                     (ToServer::Answer(answer), _) => {
                         let seq = head.seq.unwrap_or_default();
-                        let waiting = self.state().waiting.remove(&seq);
+                        let waiting = self.state.lock().waiting.remove(&seq);
                         // A caller that no longer waits has dropped its end; descriptors that came with the answer are
                         // closed.
                         if let Some(waiting) = waiting {
@@ -342,11 +338,11 @@ impl Link {
                     }
                     (ToServer::Held(held), Some(run)) => {
                         let held = held.with_outputs(run, fds);
-                        self.state().held.insert(run, held);
+                        self.state.lock().held.insert(run, held);
                         KeeperEvent::ShimReconnected(run)
                     }
                     (ToServer::Rebound(index), _) => {
-                        let state = self.state();
+                        let state = self.state.lock();
                         let to = usize::try_from(index)
                             .ok()
                             .and_then(|at| state.rebound.get(at));
@@ -384,7 +380,7 @@ impl Link {
 
     /// Closes the link: nothing is sent any more, and no answer is awaited.
     pub(super) fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.gone = true;
         state.waiting.clear();
         state.queue.clear();
@@ -392,7 +388,7 @@ impl Link {
 
     /// Notes what this server has passed over, to be reported once.
     fn skip(&self, name: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let report = state.skipped.report(SkippedBy::Server, name);
         state.skipped_now.extend(report);
     }

@@ -3,10 +3,8 @@
 
 use kennel_lifecycle::Timestamp;
 use kennel_linux::clock;
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Time between two pings.
@@ -58,7 +56,7 @@ impl Liveness {
 
     /// Whether to send a ping: there is one at a time.
     fn look(&self, now: Timestamp) -> bool {
-        let mut question = self.question();
+        let mut question = self.question.lock();
         let Some(asked_at) = question.asked_at else {
             *question = Question {
                 asked_at: Some(now),
@@ -76,19 +74,14 @@ impl Liveness {
 
     /// Records an answer.
     pub(super) fn answered(&self) {
-        *self.question() = Question::default();
+        *self.question.lock() = Question::default();
         let was_silent = |since: &mut Option<Timestamp>| since.take().is_some();
         self.unresponsive.send_if_modified(was_silent);
     }
 
     /// Records another message, which may be old.
     pub(super) fn heard(&self) {
-        self.question().looks = 0;
-    }
-
-    fn question(&self) -> MutexGuard<'_, Question> {
-        // No code panics while it holds the lock in a half-changed state.
-        self.question.lock().unwrap_or_else(PoisonError::into_inner)
+        self.question.lock().looks = 0;
     }
 }
 

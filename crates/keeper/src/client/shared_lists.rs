@@ -7,10 +7,11 @@ use super::{
 };
 use crate::wire::WireListing;
 use kennel_lifecycle::RunId;
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -73,8 +74,7 @@ impl SharedLists {
     }
 
     fn newest(&self, run: RunId) -> Newest {
-        // No code panics while it holds the lock in a half-changed state.
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.runs.lock();
         // Those for which no call waits.
         runs.retain(|_, newest| Arc::strong_count(newest) > 1);
         Arc::clone(runs.entry(run).or_default())

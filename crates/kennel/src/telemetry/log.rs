@@ -209,7 +209,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Mutex, PoisonError};
+    use parking_lot::Mutex;
     use tracing::error_span;
 
     #[derive(Clone, Default)]
@@ -217,7 +217,7 @@ mod tests {
 
     impl io::Write for Paper {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut written = self.0.lock();
             written.extend(bytes);
             Ok(bytes.len())
         }
@@ -237,7 +237,7 @@ mod tests {
             .with_ansi(false);
         let subscriber = tracing_subscriber::registry().with(Marking).with(lines);
         tracing::subscriber::with_default(subscriber, log);
-        let written = paper.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = paper.0.lock();
         let line = String::from_utf8(written.clone()).expect("UTF-8");
         match format {
             LogFormat::Text => line.split_once(' ').expect("a time").1.to_owned(),

@@ -14,6 +14,7 @@ use crate::{
     writer::Failure,
 };
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use sqlx::{
     ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction,
     pool::PoolConnection,
@@ -22,7 +23,7 @@ use sqlx::{
 };
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -93,13 +94,12 @@ impl Link {
     }
 
     fn logins(&self) -> Logins {
-        let logins = self.logins.lock();
-        logins.unwrap_or_else(PoisonError::into_inner).clone()
+        self.logins.lock().clone()
     }
 
     /// Reads the options again after a failed login; whether they are others, so that another login may succeed.
     fn reread(&self) -> bool {
-        let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logins = self.logins.lock();
         let Some(url) = logins.url.reread() else {
             return false;
         };
@@ -250,7 +250,7 @@ impl Readers {
     fn use_current_logins(&self) -> bool {
         self.link.reread();
         let Logins { url, own, shared } = self.link.logins();
-        let mut former = self.url.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut former = self.url.lock();
         if *former == url {
             return false;
         }

@@ -17,18 +17,18 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
     let mut retries = RETRY.retries(("floors", shared.config.node));
     loop {
         let _ = shared.store.taken_over().await;
-        let changed = std::mem::take(&mut floors.lock().changed);
+        let changed = std::mem::take(&mut floors.wanted.lock().changed);
         let mut has_failed = false;
         for run in changed {
             match read(&shared, run).await {
                 Ok(floor) => {
-                    if let Some(watched) = floors.lock().floors.get(&run) {
+                    if let Some(watched) = floors.wanted.lock().floors.get(&run) {
                         watched.send_replace(floor);
                     }
                 }
                 Err(error) => {
                     tracing::debug!(run_id = %run, %error, "cannot read the acknowledged position of a run, retrying");
-                    floors.lock().changed.insert(run);
+                    floors.wanted.lock().changed.insert(run);
                     has_failed = true;
                 }
             }

@@ -10,7 +10,7 @@ use kennel_linux::{Room, limits};
 use opentelemetry::{KeyValue, metrics::Meter};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
 };
 
 /// Name, unit, description, and amount; absent where it is not known.
@@ -103,12 +103,7 @@ const GAUGES: [Gauge; 16] = [
         "kennel.journal.usage",
         "By",
         "Size of all journals of this node, where they have a common limit",
-        |shared| {
-            *shared
-                .journals_bytes
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        },
+        |shared| *shared.journals_bytes.lock(),
     ),
     (
         "kennel.journal.limit",

@@ -26,7 +26,7 @@ use kennel_store::{Change, ConsumerChange, NodeRemoval, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 use tokio::task::JoinSet;
@@ -276,10 +276,7 @@ async fn retained(
         .await
         .map_err(|e| CallError::Internal(e.to_string()))?;
     let all = known.values().fold(others, |sum, b| sum.saturating_add(*b));
-    *shared
-        .journals_bytes
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = Some(all);
+    *shared.journals_bytes.lock() = Some(all);
     for one in &mut retained {
         one.bytes = known.get(&one.run).copied().unwrap_or(0);
     }

@@ -81,12 +81,12 @@ impl NodeRecord {
     ///
     /// The entry is not logged: the journal has to be made.
     pub(crate) fn log_entry(&self, run: RunId, entry: RunEntry) -> io::Result<()> {
-        self.lock().log_entry(run, entry)
+        self.state.lock().log_entry(run, entry)
     }
 
     /// Drops the entries: the journal of the run is made, and has them all.
     pub(crate) fn journal_made(&self, run: RunId) {
-        if let Some(entry) = self.lock().table.runs.get_mut(&run) {
+        if let Some(entry) = self.state.lock().table.runs.get_mut(&run) {
             entry.late = None;
         }
     }
@@ -125,7 +125,7 @@ impl NodeRecord {
     }
 
     fn known(&self, run: RunId, read: Option<&RunRow>) -> JournalState {
-        let record = self.lock();
+        let record = self.state.lock();
         let entry = record.table.runs.get(&run);
         let row = entry.and_then(|entry| entry.row.as_ref());
         let silent = [read, row].into_iter().flatten().find_map(silent);

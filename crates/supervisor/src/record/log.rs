@@ -308,13 +308,13 @@ impl super::NodeRecord {
     /// Removes segments of the log that hold nothing needed; blocks.
     pub(super) fn trim(&self) {
         let log = {
-            let mut record = self.lock();
+            let mut record = self.state.lock();
             record.catch_up();
             record.table.ended_in_trim = Some(Vec::new());
             record.log.clone()
         };
         let trimmed = log.map(|log| log.trim(&mut Needs(self)));
-        let mut record = self.lock();
+        let mut record = self.state.lock();
         // A state copied while its run was forgotten would bring the run back.
         for (run, incarnation, seq) in record.table.ended_in_trim.take().unwrap_or_default() {
             let frame = frames::gone(run, incarnation, seq);
@@ -340,7 +340,7 @@ struct Needs<'a>(&'a super::NodeRecord);
 
 impl Retain for Needs<'_> {
     fn needs(&mut self, run: u128, incarnation: u64, seq: u64) -> bool {
-        let record = self.0.lock();
+        let record = self.0.state.lock();
         if run == 0 {
             return (incarnation, seq) == record.table.node;
         }
@@ -349,7 +349,7 @@ impl Retain for Needs<'_> {
     }
 
     fn snapshot(&mut self, run: u128, incarnation: u64) -> Option<OwnedFrame> {
-        let record = self.0.lock();
+        let record = self.0.state.lock();
         if run == 0 {
             return Some(record.table.node_frame());
         }

@@ -24,12 +24,9 @@ use kennel_store::{Age, Change, FoundRows, Life, NewRun, RunRow, StoredNode};
 pub(crate) use late::silent;
 use log::{Place, Record};
 pub(crate) use outbox::Delivery;
+use parking_lot::Mutex;
 use run_table::RunTable;
-use std::{
-    collections::HashSet,
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashSet, io, sync::Arc};
 use tokio::sync::{Notify, mpsc, watch};
 
 /// The record, for all that read or change it.
@@ -57,7 +54,7 @@ pub(crate) struct KnownRow {
 impl NodeRecord {
     /// Whether the store is another one, or has gone back.
     pub(crate) fn differs(&self, stored_node: &StoredNode) -> bool {
-        let record = self.lock();
+        let record = self.state.lock();
         let table = &record.table;
         let life = table.life.as_ref();
         life.is_some_and(|life| *life != stored_node.life)
@@ -66,12 +63,12 @@ impl NodeRecord {
 
     /// Returns the last known generation.
     pub(crate) fn generation(&self) -> i64 {
-        self.lock().table.generation
+        self.state.lock().table.generation
     }
 
     /// Records the generation of the node; what the store has of its runs is not known yet.
     pub(crate) fn raised(&self, generation: i64) {
-        let mut record = self.lock();
+        let mut record = self.state.lock();
         record.table.generation = record.table.generation.max(generation);
         record.note_node();
     }
@@ -79,7 +76,7 @@ impl NodeRecord {
     /// Returns the known open rows that are not among these.
     pub(crate) fn open_beside(&self, rows: &FoundRows) -> Vec<RunId> {
         let rows: HashSet<RunId> = rows.runs().collect();
-        let record = self.lock();
+        let record = self.state.lock();
         let open = record.table.runs.iter();
         let open = open.filter(|(run, entry)| entry.open_row().is_some() && !rows.contains(run));
         open.map(|(run, _)| *run).collect()
@@ -93,7 +90,7 @@ impl NodeRecord {
         let gone = gone.into_iter().filter(|run| !ended_runs.contains(run));
         let gone = gone.map(|run| (run, Change::Withdrawn));
         let rows = ended.into_iter().chain(open.rows.iter().cloned());
-        let mut record = self.lock();
+        let mut record = self.state.lock();
         let rows = rows.map(|row| (row.new.run, Change::Snapshot(Box::new(row))));
         let mut changes: Vec<_> = gone.chain(rows).collect();
         changes.retain(|(run, change)| !record.table.has(*run, change));
@@ -106,13 +103,13 @@ impl NodeRecord {
 
     /// Notes that the store has taken this change. INV-21: noted before any caller acts upon it.
     pub(crate) fn took(&self, run: RunId, change: Change) {
-        self.lock().note(vec![(run, change)]);
+        self.state.lock().note(vec![(run, change)]);
     }
 
     /// Notes that the store has this row: it was read. For an ended run that is all there is to know.
     pub(crate) fn has(&self, row: RunRow) {
         let run = row.new.run;
-        let mut record = self.lock();
+        let mut record = self.state.lock();
         let entry = record.table.runs.get(&run);
         let known = row.outcome.is_some() && entry.is_some_and(run_table::Entry::is_closed);
         if !known {
@@ -122,7 +119,7 @@ impl NodeRecord {
 
     /// Notes the minimal row of a run that is adopted without it.
     pub(crate) fn assume(&self, row: &RunRow) {
-        let mut record = self.lock();
+        let mut record = self.state.lock();
         let entry = record.table.entry(row.new.run);
         if entry.row.is_none() {
             entry.row = Some(row.clone());
@@ -133,20 +130,20 @@ impl NodeRecord {
 
     /// Returns the open row of this run.
     pub(crate) fn open_row(&self, run: RunId) -> Option<RunRow> {
-        let record = self.lock();
+        let record = self.state.lock();
         record.table.runs.get(&run)?.open_row().cloned()
     }
 
     /// Returns the row of this run, where it is known that the run has ended.
     pub(crate) fn ended_row(&self, run: RunId) -> Option<RunRow> {
-        let record = self.lock();
+        let record = self.state.lock();
         let entry = record.table.runs.get(&run)?;
         entry.row.clone().filter(|row| row.outcome.is_some())
     }
 
     /// Returns all rows that the store should have.
     pub(crate) fn known_rows(&self) -> Vec<KnownRow> {
-        let record = self.lock();
+        let record = self.state.lock();
         let known = record.table.known().map(|(row, assumed)| KnownRow {
             row: row.clone(),
             assumed,
@@ -156,7 +153,7 @@ impl NodeRecord {
 
     /// Returns the age of the newest run that is known.
     pub(crate) fn newest_age(&self) -> Age {
-        let record = self.lock();
+        let record = self.state.lock();
         let ages = record.table.known().map(|(row, _)| row.new.age);
         ages.max().unwrap_or_default()
     }
@@ -167,24 +164,24 @@ impl NodeRecord {
     ///
     /// The attempt cannot be recorded, and must not be made.
     pub(crate) fn intend(&self, new: &NewRun) -> io::Result<()> {
-        self.lock().intend(intention(new))
+        self.state.lock().intend(intention(new))
     }
 
     /// Returns the attempt of this run that was intended last, where work remains for the run.
     pub(crate) fn intended(&self, run: RunId) -> Option<NewRun> {
-        self.lock().table.runs.get(&run)?.intended.clone()
+        self.state.lock().table.runs.get(&run)?.intended.clone()
     }
 
     /// Whether work remains for the run.
     pub(crate) fn is_unfinished(&self, run: RunId) -> bool {
-        let record = self.lock();
+        let record = self.state.lock();
         let entry = record.table.runs.get(&run);
         entry.is_some_and(|entry| entry.intended.is_some())
     }
 
     /// Returns all runs for which work remains.
     pub(crate) fn unfinished(&self) -> Vec<RunId> {
-        let record = self.lock();
+        let record = self.state.lock();
         let runs = record.table.runs.iter();
         let runs = runs.filter(|(_, entry)| entry.intended.is_some());
         runs.map(|(run, _)| *run).collect()
@@ -193,11 +190,6 @@ impl NodeRecord {
     /// Records that no work remains for the run.
     pub(crate) fn forget(&self, run: RunId) {
         self.took(run, Change::Forgotten);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Record> {
-        // A panic in another thread leaves whole changes.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -64,24 +64,24 @@ impl NodeRecord {
 
     /// Number of pending changes.
     pub(crate) fn count_pending(&self) -> usize {
-        self.lock().table.pending_count()
+        self.state.lock().table.pending_count()
     }
 
     /// Whether anything of this run is pending.
     pub(crate) fn has_pending_of(&self, run: RunId) -> bool {
-        self.lock().table.pending_of(run).next().is_some()
+        self.state.lock().table.pending_of(run).next().is_some()
     }
 
     /// Whether a change of this run waits for a later version: this one decides nothing about it.
     pub(crate) fn waits_for_later(&self, run: RunId) -> bool {
-        let record = self.lock();
+        let record = self.state.lock();
         let entry = record.table.runs.get(&run);
         entry.is_some_and(|entry| !entry.later.is_empty())
     }
 
     /// Whether a fence under this key is pending.
     pub(crate) fn has_pending_fence(&self, run: RunId) -> bool {
-        let record = self.lock();
+        let record = self.state.lock();
         let mut pending = record.table.pending_of(run);
         pending.any(|change| matches!(change, Change::Fenced(..)))
     }
@@ -89,7 +89,7 @@ impl NodeRecord {
     /// Returns the row of a run whose end is pending, in its final form: the end was reported, and nothing changes it
     /// any more. A fence does not say whether a run of its key has ended.
     pub(crate) fn pending_end(&self, run: RunId) -> Option<RunRow> {
-        let record = self.lock();
+        let record = self.state.lock();
         let pending = record.table.pending_of(run);
         let mut ends = pending.filter_map(|change| match change {
             Change::Closed(new, _) => Some(new),
@@ -102,7 +102,7 @@ impl NodeRecord {
 
     /// Applies the pending changes of a run to its row.
     pub(crate) fn with_pending(&self, row: RunRow) -> RunRow {
-        self.lock().table.with_pending(row)
+        self.state.lock().table.with_pending(row)
     }
 
     /// Returns when nothing of this run is pending.
@@ -172,7 +172,7 @@ impl NodeRecord {
     fn write(&self, jobs: &[Job]) -> io::Result<()> {
         crash_point!("log.append");
         let (frames, end) = {
-            let mut record = self.lock();
+            let mut record = self.state.lock();
             record.open_late(&self.place)?;
             record.catch_up();
             let room = PENDING_BYTES_MAX.saturating_sub(record.table.pending_bytes);
@@ -200,7 +200,7 @@ impl NodeRecord {
             (frames, appended?)
         };
         let synced = self.sync(&frames, end);
-        let mut record = self.lock();
+        let mut record = self.state.lock();
         for (job, frame) in jobs.iter().zip(&frames) {
             if synced.is_ok() {
                 record.table.promise(job.run);
@@ -217,13 +217,16 @@ impl NodeRecord {
 
     /// Syncs frames, and where that fails writes them once more: an abandoned segment proves nothing.
     fn sync(&self, frames: &[OwnedFrame], end: LogPosition) -> io::Result<()> {
-        let log = self.lock().log.clone();
+        let log = self.state.lock().log.clone();
         let log = log.ok_or_else(|| io::Error::other("the node log is not open"))?;
         let Err(error) = log.sync(end) else {
             return Ok(());
         };
         tracing::warn!(why = %Chain(&error), "cannot sync the node log, writing to another segment");
-        let end = self.lock().append(&frames.iter().collect::<Vec<_>>())?;
+        let end = self
+            .state
+            .lock()
+            .append(&frames.iter().collect::<Vec<_>>())?;
         log.sync(end)
             .map(drop)
             .map_err(|SyncError { source, .. }| source)
@@ -294,7 +297,7 @@ impl Delivery<'_> {
         let pending = record.count_pending();
         let mut count = 0;
         while count < pending {
-            let due = record.lock().table.first_due();
+            let due = record.state.lock().table.first_due();
             if due.is_empty() {
                 break;
             }
@@ -315,7 +318,7 @@ impl Delivery<'_> {
 impl NodeRecord {
     /// Removes these from the pending changes; the flag says whether the store has taken the change.
     pub(super) fn settle(&self, answers: &[(Due, bool)]) {
-        let mut record = self.lock();
+        let mut record = self.state.lock();
         let mut frames = Vec::new();
         for (due, is_taken) in answers {
             let entry = record.table.runs.get(&due.run);

@@ -17,14 +17,9 @@ use kennel_journal::node_log::{
 };
 use kennel_lifecycle::{KeeperEpoch, RunId};
 use kennel_store::{Change, Life};
+use parking_lot::Mutex;
 use serde::de::IgnoredAny;
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, io, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{Notify, mpsc, watch};
 
 /// Pause and limit of retries while a former server holds the lock.

@@ -151,7 +151,7 @@ async fn next_server_logs_no_known_row_again() {
     for generation in [3, 4] {
         let record = open(dir.path()).await;
         record.raised(generation);
-        let end = || record.lock().log.as_ref().unwrap().end().offset;
+        let end = || record.state.lock().log.as_ref().unwrap().end().offset;
         let before = end();
         for row in &mut open_rows {
             row.new.generation = generation;
@@ -276,7 +276,7 @@ async fn unopenable_log_is_opened_by_next_promise() {
     fs::remove_file(&data).unwrap();
     fs::rename(dir.path().join("elsewhere"), &data).unwrap();
     later.promise(run(2), closed(2)).await.unwrap();
-    let due = later.lock().table.first_due();
+    let due = later.state.lock().table.first_due();
     let due: Vec<RunId> = due.iter().map(|due| due.run).collect();
     assert_eq!(due, [run(1), run(2)]);
     drop_all(later).await;
@@ -311,7 +311,7 @@ async fn changes_of_a_run_are_due_in_order() {
     assert_eq!(record.count_pending(), 3);
     let with = record.with_pending(RunRow::open(new(7)));
     assert_eq!(with.state, StoredState::Ended(closure().outcome.state()));
-    let due = record.lock().table.first_due();
+    let due = record.state.lock().table.first_due();
     assert_eq!(
         due.iter().map(|d| d.run).collect::<Vec<_>>(),
         [run(7), run(8)]
@@ -319,7 +319,7 @@ async fn changes_of_a_run_are_due_in_order() {
     record.settle(&due.into_iter().map(|due| (due, true)).collect::<Vec<_>>());
     drop_all(record).await;
     record = open(dir.path()).await;
-    let due = record.lock().table.first_due();
+    let due = record.state.lock().table.first_due();
     assert_eq!((due.len(), &*due[0].change), (1, &closed(7)));
     // The row is the store's, without the pending changes.
     assert_eq!(record.open_row(run(7)).unwrap().state, StoredState::Paused);
@@ -419,7 +419,7 @@ async fn damage_invents_nothing_and_taints_only_its_runs() {
 
 /// Writes a frame of a later version behind those of the record.
 fn write_later(record: &NodeRecord, id: u128, kind: u16, payload: &str) {
-    let mut record = record.lock();
+    let mut record = record.state.lock();
     let mut frame = record.table.entry(run(id)).snapshot(run(id));
     record.table.entry(run(id)).seq += 1;
     frame.kind = kind;
@@ -429,7 +429,7 @@ fn write_later(record: &NodeRecord, id: u128, kind: u16, payload: &str) {
 }
 
 fn pending_texts(record: &NodeRecord, id: u128) -> Vec<String> {
-    let record = record.lock();
+    let record = record.state.lock();
     let later = &record.table.runs[&run(id)].later;
     let texts = later.iter().map(|(_, text)| text.as_str().to_owned());
     texts.collect()
@@ -452,12 +452,12 @@ async fn pending_change_of_later_version_waits_for_it() {
         // What this version knows is delivered meanwhile.
         assert_eq!(record.count_pending(), 1);
         // Copied as a whole.
-        record.lock().table.behind.insert(run(7));
-        record.lock().catch_up();
+        record.state.lock().table.behind.insert(run(7));
+        record.state.lock().catch_up();
     }
     // The version that wrote it has delivered all.
     {
-        let mut locked = record.lock();
+        let mut locked = record.state.lock();
         let seq = locked.table.runs[&run(7)].seq;
         let settled = locked.table.entry(run(7)).settled(run(7), seq, true);
         locked.append(&[&settled]).unwrap();
@@ -499,7 +499,7 @@ async fn frames_of_later_version_hide_nothing_else() {
     assert_eq!(intended.spec.unknown(), Some("policy.pause"));
     let again = serde_json::to_string(&*intended.spec).unwrap();
     assert_eq!(again, spec["spec"].to_string());
-    let locked = record.lock();
+    let locked = record.state.lock();
     let late = locked.table.runs[&run(2)].late.as_ref().unwrap();
     let late = serde_json::to_string(late).unwrap();
     assert!(late.contains(entry), "{late}");

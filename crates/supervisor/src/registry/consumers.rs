@@ -3,11 +3,12 @@
 use super::floors::Floors;
 use crate::base::calls::CallError;
 use kennel_store::{ConsumerKey, ConsumerRow};
+use parking_lot::Mutex;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -79,7 +80,7 @@ impl ConsumerSeat {
 
 impl Drop for ConsumerSeat {
     fn drop(&mut self) {
-        let mut readers = self.consumers.readers();
+        let mut readers = self.consumers.readers.lock();
         if readers
             .get(&self.row.key)
             .is_some_and(|reader| Arc::ptr_eq(&reader.given, &self.given))
@@ -106,7 +107,7 @@ pub(crate) struct Reader {
 /// State of consumers shared by all calls.
 #[derive(Debug)]
 pub(crate) struct Consumers {
-    readers: Mutex<HashMap<ConsumerKey, Reader>>,
+    pub(crate) readers: Mutex<HashMap<ConsumerKey, Reader>>,
     /// Changes of one consumer are serialised: each is based on what was read before.
     turns: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
@@ -136,11 +137,6 @@ impl Consumers {
         self.turns[usize::try_from(turn).unwrap_or(0)].lock().await
     }
 
-    pub(crate) fn readers(&self) -> MutexGuard<'_, HashMap<ConsumerKey, Reader>> {
-        // Each change of the map is one call.
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Inserts a reader; the one before it loses its seat.
     pub(crate) fn seat(
         self: &Arc<Self>,
@@ -153,7 +149,7 @@ impl Consumers {
             given: Arc::clone(&given),
             lost: tell,
         };
-        let before = self.readers().insert(row.key.clone(), reader);
+        let before = self.readers.lock().insert(row.key.clone(), reader);
         let mut named = 0;
         if let Some(before) = before {
             before.lost.send_replace(Some(Lost::TakenOver));

@@ -3,10 +3,8 @@
 //! The store is asked after each change of a consumer: what is reported here was durable before.
 
 use kennel_lifecycle::RunId;
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
 use tokio::sync::{Notify, watch};
 
 /// Position that all consumers of a run have acknowledged.
@@ -23,7 +21,7 @@ pub(crate) enum Floor {
 /// The floors that tasks wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Floors {
-    wanted: Mutex<Wanted>,
+    pub(crate) wanted: Mutex<Wanted>,
     pub(crate) woken: Notify,
 }
 
@@ -37,7 +35,7 @@ pub(crate) struct Wanted {
 impl Floors {
     /// Watches the floor of a run, for as long as the receiver lives.
     pub(crate) fn of(&self, run: RunId) -> watch::Receiver<Floor> {
-        let mut wanted = self.lock();
+        let mut wanted = self.wanted.lock();
         wanted.floors.retain(|_, floor| floor.receiver_count() > 0);
         let floor = wanted.floors.entry(run);
         let floor = floor.or_insert_with(|| watch::Sender::new(Floor::Unknown));
@@ -49,17 +47,12 @@ impl Floors {
 
     /// Records that a consumer of this run has changed.
     pub(crate) fn changed(&self, run: Option<RunId>) {
-        let mut wanted = self.lock();
+        let mut wanted = self.wanted.lock();
         if let Some(run) = run
             && wanted.floors.contains_key(&run)
         {
             wanted.changed.insert(run);
             self.woken.notify_one();
         }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Wanted> {
-        // Each change of the map is whole.
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use kennel_lifecycle::{
     ProcessIdentity, RunId,
     audit::{Evidence, Finding, RunStatus, is_same},
 };
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// Most processes examined for one measurement; further ones count as present.
 const LOOKED_AT_MAX: usize = 1024;
@@ -27,7 +27,7 @@ impl Found {
             .filter(|finding| of_the_past(finding.standing))
             .map(|finding| (finding.process, finding.evidence))
             .collect();
-        let before = self.lock().replace(found.clone()).unwrap_or_default();
+        let before = self.left.lock().replace(found.clone()).unwrap_or_default();
         for (process, evidence) in found {
             if !before.iter().any(|(known, _)| is_same(known, &process)) {
                 metrics.orphans.found(evidence);
@@ -38,8 +38,7 @@ impl Found {
     /// Takes the processes of live runs outside group and session of their leader; returns those that the leak check
     /// before did not have.
     pub(crate) fn take_escaped(&self, escaped: Vec<(ProcessIdentity, RunId)>) -> Vec<RunId> {
-        // A panic in another thread leaves it whole: it is replaced in one step.
-        let mut before = self.escaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.escaped.lock();
         let is_known =
             |process: &ProcessIdentity| before.iter().any(|known| is_same(known, process));
         let fresh = escaped.iter().filter(|(process, _)| !is_known(process));
@@ -61,7 +60,7 @@ impl Found {
     }
 
     fn count(&self, counts: impl Fn(Evidence, Still) -> bool) -> Option<u64> {
-        let found = self.lock().clone()?;
+        let found = self.left.lock().clone()?;
         let (near, far) = found.split_at(found.len().min(LOOKED_AT_MAX));
         let near = near
             .iter()
@@ -74,11 +73,6 @@ impl Found {
             .chain(far)
             .filter(|(evidence, still)| counts(*evidence, *still));
         Some(counted.count() as u64)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<(ProcessIdentity, Evidence)>>> {
-        // A panic in another thread leaves it whole: it is replaced in one step.
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

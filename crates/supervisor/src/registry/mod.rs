@@ -51,11 +51,12 @@ use kennel_lifecycle::{
     Signal, StopOrder, Timestamp,
 };
 use kennel_store::{Age, Claim, NewRun, RunRow, Store};
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize},
     },
     time::Duration,
@@ -391,12 +392,12 @@ impl Shared {
 
     /// Returns the live run of this id.
     pub(crate) fn find(&self, run: RunId) -> Option<Handle> {
-        self.lock().runs.get(&run).cloned()
+        self.runs.lock().runs.get(&run).cloned()
     }
 
     /// Returns the live run of an owner that has a key or a name.
     pub(crate) fn holder(&self, owner: &str, claim: &Claim) -> Option<(RunId, Handle)> {
-        self.lock().holder(owner, claim)
+        self.runs.lock().holder(owner, claim)
     }
 
     /// Inserts a run, unless one of this id, key or name is live or a limit is reached. `limits` absent: a run under recovery
@@ -407,7 +408,7 @@ impl Shared {
         limits: Option<RunsMax<'_>>,
         make: impl FnOnce() -> Handle,
     ) -> Result<Entered, CallError> {
-        let mut entries = self.lock();
+        let mut entries = self.runs.lock();
         let taken = (limits.iter()).any(|limits| entries.is_taken(limits.owner, limits.claims));
         if taken || entries.runs.contains_key(&run) {
             return Ok(Entered::Existing);
@@ -424,7 +425,7 @@ impl Shared {
             limits.hold(&entries.runs)?;
         }
         // First: the task that is made may announce the run at once.
-        self.unannounced().insert(run, before);
+        self.unannounced.lock().insert(run, before);
         let handle = make();
         entries.insert(run, handle.clone());
         Ok(Entered::New(handle))
@@ -433,7 +434,7 @@ impl Shared {
     /// Announces a run that has entered, once.
     pub(crate) fn announce(&self, run: RunId) {
         // Removed first: a stream that begins in between finds the run among the live ones.
-        if self.unannounced().remove(&run).is_some() {
+        if self.unannounced.lock().remove(&run).is_some() {
             // An error means that no stream listens.
             let _ = self.arrivals.send(run);
         }
@@ -441,20 +442,13 @@ impl Shared {
 
     /// Whether a run is not live, or was announced.
     pub(crate) fn is_announced(&self, run: RunId) -> bool {
-        !self.unannounced().contains_key(&run)
+        !self.unannounced.lock().contains_key(&run)
     }
 
     /// Returns this age, or a lower one: all runs up to it are announced, but for those under recovery.
     pub(crate) fn announced_until(&self, newest: Age) -> Age {
-        let before = self.unannounced().values().flatten().min().copied();
+        let before = self.unannounced.lock().values().flatten().min().copied();
         before.map_or(newest, |before| newest.min(before))
-    }
-
-    fn unannounced(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Option<Age>>> {
-        // As for the runs.
-        self.unannounced
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the place of a run that has entered, for its task to hold.
@@ -467,7 +461,8 @@ impl Shared {
 
     /// Returns all live runs.
     pub(crate) fn all(&self) -> Vec<(RunId, Handle)> {
-        self.lock()
+        self.runs
+            .lock()
             .runs
             .iter()
             .map(|(run, handle)| (*run, handle.clone()))
@@ -483,15 +478,10 @@ impl Shared {
 
     /// Makes a new run id, greater than those before it.
     pub(crate) fn next_id(&self) -> RunId {
-        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids = self.ids.lock();
         // Overflow of 80 random bits within one millisecond: any other id will do.
         let id = ids.generate().unwrap_or_else(|_| ulid::Ulid::generate());
         RunId::from_u128(id.into())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
-        // A panic in another thread leaves the map whole: each operation on it is one call.
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -504,9 +494,9 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut entries = self.shared.lock();
+        let mut entries = self.shared.runs.lock();
         entries.remove(self.run);
-        self.shared.unannounced().remove(&self.run);
+        self.shared.unannounced.lock().remove(&self.run);
     }
 }
 

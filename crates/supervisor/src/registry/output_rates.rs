@@ -2,12 +2,8 @@
 //! fills its pipe and waits; no byte is lost.
 
 use crate::base::ports::OwnerQuotas;
-use std::{
-    collections::HashMap,
-    num::NonZeroU64,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, num::NonZeroU64, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// Time of which the bytes may come at once after silence.
@@ -71,10 +67,6 @@ impl OutputRates {
             room: 0,
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Paid>> {
-        self.paid_at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl OutputRate {
@@ -92,7 +84,7 @@ impl OutputRate {
         };
         let at_rate = |paid: &Paid| paid.0 == rate;
         // A run without a turn comes behind the bytes of its owner's others.
-        let others = || self.rates.lock().get(&self.owner).copied();
+        let others = || self.rates.paid_at.lock().get(&self.owner).copied();
         let turn = self.turn.filter(at_rate);
         self.turn = turn.or_else(|| others().filter(at_rate));
         if self.turn.is_some_and(|(_, turn)| turn > now) {
@@ -114,7 +106,7 @@ impl OutputRate {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
         let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let least = now.checked_sub(BURST).unwrap_or(now);
-        let mut paid_at = self.rates.lock();
+        let mut paid_at = self.rates.paid_at.lock();
         if paid_at.len() >= OWNERS_KEPT && !paid_at.contains_key(&self.owner) {
             paid_at.retain(|_, (_, at)| *at > least);
         }
@@ -246,6 +238,7 @@ mod tests {
             let moved = moved(&mut living, now, Duration::ZERO)[0];
             sum += if step < 200 { 0 } else { moved };
             let late = rates
+                .paid_at
                 .lock()
                 .values()
                 .all(|(_, at)| *at <= now + 2 * DEBT_MAX);
@@ -263,6 +256,6 @@ mod tests {
             let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
             rates.of(&Arc::from(n.to_string())).pay(1, now);
         }
-        assert!(rates.lock().len() <= OWNERS_KEPT);
+        assert!(rates.paid_at.lock().len() <= OWNERS_KEPT);
     }
 }

@@ -8,11 +8,12 @@ mod tests;
 use super::Supervisor;
 use crate::base::{calls::CallError, matcher::Scratch};
 use kennel_linux::{clock::thread_time, own_process};
+use parking_lot::{Condvar, Mutex};
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -94,7 +95,7 @@ impl OwnerThreads {
     }
 
     fn push(&self, owner: &Arc<str>, work: Work) -> io::Result<()> {
-        let mut queue = self.0.lock();
+        let mut queue = self.0.queue.lock();
         queue.push(owner, work);
         if queue.idle > 0 || queue.threads == THREADS_MAX {
             self.0.arrived.notify_one();
@@ -121,17 +122,12 @@ impl Supervisor {
 
 impl Drop for OwnerThreads {
     fn drop(&mut self) {
-        self.0.lock().is_closed = true;
+        self.0.queue.lock().is_closed = true;
         self.0.arrived.notify_all();
     }
 }
 
 impl Pool {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A panic in another thread leaves the queue whole: no work is done while it is locked.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Works until the queue is closed, or was empty for some time.
     fn work(&self) {
         own_process::lower_thread();
@@ -141,25 +137,22 @@ impl Pool {
             if catch_unwind(AssertUnwindSafe(|| work(&mut scratch))).is_err() {
                 scratch = Scratch::new();
             }
-            self.lock().leave(owner);
+            self.queue.lock().leave(owner);
         }
     }
 
     fn next(&self) -> Option<(Arc<str>, Work)> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             let next = if queue.is_closed { None } else { queue.pop() };
             if next.is_some() {
                 return next;
             }
             queue.idle += 1;
-            let waited = self.arrived.wait_timeout_while(queue, IDLE_MAX, |queue| {
-                !queue.is_closed && queue.turns.is_empty()
-            });
-            let (held, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
-            queue = held;
+            let is_idle = |queue: &mut Queue| !queue.is_closed && queue.turns.is_empty();
+            let waited = self.arrived.wait_while_for(&mut queue, is_idle, IDLE_MAX);
             queue.idle -= 1;
-            if queue.is_closed || timed_out.timed_out() {
+            if queue.is_closed || waited.timed_out() {
                 queue.threads -= 1;
                 return None;
             }

@@ -4,11 +4,8 @@
 use super::Shared;
 use crate::{base::calls::CallError, record::node_store::read};
 use kennel_store::StoreError;
-use std::{
-    collections::HashMap,
-    num::NonZeroU64,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use parking_lot::Mutex;
+use std::{collections::HashMap, num::NonZeroU64};
 
 /// Bytes by owner.
 #[derive(Debug, Default)]
@@ -22,7 +19,7 @@ impl RecordBytes {
 
     /// Counts bytes that have replaced others.
     pub(crate) fn change(&self, owner: &str, before: u64, after: u64) {
-        let mut owners = self.lock();
+        let mut owners = self.0.lock();
         match owners.get_mut(owner) {
             Some(sum) => *sum = sum.saturating_add(after).saturating_sub(before),
             None => drop(owners.insert(owner.to_owned(), after.saturating_sub(before))),
@@ -31,7 +28,7 @@ impl RecordBytes {
 
     fn check(&self, owner: &str, most: Option<NonZeroU64>) -> Result<(), CallError> {
         match most.map(NonZeroU64::get) {
-            Some(most) if self.lock().get(owner).is_some_and(|sum| *sum >= most) => {
+            Some(most) if self.0.lock().get(owner).is_some_and(|sum| *sum >= most) => {
                 Err(CallError::QuotaExceeded {
                     what: "bytes of records of this owner".into(),
                     limit: most,
@@ -39,10 +36,6 @@ impl RecordBytes {
             }
             _ => Ok(()),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

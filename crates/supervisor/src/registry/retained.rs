@@ -8,10 +8,11 @@ use crate::{
 use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use kennel_store::FoundRows;
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::Instant;
@@ -54,11 +55,7 @@ struct Ended {
     bytes: Option<u64>,
 }
 
-impl Retained {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RunId, Ended>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Retained {}
 
 impl Shared {
     /// Checks that the output of this owner takes less than `most` bytes on the disk. Runs that begin within a second are
@@ -105,7 +102,7 @@ impl Shared {
         let own = live.iter().filter(|(_, of)| ***of == *owner);
         let mut unmeasured: Vec<RunId> = own.map(|(run, _)| *run).collect();
         let mut sum = 0u64;
-        for (run, ended) in &*self.retained.lock() {
+        for (run, ended) in &*self.retained.ended.lock() {
             match ended.bytes {
                 _ if ended.owner.as_deref() != Some(owner) => {}
                 Some(bytes) => sum = sum.saturating_add(bytes),
@@ -118,7 +115,7 @@ impl Shared {
             unmeasured.into_iter().map(size).collect::<Vec<_>>()
         });
         let measured = measured.await.map_err(|error| internal(&error))?;
-        let mut ended = self.retained.lock();
+        let mut ended = self.retained.ended.lock();
         for (run, bytes) in measured {
             sum = sum.saturating_add(bytes);
             if let Some(ended) = ended.get_mut(&run) {
@@ -135,7 +132,7 @@ impl Shared {
         live: &HashMap<RunId, Arc<str>>,
     ) -> Result<(), CallError> {
         let unknown: Vec<RunId> = {
-            let mut ended = self.retained.lock();
+            let mut ended = self.retained.ended.lock();
             ended.retain(|run, _| dirs.contains(run) && !live.contains_key(run));
             let new = |run: &&RunId| !live.contains_key(run) && !ended.contains_key(run);
             // What is not wholly written may grow.
@@ -144,7 +141,7 @@ impl Shared {
         };
         for runs in unknown.chunks(ROWS_MAX) {
             let FoundRows { rows, unread } = read!(self.store, get_all(runs))?;
-            let mut ended = self.retained.lock();
+            let mut ended = self.retained.ended.lock();
             for run in runs {
                 let row = rows.iter().find(|row| row.new.run == *run);
                 let row = row.filter(|row| row.new.node == self.config.node);

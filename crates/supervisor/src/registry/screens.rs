@@ -5,9 +5,10 @@ use super::owner_threads::OwnerThreads;
 use crate::base::calls::{CallError, Event, Payload, Reached};
 use kennel_journal::{Picture, SCREEN_CELLS_MAX, Screen, is_drawn};
 use kennel_lifecycle::{Entry, RunId, TerminalSize};
+use parking_lot::Mutex;
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -69,14 +70,10 @@ pub(crate) struct Drawing<'a> {
 }
 
 impl Screens {
-    fn all(&self) -> MutexGuard<'_, AllKept> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the slot of this run's model, and whether the caller is the one that has to [`sweep`](Self::sweep).
     pub(crate) fn place(&self, run: RunId) -> (Place, bool) {
         let now = Instant::now();
-        let mut all = self.all();
+        let mut all = self.all.lock();
         if all.runs.len() >= KEPT_MAX && !all.runs.contains_key(&run) {
             let oldest = all.runs.iter().min_by_key(|(_, kept)| kept.used);
             if let Some(oldest) = oldest.map(|(run, _)| *run) {
@@ -96,7 +93,7 @@ impl Screens {
 
     /// Records the size of a model that is retained, and removes the oldest others where all have too many cells.
     pub(crate) fn kept(&self, run: RunId, size: TerminalSize) {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         if let Some(kept) = all.runs.get_mut(&run) {
             // A larger one is drawn on fewer lines.
             kept.cells = size.cells().min(SCREEN_CELLS_MAX);
@@ -114,7 +111,7 @@ impl Screens {
     /// Waits until this owner may bring a screen up to date.
     pub(crate) async fn begin<'a>(&self, threads: &'a OwnerThreads, owner: &str) -> Drawing<'a> {
         let of_owner = {
-            let mut all = self.all();
+            let mut all = self.all.lock();
             // An owner without a call needs none.
             all.owners.retain(|_, calls| Arc::strong_count(calls) > 1);
             let calls = all.owners.entry(owner.to_owned());
@@ -133,7 +130,7 @@ impl Screens {
     /// Removes models without a recent request. Returns whether others remain.
     pub(crate) fn sweep(&self) -> bool {
         let now = Instant::now();
-        let mut all = self.all();
+        let mut all = self.all.lock();
         all.runs
             .retain(|_, kept| now.duration_since(kept.used) < KEPT_FOR);
         all.swept = !all.runs.is_empty();
@@ -267,7 +264,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(1)).await;
             assert!(!screens.place(run(number)).1, "one is enough");
         }
-        assert_eq!(screens.all().runs.len(), KEPT_MAX);
+        assert_eq!(screens.all.lock().runs.len(), KEPT_MAX);
         assert!(
             !Arc::ptr_eq(&first, &screens.place(run(0)).0),
             "the oldest has gone"
@@ -281,15 +278,15 @@ mod tests {
             screens.kept(run(number), large);
         }
         assert!(
-            !screens.all().runs.contains_key(&run(2)),
+            !screens.all.lock().runs.contains_key(&run(2)),
             "its cells are too many"
         );
-        assert!(screens.all().runs.contains_key(&run(3)));
+        assert!(screens.all.lock().runs.contains_key(&run(3)));
         tokio::time::advance(KEPT_FOR / 2).await;
         screens.place(run(5));
         tokio::time::advance(KEPT_FOR / 2).await;
         assert!(screens.sweep(), "one was asked for since");
-        assert_eq!(screens.all().runs.len(), 1);
+        assert_eq!(screens.all.lock().runs.len(), 1);
         tokio::time::advance(KEPT_FOR).await;
         assert!(!screens.sweep());
         assert!(screens.place(run(1)).1, "it needs another refresh");
@@ -310,7 +307,7 @@ mod tests {
         second.await;
         screens.begin(&threads, "c").await;
         assert_eq!(
-            screens.all().owners.len(),
+            screens.all.lock().owners.len(),
             2,
             "one without a call is removed"
         );

@@ -1,11 +1,12 @@
 //! Turns of starts: a node starts a few commands at once, so that other calls do not wait behind hundreds of them, and
 //! gives each owner its share.
 
+use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, VecDeque},
     future::Future,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::available_parallelism,
     time::Duration,
 };
@@ -61,7 +62,7 @@ impl Starts {
     /// Waits for a turn of this owner.
     pub(crate) async fn turn(self: &Arc<Self>, owner: &str) -> Turn {
         loop {
-            let waiting = self.lock().enter(owner);
+            let waiting = self.0.lock().enter(owner);
             let Some(waiting) = waiting else {
                 return self.given(owner.to_owned());
             };
@@ -76,10 +77,6 @@ impl Starts {
             starts: Arc::clone(self),
             owner,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,7 +134,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let next = self.starts.lock().leave(&self.owner);
+        let next = self.starts.0.lock().leave(&self.owner);
         if let Some((owner, give)) = next {
             // A call that no longer waits drops the turn, which then goes to the next.
             let _ = give.send(self.starts.given(owner));
@@ -184,7 +181,7 @@ mod tests {
         drop(second);
         drop(given(&mut third).expect("its turn"));
         drop(starts.turn("b").await);
-        let queue = starts.lock();
+        let queue = starts.0.lock();
         assert_eq!((queue.free, queue.owners.len()), (1, 0));
     }
 
@@ -217,7 +214,7 @@ mod tests {
         drop(gone);
         drop(first);
         drop(given(&mut last).expect("its turn"));
-        assert_eq!(starts.lock().free, 1);
+        assert_eq!(starts.0.lock().free, 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,10 +1,11 @@
 //! Lag of the streams of live runs: events that were not given yet wait in the journal, and block no other reader.
 
 use kennel_journal::Hub;
+use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -31,7 +32,7 @@ impl Subscribers {
     /// Adds a stream of this journal's events that got those up to `seq`.
     pub(crate) fn join(self: &Arc<Self>, hub: Hub, seq: u64) -> Subscription {
         let given = Arc::new(AtomicU64::new(seq));
-        let mut seats = self.lock();
+        let mut seats = self.0.lock();
         let number = seats.next;
         seats.next += 1;
         seats.taken.insert(number, (hub, Arc::clone(&given)));
@@ -44,16 +45,11 @@ impl Subscribers {
 
     /// Lag, in events, of the stream that is farthest behind.
     pub(crate) fn lag(&self) -> u64 {
-        let seats = self.lock();
+        let seats = self.0.lock();
         let behind = |(hub, given): &(Hub, Arc<AtomicU64>)| {
             hub.head().seq.saturating_sub(given.load(Ordering::Relaxed))
         };
         seats.taken.values().map(behind).max().unwrap_or(0)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Seats> {
-        // A panic in another thread leaves the map whole: each operation on it is one call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,6 +62,6 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.subscribers.lock().taken.remove(&self.number);
+        self.subscribers.0.lock().taken.remove(&self.number);
     }
 }

@@ -173,7 +173,7 @@ impl Supervisor {
         let deleted = ConsumerChange::Delete(self.shared.config.node, key.clone());
         self.shared.store.change_consumers(&deleted).await?;
         let view = self.seen(row);
-        if let Some(reader) = consumers.readers().remove(key) {
+        if let Some(reader) = consumers.readers.lock().remove(key) {
             reader.lost.send_replace(Some(Lost::Deleted));
         }
         consumers.floors.changed(key.run);
@@ -242,7 +242,8 @@ impl Supervisor {
         let given = self
             .shared
             .consumers
-            .readers()
+            .readers
+            .lock()
             .get(key)
             .map_or(0, |reader| {
                 // Relaxed: a number that is too small only causes a read of the journal.
@@ -260,7 +261,7 @@ impl Supervisor {
     }
 
     fn seen(&self, row: ConsumerRow) -> ConsumerView {
-        let is_read = self.shared.consumers.readers().contains_key(&row.key);
+        let is_read = self.shared.consumers.readers.lock().contains_key(&row.key);
         ConsumerView { row, is_read }
     }
 }
