@@ -336,17 +336,7 @@ impl StopReason {
     pub fn by(&self) -> Option<&str> {
         match self {
             Self::Abort { by, .. } | Self::Restart { by, .. } => Some(by),
-            Self::ServerShutdown
-            | Self::DeadlineExceeded(_)
-            | Self::LimitExceeded(_)
-            | Self::ParentEnded
-            | Self::NotReady
-            | Self::NotLive { .. }
-            | Self::Watchdog { .. }
-            | Self::Result { .. }
-            | Self::MemoryReserve(_)
-            | Self::Orphaned
-            | Self::ShimLost => None,
+            _ => None,
         }
     }
 

@@ -135,10 +135,8 @@ impl AttemptRecord {
                 self.stopping
                     .get_or_insert_with(|| (order.clone(), *deadline));
             }
-            Entry::SignalSent { signal, .. } => {
-                if *signal == Signal::KILL {
-                    self.signals.last_kill = Some((at, entry.clone()));
-                }
+            Entry::SignalSent { signal, .. } if *signal == Signal::KILL => {
+                self.signals.last_kill = Some((at, entry.clone()));
             }
             Entry::StopStep(step) => self.stepped(at, *step),
             Entry::LeaderExited(exit) => {
@@ -160,22 +158,14 @@ impl AttemptRecord {
             Entry::ProcessSpared { pid, start_ticks } => {
                 self.spared.insert((*pid, *start_ticks));
             }
-            // Entries of the run: see Facets.
-            Entry::Annotated { .. }
-            | Entry::Ready { .. }
-            | Entry::ActivityChanged { .. }
-            | Entry::StatusChanged { .. }
-            | Entry::Extended { .. }
-            | Entry::OutputMatched { .. }
-            | Entry::RuleSwitchedOff { .. }
-            | Entry::EventsSummed { .. }
-            | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,
             Entry::Ended(_) => self.ended = true,
             Entry::Later(later) => {
                 let kind = later.is_critical.then(|| later.kind.clone());
                 self.critical = self.critical.take().or(kind);
             }
+            // Entries of the run: see Facets.
+            _ => {}
         }
     }
 

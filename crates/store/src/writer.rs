@@ -193,25 +193,15 @@ impl Writer {
 
     /// Queues one write and waits until it is durable.
     pub(crate) async fn write(&self, write: Write) -> Result<Answer, Failure> {
-        let queue = match write {
+        let is_urgent = matches!(
+            write,
             Write::Insert(_)
-            | Write::Begin(_)
-            | Write::Stop { .. }
-            | Write::Open(_)
-            | Write::Forget { .. } => &self.urgent,
-            Write::Close(_)
-            | Write::Rest(_)
-            | Write::Mend(_)
-            | Write::Withdraw { .. }
-            | Write::State { .. }
-            | Write::Facets { .. }
-            | Write::Removal { .. }
-            | Write::Lease { .. }
-            | Write::LeaveStop(_)
-            | Write::RemoveLeftStop(_)
-            | Write::RemoveNodes(_)
-            | Write::Consumer { .. } => &self.later,
-        };
+                | Write::Begin(_)
+                | Write::Stop { .. }
+                | Write::Open(_)
+                | Write::Forget { .. }
+        );
+        let queue = if is_urgent { &self.urgent } else { &self.later };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
             Ok(Ok(place)) => place,
             Ok(Err(_)) => return Err(Failure::Unavailable("the store is closed".into())),
@@ -335,16 +325,7 @@ impl Write {
             | Self::Mend(record) => record.spec.len() + record.labels.len(),
             Self::Consumer { write, .. } => write.size(),
             Self::Facets { text, .. } => text.len(),
-            Self::Withdraw { .. }
-            | Self::Stop { .. }
-            | Self::State { .. }
-            | Self::Removal { .. }
-            | Self::Lease { .. }
-            | Self::LeaveStop(_)
-            | Self::RemoveLeftStop(_)
-            | Self::Open(_)
-            | Self::Forget { .. }
-            | Self::RemoveNodes(_) => 0,
+            _ => 0,
         }
     }
 }
@@ -473,21 +454,7 @@ mod tests {
     fn mark(write: &Write) -> i64 {
         match write {
             Write::Stop { generation, .. } | Write::State { generation, .. } => *generation,
-            Write::Insert(_)
-            | Write::Close(_)
-            | Write::Rest(_)
-            | Write::Begin(_)
-            | Write::Mend(_)
-            | Write::Withdraw { .. }
-            | Write::Facets { .. }
-            | Write::Removal { .. }
-            | Write::Lease { .. }
-            | Write::LeaveStop(_)
-            | Write::RemoveLeftStop(_)
-            | Write::Forget { .. }
-            | Write::RemoveNodes(_)
-            | Write::Consumer { .. }
-            | Write::Open(_) => -1,
+            _ => -1,
         }
     }
 

@@ -179,15 +179,7 @@ impl Machine {
                 | Phase::Forgotten(_)),
                 _,
             ) => phase,
-            (
-                phase @ (Phase::Released { .. }
-                | Phase::Running { .. }
-                | Phase::Paused { .. }
-                | Phase::Resuming { .. }
-                | Phase::Stopping { .. }
-                | Phase::Draining { .. }),
-                report,
-            ) => self.on_report(phase, report),
+            (phase, report) => self.on_report(phase, report),
         }
     }
 
@@ -220,44 +212,38 @@ impl Machine {
     /// Handles a report as every phase after the gate does: exec's result and the three ends.
     fn on_report(&mut self, phase: Phase, report: Report) -> Phase {
         match report {
-            Report::Executed => {
-                if self.exec == Exec::Awaited {
-                    self.exec = Exec::Confirmed;
-                    self.append(Entry::Started);
-                    self.effects.push(Effect::RecordRunning);
-                    return self.advance(match phase {
-                        Phase::Released { proc } => Phase::Running { proc },
-                        other => other,
-                    });
-                }
+            Report::Executed if self.exec == Exec::Awaited => {
+                self.exec = Exec::Confirmed;
+                self.append(Entry::Started);
+                self.effects.push(Effect::RecordRunning);
+                return self.advance(match phase {
+                    Phase::Released { proc } => Phase::Running { proc },
+                    other => other,
+                });
             }
-            Report::ExecFailed(failure) => {
+            Report::ExecFailed(failure) if self.exec == Exec::Awaited => {
                 // INV-6: the command never ran, so there is no exit.
-                if self.exec == Exec::Awaited {
-                    return self.leave(NeverRan::Failed(failure));
-                }
+                return self.leave(NeverRan::Failed(failure));
             }
-            Report::NotReleased => {
-                if self.exec == Exec::Awaited {
-                    return self.leave(match phase {
-                        Phase::Stopping { order, .. } => NeverRan::Stopped(order),
-                        _ => failed_at(StartStage::Gate),
-                    });
-                }
+            Report::NotReleased if self.exec == Exec::Awaited => {
+                return self.leave(match phase {
+                    Phase::Stopping { order, .. } => NeverRan::Stopped(order),
+                    _ => failed_at(StartStage::Gate),
+                });
             }
             Report::LeaderExited(exit) => {
                 self.ends.leader.get_or_insert(exit);
             }
-            Report::TreeStuck(stuck) => {
-                if self.ends.tree.is_none() && self.stuck.as_ref() != Some(&stuck) {
-                    self.append(Entry::Stuck(stuck.clone()));
-                    self.stuck = Some(stuck);
-                    // SIGKILL was sent, by whichever request: the run is ending.
-                    return self.advance(match phase {
-                        Phase::Stopping { .. } | Phase::Released { .. } => phase,
-                        other => drained(other),
-                    });
-                }
+            Report::TreeStuck(stuck)
+                if self.ends.tree.is_none() && self.stuck.as_ref() != Some(&stuck) =>
+            {
+                self.append(Entry::Stuck(stuck.clone()));
+                self.stuck = Some(stuck);
+                // SIGKILL was sent, by whichever request: the run is ending.
+                return self.advance(match phase {
+                    Phase::Stopping { .. } | Phase::Released { .. } => phase,
+                    other => drained(other),
+                });
             }
             Report::TreeEnded(tree) => {
                 self.ends.tree.get_or_insert(tree);
@@ -265,33 +251,11 @@ impl Machine {
             Report::StreamsClosed(how) => {
                 self.ends.streams.get_or_insert(how);
             }
-            Report::Prepared(_)
-            | Report::PrepareFailed(_)
-            | Report::Recorded
-            | Report::RecordFailed
-            | Report::RecordUnknown
-            | Report::KeyTaken
-            | Report::StopRecorded
-            | Report::StateRecorded(_)
-            | Report::StateNotRecorded(_)
-            | Report::LeftBehind(_)
-            | Report::Signalled(_)
-            | Report::InputStopped(_)
-            | Report::CommandStopped(_)
-            | Report::KillSent
-            | Report::MemoryKills(_)
-            | Report::Usage(_)
-            | Report::Census(_)
-            | Report::Frozen
-            | Report::NotFrozen
-            | Report::Thawed
-            | Report::PauseExpired
-            | Report::OutcomeRecorded
-            | Report::Withdrawn
-            | Report::NotWithdrawn => {}
             Report::KeeperStops { reason, grace } => {
                 return self.keeper_stops(phase, reason, grace);
             }
+            // A report of another phase, or one that the certificate has noted.
+            _ => {}
         }
         self.advance(phase)
     }
@@ -471,14 +435,7 @@ fn drained(phase: Phase) -> Phase {
             stop: (stage == StopStage::Ordered).then_some(order),
             deadline: Some(deadline),
         },
-        other @ (Phase::Accepted
-        | Phase::Preparing { .. }
-        | Phase::Gated { .. }
-        | Phase::Leaving(_)
-        | Phase::Draining { .. }
-        | Phase::Closing(_)
-        | Phase::Closed(_)
-        | Phase::Forgotten(_)) => other,
+        other => other,
     }
 }
 
