@@ -80,3 +80,19 @@ macro_rules! named {
     };
 }
 pub(crate) use named;
+
+/// A struct of which no field with its type's default is written: one that a later version adds changes no text of a
+/// value that does not use it.
+macro_rules! sparse {
+    ($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$of_field:meta])* pub $field:ident: $type:ty),+ $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(serde::Serialize, serde::Deserialize)]
+        #[serde(default)]
+        pub struct $name {
+            $($(#[$of_field])* #[serde(skip_serializing_if = "crate::is_default")] pub $field: $type,)+
+        }
+    };
+}
+pub(crate) use sparse;

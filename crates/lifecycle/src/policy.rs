@@ -6,76 +6,58 @@ use crate::{
     RestartPolicy, RuleAction, RunLimits, Signal, StateProbe, Violation,
     ladder::{Action, StopAction, StopPlan},
     limits,
-    names::named,
+    names::{named, sparse},
     rules,
     violation::{count_at_most, fault_of_timeout},
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The policy of one run, given with its spec and never changed. Server, keeper and shim hold this very value and query
-/// it; no other type has a copy of a field of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Policy {
-    /// Kind of work; decides the defaults of some of the others.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub kind: RunKind,
-    /// Plan for the end of the run.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub stop: StopPolicy,
-    /// Time limits.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub timeouts: Timeouts,
-    /// Resource limits.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub limits: RunLimits,
-    /// Policy for the rest of the tree when the leader exits by itself.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub on_leader_exit: LeaderExit,
-    /// Limit of a pause.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub pause: PausePolicy,
-    /// Minimum containment; absent: any.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub min_containment: Option<Containment>,
-    /// Pid namespace of the command.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub pid_namespace: PidNamespace,
-    /// Policy when the whole service dies; absent: the default of its kind.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub recovery: Option<Recovery>,
-    /// Policy of restarts.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub restart: RestartPolicy,
-    /// Bound on its stored output.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub output: OutputBound,
-    /// Condition under which the run counts as ready; absent: once its command runs.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub readiness: Option<Box<Readiness>>,
-    /// Actions on lines of its output.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub output_rules: Vec<OutputRule>,
-    /// Exit codes beside 0 that count as success.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub success_exit_codes: Vec<u8>,
-    /// Condition under which the run counts as live once it is ready; absent: always.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub liveness: Option<Box<Liveness>>,
-    /// User and privileges of its command.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub privileges: Privileges,
-    /// File mode creation mask of its command; absent: 022.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub umask: Option<u32>,
-    /// Minimum isolation; absent: that of its sandbox on this host, if it has one.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub min_isolation: Option<Isolation>,
-    /// Features without which acting on the run is wrong ([`Need`](crate::Need)), by the server that has recorded it.
-    /// The digest of a spec does not cover them: it is made before.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub needs: Vec<String>,
+sparse! {
+    /// The policy of one run, given with its spec and never changed. Server, keeper and shim hold this very value and
+    /// query it; no other type has a copy of a field of it.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Policy {
+        /// Kind of work; decides the defaults of some of the others.
+        pub kind: RunKind,
+        /// Plan for the end of the run.
+        pub stop: StopPolicy,
+        /// Time limits.
+        pub timeouts: Timeouts,
+        /// Resource limits.
+        pub limits: RunLimits,
+        /// Policy for the rest of the tree when the leader exits by itself.
+        pub on_leader_exit: LeaderExit,
+        /// Limit of a pause.
+        pub pause: PausePolicy,
+        /// Minimum containment; absent: any.
+        pub min_containment: Option<Containment>,
+        /// Pid namespace of the command.
+        pub pid_namespace: PidNamespace,
+        /// Policy when the whole service dies; absent: the default of its kind.
+        pub recovery: Option<Recovery>,
+        /// Policy of restarts.
+        pub restart: RestartPolicy,
+        /// Bound on its stored output.
+        pub output: OutputBound,
+        /// Condition under which the run counts as ready; absent: once its command runs.
+        pub readiness: Option<Box<Readiness>>,
+        /// Actions on lines of its output.
+        pub output_rules: Vec<OutputRule>,
+        /// Exit codes beside 0 that count as success.
+        pub success_exit_codes: Vec<u8>,
+        /// Condition under which the run counts as live once it is ready; absent: always.
+        pub liveness: Option<Box<Liveness>>,
+        /// User and privileges of its command.
+        pub privileges: Privileges,
+        /// File mode creation mask of its command; absent: 022.
+        pub umask: Option<u32>,
+        /// Minimum isolation; absent: that of its sandbox on this host, if it has one.
+        pub min_isolation: Option<Isolation>,
+        /// Features without which acting on the run is wrong ([`Need`](crate::Need)), by the server that has recorded
+        /// it. The digest of a spec does not cover them: it is made before.
+        pub needs: Vec<String>,
+    }
 }
 
 impl Policy {
@@ -350,19 +332,17 @@ const STOP_STEPS: &str = "spec.stop.steps";
 const UNFIT_STOP_SIGNAL: &str =
     "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing";
 
-/// Plan for the end of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StopPolicy {
-    /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub grace: Option<Duration>,
-    /// First signal of every stop; absent: that of the plan.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub signal: Option<Signal>,
-    /// Actions before that signal, in order.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub steps: Vec<StopAction>,
+sparse! {
+    /// Plan for the end of a run.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct StopPolicy {
+        /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
+        pub grace: Option<Duration>,
+        /// First signal of every stop; absent: that of the plan.
+        pub signal: Option<Signal>,
+        /// Actions before that signal, in order.
+        pub steps: Vec<StopAction>,
+    }
 }
 
 impl StopPolicy {
@@ -429,19 +409,17 @@ impl StopPolicy {
     }
 }
 
-/// Time limits of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Timeouts {
-    /// Time from the confirmed start on, pauses not counted; absent: no limit.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub max_runtime: Option<Duration>,
-    /// Time without output and input, pauses not counted; absent: no limit.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub inactivity: Option<Duration>,
-    /// Bound of the total extension of each limit in an attempt; absent: [`limits::EXTENSION_DEFAULT`].
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub extension_max: Option<Duration>,
+sparse! {
+    /// Time limits of a run.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Timeouts {
+        /// Time from the confirmed start on, pauses not counted; absent: no limit.
+        pub max_runtime: Option<Duration>,
+        /// Time without output and input, pauses not counted; absent: no limit.
+        pub inactivity: Option<Duration>,
+        /// Bound of the total extension of each limit in an attempt; absent: [`limits::EXTENSION_DEFAULT`].
+        pub extension_max: Option<Duration>,
+    }
 }
 
 impl Timeouts {
@@ -489,16 +467,15 @@ named! {
     }
 }
 
-/// Limit of a pause, and the keeper's action at its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PausePolicy {
-    /// Time from the moment when every task was seen stopped; absent: until it is resumed.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub max_pause: Option<Duration>,
-    /// Action at the end of that time.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub on_max_pause: OnMaxPause,
+sparse! {
+    /// Limit of a pause, and the keeper's action at its end.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct PausePolicy {
+        /// Time from the moment when every task was seen stopped; absent: until it is resumed.
+        pub max_pause: Option<Duration>,
+        /// Action at the end of that time.
+        pub on_max_pause: OnMaxPause,
+    }
 }
 
 named! {

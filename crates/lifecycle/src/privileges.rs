@@ -1,43 +1,41 @@
 //! User, privileges and sandbox of a command.
 
-use crate::{CapabilitySet, Violation, limits, names::named, violation::count_at_most};
+use crate::{
+    CapabilitySet, Violation, limits,
+    names::{named, sparse},
+    violation::count_at_most,
+};
 use serde::{Deserialize, Serialize};
 
-/// The user of a command, and whether executing a program may give it more privileges.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Privileges {
-    /// User of the command; absent: the server's own.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub user: Option<RunUser>,
-    /// Whether no program adds privileges, set-user-id programs included; see `PR_SET_NO_NEW_PRIVS`.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub no_new_privileges: bool,
-    /// Capabilities of the host that no process of the run has or gains.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub drop_capabilities: CapabilitySet,
-    /// Access to the host; absent: all that its user has.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub sandbox: Option<Sandbox>,
-    /// Permitted system calls.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub seccomp: Seccomp,
-    /// Its network.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub network: Network,
+sparse! {
+    /// The user of a command, and whether executing a program may give it more privileges.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Privileges {
+        /// User of the command; absent: the server's own.
+        pub user: Option<RunUser>,
+        /// Whether no program adds privileges, set-user-id programs included; see `PR_SET_NO_NEW_PRIVS`.
+        pub no_new_privileges: bool,
+        /// Capabilities of the host that no process of the run has or gains.
+        pub drop_capabilities: CapabilitySet,
+        /// Access to the host; absent: all that its user has.
+        pub sandbox: Option<Sandbox>,
+        /// Permitted system calls.
+        pub seccomp: Seccomp,
+        /// Its network.
+        pub network: Network,
+    }
 }
 
-/// A sandbox: the command in it reads the system, writes its own directories and reaches neither Kennel nor processes
-/// of other runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Sandbox {
-    /// Absolute paths that the command may read and execute beside the system.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub readable_paths: Vec<String>,
-    /// Absolute paths that the command may write beside its working directory and temporary ones.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub writable_paths: Vec<String>,
+sparse! {
+    /// A sandbox: the command in it reads the system, writes its own directories and reaches neither Kennel nor
+    /// processes of other runs.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Sandbox {
+        /// Absolute paths that the command may read and execute beside the system.
+        pub readable_paths: Vec<String>,
+        /// Absolute paths that the command may write beside its working directory and temporary ones.
+        pub writable_paths: Vec<String>,
+    }
 }
 
 named! {

@@ -2,7 +2,7 @@
 //!
 //! Observation is three-valued: the same process, gone, or unknown. Unknown never leads to a signal.
 
-use crate::names::named;
+use crate::names::{named, sparse};
 use crate::{
     EndReason, Exit, Leftovers, Outcome, StopCertificate, StopStep, StreamsEnd, Stuck, Timestamp,
     TreeVerdict,
@@ -91,36 +91,28 @@ impl Observation {
     }
 }
 
-/// A shim's exit record.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ExitRecord {
-    /// Exit of the leader, where the shim saw it.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub exit: Option<Exit>,
-    /// Time of that exit, where the leader exited by itself: no stop was in progress, and no resource that the run has
-    /// of its keeper was gone.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub by_itself: Option<Timestamp>,
-    /// The shim's verdict on the tree, where it reached one that this version knows.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    #[serde(deserialize_with = "crate::known_or_default")]
-    pub tree: Option<TreeVerdict>,
-    /// Whether the command was never released.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub never_ran: bool,
-    /// The first rounds of signals that the shim sent on its own, after its keeper had died.
-    #[serde(
-        skip_serializing_if = "crate::is_default",
-        deserialize_with = "crate::known"
-    )]
-    pub steps: Vec<StopStep>,
-    /// Time of the scan that the shim's verdict on the tree rests on.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub census: Option<Timestamp>,
-    /// Whether the keeper had been asked to shut down, and ended the run without a server.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub shutdown: bool,
+sparse! {
+    /// A shim's exit record.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ExitRecord {
+        /// Exit of the leader, where the shim saw it.
+        pub exit: Option<Exit>,
+        /// Time of that exit, where the leader exited by itself: no stop was in progress, and no resource that the run
+        /// has of its keeper was gone.
+        pub by_itself: Option<Timestamp>,
+        /// The shim's verdict on the tree, where it reached one that this version knows.
+        #[serde(deserialize_with = "crate::known_or_default")]
+        pub tree: Option<TreeVerdict>,
+        /// Whether the command was never released.
+        pub never_ran: bool,
+        /// The first rounds of signals that the shim sent on its own, after its keeper had died.
+        #[serde(deserialize_with = "crate::known")]
+        pub steps: Vec<StopStep>,
+        /// Time of the scan that the shim's verdict on the tree rests on.
+        pub census: Option<Timestamp>,
+        /// Whether the keeper had been asked to shut down, and ended the run without a server.
+        pub shutdown: bool,
+    }
 }
 
 /// Contents of the row, and actions of this start.

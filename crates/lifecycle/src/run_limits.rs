@@ -1,6 +1,6 @@
 //! Resource limits of a run, and whether this host can enforce them.
 
-use crate::names::named;
+use crate::names::{named, sparse};
 use crate::{
     Violation,
     limits::{
@@ -68,40 +68,31 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// Resource limits of a run. An absent one does not apply.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RunLimits {
-    /// Limits of each process, each resource at most once.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub rlimits: Vec<Rlimit>,
-    /// Nice value.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub nice: Option<i32>,
-    /// `oom_score_adj`: how soon the kernel ends the run where memory is short.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub oom_score_adj: Option<i32>,
-    /// Bytes of memory of the whole run; beyond, the kernel ends processes of it.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub memory_max: Option<u64>,
-    /// Bytes of memory of the whole run above which it is slowed down.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub memory_high: Option<u64>,
-    /// Bytes of swap of the whole run.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub swap_max: Option<u64>,
-    /// Processes and threads of the whole run.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub pids_max: Option<u64>,
-    /// Processor time of the whole run.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub cpu_quota: Option<CpuQuota>,
-    /// Its share where other processes want the processor too.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub cpu_weight: Option<u32>,
-    /// Transfers of the whole run, each path at most once.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub io: Vec<IoLimit>,
+sparse! {
+    /// Resource limits of a run. An absent one does not apply.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct RunLimits {
+        /// Limits of each process, each resource at most once.
+        pub rlimits: Vec<Rlimit>,
+        /// Nice value.
+        pub nice: Option<i32>,
+        /// `oom_score_adj`: how soon the kernel ends the run where memory is short.
+        pub oom_score_adj: Option<i32>,
+        /// Bytes of memory of the whole run; beyond, the kernel ends processes of it.
+        pub memory_max: Option<u64>,
+        /// Bytes of memory of the whole run above which it is slowed down.
+        pub memory_high: Option<u64>,
+        /// Bytes of swap of the whole run.
+        pub swap_max: Option<u64>,
+        /// Processes and threads of the whole run.
+        pub pids_max: Option<u64>,
+        /// Processor time of the whole run.
+        pub cpu_quota: Option<CpuQuota>,
+        /// Its share where other processes want the processor too.
+        pub cpu_weight: Option<u32>,
+        /// Transfers of the whole run, each path at most once.
+        pub io: Vec<IoLimit>,
+    }
 }
 
 /// Limit of the transfers between a run and one block device, in each second.

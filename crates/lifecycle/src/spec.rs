@@ -3,7 +3,7 @@
 use crate::{
     ApiAccess, LaterText, Parent, Policy, RunId, Secret, SecretSource, SecretValue, TerminalSpec,
     known_fields, labels, limits,
-    names::named,
+    names::{named, sparse},
     os_text,
     policy::{LeaderExit, Recovery, RunKind},
     secret,
@@ -47,63 +47,50 @@ named! {
     }
 }
 
-/// The whole request: the command, and the policy for it. The same value travels from the edge to the shim.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RunSpec {
-    /// Its name, which no other open run of its owner has.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub name: Option<String>,
-    /// The command with its environment.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub command: CommandSpec,
-    /// Policy of the run while it runs, and of its end.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub policy: Policy,
-    /// The caller's labels, for selection.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub labels: BTreeMap<String, String>,
-    /// The parent of this run.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub parent: Option<Parent>,
-    /// What its processes may call.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub api_access: ApiAccess,
-    /// Secrets of its command.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub secrets: Vec<Secret>,
-    /// Names of the limits of the policy that its node gave.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub node_limits: Vec<String>,
+sparse! {
+    /// The whole request: the command, and the policy for it. The same value travels from the edge to the shim.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct RunSpec {
+        /// Its name, which no other open run of its owner has.
+        pub name: Option<String>,
+        /// The command with its environment.
+        pub command: CommandSpec,
+        /// Policy of the run while it runs, and of its end.
+        pub policy: Policy,
+        /// The caller's labels, for selection.
+        pub labels: BTreeMap<String, String>,
+        /// The parent of this run.
+        pub parent: Option<Parent>,
+        /// What its processes may call.
+        pub api_access: ApiAccess,
+        /// Secrets of its command.
+        pub secrets: Vec<Secret>,
+        /// Names of the limits of the policy that its node gave.
+        pub node_limits: Vec<String>,
+    }
 }
 
-/// A command with its environment.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CommandSpec {
-    /// The command and its arguments; the first element is the command.
-    #[serde(with = "os_text::list")]
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub argv: Vec<OsString>,
-    /// Absolute working directory; absent: `/`.
-    #[serde(with = "os_text::option")]
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub cwd: Option<PathBuf>,
-    /// Variables taken from the server's environment.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub env_mode: EnvMode,
-    /// Variables that the caller sets; they win over those taken from the server.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub env: BTreeMap<String, String>,
-    /// The whole of the command's standard input; absent: `/dev/null`.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub initial_input: Option<Vec<u8>>,
-    /// Source of standard input.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub input: InputMode,
-    /// The terminal that the standard streams are on; absent: they are pipes.
-    #[serde(skip_serializing_if = "crate::is_default")]
-    pub terminal: Option<TerminalSpec>,
+sparse! {
+    /// A command with its environment.
+    #[derive(Clone, Default, PartialEq, Eq)]
+    pub struct CommandSpec {
+        /// The command and its arguments; the first element is the command.
+        #[serde(with = "os_text::list")]
+        pub argv: Vec<OsString>,
+        /// Absolute working directory; absent: `/`.
+        #[serde(with = "os_text::option")]
+        pub cwd: Option<PathBuf>,
+        /// Variables taken from the server's environment.
+        pub env_mode: EnvMode,
+        /// Variables that the caller sets; they win over those taken from the server.
+        pub env: BTreeMap<String, String>,
+        /// The whole of the command's standard input; absent: `/dev/null`.
+        pub initial_input: Option<Vec<u8>>,
+        /// Source of standard input.
+        pub input: InputMode,
+        /// The terminal that the standard streams are on; absent: they are pipes.
+        pub terminal: Option<TerminalSpec>,
+    }
 }
 
 /// For logs: without arguments, environment and input.
