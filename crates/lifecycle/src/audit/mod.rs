@@ -9,7 +9,7 @@ pub mod reap;
 
 pub use census::{GroupSeen, Seen, is_same};
 
-use crate::{CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity};
+use crate::{CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity, names::named};
 use census::Census;
 use std::collections::{BTreeMap, HashMap};
 
@@ -50,25 +50,27 @@ pub struct HostInventory {
     pub rows_compared: bool,
 }
 
-/// Evidence that a process belongs to a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Evidence {
-    /// The process is a verified member of an ended run that was to leave it running: it is no leak.
-    Kept,
-    /// The process is in a control group that was made for the run.
-    LeakedCgroup,
-    /// The process is the shim of an ended run.
-    Shim,
-    /// The process descends from the shim of an ended run.
-    ShimChild,
-    /// The process is in the recorded process group or session of the run.
-    RecordedGroup,
-    /// The process carries the run's marker in its environment, which any process can copy.
-    Marker,
-    /// The process is a child of the keeper, or below one, and nothing leads from it to a run.
-    Stray,
-    /// The process has exited, and the keeper or a shim has not reaped it.
-    Zombie,
+named! {
+    /// Evidence that a process belongs to a run.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Evidence {
+        /// The process is a verified member of an ended run that was to leave it running: it is no leak.
+        Kept = "kept",
+        /// The process is in a control group that was made for the run.
+        LeakedCgroup = "leaked_cgroup",
+        /// The process is the shim of an ended run.
+        Shim = "shim",
+        /// The process descends from the shim of an ended run.
+        ShimChild = "shim_child",
+        /// The process is in the recorded process group or session of the run.
+        RecordedGroup = "recorded_group",
+        /// The process carries the run's marker in its environment, which any process can copy.
+        Marker = "marker",
+        /// The process is a child of the keeper, or below one, and nothing leads from it to a run.
+        Stray = "stray",
+        /// The process has exited, and the keeper or a shim has not reaped it.
+        Zombie = "zombie",
+    }
 }
 
 /// Strength of the evidence.

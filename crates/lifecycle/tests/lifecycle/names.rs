@@ -7,6 +7,7 @@ use kennel_lifecycle::{
     OnMaxPause, OnOutputFull, OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource,
     RestartMode, ResumeReason, RowState, RuleOff, RunKind, RunState, Seccomp, SecretDelivery,
     SignalScope, SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
+    audit::Evidence,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -88,6 +89,7 @@ fn names_are_those_of_the_lock() {
         Deadline,
         Desired,
         EnvMode,
+        Evidence,
         Host,
         InputClosed,
         InputMode,

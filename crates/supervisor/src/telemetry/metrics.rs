@@ -34,50 +34,9 @@ const DROP_REASONS: [&str; 6] = [
     "other_node",
 ];
 
-/// A part of a start.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum SpawnPhase {
-    Prepare,
-    Commit,
-    Exec,
-}
-
-impl SpawnPhase {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Prepare => "prepare",
-            Self::Commit => "commit",
-            Self::Exec => "exec",
-        }
-    }
-}
-
 /// Attribute for the containment of a run.
 pub(super) fn containment(by: Containment) -> KeyValue {
     KeyValue::new(names::CONTAINMENT, by.name())
-}
-
-/// The instruments.
-#[derive(Debug)]
-pub(crate) struct Metrics {
-    pub(crate) started: Counter<u64>,
-    pub(crate) ended: Counter<u64>,
-    pub(crate) duration: Histogram<f64>,
-    pub(crate) ready: Histogram<f64>,
-    spawn: Histogram<f64>,
-    pub(crate) stop: Histogram<f64>,
-    pub(crate) leftovers: Counter<u64>,
-    escapes: Counter<u64>,
-    pub(crate) unverified: Counter<u64>,
-    pub(crate) memory_kills: Counter<u64>,
-    pub(crate) restarts: Counter<u64>,
-    recovered: Counter<u64>,
-    recovery: Histogram<f64>,
-    output: [(Counter<u64>, KeyValue); 2],
-    dropped: Counter<u64>,
-    gaps: Counter<u64>,
-    store: Histogram<f64>,
-    pub(crate) orphans: Orphans,
 }
 
 /// Counters of the bytes read from standard output and from standard error.
@@ -90,103 +49,81 @@ fn outputs(meter: &Meter) -> [(Counter<u64>, KeyValue); 2] {
     ["stdout", "stderr"].map(|stream| (read.clone(), KeyValue::new(names::STREAM, stream)))
 }
 
-impl Metrics {
-    pub(super) fn new(meter: &Meter) -> Self {
-        let counter = |name: &'static str, unit: &'static str, what: &'static str| {
-            meter
-                .u64_counter(name)
-                .with_unit(unit)
-                .with_description(what)
-                .build()
-        };
-        let seconds = |name: &'static str, bounds: &[f64], what: &'static str| {
-            meter
-                .f64_histogram(name)
-                .with_unit("s")
-                .with_description(what)
-                .with_boundaries(bounds.to_vec())
-                .build()
-        };
-        let metrics = Self {
-            started: counter(
-                "kennel.run.started",
-                "{run}",
-                "Commands whose start was confirmed, each attempt",
-            ),
-            ended: counter("kennel.run.ended", "{run}", "Ended runs"),
-            duration: seconds(
-                "kennel.run.duration",
-                &LONG,
-                "Time from the confirmed start of a run's last attempt to its end",
-            ),
-            ready: seconds(
-                "kennel.run.ready.duration",
-                &PATIENT,
-                "Time from the confirmed start of an attempt until it is ready",
-            ),
-            spawn: seconds(
-                "kennel.spawn.duration",
-                &QUICK,
-                "Duration of the phases of a start: prepare, commit, exec",
-            ),
-            stop: seconds(
-                "kennel.stop.duration",
-                &PATIENT,
-                "Time from the beginning of a stop to the verdict on the tree",
-            ),
-            leftovers: counter(
-                "kennel.tree.leftovers",
-                "{process}",
-                "Processes alive after their run's command exited by itself",
-            ),
-            escapes: counter(
-                "kennel.tree.escapes",
-                "{process}",
-                "Processes of live runs that a leak check found outside of group and session of their leader",
-            ),
-            unverified: counter(
-                "kennel.tree.unverified",
-                "{run}",
-                "Runs that ended without a proof that their tree is empty",
-            ),
-            memory_kills: counter(
-                "kennel.oom.kills",
-                "{process}",
-                "Processes of runs that the kernel killed for lack of memory",
-            ),
-            restarts: counter(
-                "kennel.run.restarts",
-                "{run}",
-                "Attempts that were followed by another one",
-            ),
-            recovered: counter(
-                "kennel.recovery.runs",
-                "{run}",
-                "Recovered runs of an earlier server",
-            ),
-            recovery: seconds(
-                "kennel.recovery.duration",
-                &PATIENT,
-                "Time from the start of a server to the recovery of all runs",
-            ),
-            output: outputs(meter),
-            dropped: counter(
-                "kennel.output.dropped",
-                "By",
-                "Output reported as missing, to each reader",
-            ),
-            gaps: counter("kennel.output.gaps", "{gap}", "Gaps reported to readers"),
-            store: seconds(
-                "kennel.store.operation.duration",
-                &QUICK,
-                "Duration of database operations, as their callers see them",
-            ),
-            orphans: Orphans::new(meter),
-        };
-        metrics.begin_at_zero();
-        metrics
-    }
+/// Declares the instruments: counters with their unit, durations in seconds with the bounds of their buckets.
+macro_rules! instruments {
+    (
+        $(counter $of_counter:vis $counter:ident: $count:literal, $unit:literal, $counts:literal;)+
+        $(duration $of_duration:vis $duration:ident: $time:literal, $bounds:ident, $times:literal;)+
+    ) => {
+        /// The instruments.
+        #[derive(Debug)]
+        pub(crate) struct Metrics {
+            $($of_counter $counter: Counter<u64>,)+
+            $($of_duration $duration: Histogram<f64>,)+
+            output: [(Counter<u64>, KeyValue); 2],
+            pub(crate) orphans: Orphans,
+        }
 
+        impl Metrics {
+            pub(super) fn new(meter: &Meter) -> Self {
+                let metrics = Self {
+                    $($counter: meter
+                        .u64_counter($count)
+                        .with_unit($unit)
+                        .with_description($counts)
+                        .build(),)+
+                    $($duration: meter
+                        .f64_histogram($time)
+                        .with_unit("s")
+                        .with_description($times)
+                        .with_boundaries($bounds.to_vec())
+                        .build(),)+
+                    output: outputs(meter),
+                    orphans: Orphans::new(meter),
+                };
+                metrics.begin_at_zero();
+                metrics
+            }
+        }
+    };
+}
+
+instruments! {
+    counter pub(crate) started: "kennel.run.started", "{run}",
+        "Commands whose start was confirmed, each attempt";
+    counter pub(crate) ended: "kennel.run.ended", "{run}",
+        "Ended runs";
+    counter pub(crate) leftovers: "kennel.tree.leftovers", "{process}",
+        "Processes alive after their run's command exited by itself";
+    counter escapes: "kennel.tree.escapes", "{process}",
+        "Processes of live runs that a leak check found outside of group and session of their leader";
+    counter pub(crate) unverified: "kennel.tree.unverified", "{run}",
+        "Runs that ended without a proof that their tree is empty";
+    counter pub(crate) memory_kills: "kennel.oom.kills", "{process}",
+        "Processes of runs that the kernel killed for lack of memory";
+    counter pub(crate) restarts: "kennel.run.restarts", "{run}",
+        "Attempts that were followed by another one";
+    counter recovered: "kennel.recovery.runs", "{run}",
+        "Recovered runs of an earlier server";
+    counter dropped: "kennel.output.dropped", "By",
+        "Output reported as missing, to each reader";
+    counter gaps: "kennel.output.gaps", "{gap}",
+        "Gaps reported to readers";
+    duration pub(crate) duration: "kennel.run.duration", LONG,
+        "Time from the confirmed start of a run's last attempt to its end";
+    duration pub(crate) ready: "kennel.run.ready.duration", PATIENT,
+        "Time from the confirmed start of an attempt until it is ready";
+    duration spawn: "kennel.spawn.duration", QUICK,
+        "Duration of the phases of a start: prepare, commit, exec";
+    duration pub(crate) stop: "kennel.stop.duration", PATIENT,
+        "Time from the beginning of a stop to the verdict on the tree";
+    duration recovery: "kennel.recovery.duration", PATIENT,
+        "Time from the start of a server to the recovery of all runs";
+    duration store: "kennel.store.operation.duration", QUICK,
+        "Duration of database operations, as their callers see them";
+}
+
+impl Metrics {
     /// Initialises counters at 0, so that the first event is a rise on which an alert can fire.
     fn begin_at_zero(&self) {
         for counter in [
@@ -209,8 +146,8 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn spawn_phase(&self, phase: SpawnPhase, took: Duration) {
-        let attributes = [KeyValue::new(names::SPAWN_PHASE, phase.word())];
+    pub(crate) fn spawn_phase(&self, phase: &'static str, took: Duration) {
+        let attributes = [KeyValue::new(names::SPAWN_PHASE, phase)];
         self.spawn.record(took.as_secs_f64(), &attributes);
     }
 

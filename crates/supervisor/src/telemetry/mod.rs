@@ -11,7 +11,7 @@ mod run_attributes;
 mod run_events;
 mod run_spans;
 
-pub(crate) use metrics::{Metrics, SpawnPhase};
+pub(crate) use metrics::Metrics;
 pub(crate) use run_events::log_span;
 pub(crate) use run_spans::{RunSpans, emit_fence};
 

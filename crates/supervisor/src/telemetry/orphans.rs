@@ -9,29 +9,10 @@ use opentelemetry::{
 
 /// Label of processes that a start has found alive, by their record.
 const RECOVERY: &str = "recovery";
-/// All labels.
-const EVIDENCES: [&str; 7] = [
-    "leaked_cgroup",
-    "shim",
-    "shim_child",
-    "recorded_group",
-    "marker",
-    "stray",
-    RECOVERY,
-];
 
-/// Returns the label of an evidence. `None`: the process is no orphan.
-fn word(evidence: Evidence) -> Option<&'static str> {
-    Some(match evidence {
-        Evidence::LeakedCgroup => EVIDENCES[0],
-        Evidence::Shim => EVIDENCES[1],
-        Evidence::ShimChild => EVIDENCES[2],
-        Evidence::RecordedGroup => EVIDENCES[3],
-        Evidence::Marker => EVIDENCES[4],
-        Evidence::Stray => EVIDENCES[5],
-        // One was to be left running; the other has exited.
-        Evidence::Kept | Evidence::Zombie => return None,
-    })
+/// Whether a process with this evidence is an orphan: a detached one was to be left running, a zombie has exited.
+fn is_orphan(evidence: Evidence) -> bool {
+    !matches!(evidence, Evidence::Kept | Evidence::Zombie)
 }
 
 /// The instruments.
@@ -46,8 +27,11 @@ impl Orphans {
         let counter = |name: &'static str, what: &'static str| {
             let counter = meter.u64_counter(name).with_unit("{process}");
             let counter = counter.with_description(what).build();
-            for evidence in EVIDENCES {
-                counter.add(0, &[KeyValue::new(names::EVIDENCE, evidence)]);
+            let orphans = Evidence::ALL
+                .iter()
+                .filter(|evidence| is_orphan(**evidence));
+            for label in orphans.map(|evidence| evidence.name()).chain([RECOVERY]) {
+                counter.add(0, &[KeyValue::new(names::EVIDENCE, label)]);
             }
             counter
         };
@@ -65,16 +49,18 @@ impl Orphans {
 
     /// Counts a process that a leak check has found, and the one before had not.
     pub(crate) fn found(&self, evidence: Evidence) {
-        if let Some(word) = word(evidence) {
-            self.found.add(1, &[KeyValue::new(names::EVIDENCE, word)]);
+        if is_orphan(evidence) {
+            let label = KeyValue::new(names::EVIDENCE, evidence.name());
+            self.found.add(1, &[label]);
         }
     }
 
     /// Counts a process that a reap has ended.
     pub(crate) fn reaped(&self, evidence: Evidence) {
         // Also a detached one that the caller named; that was no orphan.
-        if let Some(word) = word(evidence) {
-            self.reaped.add(1, &[KeyValue::new(names::EVIDENCE, word)]);
+        if is_orphan(evidence) {
+            let label = KeyValue::new(names::EVIDENCE, evidence.name());
+            self.reaped.add(1, &[label]);
         }
     }
 

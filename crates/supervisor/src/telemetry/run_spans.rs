@@ -3,7 +3,7 @@
 mod end;
 
 use super::{
-    Span, SpawnPhase, Telemetry,
+    Span, Telemetry,
     context::{Part, RunTrace},
     names,
     run_events::{self, RunEvents},
@@ -113,7 +113,7 @@ impl RunSpans {
         };
         if failure.is_none() {
             let metrics = &self.telemetry.metrics;
-            metrics.spawn_phase(SpawnPhase::Prepare, at.since(since));
+            metrics.spawn_phase("prepare", at.since(since));
         }
         let part = Part::Prepare(new.attempt);
         self.span(new, part, names::SPAN_PREPARE, (since, at), failure);
@@ -163,7 +163,7 @@ impl RunSpans {
             Entry::Recorded { .. } => {
                 if let Some(since) = self.since.recording.take() {
                     let metrics = &self.telemetry.metrics;
-                    metrics.spawn_phase(SpawnPhase::Commit, at.since(since));
+                    metrics.spawn_phase("commit", at.since(since));
                     let part = Part::Commit(attempt);
                     self.span(new, part, names::SPAN_COMMIT, (since, at), None);
                 }
@@ -173,7 +173,7 @@ impl RunSpans {
                 self.telemetry.metrics.started.add(1, held.as_slice());
                 if let Some(since) = self.since.released.take() {
                     let metrics = &self.telemetry.metrics;
-                    metrics.spawn_phase(SpawnPhase::Exec, at.since(since));
+                    metrics.spawn_phase("exec", at.since(since));
                     let part = Part::Exec(attempt);
                     self.span(new, part, names::SPAN_EXEC, (since, at), None);
                 }
