@@ -1,10 +1,9 @@
-//! Finds a value in a line of JSON without parsing it into values: all other parts are skipped.
+//! Finds a value in a line of JSON as it is written: no other part of the line becomes a value.
 
 use super::{LineMatch, MatchGroup};
 use kennel_lifecycle::{JsonPattern, limits};
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
-use std::fmt;
+use std::collections::HashMap;
 
 /// A pattern, ready to test lines.
 #[derive(Clone, Debug)]
@@ -47,7 +46,7 @@ impl Matcher {
             }
         }
         let groups = self.captures.iter().filter_map(|(name, pointer)| {
-            let text = shown(&at(line, pointer)?);
+            let text = shown(at(line, pointer)?);
             Some(MatchGroup {
                 name: name.clone(),
                 is_cut: text.len() > limits::MATCH_TEXT_BYTES_MAX,
@@ -74,11 +73,19 @@ fn tokens(pointer: &str) -> Result<Vec<String>, String> {
 }
 
 /// Returns the value at this pointer; `None` where the line as a whole is not JSON.
-fn at(line: &[u8], pointer: &[String]) -> Option<Box<RawValue>> {
-    let mut json = serde_json::Deserializer::from_slice(line);
-    let found = Place(pointer).deserialize(&mut json).ok()?;
-    json.end().ok()?;
-    found
+fn at<'a>(line: &'a [u8], pointer: &[String]) -> Option<&'a RawValue> {
+    let mut found: &RawValue = serde_json::from_slice(line).ok()?;
+    for token in pointer {
+        let text = found.get();
+        found = if text.starts_with('{') {
+            let fields: HashMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+            fields.get(token)?
+        } else {
+            let elements: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+            elements.get(token.parse::<usize>().ok()?)?
+        };
+    }
+    Some(found)
 }
 
 /// A string without its quotes, any other value as written.
@@ -89,78 +96,4 @@ fn shown(value: &RawValue) -> String {
 
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(limits::MATCH_TEXT_BYTES_MAX)].to_owned()
-}
-
-/// Descends to the value at a pointer and skips the values beside it.
-struct Place<'a>(&'a [String]);
-
-impl<'de> DeserializeSeed<'de> for Place<'_> {
-    type Value = Option<Box<RawValue>>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
-        if self.0.is_empty() {
-            return serde::Deserialize::deserialize(from).map(Some);
-        }
-        from.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Place<'_> {
-    type Value = Option<Box<RawValue>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(key) = map.next_key::<String>()? {
-            if key == self.0[0] {
-                found = map.next_value_seed(Place(&self.0[1..]))?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let wanted: Option<usize> = self.0[0].parse().ok();
-        let mut found = None;
-        for at in 0.. {
-            if Some(at) == wanted {
-                let Some(value) = seq.next_element_seed(Place(&self.0[1..]))? else {
-                    break;
-                };
-                found = value;
-            } else if seq.next_element::<IgnoredAny>()?.is_none() {
-                break;
-            }
-        }
-        Ok(found)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
 }
