@@ -4,7 +4,7 @@
 
 pub(crate) mod command;
 mod existing;
-mod isolation;
+mod missing;
 mod user_env;
 
 use self::existing::{has_key, started};
@@ -30,8 +30,8 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    ApiAccess, CommandSpec, Containment, LeaderExit, Missing, PidNamespace, Policy, Recovery,
-    Refusal, RunId, RunState, StopOrder, StopReason, Timestamp, USER_VARIABLES, compose_env,
+    ApiAccess, CommandSpec, Containment, LeaderExit, Missing, Policy, Refusal, RunId, RunState,
+    StopOrder, StopReason, Timestamp, USER_VARIABLES, compose_env,
 };
 use kennel_store::{Claim, NewRun, RunRow, row_bytes};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -244,11 +244,8 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
     }
     let mut missing = policy.limits.missing(&shared.hello.powers);
     explain(&mut missing, &shared.hello);
-    missing.extend(no_pid_namespace(shared, &policy));
-    missing.extend(no_adoption(shared, &policy));
-    missing.extend(no_other_user(shared, &policy));
+    missing.extend(missing::features(&shared.hello, &policy));
     missing.extend(no_api_access(shared, call.spec.api_access));
-    missing.extend(isolation::missing(&shared.hello, &policy));
     let run_dir = rundir::path(&shared.config.data_dir, run);
     let notify = NotifyPlace::of(shared.config.node, run, &run_dir, &policy);
     missing.extend(no_notices(&policy, &notify));
@@ -329,30 +326,6 @@ fn explain(missing: &mut [Missing], hello: &KeeperHello) {
     }
 }
 
-/// Returns what this host lacks for a private pid namespace, where one is requested.
-fn no_pid_namespace(shared: &Shared, policy: &Policy) -> Option<Missing> {
-    let why = match policy.pid_namespace {
-        PidNamespace::Private => shared.hello.lacks(CapabilityName::PidNamespace)?,
-        PidNamespace::Shared => return None,
-    };
-    Some(Missing {
-        field: "spec.pid_namespace".into(),
-        capability: format!("a private pid namespace for each run: {why}"),
-    })
-}
-
-/// Returns what this host lacks for a run that is to outlive the service.
-fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
-    let why = match policy.recovery() {
-        Recovery::Adopt => shared.hello.lacks(CapabilityName::Adoption)?,
-        Recovery::Terminate | Recovery::AdoptWherePossible => return None,
-    };
-    Some(Missing {
-        field: "spec.recovery".into(),
-        capability: format!("a run that outlives the service: {why}"),
-    })
-}
-
 impl Supervisor {
     /// Returns what this host lacks for a run that detaches processes which this user could take for its own clients. A
     /// process that has killed its shim is known by its control group, or by its parent where the keeper is process 1.
@@ -368,16 +341,6 @@ impl Supervisor {
             capability: format!("detached_identity, for KEEP below the role of an admin: {why}"),
         })
     }
-}
-
-/// Returns what this host lacks for a run of another user.
-fn no_other_user(shared: &Shared, policy: &Policy) -> Option<Missing> {
-    policy.privileges.user.as_ref()?;
-    let why = shared.hello.lacks(CapabilityName::RunAs)?;
-    Some(Missing {
-        field: "spec.privileges.user".into(),
-        capability: format!("a user of its own for a command: {why}"),
-    })
 }
 
 /// Returns that this node gives no run access to its API, where it is requested.

@@ -1,10 +1,10 @@
-//! Missing features of this host among the privileges, the sandbox and the profile that a spec asks for.
+//! Missing features of this host among those that a policy asks for.
 
 use kennel_keeper::client::{CapabilityName, KeeperHello};
-use kennel_lifecycle::{Isolation, Missing, Network, Policy, Seccomp};
+use kennel_lifecycle::{Isolation, Missing, Network, PidNamespace, Policy, Recovery, Seccomp};
 
 /// The missing features, each with its field.
-pub(super) fn missing(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
+pub(super) fn features(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
     let privileges = &policy.privileges;
     let mut missing = Vec::new();
     let mut need = |is_asked: bool, name: CapabilityName, (field, what): (&str, &str)| {
@@ -15,6 +15,14 @@ pub(super) fn missing(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
             });
         }
     };
+    let private = policy.pid_namespace == PidNamespace::Private;
+    let namespace = ("spec.pid_namespace", "a private pid namespace for each run");
+    need(private, CapabilityName::PidNamespace, namespace);
+    let outlives = policy.recovery() == Recovery::Adopt;
+    let adoption = ("spec.recovery", "a run that outlives the service");
+    need(outlives, CapabilityName::Adoption, adoption);
+    let user = ("spec.privileges.user", "a user of its own for a command");
+    need(privileges.user.is_some(), CapabilityName::RunAs, user);
     let drops = !privileges.drop_capabilities.is_empty();
     let dropped = (
         "spec.privileges.drop_capabilities",
