@@ -1,6 +1,6 @@
 use super::*;
-use kennel_lifecycle::{Containment, NodeId};
-use kennel_supervisor::{Elsewhere, UpgradeRefusal};
+use kennel_lifecycle::{Containment, NodeId, Refusal, RunState, StartFailure, StartStage};
+use kennel_supervisor::{Elsewhere, Unstopped, UpgradeRefusal};
 use std::collections::BTreeMap;
 
 /// A kind of failure, with the code, the reason and the metadata of the contract.

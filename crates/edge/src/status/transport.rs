@@ -15,7 +15,7 @@ pub(crate) fn malformed(why: &str) -> Status {
 pub(crate) fn too_large(limit: usize) -> Status {
     let message = format!("the request is larger than {limit} bytes");
     Fault::new(Reason::RequestTooLarge, message)
-        .fact("limit", limit.to_string())
+        .fact("limit", &limit)
         .status()
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn role_missing(has: Role, needs: Role) -> Status {
     let (has, needs) = (access::name(has), access::name(needs));
     let message = format!("this call needs the role {needs}, the caller is {has}");
     Fault::new(Reason::PermissionDenied, message)
-        .fact("role", has)
-        .fact("needs", needs)
+        .fact("role", &has)
+        .fact("needs", &needs)
         .status()
 }
