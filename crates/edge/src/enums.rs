@@ -32,6 +32,40 @@ macro_rules! mapped {
 }
 pub(crate) use mapped;
 
+/// Makes the function that parses an enum whose unspecified value, and the one that says it, stand for its default. If
+/// it is named, the one back leaves the default unspecified.
+macro_rules! parsed {
+    (
+        $vis:vis fn $parse:ident($pb:ident) -> $own:ident
+        { Unspecified $(| $said:ident)? => $default:ident $(, $same:ident)* }
+    ) => {
+        $vis fn $parse(
+            field: &str,
+            number: i32,
+            found: &mut Vec<kennel_lifecycle::Violation>,
+        ) -> $own {
+            match $crate::enums::known(field, number, stringify!($pb), found) {
+                pb::$pb::Unspecified $(| pb::$pb::$said)? => $own::$default,
+                $(pb::$pb::$same => $own::$same,)*
+            }
+        }
+    };
+    (
+        $vis:vis fn $parse:ident($pb:ident) -> $own:ident, fn $shown:ident
+        { Unspecified $(| $said:ident)? => $default:ident $(, $same:ident)* }
+    ) => {
+        parsed! { $vis fn $parse($pb) -> $own { Unspecified $(| $said)? => $default $(, $same)* } }
+
+        $vis fn $shown(value: $own) -> pb::$pb {
+            match value {
+                $own::$default => pb::$pb::Unspecified,
+                $($own::$same => pb::$pb::$same,)*
+            }
+        }
+    };
+}
+pub(crate) use parsed;
+
 mapped! {
     pub(crate) fn containment(Containment) -> Containment, fn containment_of { Subreaper Cgroup PrivatePidns }
 }
@@ -59,6 +93,22 @@ pub(crate) fn known<E: TryFrom<i32> + Default>(
         found.push(unknown_number(field, number, name));
         E::default()
     })
+}
+
+/// Returns what the value with this number stands for. One that stands for nothing, such as the unspecified one, is a
+/// violation like an unknown number.
+pub(crate) fn named<E: TryFrom<i32>, T>(
+    field: &str,
+    number: i32,
+    name: &str,
+    stands_for: impl FnOnce(E) -> Option<T>,
+    found: &mut Vec<Violation>,
+) -> Option<T> {
+    let value = E::try_from(number).ok().and_then(stands_for);
+    if value.is_none() {
+        found.push(unknown_number(field, number, name));
+    }
+    value
 }
 
 /// Makes the violation for a number that this version has no value for.

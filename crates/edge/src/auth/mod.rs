@@ -299,8 +299,9 @@ pub(crate) fn authorize(caller: &Caller, path: &str) -> Result<(), Status> {
         && json::method(path).is_some()
         && !path.starts_with(STANDARD_SERVICES)
     {
-        match access::of_run(path).map(api_access::granted) {
-            Some(least) if run.spec.api_access >= least => {}
+        let own = api_access::shown(run.spec.api_access);
+        match access::of_run(path) {
+            Some(least) if own >= least => {}
             Some(_) => {
                 return Err(status::permission_denied(
                     "the spec of the run does not grant this call",

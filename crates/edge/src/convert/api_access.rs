@@ -1,27 +1,10 @@
 //! What processes of a run may call, both ways.
 
-use crate::{enums::known, pb};
-use kennel_lifecycle::{ApiAccess, Violation};
+use crate::{enums::parsed, pb};
+use kennel_lifecycle::ApiAccess;
 
-pub(crate) fn parse(number: i32, found: &mut Vec<Violation>) -> ApiAccess {
-    granted(known("spec.api_access", number, "ApiAccess", found))
-}
-
-/// The access that a value of the contract stands for.
-pub(crate) fn granted(access: pb::ApiAccess) -> ApiAccess {
-    match access {
-        pb::ApiAccess::Unspecified => ApiAccess::None,
-        pb::ApiAccess::OwnRun => ApiAccess::OwnRun,
-        pb::ApiAccess::Children => ApiAccess::Children,
-    }
-}
-
-pub(crate) fn shown(access: ApiAccess) -> pb::ApiAccess {
-    match access {
-        ApiAccess::None => pb::ApiAccess::Unspecified,
-        ApiAccess::OwnRun => pb::ApiAccess::OwnRun,
-        ApiAccess::Children => pb::ApiAccess::Children,
-    }
+parsed! {
+    pub(crate) fn parse(ApiAccess) -> ApiAccess, fn shown { Unspecified => None, OwnRun, Children }
 }
 
 #[cfg(test)]
@@ -36,10 +19,13 @@ mod tests {
             pb::ApiAccess::OwnRun,
             pb::ApiAccess::Children,
         ] {
-            assert_eq!(shown(parse(access.into(), &mut found)), access);
+            assert_eq!(
+                shown(parse("spec.api_access", access.into(), &mut found)),
+                access
+            );
         }
         assert_eq!(found, []);
-        assert_eq!(parse(9, &mut found), ApiAccess::None);
+        assert_eq!(parse("spec.api_access", 9, &mut found), ApiAccess::None);
         assert_eq!(found[0].field, "spec.api_access");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{labels, spec::run_named, time};
 use crate::{
-    enums::{known, mapped, unknown_number},
+    enums::{known, mapped, named},
     pb,
 };
 use kennel_lifecycle::{
@@ -192,20 +192,12 @@ fn run_ids(ids: &[String], wrong: &mut Vec<Violation>) -> BTreeSet<RunId> {
 }
 
 fn named_evidence(numbers: &[i32], wrong: &mut Vec<Violation>) -> BTreeSet<Evidence> {
-    let mut named = BTreeSet::new();
-    for (i, number) in numbers.iter().enumerate() {
-        let evidence = pb::LeakEvidence::try_from(*number).ok();
-        match evidence.and_then(evidence_of) {
-            Some(evidence) => {
-                named.insert(evidence);
-            }
-            None => {
-                let field = format!("evidence[{i}]");
-                wrong.push(unknown_number(&field, *number, "LeakEvidence"));
-            }
-        }
-    }
-    named
+    let numbers = numbers.iter().enumerate();
+    let evidence = numbers.filter_map(|(i, number)| {
+        let field = format!("evidence[{i}]");
+        named(&field, *number, "LeakEvidence", evidence_of, wrong)
+    });
+    evidence.collect()
 }
 
 fn processes(refs: &[pb::ProcessRef], wrong: &mut Vec<Violation>) -> Vec<ProcessIdentity> {

@@ -1,21 +1,21 @@
 //! Secrets of a spec, both ways: what is read has no values.
 
 use crate::{
-    enums::known,
+    enums::parsed,
     pb::{self, secret::Source},
 };
 use kennel_lifecycle::{Secret, SecretDelivery, SecretSource, SecretValue, Violation};
+
+parsed! {
+    fn delivery(SecretDelivery) -> SecretDelivery, fn shown_delivery
+    { Unspecified | Variable => Variable, File }
+}
 
 pub(crate) fn parse(secrets: Vec<pb::Secret>, found: &mut Vec<Violation>) -> Vec<Secret> {
     let secrets = secrets.into_iter().enumerate().filter_map(|(at, secret)| {
         let field = format!("spec.secrets[{at}]");
         let by = format!("{field}.delivery");
-        let delivery = match known(&by, secret.delivery, "SecretDelivery", found) {
-            pb::SecretDelivery::Unspecified | pb::SecretDelivery::Variable => {
-                SecretDelivery::Variable
-            }
-            pb::SecretDelivery::File => SecretDelivery::File,
-        };
+        let delivery = delivery(&by, secret.delivery, found);
         let source = match secret.source {
             Some(Source::Value(value)) => SecretSource::Sent(SecretValue::new(value.into())),
             Some(Source::ServerFile(path)) => SecretSource::ServerFile(path),
@@ -44,11 +44,7 @@ pub(crate) fn shown(secrets: &[Secret]) -> Vec<pb::Secret> {
             SecretSource::ServerFile(path) => Source::ServerFile(path.clone()),
             SecretSource::Credential(name) => Source::Credential(name.clone()),
         }),
-        delivery: match secret.delivery {
-            SecretDelivery::Variable => pb::SecretDelivery::Unspecified,
-            SecretDelivery::File => pb::SecretDelivery::File,
-        }
-        .into(),
+        delivery: shown_delivery(secret.delivery).into(),
         trim_newline: secret.trim_newline,
     });
     secrets.collect()

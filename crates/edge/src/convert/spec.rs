@@ -2,7 +2,7 @@
 
 use super::{api_access, command, containment, limits, restart, rules, secrets, terminal, time};
 use crate::{
-    enums::{self, known, mapped, unknown_number},
+    enums::{self, known, mapped, parsed, unknown_number},
     pb::{
         self,
         run_spec::{Command, Stdio},
@@ -51,7 +51,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         command: CommandSpec {
             argv: command::argv(spec.command, found),
             cwd: command::cwd(spec.cwd, spec.raw_cwd, found),
-            env_mode: env_mode(env.mode, found),
+            env_mode: env_mode("spec.env.mode", env.mode, found),
             env: env.vars,
             initial_input: spec.initial_input.map(|input| input.to_vec()),
             input: input_mode(spec.stdio.as_ref(), found),
@@ -65,7 +65,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
             on_leader_exit: on_leader_exit(spec.on_leader_exit, found),
             pause: pause(spec.pause, found),
             min_containment: containment::least(spec.min_containment, found),
-            pid_namespace: pid_namespace(spec.pid_namespace, found),
+            pid_namespace: pid_namespace("spec.pid_namespace", spec.pid_namespace, found),
             recovery: recovery(spec.recovery, found),
             restart: restart::parse(spec.restart.as_ref(), found),
             output: output(spec.output, found),
@@ -84,7 +84,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         },
         labels: spec.labels,
         parent: parent(spec.parent.as_ref(), found),
-        api_access: api_access::parse(spec.api_access, found),
+        api_access: api_access::parse("spec.api_access", spec.api_access, found),
         secrets: secrets::parse(spec.secrets, found),
         node_limits: Vec::new(),
     };
@@ -127,11 +127,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         min_containment: policy
             .min_containment
             .map_or(0, |by| enums::containment(by).into()),
-        pid_namespace: match policy.pid_namespace {
-            PidNamespace::Shared => pb::PidNamespace::Unspecified,
-            PidNamespace::Private => pb::PidNamespace::Private,
-        }
-        .into(),
+        pid_namespace: shown_pid_namespace(policy.pid_namespace).into(),
         recovery: shown_recovery(policy.recovery).into(),
         restart: restart::shown(&policy.restart),
         output: shown_output(policy.output),
@@ -257,16 +253,7 @@ fn privileges(privileges: Option<pb::Privileges>, found: &mut Vec<Violation>) ->
             )),
         }
     }
-    let field = "spec.privileges.seccomp_profile";
-    let seccomp = match known(field, privileges.seccomp_profile, "SeccompProfile", found) {
-        pb::SeccompProfile::Unspecified => Seccomp::None,
-        pb::SeccompProfile::Baseline => Seccomp::Baseline,
-    };
-    let field = "spec.privileges.network";
-    let network = match known(field, privileges.network, "Network", found) {
-        pb::Network::Unspecified | pb::Network::Host => Network::Host,
-        pb::Network::None => Network::None,
-    };
+    let profile = privileges.seccomp_profile;
     Privileges {
         user: privileges.user.map(|user| RunUser {
             uid: user.user_id,
@@ -279,8 +266,8 @@ fn privileges(privileges: Option<pb::Privileges>, found: &mut Vec<Violation>) ->
             readable_paths: sandbox.readable_paths,
             writable_paths: sandbox.writable_paths,
         }),
-        seccomp,
-        network,
+        seccomp: seccomp("spec.privileges.seccomp_profile", profile, found),
+        network: network("spec.privileges.network", privileges.network, found),
     }
 }
 
@@ -297,18 +284,13 @@ fn shown_privileges(privileges: &Privileges) -> Option<pb::Privileges> {
             readable_paths: sandbox.readable_paths.clone(),
             writable_paths: sandbox.writable_paths.clone(),
         }),
-        seccomp_profile: match privileges.seccomp {
-            Seccomp::None => pb::SeccompProfile::Unspecified,
-            Seccomp::Baseline => pb::SeccompProfile::Baseline,
-        }
-        .into(),
-        network: match privileges.network {
-            Network::Host => pb::Network::Unspecified,
-            Network::None => pb::Network::None,
-        }
-        .into(),
+        seccomp_profile: shown_seccomp(privileges.seccomp).into(),
+        network: shown_network(privileges.network).into(),
     })
 }
+
+parsed! { fn seccomp(SeccompProfile) -> Seccomp, fn shown_seccomp { Unspecified => None, Baseline } }
+parsed! { fn network(Network) -> Network, fn shown_network { Unspecified | Host => Host, None } }
 
 fn names_of(set: CapabilitySet) -> Vec<String> {
     set.names().map(str::to_owned).collect()
@@ -316,24 +298,19 @@ fn names_of(set: CapabilitySet) -> Vec<String> {
 
 fn parent(parent: Option<&pb::Parent>, found: &mut Vec<Violation>) -> Option<Parent> {
     let parent = parent?;
-    let on_end = match known("spec.parent.on_end", parent.on_end, "OnParentEnd", found) {
-        pb::OnParentEnd::Unspecified | pb::OnParentEnd::End => OnParentEnd::End,
-        pb::OnParentEnd::Keep => OnParentEnd::Keep,
-    };
+    let on_end = on_parent_end("spec.parent.on_end", parent.on_end, found);
     Some(Parent {
         run: run_named("spec.parent.run_id", &parent.run_id, found)?,
         on_end,
     })
 }
 
+parsed! { fn on_parent_end(OnParentEnd) -> OnParentEnd, fn shown_on_end { Unspecified | End => End, Keep } }
+
 fn shown_parent(parent: &Parent) -> pb::Parent {
     pb::Parent {
         run_id: parent.run.to_string(),
-        on_end: match parent.on_end {
-            OnParentEnd::End => pb::OnParentEnd::Unspecified,
-            OnParentEnd::Keep => pb::OnParentEnd::Keep,
-        }
-        .into(),
+        on_end: shown_on_end(parent.on_end).into(),
     }
 }
 
@@ -415,26 +392,16 @@ fn input_mode(stdio: Option<&Stdio>, found: &mut Vec<Violation>) -> InputMode {
     let Some(Stdio::Pipes(pipes)) = stdio else {
         return InputMode::Initial;
     };
-    match known("spec.pipes.input", pipes.input, "InputMode", found) {
-        pb::InputMode::Unspecified | pb::InputMode::Initial => InputMode::Initial,
-        pb::InputMode::Open => InputMode::Open,
-    }
+    pipes_input("spec.pipes.input", pipes.input, found)
 }
 
-fn env_mode(number: i32, found: &mut Vec<Violation>) -> EnvMode {
-    match known("spec.env.mode", number, "EnvMode", found) {
-        pb::EnvMode::Unspecified | pb::EnvMode::Minimal => EnvMode::Minimal,
-        pb::EnvMode::InheritAll => EnvMode::InheritAll,
-        pb::EnvMode::None => EnvMode::None,
-    }
+parsed! { fn pipes_input(InputMode) -> InputMode { Unspecified | Initial => Initial, Open } }
+parsed! { fn env_mode(EnvMode) -> EnvMode { Unspecified | Minimal => Minimal, InheritAll, None } }
+parsed! {
+    fn pid_namespace(PidNamespace) -> PidNamespace, fn shown_pid_namespace
+    { Unspecified | Shared => Shared, Private }
 }
-
-fn pid_namespace(number: i32, found: &mut Vec<Violation>) -> PidNamespace {
-    match known("spec.pid_namespace", number, "PidNamespace", found) {
-        pb::PidNamespace::Unspecified | pb::PidNamespace::Shared => PidNamespace::Shared,
-        pb::PidNamespace::Private => PidNamespace::Private,
-    }
-}
+parsed! { fn on_max_pause(OnMaxPause) -> OnMaxPause, fn shown_max_pause { Unspecified | Resume => Resume, Abort } }
 
 fn recovery(number: i32, found: &mut Vec<Violation>) -> Option<Recovery> {
     match known("spec.recovery", number, "RecoveryPolicy", found) {
@@ -457,11 +424,7 @@ fn shown_recovery(recovery: Option<Recovery>) -> pb::RecoveryPolicy {
 fn shown_pause(policy: PausePolicy) -> Option<pb::PausePolicy> {
     differing(&policy, |policy| pb::PausePolicy {
         max_pause: policy.max_pause.map(time::duration),
-        on_max_pause: match policy.on_max_pause {
-            OnMaxPause::Resume => pb::OnMaxPause::Unspecified,
-            OnMaxPause::Abort => pb::OnMaxPause::Abort,
-        }
-        .into(),
+        on_max_pause: shown_max_pause(policy.on_max_pause).into(),
     })
 }
 
@@ -474,10 +437,7 @@ fn pause(policy: Option<pb::PausePolicy>, found: &mut Vec<Violation>) -> PausePo
     }
     PausePolicy {
         max_pause: time::parse_duration("spec.pause.max_pause", max_pause, found),
-        on_max_pause: match known(ACTION, policy.on_max_pause, "OnMaxPause", found) {
-            pb::OnMaxPause::Unspecified | pb::OnMaxPause::Resume => OnMaxPause::Resume,
-            pb::OnMaxPause::Abort => OnMaxPause::Abort,
-        },
+        on_max_pause: on_max_pause(ACTION, policy.on_max_pause, found),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::time;
 use crate::{
-    enums::unknown_number,
+    enums::named,
     pb::{self, audit_record::Record},
 };
 use kennel_lifecycle::{RunId, Timestamp, Violation};
@@ -21,16 +21,15 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest, found: &mut Vec<Violation>) 
         follow: request.follow,
         ..TrailAsk::default()
     };
-    for kind in &request.kinds {
-        match pb::AuditKind::try_from(*kind) {
-            Ok(pb::AuditKind::Request) => ask.kinds.push(TrailKind::Request),
-            Ok(pb::AuditKind::Signal) => ask.kinds.push(TrailKind::Signal),
-            Ok(pb::AuditKind::Node) => ask.kinds.push(TrailKind::Node),
-            Ok(pb::AuditKind::Unspecified) | Err(_) => {
-                found.push(unknown_number("kinds", *kind, "AuditKind"));
-            }
-        }
-    }
+    let kind_of = |kind| match kind {
+        pb::AuditKind::Unspecified => None,
+        pb::AuditKind::Request => Some(TrailKind::Request),
+        pb::AuditKind::Signal => Some(TrailKind::Signal),
+        pb::AuditKind::Node => Some(TrailKind::Node),
+    };
+    let kinds = request.kinds.iter();
+    let kinds = kinds.filter_map(|kind| named("kinds", *kind, "AuditKind", kind_of, found));
+    ask.kinds = kinds.collect();
     if request.kinds.is_empty() {
         ask.kinds = vec![TrailKind::Request, TrailKind::Signal];
         ask.kinds.extend((!of_run).then_some(TrailKind::Node));

@@ -3,7 +3,7 @@
 use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
     convert::{request, rules, run, terminal, time},
-    enums::known,
+    enums::parsed,
     pb,
     verbs::record::word,
 };
@@ -12,6 +12,9 @@ use kennel_supervisor::{AbortCall, AbortWait, AnnotateCall, ExtendCall, IfUnknow
 
 /// The call, and whether the run's node can be asked.
 pub(crate) struct Abort(pub(super) AbortCall, bool);
+
+parsed! { fn wait(AbortWait) -> AbortWait { Unspecified | TreeEmpty => TreeEmpty, None, LeaderExited } }
+parsed! { fn if_unknown(AbortUnknown) -> IfUnknown { Unspecified | Fence => Fence, Refuse } }
 
 impl Verb for pb::AbortRequest {
     const HOW: How = How::order(Waits::KeeperAndCaller);
@@ -29,15 +32,8 @@ impl Verb for pb::AbortRequest {
         let run = request::parse_run_id(&self.run_id, found);
         let request_id = request::request_id(&self.request_id, found);
         let grace = request::grace(self.grace.as_ref(), found);
-        let wait = match known("wait", self.wait, "AbortWait", found) {
-            pb::AbortWait::None => AbortWait::None,
-            pb::AbortWait::LeaderExited => AbortWait::LeaderExited,
-            pb::AbortWait::Unspecified | pb::AbortWait::TreeEmpty => AbortWait::TreeEmpty,
-        };
-        let if_unknown = match known("if_unknown", self.if_unknown, "AbortUnknown", found) {
-            pb::AbortUnknown::Unspecified | pb::AbortUnknown::Fence => IfUnknown::Fence,
-            pb::AbortUnknown::Refuse => IfUnknown::Refuse,
-        };
+        let wait = wait("wait", self.wait, found);
+        let if_unknown = if_unknown("if_unknown", self.if_unknown, found);
         let call = AbortCall {
             run: run?,
             grace,

@@ -11,7 +11,7 @@ use crate::{
         pattern::{self, matched},
         request, run,
     },
-    enums::{known, unknown_number},
+    enums::{parsed, unknown_number},
     limits, pb, status,
 };
 use kennel_lifecycle::{LinePattern, RunId, Violation};
@@ -88,21 +88,21 @@ pub(crate) struct RunWait {
     caller: Caller,
 }
 
+parsed! {
+    fn condition(WaitCondition) -> Condition
+    {
+        Unspecified | Ended => Ended,
+        Started, Paused, LeaderExited, StreamsClosed, TreeEmpty, Ready
+    }
+}
+
 impl Verb for pb::WaitRunRequest {
     const HOW: How = How::read(Waits::Caller);
     type Call = RunWait;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         let run = request::parse_run_id(&self.run_id, found);
-        let condition = match known("condition", self.condition, "WaitCondition", found) {
-            pb::WaitCondition::Started => Condition::Started,
-            pb::WaitCondition::Paused => Condition::Paused,
-            pb::WaitCondition::LeaderExited => Condition::LeaderExited,
-            pb::WaitCondition::StreamsClosed => Condition::StreamsClosed,
-            pb::WaitCondition::TreeEmpty => Condition::TreeEmpty,
-            pb::WaitCondition::Ready => Condition::Ready,
-            pb::WaitCondition::Unspecified | pb::WaitCondition::Ended => Condition::Ended,
-        };
+        let condition = condition("condition", self.condition, found);
         Some(RunWait {
             run: run?,
             condition,

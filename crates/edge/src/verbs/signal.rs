@@ -3,7 +3,7 @@
 use super::{Api, Asked, Context, Fault, How, Verb, Waits};
 use crate::{
     convert::{request, tree},
-    enums::known,
+    enums::parsed,
     pb,
     verbs::record::word,
 };
@@ -12,6 +12,11 @@ use kennel_supervisor::{LoggedProcess, LoggedSignal, SignalCall, SignalTarget};
 
 /// Most processes that one record lists.
 const PROCESSES_LOGGED_MAX: usize = 64;
+
+parsed! {
+    fn target(SignalTarget) -> SignalTarget
+    { Unspecified | Leader => Leader, Tree, Group, TerminalForeground }
+}
 
 impl Verb for pb::SignalRequest {
     const HOW: How = How::order(Waits::Keeper);
@@ -33,12 +38,7 @@ impl Verb for pb::SignalRequest {
             Err(()) => Err("must be the name of a signal, such as SIGUSR1 or SIGRTMIN+3"),
         };
         let signal = signal.map_err(|why| found.push(Violation::new("signal", why)));
-        let target = match known("target", self.target, "SignalTarget", found) {
-            pb::SignalTarget::Tree => SignalTarget::Tree,
-            pb::SignalTarget::Group => SignalTarget::Group,
-            pb::SignalTarget::TerminalForeground => SignalTarget::TerminalForeground,
-            pb::SignalTarget::Unspecified | pb::SignalTarget::Leader => SignalTarget::Leader,
-        };
+        let target = target("target", self.target, found);
         Some(SignalCall {
             run: run?,
             signal: signal.ok()?,

@@ -5,7 +5,7 @@ use crate::{
     access::{AsRun, Caller},
     auth,
     convert::{command, pattern, request, rules, run, spec},
-    enums::known,
+    enums::parsed,
     pb, status,
     verbs::record::word,
 };
@@ -19,6 +19,8 @@ pub(crate) struct Call {
     pub(super) spawn: SpawnCall,
     pub(super) caller: Caller,
 }
+
+parsed! { fn on_name_conflict(OnNameConflict) -> OnNameConflict { Unspecified | Fail => Fail, Return } }
 
 impl Verb for pb::SpawnRequest {
     const HOW: How = How::order(Waits::Keeper);
@@ -58,16 +60,7 @@ impl Verb for pb::SpawnRequest {
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Call> {
         let run = request::optional_run_id(&self.run_id, found);
         let key = request::key(self.request_key, !self.run_id.is_empty(), found);
-        let on = known(
-            "on_name_conflict",
-            self.on_name_conflict,
-            "OnNameConflict",
-            found,
-        );
-        let on_name_conflict = match on {
-            pb::OnNameConflict::Return => OnNameConflict::Return,
-            pb::OnNameConflict::Unspecified | pb::OnNameConflict::Fail => OnNameConflict::Fail,
-        };
+        let on_name_conflict = on_name_conflict("on_name_conflict", self.on_name_conflict, found);
         let mut call = parse(self.spec, context, found)?;
         call.spawn = SpawnCall {
             run,

@@ -3,7 +3,7 @@
 use super::{ConsumerAsk, EventsCall, parse_run_id};
 use crate::{
     convert::{consumer, many_cursor, time, token::Cursor},
-    enums::{known, unknown_number},
+    enums::{known, named},
     limits,
     pb::{self, stream_events_request::Position as Asked},
 };
@@ -104,16 +104,15 @@ pub(super) fn kinds(asked: &[i32], found: &mut Vec<Violation>) -> Kinds {
     }
     let mut kinds = Kinds::NONE;
     for (i, number) in asked.iter().enumerate() {
-        match EventKind::try_from(*number) {
-            Ok(EventKind::Lifecycle) => kinds.lifecycle = true,
-            Ok(EventKind::Stdout) => kinds.output[0] = true,
-            Ok(EventKind::Stderr) => kinds.output[1] = true,
-            Ok(EventKind::SignalSent) => kinds.signals = true,
-            Ok(EventKind::Warning) => kinds.warnings = true,
-            Ok(EventKind::Unspecified) | Err(_) => {
-                let field = format!("kinds[{i}]");
-                found.push(unknown_number(&field, *number, "EventKind"));
-            }
+        let kind_of = |kind| (kind != EventKind::Unspecified).then_some(kind);
+        let field = format!("kinds[{i}]");
+        match named(&field, *number, "EventKind", kind_of, found) {
+            Some(EventKind::Lifecycle) => kinds.lifecycle = true,
+            Some(EventKind::Stdout) => kinds.output[0] = true,
+            Some(EventKind::Stderr) => kinds.output[1] = true,
+            Some(EventKind::SignalSent) => kinds.signals = true,
+            Some(EventKind::Warning) => kinds.warnings = true,
+            Some(EventKind::Unspecified) | None => {}
         }
     }
     kinds
