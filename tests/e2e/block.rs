@@ -112,8 +112,8 @@ async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
         let connection = kennel_client::connect(&quick_address).await;
         let connection = connection.expect("it serves");
         let start = kennel_client::Start::Beginning;
-        let reader = kennel_client::EventReader::new(&connection, &quick_id, start);
-        let mut reader = reader.in_name_of("quick".to_owned());
+        let mut reader = kennel_client::EventReader::new(&connection, &quick_id, start);
+        reader.request.consumer = "quick".to_owned();
         let mut heard = Heard::default();
         let mut begins = Some(begins);
         while let Some(message) = reader.next().await.expect("it continues") {

@@ -4,7 +4,6 @@ use crate::credentials::TokenReader;
 use http::{HeaderName, HeaderValue, Request, Response, header::AUTHORIZATION};
 use std::{
     error::Error,
-    fmt::Write as _,
     io,
     pin::Pin,
     sync::Arc,
@@ -84,13 +83,15 @@ pub(crate) fn causes<'a>(
     std::iter::successors(Some(error), |error| (**error).source())
 }
 
-/// Formats an error with its causes, for people.
-pub fn shown(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let _ = write!(text, ": {inner}");
-        cause = inner.source();
+/// Formats an error with its causes, each once: some errors repeat their cause in their own text.
+pub fn shown(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error).map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
     }
     text
 }
@@ -99,3 +100,35 @@ pub fn shown(error: &dyn Error) -> String {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotDialled(pub(crate) String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt;
+
+    #[derive(Debug)]
+    struct Reported(&'static str, Option<Box<Reported>>);
+
+    impl fmt::Display for Reported {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Reported {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|inner| inner as _)
+        }
+    }
+
+    #[test]
+    fn each_cause_is_reported_once() {
+        let root = Box::new(Reported("refused", None));
+        let middle = Box::new(Reported("cannot connect: refused", Some(root)));
+        let top = Reported("cannot open the store", Some(middle));
+        assert_eq!(
+            shown(&top),
+            "cannot open the store: cannot connect: refused"
+        );
+    }
+}

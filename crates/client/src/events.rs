@@ -34,25 +34,44 @@ pub fn time_of(
     at
 }
 
+/// Reads the last so many lines of a run's output, up to its present head.
+pub async fn last_lines(
+    connection: &Connection,
+    run_id: &str,
+    most: u64,
+) -> Result<Vec<pb::Line>, Failure> {
+    use pb::EventKind::{Lifecycle, Stderr, Stdout};
+    let mut reader = EventReader::new(connection, run_id, Start::TailLines(most));
+    reader.request.kinds = [Lifecycle, Stdout, Stderr].map(Into::into).to_vec();
+    reader.request.output_view = pb::OutputView::TextLines.into();
+    reader.request.until = pb::StreamUntil::Head.into();
+    let mut lines = Vec::new();
+    while let Some(message) = reader.next().await? {
+        for event in message.run_events.into_iter().flat_map(|e| e.events) {
+            if let Some(Payload::Line(line)) = event.payload {
+                lines.push(line);
+            }
+        }
+    }
+    Ok(lines)
+}
+
 /// Reads events of one run, or of many, each run's in order, without a hole and without a repeat.
 #[derive(Debug)]
 pub struct EventReader {
     connection: Connection,
-    run_id: String,
-    filter: Option<pb::RunFilter>,
-    position: Position,
+    /// What it asks for, with the position that it has reached. Set before the first [`EventReader::next`]: of `kinds`,
+    /// where some are selected, Lifecycle must be one, for the reader to know the end; the start of one that names a
+    /// consumer is for a consumer that does not exist yet.
+    pub request: StreamEventsRequest,
+    /// Whether to give up as soon as the service has ended, keeper included: for a run that ends with it.
+    pub ends_with_service: bool,
     /// In a multi-run stream: what comes again after a lost connection.
     repeats: Repeats,
     /// In a multi-run stream: runs with a Snapshot that the cursor does not cover completely; true: they have ended.
     begun: HashMap<String, bool>,
-    view: pb::OutputView,
-    kinds: Vec<pb::EventKind>,
-    until: pb::StreamUntil,
-    consumer: String,
     stream: Option<Streaming<StreamEventsResponse>>,
     resumes: Resumes,
-    /// Whether to give up as soon as nothing listens any more.
-    ends_with_service: bool,
     snapshot_given: bool,
     complete: bool,
 }
@@ -70,18 +89,18 @@ impl EventReader {
         };
         Self {
             connection: connection.clone(),
-            run_id: run_id.to_owned(),
-            filter: None,
-            position,
+            request: StreamEventsRequest {
+                run_id: run_id.to_owned(),
+                position: Some(position),
+                output_view: pb::OutputView::Raw.into(),
+                until: pb::StreamUntil::Ended.into(),
+                ..StreamEventsRequest::default()
+            },
+            ends_with_service: false,
             repeats: Repeats::default(),
             begun: HashMap::new(),
-            view: pb::OutputView::Raw,
-            kinds: Vec::new(),
-            until: pb::StreamUntil::Ended,
-            consumer: String::new(),
             stream: None,
             resumes: Resumes::default(),
-            ends_with_service: false,
             snapshot_given: false,
             complete: false,
         }
@@ -93,63 +112,22 @@ impl EventReader {
     /// A journal that cannot be read is returned as a failure, after which [`EventReader::next`] continues without that
     /// run.
     pub fn of_many(connection: &Connection, filter: pb::RunFilter, start: Start) -> Self {
-        let filter = Some(filter);
-        Self {
-            filter,
-            ..Self::new(connection, "", start)
-        }
-    }
-
-    /// Selects this view of output.
-    #[must_use]
-    pub fn viewed(self, view: pb::OutputView) -> Self {
-        Self { view, ..self }
-    }
-
-    /// Selects these kinds of events; Lifecycle must be among them, for the reader to know the end.
-    #[must_use]
-    pub fn of_kinds(self, kinds: Vec<pb::EventKind>) -> Self {
-        Self { kinds, ..self }
-    }
-
-    /// Ends the read at the head at the time of the request.
-    #[must_use]
-    pub fn until_head(self) -> Self {
-        let until = pb::StreamUntil::Head;
-        Self { until, ..self }
-    }
-
-    /// Gives up as soon as the service has ended, keeper included: for a run that ends with it.
-    #[must_use]
-    pub fn ends_with_service(self, ends: bool) -> Self {
-        Self {
-            ends_with_service: ends,
-            ..self
-        }
-    }
-
-    /// Reads as this consumer: continues after its acknowledged position; the start is for a consumer that does not
-    /// exist yet.
-    #[must_use]
-    pub fn in_name_of(self, consumer: String) -> Self {
-        Self { consumer, ..self }
+        let mut reader = Self::new(connection, "", start);
+        reader.request.filter = Some(filter);
+        reader
     }
 
     /// Acknowledges the events that [`EventReader::next`] has returned, for the reader's consumer. Absent: none was
     /// returned yet.
     pub async fn ack(&self) -> Result<Option<pb::Consumer>, Failure> {
         use pb::ack_events_request::Position as Acked;
-        let position = match &self.position {
-            Position::Cursor(cursor) => Acked::Cursor(cursor.clone()),
-            Position::AfterSeq(_)
-            | Position::Beginning(_)
-            | Position::Live(_)
-            | Position::Tail(_) => return Ok(None),
+        let Some(Position::Cursor(cursor)) = &self.request.position else {
+            return Ok(None);
         };
         let request = pb::AckEventsRequest {
-            run_id: self.run_id.clone(),
-            consumer: self.consumer.clone(),
-            position: Some(position),
+            run_id: self.request.run_id.clone(),
+            consumer: self.request.consumer.clone(),
+            position: Some(Acked::Cursor(cursor.clone())),
         };
         Ok(self.connection.call(request).await?.consumer)
     }
@@ -161,7 +139,7 @@ impl EventReader {
         loop {
             match self.receive().await {
                 Ok(Some(mut message)) => {
-                    match self.filter {
+                    match self.request.filter {
                         Some(_) => self.follow_many(&mut message),
                         None => self.follow(&mut message),
                     }
@@ -169,7 +147,7 @@ impl EventReader {
                         return Ok(Some(message));
                     }
                 }
-                Ok(None) if self.complete || self.until == pb::StreamUntil::Head => {
+                Ok(None) if self.complete || self.request.until() == pb::StreamUntil::Head => {
                     return Ok(None);
                 }
                 Ok(None) => {
@@ -185,20 +163,11 @@ impl EventReader {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                let request = StreamEventsRequest {
-                    run_id: self.run_id.clone(),
-                    filter: self.filter.clone(),
-                    position: Some(self.position.clone()),
-                    output_view: self.view.into(),
-                    until: self.until.into(),
-                    consumer: self.consumer.clone(),
-                    kinds: self.kinds.iter().map(|kind| (*kind).into()).collect(),
-                    ..StreamEventsRequest::default()
-                };
                 self.repeats.begin_anew();
                 // A cancelled call may have left a pause before this attempt.
                 self.resumes.wait().await;
-                let response = self.connection.processes().stream_events(request).await?;
+                let mut processes = self.connection.processes();
+                let response = processes.stream_events(self.request.clone()).await?;
                 self.stream.insert(response.into_inner())
             }
         };
@@ -210,7 +179,7 @@ impl EventReader {
         for events in &mut message.run_events {
             let base = events.base_seq;
             if let Some(last) = events.events.last() {
-                self.position = Position::AfterSeq(base + last.seq_delta);
+                self.request.position = Some(Position::AfterSeq(base + last.seq_delta));
             }
             for event in &events.events {
                 match &event.payload {
@@ -235,7 +204,7 @@ impl EventReader {
         message.run_events.retain(|e| !e.events.is_empty());
         // A cursor has more than a seq: the length of each stream before it.
         if !message.cursor.is_empty() {
-            self.position = Position::Cursor(message.cursor.clone());
+            self.request.position = Some(Position::Cursor(message.cursor.clone()));
         }
         self.snapshot_given = true;
     }
@@ -260,7 +229,7 @@ impl EventReader {
             self.resumes.begin_anew();
         }
         if !message.cursor.is_empty() {
-            self.position = Position::Cursor(message.cursor.clone());
+            self.request.position = Some(Position::Cursor(message.cursor.clone()));
             self.repeats.cover();
             self.begun.retain(|_, has_ended| !*has_ended);
         }

@@ -1,7 +1,7 @@
 //! grpc.health.v1 of any server.
 
-use crate::HealthClient;
-use std::{error::Error, net::SocketAddr};
+use crate::{HealthClient, authorized::causes};
+use std::net::SocketAddr;
 use tonic::transport::Endpoint;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
@@ -12,8 +12,11 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus}
 ///
 /// The text gives the reason why it does not report SERVING.
 pub async fn check_health(address: SocketAddr, service: &str) -> Result<(), String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|e| cause(&e))?;
-    let channel = endpoint.connect().await.map_err(|e| cause(&e))?;
+    // The outer causes only say that there is one.
+    let cause = |error: tonic::transport::Error| causes(&error).last().map(ToString::to_string);
+    let why = |error| cause(error).unwrap_or_default();
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(why)?;
+    let channel = endpoint.connect().await.map_err(why)?;
     let request = HealthCheckRequest {
         service: service.to_owned(),
     };
@@ -23,13 +26,5 @@ pub async fn check_health(address: SocketAddr, service: &str) -> Result<(), Stri
             other => Err(format!("health is {}", other.as_str_name())),
         },
         Err(status) => Err(format!("health check failed: {}", status.code())),
-    }
-}
-
-/// Returns the innermost cause: the outer ones only say that there is one.
-fn cause(error: &dyn Error) -> String {
-    match error.source() {
-        Some(source) => cause(source),
-        None => error.to_string(),
     }
 }

@@ -24,7 +24,7 @@ pub use authorized::{Authorized, has_broken, shown};
 pub use connect::{connect, connect_with, error::ConnectError};
 pub use contexts::{Context, Contexts, DEFAULT_CONTEXT, read_default};
 pub use credentials::{Credentials, CredentialsError, Tls, Token};
-pub use events::{EventReader, Start, time_of};
+pub use events::{EventReader, Start, last_lines, time_of};
 pub use failure::Failure;
 pub use health::check_health;
 /// Sequence that undoes what an attached command has set in this terminal.

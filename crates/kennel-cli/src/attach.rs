@@ -7,6 +7,7 @@ use super::{
 use crate::{
     args::AttachArgs,
     detach_keys::DetachKeys,
+    ends::Ends,
     exit::{Exit, exit_of_ended},
     failure::{Failure, because, note},
 };
@@ -99,7 +100,7 @@ struct Desk {
     /// Time at which keys that may detach are sent.
     due: Option<Instant>,
     resized: Signal,
-    ends: [Signal; 4],
+    ends: Ends,
     /// Whether this client is the writer.
     writes: bool,
     /// Whether anything was shown that must be undone.
@@ -108,16 +109,8 @@ struct Desk {
 
 impl Desk {
     fn open(link: &Link, run_id: &str, manner: Manner) -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(because("cannot listen for signals"));
-        let (resized, ends) = (
-            listen(SignalKind::window_change())?,
-            [
-                listen(SignalKind::terminate())?,
-                listen(SignalKind::hangup())?,
-                listen(SignalKind::interrupt())?,
-                listen(SignalKind::quit())?,
-            ],
-        );
+        let resized = signal(SignalKind::window_change());
+        let resized = resized.map_err(because("cannot listen for signals"))?;
         let mut attachment = Attachment::new(
             &link.connection,
             pb::AttachOpen {
@@ -138,7 +131,7 @@ impl Desk {
             manner,
             raw: None,
             resized,
-            ends,
+            ends: Ends::listen()?,
             writes: false,
             shown: false,
         })
@@ -151,7 +144,7 @@ impl Desk {
                 attachment,
                 typed,
                 resized,
-                ends: [terminate, hangup, interrupt, quit],
+                ends,
                 ..
             } = self;
             let due = self.due;
@@ -188,10 +181,7 @@ impl Desk {
                 _ = resized.recv() => if let (true, Some(size)) = (self.writes, own_size()) {
                     self.attachment.resize(size);
                 },
-                _ = terminate.recv(), if leaves_at_signals => return Ok(self.leave().await),
-                _ = hangup.recv(), if leaves_at_signals => return Ok(self.leave().await),
-                _ = interrupt.recv(), if leaves_at_signals => return Ok(self.leave().await),
-                _ = quit.recv(), if leaves_at_signals => return Ok(self.leave().await),
+                () = ends.came(), if leaves_at_signals => return Ok(self.leave().await),
             }
         }
     }

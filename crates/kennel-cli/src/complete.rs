@@ -3,7 +3,7 @@
 use crate::{
     Failure, Link,
     args::{self, ClientArgs},
-    command, list, terminal_text, words,
+    command, list, refused, terminal_text, words,
 };
 use clap::{Arg, Args as _, Command, FromArgMatches as _};
 use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
@@ -81,7 +81,12 @@ fn listed() -> Vec<kennel_proto::pb::Run> {
         let client = client.ok_or_else(|| Failure::new("no flags"))?;
         let here = Surroundings::here(kennel_linux::effective_uid());
         let link = Link::open(&client, args::Format::default(), &here).await?;
-        list::all(&link, kennel_proto::pb::RunFilter::default(), RUNS_MAX).await
+        let listed = list::all(
+            &link.connection,
+            kennel_proto::pb::RunFilter::default(),
+            RUNS_MAX,
+        );
+        listed.await.map_err(refused)
     };
     let answer = runtime.block_on(async { tokio::time::timeout(ANSWER_MAX, asked).await });
     // Runs that the server cannot read are left out without a note: it would be written into the line that is typed.

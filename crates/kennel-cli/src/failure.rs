@@ -1,7 +1,7 @@
 //! Failures for people: `error: ...`, with `hint: ...` where there is one, and an exit code.
 
 use crate::{Format, terminal_text};
-use kennel_client::TargetError;
+use kennel_client::{TargetError, shown};
 use serde_json::json;
 use std::{
     error::Error,
@@ -231,51 +231,6 @@ pub fn because<E: fmt::Display>(what: impl fmt::Display) -> impl FnOnce(E) -> Fa
 }
 
 /// Makes the failure of an operation, with all its causes.
-pub fn failed(what: &str, cause: &dyn Error) -> Failure {
-    Failure::new(format!("{what}: {}", chain(cause)))
-}
-
-/// Formats an error with its causes, each once: some errors repeat their cause in their own text.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = inner.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug)]
-    struct Reported(&'static str, Option<Box<Reported>>);
-
-    impl fmt::Display for Reported {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.0)
-        }
-    }
-
-    impl Error for Reported {
-        fn source(&self) -> Option<&(dyn Error + 'static)> {
-            self.1.as_deref().map(|inner| inner as _)
-        }
-    }
-
-    #[test]
-    fn each_cause_is_reported_once() {
-        let root = Box::new(Reported("refused", None));
-        let middle = Box::new(Reported("cannot connect: refused", Some(root)));
-        let top = Reported("cannot open the store", Some(middle));
-        assert_eq!(
-            chain(&top),
-            "cannot open the store: cannot connect: refused"
-        );
-    }
+pub fn failed(what: &str, cause: &(dyn Error + 'static)) -> Failure {
+    Failure::new(format!("{what}: {}", shown(cause)))
 }

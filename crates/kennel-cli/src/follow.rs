@@ -37,8 +37,7 @@ pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure>
                 return Ok(());
             }
         }
-        let journal = Journal::open(link, source, from, args.follow);
-        let mut journal = journal.in_name_of(args.name.clone());
+        let mut journal = Journal::open(link, source, from, args.follow).in_name_of(&args.name);
         while let Some(mut message) = journal.next().await? {
             keep_since(&mut message, args.since);
             print(&message)?;
@@ -147,7 +146,7 @@ fn lines(message: &pb::StreamEventsResponse, are_many: bool) -> String {
 
 /// Events of a run, or of many, up to the head at the start of reading, or until the run has ended.
 pub(crate) struct Journal {
-    reader: EventReader,
+    pub(crate) reader: EventReader,
     are_many: bool,
     /// Whether printed events are acknowledged.
     acks: bool,
@@ -155,31 +154,28 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn open(link: &Link, source: &Source, start: Start, follow: bool) -> Self {
-        let (reader, are_many) = match source {
+        let (mut reader, are_many) = match source {
             Source::Run(run) => (EventReader::new(&link.connection, run, start), false),
             Source::Filter(filter) => (
                 EventReader::of_many(&link.connection, *filter.clone(), start),
                 true,
             ),
         };
+        if !follow {
+            reader.request.until = pb::StreamUntil::Head.into();
+        }
         Self {
-            reader: if follow { reader } else { reader.until_head() },
+            reader,
             are_many,
             acks: false,
         }
     }
 
     /// Reads as a consumer, where one is given.
-    pub(crate) fn in_name_of(self, name: AsConsumer) -> Self {
-        let reader = match name.consumer {
-            Some(consumer) => self.reader.in_name_of(consumer),
-            None => self.reader,
-        };
-        Self {
-            reader,
-            acks: name.ack,
-            ..self
-        }
+    pub(crate) fn in_name_of(mut self, name: &AsConsumer) -> Self {
+        self.reader.request.consumer = name.consumer.clone().unwrap_or_default();
+        self.acks = name.ack;
+        self
     }
 
     /// Acknowledges the returned events, which are printed, where that is requested.
@@ -188,18 +184,6 @@ impl Journal {
             self.reader.ack().await.map_err(refused)?;
         }
         Ok(())
-    }
-
-    /// Selects this view of output.
-    pub(crate) fn viewed(self, view: pb::OutputView) -> Self {
-        let reader = self.reader.viewed(view);
-        Self { reader, ..self }
-    }
-
-    /// Selects these kinds of events, Lifecycle among them.
-    pub(crate) fn of_kinds(self, kinds: Vec<pb::EventKind>) -> Self {
-        let reader = self.reader.of_kinds(kinds);
-        Self { reader, ..self }
     }
 
     pub(crate) async fn next(&mut self) -> Result<Option<pb::StreamEventsResponse>, Failure> {

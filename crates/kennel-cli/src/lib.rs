@@ -23,6 +23,7 @@ mod detach_keys;
 mod doctor;
 mod drain;
 mod each;
+mod ends;
 mod event_line;
 mod exit;
 mod extend;
@@ -67,6 +68,7 @@ mod write;
 
 pub use args::{AuditArgs, Cli, ClientArgs, Command, Format, HABITS, in_groups, with_texts};
 pub use complete::answer_shell;
+pub use ends::Ends;
 pub use exit::{Exit, OWN_FAILURE};
 pub use failure::Failure;
 pub use line::{command_of, expanded, not_understood};

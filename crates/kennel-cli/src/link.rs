@@ -3,11 +3,13 @@
 use super::{progress, refusal};
 use crate::{
     args::{ClientArgs, Format},
-    failure::{Failure, chain},
+    failure::Failure,
     terminal_text,
 };
 use kennel_client as client;
-use kennel_client::{Address, Call, ConnectError, Connection, Surroundings, Target, TargetError};
+use kennel_client::{
+    Address, Call, ConnectError, Connection, Surroundings, Target, TargetError, shown,
+};
 use kennel_linux::own_streams;
 use kennel_proto::{json::ToJson, pb};
 use std::{io, os::fd::AsFd, time::Duration};
@@ -180,7 +182,7 @@ fn no_target(error: TargetError) -> Failure {
 }
 
 fn not_connected(error: ConnectError) -> Failure {
-    let failure = Failure::new(chain(&error));
+    let failure = Failure::new(shown(&error));
     let hint = match error {
         ConnectError::NoServer {
             address: Address::Tcp { .. },

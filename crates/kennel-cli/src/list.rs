@@ -2,7 +2,7 @@
 
 use super::{
     command,
-    link::{Link, print_exact},
+    link::{ANSWER_MAX, Link, print_exact, refused},
     nodes, render,
     table::in_colour,
 };
@@ -11,6 +11,8 @@ use crate::{
     failure::{Failure, note},
     values,
 };
+use kennel_client as client;
+use kennel_client::Connection;
 use kennel_linux::own_terminal;
 use kennel_proto::{json, pb};
 use std::{
@@ -36,8 +38,8 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
     let is_selected = !filter.label_selector.is_empty();
     filter.node = node.unwrap_or_default();
     filter.parent_run_id = link.run_id_or_none(args.parents.parent.as_deref()).await?;
-    let listed = all(link, filter, args.limit.unwrap_or(usize::MAX)).await?;
-    let mut runs = listed.noting_others();
+    let listed = all(&link.connection, filter, args.limit.unwrap_or(usize::MAX)).await;
+    let mut runs = listed.map_err(refused)?.noting_others();
     sort(&mut runs, args.sort);
     if args.reverse {
         runs.reverse();
@@ -101,7 +103,9 @@ fn filter(args: &PsArgs) -> pb::RunFilter {
 pub(crate) struct Listed {
     pub(crate) runs: Vec<pb::Run>,
     /// Those among them whose records the server cannot read.
-    unreadable: Vec<pb::UnreadableRun>,
+    pub(crate) unreadable: Vec<pb::UnreadableRun>,
+    /// Whether there are more.
+    pub(crate) is_cut: bool,
 }
 
 impl Listed {
@@ -124,10 +128,10 @@ impl Listed {
 
 /// Returns the runs of a filter, at most so many.
 pub(crate) async fn all(
-    link: &Link,
+    connection: &Connection,
     filter: pb::RunFilter,
     most: usize,
-) -> Result<Listed, Failure> {
+) -> Result<Listed, client::Failure> {
     let mut listed = Listed::default();
     let mut page_token = String::new();
     while listed.runs.len() < most {
@@ -137,11 +141,12 @@ pub(crate) async fn all(
             page_size: i32::try_from(room).unwrap_or(i32::MAX),
             page_token,
         };
-        let page = link.ask(request).await?;
+        let page = connection.call_within(ANSWER_MAX, request).await?;
         listed.runs.extend(page.runs);
         listed.unreadable.extend(page.unreadable_runs);
         page_token = page.next_page_token;
-        if page_token.is_empty() {
+        listed.is_cut = !page_token.is_empty();
+        if !listed.is_cut {
             break;
         }
     }

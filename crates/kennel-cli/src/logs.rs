@@ -51,9 +51,9 @@ async fn read(
         Some(Tail::Lines(lines)) => Start::TailLines(lines),
         Some(Tail::All) | None => start(args.from_seq),
     };
-    let journal = Journal::open(link, source, from, args.follow);
-    let journal = journal.viewed(view).of_kinds(wanted.kinds());
-    let mut journal = journal.in_name_of(args.name.clone());
+    let mut journal = Journal::open(link, source, from, args.follow).in_name_of(&args.name);
+    journal.reader.request.output_view = view.into();
+    journal.reader.request.kinds = wanted.kinds().into_iter().map(Into::into).collect();
     let is_named = args.name.consumer.is_some();
     let sink = if wanted.is_all() && from == Start::Beginning && !is_named {
         Sink::default()

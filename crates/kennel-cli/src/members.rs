@@ -4,7 +4,7 @@ use super::{
     calls::{self, standing},
     command,
     each::each,
-    link::{Link, print, run_of},
+    link::{Link, print, refused, run_of},
     list,
     selection::for_each,
     words,
@@ -141,7 +141,8 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
         };
         // Processes are the keeper's, child runs the database's: where that is unavailable, processes are shown all the
         // same.
-        let children = match list::all(link, children, CHILDREN_MAX).await {
+        let children = list::all(&link.connection, children, CHILDREN_MAX).await;
+        let children = match children.map_err(refused) {
             Ok(children) => child_runs(&children.noting_others()),
             Err(failure) => format!("child runs are not known\n{failure}\n"),
         };

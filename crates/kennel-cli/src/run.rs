@@ -126,8 +126,8 @@ struct Ends {
 
 /// Copies the run's output until it has ended.
 async fn stream(link: &Link, run_id: &str, ends_with_keeper: bool) -> Result<Ends, Failure> {
-    let mut reader = EventReader::new(&link.connection, run_id, Start::Beginning)
-        .ends_with_service(ends_with_keeper);
+    let mut reader = EventReader::new(&link.connection, run_id, Start::Beginning);
+    reader.ends_with_service = ends_with_keeper;
     let mut sink = Sink::default();
     let mut ends = Ends::default();
     while let Some(message) = reader.next().await.map_err(refused)? {

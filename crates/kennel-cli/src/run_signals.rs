@@ -141,8 +141,12 @@ async fn forward(
         };
         if signal == SIGINT && !interrupted && !ended {
             interrupted = true;
-            match interrupt(&connection, &run_id).await {
-                Ok(()) => continue,
+            let request = pb::InterruptRequest {
+                run_id: run_id.clone(),
+                request_id: new_request_id(),
+            };
+            match connection.call(request).await {
+                Ok(_) => continue,
                 // There is no process to interrupt yet: the run must not begin.
                 Err(refusal) if has_not_begun(&refusal) => {}
                 Err(refusal) => {
@@ -163,14 +167,6 @@ fn has_not_begun(refusal: &client::Failure) -> bool {
     // Nor is there one between two attempts.
     let no_process = matches!(state, Some("STARTING" | "BACKOFF"));
     refusal.is("RUN_NOT_FOUND") || (refusal.is("INVALID_STATE") && no_process)
-}
-
-async fn interrupt(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
-    let request = pb::InterruptRequest {
-        run_id: run_id.to_owned(),
-        request_id: new_request_id(),
-    };
-    connection.call(request).await.map(drop)
 }
 
 /// Requests the run's end; `now` skips the grace.
@@ -197,8 +193,12 @@ pub(super) async fn end(connection: &Connection, run_id: &str, now: bool) {
 
 /// Pauses the run, stops this process, and resumes the run when this process is continued.
 async fn suspend(connection: &Connection, run_id: &str, keys: &mut Source) {
-    let is_paused = match timeout(ANSWER_MAX, pause(connection, run_id)).await {
-        Ok(Ok(())) => true,
+    let run_id = run_id.to_owned();
+    let request = pb::PauseRequest {
+        run_id: run_id.clone(),
+    };
+    let is_paused = match timeout(ANSWER_MAX, connection.call(request)).await {
+        Ok(Ok(_)) => true,
         // There is no run to pause, and this process is about to exit.
         Ok(Err(refusal)) if refusal.is("RUN_ENDED") => return,
         Ok(Err(refusal)) => {
@@ -215,30 +215,15 @@ async fn suspend(connection: &Connection, run_id: &str, keys: &mut Source) {
     }
     // Keys typed while it was being stopped referred to this stop.
     while timeout(Duration::ZERO, keys.caught()).await.is_ok() {}
+    let hint = format!("kennel resume {run_id}");
     if is_paused
-        && let Err(refusal) = resume(connection, run_id).await
+        && let Err(refusal) = connection.call(pb::ResumeRequest { run_id }).await
         // The run was ended or resumed meanwhile.
         && !refusal.is("RUN_ENDED")
         && !refusal.is("INVALID_STATE")
     {
-        refused(refusal)
-            .hint(format!("kennel resume {run_id}"))
-            .report();
+        refused(refusal).hint(hint).report();
     }
-}
-
-async fn pause(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
-    let request = pb::PauseRequest {
-        run_id: run_id.to_owned(),
-    };
-    connection.call(request).await.map(drop)
-}
-
-async fn resume(connection: &Connection, run_id: &str) -> Result<(), client::Failure> {
-    let request = pb::ResumeRequest {
-        run_id: run_id.to_owned(),
-    };
-    connection.call(request).await.map(drop)
 }
 
 fn no_answer(hint: &str) -> Failure {

@@ -3,9 +3,7 @@
 
 use crate::{offline, version};
 use kennel_cli::{
-    Binary, Exit, Failure, Format, Link, OWN_FAILURE,
-    failure::{because, chain},
-    refused, words,
+    Binary, Exit, Failure, Format, Link, OWN_FAILURE, failure::because, refused, words,
 };
 use kennel_client as client;
 use kennel_client::{Address, Connection};
@@ -278,7 +276,7 @@ pub(crate) async fn answer(
                     Err(status) => status.message().to_owned(),
                 }
             }
-            Err(error) => chain(&error),
+            Err(error) => client::shown(&error),
         };
         if ended {
             return Ok(None);

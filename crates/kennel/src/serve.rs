@@ -11,9 +11,9 @@ use crate::{
 use clap::ArgMatches;
 use kennel_cli::{
     ClientArgs, Failure,
-    failure::{chain, in_time, note},
+    failure::{in_time, note},
 };
-use kennel_client::Surroundings;
+use kennel_client::{Surroundings, shown};
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
 use kennel_lifecycle::limits;
 use std::{
@@ -209,7 +209,7 @@ fn server_words(words: &[OsString], settings: &Settings) -> Vec<OsString> {
 }
 
 fn not_kept(error: &KeeperError) -> Failure {
-    let failure = Failure::new(chain(error)).code(u8::try_from(error.exit_code()).unwrap_or(1));
+    let failure = Failure::new(shown(error)).code(u8::try_from(error.exit_code()).unwrap_or(1));
     match error {
         KeeperError::LockBusy { .. } => {
             failure.hint("a server runs there already: kennel status; or name another --data-dir")

@@ -10,7 +10,7 @@ mod once;
 mod sample;
 
 use super::{link::Link, table::in_colour};
-use crate::{args::TopArgs, failure::Failure, link::new_request_id};
+use crate::{args::TopArgs, ends::Ends, failure::Failure, link::new_request_id};
 use board::{Action, Board};
 use kennel_client as client;
 use kennel_client::Connection;
@@ -28,10 +28,7 @@ use std::{
     thread,
     time::Duration,
 };
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
+use tokio::sync::mpsc;
 
 /// Keys that wait to be handled.
 const KEYS_QUEUED_MAX: usize = 64;
@@ -61,10 +58,11 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     }
     let no_terminal =
         |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
+    let ends = Ends::listen()?;
     // Restores the terminal in a panic too.
     let terminal = ratatui::try_init().map_err(no_terminal)?;
     let mouse = Mouse::capture();
-    let watched = Box::pin(watch(link, args.every, terminal)).await;
+    let watched = Box::pin(watch(link, args.every, ends, terminal)).await;
     drop(mouse);
     ratatui::restore();
     watched.map_err(no_terminal)
@@ -87,12 +85,12 @@ impl Drop for Mouse {
     }
 }
 
-async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> io::Result<()> {
-    let mut ends = [
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::hangup())?,
-        signal(SignalKind::interrupt())?,
-    ];
+async fn watch(
+    link: &Link,
+    every: Duration,
+    mut ends: Ends,
+    mut terminal: DefaultTerminal,
+) -> io::Result<()> {
     let mut keys = typed()?;
     let (reported, mut tidings) = mpsc::channel(REPORTED_QUEUED_MAX);
     let mut board = Board::new(link.address.clone(), in_colour());
@@ -103,13 +101,10 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
         reported.clone(),
         wanted,
     ));
-    let [term, hup, int] = &mut ends;
     loop {
         terminal.draw(|frame| draw::board(frame, &mut board))?;
         let action = tokio::select! {
-            _ = term.recv() => break,
-            _ = hup.recv() => break,
-            _ = int.recv() => break,
+            () = ends.came() => break,
             typed = keys.recv() => match typed {
                 Some(Event::Key(key)) => board.key(key),
                 Some(Event::Mouse(mouse)) => board.mouse(mouse),

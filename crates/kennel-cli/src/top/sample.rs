@@ -1,16 +1,14 @@
 //! Samples from the server: the runs, and the resource usage of live ones.
 
-use crate::{members, terminal_text};
-use kennel_client::{Connection, EventReader, Failure, Start};
-use kennel_proto::pb::{self, event::Payload};
+use crate::{list, members, terminal_text};
+use kennel_client::{Connection, Failure, last_lines};
+use kennel_proto::pb;
 use std::{
     collections::{BTreeMap, HashMap},
     time::{Duration, SystemTime},
 };
 use tokio::{task::JoinSet, time::Instant};
 
-/// Runs on one page of the server.
-const PAGE_SIZE: i32 = 1000;
 /// Most runs shown, newest first.
 const RUNS_MAX: usize = 5000;
 /// Live runs whose usage is requested for each sample: those requested longest ago.
@@ -29,14 +27,6 @@ pub(super) struct Sample {
     /// Number of runs whose records the server cannot read.
     pub(super) unreadable: usize,
     pub(super) at: SystemTime,
-}
-
-/// The newest runs, and what is known of the others; as in [`Sample`].
-#[derive(Default)]
-struct Listed {
-    runs: Vec<pb::Run>,
-    cut: bool,
-    unreadable: usize,
 }
 
 /// One run.
@@ -88,7 +78,8 @@ impl Sampler {
         let mut admin = self.connection.admin();
         let info = admin.get_server_info(pb::GetServerInfoRequest {}).await?;
         let info = info.into_inner().server.unwrap_or_default();
-        let listed = self.runs().await?;
+        let runs = list::all(&self.connection, pb::RunFilter::default(), RUNS_MAX);
+        let listed = runs.await?;
         self.measure(&listed.runs).await;
         let seen = listed.runs.into_iter().map(|run| {
             let usage = self.counted.get(&run.run_id);
@@ -98,30 +89,10 @@ impl Sampler {
         Ok(Sample {
             info,
             runs: seen.collect(),
-            cut: listed.cut,
-            unreadable: listed.unreadable,
+            cut: listed.is_cut,
+            unreadable: listed.unreadable.len(),
             at: now(),
         })
-    }
-
-    async fn runs(&self) -> Result<Listed, Failure> {
-        let mut processes = self.connection.processes();
-        let (mut listed, mut page_token) = (Listed::default(), String::new());
-        loop {
-            let request = pb::ListRunsRequest {
-                filter: None,
-                page_size: PAGE_SIZE,
-                page_token,
-            };
-            let page = processes.list_runs(request).await?.into_inner();
-            listed.runs.extend(page.runs);
-            listed.unreadable += page.unreadable_runs.len();
-            page_token = page.next_page_token;
-            if page_token.is_empty() || listed.runs.len() >= RUNS_MAX {
-                listed.cut = !page_token.is_empty();
-                return Ok(listed);
-            }
-        }
     }
 
     /// Counts the usage of live runs anew. That of an unreachable run is not known.
@@ -249,18 +220,10 @@ pub(super) async fn tree(connection: &Connection, run: &str) -> Result<Vec<Strin
 
 /// Returns the last lines that a run has written.
 pub(super) async fn logs(connection: &Connection, run: &str) -> Result<Vec<String>, Failure> {
-    use pb::EventKind::{Lifecycle, Stderr, Stdout};
-    let reader = EventReader::new(connection, run, Start::TailLines(LOG_LINES));
-    let reader = reader.of_kinds(vec![Lifecycle, Stdout, Stderr]);
-    let mut reader = reader.viewed(pb::OutputView::TextLines).until_head();
-    let mut lines = Vec::new();
-    while let Some(message) = reader.next().await? {
-        for event in message.run_events.into_iter().flat_map(|e| e.events) {
-            if let Some(Payload::Line(line)) = event.payload {
-                lines.push(terminal_text::one_line(&line.text));
-            }
-        }
-    }
+    let lines = last_lines(connection, run, LOG_LINES).await?.into_iter();
+    let mut lines: Vec<String> = lines
+        .map(|line| terminal_text::one_line(&line.text))
+        .collect();
     if lines.is_empty() {
         lines.push("it has written no line".to_owned());
     }

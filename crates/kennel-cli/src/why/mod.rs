@@ -116,29 +116,18 @@ async fn trail(
 }
 
 async fn read_journal(link: &Link, known: &mut Records, lines: u16) -> Result<(), client::Failure> {
-    use pb::EventKind::{Lifecycle, SignalSent, Stderr, Stdout, Warning};
+    use pb::EventKind::{Lifecycle, SignalSent, Warning};
     let run_id = known.run.run_id.clone();
-    let facts = EventReader::new(&link.connection, &run_id, Start::Beginning);
-    let facts = facts.of_kinds(vec![Lifecycle, SignalSent, Warning]);
-    let mut facts = facts.until_head();
+    let mut facts = EventReader::new(&link.connection, &run_id, Start::Beginning);
+    facts.request.kinds = [Lifecycle, SignalSent, Warning].map(Into::into).to_vec();
+    facts.request.until = pb::StreamUntil::Head.into();
     while let Some(message) = facts.next().await? {
         for (time, payload) in payloads(message) {
             known.events.push((time, payload));
         }
     }
-    if lines == 0 {
-        return Ok(());
-    }
-    let start = Start::TailLines(lines.into());
-    let lines = EventReader::new(&link.connection, &run_id, start);
-    let lines = lines.of_kinds(vec![Lifecycle, Stdout, Stderr]);
-    let mut lines = lines.viewed(pb::OutputView::TextLines).until_head();
-    while let Some(message) = lines.next().await? {
-        for (_, payload) in payloads(message) {
-            if let Payload::Line(line) = payload {
-                known.output.push(line);
-            }
-        }
+    if lines > 0 {
+        known.output = client::last_lines(&link.connection, &run_id, lines.into()).await?;
     }
     Ok(())
 }

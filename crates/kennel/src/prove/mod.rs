@@ -6,11 +6,10 @@ mod sandbox;
 mod suite;
 
 use crate::own_service::Service;
-use kennel_cli::{Failure, Format, during, failure::because, print, print_exact};
+use kennel_cli::{Ends, Failure, Format, during, print, print_exact};
 use report::Report;
 use std::time::{Duration, Instant};
 use suite::Way;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Longest time of the whole suite; tests without a result by then are reported so. A quarter of a minute is usual, and
 /// an emulated machine needs several.
@@ -21,7 +20,7 @@ const LIE: u8 = 1;
 const INTERRUPTED: u8 = 130;
 
 pub(crate) async fn prove(format: &Format) -> Result<u8, Failure> {
-    let mut stop = Stop::listen()?;
+    let mut ends = Ends::listen()?;
     let began = Instant::now();
     // The drop of this future drops the services in it, and a dropped service leaves nothing.
     let report = tokio::select! {
@@ -29,7 +28,7 @@ pub(crate) async fn prove(format: &Format) -> Result<u8, Failure> {
             Ok(report) => report?,
             Err(_) => return Err(Failure::new(format!("not done within {TIME:?}"))),
         },
-        () = stop.came() => return Err(Failure::new("interrupted").code(INTERRUPTED)),
+        () = ends.came() => return Err(Failure::new("interrupted").code(INTERRUPTED)),
     };
     if format.is_text() {
         print(&report.text(began.elapsed()))?;
@@ -70,27 +69,4 @@ async fn ways(ways: &[Way]) -> Result<Report, Failure> {
         reach,
         columns,
     })
-}
-
-/// The signals that end this command.
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Stop {
-    fn listen() -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(because("no signals"));
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
-    }
-
-    async fn came(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }
