@@ -149,7 +149,7 @@ async fn get(
     tls: &Arc<ClientConfig>,
     token: Option<&str>,
 ) -> Result<(Vec<u8>, HeaderMap), String> {
-    let wrong = |why: &dyn Error| format!("{url}: {}", shown(why));
+    let wrong = |why: &(dyn Error + 'static)| format!("{url}: {}", shown(why));
     let host = url.host().unwrap_or_default();
     let name = host.trim_start_matches('[').trim_end_matches(']');
     let port = url.port_u16().unwrap_or(443);

@@ -22,7 +22,7 @@ use crate::{
 use http::{HeaderValue, Request, Response, request::Parts};
 use kennel_supervisor::{CallError, Elsewhere, Supervisor, TrailRecord};
 use parking_lot::Mutex;
-use passed::Passed;
+use passed::passed;
 use replay::Replay;
 use std::sync::Arc;
 use tonic::{Status, body::Body};
@@ -243,7 +243,7 @@ impl Forward {
             return Err(unreachable(NODE_REPLACED.to_owned()));
         }
         let serving = self.supervisor.serving();
-        let mut answer = answer.map(|body| Body::new(Passed::new(body, serving)));
+        let mut answer = answer.map(|body| passed(body, serving));
         if let Ok(name) = HeaderValue::from_str(&node.name) {
             answer.headers_mut().insert(NODE, name);
         }

@@ -5,6 +5,7 @@ use crate::{
     json,
     layers::{
         Answer, Middleware,
+        body::layered,
         deadline::{self, Deadline},
         observe::OTHER,
     },
@@ -13,7 +14,7 @@ use crate::{
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::{Body as HttpBody, Frame};
 use kennel_supervisor::telemetry::{Telemetry, names};
 use opentelemetry::{KeyValue, metrics::Counter};
 use std::{
@@ -21,7 +22,7 @@ use std::{
     error::Error,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Poll, ready},
 };
 use tonic::{Code, Status, body::Body};
 use tower::Service;
@@ -82,9 +83,20 @@ where
                 return Ok(status.into_http());
             }
             Ok(response.map(|body| {
-                Body::new(Caught {
-                    body: Some(Body::new(body)),
-                    panics,
+                layered(Body::new(body), move |body, cx| {
+                    let polled = panics.catch(|| Pin::new(&mut *body).poll_frame(cx));
+                    let frame = match polled {
+                        Ok(frame) => ready!(frame),
+                        Err(status) => {
+                            *body = Body::empty();
+                            return Poll::Ready(Some(trailers(&status)));
+                        }
+                    };
+                    let status = match &frame {
+                        Some(Ok(frame)) => frame.trailers_ref().and_then(reasoned),
+                        _ => None,
+                    };
+                    Poll::Ready(status.map(|status| trailers(&status)).or(frame))
                 })
             }))
         })
@@ -123,52 +135,6 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message")
-}
-
-/// The body of an answer; absent: it has panicked.
-struct Caught {
-    body: Option<Body>,
-    panics: Panics,
-}
-
-impl HttpBody for Caught {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self { body, panics } = &mut *self;
-        let Some(inner) = body else {
-            return Poll::Ready(None);
-        };
-        let frame = match panics.catch(|| Pin::new(inner).poll_frame(cx)) {
-            Ok(frame) => ready!(frame),
-            Err(status) => {
-                *body = None;
-                return Poll::Ready(Some(trailers(&status)));
-            }
-        };
-        let status = match &frame {
-            Some(Ok(frame)) => frame.trailers_ref().and_then(reasoned),
-            _ => None,
-        };
-        Poll::Ready(match status {
-            Some(status) => Some(trailers(&status)),
-            None => frame,
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body
-            .as_ref()
-            .map_or_else(SizeHint::default, HttpBody::size_hint)
-    }
 }
 
 fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {

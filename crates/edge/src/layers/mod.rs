@@ -2,6 +2,7 @@
 //! its value.
 
 pub(crate) mod answers;
+pub(crate) mod body;
 pub(crate) mod deadline;
 pub(crate) mod gate;
 pub(crate) mod observe;

@@ -3,12 +3,12 @@
 use crate::{
     convert::trace_context,
     json,
-    layers::{Answer, Middleware},
+    layers::{Answer, Middleware, body::layered},
     status::code_name,
 };
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::Body as HttpBody;
 use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::telemetry::{CallTrace, Span, Telemetry, context, names};
 use opentelemetry::{
@@ -21,7 +21,7 @@ use std::{
     error::Error,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Poll, ready},
 };
 use tonic::{Code, body::Body};
 use tower::Service;
@@ -84,50 +84,19 @@ where
             };
             let response = answer.instrument(call.marks.clone()).await?;
             call.run = response.extensions().get::<Begun>().map(|begun| begun.0);
-            call.read_status(response.headers());
+            call.read_status(Some(response.headers()));
             Ok(response.map(|body| {
-                let body = Body::new(body);
-                Body::new(Streaming { body, call })
+                layered(Body::new(body), move |body, cx| {
+                    let frame = ready!(call.marks.in_scope(|| Pin::new(body).poll_frame(cx)));
+                    match &frame {
+                        Some(Ok(frame)) => call.read_status(frame.trailers_ref()),
+                        Some(Err(status)) => call.code = Some(status.code()),
+                        None => {}
+                    }
+                    Poll::Ready(frame)
+                })
             }))
         })
-    }
-}
-
-/// A body whose end is the call's.
-struct Streaming {
-    body: Body,
-    call: Call,
-}
-
-impl HttpBody for Streaming {
-    type Data = Bytes;
-    type Error = tonic::Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        let Self { body, call } = &mut *self;
-        let frame = call.marks.in_scope(|| Pin::new(body).poll_frame(cx));
-        let frame = ready!(frame);
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    self.call.read_status(trailers);
-                }
-            }
-            Some(Err(status)) => self.call.code = Some(status.code()),
-            None => {}
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -180,8 +149,8 @@ impl Call {
     }
 
     /// Reads headers or trailers, either of which may have the status.
-    fn read_status(&mut self, headers: &HeaderMap) {
-        if let Some(status) = headers.get("grpc-status") {
+    fn read_status(&mut self, headers: Option<&HeaderMap>) {
+        if let Some(status) = headers.and_then(|headers| headers.get("grpc-status")) {
             self.code = Some(Code::from_bytes(status.as_bytes()));
         }
     }

@@ -9,27 +9,27 @@
 use crate::{
     accept::Connection,
     access::{Caller, Quota},
-    layers::{Answer, Middleware, deadline},
+    layers::{Answer, Middleware, body::layered, deadline},
     load::{
         pace::Pace,
         shares::{Kind, Share, Shares, Used},
     },
 };
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::Body as HttpBody;
 use parking_lot::Mutex;
 use std::{
-    future::Future,
     num::NonZeroU64,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Poll, ready},
 };
-use tonic::{Status, body::Body};
+use tonic::body::Body;
 use tower::Service;
 
 /// Length of the head of a message in a body of gRPC: a flag, then the number of bytes.
@@ -78,30 +78,17 @@ where
         };
         let received = Arc::new(Mutex::new(share.begin(Kind::RequestBytes)));
         let of_body = Arc::clone(&received);
-        let answer = inner.call(request.map(|body| {
-            Body::new(Received {
-                body,
-                quota,
-                message: Message::default(),
-                used: of_body,
-            })
-        }));
+        let answer = inner.call(request.map(|body| self::received(body, quota, of_body)));
         Box::pin(async move {
             let response = answer.await?;
             // What is left of the request is what its body has.
             drop(received);
-            Ok(response.map(|body| {
-                Body::new(Held {
-                    body,
-                    of_call: OfCall {
-                        most: quota.stream_bytes,
-                        of_owner: share,
-                        own: Arc::default(),
-                    },
-                    room: None,
-                    _call: call,
-                })
-            }))
+            let of_call = OfCall {
+                most: quota.stream_bytes,
+                of_owner: share,
+                own: Arc::default(),
+            };
+            Ok(response.map(|body| held(body, of_call, call)))
         })
     }
 }
@@ -140,31 +127,12 @@ impl Message {
     }
 }
 
-/// The body of a request, counted as it is received.
-struct Received {
-    body: Body,
-    quota: Quota,
-    /// The message whose end has not come.
-    message: Message,
-    /// Also held by the call until it is answered.
-    used: Arc<Mutex<Used>>,
-}
-
-impl HttpBody for Received {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self {
-            body,
-            quota,
-            message,
-            used,
-        } = &mut *self;
-        let is_answered = Arc::strong_count(used) == 1;
+/// Returns the body of a request, counted as it is received; `used` is also held by the call until it is answered.
+fn received(body: Body, quota: Quota, used: Arc<Mutex<Used>>) -> Body {
+    // The message whose end has not come.
+    let mut message = Message::default();
+    layered(body, move |body, cx| {
+        let is_answered = Arc::strong_count(&used) == 1;
         let mut used = used.lock();
         if is_answered {
             // A stream of requests: the messages before this one were taken, one at a time.
@@ -176,19 +144,11 @@ impl HttpBody for Received {
         };
         let frame = frame?;
         if let Some(data) = frame.data_ref() {
-            used.take(data.len() as u64, quota)?;
+            used.take(data.len() as u64, &quota)?;
             message.pass(data);
         }
         Poll::Ready(Some(Ok(frame)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    })
 }
 
 /// The bytes in flight of one call.
@@ -249,46 +209,20 @@ impl Drop for Sent {
     }
 }
 
-/// The body of an answer, with its wait for room.
-struct Held {
-    body: Body,
-    of_call: OfCall,
-    room: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// The call lasts as long as its answer.
-    _call: Used,
-}
-
-impl HttpBody for Held {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self {
-            body,
-            of_call,
-            room,
-            ..
-        } = &mut *self;
+/// Returns the body of an answer, which waits for room, and lasts as long as the call.
+fn held(body: Body, of_call: OfCall, call: Used) -> Body {
+    let mut room: Option<BoxFuture<'static, ()>> = None;
+    layered(body, move |body, cx| {
+        let _ = &call;
         // Before the next message is made: it is at its reader or still in its source.
         if room.is_some() || !of_call.has_room(of_call.of_owner.used(Kind::AnswerBytes)) {
             let waiting = room.get_or_insert_with(|| Box::pin(of_call.clone().room()));
             ready!(waiting.as_mut().poll(cx));
-            *room = None;
+            room = None;
         }
         let frame = ready!(Pin::new(body).poll_frame(cx));
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|data| of_call.hold(data)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -296,27 +230,28 @@ mod tests {
     use super::*;
     use crate::{accept::Places, auth::Peer, layers::With};
     use futures_util::FutureExt;
-    use std::{convert::Infallible, future::poll_fn, num::NonZeroU32, time::Duration};
+    use http_body::Frame;
+    use std::{
+        convert::Infallible, future::poll_fn, num::NonZeroU32, task::Context, time::Duration,
+    };
     use tokio::{
         sync::{Semaphore, mpsc},
         time::timeout,
     };
+    use tonic::Status;
     use tonic_types::StatusExt;
     use tower::{Layer, service_fn};
 
-    fn call(of_owner: &Arc<Share>, messages: usize) -> Held {
+    fn call(of_owner: &Arc<Share>, messages: usize) -> Body {
         let frame = || Ok::<_, Status>(Frame::data(Bytes::from_static(&[7; 10])));
         let frames = (0..messages).map(|_| frame()).collect::<Vec<_>>();
-        Held {
-            body: Body::new(Frames(frames)),
-            of_call: OfCall {
-                most: NonZeroU64::new(25),
-                of_owner: of_owner.clone(),
-                own: Arc::default(),
-            },
-            room: None,
-            _call: of_owner.begin(Kind::Calls),
-        }
+        let of_call = OfCall {
+            most: NonZeroU64::new(25),
+            of_owner: of_owner.clone(),
+            own: Arc::default(),
+        };
+        let body = Body::new(Frames(frames));
+        held(body, of_call, of_owner.begin(Kind::Calls))
     }
 
     struct Frames(Vec<Result<Frame<Bytes>, Status>>);
@@ -334,9 +269,9 @@ mod tests {
     }
 
     /// Takes messages until there is no room; they stay in flight.
-    fn taken(call: &mut Held) -> Vec<Bytes> {
+    fn taken(call: &mut Body) -> Vec<Bytes> {
         let next =
-            |call: &mut Held| poll_fn(|cx| Pin::new(&mut *call).poll_frame(cx)).now_or_never();
+            |call: &mut Body| poll_fn(|cx| Pin::new(&mut *call).poll_frame(cx)).now_or_never();
         let mut all = Vec::new();
         while let Some(Some(Ok(frame))) = next(call) {
             all.extend(frame.into_data());
@@ -505,15 +440,12 @@ mod tests {
         let share = Arc::<Share>::default();
         let whole = [&[0, 0, 0, 0, 30][..], &[7; 30]].concat();
         let (sender, sent) = body(&[&whole[..3], &whole[3..], &whole[..20]]);
-        let mut received = Received {
-            body: sent,
-            quota: Quota {
-                request_bytes: NonZeroU64::new(60),
-                ..Quota::default()
-            },
-            message: Message::default(),
-            used: Arc::new(Mutex::new(share.begin(Kind::RequestBytes))),
+        let quota = Quota {
+            request_bytes: NonZeroU64::new(60),
+            ..Quota::default()
         };
+        let used = Arc::new(Mutex::new(share.begin(Kind::RequestBytes)));
+        let mut received = received(sent, quota, used);
         let mut counts = Vec::new();
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut received).poll_frame(cx)).now_or_never()
         {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{layers::With, reason::Reason};
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, task::Context, time::Duration};
 use tokio::time::timeout;
 use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt};
