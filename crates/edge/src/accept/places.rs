@@ -9,12 +9,11 @@ use crate::{
         CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_RUNS_OF_OWNER_MAX, CONNECTIONS_PER_USER_MAX,
         CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED, CONNECTIONS_UNIDENTIFIED_MAX,
     },
+    load::tally::Tally,
 };
 use kennel_lifecycle::RunId;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::{
-    collections::HashMap,
-    hash::Hash,
     net::IpAddr,
     sync::{Arc, Weak},
 };
@@ -45,14 +44,10 @@ pub(crate) struct Places(Arc<Mutex<Taken>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    admitted: usize,
     refused: usize,
-    of_runs: usize,
-    of_run: HashMap<RunId, usize>,
-    /// By the owners of the runs.
-    of_owner: HashMap<Arc<str>, usize>,
-    of_user: HashMap<User, usize>,
-    of_process: HashMap<Process, usize>,
+    admitted: Tally<Process, User>,
+    /// Those of runs, by their owners too.
+    of_runs: Tally<RunId, Arc<str>>,
     unidentified: Crowd<CONNECTIONS_UNIDENTIFIED_MAX>,
 }
 
@@ -75,7 +70,7 @@ enum Pool {
 impl Places {
     /// Takes a slot for one more connection of this peer. Returns the address whose connection it has displaced, too.
     pub(crate) fn take(&self, peer: &Peer) -> Result<(Place, Option<IpAddr>), Full> {
-        let mut taken = self.0.lock();
+        let mut taken = self.lock();
         let mut displaced = None;
         let of = match (peer.verdict, &peer.origin) {
             (PeerVerdict::Allowed, Origin::Process { uid, pid }) => {
@@ -106,12 +101,16 @@ impl Places {
 
     /// Returns the number of connections, without the refused.
     pub(crate) fn admitted(&self) -> usize {
-        let taken = self.0.lock();
-        taken.admitted + taken.of_runs
+        let taken = self.lock();
+        taken.admitted.all() + taken.of_runs.all()
     }
 
     pub(crate) fn downgrade(&self) -> Weak<Mutex<Taken>> {
         Arc::downgrade(&self.0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock()
     }
 }
 
@@ -123,8 +122,7 @@ impl From<Arc<Mutex<Taken>>> for Places {
 
 impl Taken {
     fn admit(&mut self, process: &Process) -> Result<(), Full> {
-        let (user, _) = process;
-        let of_process = count(&self.of_process, process);
+        let [of_process, of_user, all] = self.admitted.counts(process, &process.0);
         // The last ones are for processes without any.
         let reserved = if of_process > 0 {
             CONNECTIONS_RESERVED
@@ -134,37 +132,31 @@ impl Taken {
         if of_process >= CONNECTIONS_PER_PROCESS_MAX {
             return Err(Full::Process);
         }
-        if count(&self.of_user, user) + reserved >= CONNECTIONS_PER_USER_MAX {
+        if of_user + reserved >= CONNECTIONS_PER_USER_MAX {
             return Err(Full::User);
         }
-        if self.admitted >= CONNECTIONS_MAX {
+        if all >= CONNECTIONS_MAX {
             return Err(Full::All);
         }
-        self.admitted += 1;
-        *self.of_user.entry(user.clone()).or_default() += 1;
-        *self.of_process.entry(process.clone()).or_default() += 1;
+        self.admitted.add(process, &process.0);
         Ok(())
     }
-}
 
-impl Taken {
     fn admit_of_run(&mut self, run: RunId, owner: &Arc<str>) -> Result<(), Full> {
-        let of_owner = count(&self.of_owner, owner);
+        let [of_run, of_owner, all] = self.of_runs.counts(&run, owner);
         // The last ones are for owners without any.
         let reserved = if of_owner > 0 {
             CONNECTIONS_RESERVED
         } else {
             0
         };
-        if count(&self.of_run, &run) >= CONNECTIONS_PER_RUN_MAX
+        if of_run >= CONNECTIONS_PER_RUN_MAX
             || of_owner >= CONNECTIONS_PER_RUNS_OF_OWNER_MAX
-            || self.of_runs + reserved >= CONNECTIONS_OF_RUNS_MAX
+            || all + reserved >= CONNECTIONS_OF_RUNS_MAX
         {
             return Err(Full::Run);
         }
-        self.of_runs += 1;
-        *self.of_owner.entry(Arc::clone(owner)).or_default() += 1;
-        *self.of_run.entry(run).or_default() += 1;
+        self.of_runs.add(&run, owner);
         Ok(())
     }
 }
@@ -176,7 +168,7 @@ impl Place {
         if let Pool::Unidentified(member) = &*of {
             let user = User::Principal(principal.to_owned());
             let process = (user, Part::Address(member.address));
-            let mut taken = self.places.0.lock();
+            let mut taken = self.places.lock();
             taken.admit(&process)?;
             taken.unidentified.remove(member);
             drop(taken);
@@ -197,35 +189,14 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let of = self.of.get_mut();
-        let mut taken = self.places.0.lock();
+        let mut taken = self.places.lock();
         match of {
-            Pool::Admitted(process) => {
-                taken.admitted -= 1;
-                give_back(&mut taken.of_user, &process.0);
-                give_back(&mut taken.of_process, process);
-            }
-            Pool::OfRun(run, owner) => {
-                taken.of_runs -= 1;
-                give_back(&mut taken.of_owner, owner);
-                give_back(&mut taken.of_run, run);
-            }
+            Pool::Admitted(process) => taken.admitted.remove(process, &process.0),
+            Pool::OfRun(run, owner) => taken.of_runs.remove(run, owner),
             Pool::Unidentified(member) => {
                 taken.unidentified.remove(member);
             }
             Pool::Refused => taken.refused -= 1,
-        }
-    }
-}
-
-fn count<K: Hash + Eq>(counts: &HashMap<K, usize>, key: &K) -> usize {
-    counts.get(key).copied().unwrap_or(0)
-}
-
-fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
         }
     }
 }
@@ -329,7 +300,7 @@ mod tests {
         held.clear();
         take(&places, &of_run(0, "a")).expect("free again");
         assert_eq!(places.admitted(), 0);
-        assert!(places.0.lock().of_owner.is_empty());
+        assert!(places.lock().of_runs.is_empty());
     }
 
     #[test]
@@ -368,6 +339,6 @@ mod tests {
         held.clear();
         drop(one);
         assert_eq!(places.admitted(), 0);
-        assert!(places.0.lock().of_user.is_empty());
+        assert!(places.lock().admitted.is_empty());
     }
 }

@@ -5,3 +5,4 @@ pub(crate) mod in_flight;
 pub(crate) mod pace;
 pub(crate) mod run_waits;
 pub(crate) mod shares;
+pub(crate) mod tally;

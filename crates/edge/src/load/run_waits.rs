@@ -1,10 +1,10 @@
 //! Waiting calls of runs, streams among them: bounded for each run, for those of an owner and for all, so that runs take
 //! no slots from others, nor the runs of one owner those of another's.
 
-use crate::{access::Caller, status};
+use crate::{access::Caller, load::tally::Tally, status};
 use kennel_lifecycle::RunId;
-use parking_lot::Mutex;
-use std::{collections::HashMap, hash::Hash, sync::Arc};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use tonic::Status;
 
 /// Waiting calls of one run.
@@ -20,12 +20,8 @@ const RESERVED: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunWaits(Arc<Mutex<Taken>>);
 
-#[derive(Debug, Default)]
-struct Taken {
-    of_run: HashMap<RunId, usize>,
-    of_owner: HashMap<String, usize>,
-    all: usize,
-}
+/// By the runs, and by their owners.
+type Taken = Tally<RunId, String>;
 
 /// A slot among the waiting calls of a run, released when it is dropped.
 #[derive(Debug)]
@@ -41,10 +37,10 @@ impl RunWaits {
         let Some(run) = caller.run.as_ref().map(|run| run.id) else {
             return Ok(None);
         };
-        let mut waits = self.0.lock();
-        let of_owner = waits.of_owner.get(&caller.owner).copied().unwrap_or(0);
+        let mut waits = self.lock();
+        let [of_run, of_owner, all] = waits.counts(&run, &caller.owner);
         let reserved = if of_owner > 0 { RESERVED } else { 0 };
-        if waits.of_run.get(&run).is_some_and(|own| *own >= OF_RUN_MAX) {
+        if of_run >= OF_RUN_MAX {
             return Err(status::too_many("waiting calls of one run", OF_RUN_MAX));
         }
         if of_owner >= OF_OWNER_MAX {
@@ -53,35 +49,25 @@ impl RunWaits {
                 OF_OWNER_MAX,
             ));
         }
-        if waits.all + reserved >= OF_RUNS_MAX {
+        if all + reserved >= OF_RUNS_MAX {
             return Err(status::too_many("waiting calls of all runs", OF_RUNS_MAX));
         }
-        *waits.of_run.entry(run).or_default() += 1;
-        *waits.of_owner.entry(caller.owner.clone()).or_default() += 1;
-        waits.all += 1;
+        waits.add(&run, &caller.owner);
         Ok(Some(RunWait {
             waits: self.clone(),
             run,
             owner: caller.owner.clone(),
         }))
     }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock()
+    }
 }
 
 impl Drop for RunWait {
     fn drop(&mut self) {
-        let mut waits = self.waits.0.lock();
-        waits.all -= 1;
-        give_back(&mut waits.of_run, &self.run);
-        give_back(&mut waits.of_owner, &self.owner);
-    }
-}
-
-fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
-    if let Some(own) = counts.get_mut(key) {
-        *own -= 1;
-        if *own == 0 {
-            counts.remove(key);
-        }
+        self.waits.lock().remove(&self.run, &self.owner);
     }
 }
 
@@ -124,7 +110,6 @@ mod tests {
         assert_eq!(take_all("c", 2000), 1);
         assert!(waits.begin(&caller(None, "a")).expect("no run").is_none());
         held.clear();
-        let taken = waits.0.lock();
-        assert!(taken.of_run.is_empty() && taken.of_owner.is_empty() && taken.all == 0);
+        assert!(waits.lock().is_empty());
     }
 }
