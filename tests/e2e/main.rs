@@ -96,6 +96,7 @@ mod runbook;
 mod sandbox;
 mod sandbox_table;
 mod secrets;
+mod selections;
 mod server_restart;
 mod service_manager;
 mod settings;

@@ -5,7 +5,7 @@ use crate::{
     net::{Net, ROLES, must_succeed},
     network::{methods, requests},
 };
-use kennel_proto::pb;
+use kennel_proto::pb::{self, for_each_run_request::Action};
 use kennel_tests::{must, new_run_id, raw::Raw, shell::kennel_in};
 use prost::Message;
 use std::{
@@ -137,7 +137,17 @@ pub(crate) fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
     let resolve = pb::ResolveCommandRequest {
         spec: spawn.spec.clone(),
     };
+    let each = pb::ForEachRunRequest {
+        filter: Some(pb::RunFilter {
+            run_ids: vec![run_id()],
+            ..pb::RunFilter::default()
+        }),
+        action: Some(Action::Pause(pb::PauseRequest::default())),
+        dry_run: true,
+        ..pb::ForEachRunRequest::default()
+    };
     all.extend([
+        ("ForEachRun", each.encode_to_vec()),
         ("ResolveCommand", resolve.encode_to_vec()),
         ("Abort", abort.encode_to_vec()),
         ("Attach", attach.encode_to_vec()),
@@ -164,7 +174,8 @@ pub(crate) fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
 }
 
 /// RPCs that name no run, with the answer to a good request of one who may. Absent: it is not asked, for it changes the node.
-const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 13] = [
+const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 14] = [
+    ("ForEachRun", Some((Code::Ok, ""))),
     ("Spawn", Some((Code::Ok, ""))),
     ("ResolveCommand", Some((Code::Ok, ""))),
     ("ListRuns", Some((Code::Ok, ""))),

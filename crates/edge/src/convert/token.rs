@@ -284,8 +284,8 @@ mod tests {
         keys::digest::DigestKey,
         pb::{self, stream_events_request::Position as Start},
     };
-    use kennel_lifecycle::{NodeId, RunKind, RunState};
-    use kennel_supervisor::{Amount, ConsumerKey, ManyReached, Tail};
+    use kennel_lifecycle::{NodeId, RunKind, RunState, labels::Requirement};
+    use kennel_supervisor::{Ages, Amount, ConsumerKey, ManyReached, Reports, Tail};
     use std::{fs, path::Path};
 
     /// A filter with each part.
@@ -298,6 +298,37 @@ mod tests {
             owner: Some("uid:0".to_owned()),
             nodes: vec![NodeId::from_u128(3)],
             parent: Some(RunId::from_u128(5)),
+            ..ListFilter::default()
+        }
+    }
+
+    /// A filter with each part that came later.
+    fn later_filter() -> ListFilter {
+        let requirement = |key: &str, test| Requirement {
+            key: key.to_owned(),
+            test,
+        };
+        ListFilter {
+            owners: vec!["uid:2".to_owned(), "uid:1".to_owned()],
+            names: NamePattern::new("web-*").into_iter().collect(),
+            runs: vec![RunId::from_u128(6)],
+            below: Some(RunId::from_u128(7)),
+            ages: Ages {
+                at: Timestamp(8),
+                min: Some(Duration::from_millis(1500)),
+                max: Some(Duration::from_hours(1)),
+                min_ended: Some(Duration::from_mins(1)),
+            },
+            end_reasons: vec!["oom_killed".to_owned()],
+            reports: Reports {
+                activities: vec![None, Some(Activity::Idle)],
+                waits: vec![Some(Wait::Input)],
+                is_ready: Some(true),
+                annotations: vec![
+                    requirement("a", LabelTest::In(["x".to_owned()].into())),
+                    requirement("b", LabelTest::Absent),
+                ],
+            },
             ..ListFilter::default()
         }
     }
@@ -356,6 +387,7 @@ mod tests {
         let samples = [
             ("filter", filter_text(&filter())),
             ("filter of all", filter_text(&ListFilter::default())),
+            ("filter with later parts", filter_text(&later_filter())),
             ("page token", token().encode(&filter())),
             ("cursor", base64(&cursor(whole, None))),
             ("cursor of a view", base64(&cursor(at, Some(form)))),

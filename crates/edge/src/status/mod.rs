@@ -215,7 +215,7 @@ pub(crate) fn too_many(what: &str, limit: usize) -> Status {
 pub(crate) fn too_many_matches(at_most: usize) -> Status {
     let text = format!("more than {at_most} runs match; nothing was done");
     let fault = Fault::new(Reason::TooManyMatches, text);
-    fault.fact("at_most", at_most.to_string()).status()
+    fault.fact("at_most", &at_most).status()
 }
 
 /// Returns the status while the server is shutting down.

@@ -5,20 +5,28 @@ use crate::convert::request::{self, EventsCall};
 use crate::{
     convert::token::{Cursor, PageToken},
     keys::digest::SPEC_DIGEST_VERSION,
-    pb::{self, run_spec::Stdio, stream_events_request},
+    pb::{self, for_each_run_request::Action, run_spec::Stdio, stream_events_request},
 };
-use kennel_lifecycle::{RunKind, RunState, Signal, TerminalSize, TerminalSpec, limits as bounds};
+use kennel_lifecycle::{
+    RunKind, RunState, Signal, TerminalSize, TerminalSpec, Timestamp, limits as bounds,
+};
 use kennel_supervisor::{
     AbortWait, Amount, Condition, IfUnknown, Kinds, PageStart, Position, Reached, SignalTarget,
     SpawnCall, Tail,
 };
 use prost::Message;
 use prost_types::{FileDescriptorSet, method_options::IdempotencyLevel};
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
 use tonic::Code;
 use tonic_types::StatusExt;
 
 const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+/// Time of the next call.
+static NOW: AtomicI64 = AtomicI64::new(1);
 
 /// Parses a request of this caller, which is traced so.
 fn parsed_of<V: Verb>(
@@ -35,6 +43,7 @@ fn parsed_of<V: Verb>(
         key: &key,
         own_node: NodeId::from_u128(1),
         node: None,
+        now: Timestamp(NOW.fetch_add(1, Ordering::Relaxed)),
     };
     let mut found = Vec::new();
     let call = request.parse(&context, &mut found);
@@ -342,8 +351,13 @@ fn list_resumes_after_its_own_token() {
         labels: [("a".to_owned(), "b".to_owned())].into(),
         label_selector: "c!=d,!e".to_owned(),
         run_id_part: "9g5fav".to_owned(),
-        node: String::new(),
         parent_run_id: RUN.to_owned(),
+        min_age: Some(prost_types::Duration {
+            seconds: 3600,
+            nanos: 0,
+        }),
+        names: vec!["web-*".to_owned()],
+        ..pb::RunFilter::default()
     };
     let request = pb::ListRunsRequest {
         filter: Some(filter),
@@ -366,7 +380,9 @@ fn list_resumes_after_its_own_token() {
         page_token: token.clone(),
         ..request
     };
-    assert_eq!(parsed(next).expect("valid").start, Some(start));
+    // Ages count at the time of the first page, and later calls come later.
+    let next = parsed(next).expect("valid");
+    assert_eq!((next.start, next.filter), (Some(start), first.filter));
 
     let other = pb::ListRunsRequest {
         filter: None,
@@ -385,22 +401,43 @@ fn a_filter_of_unknown_values_is_refused() {
             labels: [("\0".to_owned(), String::new())].into(),
             label_selector: "a=b=c".to_owned(),
             run_id_part: "U".to_owned(),
-            node: String::new(),
             parent_run_id: "U".to_owned(),
+            owners: vec![String::new(); 65],
+            names: vec!["web*".to_owned(), "a b".to_owned()],
+            activities: vec![0, 99],
+            waits: vec![0, 99],
+            annotations: vec![pb::AnnotationRequirement::default()],
+            min_age: Some(prost_types::Duration {
+                seconds: -1,
+                nanos: 0,
+            }),
+            end_reasons: vec!["oom_killed".to_owned(), "bored".to_owned()],
+            run_ids: vec!["U".to_owned()],
+            below_run_id: "U".to_owned(),
+            ..pb::RunFilter::default()
         }),
         ..pb::ListRunsRequest::default()
     };
     assert_eq!(
         fields(&parsed(request).expect_err("refused")),
         [
+            "filter.activities[1]",
+            "filter.annotations[0].values",
+            "filter.below_run_id",
+            "filter.end_reasons[1]",
             "filter.kinds[0]",
             "filter.kinds[1]",
             "filter.label_selector",
             "filter.labels",
+            "filter.min_age",
+            "filter.names[1]",
+            "filter.owners",
             "filter.parent_run_id",
             "filter.run_id_part",
+            "filter.run_ids[0]",
             "filter.states[0]",
-            "filter.states[1]"
+            "filter.states[1]",
+            "filter.waits[1]"
         ]
     );
 }
@@ -610,7 +647,7 @@ fn all() -> Vec<Declared> {
         ListRunsRequest WaitRunRequest WaitForOutputRequest AnnotateRunRequest ExtendTimeoutsRequest StreamEventsRequest
         AckEventsRequest GetConsumerRequest ListConsumersRequest DeleteConsumerRequest ReadScreenRequest
         ReadOutputRequest GetServerInfoRequest ListNodesRequest ForgetNodeRequest DrainRequest UndrainRequest
-        UpgradeRequest AuditLeaksRequest ReapLeaksRequest StreamAuditRequest
+        UpgradeRequest AuditLeaksRequest ReapLeaksRequest StreamAuditRequest ForEachRunRequest
     }
 }
 
@@ -644,4 +681,35 @@ fn futures_of_calls_are_small() {
         let most = if rpc == "GetRun" { 8 } else { 24 } * 1024;
         assert!(size <= most, "{rpc} has {size} bytes");
     }
+}
+
+#[test]
+fn selection_is_of_its_filter_and_of_runs_without_an_id() {
+    let each = |labels: &str| pb::ForEachRunRequest {
+        filter: Some(pb::RunFilter {
+            label_selector: labels.to_owned(),
+            ..pb::RunFilter::default()
+        }),
+        action: Some(Action::Abort(pb::AbortRequest::default())),
+        ..pb::ForEachRunRequest::default()
+    };
+    let wrong = pb::ForEachRunRequest {
+        action: Some(Action::Abort(pb::AbortRequest {
+            run_id: RUN.to_owned(),
+            ..pb::AbortRequest::default()
+        })),
+        at_most: 10_001,
+        parallel: 257,
+        selection: vec![1; 24].into(),
+        ..each("a=b")
+    };
+    assert_eq!(
+        fields(&parsed(wrong).err().expect("refused")),
+        ["abort.run_id", "at_most", "parallel", "selection"]
+    );
+    let without = pb::ForEachRunRequest {
+        action: None,
+        ..each("a=b")
+    };
+    assert_eq!(fields(&parsed(without).err().expect("refused")), ["action"]);
 }

@@ -2,9 +2,9 @@
 
 use kennel_lifecycle::{
     CpuQuota, DefaultGrace, EnvMode, InputMode, IoLimit, Knob, LeaderExit, LimitPowers, LiveProbe,
-    Liveness, Network, OnMaxPause, PausePolicy, PidNamespace, Readiness, ReadyProbe, Recovery,
-    Resource, Rlimit, RunKind, RunLimits, RunSpec, Signal, StateProbe, StopAction, TerminalSize,
-    TerminalSpec, UNLIMITED, compose_env, labels, ladder::Action, limits,
+    Liveness, NamePattern, Network, OnMaxPause, PausePolicy, PidNamespace, Readiness, ReadyProbe,
+    Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Signal, StateProbe, StopAction,
+    TerminalSize, TerminalSpec, UNLIMITED, compose_env, labels, ladder::Action, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -607,4 +607,32 @@ fn probes_of_ports_need_the_network() {
         refused(Network::None, StateProbe::Tcp(80)),
         ["spec.readiness", "spec.liveness"]
     );
+}
+
+#[test]
+fn pattern_has_names_with_its_wildcards() {
+    let has =
+        |pattern: &str, name: &str| NamePattern::new(pattern).expect("a pattern").matches(name);
+    for (pattern, name, expected) in [
+        ("web", "web", true),
+        ("web", "web-1", false),
+        ("web-*", "web-", true),
+        ("web-?", "web-1", true),
+        ("web-?", "web-12", false),
+        ("*-1", "web-1", true),
+        ("*a*b*", "xaybz", true),
+        ("*a*b", "xaybz", false),
+        ("**", "x", true),
+        ("?*", "x", true),
+        ("a?b*c", "axbbc", true),
+        ("W*", "web", false),
+    ] {
+        assert_eq!(has(pattern, name), expected, "{pattern} {name}");
+    }
+    // No pattern takes long, whatever it is tested by.
+    assert!(!has(&"a*".repeat(60), &"a".repeat(59)));
+    assert_eq!(NamePattern::new("we!b"), None);
+    assert_eq!(NamePattern::new(""), None);
+    let one = NamePattern::new("a_b?").expect("a pattern");
+    assert_eq!((one.like(), one.literal()), ("a!_b_".to_owned(), None));
 }

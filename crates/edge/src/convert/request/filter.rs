@@ -2,7 +2,7 @@
 
 use crate::{
     convert::{labels, rules, run, spec::run_named, time},
-    enums::unknown_number,
+    enums::{named, unknown_number},
     pb,
 };
 use kennel_lifecycle::{
@@ -96,13 +96,13 @@ pub(crate) fn filter(
             Err(wrong) => found.push(Violation::new("filter.run_id_part", wrong.to_string())),
         }
     }
-    let mut named = |field, run: &str| {
+    let mut above = |field, run: &str| {
         (!run.is_empty())
             .then(|| run_named(field, run, found))
             .flatten()
     };
-    filter.parent = named("filter.parent_run_id", &asked.parent_run_id);
-    filter.below = named("filter.below_run_id", &asked.below_run_id);
+    filter.parent = above("filter.parent_run_id", &asked.parent_run_id);
+    filter.below = above("filter.below_run_id", &asked.below_run_id);
     filter
 }
 
@@ -115,14 +115,15 @@ fn each<P: TryFrom<i32>, T: PartialEq>(
     found: &mut Vec<Violation>,
 ) -> Vec<T> {
     let mut values = Vec::new();
-    for (i, value) in each_or_none(field, numbers, name, parse, found)
-        .into_iter()
-        .enumerate()
-    {
-        match value {
-            Some(value) => values.push(value),
-            None => found.push(unknown_number(&format!("filter.{field}[{i}]"), 0, name)),
-        }
+    for (i, number) in numbers.iter().enumerate() {
+        let value = named(
+            &format!("filter.{field}[{i}]"),
+            *number,
+            name,
+            &parse,
+            found,
+        );
+        values.extend(value.filter(|value| !values.contains(value)));
     }
     values
 }
