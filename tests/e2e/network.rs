@@ -6,7 +6,10 @@ use crate::{
     run_as::{GID, GROUPS, UID, with_user},
 };
 use kennel_client::{Address, Connection, connect_with};
-use kennel_proto::pb::{self, secret::Source, stream_events_request::Position};
+use kennel_proto::pb::{
+    self, for_each_run_request::Action, for_each_run_response::Part, secret::Source,
+    stream_events_request::Position,
+};
 use kennel_tests::{
     Options, PATIENCE, SpecExt, cases,
     client::{duration, sh},
@@ -18,6 +21,7 @@ use kennel_tests::{
     within,
 };
 use prost::Message;
+use prost_types::FileDescriptorSet;
 use std::{
     collections::BTreeSet,
     fs,
@@ -201,15 +205,109 @@ async fn with_permissions() -> Net {
     .await
 }
 
+/// Filters that match a run of alice alone, each by one field; every field of the contract is there, but for those that
+/// name a parent, an end, or a node.
+fn filters_that_match(run: &str) -> Vec<(&'static str, pb::RunFilter)> {
+    let text = str::to_owned;
+    let of_this_one = || pb::RunFilter {
+        labels: [(text("seen"), text("alone"))].into(),
+        ..pb::RunFilter::default()
+    };
+    let mut all: Vec<(&str, pb::RunFilter)> = Vec::new();
+    macro_rules! by {
+        ($field:ident, $value:expr) => {
+            all.push((
+                stringify!($field),
+                pb::RunFilter {
+                    $field: $value,
+                    ..of_this_one()
+                },
+            ));
+        };
+    }
+    let hour = prost_types::Duration {
+        seconds: 3600,
+        nanos: 0,
+    };
+    by!(states, vec![pb::RunState::Running.into()]);
+    by!(kinds, vec![pb::RunKind::Job.into()]);
+    by!(labels, [(text("seen"), text("alone"))].into());
+    by!(label_selector, text("a=b"));
+    by!(run_id_part, run[..20].to_owned());
+    by!(owners, vec![text("spiffe://kennel/alice")]);
+    by!(names, vec![text("pay*")]);
+    by!(activities, vec![pb::Activity::Unspecified.into()]);
+    by!(is_ready, Some(true));
+    by!(waits, vec![pb::Wait::Unspecified.into()]);
+    by!(
+        annotations,
+        vec![pb::AnnotationRequirement {
+            key: text("none"),
+            test: pb::RequirementTest::Absent.into(),
+            values: Vec::new(),
+        }]
+    );
+    by!(max_age, Some(hour));
+    by!(run_ids, vec![text(run)]);
+    let named = [
+        "node",
+        "parent_run_id",
+        "min_age",
+        "end_reasons",
+        "below_run_id",
+        "ended_min_age",
+    ];
+    let known: BTreeSet<&str> = all.iter().map(|(field, _)| *field).chain(named).collect();
+    let set = FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET).expect("our own");
+    let messages = set.file.iter().flat_map(|file| &file.message_type);
+    let filter = messages.filter(|message| message.name() == "RunFilter");
+    let fields: BTreeSet<&str> = filter
+        .flat_map(|filter| &filter.field)
+        .map(|field| field.name())
+        .collect();
+    assert_eq!(fields, known, "each field of a filter is tried");
+    all
+}
+
 async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
     let (alice, bob) = (
         net.by_certificate("alice").await,
         net.by_certificate("bob").await,
     );
     let (run, absent) = (new_run_id(), new_run_id());
-    let spawned = alice.processes().spawn(sleeper(&run, &[("a", "b")])).await;
+    let mut named = sleeper(&run, &[("a", "b"), ("seen", "alone")]);
+    named.spec.as_mut().expect("a spec").name = "payroll".to_owned();
+    let spawned = alice.processes().spawn(named).await;
     let spawned = must("spawn", spawned).into_inner().run.expect("a run");
     assert_eq!(spawned.owner, "spiffe://kennel/alice");
+    for ((rpc, foreign), (_, absent)) in requests("payroll").into_iter().zip(requests("charity")) {
+        let path = format!("/kennel.v1.ProcessService/{rpc}");
+        let foreign = call(&bob, &path, foreign).await;
+        assert_eq!(foreign, call(&bob, &path, absent).await, "{rpc}");
+        assert_eq!(foreign.0, Code::NotFound, "{rpc}: {foreign:?}");
+    }
+    for (field, filter) in filters_that_match(&run) {
+        for (client, expected) in [(&alice, 1), (&bob, 0)] {
+            let list = pb::ListRunsRequest {
+                filter: Some(filter.clone()),
+                ..pb::ListRunsRequest::default()
+            };
+            let listed = must("list", client.processes().list_runs(list).await);
+            assert_eq!(listed.into_inner().runs.len(), expected, "{field}");
+            let each = pb::ForEachRunRequest {
+                filter: Some(filter.clone()),
+                action: Some(Action::Pause(pb::PauseRequest::default())),
+                dry_run: true,
+                ..pb::ForEachRunRequest::default()
+            };
+            let mut each = must("each", client.processes().for_each_run(each).await).into_inner();
+            let first = must("answer", each.message().await).expect("an answer");
+            let Some(Part::Matched(matched)) = first.part else {
+                panic!("{first:?}");
+            };
+            assert_eq!(matched.count as usize, expected, "{field}");
+        }
+    }
     for ((rpc, foreign), (_, absent)) in requests(&run).into_iter().zip(requests(&absent)) {
         let path = format!("/kennel.v1.ProcessService/{rpc}");
         let (foreign, absent) = (

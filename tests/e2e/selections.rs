@@ -226,8 +226,8 @@ async fn filters_select_by_name_age_reason_and_reports() {
     assert_eq!(listed(&["waits=input"]).await, [1]);
     assert_eq!(listed(&["reason=aborted"]).await, [2]);
     assert_eq!(listed(&["newer=1h"]).await, [0, 1]);
-    assert_eq!(listed(&["older=1h"]).await, []);
-    assert_eq!(listed(&["ended=1h"]).await, []);
-    assert_eq!(listed(&["owner=nobody"]).await, []);
+    assert!(listed(&["older=1h"]).await.is_empty());
+    assert!(listed(&["ended=1h"]).await.is_empty());
+    assert!(listed(&["owner=nobody"]).await.is_empty());
     assert_eq!(listed(&["ready=true"]).await, [0, 1]);
 }

@@ -120,7 +120,10 @@ fn instead(typed: &str) -> String {
         (None, None) if typed.contains('=') && typed.parse::<Selector>().is_ok() => {
             format!("that is a label: kennel ps -l {typed}")
         }
-        (None, None) => "kennel ps --all lists every run".to_owned(),
+        (None, None) => {
+            "kennel ps --all lists every run; by its end an id is found among the newest 100,000"
+                .to_owned()
+        }
     }
 }
 

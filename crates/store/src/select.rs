@@ -213,8 +213,9 @@ pub(crate) fn page(
         sql.push(" AND parent_run_id = ")
             .push_bind(parent.to_string());
     }
-    // The sign keeps a database from reading the whole table in its order: the index of open rows has another one.
-    let sign = if filter.is_of_open() { "+" } else { "" };
+    // The sign keeps a database from reading the whole table in its order: other indexes find the rows.
+    let by_others = filter.is_of_open() || filter.id_part.is_some() || !filter.runs.is_empty();
+    let sign = if by_others { "+" } else { "" };
     push_side(&mut sql, (sign, beyond), start);
     push_side(&mut sql, (sign, before), end);
     if !filter.states.is_empty() {
@@ -233,12 +234,17 @@ pub(crate) fn page(
         push_requirement(&mut sql, dialect, requirement);
     }
     if let Some(part) = &filter.id_part {
-        // None of its characters has a meaning in a pattern.
-        sql.push(" AND (run_id LIKE ")
-            .push_bind(format!("{}%", part.as_str()))
-            .push(" OR run_id LIKE ")
+        // `~` is above all characters of an id, and none of these has a meaning in a pattern.
+        sql.push(" AND (run_id IN (SELECT run_id FROM runs WHERE run_id >= ")
+            .push_bind(part.as_str().to_owned())
+            .push(" AND run_id < ")
+            .push_bind(format!("{}~", part.as_str()))
+            .push(NEWEST)
+            .push(") OR run_id IN (SELECT run_id FROM (SELECT run_id FROM runs")
+            .push(NEWEST)
+            .push(") n WHERE n.run_id LIKE ")
             .push_bind(format!("%{}", part.as_str()))
-            .push(")");
+            .push("))");
     }
     if filter.is_of_open() {
         sql.push(" AND end_reason IS NULL");
@@ -250,6 +256,8 @@ pub(crate) fn page(
     sql
 }
 
+/// Among so many ids an id is looked up by a part of it: a part finds no more in a table of any size.
+const NEWEST: &str = " ORDER BY run_id DESC LIMIT 100000";
 /// Runs below one, which follows [`BELOW`].
 const BELOW: &str =
     " AND run_id IN (WITH RECURSIVE below (id) AS (SELECT run_id FROM runs WHERE parent_run_id = ";
