@@ -16,8 +16,8 @@ pub mod telemetry;
 
 pub use audit_log::{
     ChainChecked, ChainError, ChainHead, DeniedCaller, LoggedProcess, LoggedRequest, LoggedSignal,
-    ServiceEvent, TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
-    export_audit_chain,
+    ServiceEvent, Trail, TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord,
+    check_audit_chain, export_audit_chain,
 };
 pub use base::calls::*;
 pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};

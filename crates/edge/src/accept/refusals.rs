@@ -152,7 +152,7 @@ impl Refusals {
                 ..LoggedRequest::default()
             };
             let denied = denied.with("error", error.to_string());
-            trail.audit_denied(
+            trail.audit_log().deny(
                 TrailRecord::now(None, TrailEntry::Request(denied)),
                 DeniedCaller::Stranger,
             );

@@ -98,7 +98,9 @@ impl Attachment {
             .clone()
             .with("read_only", open.read_only.to_string());
         let entry = TrailEntry::Request(entry);
-        supervisor.audit_noted(TrailRecord::now(Some(open.run.to_string()), entry));
+        supervisor
+            .audit_log()
+            .record(TrailRecord::now(Some(open.run.to_string()), entry));
         Ok(Self {
             supervisor,
             run: open.run,
@@ -232,7 +234,7 @@ impl Attachment {
                 self.writing = Some(Box::pin(async move {
                     let written = supervisor.write_input(call).await;
                     if written.is_ok() {
-                        supervisor.audit_counted(record);
+                        supervisor.audit_log().count(record);
                     }
                     (id, written)
                 }));

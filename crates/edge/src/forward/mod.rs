@@ -55,8 +55,8 @@ impl AskItsNode {
 impl Drop for RefusedCall {
     fn drop(&mut self) {
         match self.record.get_mut().take() {
-            Some((record, true)) => self.supervisor.audit_counted(record),
-            Some((record, false)) => self.supervisor.audit_noted(record),
+            Some((record, true)) => self.supervisor.audit_log().count(record),
+            Some((record, false)) => self.supervisor.audit_log().record(record),
             None => {}
         }
     }

@@ -135,7 +135,9 @@ impl Gate {
             _ if is_named => (None, DeniedCaller::Named),
             _ => (None, DeniedCaller::Stranger),
         };
-        trail.audit_denied(TrailRecord::now(run, TrailEntry::Request(denied)), of);
+        trail
+            .audit_log()
+            .deny(TrailRecord::now(run, TrailEntry::Request(denied)), of);
     }
 }
 

@@ -199,7 +199,7 @@ impl Verb for pb::StreamAuditRequest {
         let place = place.map_err(|_| {
             status::too_many("open streams of the audit trail", limits::AUDIT_STREAMS_MAX)
         })?;
-        let reader = at.supervisor.audit_trail(ask).await;
+        let reader = at.supervisor.audit_log().read(ask).await;
         let begun = Some((reader, at.going.clone(), place));
         let records = stream::unfold(begun, |open| async move {
             let (mut reader, going, place) = open?;

@@ -65,7 +65,7 @@ impl Asked {
             signal.owner.clone_from(&reported.by);
         }
         let record = TrailRecord::now(run, TrailEntry::Signal(signal));
-        self.supervisor.audit_noted(record);
+        self.supervisor.audit_log().record(record);
         self
     }
 
@@ -102,9 +102,9 @@ impl Asked {
             // Recorded when that node has answered, or by this node's own answer.
             mark.record(Some((record, logs == Logs::Summed)));
         } else if logs == Logs::Summed {
-            self.supervisor.audit_counted(record);
+            self.supervisor.audit_log().count(record);
         } else {
-            self.supervisor.audit_recorded(record).await;
+            self.supervisor.audit_log().record_written(record).await;
         }
     }
 
@@ -130,7 +130,7 @@ impl Drop for Asked {
                 reason.as_str().clone_into(&mut reported.reason);
             }
             let record = self.record(reported);
-            self.supervisor.audit_noted(record);
+            self.supervisor.audit_log().record(record);
         }
     }
 }

@@ -80,9 +80,9 @@ impl AuditExport {
         let mut position = Position::read(data_dir.join(POSITION));
         let (runtime, telemetry) = (self.runtime.clone(), telemetry.clone());
         runtime.spawn(async move {
-            let head = supervisor.audit_head().await;
+            let head = supervisor.audit_log().head().await;
             match supervisor
-                .audit_trail(lines_after(position.before()))
+                .audit_log().read(lines_after(position.before()))
                 .await
                 .next()
                 .await
@@ -107,7 +107,7 @@ impl AuditExport {
                 follow: true,
                 ..lines_after(position.get())
             };
-            let mut reader = supervisor.audit_trail(ask).await;
+            let mut reader = supervisor.audit_log().read(ask).await;
             let failure = loop {
                 match reader.next().await {
                     Ok(Some(records)) => {

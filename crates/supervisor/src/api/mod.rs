@@ -1,6 +1,5 @@
 //! Calls and reads: client requests, answered from the tracker or the store.
 
-pub(crate) mod audit_log;
 pub(crate) mod calls;
 pub(crate) mod reads;
 pub(crate) mod upgrade;

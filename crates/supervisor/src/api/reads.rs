@@ -1,6 +1,7 @@
 //! Reads of the server itself, and of the processes that call it.
 
 use crate::{
+    audit_log::Trail,
     base::{
         blocking::blocking,
         calls::{RunView, ServerInfo},
@@ -28,6 +29,11 @@ use std::{
 const PING_MAX: Duration = Duration::from_secs(1);
 
 impl Supervisor {
+    /// Returns the audit log.
+    pub fn audit_log(&self) -> &Trail {
+        &self.shared.trail
+    }
+
     /// Returns what a live run of this node has used up to now; absent: it has no control group, or that cannot be read.
     pub async fn usage(&self, view: &RunView) -> Option<Usage> {
         let handle = self.shared.find(view.run)?;
@@ -62,7 +68,7 @@ impl Supervisor {
             started: shared.started,
             runs_max: shared.config.runs_max,
             retention: shared.config.retention,
-            audit_lost: self.audit_lost(),
+            audit_lost: self.shared.trail.lost(),
             unreadable_files: unreadable::count(&shared.config.data_dir) as u64,
             unreadable_records: shared.rows_unread.load(atomic::Ordering::Relaxed) as u64,
             drain: self.drain_status(),

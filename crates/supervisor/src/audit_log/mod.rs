@@ -259,7 +259,7 @@ enum Job {
 
 /// Queue of the audit log. Nothing here fails, and nothing waits for a disk.
 #[derive(Debug)]
-pub(crate) struct Trail {
+pub struct Trail {
     dir: PathBuf,
     jobs: SyncSender<Job>,
     head: watch::Receiver<u64>,
@@ -286,8 +286,8 @@ impl Trail {
         }
     }
 
-    /// Queues a line.
-    pub(crate) fn record(&self, record: TrailRecord) {
+    /// Queues a record at once and does not report whether it was written.
+    pub fn record(&self, record: TrailRecord) {
         self.hand_in(Job::Line(Box::new(record), None));
     }
 
@@ -296,18 +296,19 @@ impl Trail {
         self.record(TrailRecord::node(what, detail));
     }
 
-    /// Queues one of many similar calls.
-    pub(crate) fn count(&self, record: TrailRecord) {
+    /// Queues one of many similar calls, where the caller cannot wait.
+    pub fn count(&self, record: TrailRecord) {
         self.hand_in(Job::Counted(Box::new(record)));
     }
 
-    /// Queues the refusal of a caller without permission.
-    pub(crate) fn deny(&self, record: TrailRecord, of: DeniedCaller) {
+    /// Queues the refusal of a caller without permission: the first at once, then those of a minute as one line, so that
+    /// a flood of refusals pushes nothing else out.
+    pub fn deny(&self, record: TrailRecord, of: DeniedCaller) {
         self.hand_in(Job::Denied(Box::new(record), of));
     }
 
-    /// Queues a line, and waits a moment until it is in its file.
-    pub(crate) async fn record_written(&self, record: TrailRecord) {
+    /// Queues a record, and waits a moment until it is in its file, never longer.
+    pub async fn record_written(&self, record: TrailRecord) {
         let (written, when) = oneshot::channel();
         self.hand_in(Job::Line(Box::new(record), Some(written)));
         // The line is late or lost: the answer does not wait for it.
@@ -331,18 +332,20 @@ impl Trail {
         }
     }
 
-    /// Makes a reader that starts at its own position.
-    pub(crate) fn read(&self, ask: TrailAsk) -> TrailReader {
+    /// Reads the audit log, with every record queued by now.
+    pub async fn read(&self, ask: TrailAsk) -> TrailReader {
+        self.flush().await;
         TrailReader::new(self.dir.clone(), ask, self.head.clone())
     }
 
-    /// Seq of the newest line in the files; 0: there is none, or they are not open yet.
-    pub(crate) fn head(&self) -> watch::Receiver<u64> {
+    /// Follows the seq of the newest line in the files; it begins with every one queued by now.
+    pub async fn head(&self) -> watch::Receiver<u64> {
+        self.flush().await;
         self.head.clone()
     }
 
     /// Number of lines that this server dropped and that the audit log does not account for yet.
-    pub(crate) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 }

@@ -32,8 +32,7 @@ fn everything() -> TrailAsk {
 }
 
 async fn read(trail: &Trail, ask: TrailAsk) -> Vec<TrailRecord> {
-    trail.flush().await;
-    let mut reader = trail.read(ask);
+    let mut reader = trail.read(ask).await;
     let mut all = Vec::new();
     while let Some(some) = reader.next().await.expect("it can be read") {
         all.extend(some);
@@ -73,10 +72,12 @@ async fn next_server_continues_numbers_and_reads_by_run() {
 async fn followers_get_new_records() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
-    let mut reader = trail.read(TrailAsk {
-        follow: true,
-        ..everything()
-    });
+    let mut reader = trail
+        .read(TrailAsk {
+            follow: true,
+            ..everything()
+        })
+        .await;
     trail.record(asked("Spawn", 1));
     let given = reader.next().await.expect("readable").expect("one");
     assert_eq!(seqs(&given), [1]);
@@ -204,11 +205,13 @@ async fn full_log_keeps_lines_of_small_writers() {
         fs::write(files::path(&audit, first), &full).expect("own directory");
     }
     let trail = Trail::open(dir.path(), ClockSettings::default());
-    let mut follower = trail.read(TrailAsk {
-        follow: true,
-        after_seq: 160,
-        ..everything()
-    });
+    let mut follower = trail
+        .read(TrailAsk {
+            follow: true,
+            after_seq: 160,
+            ..everything()
+        })
+        .await;
     let known = follower.next().await.expect("readable").expect("lines");
     assert_eq!(seqs(&known), [161, 162, 163]);
     trail.record(asked("Abort", 1));
