@@ -56,10 +56,7 @@ pub fn remove_token(run_dir: &Path) -> io::Result<()> {
     open_run_dir(run_dir);
     for name in [TOKEN, TOKEN_NEW] {
         let path = run_dir.join(OsStr::from_bytes(name.to_bytes()));
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        own_file::if_there(fs::remove_file(path))?;
     }
     Ok(())
 }
@@ -137,10 +134,9 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidFilename.into());
     };
-    match own_file::open_dir(dir) {
-        Ok(dir) => remove_below(&dir, &CString::new(name.as_bytes())?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+    match own_file::if_there(own_file::open_dir(dir))? {
+        Some(dir) => remove_below(&dir, &CString::new(name.as_bytes())?),
+        None => Ok(()),
     }
 }
 
@@ -182,10 +178,7 @@ pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
     let (dir, aside) = (path(data_dir, run), data_dir.join("runs").join(ASIDE));
     own_file::make_dir(&aside)?;
     open_up(AT_FDCWD, &dir);
-    match fs::rename(&dir, aside.join(run.to_string())) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        moved => moved,
-    }
+    own_file::if_there(fs::rename(&dir, aside.join(run.to_string()))).map(drop)
 }
 
 /// Removes all directories that were moved away, by whichever process, as [`remove`] does.

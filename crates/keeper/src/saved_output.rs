@@ -4,6 +4,7 @@
 //! Commands of the same uid can reach the directory, and may put anything there: it is then output of their run.
 
 use crate::private_file;
+use kennel_linux::own_file;
 use std::{
     ffi::CString,
     fs::{self, File},
@@ -56,10 +57,8 @@ pub fn remove(run_dir: &Path, stream: usize) -> io::Result<()> {
 }
 
 fn claimed(run_dir: &Path, stream: usize) -> io::Result<Option<(String, u64)>> {
-    let entries = match fs::read_dir(run_dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let Some(entries) = own_file::if_there(fs::read_dir(run_dir))? else {
+        return Ok(None);
     };
     let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     Ok(names.find_map(|file| {

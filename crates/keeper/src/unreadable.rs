@@ -59,11 +59,10 @@ pub(crate) fn read_by<T>(
         bytes,
         why,
     };
-    let file = match private_file::open_to_read(run_dir, name) {
-        Ok(Some(file)) => file,
-        Ok(None) => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(0, error.to_string())),
+    let found = own_file::if_there(private_file::open_to_read(run_dir, name));
+    let found = found.map_err(|error| unreadable(0, error.to_string()))?;
+    let Some(file) = found.flatten() else {
+        return Ok(None);
     };
     let content = content(&file).map_err(|error| unreadable(0, error.to_string()))?;
     decode(&content).map(Some).map_err(|why| {

@@ -14,14 +14,13 @@ const BYTES: usize = 32;
 /// Returns the secret, which is made if there is none. Without the original one no repeated Spawn is recognised.
 pub(crate) fn digest_key(data_dir: &Path) -> io::Result<[u8; BYTES]> {
     let path = data_dir.join(FILE);
-    match read(&path) {
-        Ok(bytes) => bytes.try_into().map_err(|_| {
-            let what = format!("{} does not hold {BYTES} bytes", path.display());
-            io::Error::new(io::ErrorKind::InvalidData, what)
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make(data_dir, &path),
-        Err(error) => Err(error),
-    }
+    let Some(bytes) = own_file::if_there(read(&path))? else {
+        return make(data_dir, &path);
+    };
+    bytes.try_into().map_err(|_| {
+        let what = format!("{} does not hold {BYTES} bytes", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    })
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -41,6 +41,15 @@ pub fn regular(file: File) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
+/// Returns what was found; `None` where there is no such file.
+pub fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns the whole text of such a file.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();

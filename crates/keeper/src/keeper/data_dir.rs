@@ -52,11 +52,9 @@ pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
     check_dir(dir, &fs::metadata(dir).map_err(fail)?).map_err(fail)?;
     for name in ENTRIES {
         let path = dir.join(name);
-        match fs::symlink_metadata(&path) {
-            Ok(found) => check_entry(&found).map_err(|e| data_dir_error(&path, e))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(data_dir_error(&path, source)),
-        }
+        let found = own_file::if_there(fs::symlink_metadata(&path));
+        let checked = found.and_then(|found| found.as_ref().map_or(Ok(()), check_entry));
+        checked.map_err(|error| data_dir_error(&path, error))?;
     }
     let earlier = ENTRIES_OF_EARLIER_BUILDS.map(|name| dir.join(name));
     if let Some(path) = earlier.into_iter().find(|path| is_there(path)) {
@@ -159,15 +157,10 @@ const TRACES_OF_NODE: [&str; 2] = ["log", "runs"];
 pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     let path = dir.join("node");
     let fail = |source| data_dir_error(&path, source);
-    match own_file::read_to_string(&path) {
-        Ok(text) => {
-            let unreadable = "it does not hold this node's name, a ULID";
-            let parsed = text.trim().parse();
-            return parsed
-                .map_err(|_| fail(io::Error::new(io::ErrorKind::InvalidData, unreadable)));
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(fail(source)),
+    if let Some(text) = own_file::if_there(own_file::read_to_string(&path)).map_err(fail)? {
+        let unreadable = "it does not hold this node's name, a ULID";
+        let parsed = text.trim().parse();
+        return parsed.map_err(|_| fail(io::Error::new(io::ErrorKind::InvalidData, unreadable)));
     }
     if let Some(trace) = TRACES_OF_NODE
         .into_iter()

@@ -4,7 +4,7 @@ pub(super) mod address;
 
 use super::{KeeperError, passed::PassedSockets};
 use crate::{client::SocketSeen, keeper::listen::address::ListenAddress};
-use kennel_linux::{fdpass, peer, procfs};
+use kennel_linux::{fdpass, own_file, peer, procfs};
 use nix::{
     errno::Errno,
     sys::{
@@ -221,10 +221,8 @@ fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (
 
 /// Removes a stale socket file: one at which no process listens. Any other file at the path is not Kennel's to remove.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    let found = match fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
+    let Some(found) = own_file::if_there(fs::symlink_metadata(path))? else {
+        return Ok(());
     };
     if !found.file_type().is_socket() {
         let error = "something else than a socket is there";

@@ -1,5 +1,6 @@
 //! Files of the audit log: `audit/<seq of the first line>.jsonl`.
 
+use kennel_linux::own_file;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -19,10 +20,8 @@ const SUFFIX: &str = ".jsonl";
 
 /// Lists the existing files, by rising seq of their first lines.
 pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+    let Some(entries) = own_file::if_there(fs::read_dir(dir))? else {
+        return Ok(Vec::new());
     };
     let names = entries.flatten().filter_map(|entry| {
         let name = entry.file_name();

@@ -3,6 +3,7 @@
 use super::{TrailEntry, TrailRecord, files};
 use crate::base::blocking::blocking;
 use kennel_lifecycle::Timestamp;
+use kennel_linux::own_file;
 use std::{
     collections::{HashSet, hash_map::DefaultHasher},
     fs::File,
@@ -166,11 +167,10 @@ impl Place {
         offset: u64,
         found: &mut Vec<TrailRecord>,
     ) -> io::Result<(u64, bool)> {
-        let mut file = match File::open(files::path(&self.dir, first)) {
-            Ok(file) => file,
+        let file = File::open(files::path(&self.dir, first));
+        let Some(mut file) = own_file::if_there(file)? else {
             // The file was removed for its age.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, true)),
-            Err(error) => return Err(error),
+            return Ok((0, true));
         };
         file.seek(SeekFrom::Start(offset))?;
         let mut lines = BufReader::new(file);

@@ -7,6 +7,7 @@ use crate::{
     run::{cleanup::Cleanup, finish, reopened::Reopened},
 };
 use kennel_lifecycle::RunId;
+use kennel_linux::own_file;
 use kennel_store::{RunRow, StoreError};
 use std::{collections::HashSet, io, sync::Arc};
 
@@ -47,10 +48,7 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
 
 /// Whether the run was recorded: a run that was not recorded was never released.
 fn was_recorded(shared: &Shared, run: RunId) -> io::Result<bool> {
-    match Reopened::open(shared, run, None) {
-        Ok(journal) => Ok(journal.record(1).recorded),
-        // The directory was never made.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    // Without a journal the directory was never made.
+    let journal = own_file::if_there(Reopened::open(shared, run, None))?;
+    Ok(journal.is_some_and(|journal| journal.record(1).recorded))
 }

@@ -195,13 +195,9 @@ impl Record {
         }
         let mut how = own_file::options();
         how.write(true).create(true);
-        match how.open(&self.behind_mark) {
-            Ok(_) => {}
-            // There is no log to be trusted.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::error!(why = %Chain(&error), "the node log is behind, and cannot be marked as behind");
-            }
+        // Without its directory there is no log to be trusted.
+        if let Err(error) = own_file::if_there(how.open(&self.behind_mark)) {
+            tracing::error!(why = %Chain(&error), "the node log is behind, and cannot be marked as behind");
         }
     }
 
@@ -221,10 +217,7 @@ impl Record {
             self.table.behind.remove(&run);
             self.table.prune(run);
         }
-        let removed = fs::remove_file(&self.behind_mark);
-        if let Err(error) = removed
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = own_file::if_there(fs::remove_file(&self.behind_mark)) {
             tracing::warn!(why = %Chain(&error), "cannot remove the mark that the node log is behind");
         }
     }

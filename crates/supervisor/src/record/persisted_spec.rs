@@ -5,6 +5,7 @@
 use crate::base::ports::Sealer;
 use kennel_keeper::client::ChildSpec;
 use kennel_lifecycle::{RunId, SecretSource, SecretValue, in_clear};
+use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
@@ -46,7 +47,7 @@ pub(crate) fn write(
     let plain = SecretValue::new(serde_json::to_vec(&text)?);
     let bytes = sealer.seal(run, plain.expose())?;
     let temporary = dir.join(TEMPORARY);
-    gone_is_fine(fs::remove_file(&temporary))?;
+    own_file::if_there(fs::remove_file(&temporary))?;
     let mut how = OpenOptions::new();
     how.write(true).create_new(true).mode(0o600);
     let mut file = how.open(&temporary)?;
@@ -98,21 +99,16 @@ pub(crate) fn read(
 
 /// Removes the spec, if it exists.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
-    gone_is_fine(fs::remove_file(dir.join(TEMPORARY)))?;
-    gone_is_fine(fs::remove_file(dir.join(FILE)))
+    for name in [TEMPORARY, FILE] {
+        own_file::if_there(fs::remove_file(dir.join(name)))?;
+    }
+    Ok(())
 }
 
 fn sent(source: &SecretSource) -> Option<&SecretValue> {
     match source {
         SecretSource::Sent(value) => Some(value),
         SecretSource::ServerFile(_) | SecretSource::Credential(_) => None,
-    }
-}
-
-fn gone_is_fine(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
     }
 }
 

@@ -8,12 +8,11 @@ use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io,
     path::Path,
 };
 
 const FILE: &str = "drain";
-const TEMPORARY: &str = "drain.new";
 
 /// The contents of the file.
 #[derive(Serialize, Deserialize)]
@@ -30,31 +29,22 @@ pub(super) fn keep(data_dir: &Path, epoch: KeeperEpoch, drain: &Drain) -> io::Re
         drain: drain.clone(),
     };
     let bytes = serde_json::to_vec(&kept).map_err(io::Error::other)?;
-    let fresh = data_dir.join(TEMPORARY);
-    let mut how = own_file::options();
-    how.write(true).create(true).truncate(true);
-    let mut file = how.open(&fresh)?;
-    file.write_all(&bytes)?;
-    file.sync_all()?;
-    fs::rename(&fresh, data_dir.join(FILE))?;
+    own_file::replace(&data_dir.join(FILE), &bytes)?;
     sync(data_dir)
 }
 
 /// Removes the drain.
 pub(super) fn forget(data_dir: &Path) -> io::Result<()> {
-    match fs::remove_file(data_dir.join(FILE)) {
-        Ok(()) => sync(data_dir),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+    match own_file::if_there(fs::remove_file(data_dir.join(FILE)))? {
+        Some(()) => sync(data_dir),
+        None => Ok(()),
     }
 }
 
 /// Reads the drain in force under this keeper.
 pub(super) fn find(data_dir: &Path, epoch: KeeperEpoch) -> io::Result<Option<Drain>> {
-    let bytes = match fs::read(data_dir.join(FILE)) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+    let Some(bytes) = own_file::if_there(fs::read(data_dir.join(FILE)))? else {
+        return Ok(None);
     };
     let kept: Kept = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
     if kept.keeper_epoch != epoch.to_string() {
