@@ -38,19 +38,18 @@ pub use frame::{CRITICAL, ESSENTIAL, Frame, FrameOf, OwnedFrame, PAYLOAD_BYTES_M
 pub use replay::{ReplayError, Replayed, ReplayedFrame, ReplayedSegment};
 pub use scan::{Expected, LogDamage};
 pub use segment::{Appended, LogSizes, RESERVE_BYTES};
-pub use sync::{Durability, SyncError, Synced};
+pub use sync::SyncError;
 pub use trim::{Retain, Trimmed};
 
-use crate::errors::{damaged, failed};
+use crate::errors::damaged;
 use parking_lot::Mutex;
-use scan::Scan;
 use segment::Head;
 use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::sync::watch;
+use sync::Synced;
 
 /// The log of this server, and those of earlier ones beside it.
 #[derive(Debug)]
@@ -63,7 +62,7 @@ pub struct NodeLog {
     /// Permits one sync at a time: a caller that waits for it finds the work done.
     sync_turn: Mutex<()>,
     trim_turn: Mutex<()>,
-    synced: watch::Sender<Synced>,
+    synced: Mutex<Synced>,
 }
 
 impl NodeLog {
@@ -92,7 +91,7 @@ impl NodeLog {
             generation,
             disk,
             copy_above: sizes.copy_above,
-            synced: watch::Sender::new(Synced::new(head.end())),
+            synced: Mutex::new(Synced::new(head.end())),
             head: Mutex::new(head),
             sync_turn: Mutex::new(()),
             trim_turn: Mutex::new(()),
@@ -146,36 +145,8 @@ impl NodeLog {
         self.head.lock().append(&*self.disk, &self.dir, frames)
     }
 
-    /// Reads the frame that begins here, which this or an earlier server wrote; returns also the position after it.
-    pub fn read(&self, position: LogPosition) -> io::Result<(OwnedFrame, LogPosition)> {
-        let LogPosition { segment, offset } = position;
-        let path = segment.path(&self.dir);
-        let scan = Scan::from(disk::open(&path)?, segment, offset);
-        let mut scan = scan.map_err(|e| failed("read", &path, e))?;
-        let found = scan.next();
-        // Another frame, after damage, is not the requested one.
-        let found = found.filter(|_| scan.lost_nothing());
-        let frame = found.as_ref().and_then(|found| scan.frame(found));
-        let (Some(found), Some(frame)) = (&found, frame) else {
-            return Err(damaged(&path, format!("no frame at {offset}")));
-        };
-        let offset = u32::try_from(found.bytes.end).unwrap_or(u32::MAX);
-        Ok((frame.into(), LogPosition { segment, offset }))
-    }
-
     /// Returns the position after the last frame.
     pub fn end(&self) -> LogPosition {
         self.head.lock().end()
-    }
-
-    /// Returns the synced part, and its changes.
-    pub fn synced(&self) -> watch::Receiver<Synced> {
-        self.synced.subscribe()
-    }
-
-    /// Begins a segment of this format with the next append: an upgraded server writes that of its predecessor until it
-    /// is ready.
-    pub fn set_format(&self, format: PayloadFormat) {
-        self.head.lock().set_format(format);
     }
 }

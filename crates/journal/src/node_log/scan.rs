@@ -157,16 +157,6 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Makes a scan that begins with the frame at this offset.
-    pub(super) fn from(file: File, id: SegmentId, offset: u32) -> io::Result<Self> {
-        let mut scan = Self::new(file, id)?;
-        scan.next_block = u64::from(offset / BLOCK_BYTES);
-        if scan.load() {
-            scan.at = (offset as usize % BLOCK).max(HEADER_LEN);
-        }
-        Ok(scan)
-    }
-
     fn find_header(&self) -> Option<Header> {
         let mut bytes = [0; HEADER_LEN];
         (0..self.len).step_by(BLOCK).find_map(|begin| {
@@ -200,12 +190,6 @@ impl Scan {
             Body::InBlock(range) => &self.block[range.clone()],
             Body::InParts => &self.parts,
         }
-    }
-
-    /// Whether no frame was skipped: without a header, all others can be read.
-    pub(super) fn lost_nothing(&self) -> bool {
-        let mut damages = self.damages.iter();
-        damages.all(|damage| damage.expected == Expected::Header)
     }
 
     /// Returns the end of the frames, once all were read.

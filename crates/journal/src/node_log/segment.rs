@@ -2,9 +2,7 @@
 
 use super::{
     disk::{self, Disk},
-    format::{
-        BLOCK_BYTES, HEADER_LEN, Header, LAYOUT, LogPosition, Origin, PayloadFormat, SegmentId,
-    },
+    format::{BLOCK_BYTES, HEADER_LEN, Header, LAYOUT, LogPosition, Origin, SegmentId},
     frame::{ESSENTIAL, Encoder, Frame, PAYLOAD_BYTES_MAX},
     inventory::Inventory,
 };
@@ -125,12 +123,6 @@ impl Head {
     /// Returns the length of the current segment.
     pub(super) fn live_len(&self) -> u64 {
         u64::from(self.live.allocated)
-    }
-
-    /// Begins another segment of this format with the next append.
-    pub(super) fn set_format(&mut self, format: PayloadFormat) {
-        self.origin.format = format;
-        self.live.is_closed = true;
     }
 
     /// Appends the frames with one write: all or none of them.

@@ -8,22 +8,11 @@ const LOST_RANGES_MAX: usize = 64;
 
 /// Durable part of the log.
 #[derive(Clone, Debug)]
-pub struct Synced {
+pub(super) struct Synced {
     /// All frames up to here are durable, except those in `lost`.
     position: LogPosition,
     /// Frames after the first and up to the second position were written to a segment whose sync failed.
     lost: Vec<(LogPosition, LogPosition)>,
-}
-
-/// Durability of the frames up to a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// No sync has covered them.
-    Pending,
-    /// They survive a power loss.
-    Durable,
-    /// A sync failed: they must be appended again, and no later sync proves anything of these.
-    Lost,
 }
 
 /// A sync has failed.
@@ -43,22 +32,6 @@ impl Synced {
     pub(super) fn new(position: LogPosition) -> Self {
         let lost = Vec::new();
         Self { position, lost }
-    }
-
-    /// Returns the durability of the frames before this position.
-    pub fn durability(&self, position: LogPosition) -> Durability {
-        if self.lost_range(position).is_some() {
-            Durability::Lost
-        } else if position <= self.position {
-            Durability::Durable
-        } else {
-            Durability::Pending
-        }
-    }
-
-    /// Returns the last position that a sync covered.
-    pub fn position(&self) -> LogPosition {
-        self.position
     }
 
     fn lost_range(&self, position: LogPosition) -> Option<(LogPosition, LogPosition)> {
@@ -91,20 +64,17 @@ impl NodeLog {
     /// [`SyncError::sure`] count only when they were appended again and synced there.
     pub fn sync(&self, position: LogPosition) -> Result<LogPosition, SyncError> {
         let _turn = self.sync_turn.lock();
-        let known = self.synced.borrow().clone();
-        match known.durability(position) {
-            Durability::Durable => return Ok(known.position),
-            Durability::Lost => {
-                let range = known.lost_range(position);
-                let (sure, lost_upto) = range.unwrap_or((known.position, position));
-                let source = io::Error::other("an earlier sync has failed");
-                return Err(SyncError {
-                    sure,
-                    lost_upto,
-                    source,
-                });
-            }
-            Durability::Pending => {}
+        let known = self.synced.lock().clone();
+        if let Some((sure, lost_upto)) = known.lost_range(position) {
+            let source = io::Error::other("an earlier sync has failed");
+            return Err(SyncError {
+                sure,
+                lost_upto,
+                source,
+            });
+        }
+        if position <= known.position {
+            return Ok(known.position);
         }
         let unsynced = self.head.lock().unsynced();
         for written in &unsynced {
@@ -112,10 +82,10 @@ impl NodeLog {
                 return Err(self.abandon(source));
             }
             let end = written.end();
-            self.synced.send_modify(|synced| synced.position = end);
+            self.synced.lock().position = end;
         }
         self.head.lock().set_synced(&unsynced);
-        Ok(self.synced.borrow().position)
+        Ok(self.synced.lock().position)
     }
 
     fn sync_segment(&self, written: &Written) -> io::Result<()> {
@@ -129,11 +99,9 @@ impl NodeLog {
     fn abandon(&self, source: io::Error) -> SyncError {
         let mut head = self.head.lock();
         let lost_upto = head.abandon();
-        let mut sure = lost_upto;
-        self.synced.send_modify(|synced| {
-            sure = synced.position;
-            synced.lose(lost_upto);
-        });
+        let mut synced = self.synced.lock();
+        let sure = synced.position;
+        synced.lose(lost_upto);
         SyncError {
             sure,
             lost_upto,

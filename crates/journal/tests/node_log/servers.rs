@@ -3,7 +3,7 @@
 use crate::common::{append, names, new_dir, open, origin, owned, replay, segment};
 use kennel_journal::{
     Boot,
-    node_log::{NodeLog, Origin, PayloadFormat, ReplayError},
+    node_log::{NodeLog, Origin, ReplayError},
 };
 use std::{
     fs,
@@ -157,40 +157,4 @@ fn another_layout_is_refused() {
     fs::write(&path, &bytes).unwrap();
     let error = open(&dir).replay(|_| {}).unwrap_err();
     assert!(matches!(error, ReplayError::Layout { found: 9, .. }));
-}
-
-#[test]
-fn frames_after_a_change_of_format_say_so() {
-    let (_guard, dir) = new_dir();
-    let log = open(&dir);
-    append(&log, &[owned(1, 1, 10)]).unwrap();
-    let format = PayloadFormat {
-        number: 4,
-        hash: *b"newnames",
-    };
-    log.set_format(format);
-    append(&log, &[owned(1, 2, 10)]).unwrap();
-    drop(log);
-    let mut formats = Vec::new();
-    open(&dir)
-        .replay(|found| formats.push(found.origin.unwrap().format))
-        .unwrap();
-    assert_eq!(formats, [origin(1).format, format]);
-}
-
-#[test]
-fn a_position_leads_to_its_frame() {
-    let (_guard, dir) = new_dir();
-    let log = open(&dir);
-    let all: Vec<_> = (1..=40).map(|seq| owned(1, seq, 7_000)).collect();
-    let frames: Vec<_> = all.iter().map(|frame| frame.frame()).collect();
-    let appended = log.append(&frames).unwrap();
-    let mut next = appended.begin;
-    for frame in &all {
-        let (read, after) = log.read(next).unwrap();
-        assert_eq!(read, *frame);
-        next = after;
-    }
-    assert_eq!(next, appended.end);
-    log.read(next).unwrap_err();
 }

@@ -1,7 +1,7 @@
 //! Syncs, shared ones and failed ones.
 
 use crate::common::{SMALL, TestDisk, append, new_dir, origin, owned, replay};
-use kennel_journal::node_log::{Durability, LogSizes, NodeLog};
+use kennel_journal::node_log::{LogSizes, NodeLog};
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering::SeqCst},
@@ -33,23 +33,19 @@ fn callers_that_wait_together_share_a_sync() {
     let (_guard, dir) = new_dir();
     let (disk, log) = open(&dir, LogSizes::default());
     disk.is_slow.store(true, SeqCst);
-    let mut synced = log.synced();
     std::thread::scope(|scope| {
         for run in 1..=16 {
             let log = &log;
             scope.spawn(move || {
                 let end = append(log, &[owned(run, 1, 100)]).unwrap();
                 assert!(log.sync(end).unwrap() >= end);
-                assert_eq!(log.synced().borrow().durability(end), Durability::Durable);
             });
         }
     });
     assert!(disk.syncs.load(SeqCst) < 16, "{disk:?}");
     assert_eq!(disk.dir_syncs.load(SeqCst), 1);
-    assert!(synced.has_changed().unwrap());
-    assert_eq!(synced.borrow_and_update().position(), log.end());
     let before = disk.syncs.load(SeqCst);
-    log.sync(log.end()).unwrap();
+    assert_eq!(log.sync(log.end()).unwrap(), log.end());
     assert_eq!(disk.syncs.load(SeqCst), before);
 }
 
@@ -89,11 +85,10 @@ fn a_failed_sync_abandons_its_segment() {
     assert_eq!(again.segment.number, 1);
     log.sync(again).unwrap();
     assert_eq!(disk.syncs.load(SeqCst), syncs + 1);
-    let synced = log.synced().borrow().clone();
-    assert_eq!(synced.durability(sure), Durability::Durable);
-    assert_eq!(synced.durability(lost), Durability::Lost);
-    assert_eq!(synced.durability(also_lost), Durability::Lost);
-    assert_eq!(synced.durability(again), Durability::Durable);
+    assert_eq!(log.sync(sure).unwrap(), again);
+    log.sync(lost).unwrap_err();
+    log.sync(also_lost).unwrap_err();
+    assert_eq!(disk.syncs.load(SeqCst), syncs + 1);
     drop(log);
     // Both are there: the caller accepts each seq once.
     let (found, replayed) = replay(&dir);
@@ -129,8 +124,7 @@ fn every_waiter_learns_of_a_failed_sync() {
         let end = append(&log, &[owned(1, 10, 10)]).unwrap();
         assert_eq!(log.sync(end).is_err(), round % 2 == 0);
     }
-    let synced = log.synced().borrow().clone();
     for end in ends {
-        assert_eq!(synced.durability(end), Durability::Lost);
+        log.sync(end).unwrap_err();
     }
 }

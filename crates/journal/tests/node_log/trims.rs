@@ -123,7 +123,8 @@ fn outdated_snapshot_does_not_replace_the_run() {
 #[test]
 fn a_snapshot_lets_older_segments_go_without_asking() {
     let (_guard, dir) = new_dir();
-    let log = open_small(&dir);
+    let disk = Arc::new(TestDisk::default());
+    let log = NodeLog::open_on(Arc::<TestDisk>::clone(&disk), &dir, origin(1), SMALL).unwrap();
     let seq = fill(&log, 2, 3);
     let mut snapshot = owned(2, seq, 100);
     snapshot.kind |= SNAPSHOT;
@@ -132,8 +133,9 @@ fn a_snapshot_lets_older_segments_go_without_asking() {
     runs.live.insert(2, None);
     let trimmed = log.trim(&mut runs).unwrap();
     assert_eq!((trimmed.segments, trimmed.copied, runs.asked), (3, 0, 0));
-    let synced = log.synced().borrow().position();
-    assert_eq!(synced, log.end());
+    let syncs = disk.syncs.load(SeqCst);
+    assert_eq!(log.sync(log.end()).unwrap(), log.end());
+    assert_eq!(disk.syncs.load(SeqCst), syncs, "the trim has synced it");
 }
 
 /// 300 live runs of 60 frames each beside others that end: the size of the log depends on the live ones alone.
