@@ -91,17 +91,6 @@ async fn links_in_a_data_directory_are_refused_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn directory_of_earlier_build_is_refused_untouched() {
-    for name in ["facts", "ledger", "unfinished"] {
-        let (dir, data) = prepared();
-        fs::write(data.join(name), "of an earlier build").expect("own directory");
-        let path = data.join(name).display().to_string();
-        is_refused(dir.path(), &[&path, "an earlier build"]).await;
-        assert_eq!(names(&data), [name]);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn data_directory_of_others_is_refused_untouched() {
     let (dir, data) = prepared();
     fs::write(data.join("note"), "x").expect("own directory");

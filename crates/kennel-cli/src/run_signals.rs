@@ -7,7 +7,7 @@ use crate::{
     link::new_request_id,
 };
 use kennel_client::{self as client, Connection};
-use kennel_linux::own_signals;
+use kennel_linux::{own_signals, signal_set};
 use kennel_proto::pb;
 use std::{future::pending, time::Duration};
 use tokio::{
@@ -105,7 +105,7 @@ struct Source(Option<unix::Signal>);
 
 impl Source {
     fn listen(kind: SignalKind) -> Result<Self, Failure> {
-        if own_signals::is_ignored(kind.as_raw_value()) {
+        if signal_set::is_ignored(kind.as_raw_value()) {
             return Ok(Self(None));
         }
         let listens = unix::signal(kind).map_err(because("cannot listen for signals"));

@@ -319,24 +319,11 @@ fn set_oom_score_adj(value: i32) -> io::Result<()> {
     fs::write(OOM_SCORE_ADJ, value.to_string())
 }
 
-/// Returns the kernel's number of the resource.
+/// Returns the kernel's number of the resource. They are in its order, without those that it does not enforce, 5 and 10.
 pub fn number(resource: Resource) -> libc::c_long {
-    match resource {
-        Resource::Cpu => i64::from(libc::RLIMIT_CPU),
-        Resource::FileSize => i64::from(libc::RLIMIT_FSIZE),
-        Resource::Data => i64::from(libc::RLIMIT_DATA),
-        Resource::Stack => i64::from(libc::RLIMIT_STACK),
-        Resource::Core => i64::from(libc::RLIMIT_CORE),
-        Resource::Processes => i64::from(libc::RLIMIT_NPROC),
-        Resource::OpenFiles => i64::from(libc::RLIMIT_NOFILE),
-        Resource::LockedMemory => i64::from(libc::RLIMIT_MEMLOCK),
-        Resource::AddressSpace => i64::from(libc::RLIMIT_AS),
-        Resource::PendingSignals => i64::from(libc::RLIMIT_SIGPENDING),
-        Resource::MessageQueues => i64::from(libc::RLIMIT_MSGQUEUE),
-        Resource::Nice => i64::from(libc::RLIMIT_NICE),
-        Resource::RealTimePriority => i64::from(libc::RLIMIT_RTPRIO),
-        Resource::RealTime => i64::from(libc::RLIMIT_RTTIME),
-    }
+    let skipped = [Resource::Processes, Resource::PendingSignals];
+    let skipped = skipped.iter().filter(|first| resource >= **first).count();
+    resource as libc::c_long + skipped.cast_signed() as libc::c_long
 }
 
 #[cfg(test)]
@@ -357,6 +344,28 @@ mod tests {
                 of_commands: oom_score_adj,
             },
         }
+    }
+
+    #[test]
+    fn numbers_of_resources_are_those_of_the_kernel() {
+        let numbers = [
+            libc::RLIMIT_CPU,
+            libc::RLIMIT_FSIZE,
+            libc::RLIMIT_DATA,
+            libc::RLIMIT_STACK,
+            libc::RLIMIT_CORE,
+            libc::RLIMIT_NPROC,
+            libc::RLIMIT_NOFILE,
+            libc::RLIMIT_MEMLOCK,
+            libc::RLIMIT_AS,
+            libc::RLIMIT_SIGPENDING,
+            libc::RLIMIT_MSGQUEUE,
+            libc::RLIMIT_NICE,
+            libc::RLIMIT_RTPRIO,
+            libc::RLIMIT_RTTIME,
+        ];
+        let ours = Resource::ALL.iter().map(|resource| number(*resource));
+        assert!(ours.eq(numbers.map(libc::c_long::from)));
     }
 
     #[test]

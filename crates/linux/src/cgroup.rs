@@ -112,10 +112,7 @@ pub fn base_prefix(node: NodeId) -> String {
 
 /// Makes a fresh directory: one that exists is never used again (a killed one kills what is cloned into it).
 pub fn create(path: &Path) -> io::Result<CgroupIdentity> {
-    fs::create_dir(path)?;
-    identify(path).inspect_err(|_| {
-        let _ = fs::remove_dir(path);
-    })
+    create_open(path).map(|(group, _)| group)
 }
 
 /// Creates a directory like [`create`] and returns it opened: its identity is that of the opened one.

@@ -4,21 +4,7 @@ use nix::sys::{
     prctl::set_dumpable,
     signal::{SaFlags, SigAction, SigHandler, SigSet, Signal as Caught, raise, sigaction},
 };
-use std::{io, mem::MaybeUninit};
-
-/// Whether this process was started with this signal ignored, as nohup(1) and shells without job control do. Asked before
-/// a handler is installed.
-pub fn is_ignored(signal_number: i32) -> bool {
-    let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: a null action changes nothing, and the kernel writes one `sigaction` to `now`.
-    let asked = unsafe { libc::sigaction(signal_number, std::ptr::null(), now.as_mut_ptr()) };
-    if asked != 0 {
-        return false;
-    }
-    // SAFETY: the call has succeeded, so it is initialised.
-    let now = unsafe { now.assume_init() };
-    now.sa_sigaction == libc::SIG_IGN
-}
+use std::io;
 
 /// Stops this process as Ctrl-Z stops one that has no handler for it, and returns when it is continued. The kernel stops no
 /// process whose group has no shell left that could continue it: then it returns at once.
@@ -48,6 +34,7 @@ pub fn die_of(signal_number: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::signal_set::is_ignored;
 
     #[test]
     fn ignored_signal_differs_from_default() {

@@ -5,12 +5,7 @@ use nix::{
     errno::Errno,
     sys::socket::{getsockopt, sockopt},
 };
-use std::{
-    collections::HashMap,
-    io,
-    os::fd::{AsFd, OwnedFd},
-    path::Path,
-};
+use std::{collections::HashMap, io, os::fd::AsFd, path::Path};
 
 /// Credentials as they were when the peer connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +25,16 @@ pub fn credentials(socket: &impl AsFd) -> io::Result<Peer> {
     })
 }
 
-/// Reads `SO_PEERPIDFD` of a connected unix socket: the process itself, whose number cannot be reused unseen (Linux
-/// 6.5).
-pub fn pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
-    Ok(getsockopt(socket, sockopt::PeerPidfd)?)
+/// Returns the process at the other end of a connected unix socket, with its credentials. Before Linux 6.5 the socket
+/// does not know its process, and the number is opened anew.
+pub fn process(socket: &impl AsFd) -> io::Result<(Peer, PidFd)> {
+    let peer = credentials(socket)?;
+    let process = match getsockopt(socket, sockopt::PeerPidfd) {
+        Ok(process) => PidFd::from_fd(process),
+        Err(Errno::ENOPROTOOPT) => PidFd::open(peer.pid)?,
+        Err(errno) => return Err(errno.into()),
+    };
+    Ok((peer, process))
 }
 
 /// Number of attempts to read a process whose ancestors change meanwhile.
@@ -101,21 +102,12 @@ pub fn nearest_ancestor(socket: &impl AsFd, ancestors: &[i32]) -> Option<i32> {
 
 /// The process that has connected this socket, with its number; an error says what is known of it.
 fn connector(socket: &impl AsFd) -> Result<(i32, PidFd), Descent> {
-    let process = match getsockopt(socket, sockopt::PeerPidfd) {
-        Ok(process) => PidFd::from_fd(process),
-        Err(Errno::ENOPROTOOPT) => match credentials(socket).map(|peer| PidFd::open(peer.pid)) {
-            Ok(Ok(process)) => process,
-            Ok(Err(error)) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {
-                return Err(Descent::Ended);
-            }
-            Ok(Err(_)) | Err(_) => return Err(Descent::Unreadable),
+    match process(socket) {
+        Ok((peer, process)) => Ok((peer.pid, process)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ESRCH | libc::ENODATA) => Err(Descent::Ended),
+            _ => Err(Descent::Unreadable),
         },
-        Err(Errno::ESRCH | Errno::ENODATA) => return Err(Descent::Ended),
-        Err(_) => return Err(Descent::Unreadable),
-    };
-    match credentials(socket) {
-        Ok(Peer { pid, .. }) => Ok((pid, process)),
-        Err(_) => Err(Descent::Unreadable),
     }
 }
 
@@ -317,7 +309,7 @@ mod tests {
         let (one, other) = UnixStream::pair().expect("a pair");
         let me = i32::try_from(std::process::id()).expect("a pid");
         assert_eq!(credentials(&one).expect("credentials").pid, me);
-        assert!(pidfd(&other).is_ok());
+        assert!(process(&other).is_ok());
     }
 
     #[test]

@@ -67,12 +67,7 @@ pub fn environment_bytes(pid: i32) -> Option<u64> {
     /// Fields between that and the first address of the environment.
     const BETWEEN: usize = 50 - 27 - 1;
     let text = read_record(&format!("/proc/{pid}/stat")).ok()?;
-    // The name may contain anything, spaces and parentheses included.
-    let end = text.iter().rposition(|byte| *byte == b')')?;
-    let fields = std::str::from_utf8(&text[end + 1..]).ok()?;
-    let mut numbers = fields
-        .split_ascii_whitespace()
-        .map(|field| field.parse::<u64>().ok());
+    let mut numbers = fields(&text)?.map(|field| field.parse::<u64>().ok());
     // execve(2) sets it after the environment, whose first and last address are the same while it is being counted.
     let code_end = numbers.nth(CODE_END_AT)??;
     let (first, last) = (numbers.nth(BETWEEN)??, numbers.next()??);
@@ -81,9 +76,7 @@ pub fn environment_bytes(pid: i32) -> Option<u64> {
 
 /// Returns in how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
 pub fn namespace_depth(pid: i32) -> usize {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    line.map_or(0, |numbers| numbers.split_ascii_whitespace().count())
+    status(pid, "NSpid:").map_or(0, |numbers| numbers.split_ascii_whitespace().count())
 }
 
 /// Reads the same fields of one of its tasks.
@@ -95,12 +88,8 @@ pub fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
 /// Returns the processor time that the process has used in user mode and in the kernel, in clock ticks: fields 14 and
 /// 15 of `proc_pid_stat(5)`.
 pub fn cpu_ticks(pid: i32) -> Option<u64> {
-    let text = read(&format!("/proc/{pid}/stat")).ok()?;
-    // The name may contain anything, spaces and parentheses included.
-    let end = text.iter().rposition(|byte| *byte == b')')?;
-    let text = std::str::from_utf8(&text[end + 1..]).ok()?;
-    // The first of these is field 3.
-    let mut fields = text.split_ascii_whitespace().skip(11);
+    let text = read_record(&format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = fields(&text)?.skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();
     Some(next()? + next()?)
 }
@@ -108,9 +97,8 @@ pub fn cpu_ticks(pid: i32) -> Option<u64> {
 /// Returns the resident memory; 0 where there is none, or no such process.
 pub fn rss_bytes(pid: i32) -> u64 {
     const KIB: u64 = 1024;
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let rss = status(pid, "VmRSS:");
+    let kib = rss.and_then(|rss| rss.strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(KIB)
 }
 
@@ -158,16 +146,20 @@ pub fn status(pid: i32, field: &str) -> Option<String> {
 
 /// Returns the real user; absent where there is no such process.
 pub fn uid(pid: i32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
+    let users = status(pid, "Uid:")?;
+    users.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Returns the fields of a stat file from field 3 on: they are behind the name, which may contain anything, spaces and
+/// parentheses included.
+fn fields(text: &[u8]) -> Option<impl Iterator<Item = &str>> {
+    let end = text.iter().rposition(|byte| *byte == b')')?;
+    let text = std::str::from_utf8(&text[end + 1..]).ok()?;
+    Some(text.split_ascii_whitespace())
 }
 
 fn parse(text: &[u8]) -> Option<Stat> {
-    // The name in parentheses may contain anything, so count from the last parenthesis.
-    let close = text.iter().rposition(|b| *b == b')')?;
-    let rest = std::str::from_utf8(text.get(close + 2..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
+    let mut fields = fields(text)?;
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;

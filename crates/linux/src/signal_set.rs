@@ -148,8 +148,9 @@ impl SignalSet {
     }
 }
 
-/// Asks the kernel: libc's own call refuses the two numbers that it uses itself, which may be ignored all the same.
-fn is_ignored(number: i32) -> bool {
+/// Whether this process ignores this signal; nohup(1) and shells without job control start one so. Asks the kernel:
+/// libc's own call refuses the two numbers that it uses itself, which may be ignored all the same.
+pub fn is_ignored(number: i32) -> bool {
     // The handler comes first in the kernel's sigaction; 1 is SIG_IGN.
     let mut now = [0u64; 4];
     // SAFETY: `now` is as long as the kernel's sigaction is on any architecture; a null action changes nothing.

@@ -105,8 +105,7 @@ fn why(pid: i32, after: &Stat, sent: SignalOutcome) -> Option<String> {
 
 /// Returns the reason for a process that may not be signalled.
 pub fn refused(pid: i32, signal: Signal, errno: i32) -> String {
-    let uid = procfs::status(pid, "Uid:").unwrap_or_default();
-    let uid = uid.split_ascii_whitespace().next().unwrap_or("?");
+    let uid = procfs::uid(pid).map_or_else(|| "?".to_owned(), |uid| uid.to_string());
     let desc = Errno::from_raw(errno).desc();
     format!("{signal} is refused ({desc}): it runs as uid {uid}")
 }

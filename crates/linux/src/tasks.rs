@@ -1,7 +1,6 @@
 //! The tasks (threads) of one process, and whether they are stopped.
 
 use crate::procfs::{self, Stat};
-use std::fs;
 
 fn numbers(pid: i32) -> Vec<i32> {
     let mut numbers = procfs::threads(pid);
@@ -38,8 +37,7 @@ pub fn are_held(pid: i32) -> bool {
 }
 
 fn has_pending_stop(pid: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
-    let bits = pending.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let pending = procfs::status(pid, "ShdPnd:");
+    let bits = pending.and_then(|hex| u64::from_str_radix(&hex, 16).ok());
     bits.is_some_and(|bits| bits & (1 << (libc::SIGSTOP - 1)) != 0)
 }

@@ -82,16 +82,11 @@ impl AwaitedShim {
 
     /// Identifies the listening process; only a process of this uid can be a shim of this installation.
     pub(super) fn new(run: RunId, socket: OwnedFd) -> io::Result<Self> {
-        let who = peer::credentials(&socket)?;
+        let (who, process) = peer::process(&socket)?;
         let other = || io::Error::from(io::ErrorKind::PermissionDenied);
         if who.uid != nix::unistd::geteuid().as_raw() || who.pid <= 0 {
             return Err(other());
         }
-        // Linux 6.5 identifies the process itself. Before, its pid has to do until the shim has named itself.
-        let process = match peer::pidfd(&socket) {
-            Ok(fd) => PidFd::from_fd(fd),
-            Err(_) => PidFd::open(who.pid)?,
-        };
         Ok(Self {
             run,
             socket,

@@ -39,9 +39,6 @@ const ENTRIES: [&str; 17] = [
     "spare",
     "detached",
 ];
-/// Names that earlier, unreleased builds have made in it. They may hold ends of runs that no database has.
-const ENTRIES_OF_EARLIER_BUILDS: [&str; 3] = ["facts", "ledger", "unfinished"];
-
 /// Makes the data directory, 0700, if it is missing. An existing one must belong to this user and be closed to all
 /// others, and Kennel's files in it must belong to this user and be no symbolic links. Nothing in it is changed.
 pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
@@ -56,17 +53,7 @@ pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
         let checked = found.and_then(|found| found.as_ref().map_or(Ok(()), check_entry));
         checked.map_err(|error| data_dir_error(&path, error))?;
     }
-    let earlier = ENTRIES_OF_EARLIER_BUILDS.map(|name| dir.join(name));
-    if let Some(path) = earlier.into_iter().find(|path| is_there(path)) {
-        let why = "an earlier build of Kennel has left it, and this one does not read it: use another data directory";
-        let source = io::Error::new(io::ErrorKind::InvalidData, why);
-        return Err(data_dir_error(&path, source));
-    }
     Ok(())
-}
-
-fn is_there(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
 }
 
 fn check_dir(dir: &Path, found: &Metadata) -> io::Result<()> {

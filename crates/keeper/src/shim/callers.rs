@@ -6,7 +6,7 @@
 //! environment), and must hold the lock of the data directory. Where something cannot be read, the caller is refused.
 
 use crate::rundir;
-use kennel_linux::{cgroup, marker, own_file, peer, pidfd::PidFd, procfs};
+use kennel_linux::{cgroup, marker, own_file, peer, procfs};
 use std::{
     collections::HashSet,
     fs::TryLockError,
@@ -21,15 +21,9 @@ const TRIES_MAX: u32 = 3;
 
 /// Whether the process at the other end of this socket is a keeper that may adopt the run of `run_dir`.
 pub(super) fn is_next_keeper(socket: &OwnedFd, run_dir: &Path) -> bool {
-    let Ok(caller) = peer::credentials(socket) else {
+    let Ok((caller, process)) = peer::process(socket) else {
         return false;
     };
-    // Linux 6.5 identifies the process itself; before, its pid has to do.
-    let process = match peer::pidfd(socket) {
-        Ok(fd) => Ok(PidFd::from_fd(fd)),
-        Err(_) => PidFd::open(caller.pid),
-    };
-    let Ok(process) = process else { return false };
     let data_dir = rundir::data_dir(run_dir);
     caller.pid > 0
         && caller.uid == nix::unistd::geteuid().as_raw()
