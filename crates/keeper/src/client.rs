@@ -23,6 +23,7 @@ use crate::wire::{
     versions::{Versions, WIRE},
 };
 pub use audit::{Look, REAPED_MAX, SecondLook};
+use calls::ask;
 pub use child::ChildSpec;
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
@@ -140,11 +141,11 @@ impl KeeperClient {
     }
 
     async fn ask_signal(&self, run: RunId, asked: ToKeeper) -> Result<SignalResult, ClientError> {
-        match self.link.ask(Some(run), asked, Vec::new()).await? {
-            (Answer::Signal(result), _) => Ok(result),
-            (Answer::SentBefore, _) => Ok(SignalResult::Done),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(
+            self.link.ask(Some(run), asked),
+            Answer::Signal(result) => result,
+            Answer::SentBefore {} => SignalResult::Done
+        )
     }
 
     async fn observation(
@@ -153,11 +154,10 @@ impl KeeperClient {
         asked: ToKeeper,
         wait: Duration,
     ) -> Result<Observation, ClientError> {
-        let answered = self.link.ask_for(Some(run), asked, Vec::new(), wait);
-        match answered.await? {
-            (Answer::Observed(seen), _) => Ok(seen),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(
+            self.link.ask_for(Some(run), asked, Vec::new(), wait),
+            Answer::Observed(seen) => seen
+        )
     }
 }
 

@@ -1,23 +1,7 @@
-//! For serde: a kind without a value, or with one that has no fields, as an object. Only objects can grow: a later
-//! version adds a field, and this one passes over it.
+//! For serde: a kind with one value that has no fields, as an object. Only objects can grow: a later version adds a
+//! field, and this one passes over it.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-/// A kind without a value: `{}`.
-pub(crate) mod empty {
-    use super::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Empty {}
-
-    pub(crate) fn serialize<S: Serializer>(to: S) -> Result<S::Ok, S::Error> {
-        Empty {}.serialize(to)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
-        Empty::deserialize(from).map(|Empty {}| ())
-    }
-}
 
 /// A kind with one value, under this name.
 macro_rules! object {

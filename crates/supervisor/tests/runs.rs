@@ -397,7 +397,7 @@ async fn a_shutdown_stops_every_run_and_exits_clean() {
     for _ in 0..5 {
         runs.push(stage.supervisor.spawn(call(None)).await.unwrap().run.run);
     }
-    stage.send_event(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown {});
     assert_eq!(stage.exit.await.unwrap(), 0);
     for run in runs {
         let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
@@ -425,7 +425,7 @@ async fn grace_cut_by_shutdown_is_reported_to_run() {
                 .1,
         );
     }
-    stage.send_event(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown {});
     let mut warnings = Vec::new();
     for events in &mut warned {
         while let Some(batch) = events.next(1 << 20).await.unwrap() {
@@ -454,7 +454,7 @@ async fn undying_run_does_not_delay_shutdown() {
     })
     .await;
     stage.supervisor.spawn(call(None)).await.unwrap();
-    stage.send_event(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown {});
     assert_eq!(stage.exit.await.unwrap(), 1);
 }
 

@@ -1,6 +1,6 @@
 //! Requests of a leak check to the keeper.
 
-use super::{ClientError, KeeperClient};
+use super::{ClientError, KeeperClient, calls::ask};
 use crate::{
     audit::{Belongings, Described, Scan},
     values::KeeperInventory,
@@ -36,10 +36,9 @@ pub struct SecondLook {
 impl KeeperClient {
     /// Returns what only the keeper knows of its processes and sockets. Changes nothing.
     pub async fn inventory(&self) -> Result<KeeperInventory, ClientError> {
-        match self.link.ask(None, ToKeeper::Inventory, Vec::new()).await? {
-            (Answer::Inventory(inventory), _) => Ok(inventory),
-            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(
+            self.link.ask(None, ToKeeper::Inventory {}),
+            Answer::Inventory(inventory) => inventory
+        )
     }
 }

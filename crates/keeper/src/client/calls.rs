@@ -25,6 +25,18 @@ use kennel_lifecycle::{
 use std::{path::PathBuf, time::Duration};
 use tokio::sync::watch;
 
+/// Awaits an answer of the keeper and gives what is wanted of it. A keeper with another answer counts as gone.
+macro_rules! ask {
+    ($asked:expr, $($answer:pat => $wanted:expr),+) => {
+        match $asked.await?.0 {
+            $($answer => Ok($wanted),)+
+            Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    };
+}
+pub(super) use ask;
+
 #[async_trait]
 impl Kernel for KeeperClient {
     async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
@@ -37,7 +49,10 @@ impl Kernel for KeeperClient {
             input: spec.command.has_open_input().then_some(spec.attempt),
             terminal,
         }));
-        let answered = self.link.ask(Some(run), asked, files).await;
+        let answered = self
+            .link
+            .ask_for(Some(run), asked, files, KEEPER_ANSWER_MAX);
+        let answered = answered.await;
         // A child whose announcement no task awaits must not wait at its gate for ever.
         let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
         match answer {
@@ -77,11 +92,11 @@ impl Kernel for KeeperClient {
     }
 
     fn release(&self, run: RunId) {
-        self.link.post_of(run, &ToKeeper::Release);
+        self.link.post_of(run, &ToKeeper::Release {});
     }
 
     fn shut_gate(&self, run: RunId) {
-        self.link.post_of(run, &ToKeeper::ShutGate);
+        self.link.post_of(run, &ToKeeper::ShutGate {});
     }
 
     fn stop(&self, run: RunId, plan: &StopPlan) {
@@ -90,7 +105,7 @@ impl Kernel for KeeperClient {
     }
 
     fn keep_rest(&self, run: RunId) {
-        self.link.post_of(run, &ToKeeper::KeepRest);
+        self.link.post_of(run, &ToKeeper::KeepRest {});
     }
 
     async fn interrupt(
@@ -100,12 +115,12 @@ impl Kernel for KeeperClient {
     ) -> Result<Interrupted, ClientError> {
         let request = request_id.map(str::to_owned);
         let asked = ToKeeper::Interrupt { request };
-        let (result, way) = match self.link.ask(Some(run), asked, Vec::new()).await?.0 {
+        let (result, way) = ask!(
+            self.link.ask(Some(run), asked),
             Answer::Interrupted(way) => (SignalResult::Done, Some(way)),
-            Answer::SentBefore => (SignalResult::Done, None),
-            Answer::Signal(result) => (result, None),
-            _ => return Err(ClientError::KeeperGone),
-        };
+            Answer::SentBefore {} => (SignalResult::Done, None),
+            Answer::Signal(result) => (result, None)
+        )?;
         Ok(Interrupted { result, way })
     }
 
@@ -116,18 +131,14 @@ impl Kernel for KeeperClient {
         size: TerminalSize,
     ) -> Result<Resized, ClientError> {
         let asked = ToKeeper::Resize { attempt, size };
-        Ok(match self.link.ask(Some(run), asked, Vec::new()).await?.0 {
-            Answer::NoTerminal => Resized::NoTerminal,
-            Answer::OtherAttempt => Resized::OtherAttempt,
-            Answer::Signal(result) => match result {
-                SignalResult::Done => Resized::Done,
-                SignalResult::Failed(errno) => Resized::Failed(errno),
-                SignalResult::Gone | SignalResult::UnknownRun | SignalResult::Partial(_) => {
-                    Resized::Gone
-                }
-            },
-            _ => return Err(ClientError::KeeperGone),
-        })
+        ask!(
+            self.link.ask(Some(run), asked),
+            Answer::NoTerminal {} => Resized::NoTerminal,
+            Answer::OtherAttempt {} => Resized::OtherAttempt,
+            Answer::Signal(SignalResult::Done) => Resized::Done,
+            Answer::Signal(SignalResult::Failed(errno)) => Resized::Failed(errno),
+            Answer::Signal(_) => Resized::Gone
+        )
     }
 
     async fn extend(
@@ -139,11 +150,11 @@ impl Kernel for KeeperClient {
     ) -> Result<ExtendResult, ClientError> {
         let (limits, by) = (limits.to_vec(), by.to_owned());
         let asked = ToKeeper::Extend(WireExtend { limits, time, by });
-        Ok(match self.link.ask(Some(run), asked, Vec::new()).await?.0 {
+        ask!(
+            self.link.ask(Some(run), asked),
             Answer::Extended(result) => result,
-            Answer::Signal(_) => ExtendResult::Gone,
-            _ => return Err(ClientError::KeeperGone),
-        })
+            Answer::Signal(_) => ExtendResult::Gone
+        )
     }
 
     async fn signal(
@@ -159,14 +170,13 @@ impl Kernel for KeeperClient {
             target,
             request,
         };
-        match self.link.ask(Some(run), asked, Vec::new()).await? {
-            (Answer::Signalled(each), _) => Ok(Sent::Now(each)),
-            (Answer::SentBefore, _) => Ok(Sent::Before),
+        ask!(
+            self.link.ask(Some(run), asked),
+            Answer::Signalled(each) => Sent::Now(each),
+            Answer::SentBefore {} => Sent::Before,
             // The keeper has no such run: there is no process to signal.
-            (Answer::Signal(_), _) => Ok(Sent::Now(SignalledProcesses::default())),
-            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
-            _ => Err(ClientError::KeeperGone),
-        }
+            Answer::Signal(_) => Sent::Now(SignalledProcesses::default())
+        )
     }
 
     async fn help(
@@ -179,22 +189,21 @@ impl Kernel for KeeperClient {
         let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         let asked = ToKeeper::Help { argv, timeout_ms };
         let wait = KEEPER_ANSWER_MAX.saturating_add(timeout);
-        let answered = self.link.ask_for(Some(run), asked, Vec::new(), wait);
-        match answered.await? {
-            (Answer::Helped(end), _) => Ok(end),
-            (Answer::Signal(_), _) => Ok(HelperEnd::Refused),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(
+            self.link.ask_for(Some(run), asked, Vec::new(), wait),
+            Answer::Helped(end) => end,
+            Answer::Signal(_) => HelperEnd::Refused
+        )
     }
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
         let request = request_id.to_owned();
         let asked = ToKeeper::WasSent { request };
-        match self.link.ask(Some(run), asked, Vec::new()).await? {
-            (Answer::SentBefore, _) => Ok(true),
-            (Answer::NotSent | Answer::Signal(_), _) => Ok(false),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(
+            self.link.ask(Some(run), asked),
+            Answer::SentBefore {} => true,
+            Answer::NotSent {} | Answer::Signal(_) => false
+        )
     }
 
     async fn write_input(
@@ -249,25 +258,22 @@ impl Kernel for KeeperClient {
     ) -> Result<InputAnswer, ClientError> {
         let request = WireInputRequest::Close { attempt, offset };
         let asked = ToKeeper::Input { request };
-        let answered = self.link.ask(Some(run), asked, Vec::new()).await?;
-        Ok(input_answer(&answered.0))
+        Ok(input_answer(&self.link.ask(Some(run), asked).await?.0))
     }
 
     async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
         let request = WireInputRequest::State { attempt };
         let asked = ToKeeper::Input { request };
-        let answered = self.link.ask(Some(run), asked, Vec::new()).await?;
-        Ok(input_answer(&answered.0))
+        Ok(input_answer(&self.link.ask(Some(run), asked).await?.0))
     }
 
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
         let list = || async {
-            match self.link.ask(Some(run), ToKeeper::Tree, Vec::new()).await? {
-                (Answer::Listed(listing), _) => Ok(listing),
-                (Answer::Signal(_), _) => Ok(WireListing::default()),
-                (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
-                _ => Err(ClientError::KeeperGone),
-            }
+            ask!(
+                self.link.ask(Some(run), ToKeeper::Tree {}),
+                Answer::Listed(listing) => listing,
+                Answer::Signal(_) => WireListing::default()
+            )
         };
         self.lists.read(run, list).await
     }
@@ -278,22 +284,19 @@ impl Kernel for KeeperClient {
     ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError> {
         let request = request_id.map(str::to_owned);
         let asked = ToKeeper::Upgrade { request };
-        match self.link.ask(None, asked, Vec::new()).await? {
-            (Answer::Upgrade(result), _) => Ok(result),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(self.link.ask(None, asked), Answer::Upgrade(result) => result)
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        self.ask_signal(run, ToKeeper::Pause).await
+        self.ask_signal(run, ToKeeper::Pause {}).await
     }
 
     async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        self.ask_signal(run, ToKeeper::Resume).await
+        self.ask_signal(run, ToKeeper::Resume {}).await
     }
 
     fn acknowledge(&self, run: RunId) {
-        self.link.post_of(run, &ToKeeper::Acknowledge);
+        self.link.post_of(run, &ToKeeper::Acknowledge {});
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
@@ -339,10 +342,7 @@ impl Kernel for KeeperClient {
         host: HostIdentity,
     ) -> Result<Seen, ClientError> {
         let asked = ToKeeper::KeeperSeen { keeper, host };
-        match self.link.ask(None, asked, Vec::new()).await? {
-            (Answer::Seen(seen), _) => Ok(seen),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(self.link.ask(None, asked), Answer::Seen(seen) => seen)
     }
 
     async fn audit(
@@ -393,11 +393,10 @@ impl Kernel for KeeperClient {
             victims,
             directories,
         };
-        match self.link.ask_for(None, asked, Vec::new(), wait).await? {
-            (Answer::Reaped(reaped), _) => Ok(reaped),
-            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
-            _ => Err(ClientError::KeeperGone),
-        }
+        ask!(
+            self.link.ask_for(None, asked, Vec::new(), wait),
+            Answer::Reaped(reaped) => reaped
+        )
     }
 }
 

@@ -27,7 +27,7 @@ pub enum InputAnswer {
 pub(super) fn input_answer(answer: &Answer) -> InputAnswer {
     match answer {
         Answer::Input { state, said } => InputAnswer::Result(*state, *said),
-        Answer::OtherAttempt => InputAnswer::OtherAttempt,
+        Answer::OtherAttempt {} => InputAnswer::OtherAttempt,
         Answer::Signal(_) => InputAnswer::UnknownRun,
         _ => InputAnswer::None,
     }
@@ -58,7 +58,7 @@ impl Drop for Asking<'_> {
     fn drop(&mut self) {
         let Some(seq) = self.seq else { return };
         self.link.forget(seq);
-        let request = WireInputRequest::Leave;
+        let request = WireInputRequest::Leave {};
         let (seq, run) = (Some(seq), Some(self.run));
         self.link
             .send(Head { seq, run }, &ToKeeper::Input { request }, Vec::new());

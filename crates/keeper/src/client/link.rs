@@ -168,9 +168,9 @@ impl Link {
         &self,
         run: Option<RunId>,
         message: ToKeeper,
-        fds: Vec<OwnedFd>,
     ) -> Result<Reply, ClientError> {
-        self.ask_for(run, message, fds, KEEPER_ANSWER_MAX).await
+        self.ask_for(run, message, Vec::new(), KEEPER_ANSWER_MAX)
+            .await
     }
 
     pub(super) async fn ask_for(
@@ -216,7 +216,7 @@ impl Link {
         let answered = tokio::time::timeout(wait, answer).await;
         self.state.lock().waiting.remove(&seq);
         match answered {
-            Ok(Ok((Answer::Unknown, _))) => Err(ClientError::KeeperOlder),
+            Ok(Ok((Answer::Unknown {}, _))) => Err(ClientError::KeeperOlder),
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_)) | Err(_) => Err(ClientError::KeeperGone),
         }
@@ -324,15 +324,15 @@ impl Link {
                     (ToServer::Report { at, fact }, Some(run)) => {
                         KeeperEvent::Report(KeeperReport { run, at, fact })
                     }
-                    (ToServer::ShimGone, Some(run)) => KeeperEvent::ShimGone(run),
+                    (ToServer::ShimGone {}, Some(run)) => KeeperEvent::ShimGone(run),
                     (ToServer::Pin { by }, Some(run)) => KeeperEvent::Pinned { run, by },
                     (ToServer::Event(event), _) => event,
                     // Answered here and nowhere else, so that the answer shows that the keeper's messages are read.
-                    (ToServer::Ping, _) => {
-                        self.post(&ToKeeper::Pong);
+                    (ToServer::Ping {}, _) => {
+                        self.post(&ToKeeper::Pong {});
                         continue;
                     }
-                    (ToServer::Pong, _) => {
+                    (ToServer::Pong {}, _) => {
                         self.liveness.answered();
                         continue;
                     }
@@ -356,7 +356,7 @@ impl Link {
                     // A message about a run that does not name it is none of our keeper's.
                     (
                         ToServer::Report { .. }
-                        | ToServer::ShimGone
+                        | ToServer::ShimGone {}
                         | ToServer::Pin { .. }
                         | ToServer::Held(_),
                         None,
@@ -372,7 +372,7 @@ impl Link {
         tokio::select! { biased;
             () = reading => {}
             () = self.write() => {}
-            () = self.liveness.watch(|| self.post(&ToKeeper::Ping)) => {}
+            () = self.liveness.watch(|| self.post(&ToKeeper::Ping {})) => {}
         }
         // The reader of events sees the end of its queue.
         self.close();

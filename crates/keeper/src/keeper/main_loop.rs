@@ -500,7 +500,7 @@ impl Keeper {
                     Ok(Decoded::Later { head, name, .. }) => {
                         self.report_skipped(SkippedBy::Keeper, &name);
                         if let Some(seq) = head.seq {
-                            self.answer(seq, Answer::Unknown);
+                            self.answer(seq, Answer::Unknown {});
                         }
                     }
                     Ok(Decoded::Lost) => {}

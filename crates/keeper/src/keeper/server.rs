@@ -231,7 +231,7 @@ impl Server {
         }
         match self.pings.tick(now) {
             Tick::Wait => true,
-            Tick::Ask => self.send(Head::NONE, &ToServer::Ping, Vec::new()),
+            Tick::Ask => self.send(Head::NONE, &ToServer::Ping {}, Vec::new()),
             Tick::Hung => false,
         }
     }

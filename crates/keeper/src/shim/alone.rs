@@ -292,7 +292,10 @@ impl Work {
             input: waiting.input.is_some(),
             notify: waiting.notify.is_some(),
         };
-        let mut words = vec![FromShim::Adoptable(Box::new(adoptable)), FromShim::Executed];
+        let mut words = vec![
+            FromShim::Adoptable(Box::new(adoptable)),
+            FromShim::Executed {},
+        ];
         let left_at = waiting.leader.as_ref().map(|left| Timestamp(left.at_us));
         let steps = self.record.steps.iter();
         let (before, after): (Vec<&StopStep>, Vec<&StopStep>) =

@@ -113,7 +113,7 @@ impl Shim {
             return false;
         }
         crash_point!("shim.free");
-        self.say(&FromShim::Free);
+        self.say(&FromShim::Free {});
         self.keeper.is_some()
     }
 
@@ -241,12 +241,12 @@ impl Shim {
             }
             // No second job is ever sent; a keeper that sends one is not ours.
             (ToShim::Job(_), _) => self.lose_keeper(),
-            (ToShim::KillAll, _) => self.with_work(Work::kill_all),
-            (ToShim::Stopping, _) => self.with_work(Work::stopping),
+            (ToShim::KillAll {}, _) => self.with_work(Work::kill_all),
+            (ToShim::Stopping {}, _) => self.with_work(Work::stopping),
             (ToShim::Keep(left), _) => self.with_work(|work| work.keep(left)),
-            (ToShim::Discard, _) => self.with_work(|work| work.discard_from(0)),
-            (ToShim::Leave, _) => self.with_work(Work::leave),
-            (ToShim::CloseInput, _) => self.with_work(Work::close_input),
+            (ToShim::Discard {}, _) => self.with_work(|work| work.discard_from(0)),
+            (ToShim::Leave {}, _) => self.with_work(Work::leave),
+            (ToShim::CloseInput {}, _) => self.with_work(Work::close_input),
             (ToShim::ServiceEnds { in_order }, _) => {
                 self.with_work(|work| work.service_ends(in_order));
             }

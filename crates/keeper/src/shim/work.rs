@@ -326,14 +326,14 @@ impl Work {
             Stage::AtGate => {
                 self.stage = Stage::NeverRan;
                 self.record.never_ran = true;
-                self.words.push(FromShim::NotReleased);
+                self.words.push(FromShim::NotReleased {});
             }
             Stage::Going => {
                 crash_point!("shim.executed");
                 self.stage = Stage::Ran;
                 self.trim_at = Some(clock::boot_ms() + TRIM_AFTER_MS);
                 self.remember_start();
-                self.words.push(FromShim::Executed);
+                self.words.push(FromShim::Executed {});
             }
             Stage::Ran | Stage::NeverRan => {}
         }

@@ -44,8 +44,7 @@ pub(crate) enum ToZygote {
     /// where there is one.
     Begin { base: Option<String> },
     /// Forks a shim with this socket. The answer is its pid, or a negative errno.
-    #[serde(with = "crate::object::empty")]
-    Fork,
+    Fork {},
 }
 
 impl Message for ToZygote {}
@@ -120,7 +119,7 @@ impl Zygote {
         if !self.has_begun(0) {
             return Err(NotForked::Early);
         }
-        match self.send(&ToZygote::Fork, &[shims.as_fd()]) {
+        match self.send(&ToZygote::Fork {}, &[shims.as_fd()]) {
             Ok(()) => {}
             Err(error) if fdpass::is_short(&error) => return Err(NotForked::Short(error)),
             Err(_) => return Err(NotForked::Lost),

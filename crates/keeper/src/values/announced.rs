@@ -49,14 +49,11 @@ pub enum KeeperEvent {
     #[serde(skip)]
     Report(KeeperReport),
     /// SIGTERM or SIGINT was received: stop all runs by the shutdown ladder, commit, exit with code 0.
-    #[serde(with = "crate::object::empty")]
-    Shutdown,
+    Shutdown {},
     /// The signal was received again: skip the graces.
-    #[serde(with = "crate::object::empty")]
-    ShutdownNow,
+    ShutdownNow {},
     /// Another server is to replace this one: finish pending work, exit with code 75.
-    #[serde(with = "crate::object::empty")]
-    Leave,
+    Leave {},
     /// A signal requested an upgrade, which was refused.
     #[serde(with = "crate::object::refusal")]
     NotUpgraded(UpgradeRefusal),

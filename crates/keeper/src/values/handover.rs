@@ -65,7 +65,7 @@ mod tests {
         say(&keeper, Some(1), &held_run(), &[out.as_fd(), err.as_fd()]);
         // As where the second descriptor exceeded the limit.
         say(&keeper, Some(2), &held_run(), &[out.as_fd()]);
-        let (at, fact) = (Timestamp(5), Fact::Executed);
+        let (at, fact) = (Timestamp(5), Fact::Executed {});
         say(&keeper, Some(2), &ToServer::Report { at, fact }, &[]);
         let connected = KeeperClient::connect(server).await.expect("a keeper");
         let (client, mut events, hello, held) = connected;
@@ -82,14 +82,14 @@ mod tests {
         let KeeperEvent::Report(report) = events.recv().await else {
             panic!("no report")
         };
-        assert_eq!((report.run, report.fact), (held[1].run, Fact::Executed));
+        assert_eq!((report.run, report.fact), (held[1].run, Fact::Executed {}));
         let late = RunId::from_u128(9);
         let fds = [out.as_fd(), err.as_fd()];
         say(&keeper, Some(9), &held_run(), &fds);
         assert_eq!(events.recv().await, KeeperEvent::ShimReconnected(late));
         let held = client.take_held(late).expect("it is there");
         assert!(held.outputs.is_some() && client.take_held(late).is_none());
-        say(&keeper, Some(9), &ToServer::ShimGone, &[]);
+        say(&keeper, Some(9), &ToServer::ShimGone {}, &[]);
         assert_eq!(events.recv().await, KeeperEvent::ShimGone(late));
     }
 
@@ -119,7 +119,7 @@ mod tests {
         let (keeper, server) = fdpass::pair().expect("a pair");
         say(&keeper, None, &hello(0), &[]);
         let _connected = KeeperClient::connect(server).await.expect("a keeper");
-        say(&keeper, None, &ToServer::Ping, &[]);
+        say(&keeper, None, &ToServer::Ping {}, &[]);
         let answer = loop {
             match fdpass::receive(&keeper).expect("it can be read") {
                 Received::Message(bytes, mut fds) => {
@@ -132,7 +132,7 @@ mod tests {
         let Decoded::Known { message, .. } = answer.expect("our own") else {
             panic!("it is known");
         };
-        assert_eq!(message, ToKeeper::Pong);
+        assert_eq!(message, ToKeeper::Pong {});
     }
 
     #[tokio::test]
@@ -158,7 +158,7 @@ mod tests {
         let answer = async {
             let Head { seq, run } = answer.await;
             assert_eq!(run, Some(RunId::from_u128(1)));
-            let answer = ToServer::Answer(Answer::Unknown);
+            let answer = ToServer::Answer(Answer::Unknown {});
             wire::send(&keeper, Head { seq, run: None }, &answer, &[]).expect("it is sent");
         };
         let (asked, ()) = tokio::join!(client.pause(RunId::from_u128(1)), answer);
@@ -229,14 +229,14 @@ mod tests {
         for _ in 0..2 {
             fdpass::send(&keeper, &later, &[]).expect("it is sent");
         }
-        say(&keeper, None, &ToServer::Ping, &[]);
-        say(&keeper, None, &ToServer::Event(KeeperEvent::Leave), &[]);
+        say(&keeper, None, &ToServer::Ping {}, &[]);
+        say(&keeper, None, &ToServer::Event(KeeperEvent::Leave {}), &[]);
         let skipped = KeeperEvent::Skipped {
             reader: SkippedBy::Server,
             name: "of_tomorrow".into(),
         };
         assert_eq!(events.recv().await, skipped);
-        assert_eq!(events.recv().await, KeeperEvent::Leave);
+        assert_eq!(events.recv().await, KeeperEvent::Leave {});
     }
 
     fn say(keeper: &OwnedFd, run: Option<u128>, message: &ToServer, fds: &[BorrowedFd<'_>]) {

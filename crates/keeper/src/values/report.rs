@@ -14,11 +14,9 @@ use std::time::Duration;
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
     /// The child exited before its release.
-    #[serde(with = "crate::object::empty")]
-    NotReleased,
+    NotReleased {},
     /// exec succeeded.
-    #[serde(with = "crate::object::empty")]
-    Executed,
+    Executed {},
     /// exec failed. The leader's exit that follows is not an exit of the command.
     ExecFailed(StartFailure),
     /// A signal that a client requested was sent, or could not be sent.
@@ -54,8 +52,7 @@ pub enum Fact {
     #[serde(with = "crate::object::reason")]
     Stops(StopReason),
     /// The pause has reached its maximum, and all processes that it had stopped were continued.
-    #[serde(with = "crate::object::empty")]
-    PauseExpired,
+    PauseExpired {},
     /// An action of a stop at standard input was carried out.
     StopInput(StopInput),
     /// A command of a stop is over.

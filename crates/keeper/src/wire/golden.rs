@@ -258,14 +258,14 @@ fn requests_survive_wrong_bytes() {
         }),
     }));
     check_request(&prepare);
-    check_of(Head::of_run(run(5)), &ToKeeper::Release);
-    check_of(Head::of_run(run(5)), &ToKeeper::ShutGate);
+    check_of(Head::of_run(run(5)), &ToKeeper::Release {});
+    check_of(Head::of_run(run(5)), &ToKeeper::ShutGate {});
     check_of(Head::of_run(run(5)), &ToKeeper::Stop { plan: plan() });
     check_request(&ToKeeper::Interrupt { request: None });
     let request = Some("a".into());
     check_request(&ToKeeper::Interrupt { request });
-    check_of(Head::of_run(run(5)), &ToKeeper::Acknowledge);
-    check_of(Head::of_run(run(5)), &ToKeeper::KeepRest);
+    check_of(Head::of_run(run(5)), &ToKeeper::Acknowledge {});
+    check_of(Head::of_run(run(5)), &ToKeeper::KeepRest {});
     let signal = |request| ToKeeper::Signal {
         signal: Signal::from_number(10).expect("SIGUSR1"),
         target: SignalTarget::Leader,
@@ -275,8 +275,8 @@ fn requests_survive_wrong_bytes() {
     check_request(&signal(Some("a".into())));
     let request = "a".into();
     check_request(&ToKeeper::WasSent { request });
-    check_request(&ToKeeper::Tree);
-    check_of(Head::of_answer(2), &ToKeeper::Inventory);
+    check_request(&ToKeeper::Tree {});
+    check_of(Head::of_answer(2), &ToKeeper::Inventory {});
     let reap = ToKeeper::Reap {
         plan: plan(),
         victims: vec![Victim {
@@ -305,7 +305,7 @@ fn input_messages_survive_wrong_bytes() {
         data: WireBytes(vec![255, 0]),
     };
     request(write);
-    request(WireInputRequest::Leave);
+    request(WireInputRequest::Leave {});
     let close = WireInputRequest::Close {
         attempt: 3,
         offset: None,
@@ -363,7 +363,7 @@ fn upgrade_messages_survive_wrong_bytes() {
         speaks: Some(300),
     };
     check_answer(Answer::Upgrade(Err(unfit)));
-    check(&event(KeeperEvent::Leave));
+    check(&event(KeeperEvent::Leave {}));
     let skipped = KeeperEvent::Skipped {
         reader: SkippedBy::Shim,
         name: "of_tomorrow".into(),
@@ -375,7 +375,7 @@ fn upgrade_messages_survive_wrong_bytes() {
 
 #[test]
 fn questions_to_keeper_survive_wrong_bytes() {
-    check(&ToKeeper::Ping);
+    check(&ToKeeper::Ping {});
     let help = ToKeeper::Help {
         argv: vec!["a".into()],
         timeout_ms: 300,
@@ -393,7 +393,7 @@ fn questions_to_keeper_survive_wrong_bytes() {
         end: HelperEnd::TimedOut,
     };
     check(&helped);
-    check(&ToServer::Pong);
+    check(&ToServer::Pong {});
     check(&ToServer::Rebound(1));
 }
 
@@ -531,8 +531,8 @@ fn answers_and_reports_survive_wrong_bytes() {
         written: 2,
     };
     check_fact(Fact::StopInput(done));
-    check(&event(KeeperEvent::ShutdownNow));
-    check_of(Head::of_run(run(5)), &ToServer::ShimGone);
+    check(&event(KeeperEvent::ShutdownNow {}));
+    check_of(Head::of_run(run(5)), &ToServer::ShimGone {});
     check_answer(Answer::Inventory(KeeperInventory {
         server: 7,
         spare_shims: vec![8],
@@ -544,8 +544,8 @@ fn answers_and_reports_survive_wrong_bytes() {
         fates: vec![Fate::Ended(Signal::KILL), Fate::Gone, Fate::Failed(1)],
         directories_removed: 2,
     }));
-    check_answer(Answer::SentBefore);
-    check_answer(Answer::NotSent);
+    check_answer(Answer::SentBefore {});
+    check_answer(Answer::NotSent {});
 }
 
 #[test]
@@ -613,7 +613,7 @@ fn terminal_messages_survive_wrong_bytes() {
         cols: 120,
     };
     check_request(&ToKeeper::Resize { attempt: 2, size });
-    check_answer(Answer::NoTerminal);
+    check_answer(Answer::NoTerminal {});
     let way = InterruptWay::Foreground;
     check_answer(Answer::Interrupted(way));
     let exhausted = NoPty::Exhausted {
@@ -649,20 +649,20 @@ fn handed_over_state_survives_wrong_bytes() {
     check_of(Head::of_run(run(5)), &ToServer::Held(Box::new(held)));
     let by = "of_tomorrow".into();
     check_of(Head::of_run(run(5)), &ToServer::Pin { by });
-    check(&ToServer::Ping);
-    check(&ToKeeper::Pong);
+    check(&ToServer::Ping {});
+    check(&ToKeeper::Pong {});
 }
 
 #[test]
 fn shim_messages_survive_wrong_bytes() {
-    check(&ToShim::KillAll);
-    check(&ToShim::Stopping);
+    check(&ToShim::KillAll {});
+    check(&ToShim::Stopping {});
     let left = Leftovers {
         processes: Vec::new(),
         unlisted: 2,
     };
     check(&ToShim::Keep(left));
-    check(&ToShim::Discard);
+    check(&ToShim::Discard {});
     let left = |since: Option<u64>| {
         let mut left = Countdown::new(Duration::from_millis(300));
         if let Some(since) = since {
@@ -686,12 +686,12 @@ fn shim_messages_survive_wrong_bytes() {
         },
     };
     check(&ToShim::Remember(memory));
-    check(&ToShim::Leave);
-    check(&ToShim::CloseInput);
+    check(&ToShim::Leave {});
+    check(&ToShim::CloseInput {});
     check(&ToShim::ServiceEnds { in_order: true });
-    check(&FromShim::NotReleased);
-    check(&FromShim::Executed);
-    check(&FromShim::Free);
+    check(&FromShim::NotReleased {});
+    check(&FromShim::Executed {});
+    check(&FromShim::Free {});
     let empty = FromShim::Empty { elsewhere: vec![7] };
     check(&empty);
     let exited = FromShim::Exited {
@@ -923,8 +923,8 @@ fn recovery_messages_survive_wrong_bytes() {
 
 #[test]
 fn refusals_survive_wrong_bytes() {
-    check_request(&ToKeeper::Pause);
-    check_request(&ToKeeper::Resume);
+    check_request(&ToKeeper::Pause {});
+    check_request(&ToKeeper::Resume {});
     check_answer(Answer::PrepareFailed(failure()));
     check_answer(Answer::Exhausted("x".into()));
     for result in [
@@ -943,14 +943,14 @@ fn refusals_survive_wrong_bytes() {
         by: Containment::Subreaper,
         gaps: vec![Gap::OwnerMayMove],
     }));
-    check_answer(Answer::NoInput);
-    check_answer(Answer::OtherAttempt);
+    check_answer(Answer::NoInput {});
+    check_answer(Answer::OtherAttempt {});
     check_answer(Answer::Helped(HelperEnd::Exited(Exit::Code(3))));
-    check_answer(Answer::Unknown);
-    check_fact(Fact::NotReleased);
-    check_fact(Fact::Executed);
+    check_answer(Answer::Unknown {});
+    check_fact(Fact::NotReleased {});
+    check_fact(Fact::Executed {});
     check_fact(Fact::LeaderExited(Exit::Code(3)));
-    check_fact(Fact::PauseExpired);
+    check_fact(Fact::PauseExpired {});
     check_fact(Fact::SignalSent {
         signal: Signal::TERM,
         targets: Some(2),
@@ -1078,7 +1078,7 @@ fn broken_messages_differ_from_unknown_kinds() {
     other[1] = 2;
     read(&other).expect_err("another form");
     let more = of(0, r#"{"kind":{"ping":{"of_tomorrow":1}},"more":1}"#);
-    let (head, message, skipped) = (Head::NONE, ToKeeper::Ping, Vec::new());
+    let (head, message, skipped) = (Head::NONE, ToKeeper::Ping {}, Vec::new());
     let known = Decoded::Known {
         head,
         message,

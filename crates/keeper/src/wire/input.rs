@@ -18,8 +18,7 @@ pub(crate) enum WireInputRequest {
         data: WireBytes,
     },
     /// No caller waits any more for the answer to the request of this number.
-    #[serde(with = "crate::object::empty")]
-    Leave,
+    Leave {},
     /// Close the input, if its end is at that offset where one is given.
     Close {
         attempt: u32,

@@ -61,10 +61,8 @@ pub(crate) enum ToKeeper {
     Ready(Versions),
     /// With the child as a sealed file, and the input as another where there is one.
     Prepare(Box<PrepareRequest>),
-    #[serde(with = "crate::object::empty")]
-    Release,
-    #[serde(with = "crate::object::empty")]
-    ShutGate,
+    Release {},
+    ShutGate {},
     Stop {
         plan: StopPlan,
     },
@@ -72,12 +70,9 @@ pub(crate) enum ToKeeper {
     Interrupt {
         request: Option<String>,
     },
-    #[serde(with = "crate::object::empty")]
-    Pause,
-    #[serde(with = "crate::object::empty")]
-    Resume,
-    #[serde(with = "crate::object::empty")]
-    Acknowledge,
+    Pause {},
+    Resume {},
+    Acknowledge {},
     Observe {
         identity: RunIdentity,
         run_dir: PathBuf,
@@ -96,12 +91,9 @@ pub(crate) enum ToKeeper {
         target: SignalTarget,
         request: Option<String>,
     },
-    #[serde(with = "crate::object::empty")]
-    Tree,
-    #[serde(with = "crate::object::empty")]
-    KeepRest,
-    #[serde(with = "crate::object::empty")]
-    Inventory,
+    Tree {},
+    KeepRest {},
+    Inventory {},
     /// Ends processes, and removes empty directories.
     Reap {
         plan: StopPlan,
@@ -109,8 +101,7 @@ pub(crate) enum ToKeeper {
         directories: Vec<CgroupIdentity>,
     },
     /// The answer to a `Ping`.
-    #[serde(with = "crate::object::empty")]
-    Pong,
+    Pong {},
     /// Asks whether a signal was sent under this request id.
     WasSent {
         request: String,
@@ -129,8 +120,7 @@ pub(crate) enum ToKeeper {
         size: TerminalSize,
     },
     /// Asks whether the keeper still takes messages.
-    #[serde(with = "crate::object::empty")]
-    Ping,
+    Ping {},
     /// Runs a helper command in the run's tree, and ends it after this time.
     Help {
         argv: Vec<String>,
@@ -171,8 +161,7 @@ pub(crate) enum ToServer {
     /// An event of a run.
     Report { at: Timestamp, fact: Fact },
     /// The shim of an unreachable run is gone.
-    #[serde(with = "crate::object::empty")]
-    ShimGone,
+    ShimGone {},
     /// A message about a run was critical, and had this name that the keeper does not know.
     Pin { by: String },
     /// Any other event that a message can be.
@@ -181,11 +170,9 @@ pub(crate) enum ToServer {
     /// once; later ones are of the unreachable runs that it lists.
     Held(Box<handover::WireHeldRun>),
     /// Asks whether the server still takes messages.
-    #[serde(with = "crate::object::empty")]
-    Ping,
+    Ping {},
     /// The answer to a `Ping`.
-    #[serde(with = "crate::object::empty")]
-    Pong,
+    Pong {},
     /// With a listening socket in place of the one with this index in the hello.
     #[serde(with = "crate::object::index")]
     Rebound(u32),
@@ -217,11 +204,9 @@ pub(crate) enum Answer {
     /// The containment of the run would be weaker than requested; nothing was made.
     TooWeak(Held),
     /// A signal was sent under this request id before; none was sent now.
-    #[serde(with = "crate::object::empty")]
-    SentBefore,
+    SentBefore {},
     /// No signal was sent under this request id.
-    #[serde(with = "crate::object::empty")]
-    NotSent,
+    NotSent {},
     /// The new binary passed the check, and `Leave` comes next; or the request is a repeat, and this is its result.
     #[serde(with = "crate::object::result")]
     Upgrade(Result<Upgrade, UpgradeRefusal>),
@@ -231,14 +216,11 @@ pub(crate) enum Answer {
         said: InputResult,
     },
     /// Its standard input cannot be written.
-    #[serde(with = "crate::object::empty")]
-    NoInput,
+    NoInput {},
     /// The attempt in the request is not the present one.
-    #[serde(with = "crate::object::empty")]
-    OtherAttempt,
+    OtherAttempt {},
     /// The run has no terminal.
-    #[serde(with = "crate::object::empty")]
-    NoTerminal,
+    NoTerminal {},
     /// An interrupt was delivered in this way.
     #[serde(with = "crate::object::way")]
     Interrupted(InterruptWay),
@@ -251,8 +233,7 @@ pub(crate) enum Answer {
     #[serde(with = "crate::object::result")]
     Extended(ExtendResult),
     /// The keeper is of an older version, and does not know the request or a value in it.
-    #[serde(with = "crate::object::empty")]
-    Unknown,
+    Unknown {},
 }
 
 /// Members of a tree.
@@ -279,24 +260,19 @@ pub(crate) struct WireMember {
 pub(crate) enum ToShim {
     Job(Box<Job>),
     /// SIGKILL to all children until none is left.
-    #[serde(with = "crate::object::empty")]
-    KillAll,
+    KillAll {},
     /// A stop is in progress: processes that exit from here on have not exited by themselves.
-    #[serde(with = "crate::object::empty")]
-    Stopping,
+    Stopping {},
     /// The leader has exited by itself, and these are detached.
     Keep(Leftovers),
     /// No process reads the outputs any more: they are to be discarded.
-    #[serde(with = "crate::object::empty")]
-    Discard,
+    Discard {},
     /// State for the next keeper.
     Remember(adoption::WireMemory),
     /// The end is recorded, and no keeper will ask for it.
-    #[serde(with = "crate::object::empty")]
-    Leave,
+    Leave {},
     /// No more input follows.
-    #[serde(with = "crate::object::empty")]
-    CloseInput,
+    CloseInput {},
     /// No server will read the outputs: the keeper ends the run, and itself after it.
     ServiceEnds {
         /// Whether it was requested.
@@ -356,10 +332,8 @@ pub(crate) enum FromShim {
         init: Option<i32>,
     },
     PrepareFailed(StartFailure),
-    #[serde(with = "crate::object::empty")]
-    NotReleased,
-    #[serde(with = "crate::object::empty")]
-    Executed,
+    NotReleased {},
+    Executed {},
     ExecFailed(StartFailure),
     Exited {
         at_us: i64,
@@ -382,8 +356,7 @@ pub(crate) enum FromShim {
     /// a private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
     Adoptable(Box<adoption::WireAdoptable>),
     /// The run is over, nothing of it is left in this shim, and it waits for another one.
-    #[serde(with = "crate::object::empty")]
-    Free,
+    Free {},
     /// A helper command has ended.
     Helped {
         id: u64,

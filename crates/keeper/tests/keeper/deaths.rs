@@ -205,7 +205,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "end_many_orphans" => end_many_orphans(stage).await,
         "until_terminated" => {
             std::fs::write(stage.file("up"), "up\n").expect("a file");
-            assert_eq!(stage.event().await, KeeperEvent::Shutdown);
+            assert_eq!(stage.event().await, KeeperEvent::Shutdown {});
         }
         other => handover::play(other, stage).await,
     }
@@ -251,7 +251,7 @@ async fn crowd(stage: &mut Stage, who: &str) {
         assert_eq!(held.len(), CROWD);
         for run in held {
             let facts = stage.end(run.run).await;
-            let expected = [Fact::NotReleased, Fact::TreeEnded(TreeVerdict::NeverRan)];
+            let expected = [Fact::NotReleased {}, Fact::TreeEnded(TreeVerdict::NeverRan)];
             assert_eq!(facts, expected);
         }
         return;

@@ -150,11 +150,11 @@ async fn run_continues(stage: &mut Stage) {
         StopPlan::abort(Duration::from_secs(2))
     );
     assert!(is_alive(held.identity.command.pid) && is_alive(held.identity.shim.pid));
-    assert_eq!(stage.reports(held.run).await, [Fact::Executed]);
+    assert_eq!(stage.reports(held.run).await, [Fact::Executed {}]);
     make(stage, "go");
     let facts = stage.end(held.run).await;
     let expected = [
-        Fact::Executed,
+        Fact::Executed {},
         Fact::LeaderExited(Exit::Code(3)),
         empty(stage),
     ];
@@ -179,7 +179,7 @@ async fn ended(stage: &mut Stage) {
             let held = held(stage);
             assert!(held.released && !held.stopping);
             let expected = [
-                Fact::Executed,
+                Fact::Executed {},
                 Fact::LeaderExited(Exit::Code(7)),
                 empty(stage),
             ];
@@ -278,7 +278,7 @@ async fn at_gate(stage: &mut Stage) {
     // Too late.
     stage.client.release(held.run);
     let facts = stage.end(held.run).await;
-    let expected = [Fact::NotReleased, Fact::TreeEnded(TreeVerdict::NeverRan)];
+    let expected = [Fact::NotReleased {}, Fact::TreeEnded(TreeVerdict::NeverRan)];
     assert_eq!(facts, expected);
     assert!(!is_alive(held.identity.command.pid));
     assert!(!stage.file("ran").exists());
@@ -302,7 +302,7 @@ async fn released(stage: &mut Stage) {
     make(stage, "go");
     let facts = stage.end(held.run).await;
     let expected = [
-        Fact::Executed,
+        Fact::Executed {},
         Fact::LeaderExited(Exit::Code(3)),
         empty(stage),
     ];
@@ -392,7 +392,7 @@ async fn resume_and_end(stage: &mut Stage, run: RunId) {
         .client
         .stop(run, &StopPlan::abort(Duration::from_secs(10)));
     let facts = stage.end(run).await;
-    assert_eq!(facts[0], Fact::Executed, "{facts:?}");
+    assert_eq!(facts[0], Fact::Executed {}, "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
@@ -435,7 +435,7 @@ async fn ran_out(stage: &mut Stage) {
         1 => {
             let held = held(stage);
             assert_eq!(held.pause, HeldPause::Expired);
-            assert_eq!(stage.reports(held.run).await, [Fact::Executed]);
+            assert_eq!(stage.reports(held.run).await, [Fact::Executed {}]);
             let resumed = stage.client.resume(held.run).await.expect("a keeper");
             assert_eq!(resumed, SignalResult::Done);
             die().await;
@@ -468,7 +468,7 @@ async fn stopping(stage: &mut Stage) {
     let facts = stage.end(held.run).await;
     // The ladder has its second rung without any further order.
     assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
-    assert_eq!(facts[0], Fact::Executed, "{facts:?}");
+    assert_eq!(facts[0], Fact::Executed {}, "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
@@ -587,7 +587,7 @@ async fn many(stage: &mut Stage) {
         let facts = stage.end(held.run).await;
         let code = i32::try_from(i).expect("a few") % 100;
         let expected = [
-            Fact::Executed,
+            Fact::Executed {},
             Fact::LeaderExited(Exit::Code(code)),
             empty(stage),
         ];
@@ -669,7 +669,7 @@ async fn crash_loop(stage: &mut Stage) {
     }
     let held = held(stage);
     assert!(!held.stopping, "{held:?}");
-    assert_eq!(stage.reports(held.run).await, [Fact::Executed]);
+    assert_eq!(stage.reports(held.run).await, [Fact::Executed {}]);
     make(stage, "go");
     let facts = stage.end(held.run).await;
     assert!(
@@ -743,5 +743,5 @@ pub(crate) fn fail_for_good(dir: &Path) {
 pub(crate) async fn give_up(stage: &mut Stage) {
     // SAFETY: kill takes integers; the keeper is this process's parent.
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGTERM) };
-    while stage.event().await != KeeperEvent::Shutdown {}
+    while stage.event().await != (KeeperEvent::Shutdown {}) {}
 }

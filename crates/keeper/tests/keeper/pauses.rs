@@ -168,7 +168,12 @@ async fn expires(stage: &mut Stage) {
     for nth in 1..=2 {
         let began = Instant::now();
         pause(stage, run).await;
-        let expired = |facts: &[Fact]| facts.iter().filter(|f| **f == Fact::PauseExpired).count();
+        let expired = |facts: &[Fact]| {
+            facts
+                .iter()
+                .filter(|f| **f == Fact::PauseExpired {})
+                .count()
+        };
         stage.wait(run, |facts| expired(facts) == nth).await;
         assert!(began.elapsed() + KEEPERS_TICK >= MAX_PAUSE);
         assert!(!spec.run_dir.join("held").exists());
@@ -181,12 +186,12 @@ async fn expires(stage: &mut Stage) {
     spec.policy.pause.max_pause = Some(MAX_PAUSE);
     stage.start(other, &spec).await;
     pause(stage, other).await;
-    let expired = |facts: &[Fact]| facts.contains(&Fact::PauseExpired);
+    let expired = |facts: &[Fact]| facts.contains(&Fact::PauseExpired {});
     stage.wait(other, expired).await;
     stop(stage, other).await;
     stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
     let facts = stage.end(run).await;
-    let expired = facts.iter().filter(|f| **f == Fact::PauseExpired);
+    let expired = facts.iter().filter(|f| **f == Fact::PauseExpired {});
     assert_eq!(expired.count(), 2, "{facts:?}");
 }
 
@@ -201,7 +206,7 @@ async fn aborts(stage: &mut Stage) {
     pause(stage, run).await;
     let facts = stage.end(run).await;
     let exceeded = Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxPause));
-    assert_eq!(facts[..2], [Fact::Executed, exceeded], "{facts:?}");
+    assert_eq!(facts[..2], [Fact::Executed {}, exceeded], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 

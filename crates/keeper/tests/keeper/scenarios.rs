@@ -96,7 +96,7 @@ async fn reported_in_order(stage: &mut Stage) {
     assert_eq!(prepared.held.cgroup_refused().is_none(), stage.has_cgroup());
     let facts = stage.end(run).await;
     let expected = [
-        Fact::Executed,
+        Fact::Executed {},
         Fact::LeaderExited(Exit::Code(7)),
         empty(stage),
     ];
@@ -114,7 +114,7 @@ async fn shut_gate(stage: &mut Stage) {
         .expect("a child at its gate");
     stage.client.shut_gate(run);
     let facts = stage.end(run).await;
-    let expected = [Fact::NotReleased, Fact::TreeEnded(TreeVerdict::NeverRan)];
+    let expected = [Fact::NotReleased {}, Fact::TreeEnded(TreeVerdict::NeverRan)];
     assert_eq!(facts, expected);
     assert!(!is_alive(prepared.identity.command.pid));
     assert!(!stage.file("ran").exists());
@@ -199,7 +199,7 @@ async fn start_failures(stage: &mut Stage) {
             path: Some(path.to_owned()),
         };
         assert_eq!(facts.first(), Some(&Fact::ExecFailed(failure)), "{facts:?}");
-        assert!(!facts.contains(&Fact::Executed), "{facts:?}");
+        assert!(!facts.contains(&Fact::Executed {}), "{facts:?}");
     }
     busy_file(stage).await;
     for (cwd, errno) in [
@@ -249,7 +249,7 @@ async fn busy_file(stage: &mut Stage) {
     let (run, spec) = stage.command(text, &[text]);
     stage.start(run, &spec).await;
     let facts = stage.end(run).await;
-    assert!(facts.contains(&Fact::Executed), "{facts:?}");
+    assert!(facts.contains(&Fact::Executed {}), "{facts:?}");
     closing.join().expect("it was tried");
 }
 
@@ -515,7 +515,7 @@ async fn verdict_lost(stage: &mut Stage) {
         return stage.ended_with_its_shim(run, &prepared).await;
     }
     let facts = stage.end(run).await;
-    assert!(!facts.contains(&Fact::Executed), "{facts:?}");
+    assert!(!facts.contains(&Fact::Executed {}), "{facts:?}");
     // Without a shim and without group signals a `sleep` in the middle of a fork may take the second rung.
     assert_eq!(signals(&facts)[0], Signal::TERM, "{facts:?}");
     assert!(facts.contains(&killed_by(Signal::TERM)), "{facts:?}");
@@ -567,7 +567,7 @@ async fn shim_killed_at_gate(stage: &mut Stage) {
     }
     kill(shim);
     let facts = stage.end(run).await;
-    let expected = [Fact::NotReleased, Fact::TreeEnded(TreeVerdict::NeverRan)];
+    let expected = [Fact::NotReleased {}, Fact::TreeEnded(TreeVerdict::NeverRan)];
     assert_eq!(facts, expected);
     // Too late.
     stage.client.release(run);
@@ -589,7 +589,7 @@ pub(crate) fn kill(pid: i32) {
 
 async fn termination(stage: &mut Stage) {
     let keeper = stage.hello.keeper.pid;
-    for expected in [KeeperEvent::Shutdown, KeeperEvent::ShutdownNow] {
+    for expected in [KeeperEvent::Shutdown {}, KeeperEvent::ShutdownNow {}] {
         // SAFETY: kill takes integers; the keeper is this process's parent.
         unsafe { libc::kill(keeper, libc::SIGTERM) };
         assert_eq!(stage.event().await, expected);
@@ -627,7 +627,7 @@ async fn again(stage: &mut Stage) {
         stage.client.release(run);
         let facts = stage.end(run).await;
         let expected = [
-            Fact::Executed,
+            Fact::Executed {},
             Fact::LeaderExited(Exit::Code(3)),
             empty(stage),
         ];

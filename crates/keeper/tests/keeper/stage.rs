@@ -362,7 +362,7 @@ impl Stage {
     pub(crate) async fn start(&mut self, run: RunId, spec: &ChildSpec) -> Prepared {
         let prepared = self.prepare(run, spec).await.expect("a child at its gate");
         self.client.release(run);
-        self.wait(run, |facts| facts.contains(&Fact::Executed))
+        self.wait(run, |facts| facts.contains(&Fact::Executed {}))
             .await;
         prepared
     }

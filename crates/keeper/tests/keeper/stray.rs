@@ -86,7 +86,7 @@ async fn stray(stage: &mut Stage) {
 
 async fn ends(stage: &mut Stage, number: i32) {
     send(stage.hello.keeper.pid, number);
-    assert_eq!(stage.event().await, KeeperEvent::Shutdown);
+    assert_eq!(stage.event().await, KeeperEvent::Shutdown {});
 }
 
 /// Returns what a command inherits of signals: its mask, and the ignored ones.

@@ -46,7 +46,7 @@ async fn exceed(stage: &mut Stage) {
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
     // The reason comes before the action.
-    assert_eq!(facts[..2], [Fact::Executed, EXCEEDED], "{facts:?}");
+    assert_eq!(facts[..2], [Fact::Executed {}, EXCEEDED], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 

@@ -147,16 +147,16 @@ impl Supervisor {
             match event {
                 KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
                 KeeperEvent::Report(report) => self.report(report).await,
-                KeeperEvent::Shutdown => {
+                KeeperEvent::Shutdown {} => {
                     self.shared.trail.note("shutdown_begun", []);
                     end.get_or_insert_with(|| tokio::spawn(self.clone().shut_down()));
                 }
-                KeeperEvent::ShutdownNow => {
+                KeeperEvent::ShutdownNow {} => {
                     tracing::warn!("second request to shut down: skipping the grace periods");
                     self.stop_all(Some(Duration::ZERO));
                     end.get_or_insert_with(|| tokio::spawn(self.clone().shut_down()));
                 }
-                KeeperEvent::Leave => {
+                KeeperEvent::Leave {} => {
                     tracing::info!("stopping for another server");
                     self.shared.trail.note("server_leaving", []);
                     self.shared.serving.leave();

@@ -379,7 +379,7 @@ fn shutdown_after_a_restart_ends_all_in_order() {
         }
     });
     lives.live(async |stage| {
-        stage.send_event(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown {});
         while runs.iter().any(|run| {
             let row = stage.world.store.row(*run).unwrap();
             row.outcome.is_none()

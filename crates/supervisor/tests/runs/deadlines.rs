@@ -392,7 +392,7 @@ async fn expired_pause_ends_with_its_reason() {
     let (stage, run) = running(Temper::Obeys).await;
     let paused = stage.supervisor.pause(run.run).await.unwrap();
     assert_eq!(paused.state, RunState::Paused);
-    stage.world.report(run.run, Fact::PauseExpired);
+    stage.world.report(run.run, Fact::PauseExpired {});
     while stage.supervisor.get(run.run).await.unwrap().state != RunState::Running {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -41,7 +41,7 @@ async fn panic_does_not_cut_a_shutdown_short() {
     })
     .await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
-    stage.send_event(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown {});
     stage.world.store.set(Weather::Broken);
     // As often as the store is checked, and once more.
     tokio::time::sleep(Duration::from_secs(3)).await;

@@ -140,7 +140,7 @@ fn shutdown_on_full_disk_reports_missing_output() {
         fill(&lives);
         stage.exits(run_id(), 0);
         wait(stage, Condition::LeaderExited).await;
-        stage.send_event(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown {});
         wait(stage, Condition::Ended).await;
     });
     make_room_on_disk();

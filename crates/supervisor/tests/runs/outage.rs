@@ -263,7 +263,7 @@ fn unwritten_end_is_no_open_row_after_takeover() {
         stage.exits(run_id(), 3);
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
-        stage.send_event(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown {});
         let drained = stage.supervisor.serving();
         drained.until_closing().await;
         store.let_inserts_go();
@@ -540,7 +540,7 @@ fn shutdown_does_not_wait_for_child_at_gate() {
             let soon = Duration::from_millis(1);
             drop(tokio::time::timeout(soon, abort).await);
         }
-        stage.send_event(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown {});
         let refusing = stage.supervisor.serving();
         tokio::time::timeout(SOON, refusing.until_refusing())
             .await

@@ -235,7 +235,7 @@ async fn waiting_pinned_run_outlives_shutdown() {
     seen(&stage, |view| view.pinned.is_some()).await;
     stage.exits(run, 3);
     seen(&stage, |view| view.state == RunState::Backoff).await;
-    stage.send_event(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown {});
     let Stage { world, exit, .. } = stage;
     assert_eq!(exit.await.unwrap(), 0);
     assert_eq!(world.store.row(run).unwrap().outcome, None);

@@ -71,7 +71,7 @@ async fn drain_may_be_signalled_and_aborted() {
 async fn a_shutdown_ends_a_drain() {
     let (stage, run) = leaving_one(DRAIN).await;
     leader_exited(&stage, run).await;
-    stage.send_event(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown {});
     assert_eq!(stage.exit.await.unwrap(), 0);
     let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
     assert_eq!(outcome.reason, EndReason::ServerShutdown);

@@ -209,7 +209,7 @@ async fn shutdown_leaves_services_and_ends_other_runs() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
         let stage = Stage::set(Nature::default()).await;
         stage.supervisor.spawn(spec).await.unwrap();
-        stage.send_event(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown {});
         let Stage { world, exit, .. } = stage;
         assert_eq!(exit.await.unwrap(), 0);
         let row = world.store.row(run_id()).unwrap();
@@ -379,7 +379,7 @@ fn abort_of_attempt_being_replaced_is_durable() {
 async fn a_server_that_leaves_begins_no_attempt() {
     let stage = Stage::set(Nature::default()).await;
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
-    stage.send_event(KeeperEvent::Leave);
+    stage.send_event(KeeperEvent::Leave {});
     stage.exits(run_id(), 1);
     let waiting = state(&stage, RunState::Backoff).await;
     assert!(waiting.next_restart.is_some());

@@ -566,7 +566,7 @@ impl Kernel for Shaky {
         }
         if result == SignalResult::Done && self.dice.percent(30) {
             let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
-            let expires = async move { world.report(run, Fact::PauseExpired) };
+            let expires = async move { world.report(run, Fact::PauseExpired {}) };
             // It may be reported before the answer.
             if dice.percent(50) {
                 expires.await;
@@ -1098,7 +1098,7 @@ async fn end_all(stage: &Stage, shutdown: bool) {
     // The effects of a fault are settled first.
     sleep(Duration::from_mins(1)).await;
     if shutdown {
-        stage.send_event(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown {});
     }
     loop {
         for run in (1..=RUNS).map(|n| RunId::from_u128(u128::from(n))) {

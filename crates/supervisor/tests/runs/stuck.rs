@@ -52,7 +52,7 @@ async fn start_watches_survivors_of_sigkill_until_gone() {
 async fn shutdown_does_not_wait_for_watched_trees() {
     let (stage, run) = one_that_is_stuck().await;
     stuck_view(&stage, run).await;
-    stage.send_event(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown {});
     let ended = timeout(LONG, stage.exit).await;
     assert_eq!(ended.expect("it is bounded").unwrap(), 1);
     let row = stage.world.store.row(run).unwrap();
@@ -130,7 +130,7 @@ async fn live(
         }
     } else if dice.percent(50) {
         let stuck = check(&stage, &runs);
-        stage.send_event(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown {});
         let code = timeout(LONG, stage.exit).await.expect("it is bounded");
         assert!(code.unwrap() == 1 || stuck == 0);
     }

@@ -332,7 +332,7 @@ impl Stage {
 
     /// Sends the report that `verdict_held` has held back.
     pub fn reports_verdict(&self, run: RunId) {
-        self.world.report(run, Fact::Executed);
+        self.world.report(run, Fact::Executed {});
     }
 
     /// Lets stuck processes end at the next SIGKILL.
@@ -411,7 +411,7 @@ impl World {
             fact,
         };
         let repeated = match &report.fact {
-            Fact::PauseExpired => false,
+            Fact::PauseExpired {} => false,
             Fact::SignalSent { signal, .. } => *signal == Signal::KILL,
             _ => true,
         };
@@ -419,7 +419,7 @@ impl World {
             self.state.lock().unwrap().facts.push(report.clone());
         }
         story::tell(|| format!("{run}: {:.120?}", report.fact));
-        if report.fact == Fact::PauseExpired {
+        if report.fact == (Fact::PauseExpired {}) {
             self.pauses(run, HeldPause::Expired);
         }
         let events = self.events.lock().unwrap();
@@ -544,7 +544,7 @@ impl World {
         child.alive = false;
         child.pipes = None;
         drop(state);
-        self.report(run, Fact::NotReleased);
+        self.report(run, Fact::NotReleased {});
         self.report(run, Fact::TreeEnded(TreeVerdict::NeverRan));
     }
 
@@ -705,7 +705,7 @@ impl Kernel for World {
         if nature.verdict_held {
             return;
         }
-        self.report(run, Fact::Executed);
+        self.report(run, Fact::Executed {});
         if let Some(code) = nature.exits_at_once {
             self.end(run, Exit::Code(code));
         }
@@ -720,7 +720,7 @@ impl Kernel for World {
         if std::mem::replace(&mut child.alive, false) {
             child.pipes = None;
             drop(state);
-            self.report(run, Fact::NotReleased);
+            self.report(run, Fact::NotReleased {});
             self.report(run, Fact::TreeEnded(TreeVerdict::NeverRan));
         }
     }

@@ -66,7 +66,7 @@ impl Keeper {
         let run = self.runs.get(&id).and_then(Run::held);
         let (word, outputs) = match run {
             Some((held, outputs)) => (ToServer::Held(Box::new(held)), outputs),
-            None => (ToServer::ShimGone, Vec::new()),
+            None => (ToServer::ShimGone {}, Vec::new()),
         };
         self.send(Head::of_run(id), &word, outputs);
     }

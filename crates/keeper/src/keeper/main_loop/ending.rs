@@ -71,10 +71,10 @@ impl Keeper {
 
     pub(super) fn send_shutdown(&mut self, now: u64) {
         let word = if self.ending.again {
-            KeeperEvent::ShutdownNow
+            KeeperEvent::ShutdownNow {}
         } else {
             self.server.kill_at = Some(now + self.server_patience());
-            KeeperEvent::Shutdown
+            KeeperEvent::Shutdown {}
         };
         self.send_event(word);
     }

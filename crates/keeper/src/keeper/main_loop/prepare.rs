@@ -87,7 +87,7 @@ impl Keeper {
             .on_host(self.sockets.can_be_made());
         request.policy.decide(recovery);
         if !request.policy.is_known() {
-            return self.answer(seq, Answer::Unknown);
+            return self.answer(seq, Answer::Unknown {});
         }
         let prepared = match self.runs.get(&run) {
             None => {

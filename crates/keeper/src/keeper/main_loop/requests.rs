@@ -28,23 +28,23 @@ impl Keeper {
         match message {
             ToKeeper::Prepare(request) => self.prepare(seq?, run?, *request, fds),
             ToKeeper::Ready(_) => self.server_is_ready(),
-            ToKeeper::Release => self.with_run(run?, |run, _| run.release()),
-            ToKeeper::ShutGate => self.with_run(run?, |run, _| run.shut_gate()),
+            ToKeeper::Release {} => self.with_run(run?, |run, _| run.release()),
+            ToKeeper::ShutGate {} => self.with_run(run?, |run, _| run.shut_gate()),
             ToKeeper::Stop { plan } => self.with_run(run?, |run, now| run.stop(&plan, now)),
-            ToKeeper::Acknowledge => {
+            ToKeeper::Acknowledge {} => {
                 crash_point!("keeper.acknowledge");
                 self.with_run(run?, |run, _| run.acknowledge());
                 crash_point!("keeper.acknowledged");
             }
-            ToKeeper::KeepRest => self.with_run(run?, |run, _| run.keep_rest()),
+            ToKeeper::KeepRest {} => self.with_run(run?, |run, _| run.keep_rest()),
             ToKeeper::Interrupt { request } => self.ask_run(seq?, run?, |run, seq, now| {
                 run.interrupt(seq, request.as_deref(), now);
             }),
             ToKeeper::WasSent { request } => self.ask_run(seq?, run?, |run, seq, now| {
                 run.answer_whether_sent(seq, &request, now);
             }),
-            ToKeeper::Pause => self.ask_run(seq?, run?, Run::pause),
-            ToKeeper::Resume => self.ask_run(seq?, run?, |run, seq, _| run.resume(seq)),
+            ToKeeper::Pause {} => self.ask_run(seq?, run?, Run::pause),
+            ToKeeper::Resume {} => self.ask_run(seq?, run?, |run, seq, _| run.resume(seq)),
             ToKeeper::Help { argv, timeout_ms } => {
                 self.ask_run(seq?, run?, |run, seq, _| run.help(seq, argv, timeout_ms));
             }
@@ -58,14 +58,14 @@ impl Keeper {
             } => self.ask_run(seq?, run?, |run, seq, now| {
                 run.signal(seq, signal, target, request.as_deref(), now);
             }),
-            ToKeeper::Tree => self.ask_run(seq?, run?, Run::list),
+            ToKeeper::Tree {} => self.ask_run(seq?, run?, Run::list),
             ToKeeper::Input { request } => {
                 self.ask_run(seq?, run?, |run, seq, _| run.ask_input(seq, request));
             }
             ToKeeper::Resize { attempt, size } => {
                 self.ask_run(seq?, run?, |run, seq, _| run.resize(seq, attempt, size));
             }
-            ToKeeper::Inventory => self.send_inventory(seq?),
+            ToKeeper::Inventory {} => self.send_inventory(seq?),
             ToKeeper::Reap {
                 plan,
                 victims,
@@ -84,8 +84,8 @@ impl Keeper {
             }
             ToKeeper::KeeperSeen { keeper, host } => self.look_for_keeper(seq?, &keeper, &host),
             ToKeeper::Upgrade { request } => self.begin_upgrade(Some(seq?), request),
-            ToKeeper::Pong => self.server_answered(clock::boot_ms()),
-            ToKeeper::Ping => self.send(Head::NONE, &ToServer::Pong, Vec::new()),
+            ToKeeper::Pong {} => self.server_answered(clock::boot_ms()),
+            ToKeeper::Ping {} => self.send(Head::NONE, &ToServer::Pong {}, Vec::new()),
         }
         Some(())
     }

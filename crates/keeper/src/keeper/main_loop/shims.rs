@@ -120,7 +120,7 @@ impl Keeper {
                         return;
                     };
                     let is_all = until == Until::Answered && !has_more(&word);
-                    shim.is_free |= word == FromShim::Free;
+                    shim.is_free |= word == FromShim::Free {};
                     if let Some(run) = self.runs.get_mut(&id).filter(has(token)) {
                         run.handle_shim_message(word, fds, &self.host, pid, now);
                     }
@@ -326,8 +326,8 @@ mod tests {
             is_vacated: false,
             missing: vec!["leave"],
         };
-        assert_eq!(shim.send(&ToShim::Leave), Some("leave".to_owned()));
-        assert_eq!(shim.send(&ToShim::Discard), None);
+        assert_eq!(shim.send(&ToShim::Leave {}), Some("leave".to_owned()));
+        assert_eq!(shim.send(&ToShim::Discard {}), None);
         let Ok(Received::Message(bytes, mut fds)) = fdpass::receive(&theirs) else {
             panic!("a message is there");
         };
@@ -335,6 +335,6 @@ mod tests {
         let Decoded::Known { message, .. } = read else {
             panic!("it is known");
         };
-        assert_eq!(message, ToShim::Discard);
+        assert_eq!(message, ToShim::Discard {});
     }
 }

@@ -197,7 +197,7 @@ impl Keeper {
             self.answer(seq, Answer::Upgrade(Ok(upgrade)));
         }
         self.server.kill_at = Some(clock::boot_ms() + millis(LEAVE_MAX));
-        self.send_event(KeeperEvent::Leave);
+        self.send_event(KeeperEvent::Leave {});
         crash_point!("keeper.leave_sent");
     }
 

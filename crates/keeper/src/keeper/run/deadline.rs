@@ -63,7 +63,7 @@ impl Run {
             }
         }
         if expired {
-            self.report(Fact::PauseExpired);
+            self.report(Fact::PauseExpired {});
         }
     }
 }

@@ -69,7 +69,7 @@ impl Run {
         let at = clock::wall();
         if signal == Signal::KILL {
             // At once: a tree that makes processes faster than slices find them is still one that its shim ends.
-            self.for_shim.push(ToShim::KillAll);
+            self.for_shim.push(ToShim::KillAll {});
         }
         if signal == Signal::KILL
             && let Some(rounds) = tree.kill_at_once()

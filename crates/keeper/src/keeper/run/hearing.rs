@@ -53,15 +53,15 @@ impl Run {
                 self.prepared(identity, fds, shim_pid);
             }
             FromShim::PrepareFailed(failure) => self.not_prepared(failure),
-            FromShim::NotReleased => {
+            FromShim::NotReleased {} => {
                 self.stage = Stage::NotReleased;
                 self.gate = None;
-                self.report(Fact::NotReleased);
+                self.report(Fact::NotReleased {});
             }
-            FromShim::Executed => {
+            FromShim::Executed {} => {
                 crash_point!("keeper.executed");
                 self.stage = Stage::Ran;
-                self.report(Fact::Executed);
+                self.report(Fact::Executed {});
                 self.report_ready_again();
                 self.report_extended_again();
             }
@@ -74,7 +74,7 @@ impl Run {
                 self.hear_deferred(now);
             }
             // The first was handled at the reconnect socket; the others are not about the run.
-            FromShim::Adoptable(_) | FromShim::Free | FromShim::Skipped { .. } => {}
+            FromShim::Adoptable(_) | FromShim::Free {} | FromShim::Skipped { .. } => {}
             FromShim::Helped { id, end } => self.helped(id, end),
         }
     }
@@ -343,7 +343,7 @@ impl Run {
         if self.stage == Stage::AtGate {
             // Its gate was never opened.
             self.stage = Stage::NotReleased;
-            self.report(Fact::NotReleased);
+            self.report(Fact::NotReleased {});
         }
         self.leader_ended(clock::wall(), exit, false, now);
     }

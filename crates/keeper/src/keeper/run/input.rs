@@ -317,7 +317,7 @@ impl Run {
                 self.with_input(seq, attempt, |input| input.write(seq, &write, at, &data.0));
             }
             // The rest of it is not written.
-            WireInputRequest::Leave => {
+            WireInputRequest::Leave {} => {
                 let waiting = self.input.as_mut().map(|input| &mut input.waiting);
                 waiting.and_then(|waiting| waiting.take_if(|waiting| waiting.seq == seq));
             }
@@ -385,9 +385,9 @@ impl Run {
         act: impl FnOnce(&mut RunInput) -> Vec<Saying>,
     ) {
         let said = match &mut self.input {
-            None => return self.answer(seq, Answer::NoInput),
+            None => return self.answer(seq, Answer::NoInput {}),
             Some(input) if input.attempt != attempt => {
-                return self.answer(seq, Answer::OtherAttempt);
+                return self.answer(seq, Answer::OtherAttempt {});
             }
             Some(input) => act(input),
         };
@@ -397,7 +397,7 @@ impl Run {
     fn send_input_answers(&mut self, said: Vec<Saying>) {
         let Some(input) = &mut self.input else { return };
         if input.pipe.is_none() && std::mem::take(&mut input.shim_has_copy) {
-            self.for_shim.push(ToShim::CloseInput);
+            self.for_shim.push(ToShim::CloseInput {});
         }
         let state = input.state();
         for (seq, said) in said {

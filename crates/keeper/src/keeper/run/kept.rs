@@ -19,7 +19,7 @@ impl Kept {
             // A signal was answered; only the fact that a SIGKILL was sent explains an end that comes later.
             Fact::SignalSent { signal, .. } if *signal == Signal::KILL => 0,
             // The state of the pause is handed over with the run.
-            Fact::SignalSent { .. } | Fact::PauseExpired => return,
+            Fact::SignalSent { .. } | Fact::PauseExpired {} => return,
             Fact::TreeStuck(_)
             | Fact::Extended { .. }
             | Fact::Notified(Notified::Status(_) | Notified::Activity(_) | Notified::Extends(_)) => {
@@ -28,8 +28,8 @@ impl Kept {
             Fact::RoundTargets(_) | Fact::StopStep(_) => STEPS_LISTED_MAX,
             Fact::StopInput(_)
             | Fact::StopCommand(_)
-            | Fact::NotReleased
-            | Fact::Executed
+            | Fact::NotReleased {}
+            | Fact::Executed {}
             | Fact::ExecFailed(_)
             | Fact::LeaderExited(_)
             | Fact::LeftBehind(_)
@@ -103,11 +103,11 @@ mod tests {
             now += 1;
             kept.keep(Timestamp(now), fact);
         };
-        keep(&Fact::Executed);
+        keep(&Fact::Executed {});
         for _ in 0..1_000 {
             keep(&sent(Signal::HUP));
             keep(&sent(Signal::KILL));
-            keep(&Fact::PauseExpired);
+            keep(&Fact::PauseExpired {});
             keep(&Fact::Notified(Notified::Activity(Activity::Working)));
             keep(&Fact::Notified(Notified::Activity(Activity::Idle)));
             keep(&Fact::Notified(Notified::Extends(Duration::ZERO)));
@@ -128,7 +128,7 @@ mod tests {
         let first = i64::try_from(STEPS_LISTED_MAX).expect("few");
         let steps_kept: Vec<Fact> = (0..first).chain([steps - 1]).map(step).collect();
         let others = [
-            Fact::Executed,
+            Fact::Executed {},
             sent(Signal::KILL),
             Fact::Notified(Notified::Activity(Activity::Idle)),
             Fact::Notified(Notified::Extends(Duration::ZERO)),

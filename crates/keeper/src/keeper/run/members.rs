@@ -218,7 +218,7 @@ impl Run {
             }
             Wanted::WhetherSent(id) => {
                 if !self.sent_before(seq, Some(&id), now) {
-                    self.answer(seq, Answer::NotSent);
+                    self.answer(seq, Answer::NotSent {});
                 }
                 None
             }

@@ -43,7 +43,7 @@ impl Run {
     pub(super) fn sent_before(&mut self, seq: u64, id: Option<&str>, now: u64) -> bool {
         let before = id.is_some_and(|id| self.requests.has(id, now));
         if before {
-            self.answer(seq, Answer::SentBefore);
+            self.answer(seq, Answer::SentBefore {});
         }
         before
     }

@@ -108,14 +108,14 @@ impl Run {
     /// follows for the leader's own exit, nor leave a tree that is to end to the next keeper.
     fn notify_shim_of_stop(&mut self) {
         if !std::mem::replace(&mut self.shim_knows_of_stop, true) {
-            self.for_shim.push(ToShim::Stopping);
+            self.for_shim.push(ToShim::Stopping {});
         }
     }
 
     /// Whether the shim is to be notified of the stop now, before the next step sends its first signal: a keeper that
     /// dies between the two leaves a shim that ends the rest.
     pub(in crate::keeper) fn notifies_shim_first(&self) -> bool {
-        let stopping = |word: &ToShim| matches!(word, ToShim::Stopping);
+        let stopping = |word: &ToShim| matches!(word, ToShim::Stopping {});
         self.for_shim.iter().any(stopping)
     }
 
@@ -143,9 +143,9 @@ impl Run {
         self.requests = Requests::default();
         if first && self.keeps() {
             // The server has read all output.
-            self.for_shim.push(ToShim::Discard);
+            self.for_shim.push(ToShim::Discard {});
         } else if first && self.outlives_keeper() {
-            self.for_shim.push(ToShim::Leave);
+            self.for_shim.push(ToShim::Leave {});
         }
     }
 }

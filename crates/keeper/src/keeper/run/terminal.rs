@@ -16,10 +16,10 @@ impl Run {
             .as_ref()
             .is_some_and(|input| !input.is_of(attempt))
         {
-            return self.answer(seq, Answer::OtherAttempt);
+            return self.answer(seq, Answer::OtherAttempt {});
         }
         let Some(terminal) = self.terminal() else {
-            return self.answer(seq, Answer::NoTerminal);
+            return self.answer(seq, Answer::NoTerminal {});
         };
         let result = match terminal.resize(size) {
             Ok(()) => SignalResult::Done,

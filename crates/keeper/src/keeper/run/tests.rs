@@ -31,13 +31,13 @@ fn exit_unreported_by_shim_is_in_its_record() {
     will.name((&identity.command).into());
     will.write(dir.path(), &record).expect("it is written");
     run.release();
-    receive(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed {});
     run.shim_gone(0);
     step(&mut run, 0);
     assert_eq!(
         facts(&run),
         [
-            &Fact::Executed,
+            &Fact::Executed {},
             &Fact::LeaderExited(Exit::Code(6)),
             &unverified()
         ]
@@ -68,7 +68,10 @@ fn child_collected_by_dead_shim_never_ran() {
     let mut run = at_gate(dir.path(), reaped());
     run.shim_gone(0);
     step(&mut run, 0);
-    let expected = [&Fact::NotReleased, &Fact::TreeEnded(TreeVerdict::NeverRan)];
+    let expected = [
+        &Fact::NotReleased {},
+        &Fact::TreeEnded(TreeVerdict::NeverRan),
+    ];
     assert_eq!(facts(&run), expected);
 }
 
@@ -82,10 +85,10 @@ fn detaching_shim_learns_deadline_before_first_signal() {
     run.policy.on_leader_exit = LeaderExit::Keep;
     run.max_runtime = Some(Countdown::new(Duration::from_secs(1)));
     run.release();
-    receive(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed {});
     run.step(0);
     run.step(1_000);
-    assert!(matches!(run.for_shim[..], [ToShim::Stopping]));
+    assert!(matches!(run.for_shim[..], [ToShim::Stopping {}]));
     assert!(!has_signalled(&run), "before the shim has heard of it");
     assert!(run.notifies_shim_first());
     run.for_shim.clear();
@@ -101,7 +104,7 @@ fn limited(dir: &Path, child: &Sleeper) -> Run {
     run.policy.timeouts.extension_max = Some(Duration::from_mins(1));
     run.max_runtime = Some(Countdown::new(Duration::from_secs(10)));
     run.release();
-    receive(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed {});
     run.step(0);
     run.for_shim.clear();
     run
@@ -203,7 +206,7 @@ fn each_request_is_answered_once_at_any_end() {
     let prepare_without_file: Act = |run| receive(run, prepared());
     let execute: Act = |run| {
         run.release();
-        receive(run, FromShim::Executed);
+        receive(run, FromShim::Executed {});
     };
     let fail: Act = |run| {
         let failure = StartFailure {
@@ -430,7 +433,7 @@ fn large_tree_is_killed_beside_its_shim() {
     run.for_shim.clear();
     run.step(0);
     assert!(run.has_tree_work(), "that would be all in one slice");
-    assert!(matches!(run.for_shim[..], [ToShim::KillAll]));
+    assert!(matches!(run.for_shim[..], [ToShim::KillAll {}]));
     let of_shim = SignalRound::new(SignalScope::ShimChildren);
     let of_shim = of_shim.step(clock::wall(), Signal::KILL, SignalSender::Shim);
     receive(&mut run, FromShim::Killed(of_shim));
@@ -546,7 +549,7 @@ fn pid_given_back_by_a_shim_is_unused() {
     run.cgroup = Some(group_of(dir.path()));
     run.handle_shim_message(prepared(), vec![reaped()], &host(), number, 0);
     run.release();
-    receive(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed {});
     // No process is below the shim, and one is in the control group all the same.
     std::fs::write(dir.path().join("cgroup.events"), "populated 1\n").expect("a file");
     receive(&mut run, childless());
@@ -609,7 +612,7 @@ fn child_of_a_lost_server_is_not_announced() {
     run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     assert!(run.held().is_none());
     // Its gate is shut, so the shim reports that nothing ran.
-    receive(&mut run, FromShim::NotReleased);
+    receive(&mut run, FromShim::NotReleased {});
     receive(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
@@ -678,7 +681,7 @@ fn usage_and_memory_kills_come_before_end() {
     assert_eq!(
         facts(&killed),
         [
-            &Fact::Executed,
+            &Fact::Executed {},
             &Fact::LeaderExited(Exit::Code(0)),
             &Fact::MemoryKills(kills),
             &Fact::Usage(Box::new(used)),
@@ -773,7 +776,7 @@ fn with_files(dir: &Path, files: &[(&str, &str)]) -> Run {
     run.cgroup = Some(group_of(dir));
     run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     run.release();
-    receive(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed {});
     for (name, text) in files {
         std::fs::write(dir.join(name), text).expect("a file");
     }
@@ -808,7 +811,7 @@ fn at_gate(run_dir: &Path, leader: OwnedFd) -> Run {
 fn running(run_dir: &Path, leader: OwnedFd) -> Run {
     let mut run = at_gate(run_dir, leader);
     run.release();
-    receive(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed {});
     run
 }
 

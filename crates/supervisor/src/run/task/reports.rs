@@ -22,7 +22,7 @@ impl RunTask {
             .times()
             .started
             .map_or(report.at, |started| started.max(report.at));
-        crash_point!("spawn.executed", matches!(report.fact, Fact::Executed));
+        crash_point!("spawn.executed", matches!(report.fact, Fact::Executed {}));
         crash_point!("exit.leader", matches!(report.fact, Fact::LeaderExited(_)));
         crash_point!("exit.tree", matches!(report.fact, Fact::TreeEnded(_)));
         let report = match report.fact {
@@ -34,11 +34,11 @@ impl RunTask {
                 self.heard_extension(limit, total, &by);
                 return;
             }
-            Fact::NotReleased => Report::NotReleased,
-            Fact::Executed => Report::Executed,
+            Fact::NotReleased {} => Report::NotReleased,
+            Fact::Executed {} => Report::Executed,
             Fact::ExecFailed(failure) => Report::ExecFailed(failure),
             Fact::LeaderExited(exit) => Report::LeaderExited(exit),
-            Fact::PauseExpired => Report::PauseExpired,
+            Fact::PauseExpired {} => Report::PauseExpired,
             Fact::Stops(reason) => Report::KeeperStops {
                 reason,
                 grace: self.new.policy().grace(),
