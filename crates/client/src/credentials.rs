@@ -5,7 +5,7 @@
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{PrivateKeyDer, ServerName, pem::PemObject},
     version::TLS13,
 };
 use std::{
@@ -135,10 +135,7 @@ impl Tls {
             .with_root_certificates(self.authorities()?);
         let mut config = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => builder
-                .with_client_auth_cert(
-                    certificates(certificate, "a certificate")?,
-                    private_key(key)?,
-                )
+                .with_client_auth_cert(pem(certificate, "a certificate")?, private_key(key)?)
                 .map_err(|source| CredentialsError::Pair {
                     certificate: certificate.clone(),
                     key: key.clone(),
@@ -161,7 +158,7 @@ impl Tls {
         };
         let path = self.ca.as_deref().or_else(system);
         let path = path.ok_or(CredentialsError::NoAuthority)?;
-        let (added, _) = roots.add_parsable_certificates(certificates(path, "a CA certificate")?);
+        let (added, _) = roots.add_parsable_certificates(pem(path, "a CA certificate")?);
         if added == 0 {
             let path = path.to_owned();
             return Err(CredentialsError::Missing {
@@ -195,27 +192,21 @@ fn read(path: &Path, what: &'static str) -> Result<Vec<u8>, CredentialsError> {
     })
 }
 
-fn certificates(
-    path: &Path,
-    what: &'static str,
-) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
-    let missing = || CredentialsError::Missing {
-        what,
-        path: path.to_owned(),
-    };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path, what)?).collect();
+/// Reads all items of this kind in a PEM file: at least one.
+pub fn pem<T: PemObject>(path: &Path, what: &'static str) -> Result<Vec<T>, CredentialsError> {
+    let found: Result<Vec<T>, _> = T::pem_slice_iter(&read(path, what)?).collect();
     found
         .ok()
         .filter(|found| !found.is_empty())
-        .ok_or_else(missing)
+        .ok_or_else(|| CredentialsError::Missing {
+            what,
+            path: path.to_owned(),
+        })
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
-    let what = "a private key";
-    PrivateKeyDer::from_pem_slice(&read(path, what)?).map_err(|_| CredentialsError::Missing {
-        what,
-        path: path.to_owned(),
-    })
+/// Reads a private key in PEM.
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+    Ok(pem(path, "a private key")?.swap_remove(0))
 }
 
 impl Token {

@@ -23,7 +23,7 @@ pub use attach::{Attachment, WRITES_MAX};
 pub use authorized::{Authorized, has_broken, shown};
 pub use connect::{connect, connect_with, error::ConnectError};
 pub use contexts::{Context, Contexts, DEFAULT_CONTEXT, read_default};
-pub use credentials::{Credentials, CredentialsError, Tls, Token};
+pub use credentials::{Credentials, CredentialsError, Tls, Token, pem, private_key};
 pub use events::{EventReader, Start, last_lines, time_of};
 pub use failure::Failure;
 pub use health::check_health;

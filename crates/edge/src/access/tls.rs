@@ -1,11 +1,10 @@
 //! TLS of the network listeners: version 1.3, HTTP/2, client certificates where a CA for them is given.
 
+use kennel_client::{CredentialsError, pem, private_key, shown};
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
-    pki_types::{
-        CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime, pem::PemObject,
-    },
+    pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
     version::TLS13,
 };
@@ -20,15 +19,8 @@ use webpki::EndEntityCert;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file has no readable certificate, key or list.
-    #[error("cannot read {what} in PEM from {path}: {source}")]
-    Pem {
-        /// The expected contents.
-        what: &'static str,
-        /// Path of the file.
-        path: String,
-        /// The cause.
-        source: rustls::pki_types::pem::Error,
-    },
+    #[error("{}", shown(.0))]
+    File(#[from] CredentialsError),
     /// Certificate and key do not belong together.
     #[error("cannot use certificate and key: {0}")]
     Key(#[source] rustls::Error),
@@ -74,8 +66,8 @@ impl NodeFiles {
 
     /// Returns them for the connections to other nodes, which read them again.
     pub(super) fn read(&self) -> Result<kennel_client::Tls, TlsError> {
-        certificates(&self.ca)?;
-        certificates(&self.certificate)?;
+        pem::<CertificateDer<'_>>(&self.ca, "a certificate")?;
+        pem::<CertificateDer<'_>>(&self.certificate, "a certificate")?;
         private_key(&self.key)?;
         Ok(kennel_client::Tls {
             ca: Some(self.ca.clone()),
@@ -131,7 +123,7 @@ impl Tls {
             Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients)),
             None => builder.with_no_client_auth(),
         };
-        let chain = certificates(&files.certificate)?;
+        let chain = pem(&files.certificate, "a certificate")?;
         let key = private_key(&files.key)?;
         let mut server = builder
             .with_single_cert(chain, key)
@@ -169,7 +161,7 @@ fn clients_of(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca)? {
+    for certificate in pem(ca, "a certificate")? {
         roots
             .add(certificate)
             .map_err(|e| TlsError::ClientCa(e.to_string()))?;
@@ -179,9 +171,8 @@ fn clients_of(
             // A client without one needs a token.
             .allow_unauthenticated();
     if let Some(crl) = crl {
-        let lists = CertificateRevocationListDer::pem_file_iter(crl)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let lists = lists.map_err(|e| pem("a list of revoked certificates", crl, e))?;
+        let lists: Vec<CertificateRevocationListDer<'_>> =
+            pem(crl, "a list of revoked certificates")?;
         // What was revoked since its end is not in it.
         builder = builder.with_crls(lists).enforce_revocation_expiration();
     }
@@ -197,31 +188,6 @@ fn principal<'a>(mut uris: impl Iterator<Item = &'a str>) -> Option<&'a str> {
         let scheme = uri.split_once("://").map(|(scheme, _)| scheme);
         scheme.is_some_and(|scheme| !scheme.contains(':'))
     })
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let certificates = read.map_err(|e| pem("a certificate", path, e))?;
-    if certificates.is_empty() {
-        return Err(pem(
-            "a certificate",
-            path,
-            rustls::pki_types::pem::Error::NoItemsFound,
-        ));
-    }
-    Ok(certificates)
-}
-
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|e| pem("a private key", path, e))
-}
-
-fn pem(what: &'static str, path: &Path, source: rustls::pki_types::pem::Error) -> TlsError {
-    TlsError::Pem {
-        what,
-        path: path.display().to_string(),
-        source,
-    }
 }
 
 #[cfg(test)]
