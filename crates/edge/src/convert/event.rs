@@ -9,12 +9,8 @@ use crate::{
         lifecycle::{self, Station},
     },
 };
-use kennel_lifecycle::{
-    Activity, Deadline, Entry, Extension, Outcome, RuleMatch, RunId, StatusText, StopOrder,
-    Timestamp,
-};
+use kennel_lifecycle::{Entry, RuleMatch, RunId, Timestamp};
 use kennel_supervisor::{Event, Gap, GapReason, MissingBytes, OutputPart, OutputRead, Payload};
-use std::collections::{BTreeMap, BTreeSet};
 
 /// Batches events that follow each other in one run's order, one batch for each attempt.
 pub(crate) fn batches(run: RunId, events: Vec<Event>, as_json: bool) -> Vec<pb::RunEvents> {
@@ -138,19 +134,7 @@ mapped! {
     { HostLost Retention OtherNode, Bound = OutputLimit, FullDisk = DiskFull, Damaged = JournalDamaged }
 }
 
-fn stopping(order: &StopOrder, deadline: Timestamp) -> Station {
-    Station::Stopping(lifecycle::Stopping {
-        reason: order.reason.name().to_owned(),
-        by: order.reason.by().unwrap_or_default().to_owned(),
-        deadline_time: Some(time::timestamp(deadline)),
-    })
-}
-
-fn rule_match(matched: RuleMatch) -> lifecycle::RuleMatch {
-    let RuleMatch { rule, groups, .. } = matched;
-    lifecycle::RuleMatch { rule, groups }
-}
-
+#[expect(clippy::too_many_lines, reason = "a table: one arm for each entry")]
 fn lifecycle(entry: Entry) -> event::Payload {
     let station = match entry {
         Entry::Recorded {
@@ -168,7 +152,11 @@ fn lifecycle(entry: Entry) -> event::Payload {
         Entry::Resumed { reason } => Station::Resumed(lifecycle::Resumed {
             reason: reason.name().to_owned(),
         }),
-        Entry::Stopping { order, deadline } => stopping(&order, deadline),
+        Entry::Stopping { order, deadline } => Station::Stopping(lifecycle::Stopping {
+            reason: order.reason.name().to_owned(),
+            by: order.reason.by().unwrap_or_default().to_owned(),
+            deadline_time: Some(time::timestamp(deadline)),
+        }),
         Entry::SignalSent {
             signal,
             targets,
@@ -200,28 +188,56 @@ fn lifecycle(entry: Entry) -> event::Payload {
             outcome,
             restarts,
             next,
-        } => attempt_ended(&outcome, restarts, next),
-        Entry::Ended(outcome) => ended(&outcome),
+        } => Station::AttemptEnded(lifecycle::AttemptEnded {
+            reason: outcome.reason.name().to_owned(),
+            consecutive_restarts: restarts,
+            next_restart_time: time::next_restart(next),
+        }),
+        Entry::Ended(outcome) => Station::Ended(lifecycle::Ended {
+            state: run::state(outcome.state()).into(),
+            reason: outcome.reason.name().to_owned(),
+        }),
         Entry::Annotated {
             version,
             set,
             removed,
             by,
-        } => annotated(version, set, removed, by),
+        } => Station::Annotated(lifecycle::Annotated {
+            version,
+            set,
+            removed: removed.into_iter().collect(),
+            by,
+        }),
         Entry::Ready { attempt, by } => Station::Ready(lifecycle::Ready { attempt, by }),
         Entry::ActivityChanged {
             attempt,
             activity,
             by,
-        } => activity_changed(attempt, activity, by),
+        } => Station::ActivityChanged(lifecycle::ActivityChanged {
+            attempt,
+            activity: rules::activity(activity).into(),
+            by,
+        }),
         Entry::Extended {
             attempt,
             limit,
             total,
             end,
             by,
-        } => extended(attempt, limit, Extension { total, end }, by),
-        Entry::StatusChanged { attempt, status } => status_changed(attempt, status),
+        } => Station::Extended(lifecycle::Extended {
+            attempt,
+            limit: run::deadline(limit).into(),
+            total: Some(time::duration(total)),
+            end: Some(time::duration(end)),
+            by,
+        }),
+        Entry::StatusChanged { attempt, status } => {
+            Station::StatusChanged(lifecycle::StatusChanged {
+                attempt,
+                status: status.text,
+                is_stopping: status.stopping,
+            })
+        }
         Entry::OutputMatched {
             attempt,
             seq,
@@ -233,7 +249,10 @@ fn lifecycle(entry: Entry) -> event::Payload {
             seq,
             stream: output_stream(stream).into(),
             offset,
-            rules: rules.into_iter().map(rule_match).collect(),
+            rules: rules
+                .into_iter()
+                .map(|RuleMatch { rule, groups, .. }| lifecycle::RuleMatch { rule, groups })
+                .collect(),
         }),
         Entry::RuleSwitchedOff { rule, reason } => {
             let reason = rules::switch_off(reason).into();
@@ -251,61 +270,6 @@ fn lifecycle(entry: Entry) -> event::Payload {
     };
     let station = Some(station);
     event::Payload::Lifecycle(pb::Lifecycle { station })
-}
-
-fn annotated(
-    version: u64,
-    set: BTreeMap<String, String>,
-    removed: BTreeSet<String>,
-    by: String,
-) -> Station {
-    Station::Annotated(lifecycle::Annotated {
-        version,
-        set,
-        removed: removed.into_iter().collect(),
-        by,
-    })
-}
-
-fn activity_changed(attempt: u32, activity: Activity, by: String) -> Station {
-    Station::ActivityChanged(lifecycle::ActivityChanged {
-        attempt,
-        activity: rules::activity(activity).into(),
-        by,
-    })
-}
-
-fn extended(attempt: u32, limit: Deadline, to: Extension, by: String) -> Station {
-    Station::Extended(lifecycle::Extended {
-        attempt,
-        limit: run::deadline(limit).into(),
-        total: Some(time::duration(to.total)),
-        end: Some(time::duration(to.end)),
-        by,
-    })
-}
-
-fn status_changed(attempt: u32, status: StatusText) -> Station {
-    Station::StatusChanged(lifecycle::StatusChanged {
-        attempt,
-        status: status.text,
-        is_stopping: status.stopping,
-    })
-}
-
-fn attempt_ended(outcome: &Outcome, restarts: u32, next: Timestamp) -> Station {
-    Station::AttemptEnded(lifecycle::AttemptEnded {
-        reason: outcome.reason.name().to_owned(),
-        consecutive_restarts: restarts,
-        next_restart_time: time::next_restart(next),
-    })
-}
-
-fn ended(outcome: &Outcome) -> Station {
-    Station::Ended(lifecycle::Ended {
-        state: run::state(outcome.state()).into(),
-        reason: outcome.reason.name().to_owned(),
-    })
 }
 
 #[cfg(test)]

@@ -29,10 +29,7 @@ pub(crate) fn readiness(
             ReadyProbe::Line(pattern::pattern(READY_LINE, Some(line), found)?)
         }
         Some(Probe::Notify(pb::NotifyProbe {})) => ReadyProbe::Notify,
-        Some(Probe::Tcp(tcp)) => ReadyProbe::State(tcp_probe(READINESS, tcp, found)),
-        Some(Probe::Http(http)) => ReadyProbe::State(http_probe(READINESS, http, found)),
-        Some(Probe::Exec(exec)) => ReadyProbe::State(StateProbe::Exec(exec.args)),
-        Some(Probe::Grpc(grpc)) => ReadyProbe::State(grpc_probe(READINESS, grpc, found)),
+        Some(probe) => ReadyProbe::State(ready_state(READINESS, probe, found)?),
     };
     let mut span = |name: &str, given: Option<&prost_types::Duration>| {
         time::parse_duration(&format!("{READINESS}.{name}"), given, found)
@@ -59,14 +56,11 @@ pub(crate) fn liveness(
             found.push(Violation::new(LIVENESS, why));
             return None;
         }
-        Some(LiveProbe::Tcp(tcp)) => Live::State(tcp_probe(LIVENESS, tcp, found)),
-        Some(LiveProbe::Http(http)) => Live::State(http_probe(LIVENESS, http, found)),
-        Some(LiveProbe::Exec(exec)) => Live::State(StateProbe::Exec(exec.args)),
-        Some(LiveProbe::Grpc(grpc)) => Live::State(grpc_probe(LIVENESS, grpc, found)),
         Some(LiveProbe::Watchdog(time)) => {
             let time = time::parse_duration("spec.liveness.watchdog", Some(&time), found);
             Live::Watchdog(time.unwrap_or_default())
         }
+        Some(probe) => Live::State(live_state(LIVENESS, probe, found)?),
     };
     let mut span = |name: &str, given: Option<&prost_types::Duration>| {
         time::parse_duration(&format!("{LIVENESS}.{name}"), given, found)
@@ -87,16 +81,7 @@ pub(crate) fn shown_liveness(liveness: Option<&Liveness>) -> Option<pb::Liveness
     Some(pb::Liveness {
         probe: Some(match &liveness.probe {
             Live::Watchdog(time) => LiveProbe::Watchdog(time::duration(*time)),
-            Live::State(StateProbe::Tcp(port)) => LiveProbe::Tcp(shown_tcp(*port)),
-            Live::State(StateProbe::Http { port, path }) => {
-                LiveProbe::Http(shown_http(*port, path))
-            }
-            Live::State(StateProbe::Exec(args)) => {
-                LiveProbe::Exec(pb::ExecProbe { args: args.clone() })
-            }
-            Live::State(StateProbe::Grpc { port, service }) => {
-                LiveProbe::Grpc(shown_grpc(*port, service))
-            }
+            Live::State(probe) => shown_live_state(probe),
         }),
         interval: Some(time::duration(liveness.interval)),
         timeout: Some(time::duration(liveness.timeout)),
@@ -104,47 +89,49 @@ pub(crate) fn shown_liveness(liveness: Option<&Liveness>) -> Option<pb::Liveness
     })
 }
 
-fn tcp_probe(of: &str, tcp: pb::TcpProbe, found: &mut Vec<Violation>) -> StateProbe {
-    StateProbe::Tcp(port(&format!("{of}.tcp.port"), tcp.port, found))
+/// Makes the conversions of the probes that both unions have; another probe is none.
+macro_rules! state_probes {
+    ($union:ident, fn $parse:ident, fn $shown:ident) => {
+        fn $parse(of: &str, probe: $union, found: &mut Vec<Violation>) -> Option<StateProbe> {
+            let mut port = |kind: &str, number| port(&format!("{of}.{kind}.port"), number, found);
+            Some(match probe {
+                $union::Tcp(tcp) => StateProbe::Tcp(port("tcp", tcp.port)),
+                $union::Http(http) => StateProbe::Http {
+                    port: port("http", http.port),
+                    path: if http.path.is_empty() {
+                        "/".to_owned()
+                    } else {
+                        http.path
+                    },
+                },
+                $union::Exec(exec) => StateProbe::Exec(exec.args),
+                $union::Grpc(grpc) => StateProbe::Grpc {
+                    port: port("grpc", grpc.port),
+                    service: grpc.service,
+                },
+                _ => return None,
+            })
+        }
+
+        fn $shown(probe: &StateProbe) -> $union {
+            match probe.clone() {
+                StateProbe::Tcp(port) => $union::Tcp(pb::TcpProbe { port: port.into() }),
+                StateProbe::Http { port, path } => {
+                    let port = port.into();
+                    $union::Http(pb::HttpProbe { port, path })
+                }
+                StateProbe::Exec(args) => $union::Exec(pb::ExecProbe { args }),
+                StateProbe::Grpc { port, service } => {
+                    let port = port.into();
+                    $union::Grpc(pb::GrpcProbe { port, service })
+                }
+            }
+        }
+    };
 }
 
-fn http_probe(of: &str, http: pb::HttpProbe, found: &mut Vec<Violation>) -> StateProbe {
-    StateProbe::Http {
-        port: port(&format!("{of}.http.port"), http.port, found),
-        path: if http.path.is_empty() {
-            "/".to_owned()
-        } else {
-            http.path
-        },
-    }
-}
-
-fn grpc_probe(of: &str, grpc: pb::GrpcProbe, found: &mut Vec<Violation>) -> StateProbe {
-    StateProbe::Grpc {
-        port: port(&format!("{of}.grpc.port"), grpc.port, found),
-        service: grpc.service,
-    }
-}
-
-fn shown_grpc(port: u16, service: &str) -> pb::GrpcProbe {
-    pb::GrpcProbe {
-        port: u32::from(port),
-        service: service.to_owned(),
-    }
-}
-
-fn shown_tcp(port: u16) -> pb::TcpProbe {
-    pb::TcpProbe {
-        port: u32::from(port),
-    }
-}
-
-fn shown_http(port: u16, path: &str) -> pb::HttpProbe {
-    pb::HttpProbe {
-        port: u32::from(port),
-        path: path.to_owned(),
-    }
-}
+state_probes! { Probe, fn ready_state, fn shown_ready_state }
+state_probes! { LiveProbe, fn live_state, fn shown_live_state }
 
 /// Parses a port; 0 is refused with the other bounds.
 fn port(field: &str, port: u32, found: &mut Vec<Violation>) -> u16 {
@@ -161,16 +148,7 @@ pub(crate) fn shown_readiness(readiness: Option<&Readiness>) -> Option<Box<pb::R
             ReadyProbe::Rule => None,
             ReadyProbe::Notify => Some(Probe::Notify(pb::NotifyProbe {})),
             ReadyProbe::Line(line) => Some(Probe::Line(shown_pattern(line))),
-            ReadyProbe::State(StateProbe::Tcp(port)) => Some(Probe::Tcp(shown_tcp(*port))),
-            ReadyProbe::State(StateProbe::Http { port, path }) => {
-                Some(Probe::Http(shown_http(*port, path)))
-            }
-            ReadyProbe::State(StateProbe::Exec(args)) => {
-                Some(Probe::Exec(pb::ExecProbe { args: args.clone() }))
-            }
-            ReadyProbe::State(StateProbe::Grpc { port, service }) => {
-                Some(Probe::Grpc(shown_grpc(*port, service)))
-            }
+            ReadyProbe::State(probe) => Some(shown_ready_state(probe)),
         },
         interval: Some(time::duration(readiness.interval)),
         timeout: Some(time::duration(readiness.timeout)),
