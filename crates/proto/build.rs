@@ -100,9 +100,12 @@ fn rpcs(compiler: &protox::Compiler) -> String {
         } else {
             answer
         };
+        let has_request_id = request.get_field_by_name("request_id").is_some();
+        let id = if has_request_id { "Some(&self.request_id)" } else { "None" };
         let name = request.name();
         format!(
-            "impl Rpc for pb::{name} {{ type Answer = {answer}; fn run(&mut self) -> Option<&mut String> {{ {run} }} }}\n"
+            "impl Rpc for pb::{name} {{ type Answer = {answer}; \
+             fn run(&mut self) -> Option<&mut String> {{ {run} }} fn request_id(&self) -> Option<&str> {{ {id} }} }}\n"
         )
     });
     requests.collect()

@@ -1,6 +1,6 @@
 //! Leaked processes: `doctor` finds them, `reap` ends them.
 
-use super::{link::Link, words};
+use super::{link::Link, spec, words};
 use crate::{args::ReapArgs, failure::Failure, values};
 use kennel_proto::pb;
 use std::{fmt::Write as _, time::Duration};
@@ -230,22 +230,15 @@ pub(crate) async fn reap(link: &Link, args: ReapArgs) -> Result<u8, Failure> {
     } else {
         pb::ReapMode::DryRun
     };
-    let span = |span: Option<Duration>| match span {
-        Some(span) => match span.try_into() {
-            Ok(span) => Ok(Some(span)),
-            Err(_) => Err(Failure::new("that span of time is too long")),
-        },
-        None => Ok(None),
-    };
     let request = pb::ReapLeaksRequest {
         mode: mode.into(),
         run_ids: link.run_ids(&args.runs).await?,
         label_selector: args.labels.selector(),
         labels: std::collections::BTreeMap::new(),
-        older_than: span(args.older)?,
+        older_than: spec::span(args.older, "age")?,
         evidence: args.evidence.into_iter().map(Into::into).collect(),
         processes: args.processes,
-        grace: span(args.grace)?,
+        grace: spec::span(args.grace, "grace")?,
     };
     let answer = link.call(request).await?;
     link.print(&answer, || reaped(&answer, args.yes))?;

@@ -46,6 +46,9 @@ pub trait Rpc {
 
     /// The field that has the id or the name of its run; absent: it has none, or takes no name.
     fn run(&mut self) -> Option<&mut String>;
+
+    /// Its id, by which a repeat is the same request; absent: this RPC takes none.
+    fn request_id(&self) -> Option<&str>;
 }
 
 include!(concat!(env!("OUT_DIR"), "/calls.rs"));

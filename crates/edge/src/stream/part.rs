@@ -244,11 +244,10 @@ impl Part {
     }
 
     async fn here(&mut self) -> Result<Ended, Gone> {
-        let reader = match self.local() {
-            Ok(reader) => reader.into_stream(),
+        let mut reader = match self.local() {
+            Ok(reader) => reader,
             Err(status) => return Ok(Ended::Failed(status)),
         };
-        pin_mut!(reader);
         while let Some(item) = reader.next().await {
             match item {
                 Ok(message) => self.pass_own(message).await?,

@@ -24,11 +24,8 @@ impl Verb for pb::DrainRequest {
 
     fn logged(&self, record: Asked) -> Asked {
         let action = word(self.action().as_str_name(), "DRAIN_ACTION_");
-        let record = record.id(&self.request_id).with("action", action);
-        match &self.deadline {
-            Some(deadline) => record.with("deadline", time::text(deadline)),
-            None => record,
-        }
+        let record = record.with("action", action);
+        record.with_time("deadline", self.deadline.as_ref())
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
@@ -66,10 +63,6 @@ impl Verb for pb::DrainRequest {
 impl Verb for pb::UpgradeRequest {
     const HOW: How = How::order(Waits::Keeper).while_asked();
     type Call = Option<String>;
-
-    fn logged(&self, record: Asked) -> Asked {
-        record.id(&self.request_id)
-    }
 
     fn parse(self, _: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         let request_id = request::request_id(&self.request_id, found);

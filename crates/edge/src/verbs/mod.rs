@@ -52,7 +52,7 @@ pub(crate) trait Verb: prost::Name + Rpc + Send + Sized + 'static {
     /// The request, parsed.
     type Call: Send + 'static;
 
-    /// Adds the requested values to the record, which has the run, without anything that could be a secret.
+    /// Adds the requested values to the record, which has the run and the request's id, without anything that could be a secret.
     fn logged(&self, record: Asked) -> Asked {
         record
     }

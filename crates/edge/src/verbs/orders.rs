@@ -21,11 +21,7 @@ impl Verb for pb::AbortRequest {
     type Call = Abort;
 
     fn logged(&self, record: Asked) -> Asked {
-        let record = record.id(&self.request_id);
-        match &self.grace {
-            Some(grace) => record.with("grace", time::text(grace)),
-            None => record,
-        }
+        record.with_time("grace", self.grace.as_ref())
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
@@ -72,10 +68,6 @@ impl Verb for pb::AbortRequest {
 impl Verb for pb::InterruptRequest {
     const HOW: How = How::order(Waits::Keeper);
     type Call = (RunId, Option<String>);
-
-    fn logged(&self, record: Asked) -> Asked {
-        record.id(&self.request_id)
-    }
 
     fn parse(self, _: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         let run = request::parse_run_id(&self.run_id, found);
@@ -152,10 +144,7 @@ impl Verb for pb::ExtendTimeoutsRequest {
     fn logged(&self, record: Asked) -> Asked {
         let limits: Vec<&str> = self.limits().map(|limit| limit.as_str_name()).collect();
         let record = record.with("limits", limits.join(","));
-        match &self.duration {
-            Some(time) => record.with("duration", time::text(time)),
-            None => record,
-        }
+        record.with_time("duration", self.duration.as_ref())
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {

@@ -40,9 +40,13 @@ pub(super) async fn recorded<V: Verb>(
     };
     let is_dry = body.is_dry();
     let record = (V::HOW.logs != Logs::Nothing && !is_dry).then(|| {
-        let run = body.run().map(|run| run.clone());
         let record = Asked::new(&at.supervisor, &context, rpc::<V>());
-        body.logged(record.of_run(&run.unwrap_or_default()))
+        let record = record.id(body.request_id().unwrap_or_default());
+        let record = match body.run() {
+            Some(run) => record.of_run(run),
+            None => record,
+        };
+        body.logged(record)
     });
     let answer = match named {
         Ok(()) => answer(&at, context, body).await,

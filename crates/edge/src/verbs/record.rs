@@ -2,7 +2,8 @@
 
 use super::{Context, Logs};
 use crate::{
-    auth, forward::AskItsNode, layers::deadline::Deadline, reason::Reason, status::code_name,
+    auth, convert::time, forward::AskItsNode, layers::deadline::Deadline, reason::Reason,
+    status::code_name,
 };
 use kennel_lifecycle::limits::REQUEST_ID_BYTES_MAX;
 use kennel_supervisor::{LoggedRequest, LoggedSignal, Supervisor, TrailEntry, TrailRecord};
@@ -46,6 +47,14 @@ impl Asked {
     pub(super) fn id(self, request_id: &str) -> Self {
         let end = request_id.floor_char_boundary(REQUEST_ID_BYTES_MAX);
         self.change(|reported| request_id[..end].clone_into(&mut reported.request_id))
+    }
+
+    /// Adds a length of time, where one is given.
+    pub(super) fn with_time(self, name: &str, time: Option<&prost_types::Duration>) -> Self {
+        match time {
+            Some(time) => self.with(name, time::text(time)),
+            None => self,
+        }
     }
 
     pub(super) fn of_bytes(self, bytes: usize) -> Self {

@@ -25,10 +25,6 @@ impl Verb for pb::RestartRequest {
     const HOW: How = How::order(Waits::Keeper).while_asked().to_others();
     type Call = Box<Call>;
 
-    fn logged(&self, record: Asked) -> Asked {
-        record.id(&self.request_id)
-    }
-
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Box<Call>> {
         let run = request::parse_run_id(&self.run_id, found);
         let request_id = request::request_id(&self.request_id, found);

@@ -24,7 +24,6 @@ impl Verb for pb::SignalRequest {
 
     fn logged(&self, record: Asked) -> Asked {
         let target = word(self.target().as_str_name(), "SIGNAL_TARGET_");
-        let record = record.id(&self.request_id);
         record.with("signal", &self.signal).with("target", target)
     }
 
