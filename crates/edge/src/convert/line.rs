@@ -2,8 +2,7 @@
 
 use crate::pb;
 use prost_types::{ListValue, Struct, Value, value::Kind};
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use std::{collections::BTreeMap, fmt};
+use serde_json::Value as Json;
 
 /// Deepest nesting of a line's JSON. A level is up to three messages on the wire, and decoders take 100.
 const DEPTH_MAX: usize = 24;
@@ -18,104 +17,55 @@ pub(crate) fn text(line: Vec<u8>) -> String {
 
 /// Returns the line as JSON, if it is valid.
 pub(crate) fn json(line: &[u8]) -> Option<Value> {
-    let mut values = VALUES_MAX;
-    let mut input = serde_json::Deserializer::from_slice(line);
-    let depth = DEPTH_MAX;
-    let kind = Place {
-        depth,
-        values: &mut values,
+    // Counted before anything is made of them.
+    if values(line) > VALUES_MAX {
+        return None;
     }
-    .deserialize(&mut input);
-    let kind = kind.ok()?;
-    input.end().ok()?;
+    value(serde_json::from_slice(line).ok()?, DEPTH_MAX)
+}
+
+/// Returns how many values a text has, if it is JSON.
+fn values(text: &[u8]) -> usize {
+    let (mut values, mut last, mut in_string, mut is_escaped) = (1, b' ', false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b',' | b'[' | b'{' => values += 1,
+            // It is empty.
+            b']' | b'}' if matches!(last, b'[' | b'{') => values -= 1,
+            _ => {}
+        }
+        if !byte.is_ascii_whitespace() {
+            last = *byte;
+        }
+    }
+    values
+}
+
+fn value(json: Json, depth: usize) -> Option<Value> {
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(is) => Kind::BoolValue(is),
+        Json::Number(number) => Kind::NumberValue(number.as_f64()?),
+        Json::String(text) => Kind::StringValue(text),
+        Json::Array(items) => {
+            let depth = depth.checked_sub(1)?;
+            let values = items.into_iter().map(|item| value(item, depth));
+            let values = values.collect::<Option<_>>()?;
+            Kind::ListValue(ListValue { values })
+        }
+        Json::Object(items) => {
+            let depth = depth.checked_sub(1)?;
+            let items = items.into_iter();
+            let fields = items.map(|(name, item)| Some((name, value(item, depth)?)));
+            let fields = fields.collect::<Option<_>>()?;
+            Kind::StructValue(Struct { fields })
+        }
+    };
     Some(Value { kind: Some(kind) })
-}
-
-/// Position of one value, and the remaining bounds.
-struct Place<'a> {
-    depth: usize,
-    values: &'a mut usize,
-}
-
-impl Place<'_> {
-    /// Returns the position of a value within this one.
-    fn within(&mut self) -> Place<'_> {
-        Place {
-            depth: self.depth,
-            values: self.values,
-        }
-    }
-
-    fn deeper<E: Error>(&mut self) -> Result<(), E> {
-        let depth = self.depth.checked_sub(1);
-        self.depth = depth.ok_or_else(|| E::custom("nested too deep"))?;
-        Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Place<'_> {
-    type Value = Kind;
-
-    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Kind, D::Error> {
-        let left = self.values.checked_sub(1);
-        *self.values = left.ok_or_else(|| D::Error::custom("too many values"))?;
-        input.deserialize_any(self)
-    }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "numbers are double precision here"
-)]
-impl<'de> Visitor<'de> for Place<'_> {
-    type Value = Kind;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Kind, E> {
-        Ok(Kind::NullValue(0))
-    }
-
-    fn visit_bool<E>(self, is: bool) -> Result<Kind, E> {
-        Ok(Kind::BoolValue(is))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Kind, E> {
-        Ok(Kind::NumberValue(number as f64))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Kind, E> {
-        Ok(Kind::NumberValue(number as f64))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Kind, E> {
-        Ok(Kind::NumberValue(number))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Kind, E> {
-        Ok(Kind::StringValue(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Kind, A::Error> {
-        self.deeper()?;
-        let mut values = Vec::new();
-        while let Some(kind) = items.next_element_seed(self.within())? {
-            values.push(Value { kind: Some(kind) });
-        }
-        Ok(Kind::ListValue(ListValue { values }))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut items: A) -> Result<Kind, A::Error> {
-        self.deeper()?;
-        let mut fields = BTreeMap::new();
-        while let Some(name) = items.next_key::<String>()? {
-            let kind = Some(items.next_value_seed(self.within())?);
-            fields.insert(name, Value { kind });
-        }
-        Ok(Kind::StructValue(Struct { fields }))
-    }
 }
 
 pub(crate) fn output_stream(number: u8) -> pb::OutputStream {
