@@ -166,54 +166,35 @@ fn unescaped(text: &str) -> String {
 
 /// Formats a document as YAML: objects and lists in blocks, and all text in the quotes of JSON, which YAML reads too.
 pub(crate) fn yaml(document: &Value) -> String {
-    let mut text = String::new();
-    push_yaml(&mut text, document, 0, false);
-    text
-}
-
-/// Appends a value. `inline`: the position is after `- `, where the first entry of an object may begin.
-fn push_yaml(text: &mut String, value: &Value, depth: usize, inline: bool) {
-    let indent = "  ".repeat(depth);
-    match value {
+    match document {
         Value::Object(fields) if !fields.is_empty() => {
-            for (i, (name, value)) in fields.iter().enumerate() {
-                if i > 0 || !inline {
-                    text.push_str(&indent);
+            let field = |(name, value): (&String, &Value)| {
+                let (name, below) = (key(name), yaml(value));
+                if is_block(value) {
+                    format!("{name}:\n  {}\n", indented(&below))
+                } else {
+                    format!("{name}: {below}")
                 }
-                text.push_str(&key(name));
-                text.push(':');
-                push_below(text, value, depth);
-            }
+            };
+            fields.iter().map(field).collect()
         }
         Value::Array(items) if !items.is_empty() => {
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 || !inline {
-                    text.push_str(&indent);
-                }
-                text.push_str("- ");
-                push_yaml(text, item, depth + 1, true);
-            }
+            let item = |item| format!("- {}\n", indented(&yaml(item)));
+            items.iter().map(item).collect()
         }
-        scalar => {
-            text.push_str(&scalar.to_string());
-            text.push('\n');
-        }
+        scalar => format!("{scalar}\n"),
     }
 }
 
-fn push_below(text: &mut String, value: &Value, depth: usize) {
-    let is_block = match value {
-        Value::Object(fields) => !fields.is_empty(),
-        Value::Array(items) => !items.is_empty(),
-        _ => false,
-    };
-    if is_block {
-        text.push('\n');
-        push_yaml(text, value, depth + 1, false);
-    } else {
-        text.push(' ');
-        push_yaml(text, value, 0, true);
-    }
+fn is_block(value: &Value) -> bool {
+    let items = value.as_array().map(Vec::len);
+    let fields = value.as_object().map(serde_json::Map::len);
+    items.or(fields).is_some_and(|len| len > 0)
+}
+
+/// Returns lines that follow the first one two spaces further in.
+fn indented(block: &str) -> String {
+    block.replace('\n', "\n  ").trim_end().to_owned()
 }
 
 /// Formats a key without quotes, where YAML can only take it for text.
