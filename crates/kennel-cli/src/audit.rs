@@ -1,7 +1,7 @@
 //! `kennel audit`: the audit log, one line per record.
 
 use super::link::{Link, refused};
-use crate::{args::AuditArgs, failure::Failure, terminal_text, values};
+use crate::{args::AuditArgs, failure::Failure, terminal_text, values, words};
 use kennel_client as client;
 use kennel_lifecycle::Backoff;
 use kennel_proto::pb::{self, audit_record::Record};
@@ -163,19 +163,13 @@ fn asked(request: &pb::AuditRequest) -> String {
 
 fn signalled(signal: &pb::AuditSignal) -> String {
     let mut text = format!(
-        "{} by {} ({}), {}: {} reached",
+        "{} by {} ({}), {}: {}",
         terminal_text::one_line(&signal.signal),
         signal.sender,
         signal.scope,
         terminal_text::one_line(&signal.why),
-        signal.delivered
+        words::signal_went(signal.delivered, signal.gone, signal.refused, None)
     );
-    if signal.gone > 0 {
-        let _ = write!(text, ", {} gone before", signal.gone);
-    }
-    if signal.refused > 0 {
-        let _ = write!(text, ", {} REFUSED", signal.refused);
-    }
     for process in signal.processes.iter().take(PROCESSES_SHOWN_MAX) {
         let pb::AuditProcess {
             pid,

@@ -224,25 +224,15 @@ fn tokens(
                 "token {id:?} has no principal: add one with the name {principal:?}"
             ));
         }
-        let hash = hex(sha256)
-            .ok_or_else(|| format!("sha256 of token {id:?} is not 64 hexadecimal digits"))?;
+        let mut hash = TokenHash::default();
+        let read = hex::decode_to_slice(sha256, &mut hash);
+        read.map_err(|_| format!("sha256 of token {id:?} is not 64 hexadecimal digits"))?;
         let expires = expires.as_deref().map(humantime::parse_rfc3339).transpose();
         let expires: Option<SystemTime> =
             expires.map_err(|e| format!("expires of token {id:?}: {e}"))?;
         tokens.insert(hash, Token { principal, expires });
     }
     Ok(tokens)
-}
-
-fn hex(text: &str) -> Option<TokenHash> {
-    let mut bytes = TokenHash::default();
-    if text.len() != 2 * bytes.len() || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

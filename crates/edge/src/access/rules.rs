@@ -110,10 +110,7 @@ impl Bearer {
         match self {
             Self::Run(_) => String::new(),
             Self::Token(hash) => {
-                let digits = hash[..TOKEN_HASH_SHOWN]
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"));
-                format!("token:sha256:{}", digits.collect::<String>())
+                format!("token:sha256:{}", hex::encode(&hash[..TOKEN_HASH_SHOWN]))
             }
             Self::Signed(signed) => signed_by(signed.key()),
         }

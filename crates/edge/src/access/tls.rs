@@ -102,8 +102,7 @@ impl ClientCertificate {
         let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
         let first = EndEntityCert::try_from(chain.first()?).ok()?;
         let uri = principal(first.valid_uri_names())?.to_owned();
-        let serial = first.serial().iter().map(|byte| format!("{byte:02x}"));
-        let serial = serial.collect();
+        let serial = hex::encode(first.serial());
         Some(Self { chain, uri, serial })
     }
 }

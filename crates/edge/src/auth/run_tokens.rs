@@ -11,7 +11,6 @@ use crate::{
 };
 use kennel_lifecycle::{ApiAccess, RunId};
 use kennel_supervisor::{Supervisor, TokenMaker};
-use std::fmt::Write as _;
 use tonic::Status;
 
 /// What separates tokens from other digests under the same key.
@@ -21,11 +20,8 @@ const PREFIX: &str = "kennel-run";
 
 impl TokenMaker for DigestKey {
     fn token(&self, run: RunId, attempt: u32) -> String {
-        let mut token = format!("{PREFIX}.{run}.{attempt}.");
-        for byte in self.mac(&mac_parts(run, attempt).each_ref().map(|part| &part[..])) {
-            let _ = write!(token, "{byte:02x}");
-        }
-        token
+        let mac = self.mac(&mac_parts(run, attempt).each_ref().map(|part| &part[..]));
+        format!("{PREFIX}.{run}.{attempt}.{}", hex::encode(mac))
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Authority {
 pub(super) fn init(dir: &Directory, until: OffsetDateTime, force: bool) -> Result<Made, Failure> {
     dir.check([CA, CA_KEY, CRL], force)?;
     // Certificates of two authorities with one name would look alike.
-    let name = format!("Kennel CA {}", super::hex(&files::random::<4>()?));
+    let name = format!("Kennel CA {}", hex::encode(files::random::<4>()?));
     let mut params = params(&name);
     params.serial_number = Some(serial()?);
     params.not_before = OffsetDateTime::now_utc() - CLOCK_SKEW;
@@ -134,7 +134,7 @@ impl Authority {
             issued.certificates.push(Certificate {
                 kind: kind.word().to_owned(),
                 name: name.to_owned(),
-                serial: super::hex(&serial.to_bytes()),
+                serial: hex::encode(serial.to_bytes()),
                 expires: super::rfc3339(until)?,
                 revoked: None,
             });
@@ -182,7 +182,7 @@ fn list(issued: &Issued, signer: &Issuer<'_, KeyPair>) -> Result<String, Failure
     let now = OffsetDateTime::now_utc();
     let revoked = issued.certificates.iter().filter_map(|one| {
         Some(RevokedCertParams {
-            serial_number: SerialNumber::from_slice(&bytes(&one.serial)?),
+            serial_number: SerialNumber::from_slice(&hex::decode(&one.serial).ok()?),
             revocation_time: OffsetDateTime::from_unix_timestamp(one.revoked?).ok()?,
             reason_code: None,
             invalidity_date: None,
@@ -208,9 +208,4 @@ fn serial() -> Result<SerialNumber, Failure> {
     let mut bytes = files::random::<SERIAL_BYTES>()?;
     bytes[0] = bytes[0] & 0x7f | 0x40;
     Ok(SerialNumber::from_slice(&bytes))
-}
-
-fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let pair = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
-    (0..hex.len()).step_by(2).map(pair).collect()
 }

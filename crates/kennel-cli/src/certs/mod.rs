@@ -18,7 +18,7 @@ use files::{Directory, Made};
 use rcgen::{SanType, string::Ia5String};
 use rustls_pki_types::DnsName;
 use sha2::{Digest as _, Sha256};
-use std::{fmt::Write as _, net::IpAddr, path::Path};
+use std::{net::IpAddr, path::Path};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// Default validity in days.
@@ -106,7 +106,7 @@ fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
     check_plain(id)?;
     let dir = Directory::create(&make.dir)?;
     let until = after(make.days.unwrap_or(DAYS));
-    let text = hex(&files::random::<TOKEN_BYTES>()?);
+    let text = hex::encode(files::random::<TOKEN_BYTES>()?);
     let written = dir.write(
         &[(&format!("{id}.token"), &format!("{text}\n"))],
         make.force,
@@ -114,7 +114,7 @@ fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
     print_made(&written, until);
     print_exact(&entries::token(
         id,
-        &hex(&Sha256::digest(&text)),
+        &hex::encode(Sha256::digest(&text)),
         &rfc3339(until)?,
     ))?;
     print_new(&written, || {
@@ -197,13 +197,6 @@ fn after(days: u32) -> OffsetDateTime {
 fn rfc3339(time: OffsetDateTime) -> Result<String, Failure> {
     time.format(&Rfc3339)
         .map_err(because(format_args!("cannot write {time}")))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]
