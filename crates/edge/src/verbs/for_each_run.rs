@@ -1,6 +1,6 @@
 //! One thing done to each run that a filter selects: each by its own verb, at the run's node, as a call of this caller.
 
-use super::{Api, Asked, At, Context, Fault, How, Verb, Waits, list_runs::unread_run};
+use super::{Api, Asked, At, Context, Fault, How, Verb, Waits};
 use crate::{
     access::Caller,
     auth,
@@ -10,12 +10,16 @@ use crate::{
     reason::Reason,
     status,
 };
+use bytes::Bytes;
 use futures_util::{StreamExt as _, future::BoxFuture, stream};
-use kennel_lifecycle::{RunId, RunState, Violation};
+use kennel_lifecycle::{NodeId, RunId, RunState, Violation};
 use kennel_proto::call::{self, Call as UnaryCall, Rpc};
 use kennel_supervisor::{CallError, ListFilter};
 use pb::{for_each_run_request::Action, for_each_run_response::Part, run_outcome::Outcome};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use tonic::{Request, Status};
 use tonic_types::StatusExt;
 
@@ -30,7 +34,7 @@ const READ_TOGETHER: usize = 500;
 pub(crate) struct Call {
     act: Act,
     /// Runs of an earlier dry run; absent: all that match.
-    chosen: Option<Vec<RunId>>,
+    chosen: Option<BTreeSet<RunId>>,
     at_most: usize,
     parallel: usize,
     is_dry: bool,
@@ -119,21 +123,18 @@ impl Verb for pb::ForEachRunRequest {
     async fn serve(at: Api, call: Call) -> Result<Self::Answer, Fault> {
         let place = at.place(&call.act.caller)?;
         let found = at.find(&call).await?;
-        let mut unreachable: Vec<String> = found.iter().filter_map(unreachable_node).collect();
-        unreachable.sort_unstable();
-        unreachable.dedup();
+        let runs = found.runs.iter().map(|(run, _)| run);
         let matched = pb::MatchedRuns {
-            count: u32::try_from(found.len()).unwrap_or(u32::MAX),
-            unreachable_nodes: unreachable,
+            count: u32::try_from(found.runs.len()).unwrap_or(u32::MAX),
+            unreachable_nodes: found.unreachable.iter().map(NodeId::to_string).collect(),
             selection: if call.is_dry {
-                selection(&found, &call.act.filter)
+                selection(runs, &call.act.filter).into()
             } else {
-                Vec::new()
-            }
-            .into(),
+                Bytes::new()
+            },
         };
         let (act, is_dry) = (Arc::new(call.act), call.is_dry);
-        let each = stream::iter(found).map(move |found| {
+        let each = stream::iter(found.runs).map(move |found| {
             let (at, act) = (at.clone(), Arc::clone(&act));
             async move {
                 // A task of its own: an action that has begun finishes.
@@ -215,53 +216,47 @@ fn name(action: &Action) -> &'static str {
     }
 }
 
-/// A run that was found; the text: why its record cannot be read here.
-type Found = (Box<pb::Run>, Option<String>);
-
-fn unreachable_node((run, _): &Found) -> Option<String> {
-    let other = run.other_node.as_ref();
-    let other = other.filter(|node| node.reachability() == pb::NodeReachability::Unreachable);
-    other.map(|other| other.node_id.clone())
+/// Runs that were found: ids alone, for they may be many. The text: why a record cannot be read here.
+#[derive(Default)]
+struct Found {
+    runs: Vec<(RunId, Option<String>)>,
+    unreachable: BTreeSet<NodeId>,
 }
 
 /// Makes the selection of these runs, for a call with this filter.
-fn selection(found: &[Found], filter: &ListFilter) -> Vec<u8> {
-    let ids = found.iter().filter_map(|(run, _)| run.run_id.parse().ok());
-    let ids = ids.flat_map(|run: RunId| run.as_u128().to_be_bytes());
+fn selection<'a>(runs: impl Iterator<Item = &'a RunId>, filter: &ListFilter) -> Vec<u8> {
+    let ids = runs.flat_map(|run| run.as_u128().to_be_bytes());
     Seal::of(filter).bytes().into_iter().chain(ids).collect()
 }
 
-/// Returns the runs of a selection; absent: it is none for this filter.
-fn selected(selection: &[u8], filter: &ListFilter) -> Option<Vec<RunId>> {
+/// Returns the runs of a selection, each once; absent: it is none for this filter.
+fn selected(selection: &[u8], filter: &ListFilter) -> Option<BTreeSet<RunId>> {
     let ids = selection.strip_prefix(&Seal::of(filter).bytes())?;
     let (ids, rest) = ids.as_chunks();
-    let ids = ids
-        .iter()
-        .map(|id| RunId::from_u128(u128::from_be_bytes(*id)));
-    rest.is_empty().then(|| ids.collect())
+    let ids = ids.iter().map(|id| u128::from_be_bytes(*id));
+    let is_whole = rest.is_empty() && ids.len() <= AT_MOST.1 as usize;
+    is_whole.then(|| ids.map(RunId::from_u128).collect())
 }
 
 impl At {
-    /// Returns the runs that match, the newest first, or those of them that were chosen.
-    async fn find(&self, call: &Call) -> Result<Vec<Found>, Fault> {
-        let mut found = Vec::new();
+    /// Returns the runs that match, or those of them that were chosen.
+    async fn find(&self, call: &Call) -> Result<Found, Fault> {
+        let mut found = Found::default();
         let Some(chosen) = &call.chosen else {
             self.find_all(&call.act.filter, call.at_most, &mut found)
                 .await?;
             return Ok(found);
         };
+        let wanted = &call.act.filter.runs;
+        let chosen = chosen.iter().copied();
+        let chosen = chosen.filter(|run| wanted.is_empty() || wanted.contains(run));
+        let chosen: Vec<RunId> = chosen.collect();
         for together in chosen.chunks(READ_TOGETHER) {
-            let wanted = &call.act.filter.runs;
-            let runs = together
-                .iter()
-                .filter(|run| wanted.is_empty() || wanted.contains(run));
             let filter = ListFilter {
-                runs: runs.copied().collect(),
+                runs: together.to_vec(),
                 ..call.act.filter.clone()
             };
-            if !filter.runs.is_empty() {
-                self.find_all(&filter, call.at_most, &mut found).await?;
-            }
+            self.find_all(&filter, call.at_most, &mut found).await?;
         }
         Ok(found)
     }
@@ -270,29 +265,24 @@ impl At {
         &self,
         filter: &ListFilter,
         at_most: usize,
-        found: &mut Vec<Found>,
+        found: &mut Found,
     ) -> Result<(), Fault> {
         let mut start = None;
         loop {
             let page = self
                 .supervisor
-                .list(filter.clone(), start, limits::PAGE_SIZE_MAX)
-                .await?;
-            found.extend(
-                page.runs
-                    .into_iter()
-                    .map(|view| (Box::new(run::run(view)), None)),
-            );
-            found.extend(page.unread.into_iter().map(|row| {
-                let unread = unread_run(row);
-                let run = pb::Run {
-                    run_id: unread.run_id,
-                    node_id: unread.node_id,
-                    ..pb::Run::default()
-                };
-                (Box::new(run), Some(unread.reason))
-            }));
-            if found.len() > at_most {
+                .list(filter.clone(), start, limits::PAGE_SIZE_MAX);
+            let page = page.await?;
+            for view in page.runs {
+                let elsewhere = view.elsewhere.filter(|other| !other.is_reachable);
+                found.unreachable.extend(elsewhere.map(|other| other.node));
+                found.runs.push((view.run, None));
+            }
+            let unread = page.unread.into_iter();
+            found
+                .runs
+                .extend(unread.map(|row| (row.run, Some(row.why))));
+            if found.runs.len() > at_most {
                 return Err(status::too_many_matches(at_most).into());
             }
             start = page.next;
@@ -323,21 +313,30 @@ fn outcome_of(refused: &Status) -> Outcome {
 
 impl Act {
     /// Does it to a run, if that still matches.
-    async fn upon(&self, at: &At, (run, unread): Found, is_dry: bool) -> pb::RunOutcome {
-        let done = match (unread, is_dry) {
-            (Some(why), _) => Err(status::internal(&format!(
-                "its record cannot be read here: {why}"
-            ))),
-            (None, true) => Ok((Outcome::Would, None)),
-            (None, false) => self.unless_changed(at, &run.run_id).await,
+    async fn upon(
+        &self,
+        at: &At,
+        (run, unread): (RunId, Option<String>),
+        is_dry: bool,
+    ) -> pb::RunOutcome {
+        let done = match unread {
+            Some(why) => {
+                let why = format!("its record cannot be read here: {why}");
+                Err(status::internal(&why))
+            }
+            None => self.unless_changed(at, run, is_dry).await,
         };
         let (outcome, after, refused) = match done {
             Ok((outcome, after)) => (outcome, after, None),
             Err(refused) => (outcome_of(&refused), None, Some(refused)),
         };
         let info = refused.as_ref().and_then(StatusExt::get_details_error_info);
+        let by_id = || pb::Run {
+            run_id: run.to_string(),
+            ..pb::Run::default()
+        };
         pb::RunOutcome {
-            run: Some(after.map_or(run, Box::new)),
+            run: Some(Box::new(after.unwrap_or_else(by_id))),
             outcome: outcome.into(),
             reason: info.map(|info| info.reason).unwrap_or_default(),
             message: refused
@@ -350,15 +349,21 @@ impl Act {
     async fn unless_changed(
         &self,
         at: &At,
-        run: &str,
+        run: RunId,
+        is_dry: bool,
     ) -> Result<(Outcome, Option<pb::Run>), Status> {
-        match at.supervisor.get(request::run_id(run)?).await {
+        let found = match at.supervisor.get(run).await {
             Ok(view) if !view.fits(&self.filter) => {
-                Ok((Outcome::NoLongerMatches, Some(run::run(view))))
+                return Ok((Outcome::NoLongerMatches, Some(run::run(view))));
             }
-            Err(CallError::RunNotFound(_)) => Ok((Outcome::Gone, None)),
-            _ => self.done(run).await.map(|after| (Outcome::Done, after)),
+            Err(CallError::RunNotFound(_)) => return Ok((Outcome::Gone, None)),
+            found => found.ok().map(run::run),
+        };
+        if is_dry {
+            return Ok((Outcome::Would, found));
         }
+        let after = self.done(&run.to_string()).await?;
+        Ok((Outcome::Done, after))
     }
 
     /// Does it to one run, and returns the run of the answer.

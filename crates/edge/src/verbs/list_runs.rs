@@ -95,7 +95,7 @@ pub(super) fn page(listed: RunPage, filter: &ListFilter) -> pb::ListRunsResponse
     response
 }
 
-pub(super) fn unread_run(row: UnreadRow) -> pb::UnreadableRun {
+fn unread_run(row: UnreadRow) -> pb::UnreadableRun {
     pb::UnreadableRun {
         run_id: row.run.to_string(),
         node_id: row.node.to_string(),
