@@ -6,6 +6,7 @@ pub(crate) mod crowd;
 mod handshakes;
 pub(crate) mod places;
 mod refusals;
+pub(crate) mod tally;
 mod unix;
 
 pub(crate) use credentials::Credentials;

@@ -2,14 +2,16 @@
 //! get the reason and take no slot from others; so have clients over TCP until their principal is known.
 
 use crate::{
-    accept::crowd::{Crowd, Member},
+    accept::{
+        crowd::{Crowd, Member},
+        tally::Tally,
+    },
     auth::{Full, Origin, Peer, PeerVerdict},
     limits::{
         CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_PER_PROCESS_MAX,
         CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_RUNS_OF_OWNER_MAX, CONNECTIONS_PER_USER_MAX,
         CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED, CONNECTIONS_UNIDENTIFIED_MAX,
     },
-    load::tally::Tally,
 };
 use kennel_lifecycle::RunId;
 use parking_lot::{Mutex, MutexGuard};

@@ -5,4 +5,3 @@ pub(crate) mod in_flight;
 pub(crate) mod pace;
 pub(crate) mod run_waits;
 pub(crate) mod shares;
-pub(crate) mod tally;

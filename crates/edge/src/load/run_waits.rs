@@ -1,7 +1,7 @@
 //! Waiting calls of runs, streams among them: bounded for each run, for those of an owner and for all, so that runs take
 //! no slots from others, nor the runs of one owner those of another's.
 
-use crate::{access::Caller, load::tally::Tally, status};
+use crate::{accept::tally::Tally, access::Caller, status};
 use kennel_lifecycle::RunId;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
