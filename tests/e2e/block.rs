@@ -113,7 +113,7 @@ async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
         let connection = connection.expect("it serves");
         let start = kennel_client::Start::Beginning;
         let mut reader = kennel_client::EventReader::new(&connection, &quick_id, start);
-        reader.request.consumer = "quick".to_owned();
+        reader.request.consumer = "quick".into();
         let mut heard = Heard::default();
         let mut begins = Some(begins);
         while let Some(message) = reader.next().await.expect("it continues") {

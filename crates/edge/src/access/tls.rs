@@ -210,6 +210,23 @@ mod tests {
     }
 
     #[test]
+    fn file_without_list_of_revoked_certificates_is_refused() {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).expect("signed");
+        let dir = tempfile::tempdir().expect("a directory");
+        let (ca, crl) = (dir.path().join("ca.pem"), dir.path().join("crl.pem"));
+        std::fs::write(&ca, root.pem()).expect("own directory");
+        std::fs::write(&crl, "").expect("own directory");
+        let provider = Arc::new(ring::default_provider());
+        let error = clients_of(&ca, Some(&crl), &provider).expect_err("it has no list");
+        let file = crl.display();
+        let expected = format!("cannot find a list of revoked certificates in {file}");
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
     fn expired_list_of_revoked_certificates_lets_none_in() {
         let days = |days| OffsetDateTime::now_utc() + Duration::days(days);
         let params = || CertificateParams::new(Vec::new()).expect("no names");
