@@ -168,7 +168,7 @@ impl Part {
             self.repeats.begin_anew();
             let ended = match route {
                 None => Ended::Whole,
-                Some(Route::Here) => self.here().await?,
+                Some(Route::Here) => self.here(false).await?,
                 Some(Route::Records(node)) => self.records(&node).await?,
                 Some(Route::There(node)) => self.there(&node).await?,
             };
@@ -243,18 +243,27 @@ impl Part {
         self.has_runs
     }
 
-    async fn here(&mut self) -> Result<Ended, Gone> {
-        let mut reader = match self.local() {
-            Ok(reader) => reader,
+    /// Reads the events here: those of this node, or of a forgotten one until it is there again.
+    async fn here(&mut self, is_forgotten: bool) -> Result<Ended, Gone> {
+        let reader = match self.local() {
+            Ok(reader) => reader.into_stream(),
             Err(status) => return Ok(Ended::Failed(status)),
         };
-        while let Some(item) = reader.next().await {
+        pin_mut!(reader);
+        loop {
+            let item = tokio::select! {
+                item = reader.next() => item,
+                back = self.until_back(), if is_forgotten => {
+                    back?;
+                    return Ok(Ended::Rerouted);
+                }
+            };
             match item {
-                Ok(message) => self.pass_own(message).await?,
-                Err(status) => return Ok(Ended::Failed(status)),
+                Some(Ok(message)) => self.pass_own(message).await?,
+                Some(Err(status)) => return Ok(Ended::Failed(status)),
+                None => return Ok(Ended::Whole),
             }
         }
-        Ok(Ended::Whole)
     }
 
     /// Reads what the records of a forgotten node's runs have.
@@ -274,25 +283,7 @@ impl Part {
             self.until_back().await?;
             return Ok(Ended::Rerouted);
         }
-        let reader = match self.local() {
-            Ok(reader) => reader.into_stream(),
-            Err(status) => return Ok(Ended::Failed(status)),
-        };
-        pin_mut!(reader);
-        loop {
-            let item = tokio::select! {
-                item = reader.next() => item,
-                back = self.until_back() => {
-                    back?;
-                    return Ok(Ended::Rerouted);
-                }
-            };
-            match item {
-                Some(Ok(message)) => self.pass_own(message).await?,
-                Some(Err(status)) => return Ok(Ended::Failed(status)),
-                None => return Ok(Ended::Whole),
-            }
-        }
+        self.here(true).await
     }
 
     /// Waits until a forgotten node is there again. From then on it is away until it answers.
