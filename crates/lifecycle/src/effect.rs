@@ -1,7 +1,7 @@
 //! Effects of the machine: work for the driver, in order.
 
 use crate::names::named;
-use crate::{Entry, Outcome, RunIdentity, StopOrder, Timestamp, ladder::StopPlan};
+use crate::{Entry, Outcome, StopOrder, Timestamp, ladder::StopPlan};
 
 /// One action. Its comment says what a crash before or after it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Effect {
     Prepare,
     /// Write the run's one row. A crash: the gate closes; a written row of a first attempt is removed, of a later one its attempt is
     /// closed as never run.
-    Record(Box<RunIdentity>),
+    Record,
     /// Open the gate. Only after the row is known to be written.
     Release,
     /// Shut the gate: the child ends without exec.

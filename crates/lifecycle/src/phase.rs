@@ -2,8 +2,7 @@
 
 use crate::names::named;
 use crate::{
-    EndReason, Exit, Outcome, RunIdentity, StartFailure, StopOrder, StreamsEnd, Timestamp,
-    TreeVerdict,
+    EndReason, Exit, Outcome, StartFailure, StopOrder, StreamsEnd, Timestamp, TreeVerdict,
 };
 
 /// Phase of one run.
@@ -18,44 +17,26 @@ pub enum Phase {
     },
     /// A child waits at the gate and its record is being written. It must not exec.
     Gated {
-        /// The waiting child.
-        proc: Box<RunIdentity>,
         /// A stop that came first.
         stop: Option<StopOrder>,
     },
     /// The gate is shut, or exec failed: the child exits without having run.
     Leaving(Leaving),
     /// Recorded, and the gate is open; the result of exec is awaited.
-    Released {
-        /// The released child.
-        proc: Box<RunIdentity>,
-    },
+    Released,
     /// The command runs.
-    Running {
-        /// The running command.
-        proc: Box<RunIdentity>,
-    },
+    Running,
     /// The pause request is being recorded, then the tree is being stopped and scanned.
     Pausing {
-        /// The command being paused.
-        proc: Box<RunIdentity>,
         /// Progress of the pause.
         stage: PauseStage,
     },
     /// Every task of the tree was seen stopped.
-    Paused {
-        /// The paused command.
-        proc: Box<RunIdentity>,
-    },
+    Paused,
     /// The tree is being continued.
-    Resuming {
-        /// The command being resumed.
-        proc: Box<RunIdentity>,
-    },
+    Resuming,
     /// A stop was accepted; the keeper climbs the ladder.
     Stopping {
-        /// The command being stopped.
-        proc: Box<RunIdentity>,
         /// Reason and grace.
         order: StopOrder,
         /// Time at which SIGKILL is due.
@@ -65,8 +46,6 @@ pub enum Phase {
     },
     /// The leader is gone; members of its tree or unread output may remain.
     Draining {
-        /// Identity of the tree.
-        proc: Box<RunIdentity>,
         /// The stop that the leader's exit followed, if it followed one; or the one that ended a rest which continued.
         stop: Option<StopOrder>,
         /// Time at which SIGKILL is due for the rest, where a stop has set it.

@@ -108,7 +108,7 @@ impl Machine {
     /// Adopts a run whose server has died. Immediate work is among the [`Self::effects`].
     pub fn adopted(now: Timestamp, run: AdoptedRun) -> Self {
         let AdoptedRun {
-            identity: proc,
+            identity,
             on_leader_exit,
             released,
             pause,
@@ -140,27 +140,27 @@ impl Machine {
             return machine;
         }
         let row = row.unwrap_or_default();
-        machine.recall(&proc, pause, &row);
+        machine.recall(identity, pause, &row);
         machine.phase = match stop {
             Some((order, deadline)) => {
-                machine.resume_stop(stop_now, proc, order, deadline, &record, &row)
+                machine.resume_stop(stop_now, order, deadline, &record, &row)
             }
             None if record.leader.is_some() => {
                 if on_leader_exit == LeaderExit::Keep && !record.tree && machine.stuck.is_none() {
                     machine.effects.push(Effect::KeepRest);
                 }
-                drained(Phase::Running { proc })
+                drained(Phase::Running)
             }
-            None if machine.exec == Exec::Awaited => Phase::Released { proc },
+            None if machine.exec == Exec::Awaited => Phase::Released,
             // SIGKILL was sent, and with it every stopped process was continued.
-            None if machine.stuck.is_some() => drained(Phase::Running { proc }),
-            None => machine.resume_pause(proc, pause, record.pause, row.state),
+            None if machine.stuck.is_some() => drained(Phase::Running),
+            None => machine.resume_pause(pause, record.pause, row.state),
         };
         machine
     }
 
     /// Restores the known state; the keeper repeats the rest.
-    fn recall(&mut self, proc: &RunIdentity, pause: HeldPause, row: &RowContents) {
+    fn recall(&mut self, identity: Box<RunIdentity>, pause: HeldPause, row: &RowContents) {
         let record = &self.record;
         self.ends.leader = record.leader;
         self.ends.streams = record.streams;
@@ -168,7 +168,7 @@ impl Machine {
         let listed = u32::try_from(limits::STEPS_LISTED_MAX).unwrap_or(u32::MAX);
         self.certificate.steps_unlisted = record.steps.saturating_sub(listed);
         if !self.record.recorded {
-            self.append(super::recorded(proc));
+            self.append(super::recorded(identity));
         }
         let runs = row.state.is_some() || pause != HeldPause::None;
         self.exec = match self.record.leader {
@@ -187,7 +187,6 @@ impl Machine {
     fn resume_stop(
         &mut self,
         now: Timestamp,
-        proc: Box<RunIdentity>,
         order: StopOrder,
         deadline: Timestamp,
         record: &AttemptRecord,
@@ -210,7 +209,6 @@ impl Machine {
         }
         if record.leader.is_some() {
             return Phase::Draining {
-                proc,
                 stop: in_force.then_some(order),
                 deadline: Some(deadline),
             };
@@ -220,7 +218,6 @@ impl Machine {
             self.append(Entry::Stopping { order, deadline });
         }
         Phase::Stopping {
-            proc,
             order,
             deadline,
             stage: if in_force {
@@ -234,7 +231,6 @@ impl Machine {
     /// Continues a run without a stop: it runs or is paused.
     fn resume_pause(
         &mut self,
-        proc: Box<RunIdentity>,
         pause: HeldPause,
         reported: LastPause,
         row: Option<RowState>,
@@ -247,7 +243,7 @@ impl Machine {
                 if row != Some(RowState::Paused) {
                     self.effects.push(Effect::RecordState(RowState::Paused));
                 }
-                return Phase::Paused { proc };
+                return Phase::Paused;
             }
             HeldPause::Stopping => {
                 if reported == LastPause::Paused {
@@ -262,7 +258,7 @@ impl Machine {
                     (pausing, PauseStage::Recording)
                 };
                 self.effects.push(effect);
-                return Phase::Pausing { proc, stage };
+                return Phase::Pausing { stage };
             }
             HeldPause::Resuming
                 if reported == LastPause::Paused || row == Some(RowState::Paused) =>
@@ -271,7 +267,7 @@ impl Machine {
                     self.append(Entry::Paused);
                 }
                 self.effects.push(Effect::Thaw);
-                return Phase::Resuming { proc };
+                return Phase::Resuming;
             }
             // A pause that did not reach every process was none.
             HeldPause::None | HeldPause::Resuming => ResumeReason::Asked,
@@ -292,11 +288,11 @@ impl Machine {
             self.append(Entry::Resumed { reason: ended });
         }
         self.effects.push(match row {
-            Some(RowState::Running) => return Phase::Running { proc },
+            Some(RowState::Running) => return Phase::Running,
             Some(RowState::Pausing | RowState::Paused) => Effect::RecordState(RowState::Running),
             None => Effect::RecordRunning,
         });
-        Phase::Running { proc }
+        Phase::Running
     }
 }
 

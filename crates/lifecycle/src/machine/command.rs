@@ -12,8 +12,8 @@ impl Machine {
         let refusal = match (&self.phase, command) {
             (Phase::Forgotten(_), _) => Refusal::Ended,
             (Phase::Accepted, Command::Admit)
-            | (Phase::Running { .. }, Command::Interrupt | Command::Pause)
-            | (Phase::Paused { .. } | Phase::Resuming { .. }, Command::Resume) => return None,
+            | (Phase::Running, Command::Interrupt | Command::Pause)
+            | (Phase::Paused | Phase::Resuming, Command::Resume) => return None,
             (_, Command::Admit) => Refusal::AlreadyAdmitted,
             // The row under the key is another run's; this run is as good as gone.
             (Phase::Leaving(leaving), Command::Stop(_)) if leaving.why == NeverRan::Superseded => {
@@ -21,16 +21,11 @@ impl Machine {
             }
             (_, Command::Stop(_)) => return None,
             (
-                Phase::Accepted
-                | Phase::Preparing { .. }
-                | Phase::Gated { .. }
-                | Phase::Released { .. },
+                Phase::Accepted | Phase::Preparing { .. } | Phase::Gated { .. } | Phase::Released,
                 _,
             ) => Refusal::NotRunningYet,
-            (Phase::Running { .. }, Command::Resume) => Refusal::NotPaused,
-            (Phase::Pausing { .. } | Phase::Paused { .. } | Phase::Resuming { .. }, _) => {
-                Refusal::Paused
-            }
+            (Phase::Running, Command::Resume) => Refusal::NotPaused,
+            (Phase::Pausing { .. } | Phase::Paused | Phase::Resuming, _) => Refusal::Paused,
             // The rest lives, and gets the signal.
             (Phase::Draining { stop, .. }, Command::Interrupt)
                 if self.rest_continues(stop.as_ref()) =>
@@ -64,17 +59,16 @@ impl Machine {
             (Phase::Preparing { stop }, Command::Stop(order)) => Phase::Preparing {
                 stop: stop.or(Some(order)),
             },
-            (Phase::Gated { proc, stop }, Command::Stop(order)) => Phase::Gated {
-                proc,
+            (Phase::Gated { stop }, Command::Stop(order)) => Phase::Gated {
                 stop: stop.or(Some(order)),
             },
             (Phase::Leaving(leaving), Command::Stop(order)) => self.stop_leaving(leaving, order),
             (
-                Phase::Released { proc }
-                | Phase::Running { proc }
-                | Phase::Pausing { proc, .. }
-                | Phase::Paused { proc }
-                | Phase::Resuming { proc },
+                Phase::Released
+                | Phase::Running
+                | Phase::Pausing { .. }
+                | Phase::Paused
+                | Phase::Resuming,
                 Command::Stop(order),
             ) => {
                 let plan = plan(&order);
@@ -82,49 +76,38 @@ impl Machine {
                 self.unrecorded = Some((order.clone(), plan));
                 self.record_stop(&order, deadline);
                 Phase::Stopping {
-                    proc,
                     order,
                     deadline,
                     stage: StopStage::Recording,
                 }
             }
-            (phase @ (Phase::Running { .. } | Phase::Draining { .. }), Command::Interrupt) => {
+            (phase @ (Phase::Running | Phase::Draining { .. }), Command::Interrupt) => {
                 self.effects.push(Effect::Interrupt);
                 phase
             }
-            (Phase::Running { proc }, Command::Pause) => {
+            (Phase::Running, Command::Pause) => {
                 self.effects.push(Effect::RecordState(RowState::Pausing));
                 let stage = PauseStage::Recording;
-                Phase::Pausing { proc, stage }
+                Phase::Pausing { stage }
             }
-            (Phase::Paused { proc }, Command::Resume) => {
+            (Phase::Paused, Command::Resume) => {
                 self.effects.push(Effect::Thaw);
-                Phase::Resuming { proc }
+                Phase::Resuming
             }
             (
                 Phase::Stopping {
-                    proc,
                     order,
                     deadline,
                     stage,
                 },
                 Command::Stop(again),
             ) => Phase::Stopping {
-                proc,
                 order,
                 deadline: self.shorten(Some(deadline), &again).unwrap_or(deadline),
                 stage,
             },
             // Where the rest is being stopped already, a stop can only shorten that.
-            (
-                Phase::Draining {
-                    proc,
-                    stop,
-                    deadline,
-                },
-                Command::Stop(order),
-            ) => Phase::Draining {
-                proc,
+            (Phase::Draining { stop, deadline }, Command::Stop(order)) => Phase::Draining {
                 stop,
                 deadline: self.shorten(deadline, &order).or(deadline),
             },

@@ -9,7 +9,6 @@ impl Machine {
     pub(super) fn stop_recorded(&mut self, phase: Phase) -> Phase {
         match phase {
             Phase::Stopping {
-                proc,
                 order,
                 deadline,
                 stage,
@@ -22,18 +21,12 @@ impl Machine {
                     self.effects.push(Effect::StopTree(plan));
                 }
                 Phase::Stopping {
-                    proc,
                     order,
                     deadline,
                     stage: StopStage::Ordered,
                 }
             }
-            Phase::Draining {
-                proc,
-                stop,
-                deadline,
-            } => Phase::Draining {
-                proc,
+            Phase::Draining { stop, deadline } => Phase::Draining {
                 stop: self.stop_rest(stop, deadline),
                 deadline,
             },
@@ -52,25 +45,23 @@ impl Machine {
         let due = self.now.plus(grace);
         let order = StopOrder { reason, grace };
         match phase {
-            Phase::Released { proc }
-            | Phase::Running { proc }
-            | Phase::Pausing { proc, .. }
-            | Phase::Paused { proc }
-            | Phase::Resuming { proc } => {
+            Phase::Released
+            | Phase::Running
+            | Phase::Pausing { .. }
+            | Phase::Paused
+            | Phase::Resuming => {
                 self.record_stop(&order, due);
                 self.append(Entry::Stopping {
                     order: order.clone(),
                     deadline: due,
                 });
                 Phase::Stopping {
-                    proc,
                     order,
                     deadline: due,
                     stage: StopStage::Ordered,
                 }
             }
             Phase::Stopping {
-                proc,
                 order,
                 deadline,
                 stage,
@@ -86,7 +77,6 @@ impl Machine {
                     self.record_stop(&order, due);
                 }
                 Phase::Stopping {
-                    proc,
                     order,
                     deadline: due,
                     // Signals were sent, so an exit that follows has followed the stop.
@@ -95,13 +85,11 @@ impl Machine {
             }
             // The leader has exited by itself, and the rest of its tree has taken too long.
             Phase::Draining {
-                proc,
                 stop: None,
                 deadline: None,
             } if self.ends.tree.is_none() => {
                 self.record_stop(&order, due);
                 Phase::Draining {
-                    proc,
                     stop: Some(order),
                     deadline: Some(due),
                 }

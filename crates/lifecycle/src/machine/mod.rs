@@ -25,6 +25,8 @@ use memory::Memory;
 #[derive(Debug)]
 pub struct Machine {
     phase: Phase,
+    /// The child that waits at its gate, until its record is written.
+    identity: Option<Box<RunIdentity>>,
     exec: Exec,
     ends: Ends,
     certificate: StopCertificate,
@@ -65,6 +67,7 @@ impl Machine {
             next: None,
             follows: false,
             phase: Phase::Accepted,
+            identity: None,
             exec: Exec::Awaited,
             ends: Ends::default(),
             certificate: StopCertificate::default(),
@@ -161,13 +164,11 @@ impl Machine {
     fn handle_report(&mut self, phase: Phase, report: Report) -> Phase {
         match (phase, report) {
             (Phase::Preparing { stop }, report) => self.preparing(stop, report),
-            (Phase::Gated { proc, stop }, report) => self.gated(proc, stop, report),
+            (Phase::Gated { stop }, report) => self.gated(stop, report),
             (Phase::Leaving(leaving), report) => self.leaving(leaving, report),
-            (Phase::Pausing { proc, stage }, report) => self.pausing(proc, stage, report),
-            (Phase::Paused { proc }, Report::PauseExpired) => {
-                self.resumed(proc, ResumeReason::MaxPause)
-            }
-            (Phase::Resuming { proc }, Report::Thawed) => self.resumed(proc, ResumeReason::Asked),
+            (Phase::Pausing { stage }, report) => self.pausing(stage, report),
+            (Phase::Paused, Report::PauseExpired) => self.resumed(ResumeReason::MaxPause),
+            (Phase::Resuming, Report::Thawed) => self.resumed(ResumeReason::Asked),
             (phase @ (Phase::Stopping { .. } | Phase::Draining { .. }), Report::StopRecorded) => {
                 self.stop_recorded(phase)
             }
@@ -217,7 +218,7 @@ impl Machine {
                 self.append(Entry::Started);
                 self.effects.push(Effect::RecordRunning);
                 return self.advance(match phase {
-                    Phase::Released { proc } => Phase::Running { proc },
+                    Phase::Released => Phase::Running,
                     other => other,
                 });
             }
@@ -241,7 +242,7 @@ impl Machine {
                 self.stuck = Some(stuck);
                 // SIGKILL was sent, by whichever request: the run is ending.
                 return self.advance(match phase {
-                    Phase::Stopping { .. } | Phase::Released { .. } => phase,
+                    Phase::Stopping { .. } | Phase::Released => phase,
                     other => drained(other),
                 });
             }
@@ -405,9 +406,9 @@ impl Machine {
 }
 
 /// Returns the entry of a written row. The driver adds the offsets of its output.
-fn recorded(proc: &RunIdentity) -> Entry {
+fn recorded(identity: Box<RunIdentity>) -> Entry {
     Entry::Recorded {
-        identity: Box::new(proc.clone()),
+        identity,
         output_offsets: [0; 2],
     }
 }
@@ -415,22 +416,19 @@ fn recorded(proc: &RunIdentity) -> Entry {
 /// Returns the phase of a run whose leader is gone.
 fn drained(phase: Phase) -> Phase {
     match phase {
-        Phase::Released { proc }
-        | Phase::Running { proc }
-        | Phase::Pausing { proc, .. }
-        | Phase::Paused { proc }
-        | Phase::Resuming { proc } => Phase::Draining {
-            proc,
+        Phase::Released
+        | Phase::Running
+        | Phase::Pausing { .. }
+        | Phase::Paused
+        | Phase::Resuming => Phase::Draining {
             stop: None,
             deadline: None,
         },
         Phase::Stopping {
-            proc,
             order,
             deadline,
             stage,
         } => Phase::Draining {
-            proc,
             // Nothing had been sent yet: the leader exited on its own.
             stop: (stage == StopStage::Ordered).then_some(order),
             deadline: Some(deadline),

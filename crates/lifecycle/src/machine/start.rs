@@ -1,9 +1,7 @@
 //! From acceptance to the open gate, and the ways that lead back before it.
 
 use super::{Machine, failed_at, recorded, with_tree};
-use crate::{
-    Effect, Leaving, NeverRan, Phase, Report, Row, RunIdentity, StartStage, StopOrder, TreeVerdict,
-};
+use crate::{Effect, Leaving, NeverRan, Phase, Report, Row, StartStage, StopOrder, TreeVerdict};
 
 impl Machine {
     pub(super) fn preparing(&mut self, stop: Option<StopOrder>, report: Report) -> Phase {
@@ -12,8 +10,9 @@ impl Machine {
                 // INV-2: the stop came before the gate.
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
-                    self.effects.push(Effect::Record(proc.clone()));
-                    Phase::Gated { proc, stop: None }
+                    self.identity = Some(proc);
+                    self.effects.push(Effect::Record);
+                    Phase::Gated { stop: None }
                 }
             },
             Report::PrepareFailed(failure) => match stop {
@@ -37,22 +36,19 @@ impl Machine {
         }
     }
 
-    pub(super) fn gated(
-        &mut self,
-        proc: Box<RunIdentity>,
-        stop: Option<StopOrder>,
-        report: Report,
-    ) -> Phase {
+    pub(super) fn gated(&mut self, stop: Option<StopOrder>, report: Report) -> Phase {
         let why = |failed| stop.clone().map_or(failed, NeverRan::Stopped);
         match report {
             Report::Recorded => match stop {
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
                     // INV-1: here alone, after the row was committed, and this phase is left with it.
-                    self.append(recorded(&proc));
+                    if let Some(identity) = self.identity.take() {
+                        self.append(recorded(identity));
+                    }
                     // INV-1, INV-2: only here, after the row is written and while no stop was accepted.
                     self.effects.push(Effect::Release);
-                    Phase::Released { proc }
+                    Phase::Released
                 }
             },
             Report::RecordFailed => {
@@ -76,7 +72,7 @@ impl Machine {
                 let phase = self.shut_gate(why, Row::InFlight);
                 with_tree(phase, tree)
             }
-            _ => Phase::Gated { proc, stop },
+            _ => Phase::Gated { stop },
         }
     }
 

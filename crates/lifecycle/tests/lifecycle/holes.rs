@@ -322,7 +322,7 @@ fn pause_end_before_its_begin_is_reordered() {
         Effect::RecordState(RowState::Running),
     ];
     assert_eq!(run.report(Report::Frozen), expected);
-    assert!(matches!(run.machine.phase(), Phase::Running { .. }));
+    assert!(matches!(run.machine.phase(), Phase::Running));
 }
 
 #[test]
@@ -360,7 +360,7 @@ impl Run {
         let mut run = Self::new();
         run.command(Command::Admit).unwrap();
         let effects = run.report(Report::Prepared(identity()));
-        assert_eq!(effects, [Effect::Record(identity())]);
+        assert_eq!(effects, [Effect::Record]);
         run
     }
 
@@ -389,7 +389,7 @@ impl Run {
     fn paused() -> Self {
         let mut run = Self::pausing();
         run.report(Report::Frozen);
-        assert!(matches!(run.machine.phase(), Phase::Paused { .. }));
+        assert!(matches!(run.machine.phase(), Phase::Paused));
         run
     }
 

@@ -296,11 +296,9 @@ pub(crate) fn name_of_phase(phase: &Phase) -> String {
             format!("{name}({},{exit})", first_word(&outcome.reason))
         }
         Phase::Forgotten(why) => format!("{name}({})", first_word(why)),
-        Phase::Accepted
-        | Phase::Released { .. }
-        | Phase::Running { .. }
-        | Phase::Paused { .. }
-        | Phase::Resuming { .. } => name,
+        Phase::Accepted | Phase::Released | Phase::Running | Phase::Paused | Phase::Resuming => {
+            name
+        }
     }
 }
 

@@ -439,7 +439,7 @@ impl World {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Prepare => self.prepare(),
-            Effect::Record(_) => self.record(),
+            Effect::Record => self.record(),
             Effect::Release => self.release(),
             Effect::ShutGate => {
                 if self.child == Child::AtGate {

@@ -163,10 +163,7 @@ impl RunTask {
     /// Returns when each limit ends, as far as that is known and counts: that of inactivity where it was extended,
     /// since its silence has no end before.
     pub(super) fn limit_ends(&self) -> BTreeMap<Deadline, Timestamp> {
-        if !matches!(
-            self.machine.phase(),
-            Phase::Running { .. } | Phase::Pausing { .. }
-        ) {
+        if !matches!(self.machine.phase(), Phase::Running | Phase::Pausing { .. }) {
             return BTreeMap::new();
         }
         let (record, clock) = (self.machine.record(), &self.shared.clock);
@@ -214,17 +211,17 @@ impl RunTask {
     /// Limits count from the start of the command until it is stopped.
     fn refuses_time(&self) -> Option<Refusal> {
         match self.machine.phase() {
-            Phase::Running { .. }
+            Phase::Running
             | Phase::Pausing { .. }
-            | Phase::Paused { .. }
-            | Phase::Resuming { .. }
+            | Phase::Paused
+            | Phase::Resuming
             // The keeper counts on where the rest of the tree continues; it refuses where the rest is being stopped.
             | Phase::Draining { stop: None, .. } => None,
             Phase::Accepted
             | Phase::Preparing { .. }
             | Phase::Gated { .. }
             | Phase::Leaving(_)
-            | Phase::Released { .. } => Some(Refusal::NotRunningYet),
+            | Phase::Released => Some(Refusal::NotRunningYet),
             // Another attempt follows.
             _ if self.attempts.has_next_attempt() => Some(Refusal::NotRunningYet),
             Phase::Closed(_) | Phase::Forgotten(_) => Some(Refusal::Ended),

@@ -278,11 +278,11 @@ impl RunTask {
     fn is_left(&self) -> bool {
         let has_next_attempt = matches!(
             self.machine.phase(),
-            Phase::Released { .. }
-                | Phase::Running { .. }
+            Phase::Released
+                | Phase::Running
                 | Phase::Pausing { .. }
-                | Phase::Paused { .. }
-                | Phase::Resuming { .. }
+                | Phase::Paused
+                | Phase::Resuming
         );
         let can_adopt = self.shared.hello.lacks(CapabilityName::Adoption).is_none();
         self.new.policy().recovery().on_host(can_adopt) == Recovery::Adopt
@@ -391,7 +391,7 @@ impl RunTask {
 
     fn record_running(&mut self) {
         self.projection.running_due = None;
-        if matches!(self.machine.phase(), Phase::Running { .. }) {
+        if matches!(self.machine.phase(), Phase::Running) {
             self.record_state(RowState::Running);
         }
     }

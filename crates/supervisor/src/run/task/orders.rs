@@ -59,17 +59,17 @@ impl RunTask {
             Order::Extend(call, reply) => self.extend(call, reply),
             Order::Pause(reply) => match self.machine.phase() {
                 // Where an earlier caller still waits for the row, this one waits too.
-                Phase::Paused { .. } if self.waiters.pausing.is_empty() => {
+                Phase::Paused if self.waiters.pausing.is_empty() => {
                     drop(reply.send(Ok(SignalResult::Done)));
                 }
-                Phase::Paused { .. } | Phase::Pausing { .. } => self.waiters.pausing.push(reply),
+                Phase::Paused | Phase::Pausing { .. } => self.waiters.pausing.push(reply),
                 _ => match self.feed(Input::Command(Command::Pause)) {
                     Ok(()) => self.waiters.pausing.push(reply),
                     Err(refusal) => drop(reply.send(Err(self.refuse_call(refusal)))),
                 },
             },
             Order::Resume(reply) => match self.machine.phase() {
-                Phase::Running { .. } => drop(reply.send(Ok(SignalResult::Done))),
+                Phase::Running => drop(reply.send(Ok(SignalResult::Done))),
                 _ => match self.feed(Input::Command(Command::Resume)) {
                     Ok(()) => self.waiters.resuming.push(reply),
                     Err(refusal) => drop(reply.send(Err(self.refuse_call(refusal)))),

@@ -36,7 +36,7 @@ impl RunTask {
                     self.begin();
                 }
             }
-            Effect::Record(_) => {
+            Effect::Record => {
                 self.reporting.spans.records(self.at);
                 let new = Box::new(self.new.clone());
                 self.write(if new.attempt > 1 {

@@ -80,7 +80,7 @@ impl RunTask {
             (due, _) => due,
         };
         let pause_expires = match (phase, record.paused_since) {
-            (Phase::Paused { .. }, Some(since)) => {
+            (Phase::Paused, Some(since)) => {
                 let max_pause = self.new.policy().pause.max_pause;
                 max_pause.map(|max| clock.reckoned(since, since.plus(max)))
             }

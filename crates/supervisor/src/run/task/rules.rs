@@ -153,7 +153,7 @@ impl RunTask {
         let attempt = self.new.attempt;
         let is_ready = !self.new.policy().has_ready_sign() || self.facets.shown().is_ready(attempt);
         let counts = is_ready
-            && matches!(self.machine.phase(), Phase::Running { .. })
+            && matches!(self.machine.phase(), Phase::Running)
             && self.machine.record().leader.is_none();
         if !counts {
             self.conditions.ignore_liveness();
@@ -261,7 +261,7 @@ impl RunTask {
 
     /// Handles a successful probe of this attempt.
     pub(super) fn probed(&mut self, attempt: u32, by: &str) {
-        if attempt == self.new.attempt && matches!(self.machine.phase(), Phase::Running { .. }) {
+        if attempt == self.new.attempt && matches!(self.machine.phase(), Phase::Running) {
             self.become_ready(attempt, by);
             self.facets_changed();
         }
@@ -422,17 +422,14 @@ impl RunTask {
             return None;
         }
         let start_timeout = self.extended_limit(Deadline::StartTimeout)?;
-        let counts = matches!(self.machine.phase(), Phase::Running { .. })
+        let counts = matches!(self.machine.phase(), Phase::Running)
             && !self.facets.shown().is_ready(self.new.attempt);
         let passed = self.run_time().filter(|_| counts)?;
         Some(start_timeout.saturating_sub(passed))
     }
 
     fn result_left(&self) -> Option<Duration> {
-        let counts = matches!(
-            self.machine.phase(),
-            Phase::Running { .. } | Phase::Paused { .. }
-        );
+        let counts = matches!(self.machine.phase(), Phase::Running | Phase::Paused);
         let due = self.facets.shown().result_of(self.new.attempt)?;
         let rules = &self.new.policy().output_rules;
         let rule = rules.iter().find(|rule| rule.name == due.rule);

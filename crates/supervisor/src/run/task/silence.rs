@@ -102,10 +102,10 @@ impl RunTask {
     /// Begins, continues or ends the silence. Returns the reason to stop the run once the limit is reached.
     pub(super) fn keep_silence(&mut self) -> Option<StopReason> {
         self.new.policy().timeouts.inactivity?;
-        let counts = matches!(self.machine.phase(), Phase::Running { .. })
+        let counts = matches!(self.machine.phase(), Phase::Running)
             && !self.output.as_ref().is_some_and(Output::is_held_back);
         let now = clock::instant();
-        let paused = matches!(self.machine.phase(), Phase::Paused { .. });
+        let paused = matches!(self.machine.phase(), Phase::Paused);
         self.conditions.silence.count_spared(paused, now);
         if !counts {
             self.conditions.silence.since = None;

@@ -36,8 +36,8 @@ impl Waiters {
     pub(super) fn answer(&mut self, phase: &Phase, refused: CallError) {
         let refused = Err(refused);
         match phase {
-            Phase::Pausing { .. } | Phase::Paused { .. } => {}
-            Phase::Running { .. } => {
+            Phase::Pausing { .. } | Phase::Paused => {}
+            Phase::Running => {
                 let partial = || SignalResult::Partial(Vec::new());
                 let result = self.pause_result.clone().unwrap_or_else(partial);
                 tell(&mut self.pausing, &Ok(result));
@@ -45,8 +45,8 @@ impl Waiters {
             _ => tell(&mut self.pausing, &refused),
         }
         match phase {
-            Phase::Resuming { .. } => {}
-            Phase::Running { .. } => tell(&mut self.resuming, &Ok(SignalResult::Done)),
+            Phase::Resuming => {}
+            Phase::Running => tell(&mut self.resuming, &Ok(SignalResult::Done)),
             _ => tell(&mut self.resuming, &refused),
         }
     }
