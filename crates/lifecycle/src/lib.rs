@@ -29,7 +29,8 @@ mod leftover;
 pub mod limits;
 mod machine;
 mod memory;
-mod names;
+#[doc(hidden)]
+pub mod names;
 mod needs;
 mod notice;
 pub mod os_text;

@@ -12,7 +12,8 @@ pub struct UnknownName {
 }
 
 /// Returns the ASCII text in capitals.
-pub(crate) const fn capitals<const LEN: usize>(text: &str) -> [u8; LEN] {
+#[doc(hidden)]
+pub const fn capitals<const LEN: usize>(text: &str) -> [u8; LEN] {
     let bytes = text.as_bytes();
     let mut upper = [0; LEN];
     let mut at = 0;
@@ -24,7 +25,8 @@ pub(crate) const fn capitals<const LEN: usize>(text: &str) -> [u8; LEN] {
 }
 
 /// Returns the text of these bytes, which are ASCII.
-pub(crate) const fn text(bytes: &'static [u8]) -> &'static str {
+#[doc(hidden)]
+pub const fn text(bytes: &'static [u8]) -> &'static str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(_) => panic!("a name is ASCII"),
@@ -32,6 +34,7 @@ pub(crate) const fn text(bytes: &'static [u8]) -> &'static str {
 }
 
 /// An enum without data, with the name of each value.
+#[macro_export]
 macro_rules! named {
     ($(#[$meta:meta])* pub enum $kind:ident {
         $($(#[$of_variant:meta])* $variant:ident = $name:literal),+ $(,)?

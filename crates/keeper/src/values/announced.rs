@@ -1,7 +1,9 @@
 //! Messages that the keeper sends unasked: its hello, and its events.
 
 use super::{Fact, FormerServer, Levels, StraySignal, Upgrade, UpgradeRefusal};
-use kennel_lifecycle::{HostIdentity, KeeperEpoch, LimitPowers, ProcessIdentity, RunId, Timestamp};
+use kennel_lifecycle::{
+    HostIdentity, KeeperEpoch, LimitPowers, ProcessIdentity, RunId, Timestamp, named,
+};
 use kennel_linux::capability::{Capability, CapabilityName};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -17,27 +19,17 @@ pub struct KeeperReport {
     pub fact: Fact,
 }
 
-/// A reader of messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SkippedBy {
-    /// The keeper.
-    #[default]
-    Keeper,
-    /// A shim.
-    Shim,
-    /// The server.
-    Server,
-}
-
-impl SkippedBy {
-    /// Returns its name in logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Keeper => "keeper",
-            Self::Shim => "shim",
-            Self::Server => "server",
-        }
+named! {
+    /// A reader of messages; its name is the one in logs too.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum SkippedBy {
+        /// The keeper.
+        #[default]
+        Keeper = "keeper",
+        /// A shim.
+        Shim = "shim",
+        /// The server.
+        Server = "server",
     }
 }
 

@@ -1,26 +1,17 @@
 //! Drain of this node: the request and its state.
 
-use kennel_lifecycle::{RunId, Timestamp};
+use kennel_lifecycle::{RunId, Timestamp, named};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Treatment of the existing runs in a drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DrainAction {
-    /// Runs continue to their own end, or to the drain's deadline.
-    Finish,
-    /// Runs are ended, each within its own grace.
-    Abort,
-}
-
-impl DrainAction {
-    /// Its name in the contract, without prefix.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Finish => "FINISH",
-            Self::Abort => "ABORT",
-        }
+named! {
+    /// Treatment of the existing runs in a drain.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DrainAction {
+        /// Runs continue to their own end, or to the drain's deadline.
+        Finish = "finish",
+        /// Runs are ended, each within its own grace.
+        Abort = "abort",
     }
 }
 

@@ -37,7 +37,7 @@ impl Supervisor {
                 .map(|wait| clock::now().plus(wait)),
         };
         tracing::info!(
-            action = drain.action.name(),
+            action = drain.action.api_name(),
             by = drain.by,
             "draining this node"
         );
@@ -69,7 +69,7 @@ impl Supervisor {
             }
         };
         tracing::info!(
-            action = drain.action.name(),
+            action = drain.action.api_name(),
             by = drain.by,
             "this node is still being drained"
         );
