@@ -26,18 +26,7 @@ impl Kept {
                 0
             }
             Fact::RoundTargets(_) | Fact::StopStep(_) => STEPS_LISTED_MAX,
-            Fact::StopInput(_)
-            | Fact::StopCommand(_)
-            | Fact::NotReleased {}
-            | Fact::Executed {}
-            | Fact::ExecFailed(_)
-            | Fact::LeaderExited(_)
-            | Fact::LeftBehind(_)
-            | Fact::MemoryKills(_)
-            | Fact::Usage(_)
-            | Fact::TreeEnded(_)
-            | Fact::Notified(Notified::Ready | Notified::Refused { .. })
-            | Fact::Stops(_) => usize::MAX,
+            _ => usize::MAX,
         };
         let is_of_kind = |(_, earlier): &(Timestamp, Fact)| is_same_kind(earlier, fact);
         if self.facts.iter().filter(|kept| is_of_kind(kept)).count() > stay
