@@ -263,7 +263,7 @@ fn filters_that_match(run: &str) -> Vec<(&'static str, pb::RunFilter)> {
     let filter = messages.filter(|message| message.name() == "RunFilter");
     let fields: BTreeSet<&str> = filter
         .flat_map(|filter| &filter.field)
-        .map(|field| field.name())
+        .map(prost_types::FieldDescriptorProto::name)
         .collect();
     assert_eq!(fields, known, "each field of a filter is tried");
     all
@@ -276,7 +276,7 @@ async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
     );
     let (run, absent) = (new_run_id(), new_run_id());
     let mut named = sleeper(&run, &[("a", "b"), ("seen", "alone")]);
-    named.spec.as_mut().expect("a spec").name = "payroll".to_owned();
+    "payroll".clone_into(&mut named.spec.as_mut().expect("a spec").name);
     let spawned = alice.processes().spawn(named).await;
     let spawned = must("spawn", spawned).into_inner().run.expect("a run");
     assert_eq!(spawned.owner, "spiffe://kennel/alice");

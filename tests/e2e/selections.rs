@@ -208,7 +208,7 @@ async fn filters_select_by_name_age_reason_and_reports() {
     };
     must("annotate", client.process.annotate_run(annotate).await);
     must("abort", client.abort("db").await);
-    let mut listed = async |words: &[&str]| {
+    let listed = async |words: &[&str]| {
         let flags = words.iter().flat_map(|word| ["-f", word]);
         let line: Vec<&str> = ["ps", "-q"].into_iter().chain(flags).collect();
         let listed = run_to_end(kennel.cli(&line), PATIENCE).await;

@@ -30,7 +30,7 @@ async fn lost_shim_is_recorded_in_postgres() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     lost_shim_fails_run_despite_exit_code_0(&kennel).await;
-    lost_shim_counts_as_failure_of_a_service(&kennel).await;
+    Box::pin(lost_shim_counts_as_failure_of_a_service(&kennel)).await;
 }
 
 async fn lost_shim_fails_run_despite_exit_code_0(kennel: &Kennel) {
