@@ -23,7 +23,6 @@ use crate::wire::{
     versions::{Versions, WIRE},
 };
 pub use audit::{Look, REAPED_MAX, SecondLook};
-use calls::ask;
 pub use child::ChildSpec;
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
@@ -34,8 +33,8 @@ use kennel_lifecycle::{
 pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
 pub use kernel::Kernel;
-use link::Link;
 pub use link::ListeningSocket;
+use link::{Link, ask};
 pub use listing::{Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess};
 pub use listing::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX};
 use shared_lists::SharedLists;

@@ -1,6 +1,6 @@
 //! Requests of a leak check to the keeper.
 
-use super::{ClientError, KeeperClient, calls::ask};
+use super::{ClientError, KeeperClient, link::ask};
 use crate::{
     audit::{Belongings, Described, Scan},
     values::KeeperInventory,

@@ -6,7 +6,7 @@ use super::{
     REAPED_MAX, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
     SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     input::{Asking, CHUNK_BYTES, input_answer},
-    link,
+    link::{self, ask},
 };
 use crate::{
     audit::{self, Installation},
@@ -24,18 +24,6 @@ use kennel_lifecycle::{
 };
 use std::{path::PathBuf, time::Duration};
 use tokio::sync::watch;
-
-/// Awaits an answer of the keeper and gives what is wanted of it. A keeper with another answer counts as gone.
-macro_rules! ask {
-    ($asked:expr, $($answer:pat => $wanted:expr),+) => {
-        match $asked.await?.0 {
-            $($answer => Ok($wanted),)+
-            Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
-            _ => Err(ClientError::KeeperGone),
-        }
-    };
-}
-pub(super) use ask;
 
 #[async_trait]
 impl Kernel for KeeperClient {

@@ -36,6 +36,18 @@ use tokio::{
     sync::{Notify, mpsc, oneshot},
 };
 
+/// Awaits an answer of the keeper and gives what is wanted of it. A keeper with another answer counts as gone.
+macro_rules! ask {
+    ($asked:expr, $($answer:pat => $wanted:expr),+) => {
+        match $asked.await?.0 {
+            $($answer => Ok($wanted),)+
+            Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    };
+}
+pub(super) use ask;
+
 /// Most messages queued for a keeper that does not read. Beyond it the keeper is taken for dead.
 const QUEUED_MAX: usize = 65_536;
 
