@@ -36,6 +36,7 @@ pub use run::input::{CloseCall, InputProgress, InputWritten, WriteCall};
 pub use run::intake::command::{CommandSearch, SearchedFile};
 pub use streams::consumers::{AckPoint, ConsumerBegin, ConsumerView};
 pub use streams::events::Events;
+pub use streams::line::OutputLine;
 pub use streams::multi_run::{ManyCall, ManyEvents, ManyFrom, ManyReached, Step};
 pub use streams::output_read::{
     Missing as MissingBytes, OutputCall, OutputPart, OutputRange, OutputRead,

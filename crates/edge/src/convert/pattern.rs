@@ -67,18 +67,19 @@ pub(crate) fn streams(field: &str, streams: &[i32], found: &mut Vec<Violation>) 
 }
 
 pub(crate) fn matched(found: OutputMatch) -> pb::OutputMatch {
-    let mut text = found.line;
+    let OutputMatch { line: at, found } = found;
+    let mut text = at.text;
     let is_long = text.len() > LINE_BYTES_MAX;
     text.truncate(LINE_BYTES_MAX);
     pb::OutputMatch {
-        seq: found.seq,
-        attempt: found.attempt,
-        stream: line::output_stream(found.stream).into(),
-        offset: found.offset,
+        seq: at.seq,
+        attempt: at.attempt,
+        stream: line::output_stream(at.stream).into(),
+        offset: at.offset,
         line: line::text(text),
-        truncated: found.is_cut || is_long,
-        text: found.found.text,
-        groups: found.found.groups.into_iter().map(group).collect(),
+        truncated: at.is_cut || is_long,
+        text: found.text,
+        groups: found.groups.into_iter().map(group).collect(),
     }
 }
 

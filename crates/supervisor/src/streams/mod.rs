@@ -3,6 +3,7 @@
 pub(crate) mod by_row;
 pub(crate) mod consumers;
 pub(crate) mod events;
+pub(crate) mod line;
 pub(crate) mod multi_run;
 pub(crate) mod output_read;
 pub(crate) mod screen;

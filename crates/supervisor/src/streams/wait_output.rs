@@ -9,7 +9,7 @@ use crate::{
         allowance::Allowance,
         owner_threads::{OwnerThreads, TurnEnd},
     },
-    streams::events::Events,
+    streams::{events::Events, line::OutputLine},
 };
 use kennel_lifecycle::{RuleOff, RunId};
 use std::sync::Arc;
@@ -38,18 +38,8 @@ pub struct OutputWait {
 /// A line that matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputMatch {
-    /// Seq of the event in which it ended, or of its newest event.
-    pub seq: u64,
-    /// Attempt that wrote it.
-    pub attempt: u32,
-    /// 1: standard output, 2: standard error.
-    pub stream: u8,
-    /// Offset of its first byte in the whole of the stream.
-    pub offset: u64,
     /// The line.
-    pub line: Vec<u8>,
-    /// Whether the line continues, or has not ended.
-    pub is_cut: bool,
+    pub line: OutputLine,
     /// Matched part of it.
     pub found: LineMatch,
 }
@@ -118,60 +108,31 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Returns the line of this event, as it is found where it matches.
-    fn line(&mut self, event: Event) -> Option<OutputMatch> {
+    /// Returns the line of this event. Notes its attempt, and missing output.
+    fn line(&mut self, event: Event) -> Option<OutputLine> {
         self.attempt = event.attempt;
-        match event.payload {
-            Payload::Line {
-                stream,
-                offset,
-                text,
-                is_cut,
-            } => Some(OutputMatch {
-                seq: event.seq,
-                attempt: event.attempt,
-                stream,
-                offset,
-                found: LineMatch::default(),
-                line: text,
-                is_cut,
-            }),
-            Payload::Gap(gap) => {
-                let missing = |bytes: Option<u64>| bytes.is_none_or(|bytes| bytes > 0);
-                self.is_incomplete |= gap.bytes.into_iter().any(missing);
-                None
-            }
-            Payload::Lifecycle(_) | Payload::Output { .. } => None,
+        if let Payload::Gap(gap) = &event.payload {
+            let missing = |bytes: Option<u64>| bytes.is_none_or(|bytes| bytes > 0);
+            self.is_incomplete |= gap.bytes.into_iter().any(missing);
         }
+        OutputLine::of(event)
     }
 
     /// Returns the unfinished lines, once all written output is read.
-    fn unfinished(&self, events: &Events) -> Vec<OutputMatch> {
-        let at = events.position().seq;
-        if !self.wait.matcher.tests_unfinished() || at < events.head() {
+    fn unfinished(&self, events: &Events) -> Vec<OutputLine> {
+        if !self.wait.matcher.tests_unfinished() || events.position().seq < events.head() {
             return Vec::new();
         }
-        let streams = (1..).zip(self.wait.streams);
-        let lines = streams.filter_map(|(stream, is_wanted)| {
-            let (offset, line) = events.unfinished(stream).filter(|_| is_wanted)?;
-            if line.is_empty() || line.len() > UNFINISHED_BYTES_MAX {
-                return None;
-            }
-            Some(OutputMatch {
-                seq: at,
-                attempt: self.attempt,
-                stream,
-                offset,
-                found: LineMatch::default(),
-                line: line.to_vec(),
-                is_cut: true,
-            })
-        });
-        lines.collect()
+        let is_wanted = |line: &OutputLine| {
+            self.wait.streams[usize::from(line.stream) - 1]
+                && line.text.len() <= UNFINISHED_BYTES_MAX
+        };
+        let lines = events.unfinished_lines(self.attempt);
+        lines.filter(is_wanted).collect()
     }
 
     /// Tests lines in turns. Returns the first that matches.
-    async fn test(&mut self, lines: Vec<OutputMatch>) -> Result<Option<OutputMatch>, CallError> {
+    async fn test(&mut self, lines: Vec<OutputLine>) -> Result<Option<OutputMatch>, CallError> {
         let threads = &self.supervisor.shared.owner_threads;
         let mut lines = lines.into_iter();
         while !lines.as_slice().is_empty() {
@@ -199,14 +160,14 @@ fn test_lines(
     matcher: &LineMatcher,
     allowance: &mut Allowance,
     scratch: &mut Scratch,
-    lines: &mut std::vec::IntoIter<OutputMatch>,
+    lines: &mut std::vec::IntoIter<OutputLine>,
 ) -> Result<Option<OutputMatch>, RuleOff> {
     let end = TurnEnd::begin();
     let mut tests = allowance.begin(0, matcher, scratch);
     for line in lines {
-        let tested = tests.test(&line.line);
+        let tested = tests.test(&line.text);
         if let Some(found) = tested.found {
-            return Ok(Some(OutputMatch { found, ..line }));
+            return Ok(Some(OutputMatch { line, found }));
         }
         if let Some((_, reason)) = tested.off {
             return Err(reason);

@@ -655,5 +655,5 @@ async fn wait_for_a_dear_pattern_is_refused() {
         "{refused:?}"
     );
     let found = waited("[a-h]+").await.unwrap().found;
-    assert_eq!(found.unwrap().offset, 0);
+    assert_eq!(found.unwrap().line.offset, 0);
 }

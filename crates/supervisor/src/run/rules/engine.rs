@@ -4,15 +4,12 @@
 //! A new server begins at the last line whose entry exists, so that it repeats the tests that the one before has not
 //! finished, and nothing else.
 
-use super::tester::{Line, Tester};
+use super::tester::Tester;
 use crate::{
-    base::{
-        calls::{CallError, Event, Payload},
-        clock,
-    },
+    base::{calls::CallError, clock},
     registry::{Shared, Supervisor},
     run::rules::tester::MatchedLine,
-    streams::events::Events,
+    streams::{events::Events, line::OutputLine},
 };
 use kennel_lifecycle::{OutputRule, RuleMark, RuleOff, RunId, limits};
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
@@ -114,7 +111,9 @@ impl Engine {
         loop {
             let wanted = *self.flush.borrow_and_update();
             if wanted.attempt > self.flushed && events.position().seq >= wanted.seq {
-                let unfinished = self.unfinished(&events, attempt);
+                // The last lines of an attempt need no line end.
+                let mut unfinished: Vec<_> = events.unfinished_lines(attempt).collect();
+                unfinished.retain(|line| self.unseen(line.stream, line.offset));
                 if !self.test(unfinished).await {
                     return Ok(());
                 }
@@ -138,49 +137,13 @@ impl Engine {
             let mut lines = Vec::new();
             for event in read {
                 attempt = event.attempt;
-                lines.extend(self.line(event));
+                let line = OutputLine::of(event);
+                lines.extend(line.filter(|line| self.unseen(line.stream, line.offset)));
             }
             if !self.test(lines).await {
                 return Ok(());
             }
         }
-    }
-
-    /// Returns the line of this event, if it has not been tested.
-    fn line(&mut self, event: Event) -> Option<Line> {
-        let Payload::Line {
-            stream,
-            offset,
-            text,
-            ..
-        } = event.payload
-        else {
-            return None;
-        };
-        self.unseen(stream, offset).then_some(Line {
-            attempt: event.attempt,
-            seq: event.seq,
-            stream,
-            offset,
-            text,
-        })
-    }
-
-    /// Returns the last lines of an attempt, which need no line end.
-    fn unfinished(&mut self, events: &Events, attempt: u32) -> Vec<Line> {
-        let seq = events.position().seq;
-        let lines = [1, 2].into_iter().filter_map(|stream| {
-            let (offset, text) = events.unfinished(stream)?;
-            let is_new = !text.is_empty() && self.unseen(stream, offset);
-            is_new.then(|| Line {
-                attempt,
-                seq,
-                stream,
-                offset,
-                text: text.to_vec(),
-            })
-        });
-        lines.collect()
     }
 
     fn unseen(&mut self, stream: u8, offset: u64) -> bool {
@@ -195,7 +158,7 @@ impl Engine {
     }
 
     /// Tests lines in turns. Returns `false` where nothing more can be tested, or need be.
-    async fn test(&mut self, lines: Vec<Line>) -> bool {
+    async fn test(&mut self, lines: Vec<OutputLine>) -> bool {
         let Some(mut tester) = self.tester.take() else {
             return false;
         };

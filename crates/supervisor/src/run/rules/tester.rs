@@ -4,6 +4,7 @@
 use crate::{
     base::matcher::{LineMatch, LineMatcher, Scratch},
     registry::{allowance::Allowance, owner_threads::TurnEnd},
+    streams::line::OutputLine,
 };
 use kennel_lifecycle::{OutputRule, RuleOff, RunId};
 use std::{collections::BTreeSet, vec};
@@ -11,25 +12,10 @@ use std::{collections::BTreeSet, vec};
 /// A line that matched rules.
 #[derive(Debug)]
 pub(crate) struct MatchedLine {
-    pub(crate) attempt: u32,
-    /// Seq of the event in which it ended.
-    pub(crate) seq: u64,
-    /// 1: standard output, 2: standard error.
-    pub(crate) stream: u8,
-    /// Offset of its first byte in the whole of the stream.
-    pub(crate) offset: u64,
+    /// The line, without its bytes.
+    pub(crate) line: OutputLine,
     /// Indexes of the rules, and their matches in the line.
     pub(crate) rules: Vec<(usize, LineMatch)>,
-}
-
-/// A line to be tested.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) attempt: u32,
-    pub(super) seq: u64,
-    pub(super) stream: u8,
-    pub(super) offset: u64,
-    pub(super) text: Vec<u8>,
 }
 
 /// Lines that one rule tests after the other. It bounds the matches in memory: a match may have hundreds of groups.
@@ -41,9 +27,9 @@ pub(super) struct Tester {
     run: RunId,
     rules: Vec<TestedRule>,
     allowance: Allowance,
-    waiting: vec::IntoIter<Line>,
+    waiting: vec::IntoIter<OutputLine>,
     /// The lines that are tested now, and their matches.
-    lines: Vec<(Line, Vec<(usize, LineMatch)>)>,
+    lines: Vec<(OutputLine, Vec<(usize, LineMatch)>)>,
     /// Index of the next rule, and of the line that it tests next.
     next: (usize, usize),
     matched: Vec<MatchedLine>,
@@ -88,7 +74,7 @@ impl Tester {
     }
 
     /// Takes the next lines, once those before are tested.
-    pub(super) fn begin(&mut self, lines: Vec<Line>) {
+    pub(super) fn begin(&mut self, lines: Vec<OutputLine>) {
         self.waiting = lines.into_iter();
         self.next_lines();
     }
@@ -142,14 +128,14 @@ impl Tester {
     fn next_lines(&mut self) {
         let tested = self.lines.drain(..);
         let matched = tested.filter(|(_, rules)| !rules.is_empty());
-        self.matched
-            .extend(matched.map(|(line, rules)| MatchedLine {
-                attempt: line.attempt,
-                seq: line.seq,
-                stream: line.stream,
-                offset: line.offset,
-                rules,
-            }));
+        let matched = matched.map(|(line, rules)| MatchedLine {
+            line: OutputLine {
+                text: Vec::new(),
+                ..line
+            },
+            rules,
+        });
+        self.matched.extend(matched);
         let next = self.waiting.by_ref().take(LINES_AT_ONCE);
         self.lines.extend(next.map(|line| (line, Vec::new())));
         self.next = (0, 0);

@@ -12,6 +12,7 @@ use crate::{
         probe::Probing,
         tester::MatchedLine,
     },
+    streams::line::OutputLine,
 };
 use kennel_lifecycle::{
     AnnotationChange, Deadline, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report,
@@ -270,13 +271,13 @@ impl RunTask {
     /// Acts on a line that matched. The entry of the line is written last: a server that dies before it leaves the line
     /// to the next one, for which the effects are no news.
     fn line_matched(&mut self, line: &MatchedLine) {
-        let MatchedLine {
+        let OutputLine {
             attempt,
             seq,
             stream,
             offset,
             ..
-        } = *line;
+        } = line.line;
         if self.facets.shown().has_matched(stream, offset) {
             return;
         }
