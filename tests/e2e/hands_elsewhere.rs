@@ -90,7 +90,6 @@ async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
         ("status --json", USAGE, "-o json"),
         ("status -n 5 x", USAGE, "kennel logs -n"),
         ("stop --force x", USAGE, "--grace 0"),
-        ("stop -l a=b", USAGE, "kennel ps -q -l"),
         ("wait --all", USAGE, "$(kennel ps -q)"),
         ("restart --in-place x", USAGE, "new run"),
         ("stop -s INT x", USAGE, "kennel kill -s INT RUN"),

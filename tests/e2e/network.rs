@@ -230,7 +230,7 @@ fn filters_that_match(run: &str) -> Vec<(&'static str, pb::RunFilter)> {
         nanos: 0,
     };
     by!(states, vec![pb::RunState::Running.into()]);
-    by!(kinds, vec![pb::RunKind::Job.into()]);
+    by!(kinds, vec![pb::RunKind::Heartbeat.into()]);
     by!(labels, [(text("seen"), text("alone"))].into());
     by!(label_selector, text("a=b"));
     by!(run_id_part, run[..20].to_owned());

@@ -364,7 +364,7 @@ async fn each_rpc_answers_each_caller_by_role() {
     let columns = columns(&net).await;
     let of_alice = good_requests(&run);
     let methods = methods();
-    assert_eq!(methods.len(), 36);
+    assert_eq!(methods.len(), 37);
     let (mut table, mut wrong, mut cells) = (String::new(), String::new(), 0);
     for (path, least) in &methods {
         let rpc = path.rsplit('/').next().expect("a name");

@@ -180,8 +180,6 @@ async fn run_sees_itself_and_no_foreign_run((_, kennel): &(Secrets, Kennel)) {
     // What no run may call, and what this one may not.
     for line in [
         "$K status",
-        "$K pause $KENNEL_RUN_ID",
-        "$K restart $KENNEL_RUN_ID",
         "$K drain",
         "$K audit",
         "$K consumers ls",
@@ -245,6 +243,20 @@ async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
         run.gets(&format!("$K ps -q --parent {child}")).await,
         grandchild
     );
+    for verb in ["pause", "resume"] {
+        run.gets(&format!("$K {verb} {grandchild}")).await;
+        let refused = run.is_refused(&format!("$K {verb} $KENNEL_RUN_ID")).await;
+        assert!(refused.contains("to itself"), "{refused}");
+        // All runs below its own, and no others.
+        let done = run
+            .gets(&format!("$K {verb} --all --yes 2>&1 | sort"))
+            .await;
+        let mut expected = [&child, &grandchild].map(|id| format!("{id} done"));
+        expected.sort_unstable();
+        assert_eq!(done, format!("{}\nkennel: done 2", expected.join("\n")));
+    }
+    let refused = run.is_refused("$K restart $KENNEL_RUN_ID").await;
+    assert!(refused.contains("to itself"), "{refused}");
     run.gets(&format!("$K abort {grandchild}")).await;
     let ended = must("ended", client.ended(&grandchild).await);
     assert_eq!(ended.reason(), "aborted");

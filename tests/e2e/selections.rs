@@ -91,7 +91,7 @@ async fn live(client: &mut Client) -> BTreeMap<String, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn selected_runs_of_two_nodes_end_and_no_others() {
+async fn abort_of_selection_ends_its_runs_at_both_nodes() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;

@@ -46,7 +46,7 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure>
         });
         return for_each(link, &args.selection, action).await;
     }
-    if args.selection.is_given() == runs.is_empty() {
+    if args.selection.is_given() || runs.is_empty() {
         return Err(
             Failure::new("name runs, or select them with -l, -f or --all").code(crate::USAGE),
         );

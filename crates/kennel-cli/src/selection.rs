@@ -96,7 +96,7 @@ fn runs(count: usize) -> String {
 /// Asks on the terminal.
 fn confirm(question: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
-        let failure = Failure::new(format!("{question} Nobody can be asked here"));
+        let failure = Failure::new(format!("{question} Here is no terminal to ask on"));
         return Err(failure
             .hint("--yes acts without a question")
             .code(crate::USAGE));

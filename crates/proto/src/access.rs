@@ -79,7 +79,10 @@ mod tests {
         let of_process = |rpc: &str| of_run(&format!("/kennel.v1.ProcessService/{rpc}"));
         assert_eq!(of_process("GetRun"), Some(ApiAccess::OwnRun));
         assert_eq!(of_process("Spawn"), Some(ApiAccess::Children));
-        for rpc in ["Restart", "Pause", "AckEvents", "ListConsumers", "None"] {
+        for rpc in ["Restart", "Pause", "Resume", "ForEachRun"] {
+            assert_eq!(of_process(rpc), Some(ApiAccess::Children), "{rpc}");
+        }
+        for rpc in ["AckEvents", "ListConsumers", "None"] {
             assert_eq!(of_process(rpc), None, "{rpc}");
         }
         let is_admin = |path: &&String| path.contains("AdminService");

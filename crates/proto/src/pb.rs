@@ -7,6 +7,12 @@
 
 tonic::include_proto!("kennel.v1");
 
+/// Adds the fields of another message: what is repeated comes behind, what is not takes the place.
+pub fn add<M: prost::Message>(to: &mut M, from: &M) {
+    to.merge(&*from.encode_to_vec())
+        .expect("it was encoded here");
+}
+
 /// For logs: without the value.
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -684,7 +684,7 @@ fn futures_of_calls_are_small() {
 }
 
 #[test]
-fn selection_is_of_its_filter_and_of_runs_without_an_id() {
+fn wrong_selection_is_refused_by_field() {
     let each = |labels: &str| pb::ForEachRunRequest {
         filter: Some(pb::RunFilter {
             label_selector: labels.to_owned(),

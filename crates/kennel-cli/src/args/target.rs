@@ -5,7 +5,6 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::labels::Selector;
 use kennel_proto::pb;
-use prost::Message as _;
 
 #[derive(Debug, Args)]
 pub struct RunRef {
@@ -82,8 +81,7 @@ impl FilterArgs {
         let mut selectors = vec![labels.selector()];
         for one in &self.filters {
             selectors.push(one.label_selector.clone());
-            // What was encoded here can be read.
-            let _ = all.merge(&*one.encode_to_vec());
+            pb::add(&mut all, one);
         }
         selectors.retain(|selector| !selector.is_empty());
         all.label_selector = selectors.join(",");

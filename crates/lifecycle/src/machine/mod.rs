@@ -180,7 +180,15 @@ impl Machine {
                 | Phase::Forgotten(_)),
                 _,
             ) => phase,
-            (phase, report) => self.on_report(phase, report),
+            (
+                phase @ (Phase::Released
+                | Phase::Running
+                | Phase::Paused
+                | Phase::Resuming
+                | Phase::Stopping { .. }
+                | Phase::Draining { .. }),
+                report,
+            ) => self.on_report(phase, report),
         }
     }
 
@@ -255,8 +263,35 @@ impl Machine {
             Report::KeeperStops { reason, grace } => {
                 return self.keeper_stops(phase, reason, grace);
             }
-            // A report of another phase, or one that the certificate has noted.
-            _ => {}
+            // Reports of another phase, or that the certificate has noted.
+            Report::Executed
+            | Report::ExecFailed(_)
+            | Report::NotReleased
+            | Report::TreeStuck(_)
+            | Report::Prepared(_)
+            | Report::PrepareFailed(_)
+            | Report::Recorded
+            | Report::RecordFailed
+            | Report::RecordUnknown
+            | Report::KeyTaken
+            | Report::StopRecorded
+            | Report::StateRecorded(_)
+            | Report::StateNotRecorded(_)
+            | Report::LeftBehind(_)
+            | Report::Signalled(_)
+            | Report::InputStopped(_)
+            | Report::CommandStopped(_)
+            | Report::KillSent
+            | Report::MemoryKills(_)
+            | Report::Usage(_)
+            | Report::Census(_)
+            | Report::Frozen
+            | Report::NotFrozen
+            | Report::Thawed
+            | Report::PauseExpired
+            | Report::OutcomeRecorded
+            | Report::Withdrawn
+            | Report::NotWithdrawn => {}
         }
         self.advance(phase)
     }

@@ -72,7 +72,31 @@ impl Machine {
                 let phase = self.shut_gate(why, Row::InFlight);
                 with_tree(phase, tree)
             }
-            _ => Phase::Gated { stop },
+            Report::Prepared(_)
+            | Report::PrepareFailed(_)
+            | Report::StopRecorded
+            | Report::StateRecorded(_)
+            | Report::StateNotRecorded(_)
+            | Report::Executed
+            | Report::ExecFailed(_)
+            | Report::StreamsClosed(_)
+            | Report::LeftBehind(_)
+            | Report::Signalled(_)
+            | Report::InputStopped(_)
+            | Report::CommandStopped(_)
+            | Report::KillSent
+            | Report::MemoryKills(_)
+            | Report::Usage(_)
+            | Report::Census(_)
+            | Report::TreeStuck(_)
+            | Report::Frozen
+            | Report::NotFrozen
+            | Report::Thawed
+            | Report::PauseExpired
+            | Report::KeeperStops { .. }
+            | Report::OutcomeRecorded
+            | Report::Withdrawn
+            | Report::NotWithdrawn => Phase::Gated { stop },
         }
     }
 
