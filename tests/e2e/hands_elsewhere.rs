@@ -146,7 +146,6 @@ async fn unknown_names_of_runs_are_answered_by_name(kennel: &Kennel) {
         ("stop web", 1, "kennel ps --all"),
         ("status name=web", 1, "kennel ps -l name=web"),
         ("tail stderr", 1, "--stream stderr"),
-        ("ps --filter name=web", USAGE, "label=name=NAME"),
         ("ps -n default", USAGE, "a namespace is a label"),
         (
             "ps -o jsonpath={.items[*].run_id}",

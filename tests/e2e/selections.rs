@@ -91,7 +91,7 @@ async fn live(client: &mut Client) -> BTreeMap<String, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn abort_of_selection_ends_its_runs_at_both_nodes() {
+async fn selection_of_two_nodes_is_aborted_exactly() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
