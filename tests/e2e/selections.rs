@@ -4,7 +4,7 @@ use kennel_proto::pb::{
     self, RunState, for_each_run_request::Action, for_each_run_response::Part, run_outcome::Outcome,
 };
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, must,
+    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, must, sh,
     shell::{run_to_end, text},
 };
 use std::collections::BTreeMap;
@@ -119,6 +119,12 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
         (why.code, why.reason.as_str()),
         (Code::FailedPrecondition, "TOO_MANY_MATCHES")
     );
+    let unconfirmed = pb::ForEachRunRequest {
+        action: Some(abort()),
+        ..pb::ForEachRunRequest::default()
+    };
+    let refused = for_each(&mut here, unconfirmed).await.err().expect("empty");
+    assert_eq!(complaint(&refused).reason, "INVALID_FIELD");
     // Spawned after the dry run: it is not in the selection.
     let later = spawn(&mut there, "acme").await;
     let chosen = pb::ForEachRunRequest {
@@ -182,6 +188,48 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
     assert!(
         none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no run matches")
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_run_is_left_as_it_is() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let first = spawn(&mut client, "acme").await;
+    let may_end = kennel.scratch().join("may-end");
+    let waits = format!(
+        "trap 'until [ -e {0} ]; do sleep 0.05; done; exit 0' TERM; echo up; while :; do sleep 0.1; done",
+        may_end.display()
+    );
+    let request = pb::SpawnRequest {
+        spec: Some(sh(&waits).label("company", "acme").grace(PATIENCE)),
+        ..pb::SpawnRequest::default()
+    };
+    let spawned = must("spawn", client.process.spawn(request).await);
+    let last = spawned.into_inner().run.expect("a run").run_id;
+    client.hear_text(&last, "up").await;
+    // The newest is aborted first, and until it ends no other is.
+    let one_by_one = pb::ForEachRunRequest {
+        parallel: 1,
+        ..of("acme", abort())
+    };
+    let called = client.process.for_each_run(one_by_one).await;
+    let mut stream = must("call", called).into_inner();
+    let matched = must("answer", stream.message().await).expect("an answer");
+    assert!(
+        matches!(&matched.part, Some(Part::Matched(matched)) if matched.count == 2),
+        "{matched:?}"
+    );
+    must("abort", client.abort(&first).await);
+    std::fs::write(&may_end, "").expect("written");
+    let mut outcomes = BTreeMap::new();
+    while let Some(message) = must("answer", stream.message().await) {
+        if let Some(Part::Run(outcome)) = message.part {
+            let run = outcome.run.as_ref().expect("a run").run_id.clone();
+            outcomes.insert(run, outcome.outcome());
+        }
+    }
+    let expected = [(last, Outcome::Done), (first, Outcome::NoLongerMatches)];
+    assert_eq!(outcomes, BTreeMap::from(expected));
 }
 
 #[tokio::test(flavor = "multi_thread")]
