@@ -90,6 +90,31 @@ async fn live(client: &mut Client) -> BTreeMap<String, usize> {
     counts
 }
 
+/// By one call for the API, and by the command line.
+async fn rest_is_paused_and_ended(two: &Kennel, here: &mut Client, there: &mut Client) {
+    let paused = Action::Pause(pb::PauseRequest::default());
+    let paused = must("pause", for_each(there, of("bolt", paused)).await);
+    assert_eq!(paused.count(Outcome::Done), 2 * EACH);
+    let counts = paused.summary.expect("a summary").counts;
+    assert_eq!(
+        counts,
+        BTreeMap::from([("done".to_owned(), u32::try_from(2 * EACH).expect("few"))])
+    );
+    let typed = ["stop", "-f", "status=paused", "--at-most", "100"];
+    let ended = run_to_end(two.cli(&typed), PATIENCE).await;
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(text(&ended).lines().count(), 2 * EACH);
+    let unasked = run_to_end(two.cli(&["stop", "--all"]), PATIENCE).await;
+    assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
+    let all = run_to_end(two.cli(&["stop", "--all", "--yes"]), PATIENCE).await;
+    assert!(all.status.success(), "{all:?}");
+    assert_eq!(live(here).await, BTreeMap::new());
+    let none = run_to_end(two.cli(&["stop", "--all", "--yes"]), PATIENCE).await;
+    assert!(
+        none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no run matches")
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn selection_of_two_nodes_is_aborted_exactly() {
     let postgres = Postgres::start().await;
@@ -167,27 +192,20 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
         RunState::Running
     );
 
-    let paused = Action::Pause(pb::PauseRequest::default());
-    let paused = must("pause", for_each(&mut there, of("bolt", paused)).await);
-    assert_eq!(paused.count(Outcome::Done), 2 * EACH);
-    let counts = paused.summary.expect("a summary").counts;
-    assert_eq!(
-        counts,
-        BTreeMap::from([("done".to_owned(), u32::try_from(2 * EACH).expect("few"))])
-    );
-    let typed = ["stop", "-f", "status=paused", "--at-most", "100"];
-    let ended = run_to_end(two.cli(&typed), PATIENCE).await;
-    assert!(ended.status.success(), "{ended:?}");
-    assert_eq!(text(&ended).lines().count(), 2 * EACH);
-    let unasked = run_to_end(two.cli(&["stop", "--all"]), PATIENCE).await;
-    assert_eq!(unasked.status.code(), Some(2), "{unasked:?}");
-    let all = run_to_end(two.cli(&["stop", "--all", "--yes"]), PATIENCE).await;
-    assert!(all.status.success(), "{all:?}");
-    assert_eq!(live(&mut here).await, BTreeMap::new());
-    let none = run_to_end(two.cli(&["stop", "--all", "--yes"]), PATIENCE).await;
-    assert!(
-        none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no run matches")
-    );
+    // A call that names its node is for the runs of that node.
+    let there_alone = must("get", there.get(&later).await).node_id;
+    let typed = [
+        "--node",
+        &there_alone,
+        "abort",
+        "-l",
+        "company=bolt",
+        "--dry-run",
+    ];
+    let listed = run_to_end(one.cli(&typed), PATIENCE).await;
+    assert!(listed.status.success(), "{listed:?}");
+    assert_eq!(text(&listed).lines().count(), EACH);
+    rest_is_paused_and_ended(&two, &mut here, &mut there).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

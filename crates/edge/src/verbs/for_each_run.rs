@@ -83,9 +83,11 @@ impl Verb for pb::ForEachRunRequest {
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Call> {
+        // A call that names its node is for that node's runs alone, and so is one of a run.
+        let own_node = (!context.asks_node).then_some(context.own_node);
         let mut filter = ListFilter {
             owner: context.seen_owner(),
-            nodes: context.node.into_iter().collect(),
+            nodes: context.node.or(own_node).into_iter().collect(),
             ..request::filter(self.filter.as_ref(), context.now, found)
         };
         let at_most = bounded("at_most", self.at_most, AT_MOST, found);
