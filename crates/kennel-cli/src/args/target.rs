@@ -1,7 +1,7 @@
 //! Selection of runs on the command line: one, several, or by their labels. One meaning for all commands.
 
 use crate::{complete, values};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::labels::Selector;
 use kennel_proto::pb;
@@ -34,8 +34,8 @@ pub(crate) struct FilterArgs {
 #[derive(Debug, Args)]
 pub struct Targets {
     /// Ids of runs, or their beginning or end; or -l, -f or --all
-    #[arg(value_name = "RUN", required_unless_present_any = ["labels", "filters", "all"],
-        conflicts_with_all = ["labels", "filters", "all", "dry_run"], add = ArgValueCompleter::new(complete::runs))]
+    #[arg(value_name = "RUN", required_unless_present = "selected",
+        conflicts_with = "selected", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
@@ -43,6 +43,7 @@ pub struct Targets {
 
 /// Selection of runs that are acted upon.
 #[derive(Debug, Default, Args)]
+#[command(group(ArgGroup::new("selected").args(["labels", "filters", "all"]).multiple(true)))]
 pub(crate) struct SelectionArgs {
     #[command(flatten)]
     pub(crate) labels: LabelArgs,
@@ -52,13 +53,13 @@ pub(crate) struct SelectionArgs {
     #[arg(long)]
     pub(crate) all: bool,
     /// Print the selected runs, and do nothing
-    #[arg(long)]
+    #[arg(long, requires = "selected")]
     pub(crate) dry_run: bool,
     /// Act on all live runs without a question
-    #[arg(short, long)]
+    #[arg(short, long, requires = "selected")]
     pub(crate) yes: bool,
     /// Do nothing if more runs than this match [default: 1000]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", requires = "selected")]
     pub(crate) at_most: Option<u32>,
 }
 

@@ -38,3 +38,24 @@ fn global_flags_may_precede_or_follow_the_command() {
         assert_eq!(client.server.as_deref(), Some("unix:/s"));
     }
 }
+
+/// Ignored beside the name of a run, `--dry-run` would act.
+#[test]
+fn flags_of_selections_need_one() {
+    for command in [
+        &["abort", "x"][..],
+        &["signal", "HUP", "x"],
+        &["annotate", "x", "a=b"],
+    ] {
+        for flag in [&["--dry-run"][..], &["--yes"], &["--at-most", "5"]] {
+            assert!(
+                parse(&[command, flag].concat()).is_err(),
+                "{command:?} {flag:?}"
+            );
+        }
+    }
+    let selected = parse(&["abort", "-f", "name=x", "--dry-run", "--at-most", "5"]);
+    assert!(selected.is_ok(), "{:?}", selected.err());
+    assert!(parse(&["abort", "x", "-f", "name=x"]).is_err());
+    assert!(parse(&["abort"]).is_err());
+}
