@@ -56,7 +56,7 @@ pub fn remove_token(run_dir: &Path) -> io::Result<()> {
     open_run_dir(run_dir);
     for name in [TOKEN, TOKEN_NEW] {
         let path = run_dir.join(OsStr::from_bytes(name.to_bytes()));
-        own_file::if_there(fs::remove_file(path))?;
+        own_file::none_if_absent(fs::remove_file(path))?;
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidFilename.into());
     };
-    match own_file::if_there(own_file::open_dir(dir))? {
+    match own_file::none_if_absent(own_file::open_dir(dir))? {
         Some(dir) => remove_below(&dir, &CString::new(name.as_bytes())?),
         None => Ok(()),
     }
@@ -178,7 +178,7 @@ pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
     let (dir, aside) = (path(data_dir, run), data_dir.join("runs").join(ASIDE));
     own_file::make_dir(&aside)?;
     open_up(AT_FDCWD, &dir);
-    own_file::if_there(fs::rename(&dir, aside.join(run.to_string()))).map(drop)
+    own_file::none_if_absent(fs::rename(&dir, aside.join(run.to_string()))).map(drop)
 }
 
 /// Removes all directories that were moved away, by whichever process, as [`remove`] does.

@@ -57,7 +57,7 @@ pub fn remove(run_dir: &Path, stream: usize) -> io::Result<()> {
 }
 
 fn claimed(run_dir: &Path, stream: usize) -> io::Result<Option<(String, u64)>> {
-    let Some(entries) = own_file::if_there(fs::read_dir(run_dir))? else {
+    let Some(entries) = own_file::none_if_absent(fs::read_dir(run_dir))? else {
         return Ok(None);
     };
     let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -59,7 +59,7 @@ pub(crate) fn read_by<T>(
         bytes,
         why,
     };
-    let found = own_file::if_there(private_file::open_to_read(run_dir, name));
+    let found = own_file::none_if_absent(private_file::open_to_read(run_dir, name));
     let found = found.map_err(|error| unreadable(0, error.to_string()))?;
     let Some(file) = found.flatten() else {
         return Ok(None);

@@ -14,7 +14,7 @@ const BYTES: usize = 32;
 /// Returns the secret, which is made if there is none. Without the original one no repeated Spawn is recognised.
 pub(crate) fn digest_key(data_dir: &Path) -> io::Result<[u8; BYTES]> {
     let path = data_dir.join(FILE);
-    let Some(bytes) = own_file::if_there(read(&path))? else {
+    let Some(bytes) = own_file::none_if_absent(read(&path))? else {
         return make(data_dir, &path);
     };
     bytes.try_into().map_err(|_| {

@@ -42,7 +42,7 @@ pub fn regular(file: File) -> io::Result<File> {
 }
 
 /// Returns what was found; `None` where there is no such file.
-pub fn if_there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+pub fn none_if_absent<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -49,7 +49,7 @@ pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
     check_dir(dir, &fs::metadata(dir).map_err(fail)?).map_err(fail)?;
     for name in ENTRIES {
         let path = dir.join(name);
-        let found = own_file::if_there(fs::symlink_metadata(&path));
+        let found = own_file::none_if_absent(fs::symlink_metadata(&path));
         let checked = found.and_then(|found| found.as_ref().map_or(Ok(()), check_entry));
         checked.map_err(|error| data_dir_error(&path, error))?;
     }
@@ -144,7 +144,7 @@ const TRACES_OF_NODE: [&str; 2] = ["log", "runs"];
 pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     let path = dir.join("node");
     let fail = |source| data_dir_error(&path, source);
-    if let Some(text) = own_file::if_there(own_file::read_to_string(&path)).map_err(fail)? {
+    if let Some(text) = own_file::none_if_absent(own_file::read_to_string(&path)).map_err(fail)? {
         let unreadable = "it does not hold this node's name, a ULID";
         let parsed = text.trim().parse();
         return parsed.map_err(|_| fail(io::Error::new(io::ErrorKind::InvalidData, unreadable)));

@@ -221,7 +221,7 @@ fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (
 
 /// Removes a stale socket file: one at which no process listens. Any other file at the path is not Kennel's to remove.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    let Some(found) = own_file::if_there(fs::symlink_metadata(path))? else {
+    let Some(found) = own_file::none_if_absent(fs::symlink_metadata(path))? else {
         return Ok(());
     };
     if !found.file_type().is_socket() {

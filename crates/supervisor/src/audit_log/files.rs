@@ -20,7 +20,7 @@ const SUFFIX: &str = ".jsonl";
 
 /// Lists the existing files, by rising seq of their first lines.
 pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
-    let Some(entries) = own_file::if_there(fs::read_dir(dir))? else {
+    let Some(entries) = own_file::none_if_absent(fs::read_dir(dir))? else {
         return Ok(Vec::new());
     };
     let names = entries.flatten().filter_map(|entry| {

@@ -168,7 +168,7 @@ impl Place {
         found: &mut Vec<TrailRecord>,
     ) -> io::Result<(u64, bool)> {
         let file = File::open(files::path(&self.dir, first));
-        let Some(mut file) = own_file::if_there(file)? else {
+        let Some(mut file) = own_file::none_if_absent(file)? else {
             // The file was removed for its age.
             return Ok((0, true));
         };

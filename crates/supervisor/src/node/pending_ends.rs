@@ -49,6 +49,6 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
 /// Whether the run was recorded: a run that was not recorded was never released.
 fn was_recorded(shared: &Shared, run: RunId) -> io::Result<bool> {
     // Without a journal the directory was never made.
-    let journal = own_file::if_there(Reopened::open(shared, run, None))?;
+    let journal = own_file::none_if_absent(Reopened::open(shared, run, None))?;
     Ok(journal.is_some_and(|journal| journal.record(1).recorded))
 }

@@ -196,7 +196,7 @@ impl Record {
         let mut how = own_file::options();
         how.write(true).create(true);
         // Without its directory there is no log to be trusted.
-        if let Err(error) = own_file::if_there(how.open(&self.behind_mark)) {
+        if let Err(error) = own_file::none_if_absent(how.open(&self.behind_mark)) {
             tracing::error!(why = %Chain(&error), "the node log is behind, and cannot be marked as behind");
         }
     }
@@ -217,7 +217,7 @@ impl Record {
             self.table.behind.remove(&run);
             self.table.prune(run);
         }
-        if let Err(error) = own_file::if_there(fs::remove_file(&self.behind_mark)) {
+        if let Err(error) = own_file::none_if_absent(fs::remove_file(&self.behind_mark)) {
             tracing::warn!(why = %Chain(&error), "cannot remove the mark that the node log is behind");
         }
     }

@@ -47,7 +47,7 @@ pub(crate) fn write(
     let plain = SecretValue::new(serde_json::to_vec(&text)?);
     let bytes = sealer.seal(run, plain.expose())?;
     let temporary = dir.join(TEMPORARY);
-    own_file::if_there(fs::remove_file(&temporary))?;
+    own_file::none_if_absent(fs::remove_file(&temporary))?;
     let mut how = OpenOptions::new();
     how.write(true).create_new(true).mode(0o600);
     let mut file = how.open(&temporary)?;
@@ -100,7 +100,7 @@ pub(crate) fn read(
 /// Removes the spec, if it exists.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     for name in [TEMPORARY, FILE] {
-        own_file::if_there(fs::remove_file(dir.join(name)))?;
+        own_file::none_if_absent(fs::remove_file(dir.join(name)))?;
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(super) fn keep(data_dir: &Path, epoch: KeeperEpoch, drain: &Drain) -> io::Re
 
 /// Removes the drain.
 pub(super) fn forget(data_dir: &Path) -> io::Result<()> {
-    match own_file::if_there(fs::remove_file(data_dir.join(FILE)))? {
+    match own_file::none_if_absent(fs::remove_file(data_dir.join(FILE)))? {
         Some(()) => sync(data_dir),
         None => Ok(()),
     }
@@ -43,7 +43,7 @@ pub(super) fn forget(data_dir: &Path) -> io::Result<()> {
 
 /// Reads the drain in force under this keeper.
 pub(super) fn find(data_dir: &Path, epoch: KeeperEpoch) -> io::Result<Option<Drain>> {
-    let Some(bytes) = own_file::if_there(fs::read(data_dir.join(FILE)))? else {
+    let Some(bytes) = own_file::none_if_absent(fs::read(data_dir.join(FILE)))? else {
         return Ok(None);
     };
     let kept: Kept = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
