@@ -294,6 +294,6 @@ async fn filters_select_by_name_age_reason_and_reports() {
     assert_eq!(listed(&["newer=1h"]).await, [0, 1]);
     assert!(listed(&["older=1h"]).await.is_empty());
     assert!(listed(&["ended=1h"]).await.is_empty());
-    assert!(listed(&["owner=nobody"]).await.is_empty());
+    assert!(listed(&["owner=uid:7"]).await.is_empty());
     assert_eq!(listed(&["ready=true"]).await, [0, 1]);
 }

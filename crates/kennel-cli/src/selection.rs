@@ -140,24 +140,19 @@ async fn answers(
 }
 
 fn print_outcome(link: &Link, outcome: &pb::RunOutcome) -> Result<(), Failure> {
+    let Some(run) = &outcome.run else {
+        return Ok(());
+    };
     let text = || {
-        let run = outcome.run.as_deref().cloned().unwrap_or_default();
         let word = outcome
             .outcome()
             .as_str_name()
             .trim_start_matches("OUTCOME_");
-        let name = run.spec.map(|spec| spec.name).unwrap_or_default();
-        let parts = [
-            run.run_id,
-            name,
-            word.to_ascii_lowercase(),
-            outcome.message.clone(),
-        ];
-        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        let name = run.spec.as_ref().map_or("", |spec| &spec.name);
+        let word = word.to_ascii_lowercase();
+        let parts = [&run.run_id, name, &word, &outcome.message];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         terminal_text::one_line(&parts.join(" ")) + "\n"
     };
-    match &outcome.run {
-        Some(run) => print_exact(&link.shown_of(run, outcome, text)),
-        None => Ok(()),
-    }
+    print_exact(&link.shown_of(run, outcome, text))
 }

@@ -221,11 +221,15 @@ impl RecordedSpec {
     }
 }
 
+/// Whether a name may have these characters, and so many of them.
+fn is_of_name(text: &str) -> bool {
+    let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._/-".contains(&c);
+    text.len() <= limits::RUN_NAME_MAX && text.bytes().all(is_plain)
+}
+
 /// Whether a run may have this name. An id is none, in whatever case: it would name two runs.
 pub fn is_run_name(text: &str) -> bool {
-    let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._/-".contains(&c);
-    text.len() <= limits::RUN_NAME_MAX
-        && text.bytes().all(is_plain)
+    is_of_name(text)
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.to_ascii_uppercase().parse::<RunId>().is_err()
 }
@@ -238,9 +242,7 @@ impl NamePattern {
     /// Returns the pattern; absent: no name has it.
     pub fn new(text: &str) -> Option<Self> {
         let plain = text.replace(['*', '?'], "a");
-        let is_one = plain.len() <= limits::RUN_NAME_MAX && !plain.is_empty();
-        let is_plain = |c: u8| c.is_ascii_alphanumeric() || b"._/-".contains(&c);
-        (is_one && plain.bytes().all(is_plain)).then(|| Self(text.to_owned()))
+        (!text.is_empty() && is_of_name(&plain)).then(|| Self(text.to_owned()))
     }
 
     /// The pattern as it was given.

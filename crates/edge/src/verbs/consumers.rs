@@ -13,7 +13,6 @@ impl Verb for pb::AckEventsRequest {
     type Call = AckCall;
 
     fn logged(&self, record: Asked) -> Asked {
-        let record = record;
         record.with("consumer", &self.consumer)
     }
 
@@ -84,7 +83,6 @@ impl Verb for pb::DeleteConsumerRequest {
     type Call = ConsumerKey;
 
     fn logged(&self, record: Asked) -> Asked {
-        let record = record;
         record.with("consumer", &self.consumer)
     }
 

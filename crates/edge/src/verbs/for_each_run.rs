@@ -149,35 +149,31 @@ impl Verb for pb::ForEachRunRequest {
                     .map_err(|broken| status::internal(&broken.to_string()))
             }
         });
-        let mut each = each.buffer_unordered(call.parallel);
-        let (send, answers) = tokio::sync::mpsc::channel(1);
-        let part = |part| Ok(pb::ForEachRunResponse { part: Some(part) });
-        let answered = async move {
-            let _place = place;
-            let mut counts = BTreeMap::new();
-            if send.send(part(Part::Matched(matched))).await.is_err() {
-                return;
-            }
-            while let Some(done) = each.next().await {
-                let message = done.and_then(|done| {
+        let each = each.buffer_unordered(call.parallel);
+        let begun = Some((each, BTreeMap::new(), place));
+        let answers = stream::unfold(begun, |open| async move {
+            let (mut each, mut counts, place) = open?;
+            Some(match each.next().await {
+                Some(Ok(done)) => {
                     let outcome = done.outcome().as_str_name().trim_start_matches("OUTCOME_");
                     *counts.entry(outcome.to_ascii_lowercase()).or_insert(0) += 1;
-                    part(Part::Run(Box::new(done)))
-                });
-                if send.send(message).await.is_err() {
-                    return;
+                    let part = answer(Part::Run(Box::new(done)));
+                    (Ok(part), Some((each, counts, place)))
                 }
-            }
-            let _ = send
-                .send(part(Part::Summary(pb::ForEachRunSummary { counts })))
-                .await;
-        };
-        tokio::spawn(answered);
-        Ok(Box::pin(stream::unfold(
-            answers,
-            |mut answers| async move { Some((answers.recv().await?, answers)) },
-        )))
+                Some(Err(broken)) => (Err(broken), Some((each, counts, place))),
+                None => {
+                    let part = Part::Summary(pb::ForEachRunSummary { counts });
+                    (Ok(answer(part)), None)
+                }
+            })
+        });
+        let first = stream::once(std::future::ready(Ok(answer(Part::Matched(matched)))));
+        Ok(Box::pin(first.chain(answers)))
     }
+}
+
+fn answer(part: Part) -> pb::ForEachRunResponse {
+    pb::ForEachRunResponse { part: Some(part) }
 }
 
 /// Returns a number within its bound, or its default for 0.
@@ -295,13 +291,9 @@ impl At {
     }
 }
 
-/// Returns the outcome of a refused call.
-fn outcome_of(refused: &Status) -> Outcome {
-    let info = refused.get_details_error_info();
-    let is = |reason: Reason| {
-        info.as_ref()
-            .is_some_and(|info| info.reason == reason.as_str())
-    };
+/// Returns the outcome of a call that was refused for this reason.
+fn outcome_of(reason: &str) -> Outcome {
+    let is = |known: Reason| known.as_str() == reason;
     if is(Reason::RunNotFound) {
         Outcome::Gone
     } else if is(Reason::AbortQueued) {
@@ -328,11 +320,15 @@ impl Act {
             }
             None => self.unless_changed(at, run, is_dry).await,
         };
-        let (outcome, after, refused) = match done {
-            Ok((outcome, after)) => (outcome, after, None),
-            Err(refused) => (outcome_of(&refused), None, Some(refused)),
+        let (outcome, after, reason, message) = match done {
+            Ok((outcome, after)) => (outcome, after, String::new(), String::new()),
+            Err(refused) => {
+                let info = refused.get_details_error_info();
+                let reason = info.map(|info| info.reason).unwrap_or_default();
+                let message = refused.message().to_owned();
+                (outcome_of(&reason), None, reason, message)
+            }
         };
-        let info = refused.as_ref().and_then(StatusExt::get_details_error_info);
         let by_id = || pb::Run {
             run_id: run.to_string(),
             ..pb::Run::default()
@@ -340,10 +336,8 @@ impl Act {
         pb::RunOutcome {
             run: Some(Box::new(after.unwrap_or_else(by_id))),
             outcome: outcome.into(),
-            reason: info.map(|info| info.reason).unwrap_or_default(),
-            message: refused
-                .map(|refused| refused.message().to_owned())
-                .unwrap_or_default(),
+            reason,
+            message,
         }
     }
 

@@ -136,6 +136,9 @@ pub(crate) fn states() -> impl TypedValueParser<Value = States> {
     PossibleValuesParser::new(names).map(|name| states_of(&name).unwrap_or_default())
 }
 
+const FILTERS: &str = "write label=KEY=VALUE, label=KEY, status=STATE, name=GLOB, owner=OWNER, reason=END_REASON, \
+     ready=true, activity=WHAT, waits=WHAT, older=TIME, newer=TIME, ended=TIME or annotation=KEY[=VALUE]";
+
 /// Reads a condition as docker's `--filter` has them: a filter with one field.
 pub(crate) fn filter(text: &str) -> Result<pb::RunFilter, String> {
     let mut filter = pb::RunFilter::default();
@@ -143,7 +146,9 @@ pub(crate) fn filter(text: &str) -> Result<pb::RunFilter, String> {
     let time = || duration(value).map(|time| time.try_into().ok());
     match key {
         "label" => {
-            let selector: Selector = value.parse().map_err(|wrong: SelectorError| wrong.to_string())?;
+            let selector: Selector = value
+                .parse()
+                .map_err(|wrong: SelectorError| wrong.to_string())?;
             filter.label_selector = selector.to_string();
         }
         "status" | "state" => {
@@ -156,14 +161,25 @@ pub(crate) fn filter(text: &str) -> Result<pb::RunFilter, String> {
         "name" => filter.names.push(value.to_owned()),
         "owner" => filter.owners.push(value.to_owned()),
         "reason" => filter.end_reasons.push(value.to_owned()),
-        "ready" => filter.is_ready = Some(value.parse().map_err(|_| "write ready=true or ready=false")?),
-        "activity" => filter.activities.push(named("kennel.v1.Activity", pb::Activity::from_str_name, value)?),
-        "waits" => filter.waits.push(named("kennel.v1.Wait", pb::Wait::from_str_name, value)?),
+        "ready" => {
+            let ready = value.parse();
+            filter.is_ready = Some(ready.map_err(|_| "write ready=true or ready=false")?);
+        }
+        "activity" => filter.activities.push(named(
+            "kennel.v1.Activity",
+            pb::Activity::from_str_name,
+            value,
+        )?),
+        "waits" => filter
+            .waits
+            .push(named("kennel.v1.Wait", pb::Wait::from_str_name, value)?),
         "older" => filter.min_age = time()?,
         "newer" => filter.max_age = time()?,
         "ended" => filter.ended_min_age = time()?,
         "annotation" => {
-            let (key, value) = value.split_once('=').map_or((value, None), |(key, value)| (key, Some(value)));
+            let (key, value) = value
+                .split_once('=')
+                .map_or((value, None), |(key, value)| (key, Some(value)));
             let mut wanted = pb::AnnotationRequirement {
                 key: key.to_owned(),
                 values: value.map(str::to_owned).into_iter().collect(),
@@ -174,8 +190,7 @@ pub(crate) fn filter(text: &str) -> Result<pb::RunFilter, String> {
             }
             filter.annotations.push(wanted);
         }
-        _ => return Err("write label=KEY=VALUE, label=KEY, status=STATE, name=GLOB, owner=OWNER, reason=END_REASON, \
-             ready=true, activity=WHAT, waits=WHAT, older=TIME, newer=TIME, ended=TIME or annotation=KEY[=VALUE]".to_owned()),
+        _ => return Err(FILTERS.to_owned()),
     }
     Ok(filter)
 }

@@ -109,12 +109,14 @@ impl From<RunRow> for RunView {
     }
 }
 
+/// Whether a part of a filter that lists what it selects is met; an empty one is.
+fn any<T>(wanted: &[T], is: impl Fn(&T) -> bool) -> bool {
+    wanted.is_empty() || wanted.iter().any(is)
+}
+
 impl RunView {
     /// Whether it matches the parts of a filter that never change for it. [`ListFilter::below`] is tested by the store alone.
     pub(crate) fn has_marks(&self, filter: &ListFilter) -> bool {
-        fn any<T>(wanted: &[T], is: impl Fn(&T) -> bool) -> bool {
-            wanted.is_empty() || wanted.iter().any(is)
-        }
         let [newest, oldest, _] = filter.ages.bounds();
         let is_named = |part: &RunIdPart| part.matches(self.run);
         let name = self.spec.name.as_deref();
@@ -137,25 +139,21 @@ impl RunView {
 
     /// Whether it matches a filter now.
     pub fn fits(&self, filter: &ListFilter) -> bool {
-        fn is_any<T: PartialEq>(wanted: &[T], is: &T) -> bool {
-            wanted.is_empty() || wanted.contains(is)
-        }
-        let reports = &filter.reports;
-        let reason = self
-            .outcome
-            .as_ref()
-            .map(|outcome| outcome.reason.name().to_owned());
+        let (reports, doing) = (&filter.reports, self.facets.activity_of(self.attempt));
+        let ends_for = |reason: &String| {
+            let outcome = self.outcome.as_ref();
+            outcome.is_some_and(|outcome| outcome.reason.name() == reason)
+        };
         let [.., last_end] = filter.ages.bounds();
-        is_any(&filter.states, &self.state)
-            && is_any(&reports.activities, &self.facets.activity_of(self.attempt))
-            && is_any(&reports.waits, &self.waits_for())
+        any(&filter.states, |state| *state == self.state)
+            && any(&reports.activities, |activity| *activity == doing)
+            && any(&reports.waits, |wait| *wait == self.waits_for())
             && reports
                 .is_ready
                 .is_none_or(|is_ready| is_ready == self.is_ready())
             && (reports.annotations.iter())
                 .all(|wanted| wanted.matches(&self.facets.annotations.pairs))
-            && (filter.end_reasons.is_empty()
-                || reason.is_some_and(|reason| filter.end_reasons.contains(&reason)))
+            && any(&filter.end_reasons, ends_for)
             && last_end.is_none_or(|last| self.times.ended.is_some_and(|ended| ended <= last))
             && self.has_marks(filter)
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     convert::{labels, rules, run, spec::run_named, time},
-    enums::{named, unknown_number},
+    enums::{kind_of, named},
     pb,
 };
 use kennel_lifecycle::{
@@ -35,24 +35,24 @@ pub(crate) fn filter(
     let mut filter = ListFilter {
         ages,
         states: each("states", &asked.states, "RunState", run::state_of, found),
-        kinds: each(
-            "kinds",
-            &asked.kinds,
-            "RunKind",
-            crate::enums::kind_of,
-            found,
-        ),
+        kinds: each("kinds", &asked.kinds, "RunKind", kind_of, found),
         labels: labels::selector("filter.", &asked.labels, &asked.label_selector, found),
-        owners: few("owners", &asked.owners, VALUES_MAX, found),
+        owners: few("owners", &asked.owners, VALUES_MAX, found).to_vec(),
         reports: Reports {
-            activities: each_or_none(
+            activities: each(
                 "activities",
                 &asked.activities,
                 "Activity",
-                rules::activity_of,
+                |doing| Some(rules::activity_of(doing)),
                 found,
             ),
-            waits: each_or_none("waits", &asked.waits, "Wait", run::wait_of, found),
+            waits: each(
+                "waits",
+                &asked.waits,
+                "Wait",
+                |wait| Some(run::wait_of(wait)),
+                found,
+            ),
             is_ready: asked.is_ready,
             annotations: annotations(&asked.annotations, found),
         },
@@ -79,16 +79,16 @@ pub(crate) fn filter(
             .extend(run_named(format!("filter.run_ids[{i}]"), run, found));
     }
     for (i, name) in few("end_reasons", &asked.end_reasons, VALUES_MAX, found)
-        .into_iter()
+        .iter()
         .enumerate()
     {
-        if !json::has_field::<pb::EndReason>(&name) {
+        if !json::has_field::<pb::EndReason>(name) {
             found.push(Violation::new(
                 format!("filter.end_reasons[{i}]"),
                 format!("{name:?} is no end reason"),
             ));
         }
-        filter.end_reasons.push(name);
+        filter.end_reasons.push(name.clone());
     }
     if !asked.run_id_part.is_empty() {
         match asked.run_id_part.parse() {
@@ -106,7 +106,7 @@ pub(crate) fn filter(
     filter
 }
 
-/// Parses values of an enum, without repeats; 0 is none of them.
+/// Parses values of an enum, without repeats; one without a meaning is a violation.
 fn each<P: TryFrom<i32>, T: PartialEq>(
     field: &str,
     numbers: &[i32],
@@ -128,73 +128,40 @@ fn each<P: TryFrom<i32>, T: PartialEq>(
     values
 }
 
-/// Parses values of an enum, without repeats; `None` for 0.
-fn each_or_none<P: TryFrom<i32>, T: PartialEq>(
-    field: &str,
-    numbers: &[i32],
-    name: &str,
-    parse: impl Fn(P) -> Option<T>,
-    found: &mut Vec<Violation>,
-) -> Vec<Option<T>> {
-    let mut values = Vec::new();
-    for (i, number) in numbers.iter().enumerate() {
-        match P::try_from(*number) {
-            Ok(value) => {
-                let value = parse(value);
-                if !values.contains(&value) {
-                    values.push(value);
-                }
-            }
-            Err(_) => found.push(unknown_number(
-                &format!("filter.{field}[{i}]"),
-                *number,
-                name,
-            )),
-        }
-    }
-    values
-}
-
-/// Returns at most so many values.
-fn few(field: &str, values: &[String], most: usize, found: &mut Vec<Violation>) -> Vec<String> {
+/// Returns at most so many values; more are a violation.
+fn few<'a, T>(field: &str, values: &'a [T], most: usize, found: &mut Vec<Violation>) -> &'a [T] {
     if values.len() > most {
         found.push(Violation::new(
             format!("filter.{field}"),
             format!("must have at most {most} values"),
         ));
     }
-    values.iter().take(most).cloned().collect()
+    &values[..values.len().min(most)]
 }
 
 fn annotations(
     asked: &[pb::AnnotationRequirement],
     found: &mut Vec<Violation>,
 ) -> Vec<Requirement> {
+    use pb::RequirementTest as Test;
     let mut requirements = Vec::new();
-    if asked.len() > VALUES_MAX {
-        found.push(Violation::new(
-            "filter.annotations",
-            format!("must have at most {VALUES_MAX} values"),
-        ));
-    }
-    for (i, asked) in asked.iter().take(VALUES_MAX).enumerate() {
+    for (i, asked) in few("annotations", asked, VALUES_MAX, found)
+        .iter()
+        .enumerate()
+    {
         let at = format!("annotations[{i}]");
         let values = || asked.values.iter().cloned().collect();
-        let test = match pb::RequirementTest::try_from(asked.test) {
-            Ok(pb::RequirementTest::Unspecified | pb::RequirementTest::In) => {
-                LabelTest::In(values())
-            }
-            Ok(pb::RequirementTest::NotIn) => LabelTest::NotIn(values()),
-            Ok(pb::RequirementTest::Exists) => LabelTest::Exists,
-            Ok(pb::RequirementTest::Absent) => LabelTest::Absent,
-            Err(_) => {
-                found.push(unknown_number(
-                    &format!("filter.{at}.test"),
-                    asked.test,
-                    "RequirementTest",
-                ));
-                continue;
-            }
+        let test_of = |test| {
+            Some(match test {
+                Test::Unspecified | Test::In => LabelTest::In(values()),
+                Test::NotIn => LabelTest::NotIn(values()),
+                Test::Exists => LabelTest::Exists,
+                Test::Absent => LabelTest::Absent,
+            })
+        };
+        let field = format!("filter.{at}.test");
+        let Some(test) = named(&field, asked.test, "RequirementTest", test_of, found) else {
+            continue;
         };
         let takes_values = matches!(test, LabelTest::In(_) | LabelTest::NotIn(_));
         if asked.values.is_empty() == takes_values {
