@@ -341,6 +341,13 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn remove_run(
+        &self,
+        _: Request<pb::RemoveRunRequest>,
+    ) -> Result<Response<pb::RemoveRunResponse>, Status> {
+        absent()
+    }
+
     async fn restart(
         &self,
         _: Request<pb::RestartRequest>,

@@ -141,6 +141,11 @@ async fn output_is_whole_or_removed_over_crashes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn removed_run_stays_removed_over_crashes() {
+    play(&[Act::Remove]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn children_end_with_their_parent_over_crashes() {
     play(&[Act::Orphan]).await;
 }

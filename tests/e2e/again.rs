@@ -2,14 +2,14 @@
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
-    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::fact, complaint, must, sh,
-    shell::run_to_end,
+    Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, client::fact, complaint, must,
+    new_run_id, sh, shell::run_to_end,
 };
 use nix::sys::signal::Signal;
-use std::fs;
+use std::{fs, sync::LazyLock};
 use tonic::Code;
 
-const NEW: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+static NEW: LazyLock<String> = LazyLock::new(new_run_id);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_run_is_run_again_as_new_run() {
@@ -22,27 +22,27 @@ async fn ended_run_is_run_again_as_new_run() {
     let first = must("wait", client.ended(&first.run_id).await);
 
     let second = must("restart", client.restart_with(again(&first.run_id)).await);
-    assert_eq!(second.run_id, NEW);
+    assert_eq!(second.run_id, *NEW);
     assert_eq!(second.restarted_from, first.run_id);
     assert_eq!((&second.spec, &second.labels), (&first.spec, &first.labels));
     // The same call repeated returns the same run, also at the next server.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let repeated = must("restart", client.restart_with(again(&first.run_id)).await);
-    assert_eq!(repeated.run_id, NEW);
-    let second = must("wait", client.ended(NEW).await);
+    assert_eq!(repeated.run_id, *NEW);
+    let second = must("wait", client.ended(&NEW).await);
     assert_eq!((second.state(), second.code()), (RunState::Failed, Some(3)));
     assert_eq!(must("get", client.get(&first.run_id).await), first);
     assert_eq!(
         fs::read_to_string(&ran).expect("it ran"),
         "once\n".repeat(2)
     );
-    let heard = must("stream", client.hear_all(NEW, 0).await);
+    let heard = must("stream", client.hear_all(&NEW, 0).await);
     assert_eq!(heard.text(), "out\n");
 
     // For another run it is no repeat, nor is a spawn under its id.
     let refused = client
-        .restart_with(again(NEW))
+        .restart_with(again(&NEW))
         .await
         .expect_err("a taken id");
     assert_eq!(complaint(&refused).reason, "SPEC_MISMATCH");
@@ -50,7 +50,7 @@ async fn ended_run_is_run_again_as_new_run() {
     kennel.signal(Signal::SIGTERM);
     kennel.restart().await;
     let mut client = kennel.client().await;
-    let stored = must("get", client.get(NEW).await);
+    let stored = must("get", client.get(&NEW).await);
     assert_eq!(stored.restarted_from, first.run_id);
     for run in [&first, &second] {
         Footprint::of_run(run).assert_nothing_left();
@@ -80,7 +80,7 @@ async fn missing_parts_are_given_again_or_refused() {
         (Code::FailedPrecondition, "SPEC_INCOMPLETE")
     );
     assert_eq!(fact(&refused, "missing"), "env.SECRET,initial_input");
-    let missing = client.get(NEW).await.expect_err("nothing was begun");
+    let missing = client.get(&NEW).await.expect_err("nothing was begun");
     assert_eq!(complaint(&missing).reason, "RUN_NOT_FOUND");
 
     let whole = pb::RestartRequest {
@@ -89,8 +89,8 @@ async fn missing_parts_are_given_again_or_refused() {
         ..again(&run.run_id)
     };
     must("restart", client.restart_with(whole).await);
-    must("wait", client.ended(NEW).await);
-    let heard = must("stream", client.hear_all(NEW, 0).await);
+    must("wait", client.ended(&NEW).await);
+    let heard = must("stream", client.hear_all(&NEW, 0).await);
     assert_eq!(heard.text(), "two second\n");
 
     // A fence was never described.
@@ -135,7 +135,7 @@ async fn assert_command_line_runs_again(kennel: &Kennel) {
 fn again(run: &str) -> pb::RestartRequest {
     pb::RestartRequest {
         run_id: run.to_owned(),
-        new_run_id: NEW.to_owned(),
+        new_run_id: NEW.clone(),
         ..pb::RestartRequest::default()
     }
 }

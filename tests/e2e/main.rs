@@ -39,6 +39,7 @@ mod full_disk;
 mod hands;
 mod hands_elsewhere;
 mod health;
+mod history;
 mod host;
 mod inactivity;
 mod init;

@@ -112,6 +112,7 @@ pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("Pause", request!(PauseRequest {})),
         ("Resume", request!(ResumeRequest {})),
         ("Restart", request!(RestartRequest {})),
+        ("RemoveRun", request!(RemoveRunRequest {})),
         (
             "WriteInput",
             request!(WriteInputRequest { data: "x".into() }),

@@ -167,6 +167,7 @@ pub(crate) fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
         "Upgrade",
         "ForgetNode",
         "ReapLeaks",
+        "SweepRunDirectories",
     ] {
         all.insert(rpc, Vec::new());
     }
@@ -174,7 +175,7 @@ pub(crate) fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
 }
 
 /// RPCs that name no run, with the answer to a good request of one who may. Absent: it is not asked, for it changes the node.
-const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 14] = [
+const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 15] = [
     ("ForEachRun", Some((Code::Ok, ""))),
     ("Spawn", Some((Code::Ok, ""))),
     ("ResolveCommand", Some((Code::Ok, ""))),
@@ -186,6 +187,7 @@ const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 14] = [
     ("StreamAudit", Some((Code::Ok, ""))),
     ("ForgetNode", Some((Code::NotFound, "NODE_NOT_FOUND"))),
     ("ReapLeaks", Some((Code::Ok, ""))),
+    ("SweepRunDirectories", Some((Code::Ok, ""))),
     ("Undrain", Some((Code::Ok, ""))),
     ("Drain", None),
     ("Upgrade", None),
@@ -193,7 +195,8 @@ const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 14] = [
 
 /// What is not OK of what a run's own owner may call: the run sleeps and has neither a terminal, nor a consumer, nor a restart
 /// policy.
-const OF_OWN_RUN: [(&str, Code, &str); 8] = [
+const OF_OWN_RUN: [(&str, Code, &str); 9] = [
+    ("RemoveRun", Code::FailedPrecondition, "INVALID_STATE"),
     ("ExtendTimeouts", Code::FailedPrecondition, "NO_TIME_LIMIT"),
     ("ResizeTerminal", Code::FailedPrecondition, "NO_TERMINAL"),
     ("ReadScreen", Code::FailedPrecondition, "NO_TERMINAL"),
@@ -364,7 +367,7 @@ async fn each_rpc_answers_each_caller_by_role() {
     let columns = columns(&net).await;
     let of_alice = good_requests(&run);
     let methods = methods();
-    assert_eq!(methods.len(), 37);
+    assert_eq!(methods.len(), 39);
     let (mut table, mut wrong, mut cells) = (String::new(), String::new(), 0);
     for (path, least) in &methods {
         let rpc = path.rsplit('/').next().expect("a name");

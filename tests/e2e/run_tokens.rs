@@ -255,11 +255,15 @@ async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
         expected.sort_unstable();
         assert_eq!(done, format!("{}\nkennel: done 2", expected.join("\n")));
     }
+    let refused = run.is_refused("$K rm $KENNEL_RUN_ID").await;
+    assert!(refused.contains("to itself"), "{refused}");
     let refused = run.is_refused("$K restart $KENNEL_RUN_ID").await;
     assert!(refused.contains("to itself"), "{refused}");
     run.gets(&format!("$K abort {grandchild}")).await;
     let ended = must("ended", client.ended(&grandchild).await);
     assert_eq!(ended.reason(), "aborted");
+    run.gets(&format!("$K rm {grandchild}")).await;
+    assert!(client.get(&grandchild).await.is_err());
     // A child of a child calls for itself.
     let printed = run.gets(
         "$K run --api-access children -- sh -c '$0 run -- sh -c \"echo \\$KENNEL_RUN_ID\"' $K",

@@ -344,6 +344,13 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn remove_run(
+        &self,
+        _: Request<pb::RemoveRunRequest>,
+    ) -> Result<Response<pb::RemoveRunResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn restart(
         &self,
         _: Request<pb::RestartRequest>,

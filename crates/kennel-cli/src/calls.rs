@@ -5,7 +5,7 @@ use super::{
     link::{Link, new_request_id, print_exact, run_of},
     progress, render, run_env, secrets,
     selection::each_of,
-    spec, words,
+    spec, values, words,
 };
 use crate::{
     args::{AbortArgs, ResizeArgs, RestartRunArgs, RunRefs, Targets},
@@ -182,6 +182,47 @@ pub(crate) async fn resume(link: &Link, runs: Targets) -> Result<u8, Failure> {
         stands(link, link.ask(pb::ResumeRequest { run_id }).await?.run)
     })
     .await
+}
+
+pub(crate) async fn remove(link: &Link, runs: Targets) -> Result<u8, Failure> {
+    let action = Action::Remove(pb::RemoveRunRequest {
+        request_id: new_request_id(),
+        ..pb::RemoveRunRequest::default()
+    });
+    each_of(link, runs, action, async |run_id| {
+        let request = pb::RemoveRunRequest {
+            run_id: run_id.clone(),
+            request_id: new_request_id(),
+        };
+        match link.call(request).await {
+            // Removed meanwhile, or by this request before its answer was lost.
+            Err(failure) if !failure.is("RUN_NOT_FOUND") => Err(failure),
+            _ => {
+                let removed = pb::RemoveRunResponse { run_id };
+                Ok((link.shown(&removed, || format!("{}\n", removed.run_id)), 0))
+            }
+        }
+    })
+    .await
+}
+
+pub(crate) async fn sweep(link: &Link) -> Result<(), Failure> {
+    let swept = link.call(pb::SweepRunDirectoriesRequest {}).await?;
+    link.print(&swept, || {
+        let of = |count: u64, bytes| {
+            let noun = if count == 1 {
+                "directory"
+            } else {
+                "directories"
+            };
+            format!("{count} {noun} of runs, {}B", values::short_bytes(bytes))
+        };
+        format!(
+            "removed {}\nkept {}: no record explains them\n",
+            of(swept.removed, swept.removed_bytes),
+            of(swept.unknown, swept.unknown_bytes)
+        )
+    })
 }
 
 fn standing_with(run: &pb::Run, more: &str) -> String {

@@ -222,6 +222,8 @@ async fn perform<B: Binary>(
         Command::Why(args) => why::why(&open().await?, args).await,
         Command::Pause(runs) => calls::pause(&open().await?, runs).await,
         Command::Resume(runs) => calls::resume(&open().await?, runs).await,
+        Command::Rm(runs) => calls::remove(&open().await?, runs).await,
+        Command::Sweep => calls::sweep(&open().await?).await.map(done),
         Command::Attach(args) => attach::attach(&open().await?, args).await,
         Command::Screen(run) => screen::screen(&open().await?, run).await.map(done),
         Command::Resize(args) => calls::resize(&open().await?, args).await.map(done),

@@ -22,6 +22,20 @@ pub(crate) fn kept(kept: &pb::Retention) -> String {
     words.join(", ")
 }
 
+/// Formats how long a server keeps records of ended runs, on one line.
+pub(crate) fn records(kept: &pb::Retention) -> String {
+    let time = |time: Option<_>| time.and_then(|time| Duration::try_from(time).ok());
+    let mut words = match kept.records_per_owner {
+        Some(runs) => vec![format!("of the last {runs} ended runs of each owner")],
+        None => vec!["of all ended runs".to_owned()],
+    };
+    if let (Some(least), Some(_)) = (time(kept.records_at_least), kept.records_per_owner) {
+        words.push(format!("at least {least:?}"));
+    }
+    words.extend(time(kept.records_at_most).map(|most| format!("at most {most:?}")));
+    words.join(", ")
+}
+
 /// Formats the removal of a run's output, on one line.
 pub(crate) fn removed(removal: &pb::OutputRemoval) -> String {
     let why = words::word(removal.reason().as_str_name());

@@ -117,6 +117,7 @@ fn described(info: &pb::ServerInfo, address: &str) -> String {
     view.line("live runs", format!("{live} (at most {room})"));
     if let Some(kept) = &info.retention {
         view.line("keeps output", retention::kept(kept));
+        view.line("keeps records", retention::records(kept));
     }
     if info.audit_records_lost > 0 {
         let lost = info.audit_records_lost;

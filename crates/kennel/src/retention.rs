@@ -1,8 +1,8 @@
-//! Retention of ended runs' output: flags, variables, defaults; and its display.
+//! Retention of ended runs' output and rows: flags, variables, defaults.
 
 use clap::Args;
 use kennel_cli::values;
-use kennel_lifecycle::RetentionLimits;
+use kennel_lifecycle::{RetentionLimits, RowLimits};
 use std::time::Duration;
 
 /// Word for no limit.
@@ -23,6 +23,18 @@ pub(crate) struct RetentionArgs {
     /// all]
     #[arg(id = "retain_bytes", long = "retain-bytes", value_name = "SIZE", value_parser = bytes)]
     bytes: Option<Limit<u64>>,
+    /// Number of ended runs of one owner that keep their record, or all [default: 10000]
+    #[arg(id = "retain_rows", long = "retain-rows", value_name = "N", value_parser = runs)]
+    rows: Option<Limit<u32>>,
+    /// Longest time after its end that a run keeps its record, or all [default: 720h]
+    #[arg(id = "retain_rows_age", long = "retain-rows-age", value_name = "DURATION", value_parser = at_most)]
+    rows_age: Option<Limit<Duration>>,
+    /// Time after its end that a run keeps its record however many have ended since [default: 24h]
+    #[arg(id = "retain_rows_min", long = "retain-rows-min", value_name = "DURATION", value_parser = values::duration)]
+    rows_min: Option<Duration>,
+    /// Greatest age of an id with which a Spawn makes a run; the same for all nodes of a database [default: 168h]
+    #[arg(id = "id_horizon", long = "id-horizon", value_name = "DURATION", value_parser = values::duration)]
+    id_horizon: Option<Duration>,
 }
 
 /// A limit, or none.
@@ -64,6 +76,17 @@ impl RetentionArgs {
             node_bytes: self.bytes.map_or(default.node_bytes, |limit| limit.0),
         }
     }
+
+    /// Returns the limits of rows in force.
+    pub(crate) fn resolve_rows(&self) -> RowLimits {
+        let default = RowLimits::default();
+        RowLimits {
+            per_owner: self.rows.map_or(default.per_owner, |limit| limit.0),
+            at_least: self.rows_min.unwrap_or(default.at_least),
+            at_most: self.rows_age.map_or(default.at_most, |limit| limit.0),
+            ids: self.id_horizon.unwrap_or(default.ids),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -72,14 +95,37 @@ mod tests {
     use crate::args::{ServeArgs, command};
     use kennel_client::Surroundings;
 
-    fn resolved(words: &[&str], env: &[(&str, &str)]) -> Result<RetentionLimits, String> {
+    fn given(words: &[&str], env: &[(&str, &str)]) -> Result<RetentionArgs, String> {
         let words = [&["kennel", "serve"], words].concat();
         let typed = command().try_get_matches_from(words);
         let typed = typed.map_err(|error| error.to_string())?;
         let (_, typed) = typed.subcommand().expect("serve");
         let flags = ServeArgs::completed(typed, &Surroundings::of(env));
         let flags = flags.map_err(|failure| failure.to_string())?;
-        Ok(flags.retention.resolve())
+        Ok(flags.retention)
+    }
+
+    fn resolved(words: &[&str], env: &[(&str, &str)]) -> Result<RetentionLimits, String> {
+        given(words, env).map(|limits| limits.resolve())
+    }
+
+    #[test]
+    fn row_limit_is_a_flag_variable_or_default() {
+        let rows = |words, env| given(words, env).map(|limits| limits.resolve_rows());
+        assert_eq!(rows(&[], &[]), Ok(RowLimits::default()));
+        let env = [
+            ("KENNEL_RETAIN_ROWS", "7"),
+            ("KENNEL_RETAIN_ROWS_AGE", "2h"),
+            ("KENNEL_RETAIN_ROWS_MIN", "0s"),
+            ("KENNEL_ID_HORIZON", "1h"),
+        ];
+        let wanted = RowLimits {
+            per_owner: None,
+            at_least: Duration::ZERO,
+            at_most: Some(Duration::from_hours(2)),
+            ids: Duration::from_hours(1),
+        };
+        assert_eq!(rows(&["--retain-rows", "all"], &env), Ok(wanted));
     }
 
     #[test]

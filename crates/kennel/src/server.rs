@@ -97,6 +97,7 @@ pub(crate) fn main(typed: &ArgMatches, here: &Surroundings) -> Result<i32, Failu
             shutdown_timeout: (flags.shutdown_timeout).unwrap_or(SHUTDOWN_TIMEOUT_DEFAULT),
             shutdown_signals: flags.shutdown_signal.clone(),
             retention: flags.retention.resolve(),
+            rows: flags.retention.resolve_rows(),
             telemetry,
             health: Arc::new(ProbeClient),
             tokens: Arc::new(key.clone()),

@@ -109,7 +109,7 @@ pub use privileges::{Isolation, Network, Privileges, RunUser, Sandbox, Seccomp};
 pub use record::{AttemptRecord, LastPause, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
-pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
+pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits, RowLimits, RowWalk};
 pub use rules::{
     Activity, LiveProbe, Liveness, NOTIFIED, OutputRule, READY_RULE, Readiness, ReadyProbe,
     RuleAction, RuleOff, StateProbe, Wait,

@@ -156,6 +156,14 @@ pub const OUTPUT_MAX_BYTES_DEFAULT: u64 = 64 << 20;
 pub const RETAINED_RUNS_DEFAULT: u32 = 100;
 /// Minimum retention of an ended run's output, however many have ended since.
 pub const RETAINED_AT_LEAST_DEFAULT: Duration = Duration::from_mins(1);
+/// Rows of ended runs of one owner at a node.
+pub const ROWS_PER_OWNER_DEFAULT: u32 = 10_000;
+/// Minimum time for which the row of an ended run stays, however many have ended since.
+pub const ROWS_AT_LEAST_DEFAULT: Duration = Duration::from_hours(24);
+/// Longest time for which the row of an ended run stays.
+pub const ROWS_AT_MOST_DEFAULT: Duration = Duration::from_hours(720);
+/// Age up to which an id that a client brings makes a run.
+pub const IDS_DEFAULT: Duration = Duration::from_hours(168);
 /// Longest name of a terminal, in bytes.
 pub const TERM_BYTES_MAX: usize = 128;
 /// Requirement on the rows and columns of a terminal.

@@ -173,6 +173,9 @@ impl RunState {
         Self::Backoff,
     ];
 
+    /// States of a run that has ended.
+    pub const ENDED: [Self; 4] = [Self::Succeeded, Self::Failed, Self::Cancelled, Self::Lost];
+
     /// Whether the state is final.
     pub fn is_terminal(self) -> bool {
         matches!(

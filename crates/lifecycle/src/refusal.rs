@@ -24,4 +24,12 @@ pub enum Refusal {
     /// The run has ended.
     #[error("the run has ended")]
     Ended,
+    /// The run has not ended.
+    #[error("the run has not ended")]
+    NotEnded,
+    /// Its tree is not proven empty, and the leak check needs its record.
+    #[error(
+        "processes that it left may be alive: its record stays until the host has booted again"
+    )]
+    MayLive,
 }

@@ -42,6 +42,83 @@ impl Default for RetentionLimits {
     }
 }
 
+/// Limits on the rows of a node's ended runs, and on the ids that clients bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowLimits {
+    /// Rows of ended runs of one owner; absent: all.
+    pub per_owner: Option<u32>,
+    /// Time after its end during which a row stays whatever `per_owner` says.
+    pub at_least: Duration,
+    /// Longest time after its end that a row stays; absent: no limit.
+    pub at_most: Option<Duration>,
+    /// Age up to which an id makes a run. Ids of removed rows are remembered for as long.
+    pub ids: Duration,
+}
+
+impl RowLimits {
+    /// Nothing is ever removed, and no id is too old.
+    pub const NONE: Self = Self {
+        per_owner: None,
+        at_least: Duration::ZERO,
+        at_most: None,
+        ids: Duration::MAX,
+    };
+}
+
+impl Default for RowLimits {
+    fn default() -> Self {
+        Self {
+            per_owner: Some(crate::limits::ROWS_PER_OWNER_DEFAULT),
+            at_least: crate::limits::ROWS_AT_LEAST_DEFAULT,
+            at_most: Some(crate::limits::ROWS_AT_MOST_DEFAULT),
+            ids: crate::limits::IDS_DEFAULT,
+        }
+    }
+}
+
+/// Walks over the rows of a node's ended runs, from the oldest on: each counts those of each owner, and the next removes
+/// what is beyond the limit.
+#[derive(Debug, Default)]
+pub struct RowWalk {
+    counts: HashMap<String, u64>,
+    beyond: HashMap<String, u64>,
+}
+
+impl RowWalk {
+    /// Whether the next row of the walk goes. `age`: time since its end; `is_free`: nothing needs it any more.
+    pub fn is_due(
+        &mut self,
+        owner: &str,
+        age: Duration,
+        is_free: bool,
+        limits: &RowLimits,
+    ) -> bool {
+        let beyond = self.beyond.get_mut(owner).filter(|left| **left > 0);
+        let is_old = limits.at_most.is_some_and(|most| age > most);
+        if is_free && (is_old || beyond.is_some() && age >= limits.at_least) {
+            if let Some(left) = beyond {
+                *left -= 1;
+            }
+            return true;
+        }
+        match self.counts.get_mut(owner) {
+            Some(count) => *count += 1,
+            None => drop(self.counts.insert(owner.to_owned(), 1)),
+        }
+        false
+    }
+
+    /// Ends the walk. Returns the number of rows that stay.
+    pub fn end(&mut self, limits: &RowLimits) -> u64 {
+        let counts = std::mem::take(&mut self.counts);
+        let all = counts.values().sum();
+        let most = limits.per_owner.map_or(u64::MAX, u64::from);
+        let beyond = counts.into_iter().filter(|(_, count)| *count > most);
+        self.beyond = beyond.map(|(owner, count)| (owner, count - most)).collect();
+        all
+    }
+}
+
 /// Removal of an ended run's output, with its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputRemoval {
@@ -221,6 +298,54 @@ mod tests {
         assert_eq!(found.len(), 15);
         let extreme = due(&ended("a", 1..=2), 0, &limits, Timestamp(i64::MIN));
         assert!(extreme.is_empty());
+    }
+
+    #[test]
+    fn rows_beyond_an_owners_limit_go_oldest_first() {
+        const HOUR: Duration = Duration::from_hours(1);
+        let limits = RowLimits {
+            per_owner: Some(3),
+            at_least: 2 * HOUR,
+            ..RowLimits::NONE
+        };
+        let mut walk = RowWalk::default();
+        // Of "a" six rows: the oldest is needed, and the youngest two ended just now. Of "b" three.
+        let mut walked = |rows: &[(u32, &'static str)]| {
+            let due = rows
+                .iter()
+                .filter(|(age, owner)| walk.is_due(owner, *age * HOUR, *age != 9, &limits));
+            let due: Vec<_> = due.copied().collect();
+            (due, walk.end(&limits))
+        };
+        let all = [
+            (9, "a"),
+            (8, "a"),
+            (8, "b"),
+            (7, "a"),
+            (7, "b"),
+            (2, "a"),
+            (1, "a"),
+            (1, "b"),
+            (0, "a"),
+        ];
+        assert_eq!(walked(&all), (vec![], 9), "the first counts");
+        assert_eq!(walked(&all), (vec![(8, "a"), (7, "a"), (2, "a")], 6));
+        let left = [(9, "a"), (8, "b"), (7, "b"), (1, "a"), (1, "b"), (0, "a")];
+        assert_eq!(walked(&left), (vec![], 6));
+    }
+
+    #[test]
+    fn rows_of_runs_that_ended_long_ago_go() {
+        const HOUR: Duration = Duration::from_hours(1);
+        let limits = RowLimits {
+            at_most: Some(5 * HOUR),
+            ..RowLimits::NONE
+        };
+        let mut walk = RowWalk::default();
+        let due = [(9, true), (8, false), (6, true), (5, true), (0, true)];
+        let due = due.map(|(age, is_free)| walk.is_due("a", age * HOUR, is_free, &limits));
+        assert_eq!(due, [true, false, true, false, false]);
+        assert_eq!(walk.end(&limits), 3);
     }
 
     #[test]

@@ -79,7 +79,7 @@ mod tests {
         let of_process = |rpc: &str| of_run(&format!("/kennel.v1.ProcessService/{rpc}"));
         assert_eq!(of_process("GetRun"), Some(ApiAccess::OwnRun));
         assert_eq!(of_process("Spawn"), Some(ApiAccess::Children));
-        for rpc in ["Restart", "Pause", "Resume", "ForEachRun"] {
+        for rpc in ["Restart", "Pause", "Resume", "RemoveRun", "ForEachRun"] {
             assert_eq!(of_process(rpc), Some(ApiAccess::Children), "{rpc}");
         }
         for rpc in ["AckEvents", "ListConsumers", "None"] {

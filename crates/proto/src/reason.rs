@@ -76,6 +76,8 @@ reasons! {
     RunFenced = "RUN_FENCED", FailedPrecondition;
     /// A stop came while the run was starting.
     RunStopped = "RUN_STOPPED", FailedPrecondition;
+    /// A run had the id, and its record is removed.
+    RunRemoved = "RUN_REMOVED", FailedPrecondition;
     /// The time in the run id is not acceptable.
     RunIdExpired = "RUN_ID_EXPIRED", FailedPrecondition;
     /// Values of an ended run that were not stored are not in the request either.

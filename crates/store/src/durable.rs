@@ -1,11 +1,11 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, EpochRow, FoundRows,
-    LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart, RunRow,
-    Store, StoreError, StoredNode, UnreadRow, WithOutput,
+    Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, EndedRow, EpochRow,
+    FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart,
+    RemovedRow, RowRemoval, RunRow, Store, StoreError, StoredNode, UnreadRow, WithOutput,
     consumer::{self, ConsumerChange},
-    json,
+    history, json,
     later::Durable,
     list,
     node::StopWrite,
@@ -112,7 +112,7 @@ impl Database {
                 }
             }
             Answer::Written(age) => Ok(Changed::Done(age)),
-            Answer::Left | Answer::Generation(_) => Ok(Changed::Done(Age::NONE)),
+            _ => Ok(Changed::Done(Age::NONE)),
         }
     }
 
@@ -175,7 +175,7 @@ impl Store for Durable {
                 db.own.get_or_init(|| opening.node);
                 Ok(generation)
             }
-            Answer::Written(_) | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
+            _ => Err(StoreError::Held),
         }
     }
 
@@ -226,7 +226,7 @@ impl Store for Durable {
         let write = Write::Forget { node, keeper_epoch };
         match db.write(write).await? {
             Answer::Generation(generation) => Ok(generation),
-            Answer::Written(_) | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
+            _ => Err(StoreError::Held),
         }
     }
 
@@ -322,6 +322,43 @@ impl Store for Durable {
         let db = self.open().await?;
         let sql = select::with_output(node, start, limit);
         db.read(sql, open::with_output).await
+    }
+
+    async fn ended_rows(
+        &self,
+        node: NodeId,
+        boot: &str,
+        start: Age,
+        limit: u32,
+    ) -> Result<Vec<EndedRow>, StoreError> {
+        let db = self.open().await?;
+        let sql = history::ended(node, boot, start, limit);
+        db.read(sql, history::ended_row).await
+    }
+
+    async fn remove_rows(&self, removal: &RowRemoval) -> Result<Vec<RemovedRow>, StoreError> {
+        let db = self.open().await?;
+        match db.write(Write::RemoveRows(removal.clone())).await? {
+            Answer::Removed(rows) => Ok(rows),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    async fn removed_ids(&self, runs: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        let db = self.open().await?;
+        db.read(select::removed_ids(runs), |row| open::id(row, "run_id"))
+            .await
+    }
+
+    async fn stray_node(&self, after: Option<NodeId>) -> Result<Option<NodeId>, StoreError> {
+        let db = self.open().await?;
+        let Some(sql) = db.dialect.stray_node else {
+            return Ok(None);
+        };
+        let after = after.map(|node| node.to_string()).unwrap_or_default();
+        let sql = Sql::new(sql).bind(after);
+        let found = db.read(sql, |row| open::id(row, "node")).await?;
+        Ok(found.into_iter().next())
     }
 
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {

@@ -7,6 +7,7 @@ mod change;
 mod consumer;
 mod durable;
 mod entries;
+mod history;
 mod json;
 mod later;
 mod life;
@@ -31,6 +32,7 @@ pub use entries::{
     ENTRIES_BYTES_MAX, EntriesEnd, EntriesText, EntryList, EntryPlace, Omitted, RunEntries,
     RunEntry,
 };
+pub use history::{EndedRow, RemovedRow, RowRemoval};
 pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
@@ -472,6 +474,27 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         start: Option<Age>,
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError>;
+
+    /// Returns ended runs of the node that follow the one at `start`, the oldest first, at most `limit`. `boot`: the present
+    /// boot of this host.
+    async fn ended_rows(
+        &self,
+        node: NodeId,
+        boot: &str,
+        start: Age,
+        limit: u32,
+    ) -> Result<Vec<EndedRow>, StoreError>;
+
+    /// Removes rows of ended runs, with their consumers and the stops that were left for them; returns those removed. A later
+    /// run that has one of the remembered ids is not inserted: such a change is `Fenced`.
+    async fn remove_rows(&self, removal: &RowRemoval) -> Result<Vec<RemovedRow>, StoreError>;
+
+    /// Returns those of these ids that are remembered of removed rows.
+    async fn removed_ids(&self, runs: &[RunId]) -> Result<Vec<RunId>, StoreError>;
+
+    /// Returns the first node after this one that has rows, and that the database does not have any more; none in SQLite, whose
+    /// file has one node.
+    async fn stray_node(&self, after: Option<NodeId>) -> Result<Option<NodeId>, StoreError>;
 
     /// Returns one row, with its entries. A row of the node that was acquired, whose spec has values of a later version,
     /// is read without them; any other one is unread.

@@ -498,7 +498,7 @@ pub(crate) fn age(row: &impl Columns) -> Result<Age, StoreError> {
 }
 
 /// Reads an id from its column.
-fn id<T: FromStr>(row: &impl Columns, column: &str) -> Result<T, StoreError> {
+pub(crate) fn id<T: FromStr>(row: &impl Columns, column: &str) -> Result<T, StoreError> {
     let text: String = row.column(column)?;
     record::read_id(column, &text).map_err(StoreError::Corrupt)
 }

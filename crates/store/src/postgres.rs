@@ -14,6 +14,7 @@ use crate::{
     Age, Contract, Migration, OpenError, SchemaState, StoreUrl,
     consumer::{self, ConsumerChange},
     durable::Database,
+    history,
     open::{self},
     reader::{Dialect, STATEMENT_TIMEOUT},
     record::{Record, Statements},
@@ -221,7 +222,10 @@ impl<'a> Sorted<'a> {
                 Write::LeaveStop(stop) => sorted.left_stops.push(stop.leave(LEAVE_STOP).query()),
                 Write::RemoveLeftStop(stop) => sorted.left_stops.push(stop.remove().query()),
                 // Always alone in its batch, which does not come here.
-                Write::Open(_) | Write::Forget { .. } | Write::RemoveNodes(_) => {}
+                Write::Open(_)
+                | Write::Forget { .. }
+                | Write::RemoveNodes(_)
+                | Write::RemoveRows(_) => {}
             }
         }
         sorted
@@ -354,18 +358,19 @@ impl PostgresCommitter {
             }
             return Ok(vec![answer]);
         }
-        if let [Write::Forget { node, keeper_epoch }] = batch {
+        if let [write] = batch
+            && write.has_own_transaction()
+        {
             let mut tx = link::begin(conn, session).await?;
             self.link.look_where(&mut tx, session).await?;
-            let answer = forget_node(&mut tx, *node, *keeper_epoch).await?;
-            self.in_doubt = true;
-            tx.commit().await?;
-            return Ok(vec![answer]);
-        }
-        if let [Write::RemoveNodes(which)] = batch {
-            let mut tx = link::begin(conn, session).await?;
-            self.link.look_where(&mut tx, session).await?;
-            let answer = remove_nodes(&mut tx, which).await?;
+            let answer = match write {
+                Write::Forget { node, keeper_epoch } => {
+                    forget_node(&mut tx, *node, *keeper_epoch).await?
+                }
+                Write::RemoveNodes(which) => remove_nodes(&mut tx, which).await?,
+                Write::RemoveRows(removal) => remove_rows(&mut tx, removal).await?,
+                _ => Answer::NotWritten,
+            };
             self.in_doubt = true;
             tx.commit().await?;
             return Ok(vec![answer]);
@@ -445,6 +450,7 @@ impl Committer for PostgresCommitter {
 }
 
 open::open_node!(PgConnection);
+history::remove_rows!(PgConnection);
 
 // FOR KEY SHARE: a run that never began is withdrawn before this, or not at all.
 const LEAVE_STOP: &str = open::leave_stop!(" FOR KEY SHARE OF runs");
@@ -465,6 +471,7 @@ static DIALECT: Dialect = Dialect {
     // Reports the state of a new session: behind a pooler the query itself runs in a transaction that only reads.
     ping: "SELECT NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean \
         AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
+    stray_node: Some(history::STRAY_NODE),
     labels_text: "labels::text AS labels",
     labels_rows: "jsonb_each_text(labels)",
 };

@@ -44,6 +44,8 @@ pub(crate) struct Dialect {
     pub(crate) life: &'static str,
     /// Statement that says in `takes_writes` whether the database takes writes, and fails where the tables are missing.
     pub(crate) ping: &'static str,
+    /// Statement for a node that has rows, and that the database does not have any more; absent: it has one node.
+    pub(crate) stray_node: Option<&'static str>,
     /// Column `labels` as JSON text.
     pub(crate) labels_text: &'static str,
     /// The labels of a run, as rows with `key` and `value`.

@@ -11,11 +11,18 @@ pub fn row_bytes(new: &NewRun) -> u64 {
     ROW_BYTES + spec_text(&new.spec).len() as u64
 }
 
+/// What a row counts, in SQL.
+pub(crate) fn bytes() -> String {
+    format!(
+        "CAST({ROW_BYTES} + octet_length(spec) + octet_length(facets) + COALESCE(octet_length(entries), 0) AS BIGINT)"
+    )
+}
+
 /// Builds the statement for the sums of a node.
 pub(crate) fn select(node: NodeId) -> Sql {
     let sum = format!(
-        "SELECT owner, SUM({ROW_BYTES} + octet_length(spec) + octet_length(facets) \
-         + COALESCE(octet_length(entries), 0)) AS bytes FROM runs WHERE node = $1 GROUP BY owner"
+        "SELECT owner, CAST(SUM({}) AS BIGINT) AS bytes FROM runs WHERE node = $1 GROUP BY owner",
+        bytes()
     );
     Sql::new(sum).bind(node.to_string())
 }

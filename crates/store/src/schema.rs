@@ -57,6 +57,13 @@ pub const MIGRATIONS: &[Migration] = &[
         postgres: include_str!("../../../migrations/postgres/0002_names.sql"),
         min_level: None,
     },
+    Migration {
+        number: 3,
+        name: "history",
+        sqlite: include_str!("../../../migrations/sqlite/0003_history.sql"),
+        postgres: include_str!("../../../migrations/postgres/0003_history.sql"),
+        min_level: None,
+    },
 ];
 
 /// Which migrations that contract are applied.

@@ -117,6 +117,13 @@ pub(crate) fn with_output(node: NodeId, start: Option<Age>, limit: u32) -> Sql {
     sql
 }
 
+/// Builds the statement for those of these ids that are remembered of removed rows.
+pub(crate) fn removed_ids(runs: &[RunId]) -> Sql {
+    let mut sql = Sql::new("SELECT run_id FROM removed_ids WHERE ");
+    push_these(&mut sql, "run_id", runs);
+    sql
+}
+
 fn push_these(sql: &mut Sql, column: &str, keys: &[impl ToString]) {
     // An empty list is no SQL; no row has the empty key.
     sql.push(column).push(" IN (").push_bind(String::new());

@@ -7,6 +7,7 @@ use crate::{
     Age, Contract, Migration, OpenError, SchemaState,
     consumer::{self, ConsumerChange},
     durable::Database,
+    history::{self, IS_NEW},
     open::{self},
     reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},
     record::{COLUMNS, Column, Record, Statements, column_list},
@@ -219,7 +220,7 @@ fn statements() -> Statements {
     let row = row.join(", ");
     // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
     // before it.
-    let insert = |age: &str, action: &str| -> Arc<str> {
+    let insert = |age: &str, action: &str, which: &str| -> Arc<str> {
         let value = |column: &Column| match column.name {
             "age" => age.to_owned(),
             // MAX of NULL is NULL.
@@ -233,7 +234,7 @@ fn statements() -> Statements {
         let values: Vec<String> = COLUMNS.iter().map(value).collect();
         format!(
             "INSERT INTO runs ({names}) SELECT {} FROM (SELECT {row}) AS w WHERE EXISTS (SELECT 1 FROM nodes n \
-             WHERE n.node = w.node AND n.generation = w.generation) ON CONFLICT {action}",
+             WHERE n.node = w.node AND n.generation = w.generation) AND {which} ON CONFLICT {action}",
             values.join(", "),
         )
         .into()
@@ -249,9 +250,13 @@ fn statements() -> Statements {
         format!("(run_id) DO UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node")
     };
     Statements {
-        insert: insert(AGE, NEW),
-        close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
-        mend: insert(age_before!("1"), &update(&mending_set(), MENDING_WHERE)),
+        insert: insert(AGE, NEW, IS_NEW),
+        close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL"), IS_NEW),
+        mend: insert(
+            age_before!("1"),
+            &update(&mending_set(), MENDING_WHERE),
+            "TRUE",
+        ),
         rest: over(RESTING_SET, RESTING_WHERE),
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_sqlite().into(),
@@ -445,6 +450,7 @@ async fn execute(
             return forget_node(conn, *node, *keeper_epoch).await;
         }
         Write::RemoveNodes(which) => return remove_nodes(conn, which).await,
+        Write::RemoveRows(removal) => return remove_rows(conn, removal).await,
     };
     let done = query.execute(conn).await?;
     Ok(match (done.rows_affected(), write) {
@@ -466,6 +472,7 @@ const LEAVE_STOP: &str = open::leave_stop!("");
 pub(crate) const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
 open::open_node!(SqliteConnection);
+history::remove_rows!(SqliteConnection);
 
 /// Before COMMIT was sent, nothing can have been written.
 fn certain(failure: Failure) -> Failure {
@@ -510,6 +517,7 @@ pub(crate) static DIALECT: Dialect = Dialect {
     life: "'sqlite'",
     // Checks that it can be read; only a write shows whether it can be written.
     ping: "SELECT TRUE AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
+    stray_node: None,
     labels_text: "labels",
     labels_rows: "json_each(runs.labels)",
 };

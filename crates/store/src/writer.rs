@@ -4,8 +4,8 @@
 //! even if its caller has gone.
 
 use crate::{
-    Age, NodeRemoval, Opening, StoreError, consumer::ConsumerChange, node::StopWrite,
-    record::Record,
+    Age, NodeRemoval, Opening, RemovedRow, RowRemoval, StoreError, consumer::ConsumerChange,
+    node::StopWrite, record::Record,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
@@ -104,10 +104,12 @@ pub(crate) enum Write {
     },
     /// Remove nodes that have ended; always alone in its transaction.
     RemoveNodes(NodeRemoval),
+    /// Remove rows of ended runs; always alone in its transaction.
+    RemoveRows(RowRemoval),
 }
 
 /// Result of one write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The row is as the write requires; its age, where the write has inserted it.
     Written(Age),
@@ -117,6 +119,8 @@ pub(crate) enum Answer {
     Left,
     /// The node's new generation.
     Generation(i64),
+    /// The rows that are removed.
+    Removed(Vec<RemovedRow>),
 }
 
 /// Cause of a failed transaction.
@@ -303,7 +307,9 @@ impl Write {
             Self::LeaveStop(stop) | Self::RemoveLeftStop(stop) => {
                 Some(format!("stop {}", stop.run))
             }
-            Self::Open(_) | Self::Forget { .. } | Self::RemoveNodes(_) => None,
+            Self::Open(_) | Self::Forget { .. } | Self::RemoveNodes(_) | Self::RemoveRows(_) => {
+                None
+            }
         }
     }
 
@@ -311,7 +317,7 @@ impl Write {
     pub(crate) fn has_own_transaction(&self) -> bool {
         matches!(
             self,
-            Self::Open(_) | Self::Forget { .. } | Self::RemoveNodes(_)
+            Self::Open(_) | Self::Forget { .. } | Self::RemoveNodes(_) | Self::RemoveRows(_)
         )
     }
 
@@ -406,7 +412,7 @@ async fn write_all(
             Err(Failure::Refused(_)) if writes.len() > 1 => {
                 for (answer, write) in answers.into_iter().zip(writes) {
                     let result = committer.commit(std::slice::from_ref(&write)).await;
-                    let _ = answer.send(result.map(|a| a[0]));
+                    let _ = answer.send(result.map(|mut answers| answers.swap_remove(0)));
                 }
             }
             Err(failure) => {

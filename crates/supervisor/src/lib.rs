@@ -30,6 +30,7 @@ pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_LEFT};
 pub use node::leak_check::{
     Audit, AuditFinding, Judged, Labels, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,
 };
+pub use node::retention::Swept;
 pub use registry::consumers::{ConsumerPlace, ConsumerSeat};
 pub use registry::{Supervisor, SupervisorConfig, serving::Serving};
 pub use run::input::{CloseCall, InputProgress, InputWritten, WriteCall};

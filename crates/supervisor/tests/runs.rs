@@ -24,6 +24,8 @@ mod facets;
 mod faults;
 #[path = "runs/full_disk.rs"]
 mod full_disk;
+#[path = "runs/history.rs"]
+mod history;
 #[path = "runs/late.rs"]
 mod late;
 #[path = "runs/lists.rs"]

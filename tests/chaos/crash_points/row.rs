@@ -179,6 +179,9 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
     if row.act == Act::Retain {
         return Box::pin(retain::play(row, service)).await;
     }
+    if row.act == Act::Remove {
+        return Box::pin(retain::play_removal(row, service)).await;
+    }
     if row.act == Act::Terminal {
         return Box::pin(terminal::play(row, service)).await;
     }
@@ -296,6 +299,7 @@ impl<'a> Scene<'a> {
             | Act::Again
             | Act::ComeBack
             | Act::Retain
+            | Act::Remove
             | Act::Orphan => None,
             Act::Annotate => Some(tokio::spawn(async move {
                 client.annotate(&id, &[("a", "1")], &[], Some(0)).await

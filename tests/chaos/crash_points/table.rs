@@ -54,6 +54,8 @@ pub(crate) enum Act {
     ComeBack,
     /// A run has ended, and its output is not to be retained.
     Retain,
+    /// A run has ended, and a client removes it.
+    Remove,
     /// A run with a child has ended.
     Orphan,
 }
@@ -206,6 +208,8 @@ pub(crate) const POINTS: &[Point] = &[
     of("retention.mark", Act::Retain, OF_SERVER),
     of("retention.marked", Act::Retain, OF_STAGE),
     of("retention.set_aside", Act::Retain, OF_SERVER),
+    of("history.remove", Act::Remove, OF_SERVER),
+    of("history.removed", Act::Remove, OF_SERVER),
 ];
 
 /// Points at which a run that is to be adopted shows nothing else than any other: it has ended, and its next point shows

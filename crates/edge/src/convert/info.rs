@@ -54,7 +54,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         drain: Some(drain::status(info.drain)),
         former_server: hello.former.map(former),
         last_upgrade: hello.upgrade.map(upgrade),
-        retention: Some(retention::limits(&info.retention)),
+        retention: Some(retention::limits(&info.retention, &info.rows)),
         audit_records_lost: info.audit_lost,
         unreadable_files: info.unreadable_files,
         unreadable_records: info.unreadable_records,

@@ -31,11 +31,16 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::NameTaken { name, holder } => return name_taken(text, name, Some(holder)),
         CallError::SpecMismatch { run, .. } => return spec_mismatch(text, *run, &[]),
         CallError::RunFenced(run) => violated(Reason::RunFenced, run, "RUN_FENCE"),
-        CallError::RunIdExpired { run, time, now } => {
-            violated(Reason::RunIdExpired, run, "RUN_ID_TIME")
-                .fact("id_time", time)
-                .fact("server_time", now)
-        }
+        CallError::RunRemoved(run) => violated(Reason::RunRemoved, run, "RUN_REMOVAL"),
+        CallError::RunIdExpired {
+            run,
+            time,
+            oldest,
+            newest,
+        } => violated(Reason::RunIdExpired, run, "RUN_ID_TIME")
+            .fact("id_time", time)
+            .fact("oldest_time", oldest)
+            .fact("newest_time", newest),
         CallError::StoppedFirst(run) => violated(Reason::RunStopped, run, "RUN_STOP"),
         CallError::Refused {
             run,
@@ -48,6 +53,8 @@ pub(crate) fn of(error: &CallError) -> Status {
                 | Refusal::NotRunningYet
                 | Refusal::NotPaused
                 | Refusal::NotRestartable
+                | Refusal::NotEnded
+                | Refusal::MayLive
                 | Refusal::Paused
                 | Refusal::Stopping => Reason::InvalidState,
             };

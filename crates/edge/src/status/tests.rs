@@ -67,17 +67,25 @@ fn of_one_run() -> Vec<Row> {
             vec![id.clone()],
         ),
         (
+            CallError::RunRemoved(run),
+            Code::FailedPrecondition,
+            Reason::RunRemoved,
+            vec![id.clone()],
+        ),
+        (
             CallError::RunIdExpired {
                 run,
                 time: "2026-01-01T00:06:00.000Z".to_owned(),
-                now: "2026-01-01T00:00:00.000Z".to_owned(),
+                oldest: "2025-12-25T00:00:00.000Z".to_owned(),
+                newest: "2026-01-01T00:05:00.000Z".to_owned(),
             },
             Code::FailedPrecondition,
             Reason::RunIdExpired,
             vec![
                 id.clone(),
                 fact("id_time", "2026-01-01T00:06:00.000Z"),
-                fact("server_time", "2026-01-01T00:00:00.000Z"),
+                fact("oldest_time", "2025-12-25T00:00:00.000Z"),
+                fact("newest_time", "2026-01-01T00:05:00.000Z"),
             ],
         ),
         (

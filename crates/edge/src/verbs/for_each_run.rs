@@ -101,7 +101,10 @@ impl Verb for pb::ForEachRunRequest {
             found.push(Violation::new(format!("{}.run_id", name(&action)), why));
         }
         if filter.states.is_empty() {
-            filter.states = RunState::OPEN.to_vec();
+            filter.states = match action {
+                Action::Remove(_) => RunState::ENDED.to_vec(),
+                _ => RunState::OPEN.to_vec(),
+            };
         }
         let chosen = (!self.selection.is_empty()).then(|| selected(&self.selection, &filter));
         if chosen == Some(None) {
@@ -199,6 +202,7 @@ fn run_of(action: &Action) -> &str {
         Action::Signal(request) => &request.run_id,
         Action::Restart(request) => &request.run_id,
         Action::Annotate(request) => &request.run_id,
+        Action::Remove(request) => &request.run_id,
     }
 }
 
@@ -211,6 +215,7 @@ fn name(action: &Action) -> &'static str {
         Action::Signal(_) => "signal",
         Action::Restart(_) => "restart",
         Action::Annotate(_) => "annotate",
+        Action::Remove(_) => "remove",
     }
 }
 
@@ -359,7 +364,7 @@ impl Act {
             return Ok((Outcome::Would, found));
         }
         let after = self.done(&run.to_string()).await?;
-        Ok((Outcome::Done, after))
+        Ok((Outcome::Done, after.or(found)))
     }
 
     /// Does it to one run, and returns the run of the answer.
@@ -372,6 +377,10 @@ impl Act {
             Action::Signal(request) => self.call(request, run).await?.run,
             Action::Restart(request) => self.call(request, run).await?.run,
             Action::Annotate(request) => self.call(request, run).await?.run,
+            Action::Remove(request) => {
+                self.call(request, run).await?;
+                None
+            }
         })
     }
 

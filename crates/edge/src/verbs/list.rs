@@ -49,6 +49,7 @@ impl ProcessService for Api {
         get_run: GetRunRequest,
         for_each_run: ForEachRunRequest,
         list_runs: ListRunsRequest,
+        remove_run: RemoveRunRequest,
         wait_run: WaitRunRequest,
         wait_for_output: WaitForOutputRequest,
         annotate_run: AnnotateRunRequest,
@@ -97,6 +98,7 @@ impl AdminService for Api {
         upgrade: UpgradeRequest,
         audit_leaks: AuditLeaksRequest,
         reap_leaks: ReapLeaksRequest,
+        sweep_run_directories: SweepRunDirectoriesRequest,
         stream_audit: StreamAuditRequest,
     }
 }

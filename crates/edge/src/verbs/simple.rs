@@ -98,6 +98,29 @@ of_run!(
     }
 );
 
+of_run!(
+    RemoveRunRequest,
+    How::order(Waits::Brief).to_others(),
+    at,
+    run,
+    {
+        at.supervisor.remove_run(run).await?;
+        pb::RemoveRunResponse {
+            run_id: run.to_string(),
+        }
+    }
+);
+
+of_server!(SweepRunDirectoriesRequest, How::order(Waits::Brief), at, {
+    let swept = at.supervisor.sweep().await?;
+    pb::SweepRunDirectoriesResponse {
+        removed: swept.removed,
+        removed_bytes: swept.removed_bytes,
+        unknown: swept.unknown,
+        unknown_bytes: swept.unknown_bytes,
+    }
+});
+
 of_server!(GetServerInfoRequest, How::read(Waits::Brief), at, {
     pb::GetServerInfoResponse {
         server: Some(info::server(at.supervisor.info().await)),

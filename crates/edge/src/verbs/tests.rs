@@ -648,6 +648,7 @@ fn all() -> Vec<Declared> {
         AckEventsRequest GetConsumerRequest ListConsumersRequest DeleteConsumerRequest ReadScreenRequest
         ReadOutputRequest GetServerInfoRequest ListNodesRequest ForgetNodeRequest DrainRequest UndrainRequest
         UpgradeRequest AuditLeaksRequest ReapLeaksRequest StreamAuditRequest ForEachRunRequest
+        RemoveRunRequest SweepRunDirectoriesRequest
     }
 }
 

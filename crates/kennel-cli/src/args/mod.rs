@@ -120,6 +120,11 @@ pub enum Command {
     /// Continue paused runs
     #[command(aliases = ["unpause", "continue", "thaw"])]
     Resume(Targets),
+    /// Remove ended runs: their record and their output
+    #[command(aliases = ["remove", "delete", "del"])]
+    Rm(Targets),
+    /// Remove directories of runs that a crash or a disk error has left, and count those that no record explains
+    Sweep,
     /// Write to the standard input of a run started with --stdin, or to the terminal of one started with --tty
     Write(WriteArgs),
     /// Attach this terminal to the terminal of a run; ctrl-p ctrl-q detaches

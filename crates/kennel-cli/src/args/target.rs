@@ -49,13 +49,13 @@ pub(crate) struct SelectionArgs {
     pub(crate) labels: LabelArgs,
     #[command(flatten)]
     pub(crate) filters: FilterArgs,
-    /// Act on all live runs
+    /// Act on all live runs; with `rm`, on all ended ones
     #[arg(long)]
     pub(crate) all: bool,
     /// Print the selected runs, and do nothing
     #[arg(long, requires = "selected")]
     pub(crate) dry_run: bool,
-    /// Act on all live runs without a question
+    /// Act on all of them without a question
     #[arg(short, long, requires = "selected")]
     pub(crate) yes: bool,
     /// Do nothing if more runs than this match [default: 1000]

@@ -17,6 +17,7 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("runs", &ALL),
     ("consumers", &ALL),
     ("left_stops", &ALL),
+    ("removed_ids", &["SELECT", "INSERT", "DELETE"]),
 ];
 
 /// Fails where the user lacks a right: found at the start, not at the first statement that needs it. A table that a

@@ -2,6 +2,7 @@
 
 use crate::{
     consumer,
+    history::IS_NEW,
     record::{COLUMNS, Column, Statements, column_list},
     updates::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, FREE_KEY, FREE_NAME, MENDING_WHERE,
@@ -93,7 +94,7 @@ pub(super) fn build() -> Statements {
     // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
     // before it. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE, wait for this commit, and
     // this statement for the commit of a new generation. A lease is renewed meanwhile.
-    let insert = |age: &str, action: &str| {
+    let insert = |age: &str, action: &str, which: &str| {
         let value = |column: &Column| match column.name {
             "age" => age.to_owned(),
             "output_age" => OUTPUT_AGE.to_owned(),
@@ -107,7 +108,7 @@ pub(super) fn build() -> Statements {
             "INSERT INTO runs ({names}) SELECT {} FROM (SELECT *, n + MAX(age - n) OVER (ORDER BY n) AS age_min, \
              n + MAX(output_age - n) OVER (ORDER BY n) AS output_age_min \
              FROM unnest({}) WITH ORDINALITY AS u ({names}, n)) AS w \
-             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
+             JOIN nodes n ON n.node = w.node AND n.generation = w.generation WHERE {which} FOR KEY SHARE OF n \
              ON CONFLICT {action}",
             values.join(", "),
             arrays.join(", "),
@@ -140,8 +141,12 @@ pub(super) fn build() -> Statements {
         rest: over(RESTING_SET, RESTING_WHERE),
         begin: over(BEGINNING_SET, BEGINNING_WHERE),
         put_consumer: consumer::put_postgres().into(),
-        insert: insert(AGE, NEW),
-        close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL")),
-        mend: insert(age_before!("w.n"), &update(&mending_set(), MENDING_WHERE)),
+        insert: insert(AGE, NEW, IS_NEW),
+        close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL"), IS_NEW),
+        mend: insert(
+            age_before!("w.n"),
+            &update(&mending_set(), MENDING_WHERE),
+            "TRUE",
+        ),
     }
 }

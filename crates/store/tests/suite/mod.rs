@@ -10,6 +10,7 @@ mod attempts;
 mod consumers;
 mod ends;
 mod guards;
+mod history;
 mod lists;
 mod mends;
 mod names;
@@ -95,6 +96,10 @@ const CASES: &[Case] = cases![
     mends::lost_row_of_a_living_run_is_mended,
     mends::only_the_nodes_own_generation_mends,
     mends::a_generation_is_above_all_that_are_known,
+    history::ended_rows_come_oldest_first,
+    history::removed_rows_leave_their_ids,
+    history::old_ids_are_forgotten,
+    history::rows_of_a_removed_node_are_found,
     removals::output_removal_is_marked_once_after_the_end,
     removals::ended_runs_with_output_come_by_end,
     consumers::consumer_moves_only_forward_and_reads_whole,

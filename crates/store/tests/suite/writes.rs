@@ -377,7 +377,7 @@ pub(super) async fn a_finished_store_is_not_available(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.ping().await.unwrap();
     assert!(
-        bed.store.describe().ends_with(", schema 2"),
+        bed.store.describe().ends_with(", schema 3"),
         "{}",
         bed.store.describe()
     );

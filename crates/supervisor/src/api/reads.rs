@@ -68,6 +68,7 @@ impl Supervisor {
             started: shared.started,
             runs_max: shared.config.runs_max,
             retention: shared.config.retention,
+            rows: shared.config.rows,
             audit_lost: self.shared.trail.lost(),
             unreadable_files: unreadable::count(&shared.config.data_dir) as u64,
             unreadable_records: shared.rows_unread.load(atomic::Ordering::Relaxed) as u64,

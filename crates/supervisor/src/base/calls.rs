@@ -519,6 +519,8 @@ pub struct ServerInfo {
     pub runs_max: u32,
     /// Limits of the retained output of ended runs.
     pub retention: kennel_lifecycle::RetentionLimits,
+    /// Limits of the rows of ended runs.
+    pub rows: kennel_lifecycle::RowLimits,
     /// Lines of the audit log that were dropped and that it does not account for yet.
     pub audit_lost: u64,
     /// Files of runs that could not be read and were set aside.

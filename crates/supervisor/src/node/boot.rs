@@ -8,7 +8,7 @@ use crate::{
         log_words,
         ports::{Kernel, KernelEvents},
     },
-    node::{data_dir, floors, gauges, lease, recover, retention, takeover},
+    node::{data_dir, floors, gauges, history, lease, recover, retention, takeover},
     record::NodeRecord,
     registry::{
         Order, Shared, Supervisor, SupervisorConfig, serving::Serving, unreachable::LateShim,
@@ -119,6 +119,7 @@ impl Supervisor {
         let watching = Arc::clone(shared);
         background.spawn(async move { takeover::watch_lives(&watching).await });
         background.spawn(retention::look_after(Arc::clone(shared)));
+        background.spawn(history::look_after(Arc::clone(shared)));
         background.spawn(floors::look_after(Arc::clone(shared)));
         background.spawn(data_dir::look_after(Arc::clone(shared)));
         background.spawn(lease::renew_for_ever(self.clone()));

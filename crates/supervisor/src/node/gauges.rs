@@ -21,7 +21,13 @@ type Gauge = (
     fn(&Shared) -> Option<u64>,
 );
 
-const GAUGES: [Gauge; 16] = [
+const GAUGES: [Gauge; 17] = [
+    (
+        "kennel.rows.ended",
+        "{row}",
+        "Rows of ended runs of this node that the last look at all of them has found",
+        |shared| Some(shared.rows_ended.load(Ordering::Relaxed)),
+    ),
     (
         "kennel.run.limit",
         "{run}",

@@ -7,6 +7,7 @@ pub(crate) mod drain;
 pub(crate) mod floors;
 pub(crate) mod forget;
 pub(crate) mod gauges;
+pub(crate) mod history;
 pub(crate) mod keeper_watch;
 pub(crate) mod leak_check;
 pub(crate) mod lease;

@@ -170,27 +170,35 @@ async fn remove_dead_nodes(shared: &Shared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Finds what earlier servers marked and did not move away. A directory without a row of this node stays: its owner is
-/// not known.
-async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), StoreError> {
+/// Finds what earlier servers marked and did not move away, and directories whose rows are removed. Another one without a row
+/// of this node stays, for its owner is not known: returns these.
+async fn look_back(
+    shared: &Arc<Shared>,
+    sweep: &mut SweepState,
+) -> Result<BTreeSet<RunId>, StoreError> {
     let data_dir = shared.config.data_dir.clone();
     let all = blocking(move || rundir::all(&data_dir)).await;
     let mut dirs = all.map_err(|e| StoreError::Unavailable(e.to_string()))?;
     dirs.retain(|run| shared.find(*run).is_none());
-    let mut strange = dirs.len();
+    let mut strange: BTreeSet<RunId> = dirs.iter().copied().collect();
     sweep.unlisted.clear();
     for runs in dirs.chunks(ROWS_MAX) {
         let found = read!(shared.store, get_all(runs))?;
-        strange -= found
-            .unread
-            .iter()
-            .filter(|row| row.node == shared.config.node)
-            .count();
+        for row in &found.unread {
+            if row.node == shared.config.node {
+                strange.remove(&row.run);
+            }
+        }
+        // Their rows were removed before them.
+        for run in read!(shared.store, removed_ids(runs))? {
+            strange.remove(&run);
+            sweep.marked.insert(run);
+        }
         for row in found.rows {
             if row.new.node != shared.config.node {
                 continue;
             }
-            strange -= 1;
+            strange.remove(&row.new.run);
             if row.outcome.is_some() && row.output_removed.is_some() {
                 sweep.marked.insert(row.new.run);
             } else if let (Some(ended), None) = (row.times.ended, row.output_age)
@@ -206,13 +214,58 @@ async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), S
         }
     }
     // Some of these may have come and gone since.
-    if strange > 0 {
+    if !strange.is_empty() {
         tracing::warn!(
-            count = strange,
+            count = strange.len(),
             "keeping directories of runs that the database does not have for this node"
         );
     }
-    Ok(())
+    Ok(strange)
+}
+
+/// Directories that a sweep has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Removed ones, whose runs have no output any more.
+    pub removed: u64,
+    /// Their size in bytes.
+    pub removed_bytes: u64,
+    /// Those that stay because the database has no such run of this node.
+    pub unknown: u64,
+    /// Their size in bytes.
+    pub unknown_bytes: u64,
+}
+
+/// Finishes now what earlier checks and servers have begun, and counts.
+pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<Swept, CallError> {
+    let mut state = SweepState::default();
+    let strange = look_back(shared, &mut state).await?;
+    let (data_dir, marked) = (shared.config.data_dir.clone(), state.marked.clone());
+    let measured = blocking(move || {
+        let size =
+            |run: &RunId| kennel_journal::size_bytes(&rundir::path(&data_dir, *run)).unwrap_or(0);
+        let sum = |runs: &BTreeSet<RunId>| (runs.len() as u64, runs.iter().map(size).sum());
+        (sum(&marked), sum(&strange))
+    });
+    let ((removed, removed_bytes), (unknown, unknown_bytes)) = measured
+        .await
+        .map_err(|error| CallError::Internal(error.to_string()))?;
+    take_away(shared, &mut state)
+        .await
+        .map_err(CallError::Internal)?;
+    Ok(Swept {
+        removed,
+        removed_bytes,
+        unknown,
+        unknown_bytes,
+    })
+}
+
+/// Removes the directory of a run whose row is removed.
+pub(crate) async fn remove_directory(shared: &Shared, run: RunId) -> Result<(), String> {
+    let mut state = SweepState::default();
+    state.marked.insert(run);
+    take_away(shared, &mut state).await
 }
 
 /// Lists ended runs that have their output, the newest first, and the total size of all other journals. Sizes are read

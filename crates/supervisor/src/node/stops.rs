@@ -109,6 +109,9 @@ impl Supervisor {
                 Ok(Some(view))
             }
             Ok(Changed::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
+            Err(StoreError::Fenced(_)) if self.is_removed(call.run).await => {
+                Err(CallError::RunRemoved(call.run))
+            }
             // The row that had the key is withdrawn meanwhile, or another server has the node.
             Err(StoreError::Fenced(_)) if self.shared.store.is_present().await => Ok(None),
             Err(StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Fenced(_)) => {

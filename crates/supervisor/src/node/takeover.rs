@@ -424,11 +424,18 @@ async fn mend(
         let unread: HashSet<RunId> = unread.iter().map(|row| row.run).collect();
         let rows = rows.into_iter();
         let there: HashMap<RunId, RunRow> = rows.map(|row| (row.new.run, row)).collect();
+        let lost = entries.iter().map(|entry| &entry.row);
+        let lost = lost.filter(|row| row.outcome.is_some() && !there.contains_key(&row.new.run));
+        let lost: Vec<RunId> = lost.map(|row| row.new.run).collect();
+        let removed = match lost[..] {
+            [] => Vec::new(),
+            _ => shared.store.raw().removed_ids(&lost).await?,
+        };
         let mut mending = JoinSet::new();
         for KnownRow { row, assumed } in entries {
             let run = row.new.run;
-            // A later version knows more.
-            if unread.contains(&run) {
+            // A later version knows more; its row was removed.
+            if unread.contains(&run) || removed.contains(&run) {
                 continue;
             }
             if there

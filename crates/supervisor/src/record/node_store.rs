@@ -9,7 +9,7 @@ use crate::{
 use kennel_lifecycle::{KeeperEpoch, NodeId, RunId, Timestamp};
 use kennel_store::{
     Age, Change, Changed, Closure, ConsumerChange, LeftStop, ListFilter, ListPage, NewRun,
-    PageStart, RunRow, Store, StoreError, StoredNode,
+    PageStart, RemovedRow, RowRemoval, RunRow, Store, StoreError, StoredNode,
 };
 use std::{
     sync::{
@@ -306,6 +306,19 @@ impl NodeStore {
             }
             done => done,
         }
+    }
+
+    /// Removes rows of ended runs, of this node or of one that the database does not have any more; returns those that were
+    /// there.
+    pub(crate) async fn remove_rows(
+        &self,
+        mut removal: RowRemoval,
+    ) -> Result<Vec<RemovedRow>, StoreError> {
+        let _at_work = self.at_work.try_read().map_err(|_| away())?;
+        let generation = self.present()?;
+        removal.generation = (removal.node == self.node).then_some(generation);
+        let asked = self.store.remove_rows(&removal);
+        self.measured("remove_rows", asked).await
     }
 
     /// Checks the generation that the store knows. An older one than ours: the store has gone back, and is unavailable

@@ -29,7 +29,7 @@ use crate::{
         calls::{
             AnnotateCall, CallError, ExtendCall, ResizeCall, RestartCall, RunView, SignalCall,
         },
-        clock::ClockSettings,
+        clock::{self, ClockSettings},
         drain::Drain,
         ports::{HealthCheck, Kernel, OwnerQuotas, Sealer, TokenMaker},
         secret_sources::SecretSources,
@@ -47,8 +47,8 @@ use kennel_keeper::{
     spare_dirs::SpareDirs,
 };
 use kennel_lifecycle::{
-    DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RunId, RunKind,
-    Signal, StopOrder, Timestamp,
+    DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RowLimits, RunId,
+    RunKind, Signal, StopOrder, Timestamp,
 };
 use kennel_store::{Age, Claim, NewRun, RunRow, Store};
 use parking_lot::Mutex;
@@ -110,6 +110,8 @@ pub struct SupervisorConfig {
     pub default_limits: DefaultLimits,
     /// Limits of the retained output of ended runs.
     pub retention: RetentionLimits,
+    /// Limits of the rows of ended runs, and of the ids that clients bring.
+    pub rows: RowLimits,
     /// Receiver of spans and measurements.
     pub telemetry: Telemetry,
     /// Checks the health of servers that runs provide.
@@ -281,6 +283,8 @@ pub(crate) struct Shared {
     pub(crate) late_shims: LateShims,
     /// Number of names in messages that keeper, shims and this server did not know.
     pub(crate) names_skipped: AtomicU64,
+    /// Rows of ended runs that the last walk over them has found.
+    pub(crate) rows_ended: AtomicU64,
     /// Open rows of this node that this version cannot read, when it was acquired last.
     pub(crate) rows_unread: AtomicUsize,
     pub(crate) started: Timestamp,
@@ -365,6 +369,7 @@ impl Shared {
             record,
             late_shims: LateShims::new(&hello.late),
             names_skipped: AtomicU64::new(0),
+            rows_ended: AtomicU64::new(0),
             rows_unread: AtomicUsize::new(0),
             hello,
             started,
@@ -482,6 +487,21 @@ impl Shared {
         // Overflow of 80 random bits within one millisecond: any other id will do.
         let id = ids.generate().unwrap_or_else(|_| ulid::Ulid::generate());
         RunId::from_u128(id.into())
+    }
+}
+
+impl Shared {
+    /// Returns the least id that may make a run.
+    pub(crate) fn oldest_id(&self) -> RunId {
+        self.first_id(self.config.rows.ids)
+    }
+
+    /// Returns the least id that was made this long ago or later; also where the clock was set back since the newest run was
+    /// made.
+    pub(crate) fn first_id(&self, ago: Duration) -> RunId {
+        let now = clock::now().max(Timestamp(self.store.newest().0));
+        let millis = u64::try_from(now.minus(ago).0 / 1000).unwrap_or(0);
+        RunId::from_u128(u128::from(millis) << 80)
     }
 }
 

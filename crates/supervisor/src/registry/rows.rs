@@ -305,6 +305,12 @@ impl Supervisor {
         fault.into()
     }
 
+    /// Whether the row of this run was removed, as far as that is remembered and the store answers.
+    pub(crate) async fn is_removed(&self, run: RunId) -> bool {
+        let removed = read!(self.shared.store, removed_ids(&[run]));
+        removed.is_ok_and(|removed| !removed.is_empty())
+    }
+
     /// Returns one run, as [`Self::get`] does, for a caller who may see the runs of this owner alone; `None`: another
     /// owner has it, in a record that this version cannot read.
     pub async fn get_of(&self, run: RunId, owner: &str) -> Result<Option<RunView>, CallError> {

@@ -61,7 +61,7 @@ impl Supervisor {
         call.spec.policy.privileges = own.within(&shared.config.privileges);
         call.spec.policy.name_needs();
         let run = match call.run {
-            Some(run) => accept_id(run)?,
+            Some(run) => run,
             None => shared.next_id(),
         };
         let claims = Claim::of(call.request_key.as_ref(), call.spec.name.as_ref());
@@ -83,6 +83,11 @@ impl Supervisor {
                     // The run left no trace, or has no name any more: this call is the first again.
                     None => continue,
                 }
+            }
+            if call.run.is_some()
+                && let Err(expired) = accept_id(shared, run)
+            {
+                return self.answer_recorded(run, &call, expired).await;
             }
             if self.drained().is_some() {
                 return self.not_startable(&call, CallError::NodeDrained).await;
@@ -162,6 +167,11 @@ impl Supervisor {
         let live = started(&mut watch).await?;
         match live.start {
             Some(StartAnswer::Started) => Ok(Some(Spawned::new(live.view))),
+            Some(StartAnswer::Failed(CallError::StoreUnavailable))
+                if call.run.is_some() && self.is_removed(run).await =>
+            {
+                Err(CallError::RunRemoved(run))
+            }
             Some(StartAnswer::Failed(error)) => Err(error),
             // Recovery takes up an open row of this node without a task: a repeat finds what became of it.
             Some(StartAnswer::Taken(row)) if self.is_open_here(&row) => {
@@ -220,18 +230,23 @@ impl Supervisor {
     }
 }
 
-fn accept_id(run: RunId) -> Result<RunId, CallError> {
-    let now_ms = u64::try_from(clock::now().0 / 1000).unwrap_or(0);
-    let ahead_max = u64::try_from(RUN_ID_AHEAD_MAX.as_millis()).unwrap_or(u64::MAX);
-    if run.timestamp_ms() > now_ms.saturating_add(ahead_max) {
-        let time = i64::try_from(run.timestamp_ms()).unwrap_or(i64::MAX);
-        return Err(CallError::RunIdExpired {
-            run,
-            time: clock::rfc3339(Timestamp(time.saturating_mul(1000))),
-            now: clock::rfc3339(clock::now()),
-        });
+/// Whether an id that a client brings may make a run. Ids of removed rows are remembered for as long as this admits them.
+fn accept_id(shared: &Shared, run: RunId) -> Result<(), CallError> {
+    let at = |millis: u64| {
+        let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+        clock::rfc3339(Timestamp(millis.saturating_mul(1000)))
+    };
+    let (oldest, newest) = (shared.oldest_id(), clock::now().plus(RUN_ID_AHEAD_MAX));
+    let newest = u64::try_from(newest.0 / 1000).unwrap_or(0);
+    if run >= oldest && run.timestamp_ms() <= newest {
+        return Ok(());
     }
-    Ok(run)
+    Err(CallError::RunIdExpired {
+        run,
+        time: at(run.timestamp_ms()),
+        oldest: at(oldest.timestamp_ms()),
+        newest: at(newest),
+    })
 }
 
 async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {

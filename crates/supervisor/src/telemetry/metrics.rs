@@ -109,6 +109,8 @@ instruments! {
         "Output reported as missing, to each reader";
     counter gaps: "kennel.output.gaps", "{gap}",
         "Gaps reported to readers";
+    counter removed_rows: "kennel.rows.removed", "{row}",
+        "Rows of ended runs that were removed";
     duration pub(crate) duration: "kennel.run.duration", LONG,
         "Time from the confirmed start of a run's last attempt to its end";
     duration pub(crate) ready: "kennel.run.ready.duration", PATIENT,
@@ -132,6 +134,7 @@ impl Metrics {
             &self.unverified,
             &self.memory_kills,
             &self.restarts,
+            &self.removed_rows,
         ] {
             counter.add(0, &[]);
         }
@@ -183,6 +186,10 @@ impl Metrics {
     pub(crate) fn recovered(&self, action: &'static str) {
         self.recovered
             .add(1, &[KeyValue::new(names::RECOVERY_ACTION, action)]);
+    }
+
+    pub(crate) fn removed_rows(&self, count: usize) {
+        self.removed_rows.add(count as u64, &[]);
     }
 
     pub(crate) fn recovery(&self, took: Duration) {

@@ -28,8 +28,9 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Age, Change, Changed, Claim, Closure, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow,
-    Desired, EpochRow, FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow,
-    Opening, PageStart, RunRow, Store, StoreError, StoredNode, StoredState, WithOutput,
+    Desired, EndedRow, EpochRow, FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval,
+    NodeRow, Opening, PageStart, RemovedRow, RowRemoval, RunRow, Store, StoreError, StoredNode,
+    StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -734,6 +735,30 @@ impl Store for Shaky {
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {
         self.store.open_epochs(node).await
+    }
+
+    async fn ended_rows(
+        &self,
+        node: NodeId,
+        boot: &str,
+        start: Age,
+        limit: u32,
+    ) -> Result<Vec<EndedRow>, StoreError> {
+        self.read().await?;
+        self.store.ended_rows(node, boot, start, limit).await
+    }
+
+    async fn remove_rows(&self, removal: &RowRemoval) -> Result<Vec<RemovedRow>, StoreError> {
+        self.store.remove_rows(removal).await
+    }
+
+    async fn removed_ids(&self, runs: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        self.read().await?;
+        self.store.removed_ids(runs).await
+    }
+
+    async fn stray_node(&self, after: Option<NodeId>) -> Result<Option<NodeId>, StoreError> {
+        self.store.stray_node(after).await
     }
 
     async fn with_output(

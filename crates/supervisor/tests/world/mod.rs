@@ -28,17 +28,17 @@ use kennel_keeper::{
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, EndReason, Exit, Held, HeldPause, HostFacts, HostIdentity,
     InputWrite, KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId,
-    Outcome, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RunId, RunIdentity,
-    RunSpec, Signal, StartFailure, StartStage, StopPolicy, StopReason, Stuck, StuckProcess,
-    TerminalSize, Timestamp, TreeVerdict,
+    Outcome, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RowLimits, RunId,
+    RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopPolicy, StopReason, Stuck,
+    StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
 use kennel_store::{
     Age, Change, Changed, Claim, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow, Desired,
-    EpochRow, FoundRows, LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun, NodeRemoval,
-    NodeRow, Opening, PageStart, RunRow, Store, StoreError, StoredNode, StoredState, UnreadRow,
-    WithOutput,
+    EndedRow, EpochRow, FoundRows, LeftStop, Life, ListFilter, ListOrder, ListPage, NewRun,
+    NodeRemoval, NodeRow, Opening, PageStart, RemovedRow, RowRemoval, RunRow, Store, StoreError,
+    StoredNode, StoredState, UnreadRow, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -204,6 +204,7 @@ pub struct World {
     pub tidings_held: watch::Sender<bool>,
     /// Retention limits of the next server.
     pub retention: Mutex<RetentionLimits>,
+    pub row_limits: Mutex<RowLimits>,
 }
 
 pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>, watch::Receiver<bool>);
@@ -285,6 +286,7 @@ impl Stage {
             shutdown_timeout: kennel_lifecycle::limits::SHUTDOWN_TIMEOUT_DEFAULT,
             shutdown_signals: Vec::new(),
             retention: *world.retention.lock().unwrap(),
+            rows: *world.row_limits.lock().unwrap(),
         };
         // A keeper that holds runs has had a server, and so has one whose node has a generation.
         let generation = world.store.generation.load(Ordering::Relaxed);
@@ -398,6 +400,7 @@ impl World {
             signals_held: watch::Sender::new(false),
             tidings_held: watch::Sender::new(false),
             retention: Mutex::new(RetentionLimits::NONE),
+            row_limits: Mutex::new(RowLimits::NONE),
         };
         let held = world.tidings_held.subscribe();
         (Arc::new(world), Tidings(tidings, held))
@@ -1068,6 +1071,7 @@ pub struct MemoryStore {
     history: Mutex<History>,
     /// The attempt recorded last for each run, in any life.
     recorded: Mutex<HashMap<RunId, NewRun>>,
+    removed_ids: Mutex<HashSet<RunId>>,
 }
 
 /// Earlier states of a store, which may come back.
@@ -1257,6 +1261,11 @@ impl MemoryStore {
         let there = rows.get(&run).cloned();
         let open = there.as_ref().filter(|row| row.outcome.is_none());
         let is_permitted = match change {
+            Change::Inserted(_) | Change::Fenced(..) | Change::Closed(..)
+                if there.is_none() && self.removed_ids.lock().unwrap().contains(&run) =>
+            {
+                false
+            }
             Change::Inserted(_) | Change::Fenced(..) if there.is_some() => {
                 return Ok(Changed::Taken(Box::new(there.unwrap())));
             }
@@ -1458,6 +1467,74 @@ impl Store for MemoryStore {
             _ => return self.carry_out(node, run, &change),
         }
         Err(StoreError::Unknown("the connection was lost".into()))
+    }
+
+    async fn ended_rows(
+        &self,
+        node: NodeId,
+        boot: &str,
+        start: Age,
+        limit: u32,
+    ) -> Result<Vec<EndedRow>, StoreError> {
+        self.check()?;
+        let rows = self.rows.lock().unwrap();
+        let mut found: Vec<EndedRow> = rows
+            .values()
+            .filter(|row| row.new.node == node && row.new.age > start)
+            .filter_map(|row| {
+                let tree = &row.outcome.as_ref()?.tree;
+                let is_proven = matches!(tree, TreeVerdict::Empty(_) | TreeVerdict::NeverRan);
+                let identity = row.new.identity.as_ref();
+                Some(EndedRow {
+                    run: row.new.run,
+                    owner: row.new.owner.clone(),
+                    ended: row.times.ended?,
+                    age: row.new.age,
+                    has_files: row.output_age.is_some() && row.output_removed.is_none(),
+                    may_live: !is_proven && identity.is_some_and(|id| id.host.boot_id == boot),
+                })
+            })
+            .collect();
+        found.sort_by_key(|row| row.age);
+        found.truncate(limit as usize);
+        Ok(found)
+    }
+
+    async fn remove_rows(&self, removal: &RowRemoval) -> Result<Vec<RemovedRow>, StoreError> {
+        self.check_write()?;
+        if removal.generation != Some(self.generation()) {
+            return Ok(Vec::new());
+        }
+        let mut rows = self.rows.lock().unwrap();
+        let mut removed_ids = self.removed_ids.lock().unwrap();
+        let mut removed = Vec::new();
+        for run in &removal.runs {
+            if rows.get(run).is_some_and(|row| row.outcome.is_some()) {
+                let row = rows.remove(run).unwrap();
+                let (owner, bytes) = (row.new.owner.clone(), kennel_store::row_bytes(&row.new));
+                removed.push(RemovedRow {
+                    run: *run,
+                    owner,
+                    bytes,
+                });
+                if *run >= removal.remembered_from {
+                    removed_ids.insert(*run);
+                }
+            }
+        }
+        removed_ids.retain(|run| *run >= removal.forgotten_before);
+        Ok(removed)
+    }
+
+    async fn removed_ids(&self, runs: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        self.check()?;
+        let removed = self.removed_ids.lock().unwrap();
+        let these = runs.iter().filter(|run| removed.contains(run));
+        Ok(these.copied().collect())
+    }
+
+    async fn stray_node(&self, _: Option<NodeId>) -> Result<Option<NodeId>, StoreError> {
+        self.check().map(|()| None)
     }
 
     async fn with_output(

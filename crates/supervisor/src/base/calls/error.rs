@@ -37,17 +37,22 @@ pub enum CallError {
     /// An abort came before the spawn.
     #[error("run {0} was aborted before it was spawned")]
     RunFenced(RunId),
-    /// The time in the key is too far ahead of this host's clock.
+    /// A run had this key, and is removed.
+    #[error("run {0} was removed")]
+    RunRemoved(RunId),
+    /// The time in the key is too far ahead of this host's clock, or longer ago than rows are remembered.
     #[error(
-        "the time in run id {run}, {time}, is more than 5 min ahead of the server's clock, {now}"
+        "there is no run {run}, and none is made of it: the time in it, {time}, is not between {oldest} and {newest}"
     )]
     RunIdExpired {
         /// Id of the run.
         run: RunId,
         /// Time in the id, as RFC 3339 has it.
         time: String,
-        /// Time of this host.
-        now: String,
+        /// The least time of an id that makes a run.
+        oldest: String,
+        /// The greatest.
+        newest: String,
     },
     /// The run's state does not allow this now.
     #[error("run {run}: {refusal}")]

@@ -62,6 +62,22 @@ impl Supervisor {
         }
     }
 
+    /// Answers a spawn whose id makes no run, but may have a row.
+    pub(super) async fn answer_recorded(
+        &self,
+        run: RunId,
+        call: &SpawnCall,
+        expired: CallError,
+    ) -> Result<Spawned, CallError> {
+        match self.row(run).await {
+            // Recovery takes it up.
+            Ok(row) if self.is_open_here(&row) => Err(CallError::StoreUnavailable),
+            Ok(row) => self.answer_of_row(row, call),
+            Err(CallError::RunNotFound(_)) => Err(expired),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Answers a spawn whose id or key has a row.
     pub(super) fn answer_of_row(
         &self,

@@ -1,0 +1,278 @@
+//! Rows of ended runs are removed, by the node's limits and by request: no removed run is ever made a second time.
+
+use crate::world::{Lives, Nature, Stage, call};
+use kennel_lifecycle::{LeaderExit, Refusal, RowLimits, RunId};
+use kennel_store::{RowRemoval, Store as _};
+use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition, IfUnknown};
+use std::{fs, path::PathBuf, time::Duration};
+
+/// Longer than the first two walks over the rows.
+const WALKED: Duration = Duration::from_secs(5);
+
+fn run(id: u128) -> RunId {
+    RunId::from_u128(id)
+}
+
+fn lives(output: &[u8], limits: RowLimits) -> Lives {
+    let lives = Lives::of(Nature {
+        output: output.to_vec(),
+        ..Nature::default()
+    });
+    *lives.world.row_limits.lock().unwrap() = limits;
+    lives
+}
+
+async fn ran(stage: &Stage, id: u128) -> RunId {
+    let run = run(id);
+    stage.supervisor.spawn(call(Some(run))).await.unwrap();
+    stage.exits(run, 0);
+    stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+    while stage.supervisor.input_progress(run).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    run
+}
+
+fn dir(stage: &Stage, run: RunId) -> PathBuf {
+    stage.data_dir.path().join("runs").join(run.to_string())
+}
+
+async fn is_gone(stage: &Stage, run: RunId) -> bool {
+    matches!(
+        stage.supervisor.get(run).await,
+        Err(CallError::RunNotFound(_))
+    )
+}
+
+#[test]
+fn rows_beyond_an_owners_limit_are_removed() {
+    let limits = RowLimits {
+        per_owner: Some(2),
+        ..RowLimits::NONE
+    };
+    let lives = lives(b"", limits);
+    lives.live_long(async |stage| {
+        for id in 1..=5 {
+            ran(stage, id).await;
+        }
+        // A live one does not count.
+        stage.supervisor.spawn(call(Some(run(6)))).await.unwrap();
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        for id in 1..=6 {
+            assert_eq!(is_gone(stage, run(id)).await, id <= 3, "{id}");
+        }
+        let executed = stage.kernel().executed.len();
+        for id in 1..=3 {
+            let again = stage.supervisor.spawn(call(Some(run(id)))).await;
+            assert!(matches!(again, Err(CallError::RunRemoved(_))), "{again:?}");
+            let fence = AbortCall {
+                run: run(id),
+                grace: None,
+                wait: AbortWait::TreeEmpty,
+                if_unknown: IfUnknown::Fence,
+                by: "test".into(),
+                owner: "uid:0".into(),
+                request_id: None,
+            };
+            let fenced = stage.supervisor.abort(fence).await;
+            assert!(
+                matches!(fenced, Err(CallError::RunRemoved(_))),
+                "{fenced:?}"
+            );
+        }
+        let there = stage.supervisor.spawn(call(Some(run(4)))).await.unwrap();
+        assert!(there.existing);
+        assert_eq!(stage.kernel().executed.len(), executed);
+    });
+}
+
+#[test]
+fn row_stays_while_its_output_does() {
+    let limits = RowLimits {
+        per_owner: Some(0),
+        ..RowLimits::NONE
+    };
+    let lives = lives(b"output", limits);
+    lives.live_long(async |stage| {
+        let first = ran(stage, 1).await;
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert!(!is_gone(stage, first).await);
+        // The mark alone: the directory is still there.
+        let store = &stage.world.store;
+        store
+            .rows
+            .lock()
+            .unwrap()
+            .get_mut(&first)
+            .unwrap()
+            .output_age = None;
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert!(!is_gone(stage, first).await);
+        fs::remove_dir_all(dir(stage, first)).unwrap();
+        tokio::time::sleep(Duration::from_mins(4)).await;
+        assert!(is_gone(stage, first).await);
+    });
+}
+
+#[test]
+fn removed_run_is_gone_with_its_output() {
+    let lives = lives(b"output", RowLimits::NONE);
+    lives.live(async |stage| {
+        let first = ran(stage, 1).await;
+        stage.supervisor.spawn(call(Some(run(2)))).await.unwrap();
+        assert!(dir(stage, first).exists());
+        let live = stage.supervisor.remove_run(run(2)).await;
+        let refused = matches!(
+            live,
+            Err(CallError::Refused {
+                refusal: Refusal::NotEnded,
+                ..
+            })
+        );
+        assert!(refused, "{live:?}");
+        stage.supervisor.remove_run(first).await.unwrap();
+        assert!(is_gone(stage, first).await);
+        assert!(!dir(stage, first).exists());
+        let repeated = stage.supervisor.remove_run(first).await;
+        assert!(
+            matches!(repeated, Err(CallError::RunNotFound(_))),
+            "{repeated:?}"
+        );
+        let again = stage.supervisor.spawn(call(Some(first))).await;
+        assert!(matches!(again, Err(CallError::RunRemoved(_))), "{again:?}");
+    });
+    // The next server knows it too.
+    lives.live(async |stage| {
+        assert!(is_gone(stage, run(1)).await);
+        let again = stage.supervisor.spawn(call(Some(run(1)))).await;
+        assert!(matches!(again, Err(CallError::RunRemoved(_))), "{again:?}");
+    });
+}
+
+#[test]
+fn record_of_processes_that_may_live_stays() {
+    let limits = RowLimits {
+        per_owner: Some(0),
+        ..RowLimits::NONE
+    };
+    let lives = Lives::of(Nature {
+        leaves_rest: true,
+        ..Nature::default()
+    });
+    *lives.world.row_limits.lock().unwrap() = limits;
+    lives.live_long(async |stage| {
+        let mut kept = call(Some(run(1)));
+        kept.spec.policy.on_leader_exit = LeaderExit::Keep;
+        stage.supervisor.spawn(kept).await.unwrap();
+        stage.exits(run(1), 0);
+        stage
+            .supervisor
+            .wait(run(1), Condition::Ended)
+            .await
+            .unwrap();
+        let refused = stage.supervisor.remove_run(run(1)).await;
+        let may_live = matches!(
+            refused,
+            Err(CallError::Refused {
+                refusal: Refusal::MayLive,
+                ..
+            })
+        );
+        assert!(may_live, "{refused:?}");
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert!(!is_gone(stage, run(1)).await);
+    });
+}
+
+#[test]
+fn restarted_database_gets_no_removed_run_again() {
+    let lives = lives(b"", RowLimits::NONE);
+    let (removed, kept) = (run(1), run(2));
+    lives.live(async |stage| {
+        for id in [1, 2] {
+            ran(stage, id).await;
+        }
+        // As a server does that dies before it notes the removal: its log has the row.
+        let removal = RowRemoval {
+            node: stage.supervisor.node(),
+            generation: Some(stage.world.store.generation()),
+            runs: vec![removed],
+            remembered_from: run(0),
+            forgotten_before: run(0),
+        };
+        stage.world.store.remove_rows(&removal).await.unwrap();
+        stage.world.store.rows.lock().unwrap().remove(&kept);
+        stage.world.store.go_back(0);
+        while stage.world.store.row(kept).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(is_gone(stage, removed).await);
+    });
+}
+
+#[test]
+fn directory_of_removed_run_goes_at_next_start() {
+    let lives = lives(b"output", RowLimits::NONE);
+    lives.live(async |stage| {
+        for id in [1, 2] {
+            ran(stage, id).await;
+        }
+        let removal = RowRemoval {
+            node: stage.supervisor.node(),
+            generation: Some(stage.world.store.generation()),
+            runs: vec![run(1)],
+            remembered_from: run(0),
+            forgotten_before: run(0),
+        };
+        stage.world.store.remove_rows(&removal).await.unwrap();
+    });
+    lives.live_long(async |stage| {
+        tokio::time::sleep(WALKED).await;
+        assert!(!dir(stage, run(1)).exists());
+        // One that nothing explains stays, and is counted.
+        fs::create_dir(dir(stage, run(3))).unwrap();
+        let swept = stage.supervisor.sweep().await.unwrap();
+        assert_eq!((swept.removed, swept.unknown), (0, 1));
+        assert!(dir(stage, run(3)).exists() && dir(stage, run(2)).exists());
+    });
+}
+
+#[test]
+fn id_from_another_time_makes_no_run() {
+    const HOUR_MS: u128 = 60 * 60 * 1000;
+    let limits = RowLimits {
+        ids: Duration::from_hours(1),
+        ..RowLimits::NONE
+    };
+    let lives = lives(b"", limits);
+    lives.live(async |stage| {
+        let now = stage.supervisor.now().0;
+        let now = u128::try_from(now / 1000).unwrap();
+        let of = |ms: u128| RunId::from_u128(ms << 80);
+        for made in [now - 2 * HOUR_MS, now + HOUR_MS] {
+            let refused = stage.supervisor.spawn(call(Some(of(made)))).await;
+            assert!(
+                matches!(refused, Err(CallError::RunIdExpired { .. })),
+                "{refused:?}"
+            );
+        }
+        assert!(stage.kernel().executed.is_empty());
+        let fresh = of(now - HOUR_MS / 2);
+        stage.supervisor.spawn(call(Some(fresh))).await.unwrap();
+        stage.exits(fresh, 0);
+        stage
+            .supervisor
+            .wait(fresh, Condition::Ended)
+            .await
+            .unwrap();
+        // With a row it is answered, whatever its time is.
+        let row = stage.world.store.row(fresh).unwrap();
+        let old = of(now - 2 * HOUR_MS);
+        let mut known = row.clone();
+        known.new.run = old;
+        stage.world.store.rows.lock().unwrap().insert(old, known);
+        let there = stage.supervisor.spawn(call(Some(old))).await.unwrap();
+        assert!(there.existing);
+        assert_eq!(stage.kernel().executed.len(), 1);
+    });
+}
