@@ -48,6 +48,7 @@ pub mod restart;
 pub mod retention;
 mod rules;
 mod run_limits;
+mod run_name;
 mod secret;
 mod signal;
 mod spec;
@@ -117,11 +118,11 @@ pub use rules::{
 pub use run_limits::{
     CpuQuota, IoLimit, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };
+pub use run_name::{NamePattern, is_run_name};
 pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
 pub use spec::{
-    CommandSpec, EnvMode, InputMode, NamePattern, RecordedSpec, RunSpec, USER_VARIABLES,
-    compose_env, is_run_name,
+    CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, compose_env,
 };
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};
