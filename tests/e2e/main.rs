@@ -42,6 +42,7 @@ mod health;
 mod history;
 mod host;
 mod inactivity;
+mod inherited;
 mod init;
 mod input;
 mod issuer_tokens;

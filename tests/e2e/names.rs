@@ -86,27 +86,30 @@ async fn name_means_one_run_at_all_nodes() {
 async fn key_runs_once_from_each_shell() {
     let mut kennel = Kennel::on_sqlite().await;
     let ran = kennel.scratch().join("ran");
-    let script = format!("echo ran >> {}; echo done; exit 7", ran.display());
-    let words = [
-        "run",
-        "--env-mode",
-        "minimal",
-        "--cwd",
-        "/",
-        "--key",
-        "order 4711",
-        "--",
-        "sh",
-        "-c",
-        &script,
-    ];
-    for _ in 0..2 {
-        let ended = run_to_end(kennel.cli(&words), PATIENCE).await;
+    let script = format!(
+        "echo ran >> {}; echo $A $OF_SHELL $PWD done; exit 7",
+        ran.display()
+    );
+    let call = |kennel: &Kennel, flags: &[&str], of_shell: &str, directory: &str| {
+        let words = [&["run", "--key", "order 4711"], flags].concat();
+        let mut command = kennel.cli(&[&words[..], &["--", "sh", "-c", &script]].concat());
+        command.env("OF_SHELL", of_shell).current_dir(directory);
+        run_to_end(command, PATIENCE)
+    };
+    for (of_shell, directory) in [("1", "/"), ("2", "/tmp")] {
+        let ended = call(&kennel, &["--env", "A=1"], of_shell, directory).await;
         assert_eq!(ended.status.code(), Some(7), "{ended:?}");
-        assert_eq!(text(&ended), "done");
+        assert_eq!(text(&ended), "1 1 / done");
         kennel.replace_server().await;
     }
-    assert_eq!(std::fs::read_to_string(&ran).expect("it ran"), "ran\n");
+    for (flags, field) in [
+        (["--env", "A=2"].as_slice(), "another spec: --env\n"),
+        (&["--env", "A=1", "--cwd", "/"], "another spec: --cwd\n"),
+    ] {
+        let refused = call(&kennel, flags, "1", "/").await;
+        let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.contains(field), "{refused}");
+    }
     let mut client = kennel.client().await;
     let request = pb::SpawnRequest {
         request_key: "order 4711".to_owned(),

@@ -122,8 +122,10 @@ async fn restart_one(
     };
     let seen = run_of(link.ask(request).await?.run)?;
     if let Some(here) = inherited {
-        let named = seen.spec.as_ref().and_then(|spec| spec.env.as_ref());
-        for name in named.iter().flat_map(|env| env.vars.keys()) {
+        let spec = seen.spec.clone().unwrap_or_default();
+        let mut named = spec.env.unwrap_or_default().vars;
+        named.extend(spec.inherited.unwrap_or_default().vars);
+        for name in named.keys() {
             if let Some(value) = here.env.get(name) {
                 let entry = restart.env.entry(name.clone());
                 entry.or_insert_with(|| value.clone());

@@ -64,8 +64,14 @@ pub(crate) fn live_pid(run: &pb::Run) -> Option<i32> {
 /// Formats the working directory of a run, safe for a terminal.
 pub(crate) fn shown_directory(run: &pb::Run) -> Option<String> {
     let spec = run.spec.as_ref()?;
-    let text = spec.cwd.as_deref().map(terminal_text::one_line);
-    text.or_else(|| spec.raw_cwd.as_deref().map(terminal_text::bytes))
+    let shown = |text: Option<&str>, raw: Option<&[u8]>| {
+        let text = text.map(terminal_text::one_line);
+        text.or_else(|| raw.map(terminal_text::bytes))
+    };
+    shown(spec.cwd.as_deref(), spec.raw_cwd.as_deref()).or_else(|| {
+        let own = spec.inherited.as_ref()?;
+        shown(own.cwd.as_deref(), own.raw_cwd.as_deref())
+    })
 }
 
 #[cfg(test)]
@@ -99,5 +105,15 @@ mod tests {
         };
         assert_eq!(line(&run).as_deref(), Some(r"ls $'it\'s \xff\u001b'"));
         assert_eq!(shown_directory(&run).as_deref(), Some(r"/\u{1b}\xff"));
+        let mut spec = run.spec.expect("set above");
+        spec.inherited = Some(pb::Inherited {
+            raw_cwd: spec.raw_cwd.take(),
+            ..pb::Inherited::default()
+        });
+        let of_client = pb::Run {
+            spec: Some(spec),
+            ..pb::Run::default()
+        };
+        assert_eq!(shown_directory(&of_client).as_deref(), Some(r"/\u{1b}\xff"));
     }
 }

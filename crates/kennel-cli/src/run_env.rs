@@ -17,20 +17,15 @@ const SERVERS_OWN: &str = "KENNEL_";
 /// Variable that names the journal as the caller's own output, which is not the command's: systemd.exec(5).
 const JOURNAL: &str = "JOURNAL_STREAM";
 
-/// Returns the environment of a command; typed variables win, and the caller's own leave out these. A value
-/// taken from the caller is sent like a typed one: the server returns none and logs none.
-pub(super) fn of_command(
+/// Returns the variables that a command has of these arguments. A value taken from the caller is sent like a typed one:
+/// the server returns none and logs none.
+pub(super) fn typed(
     mode: EnvModeArg,
     files: &[PathBuf],
     typed: Vec<EnvArg>,
-    left_out: &[&str],
     here: &Surroundings,
 ) -> Result<pb::Env, Failure> {
-    let mut vars = match mode {
-        EnvModeArg::Inherit => inherited(here),
-        EnvModeArg::Minimal | EnvModeArg::None => BTreeMap::new(),
-    };
-    vars.retain(|name, _| !left_out.contains(&name.as_str()));
+    let mut vars = BTreeMap::new();
     for file in files {
         vars.extend(values(of_file(file)?, here)?);
     }
@@ -41,7 +36,7 @@ pub(super) fn of_command(
     };
     Ok(pb::Env {
         mode: mode.into(),
-        vars: vars.into_iter().collect(),
+        vars,
     })
 }
 
@@ -66,13 +61,21 @@ fn of_file(file: &Path) -> Result<Vec<EnvArg>, Failure> {
     Ok(vars)
 }
 
-/// Returns the caller's own environment, as a child in the shell has it.
-pub(super) fn inherited(here: &Surroundings) -> BTreeMap<String, String> {
-    let of_caller =
-        |(name, _): &(&String, &String)| !name.starts_with(SERVERS_OWN) && name.as_str() != JOURNAL;
-    let vars = here.env.iter().filter(of_caller);
-    vars.map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
+/// Returns the caller's own environment, as a child in the shell has it, without the variables that are left out.
+pub(super) fn inherited(
+    mode: EnvModeArg,
+    left_out: &[&str],
+    here: &Surroundings,
+) -> BTreeMap<String, String> {
+    let mut vars = match mode {
+        EnvModeArg::Inherit => here.env.clone(),
+        EnvModeArg::Minimal | EnvModeArg::None => BTreeMap::new(),
+    };
+    vars.retain(|name, _| {
+        let is_own = name.starts_with(SERVERS_OWN) || name == JOURNAL;
+        !is_own && !left_out.contains(&name.as_str())
+    });
+    vars
 }
 
 /// Returns the variables of `--env`: `NAME=VALUE`, or `NAME` for the caller's own value.
@@ -106,28 +109,29 @@ mod tests {
         ])
     }
 
-    fn env(mode: EnvModeArg, typed: &[&str], secret: &[&str]) -> (pb::EnvMode, Vec<String>) {
-        let typed = typed.iter().map(|text| text.parse().expect("well formed"));
-        let env = of_command(mode, &[], typed.collect(), secret, &here()).expect("all are set");
-        let mut vars: Vec<_> = env.vars.iter().map(|(n, v)| format!("{n}={v}")).collect();
-        vars.sort();
-        (env.mode(), vars)
+    fn text(vars: &BTreeMap<String, String>) -> String {
+        let vars: Vec<_> = vars.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        vars.join(" ")
     }
 
     #[test]
     fn caller_environment_is_inherited_unless_asked_otherwise() {
-        let all = ["A=1", "B=3"].map(str::to_owned).to_vec();
-        let inherited = |typed, secret| env(EnvModeArg::Inherit, typed, secret);
-        assert_eq!(inherited(&["B=3"], &[]), (pb::EnvMode::None, all));
-        let one = vec!["B=2".to_owned()];
-        let minimal = env(EnvModeArg::Minimal, &["B"], &["B"]);
-        assert_eq!(minimal, (pb::EnvMode::Minimal, one.clone()));
-        let none = env(EnvModeArg::None, &[], &[]);
-        assert_eq!(none, (pb::EnvMode::None, Vec::new()));
-        // What is typed twice is the server's to refuse.
-        assert_eq!(inherited(&[], &["A"]), (pb::EnvMode::None, one));
-        let typed = vec!["A=3".to_owned(), "B=2".to_owned()];
-        assert_eq!(inherited(&["A=3"], &["A"]), (pb::EnvMode::None, typed));
+        let own = |mode, secret| text(&inherited(mode, secret, &here()));
+        assert_eq!(own(EnvModeArg::Inherit, &[]), "A=1 B=2");
+        assert_eq!(own(EnvModeArg::Inherit, &["A"]), "B=2");
+        assert_eq!(own(EnvModeArg::Minimal, &[]), "");
+        assert_eq!(own(EnvModeArg::None, &[]), "");
+        let set = |mode, args: &[&str]| {
+            let args = args.iter().map(|text| text.parse().expect("well formed"));
+            let env = typed(mode, &[], args.collect(), &here()).expect("all are set");
+            (env.mode(), text(&env.vars))
+        };
+        let inherit = set(EnvModeArg::Inherit, &["B=3"]);
+        assert_eq!(inherit, (pb::EnvMode::None, "B=3".to_owned()));
+        let minimal = set(EnvModeArg::Minimal, &["B"]);
+        assert_eq!(minimal, (pb::EnvMode::Minimal, "B=2".to_owned()));
+        let none = set(EnvModeArg::None, &[]);
+        assert_eq!(none, (pb::EnvMode::None, String::new()));
         let missing = values(vec![EnvArg::Own("C".to_owned())], &here());
         assert!(missing.is_err_and(|failure| failure.to_string().contains("variable C")));
     }

@@ -60,18 +60,28 @@ fn request(
     here: &Surroundings,
 ) -> Result<pb::SpawnRequest, Failure> {
     let (cwd, raw_cwd) = command::directory(args.cwd.as_deref())?;
+    let raw_cwd = raw_cwd.map(Into::into);
     let mut left_out = secrets::variables(&args.secrets);
     if args.fields.has("user") {
         left_out.extend(USER_VARIABLES);
     }
-    let env = run_env::of_command(env_mode, &args.env_file, args.env, &left_out, here)?;
+    let vars = run_env::inherited(env_mode, &left_out, here);
+    let env = run_env::typed(env_mode, &args.env_file, args.env, here)?;
     let initial_input = match &args.input {
         Some(file) => Some(input(file)?.into()),
         None => None,
     };
     let mut spec = args.fields.spec()?;
     spec.command = Some(pb::run_spec::Command::Argv(command::argv(args.argv)));
-    (spec.cwd, spec.raw_cwd) = (cwd, raw_cwd.map(Into::into));
+    let inherited = spec.inherited.insert(pb::Inherited {
+        vars,
+        ..pb::Inherited::default()
+    });
+    if args.cwd.is_some() {
+        (spec.cwd, spec.raw_cwd) = (cwd, raw_cwd);
+    } else {
+        (inherited.cwd, inherited.raw_cwd) = (cwd, raw_cwd);
+    }
     spec.env = Some(env);
     if initial_input.is_some() {
         spec.initial_input = initial_input;
@@ -337,9 +347,13 @@ mod tests {
     #[test]
     fn working_directory_is_the_callers_and_absolute() {
         let here = std::env::current_dir().expect("a test has one");
-        assert_eq!(spec("ls").cwd, here.to_str().map(str::to_owned));
-        let below = spec("--cwd x ls").cwd;
-        assert_eq!(below, here.join("x").to_str().map(str::to_owned));
+        let of = |line| {
+            let spec = spec(line);
+            (spec.cwd, spec.inherited.expect("it is set").cwd)
+        };
+        assert_eq!(of("ls"), (None, here.to_str().map(str::to_owned)));
+        let below = here.join("x").to_str().map(str::to_owned);
+        assert_eq!(of("--cwd x ls"), (below, None));
     }
 
     #[test]

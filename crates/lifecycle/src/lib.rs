@@ -122,7 +122,7 @@ pub use run_name::{NamePattern, is_run_name};
 pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
 pub use spec::{
-    CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, compose_env,
+    CommandSpec, EnvMode, Inherited, InputMode, RecordedSpec, RunSpec, USER_VARIABLES, compose_env,
 };
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{TerminalSize, TerminalSpec};

@@ -78,19 +78,34 @@ sparse! {
         /// The command and its arguments; the first element is the command.
         #[serde(with = "os_text::list")]
         pub argv: Vec<OsString>,
-        /// Absolute working directory; absent: `/`.
+        /// Absolute working directory; absent: the inherited one.
         #[serde(with = "os_text::option")]
         pub cwd: Option<PathBuf>,
         /// Variables taken from the server's environment.
         pub env_mode: EnvMode,
         /// Variables that the caller sets; they win over those taken from the server.
         pub env: BTreeMap<String, String>,
+        /// What it has of the caller itself.
+        pub inherited: Inherited,
         /// The whole of the command's standard input; absent: `/dev/null`.
         pub initial_input: Option<Vec<u8>>,
         /// Source of standard input.
         pub input: InputMode,
         /// The terminal that the standard streams are on; absent: they are pipes.
         pub terminal: Option<TerminalSpec>,
+    }
+}
+
+sparse! {
+    /// Environment and directory of the caller itself, as far as the spec sets no others. A repeated request may have
+    /// other ones.
+    #[derive(Clone, Default, PartialEq, Eq)]
+    pub struct Inherited {
+        /// Variables; they win over those taken from the server.
+        pub env: BTreeMap<String, String>,
+        /// Absolute directory; absent: `/`.
+        #[serde(with = "os_text::option")]
+        pub cwd: Option<PathBuf>,
     }
 }
 
@@ -110,7 +125,13 @@ impl fmt::Debug for CommandSpec {
 impl CommandSpec {
     /// Returns the working directory in force.
     pub fn working_dir(&self) -> &Path {
-        self.cwd.as_deref().unwrap_or(Path::new("/"))
+        let cwd = self.cwd.as_deref().or(self.inherited.cwd.as_deref());
+        cwd.unwrap_or(Path::new("/"))
+    }
+
+    /// Returns the variables of the caller; of two with the same name the last one counts.
+    pub fn caller_env(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.inherited.env.iter().chain(&self.env)
     }
 
     /// Whether clients write to standard input while the command runs.
@@ -139,7 +160,8 @@ struct LaterSpec {
 
 impl From<RunSpec> for RecordedSpec {
     fn from(mut spec: RunSpec) -> Self {
-        for value in spec.command.env.values_mut() {
+        let command = &mut spec.command;
+        for value in (command.env.values_mut()).chain(command.inherited.env.values_mut()) {
             *value = String::new();
         }
         if let Some(input) = &mut spec.command.initial_input {
@@ -235,15 +257,33 @@ impl RunSpec {
         self.clone().into()
     }
 
+    /// Returns the part by which a repeated request is recognised, without its secrets.
+    pub fn compared(&self) -> RecordedSpec {
+        let mut spec = self.clone();
+        spec.command.inherited = Inherited::default();
+        spec.into()
+    }
+
+    /// Leaves out what the caller gives of itself and the spec sets too.
+    pub fn leave_out_overridden(&mut self) {
+        let command = &mut self.command;
+        let secrets = self.secrets.iter().map(|secret| &secret.name);
+        for name in command.env.keys().chain(secrets) {
+            command.inherited.env.remove(name);
+        }
+        if command.cwd.is_some() {
+            command.inherited.cwd = None;
+        }
+    }
+
     /// Returns the length of its text, in bytes: everything else is of bounded size.
     pub fn text_len(&self) -> usize {
-        let pairs = |map: &BTreeMap<String, String>| -> usize {
-            map.iter().map(|(n, v)| n.len() + v.len()).sum()
-        };
         let argv: usize = self.command.argv.iter().map(|word| word.len()).sum();
         let secrets = self.secrets.iter();
         let secrets = secrets.map(|s| s.name.len() + s.source.of_server().map_or(0, |n| n.len()));
-        argv + pairs(&self.command.env) + pairs(&self.labels) + secrets.sum::<usize>()
+        let pairs = self.command.caller_env().chain(&self.labels);
+        let pairs = pairs.map(|(n, v)| n.len() + v.len());
+        argv + pairs.sum::<usize>() + secrets.sum::<usize>()
     }
 
     /// Returns all violations of this spec; empty means that it may be tried, where its stop steps fit the grace that its
@@ -353,7 +393,8 @@ impl CommandSpec {
     fn check(&self, found: &mut Vec<Violation>) {
         self.check_argv(found);
         self.check_cwd(found);
-        self.check_env(found);
+        check_env("spec.env.vars", &self.env, found);
+        check_env("spec.inherited.vars", &self.inherited.env, found);
         self.check_size(found);
         self.check_input(found);
     }
@@ -387,50 +428,27 @@ impl CommandSpec {
     }
 
     fn check_cwd(&self, found: &mut Vec<Violation>) {
-        let Some(cwd) = &self.cwd else { return };
-        let cwd = cwd.as_os_str().as_encoded_bytes();
-        if !cwd.starts_with(b"/") {
-            found.push(Violation::new("spec.cwd", "must be an absolute path"));
-        }
-        if cwd.contains(&0) {
-            found.push(Violation::new("spec.cwd", "must not contain a NUL byte"));
-        }
-        bytes_at_most("spec.cwd", cwd.len(), limits::CWD_BYTES_MAX, found);
-    }
-
-    fn check_env(&self, found: &mut Vec<Violation>) {
-        let (count, most) = (self.env.len(), limits::ENV_ENTRIES_MAX);
-        if !count_at_most("spec.env.vars", count, most, "entries", found) {
-            return;
-        }
-        for (name, value) in &self.env {
-            let field = format!(
-                "spec.env.vars[{:?}]",
-                name.chars().take(64).collect::<String>()
-            );
-            if name.is_empty() || name.contains('=') {
-                found.push(Violation::new(
-                    field.clone(),
-                    "a variable's name must not be empty nor contain '='",
-                ));
+        let own = [
+            ("spec.cwd", &self.cwd),
+            ("spec.inherited.cwd", &self.inherited.cwd),
+        ];
+        for (field, cwd) in own {
+            let Some(cwd) = cwd else { continue };
+            let cwd = cwd.as_os_str().as_encoded_bytes();
+            if !cwd.starts_with(b"/") {
+                found.push(Violation::new(field, "must be an absolute path"));
             }
-            if name.starts_with("KENNEL_") {
-                found.push(Violation::new(
-                    field.clone(),
-                    "names that begin with KENNEL_ are set by the server alone",
-                ));
+            if cwd.contains(&0) {
+                found.push(Violation::new(field, "must not contain a NUL byte"));
             }
-            if name.contains('\0') || value.contains('\0') {
-                found.push(Violation::new(field.clone(), "must not contain a NUL byte"));
-            }
-            let bytes = name.len() + value.len() + 1;
-            bytes_at_most(field, bytes, limits::ARG_BYTES_MAX, found);
+            bytes_at_most(field, cwd.len(), limits::CWD_BYTES_MAX, found);
         }
     }
 
     fn check_size(&self, found: &mut Vec<Violation>) {
         let argv: usize = self.argv.iter().map(|a| a.len() + 1).sum();
-        let env: usize = self.env.iter().map(|(n, v)| n.len() + v.len() + 2).sum();
+        let env = self.caller_env();
+        let env: usize = env.map(|(n, v)| n.len() + v.len() + 2).sum();
         if argv + env > limits::ARGV_ENV_BYTES_MAX {
             found.push(Violation::new(
                 "spec",
@@ -440,6 +458,32 @@ impl CommandSpec {
                 ),
             ));
         }
+    }
+}
+
+fn check_env(field: &str, env: &BTreeMap<String, String>, found: &mut Vec<Violation>) {
+    if !count_at_most(field, env.len(), limits::ENV_ENTRIES_MAX, "entries", found) {
+        return;
+    }
+    for (name, value) in env {
+        let field = format!("{field}[{:?}]", name.chars().take(64).collect::<String>());
+        if name.is_empty() || name.contains('=') {
+            found.push(Violation::new(
+                field.clone(),
+                "a variable's name must not be empty nor contain '='",
+            ));
+        }
+        if name.starts_with("KENNEL_") {
+            found.push(Violation::new(
+                field.clone(),
+                "names that begin with KENNEL_ are set by the server alone",
+            ));
+        }
+        if name.contains('\0') || value.contains('\0') {
+            found.push(Violation::new(field.clone(), "must not contain a NUL byte"));
+        }
+        let bytes = name.len() + value.len() + 1;
+        bytes_at_most(field, bytes, limits::ARG_BYTES_MAX, found);
     }
 }
 
@@ -457,7 +501,7 @@ fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {
 pub fn compose_env<'a>(
     mode: EnvMode,
     (server, named): (impl IntoIterator<Item = &'a (String, String)>, &[String]),
-    caller: &BTreeMap<String, String>,
+    caller: impl IntoIterator<Item = (&'a String, &'a String)>,
     ours: &[(String, String)],
 ) -> Vec<(String, String)> {
     let taken = server
@@ -465,7 +509,7 @@ pub fn compose_env<'a>(
         .filter(|(name, _)| !is_own(name) && passes(mode, named, name))
         .cloned();
     let mut env: BTreeMap<String, String> = taken.collect();
-    env.extend(caller.iter().map(|(n, v)| (n.clone(), v.clone())));
+    env.extend(caller.into_iter().map(|(n, v)| (n.clone(), v.clone())));
     env.extend(ours.iter().cloned());
     // The marker comes first: a scan of /proc/*/environ reads only the beginning.
     let marker = env.remove_entry("KENNEL_RUN_ID");

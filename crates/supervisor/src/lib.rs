@@ -26,6 +26,7 @@ pub use base::matcher::{LineMatch, LineMatcher, MatchGroup, Scratch};
 pub use base::other_node::Elsewhere;
 pub use base::ports::{HealthCheck, Kernel, KernelEvents, OwnerQuotas, Sealer, TokenMaker};
 pub use base::secret_sources::SecretSources;
+pub use base::spec_digest::{ComparedSpecs, PART_BYTES, SpecDigest, SpecPart};
 pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_LEFT};
 pub use node::leak_check::{
     Audit, AuditFinding, Judged, Labels, ReapCall, ReapReport, ReapResult, ServiceSeen, Unverified,

@@ -212,7 +212,8 @@ async fn concurrent_duplicate_waits_and_starts_nothing() {
     assert_eq!(stage.kernel().executed, [(run, 1)]);
 
     let mut other = call(Some(run));
-    other.spec_digest = vec![2];
+    other.digest.whole = [2; 32];
+    other.digest.parts[1] = [2; 16];
     let refused = stage.supervisor.spawn(other).await;
     assert!(
         matches!(refused, Err(CallError::SpecMismatch { .. })),

@@ -33,7 +33,7 @@ pub(crate) fn spawn(
     let call = request::call_of(spec, owner, trace, key);
     Ok(SpawnCall {
         run,
-        spec_digest: key.of_again(&call.spec_digest, ended),
+        digest: key.of_again(&call.digest, ended).into(),
         restarted_from: Some(ended),
         ..call
     })
@@ -48,7 +48,8 @@ fn completed(
     let mut spec = RunSpec::clone(recorded);
     let mut missing = Vec::new();
     let mut given = request.env;
-    for (name, value) in &mut spec.command.env {
+    let command = &mut spec.command;
+    for (name, value) in command.env.iter_mut().chain(&mut command.inherited.env) {
         match given.remove(name) {
             Some(now) => *value = now,
             None => missing.push(format!("env.{name}")),
@@ -94,7 +95,8 @@ mod tests {
         let call = again(request(&[("A", "1"), ("B", "2")], Some(b"in"))).expect("a spawn");
         assert_eq!(call.run.map(|run| run.to_string()).as_deref(), Some(NEW));
         assert_eq!(call.restarted_from, Some(ended()));
-        let env: Vec<_> = call.spec.command.env.iter().collect();
+        let mut env: Vec<_> = call.spec.command.caller_env().collect();
+        env.sort();
         let wanted = [("A", "1"), ("B", "2")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         assert_eq!(env, wanted.iter().map(|(k, v)| (k, v)).collect::<Vec<_>>());
         assert_eq!(call.spec.command.initial_input.as_deref(), Some(&b"in"[..]));
@@ -144,11 +146,11 @@ mod tests {
                 trace,
                 &key,
             );
-            call.expect("a spawn").spec_digest
+            call.expect("a spawn").digest
         };
         assert_eq!(digest(ended()), digest(ended()));
         assert_ne!(digest(ended()), digest(NEW.parse().expect("an id")));
-        assert_ne!(digest(ended()), key.of_spec(&spec()));
+        assert_ne!(*digest(ended()), key.of_spec(&spec()));
     }
 
     fn again(request: pb::RestartRequest) -> Result<SpawnCall, Status> {
@@ -182,7 +184,8 @@ mod tests {
         let secret = |name: &str| (name.to_owned(), "hush".to_owned());
         let mut spec = RunSpec::default();
         spec.command.argv = vec!["true".into()];
-        spec.command.env = [secret("A"), secret("B")].into();
+        spec.command.env = [secret("A")].into();
+        spec.command.inherited.env = [secret("B")].into();
         spec.command.initial_input = Some(b"hush".to_vec());
         spec
     }

@@ -2,7 +2,7 @@
 
 use crate::pb::{self, run_spec::Command};
 use bytes::Bytes;
-use kennel_lifecycle::Violation;
+use kennel_lifecycle::{Inherited, Violation};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::{OsStrExt, OsStringExt},
@@ -13,6 +13,8 @@ const ARGS: &str = "spec.argv.args";
 const RAW_ARGS: &str = "spec.argv.raw_args";
 const CWD: &str = "spec.cwd";
 const RAW_CWD: &str = "spec.raw_cwd";
+const OWN_CWD: &str = "spec.inherited.cwd";
+const OWN_RAW_CWD: &str = "spec.inherited.raw_cwd";
 
 /// Returns the command's name as text, if it has one.
 pub(crate) fn name(argv: &pb::Argv) -> String {
@@ -28,29 +30,31 @@ pub(crate) fn words(argv: &pb::Argv) -> usize {
     argv.args.len() + argv.raw_args.len()
 }
 
-/// Form in which a client has sent it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Form {
-    has_raw_args: bool,
-    has_raw_cwd: bool,
-}
+/// Fields that a client has sent as bytes, each with the name of its text.
+#[derive(Debug)]
+pub(super) struct Form(Vec<[&'static str; 2]>);
 
 impl Form {
     /// Returns the form of this spec.
     pub(super) fn of(spec: &pb::RunSpec) -> Self {
-        Self {
-            has_raw_args: matches!(&spec.command, Some(Command::Argv(argv)) if !argv.raw_args.is_empty()),
-            has_raw_cwd: spec.raw_cwd.is_some(),
-        }
+        let has_raw_args =
+            matches!(&spec.command, Some(Command::Argv(argv)) if !argv.raw_args.is_empty());
+        let own = spec.inherited.as_ref();
+        let fields = [
+            (has_raw_args, [ARGS, RAW_ARGS]),
+            (spec.raw_cwd.is_some(), [CWD, RAW_CWD]),
+            (
+                own.is_some_and(|own| own.raw_cwd.is_some()),
+                [OWN_CWD, OWN_RAW_CWD],
+            ),
+        ];
+        let raw = fields.into_iter().filter(|(is_raw, _)| *is_raw);
+        Self(raw.map(|(_, names)| names).collect())
     }
 
     /// Renames violations to the fields that the client has set.
-    pub(super) fn name(self, mut violation: Violation) -> Violation {
-        let renamed = [
-            (self.has_raw_args, ARGS, RAW_ARGS),
-            (self.has_raw_cwd, CWD, RAW_CWD),
-        ];
-        for (_, text, raw) in renamed.iter().filter(|(is_raw, ..)| *is_raw) {
+    pub(super) fn name(&self, mut violation: Violation) -> Violation {
+        for [text, raw] in &self.0 {
             if let Some(rest) = violation.field.strip_prefix(text) {
                 violation.field = format!("{raw}{rest}");
                 break;
@@ -75,15 +79,24 @@ pub(super) fn argv(command: Option<Command>, found: &mut Vec<Violation>) -> Vec<
     argv.raw_args.into_iter().map(os_string).collect()
 }
 
-/// Parses the working directory.
-pub(super) fn cwd(
+/// Parses the environment and the directory of the client itself.
+pub(super) fn inherited(own: Option<pb::Inherited>, found: &mut Vec<Violation>) -> Inherited {
+    let own = own.unwrap_or_default();
+    Inherited {
+        env: own.vars,
+        cwd: directory(own.cwd, (OWN_RAW_CWD, own.raw_cwd), found),
+    }
+}
+
+/// Parses a working directory.
+pub(super) fn directory(
     text: Option<String>,
-    raw: Option<Bytes>,
+    (raw_field, raw): (&str, Option<Bytes>),
     found: &mut Vec<Violation>,
 ) -> Option<PathBuf> {
     if text.is_some() && raw.is_some() {
         let why = "must be absent where cwd is set";
-        found.push(Violation::new(RAW_CWD, why));
+        found.push(Violation::new(raw_field, why));
     }
     raw.map(os_string)
         .or(text.map(OsString::from))
@@ -111,6 +124,16 @@ pub(super) fn shown_cwd(cwd: Option<&Path>) -> (Option<String>, Option<Bytes>) {
         None => (None, None),
         Some((Some(text), _)) => (Some(text.to_owned()), None),
         Some((None, cwd)) => (None, Some(bytes(cwd.as_os_str()))),
+    }
+}
+
+/// Returns what a command has of its client.
+pub(super) fn shown_inherited(inherited: &Inherited) -> pb::Inherited {
+    let (cwd, raw_cwd) = shown_cwd(inherited.cwd.as_deref());
+    pb::Inherited {
+        vars: inherited.env.clone(),
+        cwd,
+        raw_cwd,
     }
 }
 
@@ -178,7 +201,16 @@ mod tests {
             args: vec!["a".to_owned()],
             raw_args: vec![b"a"[..].into()],
         }));
-        assert_eq!(fields(both), ["spec.argv.raw_args", "spec.raw_cwd"]);
+        both.inherited = Some(pb::Inherited {
+            cwd: Some("/".to_owned()),
+            raw_cwd: Some(b"\xff"[..].into()),
+            ..pb::Inherited::default()
+        });
+        let own = "spec.inherited.raw_cwd";
+        assert_eq!(
+            fields(both),
+            ["spec.argv.raw_args", "spec.raw_cwd", own, own]
+        );
     }
 
     #[test]

@@ -11,11 +11,7 @@ pub(crate) use filter::filter;
 pub(crate) use many::{ManyAsk, ManyConsumer, events_of_many};
 
 use super::{spec::run_named, terminal, time};
-use crate::{
-    convert::trace_context::TraceContext,
-    keys::digest::{DigestKey, SPEC_DIGEST_VERSION},
-    limits, status,
-};
+use crate::{convert::trace_context::TraceContext, keys::digest::DigestKey, limits, status};
 use kennel_lifecycle::{RunId, RunSpec, Violation, limits as bounds};
 use kennel_supervisor::{Form, Kinds, Position, SpawnCall};
 use std::time::Duration;
@@ -55,8 +51,7 @@ pub(crate) fn call_of(
     key: &DigestKey,
 ) -> SpawnCall {
     SpawnCall {
-        spec_digest: key.of_spec(&spec),
-        spec_digest_version: SPEC_DIGEST_VERSION,
+        digest: key.of_spec(&spec).into(),
         spec,
         owner,
         traceparent: trace.traceparent,

@@ -16,6 +16,8 @@ use kennel_lifecycle::{
     RecordedSpec, Recovery, RunId, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal, StopAction,
     StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
 };
+use kennel_proto::json;
+use kennel_supervisor::{ComparedSpecs, SpecPart};
 
 /// Whether any count is far too large.
 pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bool {
@@ -25,10 +27,12 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
         None => (0, 0),
     };
     let vars = spec.env.as_ref().map_or(0, |env| env.vars.len());
+    let own_vars = spec.inherited.as_ref().map_or(0, |own| own.vars.len());
     for (field, count, most) in [
         ("spec.argv.args", args, bounds::ARGV_LEN_MAX),
         ("spec.argv.raw_args", raw_args, bounds::ARGV_LEN_MAX),
         ("spec.env.vars", vars, bounds::ENV_ENTRIES_MAX),
+        ("spec.inherited.vars", own_vars, bounds::ENV_ENTRIES_MAX),
         ("spec.labels", spec.labels.len(), bounds::LABELS_MAX),
         ("spec.secrets", spec.secrets.len(), bounds::SECRETS_MAX),
     ] {
@@ -46,13 +50,14 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     let named = kind("spec.kind", spec.kind, found);
     let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
     let env = spec.env.unwrap_or_default();
-    let parsed = RunSpec {
+    let mut parsed = RunSpec {
         name: Some(spec.name).filter(|name| !name.is_empty()),
         command: CommandSpec {
             argv: command::argv(spec.command, found),
-            cwd: command::cwd(spec.cwd, spec.raw_cwd, found),
+            cwd: command::directory(spec.cwd, ("spec.raw_cwd", spec.raw_cwd), found),
             env_mode: env_mode("spec.env.mode", env.mode, found),
             env: env.vars,
+            inherited: command::inherited(spec.inherited, found),
             initial_input: spec.initial_input.map(|input| input.to_vec()),
             input: input_mode(spec.stdio.as_ref(), found),
             terminal,
@@ -90,6 +95,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     };
     let wrong = parsed.violations().into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
+    parsed.leave_out_overridden();
     parsed
 }
 
@@ -117,6 +123,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         cwd,
         raw_cwd,
         env: shown_env(command),
+        inherited: differing(&command.inherited, command::shown_inherited),
         initial_input: command.initial_input.clone().map(Bytes::from),
         labels: labels.clone(),
         stop: shown_stop(&policy.stop),
@@ -145,24 +152,37 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
     }
 }
 
-/// Returns the paths in which two specs differ, without values. Where what differs is not recorded: the fields of the
-/// requested one that have such values.
-pub(crate) fn different_fields(there: &RecordedSpec, asked: &RecordedSpec) -> Vec<String> {
-    let (one, asked) = (message(there), message(asked));
-    let found = kennel_proto::json::differing("spec", &one, &asked, bounds::DIFFERING_FIELDS_MAX);
-    if !found.is_empty() {
-        return found;
+/// Returns the paths in which a requested spec differs from that of a run, without values. Where it is not known which
+/// unrecorded values differ: those that the request has.
+pub(crate) fn different_fields(specs: &ComparedSpecs) -> Vec<String> {
+    let [one, requested] =
+        [&specs.existing, &specs.requested].map(|spec| message(&spec.compared()));
+    let parts = specs.different.as_deref();
+    let mut recorded = Vec::new();
+    // Else only values differ that the node has filled in.
+    if parts.is_none_or(|parts| parts.contains(&SpecPart::Recorded)) {
+        recorded = json::differing("spec", &one, &requested, bounds::DIFFERING_FIELDS_MAX);
     }
-    let unrecorded = [
-        (
-            "spec.env.vars",
-            asked.env.is_some_and(|env| !env.vars.is_empty()),
-        ),
-        ("spec.initial_input", asked.initial_input.is_some()),
-        ("spec.secrets", !asked.secrets.is_empty()),
+    let has_vars = requested.env.is_some_and(|env| !env.vars.is_empty());
+    let has_input = requested.initial_input.is_some();
+    let has_secrets = !requested.secrets.is_empty();
+    let others = [
+        (SpecPart::Recorded, "spec", false),
+        (SpecPart::EnvValues, "spec.env.vars", has_vars),
+        (SpecPart::Input, "spec.initial_input", has_input),
+        (SpecPart::SentSecrets, "spec.secrets", has_secrets),
     ];
-    let some = unrecorded.into_iter().filter(|(_, is_set)| *is_set);
-    some.map(|(path, _)| path.to_owned()).collect()
+    let is_named = |path: &str| {
+        let mut named = recorded.iter();
+        named.any(|named| named.starts_with(path) || path.starts_with(&**named))
+    };
+    let others = others.iter().filter(|(part, path, is_set)| {
+        let differs = parts.map_or(recorded.is_empty() && *is_set, |parts| parts.contains(part));
+        differs && !is_named(path)
+    });
+    let others = others.map(|(_, path, _)| (*path).to_owned());
+    let all = recorded.iter().cloned().chain(others);
+    all.take(bounds::DIFFERING_FIELDS_MAX).collect()
 }
 
 /// Returns the message if the value differs from the default.

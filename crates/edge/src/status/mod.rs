@@ -184,9 +184,14 @@ pub(crate) fn name_taken(text: String, name: &str, holder: Option<&RunView>) -> 
 
 /// Refuses a spawn whose id or key a run of another spec has; these fields differ, where it is the caller's.
 pub(crate) fn spec_mismatch(text: String, run: RunId, fields: &[String]) -> Status {
-    let fault = Fault::new(Reason::SpecMismatch, text);
-    let fields = (!fields.is_empty()).then(|| fields.join(" "));
-    fault.run(run).fact_if_known("fields", fields).status()
+    if fields.is_empty() {
+        return Fault::new(Reason::SpecMismatch, text).run(run).status();
+    }
+    let fault = Fault::new(
+        Reason::SpecMismatch,
+        format!("{text}: {}", fields.join(", ")),
+    );
+    fault.run(run).fact("fields", &fields.join(" ")).status()
 }
 
 /// Returns the status for a consumer that reads many runs by another filter.

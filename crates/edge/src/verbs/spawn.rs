@@ -104,13 +104,13 @@ impl Verb for pb::SpawnRequest {
             Err(error) => return Err(Box::pin(refused(&at, error, &caller)).await.into()),
             Ok(spawned) => own(spawned, &caller)?,
         };
-        let differing_fields = match &spawned.asked {
-            Some(asked) => {
+        let differing_fields = match &spawned.compared {
+            Some(specs) => {
                 if caller.run.is_some() {
                     let own = auth::Scope::of(&caller);
                     Box::pin(at.sees_run(&own, spawned.run.run)).await?;
                 }
-                spec::different_fields(&spawned.run.spec, asked)
+                spec::different_fields(specs)
             }
             None => Vec::new(),
         };
@@ -220,9 +220,9 @@ async fn refused(at: &At, error: CallError, caller: &Caller) -> Status {
         }
         CallError::SpecMismatch {
             run,
-            between: Some((there, asked)),
+            between: Some(specs),
         } => {
-            let fields = spec::different_fields(there, asked);
+            let fields = spec::different_fields(specs);
             status::spec_mismatch(error.to_string(), *run, &fields)
         }
         _ => status::of(&error),

@@ -4,7 +4,6 @@ use super::*;
 use crate::convert::request::{self, EventsCall};
 use crate::{
     convert::token::{Cursor, PageToken},
-    keys::digest::SPEC_DIGEST_VERSION,
     pb::{self, for_each_run_request::Action, run_spec::Stdio, stream_events_request},
 };
 use kennel_lifecycle::{
@@ -92,8 +91,7 @@ fn a_spawn_carries_what_identifies_it() {
     assert_eq!(call.run.expect("given").to_string(), RUN);
     assert!(call.validate_only);
     assert_eq!(call.spec.command.argv, ["true"]);
-    assert_eq!(call.spec_digest, key().of_spec(&call.spec));
-    assert_eq!(call.spec_digest_version, SPEC_DIGEST_VERSION);
+    assert_eq!(*call.digest, key().of_spec(&call.spec));
     assert_eq!(call.owner, "uid:5");
     assert_eq!(call.traceparent.as_deref(), Some(PARENT));
     assert_eq!(call.tracestate.as_deref(), Some("a=b"));

@@ -23,7 +23,7 @@ use std::{
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| rows(include_str!("flags.txt")));
 
 /// Fields that several flags are for, or one of another form, as refusals name them.
-const COMPOSED: [(&str, &str); 8] = [
+const COMPOSED: [(&str, &str); 10] = [
     ("limits.io", "the io limits"),
     ("on_leader_exit", "--on-leader-exit"),
     ("initial_input", "--input"),
@@ -32,6 +32,8 @@ const COMPOSED: [(&str, &str); 8] = [
     ("argv.args", "command"),
     ("stop.steps", "--stop-step"),
     ("cwd", "--cwd"),
+    ("inherited.vars", "this environment"),
+    ("inherited.cwd", "this directory"),
 ];
 
 /// Fields of a request, and their flags; the longest first, since one may begin with another.

@@ -2,11 +2,12 @@
 
 use crate::spec::{edited, good};
 use kennel_lifecycle::{
-    InputMode, Policy, RecordedSpec, RestartPolicy, RunKind, RunSpec, TerminalSpec,
+    Inherited, InputMode, Policy, RecordedSpec, RestartPolicy, RunKind, RunSpec, TerminalSpec,
 };
 use std::{
     ffi::OsString,
     os::unix::ffi::{OsStrExt, OsStringExt},
+    path::Path,
     time::Duration,
 };
 
@@ -14,6 +15,8 @@ fn with_secrets() -> RunSpec {
     edited(good(), |s| {
         s.command.argv.push("shown".into());
         s.command.env = [("TOKEN".to_owned(), "hush".to_owned())].into();
+        s.command.inherited.env = [("EDITOR".to_owned(), "hush".to_owned())].into();
+        s.command.inherited.cwd = Some("/home".into());
         s.command.initial_input = Some(b"hush".to_vec());
         s.labels = [("team".to_owned(), "a".to_owned())].into();
         s.policy.restart = RestartPolicy::agent();
@@ -24,6 +27,17 @@ fn with_secrets() -> RunSpec {
 fn recorded_spec_has_names_and_no_values() {
     let recorded = with_secrets().recorded();
     assert_eq!(recorded.command.env["TOKEN"], "");
+    let inherited = &recorded.command.inherited;
+    assert_eq!(
+        (&*inherited.env["EDITOR"], recorded.command.working_dir()),
+        ("", Path::new("/home"))
+    );
+    assert_eq!(
+        recorded.compared(),
+        edited(with_secrets(), |s| s.command.inherited =
+            Inherited::default())
+        .recorded()
+    );
     assert_eq!(recorded.command.initial_input.as_deref(), Some(&b""[..]));
     assert_eq!(recorded.policy, with_secrets().policy);
     assert_eq!(recorded.labels, with_secrets().labels);

@@ -1,10 +1,11 @@
 //! Validity of specs, and the environment of a command.
 
 use kennel_lifecycle::{
-    CpuQuota, DefaultGrace, EnvMode, InputMode, IoLimit, Knob, LeaderExit, LimitPowers, LiveProbe,
-    Liveness, NamePattern, Network, OnMaxPause, PausePolicy, PidNamespace, Readiness, ReadyProbe,
-    Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Signal, StateProbe, StopAction,
-    TerminalSize, TerminalSpec, UNLIMITED, compose_env, labels, ladder::Action, limits,
+    CpuQuota, DefaultGrace, EnvMode, Inherited, InputMode, IoLimit, Knob, LeaderExit, LimitPowers,
+    LiveProbe, Liveness, NamePattern, Network, OnMaxPause, PausePolicy, PidNamespace, Readiness,
+    ReadyProbe, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Secret, SecretDelivery,
+    SecretSource, Signal, StateProbe, StopAction, TerminalSize, TerminalSpec, UNLIMITED,
+    compose_env, labels, ladder::Action, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -118,6 +119,8 @@ fn all_that_is_wrong_is_reported_together() {
             ("NUL", "a\0b"),
             ("BIG", &"x".repeat(limits::ARG_BYTES_MAX)),
         ]);
+        s.command.inherited.env = map(&[("KENNEL_RUN_ID", "mine")]);
+        s.command.inherited.cwd = Some("relative".into());
         s.command.initial_input = Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX + 1]);
         s.command.input = InputMode::Initial;
         s.command.terminal = None;
@@ -189,6 +192,8 @@ fn all_that_is_wrong_is_reported_together() {
         r#"spec.env.vars["BIG"]"#,
         r#"spec.env.vars["KENNEL_RUN_ID"]"#,
         r#"spec.env.vars["NUL"]"#,
+        "spec.inherited.cwd",
+        r#"spec.inherited.vars["KENNEL_RUN_ID"]"#,
         "spec.initial_input",
         r#"spec.labels[""]"#,
         r#"spec.labels["k"]"#,
@@ -233,7 +238,7 @@ fn each_bound_is_reported_by_its_field() {
             };
         })
     };
-    let cases: [(RunSpec, &str); 11] = [
+    let cases: [(RunSpec, &str); 12] = [
         (
             drain(limits::TIMEOUT_MAX + Duration::from_nanos(1)),
             "spec.on_leader_exit.drain_timeout",
@@ -280,6 +285,13 @@ fn each_bound_is_reported_by_its_field() {
                     .collect();
             }),
             "spec.env.vars",
+        ),
+        (
+            edited(good(), |s| {
+                let var = |n| (format!("V{n}"), "x".repeat(96 * 1024));
+                s.command.inherited.env = (0..32).map(var).collect();
+            }),
+            "spec",
         ),
         (
             // 3 MiB, no single argument of which is too long.
@@ -448,6 +460,35 @@ fn caller_wins_over_server_and_kennel_over_caller() {
             pair("PGHOST", "callers-own"),
         ]
     );
+}
+
+#[test]
+fn inherited_counts_where_spec_sets_no_other() {
+    let inherited = Inherited {
+        env: map(&[("A", "own"), ("B", "own"), ("S", "own")]),
+        cwd: Some("/home".into()),
+    };
+    let mut spec = edited(good(), |s| {
+        s.command.inherited = inherited.clone();
+        s.command.env = map(&[("A", "set")]);
+        s.command.cwd = None;
+        s.secrets = vec![Secret {
+            name: "S".into(),
+            source: SecretSource::ServerFile("s".into()),
+            delivery: SecretDelivery::Variable,
+            trim_newline: false,
+        }];
+    });
+    assert_eq!(spec.violations(), []);
+    let env = compose_env(EnvMode::None, (&[], &[]), spec.command.caller_env(), &[]);
+    assert_eq!(env, [pair("A", "set"), pair("B", "own"), pair("S", "own")]);
+    assert_eq!(spec.command.working_dir(), "/home");
+    spec.leave_out_overridden();
+    assert_eq!(spec.command.inherited.env, map(&[("B", "own")]));
+    spec.command.cwd = Some("/work".into());
+    assert_eq!(spec.command.working_dir(), "/work");
+    spec.leave_out_overridden();
+    assert_eq!(spec.command.inherited.cwd, None);
 }
 
 #[test]

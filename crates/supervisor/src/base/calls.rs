@@ -2,7 +2,10 @@
 
 mod error;
 
-use crate::base::other_node::Elsewhere;
+use crate::base::{
+    other_node::Elsewhere,
+    spec_digest::{ComparedSpecs, SpecDigest},
+};
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{SignalTarget, SignalledProcesses};
@@ -29,10 +32,8 @@ pub struct SpawnCall {
     pub validate_only: bool,
     /// The command and its policy.
     pub spec: RunSpec,
-    /// Keyed digest of the client's whole spec.
-    pub spec_digest: Vec<u8>,
-    /// Version of the way in which the digest is made.
-    pub spec_digest_version: i32,
+    /// Keyed digests of the client's spec.
+    pub digest: Box<SpecDigest>,
     /// The caller, as a principal such as `uid:0`.
     pub owner: String,
     /// Most live runs of this owner; absent: as many as the node may have.
@@ -66,8 +67,8 @@ pub struct Spawned {
     pub run: RunView,
     /// The key existed before, with the same digest, or the name: nothing new was started.
     pub existing: bool,
-    /// The spec that was requested under the name of the run.
-    pub asked: Option<Arc<RecordedSpec>>,
+    /// Its spec beside the requested one, where it was found by its name.
+    pub compared: Option<Box<ComparedSpecs>>,
 }
 
 impl Spawned {
@@ -76,7 +77,7 @@ impl Spawned {
         Self {
             run,
             existing: true,
-            asked: None,
+            compared: None,
         }
     }
 
@@ -85,7 +86,7 @@ impl Spawned {
         Self {
             run,
             existing: false,
-            asked: None,
+            compared: None,
         }
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod matcher;
 pub(crate) mod other_node;
 pub(crate) mod ports;
 pub(crate) mod secret_sources;
+pub(crate) mod spec_digest;
 pub(crate) mod view;
 
 use kennel_journal::Kind;

@@ -14,6 +14,7 @@ use crate::{
         clock,
         drain::DrainAction,
         secret_sources::without_core,
+        spec_digest::DIGEST_VERSION,
         view::StartAnswer,
     },
     registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
@@ -30,8 +31,8 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    ApiAccess, CommandSpec, Containment, LeaderExit, Missing, Policy, Refusal, RunId, RunState,
-    StopOrder, StopReason, Timestamp, USER_VARIABLES, compose_env,
+    ApiAccess, CommandSpec, Containment, Inherited, LeaderExit, Missing, Policy, Refusal, RunId,
+    RunState, StopOrder, StopReason, Timestamp, USER_VARIABLES, compose_env,
 };
 use kennel_store::{Claim, NewRun, RunRow, row_bytes};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -183,7 +184,7 @@ impl Supervisor {
                 // Its task ends before the next one has its id.
                 let _ = watch.wait_for(|live| live.over).await;
                 let open = row.outcome.is_none();
-                open.then(|| self.taken((*row).into(), call)).transpose()
+                open.then(|| self.taken(*row, call)).transpose()
             }
             Some(StartAnswer::Taken(row)) => self.answer_of_row(*row, call).map(Some),
             // Its record is another server's by now: a repeat finds what became of it.
@@ -279,8 +280,10 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
         run_dir,
         attempt: 1,
         command: CommandSpec {
-            // It is included in the whole environment.
+            // They are included in the whole environment.
             env: BTreeMap::new(),
+            inherited: Inherited::default(),
+            cwd: command.cwd.clone().or(command.inherited.cwd.clone()),
             ..command.clone()
         },
         policy,
@@ -373,12 +376,7 @@ fn child_env(
     (run_dir, notify): (&Path, &NotifyPlace),
     call: &SpawnCall,
 ) -> Vec<(String, String)> {
-    let CommandSpec {
-        env_mode,
-        env,
-        terminal,
-        ..
-    } = &call.spec.command;
+    let command = &call.spec.command;
     let mut ours = vec![("KENNEL_RUN_ID".to_owned(), run.to_string())];
     ours.extend(notify_env(&call.spec.policy, notify));
     let socket = shared.config.socket.as_deref();
@@ -390,7 +388,7 @@ fn child_env(
     }
     let mut others = trace_env(&shared.config.telemetry, run, call);
     let mut hidden = Vec::new();
-    if let Some(terminal) = terminal {
+    if let Some(terminal) = &command.terminal {
         others.push(("TERM", terminal.term.clone()));
         // Variables of another terminal's size.
         hidden.extend(["COLUMNS", "LINES"]);
@@ -400,13 +398,13 @@ fn child_env(
         hidden.extend(USER_VARIABLES);
     }
     // The caller's explicit values take precedence.
-    let others = others
-        .into_iter()
-        .filter(|(name, _)| !env.contains_key(*name));
+    let is_set = |name| command.caller_env().any(|(set, _)| set == name);
+    let others = others.into_iter().filter(|(name, _)| !is_set(*name));
     ours.extend(others.map(|(name, value)| (name.to_owned(), value)));
     let server = shared.config.server_env.iter();
     let server = server.filter(|(name, _)| !hidden.contains(&name.as_str()));
-    compose_env(*env_mode, (server, &shared.config.inherit), env, &ours)
+    let server = (server, &*shared.config.inherit);
+    compose_env(command.env_mode, server, command.caller_env(), &ours)
 }
 
 /// Variables with which the command reports its own state, where its spec enables that: by the rules of `sd_notify(3)`,
@@ -479,8 +477,8 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
         restarted_from: call.restarted_from,
         request_key: call.request_key.clone(),
         spec: Arc::new(spec.into()),
-        spec_digest: call.spec_digest.clone(),
-        spec_digest_version: call.spec_digest_version,
+        spec_digest: call.digest.stored(),
+        spec_digest_version: DIGEST_VERSION,
         ..undescribed(shared, run, call.owner.clone())
     }
 }

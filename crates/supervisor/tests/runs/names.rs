@@ -3,7 +3,9 @@
 use crate::world::{Nature, Stage, Weather, call, new_run};
 use kennel_lifecycle::{NodeId, RunId, RunState};
 use kennel_store::{NewRun, RunRow};
-use kennel_supervisor::{CallError, Condition, OnNameConflict, SpawnCall, Spawned};
+use kennel_supervisor::{
+    CallError, Condition, OnNameConflict, PART_BYTES, SpawnCall, Spawned, SpecPart,
+};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -62,7 +64,8 @@ async fn one_of_many_calls_makes_named_run() {
     for answer in answers {
         match answer {
             Ok(spawned) if spawned.existing => {
-                assert_eq!((spawned.run.run, spawned.asked.is_some()), (run, true));
+                let specs = spawned.compared.unwrap();
+                assert_eq!((spawned.run.run, specs.are_same()), (run, true));
                 returned += 1;
             }
             Ok(_) => {}
@@ -142,19 +145,57 @@ async fn same_key_is_the_same_run() {
     let again = stage.supervisor.spawn(keyed("order/7")).await.unwrap();
     assert_eq!((again.run.run, again.existing), (run, true));
     let mut other = keyed("order/7");
-    other.spec_digest = vec![2];
+    other.digest.parts[0] = [2; PART_BYTES];
     other.spec.labels.insert("a".to_owned(), "b".to_owned());
     let refused = stage.supervisor.spawn(other).await;
     let Err(CallError::SpecMismatch { run: of, between }) = refused else {
         panic!("{refused:?}");
     };
-    let (there, asked) = between.unwrap();
-    assert_eq!((of, there.labels.len(), asked.labels.len()), (run, 0, 1));
+    let specs = between.unwrap();
+    assert_eq!(
+        (
+            of,
+            specs.existing.labels.len(),
+            specs.requested.labels.len()
+        ),
+        (run, 0, 1)
+    );
+    assert_eq!(specs.different, Some(vec![SpecPart::Recorded]));
+    let mut secret = keyed("order/7");
+    secret.digest.parts[3] = [2; PART_BYTES];
+    let refused = stage.supervisor.spawn(secret).await;
+    let Err(CallError::SpecMismatch { between, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    let different = between.unwrap().different;
+    assert_eq!(different, Some(vec![SpecPart::SentSecrets]));
     let another = SpawnCall {
         owner: "uid:1".to_owned(),
         ..keyed("order/7")
     };
     assert!(!stage.supervisor.spawn(another).await.unwrap().existing);
+}
+
+#[tokio::test]
+async fn digest_of_the_version_before_recognises_its_run() {
+    let stage = Stage::set(Nature::default()).await;
+    let spawned = stage.supervisor.spawn(keyed("order/7")).await.unwrap();
+    let run = spawned.run.run;
+    ends(&stage, run).await;
+    {
+        let mut rows = stage.world.store.rows.lock().unwrap();
+        let new = &mut rows.get_mut(&run).unwrap().new;
+        (new.spec_digest, new.spec_digest_version) = (vec![3; 32], 3);
+    }
+    let mut same = keyed("order/7");
+    same.digest.whole = [3; 32];
+    let again = stage.supervisor.spawn(same).await.unwrap();
+    assert_eq!((again.run.run, again.existing), (run, true));
+    let refused = stage.supervisor.spawn(keyed("order/7")).await;
+    let Err(CallError::SpecMismatch { between, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(between.unwrap().different, None);
 }
 
 /// The store decides between nodes.
@@ -182,12 +223,12 @@ async fn run_of_another_node_has_its_name() {
         matches!(&refused, Err(CallError::NameTaken { holder, .. }) if holder.run == row.new.run),
         "{refused:?}"
     );
-    let returned = stage
-        .supervisor
-        .spawn(named(OnNameConflict::Return))
-        .await
-        .unwrap();
+    let mut call = named(OnNameConflict::Return);
+    call.spec.policy.stop.grace = None;
+    call.spec.command.inherited.cwd = Some("/home".into());
+    let returned = stage.supervisor.spawn(call).await.unwrap();
     assert_eq!((returned.run.run, returned.existing), (row.new.run, true));
+    assert!(returned.compared.unwrap().are_same());
     assert_eq!(returned.run.state, RunState::Running);
     assert_eq!(stage.kernel().executed.len(), 0);
 }

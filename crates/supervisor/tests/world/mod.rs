@@ -40,7 +40,9 @@ use kennel_store::{
     NodeRemoval, NodeRow, Opening, PageStart, RemovedRow, RowRemoval, RunRow, Store, StoreError,
     StoredNode, StoredState, UnreadRow, WithOutput,
 };
-use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
+use kennel_supervisor::{
+    BootError, Kernel, KernelEvents, SpawnCall, SpecDigest, Supervisor, SupervisorConfig,
+};
 use nix::fcntl::{FcntlArg, fcntl};
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -1760,8 +1762,8 @@ pub fn new_run(run: RunId) -> NewRun {
         keeper_epoch: hello().epoch,
         identity: Some(identity(77)),
         spec: Arc::new(spec.into()),
-        spec_digest: vec![1],
-        spec_digest_version: 1,
+        spec_digest: SpecDigest::default().parts.concat(),
+        spec_digest_version: 4,
         created: Timestamp(1),
         ..NewRun::default()
     }
@@ -1774,8 +1776,6 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
     SpawnCall {
         run,
         spec,
-        spec_digest: vec![1],
-        spec_digest_version: 1,
         owner: "uid:0".into(),
         ..SpawnCall::default()
     }

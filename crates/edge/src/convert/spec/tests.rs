@@ -2,10 +2,11 @@
 
 use super::*;
 use kennel_lifecycle::{
-    CapabilitySet, Containment, Isolation, LiveProbe, Liveness, RestartPolicy, RunLimits,
-    StateProbe,
+    CapabilitySet, Containment, Inherited, Isolation, LiveProbe, Liveness, RestartPolicy,
+    RunLimits, StateProbe,
 };
-use std::time::Duration;
+use kennel_supervisor::{ComparedSpecs, SpecPart};
+use std::{sync::Arc, time::Duration};
 
 #[test]
 fn every_field_reaches_the_core() {
@@ -81,6 +82,10 @@ fn parsed_full() -> RunSpec {
             cwd: Some("/tmp".into()),
             env_mode: EnvMode::None,
             env: [(text("SECRET"), text("hush"))].into(),
+            inherited: Inherited {
+                env: [(text("EDITOR"), text("hush"))].into(),
+                cwd: None,
+            },
             initial_input: Some(b"in".to_vec()),
             ..CommandSpec::default()
         },
@@ -169,11 +174,53 @@ fn reads_give_names_but_neither_values_nor_input() {
     wanted.initial_input = Some(Bytes::new());
     let vars = &mut wanted.env.as_mut().expect("set above").vars;
     vars.insert("SECRET".to_owned(), String::new());
+    let own = wanted.inherited.as_mut().expect("set above");
+    own.vars = [("EDITOR".to_owned(), String::new())].into();
+    // The spec sets it.
+    own.cwd = None;
     // A preset is replaced by its values, and defaults are omitted.
     wanted.restart = restart::shown(&parsed_full().policy.restart);
     wanted.stdio = None;
     assert_eq!(given, wanted);
     assert_eq!(shown(&RecordedSpec::default()), None);
+}
+
+#[test]
+fn fields_that_differ_are_named_without_values() {
+    let [one, other] = ["1", "2"].map(|value| {
+        let mut spec = parsed_full();
+        spec.command
+            .env
+            .insert("SECRET".to_owned(), value.to_owned());
+        spec
+    });
+    let fields = |requested: &RunSpec, different: Option<&[SpecPart]>| {
+        different_fields(&ComparedSpecs {
+            existing: Arc::new(one.recorded()),
+            requested: Arc::new(requested.recorded()),
+            different: different.map(Vec::from),
+        })
+    };
+    assert_eq!(fields(&one, Some(&[])), [""; 0]);
+    let values = Some(&[SpecPart::EnvValues, SpecPart::SentSecrets][..]);
+    assert_eq!(fields(&other, values), ["spec.env.vars", "spec.secrets"]);
+    // Digests that are not known name what cannot be compared.
+    let all = ["spec.env.vars", "spec.initial_input", "spec.secrets"];
+    assert_eq!(fields(&other, None), all);
+    let mut relabelled = other.clone();
+    relabelled.labels.clear();
+    relabelled.command.inherited = Inherited::default();
+    assert_eq!(fields(&relabelled, None), ["spec.labels"]);
+    assert_eq!(
+        fields(&relabelled, values),
+        ["spec.env.vars", "spec.secrets"]
+    );
+    let both = [SpecPart::Recorded, SpecPart::EnvValues];
+    assert_eq!(
+        fields(&relabelled, Some(&both)),
+        ["spec.labels", "spec.env.vars"]
+    );
+    assert_eq!(fields(&other, Some(&both)), ["spec", "spec.env.vars"]);
 }
 
 /// Returns specs that contain, between them, every value of every enum of a spec.
@@ -319,6 +366,15 @@ fn seconds(seconds: i64) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos: 0 }
 }
 
+fn of_client() -> pb::Inherited {
+    let var = |name: &str| (name.to_owned(), "hush".to_owned());
+    pb::Inherited {
+        vars: [var("EDITOR"), var("SECRET")].into(),
+        cwd: Some("/home".to_owned()),
+        raw_cwd: None,
+    }
+}
+
 fn full() -> pb::RunSpec {
     let text = |s: &str| s.to_owned();
     pb::RunSpec {
@@ -341,6 +397,7 @@ fn full() -> pb::RunSpec {
             mode: pb::EnvMode::None.into(),
             vars: [(text("SECRET"), text("hush"))].into(),
         }),
+        inherited: Some(of_client()),
         initial_input: Some(bytes::Bytes::from_static(b"in")),
         labels: [(text("team"), text("a"))].into(),
         stop: Some(pb::StopPolicy {

@@ -1,13 +1,13 @@
 //! Causes of failed calls.
 
 use super::{InputEnd, RunView};
-use crate::base::other_node::Elsewhere;
+use crate::base::{other_node::Elsewhere, spec_digest::ComparedSpecs};
 use kennel_keeper::client::{NoPty, Unstopped, UpgradeRefusal};
 use kennel_lifecycle::{
-    Containment, Deadline, InputClosed, Missing, RecordedSpec, Refusal, RunId, RunState,
-    StartFailure, TerminalSize, Violation,
+    Containment, Deadline, InputClosed, Missing, Refusal, RunId, RunState, StartFailure,
+    TerminalSize, Violation,
 };
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// Cause of a failed call. Each has a documented reason in the contract.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum CallError {
         /// That run.
         run: RunId,
         /// Its spec and the requested one; absent: it is another owner's.
-        between: Option<(Arc<RecordedSpec>, Arc<RecordedSpec>)>,
+        between: Option<Box<ComparedSpecs>>,
     },
     /// An abort came before the spawn.
     #[error("run {0} was aborted before it was spawned")]

@@ -3,12 +3,13 @@
 use crate::{
     base::{
         calls::{CallError, OnNameConflict, RunView, SpawnCall, Spawned},
+        spec_digest::ComparedSpecs,
         view::{Live, StartAnswer},
     },
     record::node_store::read,
     registry::{Handle, Supervisor},
 };
-use kennel_lifecycle::{EndReason, NodeId, RecordedSpec, RunId};
+use kennel_lifecycle::{EndReason, RunId};
 use kennel_store::{Claim, RunRow, StoreError};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -42,7 +43,7 @@ impl Supervisor {
             (found, _) => found,
         };
         match found {
-            Ok(Some(row)) if row.outcome.is_none() => self.taken(row.into(), call).map(Some),
+            Ok(Some(row)) if row.outcome.is_none() => self.taken(row, call).map(Some),
             Ok(_) => Ok(None),
             Err(fault) => Err(Box::pin(self.read_fault(fault)).await),
         }
@@ -85,20 +86,15 @@ impl Supervisor {
         call: &SpawnCall,
     ) -> Result<Spawned, CallError> {
         let run = row.new.run;
-        let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
+        let reason = row.outcome.as_ref().map(|outcome| outcome.reason.clone());
         if let Some(EndReason::Fenced { .. }) = reason {
             return Err(CallError::RunFenced(run));
         }
-        if !is_same(self.shared.config.node, &row, call) {
-            return Err(self.other_spec(&row.into(), call));
+        let spawned = self.if_same(Found::from(row), call)?;
+        match reason {
+            Some(EndReason::StartFailed(failure)) => Err(CallError::SpawnFailed { run, failure }),
+            _ => Ok(spawned),
         }
-        if let Some(EndReason::StartFailed(failure)) = reason {
-            return Err(CallError::SpawnFailed {
-                run,
-                failure: failure.clone(),
-            });
-        }
-        Ok(Spawned::existing(row.into()))
     }
 
     /// Answers a spawn whose id or key a live run has, or else its name; `None`: that run left no trace, or has no name any
@@ -112,18 +108,18 @@ impl Supervisor {
         let mut watch = handle.live.clone();
         let live = started(&mut watch).await?;
         let is_started = matches!(live.start, Some(StartAnswer::Started));
-        if by_name && is_started && live.view.outcome.is_none() {
-            return self.taken(live.view, call).map(Some);
-        }
-        if !by_name && is_started {
-            let is_same = handle.spec_digest_version == call.spec_digest_version
-                && *handle.spec_digest == *call.spec_digest
-                && *handle.owner == *call.owner;
-            return if is_same {
-                Ok(Some(Spawned::existing(live.view)))
-            } else {
-                Err(self.other_spec(&live.view, call))
+        if is_started && (!by_name || live.view.outcome.is_none()) {
+            let found = Found {
+                view: live.view,
+                digest: Arc::clone(&handle.spec_digest),
+                digest_version: handle.spec_digest_version,
             };
+            let answer = if by_name {
+                self.taken(found, call)
+            } else {
+                self.if_same(found, call)
+            };
+            return answer.map(Some);
         }
         // A failed start is known by what it leaves, and a name is free once the end is recorded: wait until that is
         // settled, then check again.
@@ -132,32 +128,74 @@ impl Supervisor {
     }
 
     /// Answers a spawn whose name this open run has.
-    pub(super) fn taken(&self, holder: RunView, call: &SpawnCall) -> Result<Spawned, CallError> {
+    pub(super) fn taken(
+        &self,
+        holder: impl Into<Found>,
+        call: &SpawnCall,
+    ) -> Result<Spawned, CallError> {
+        let holder = holder.into();
         match call.on_name_conflict {
             OnNameConflict::Fail => Err(CallError::NameTaken {
                 name: call.spec.name.clone().unwrap_or_default(),
-                holder: Box::new(holder),
+                holder: Box::new(holder.view),
             }),
             OnNameConflict::Return => Ok(Spawned {
-                asked: Some(self.asked(call)),
-                ..Spawned::existing(holder)
+                compared: Some(Box::new(self.compared(&holder, call))),
+                ..Spawned::existing(holder.view)
             }),
         }
     }
 
-    /// The error for a run that has the id or the key with another spec.
-    fn other_spec(&self, view: &RunView, call: &SpawnCall) -> CallError {
-        let is_own = view.owner == call.owner;
-        let between = is_own.then(|| (Arc::clone(&view.spec), self.asked(call)));
-        CallError::SpecMismatch {
-            run: view.run,
-            between,
+    /// Answers a spawn whose id or key this run has.
+    fn if_same(&self, found: Found, call: &SpawnCall) -> Result<Spawned, CallError> {
+        let is_own = found.view.owner == call.owner;
+        let between = is_own.then(|| self.compared(&found, call));
+        if between.as_ref().is_some_and(ComparedSpecs::are_same) {
+            return Ok(Spawned::existing(found.view));
         }
+        Err(CallError::SpecMismatch {
+            run: found.view.run,
+            between: between.map(Box::new),
+        })
     }
 
-    /// Returns the requested spec as a run would have it here.
-    fn asked(&self, call: &SpawnCall) -> Arc<RecordedSpec> {
-        super::new_run(&self.shared, RunId::from_u128(0), call).spec
+    /// Compares the spec of a run with the requested one. A digest is keyed by the installation that made it, so that no
+    /// reader can guess values from it; for another node's run the recorded specs are compared, which have no values of
+    /// variables and no input. A grace that the call does not name is the one that the other node has given.
+    fn compared(&self, found: &Found, call: &SpawnCall) -> ComparedSpecs {
+        let existing = &found.view.spec;
+        let different = if found.view.node == self.shared.config.node {
+            call.digest
+                .different_parts(found.digest_version, &found.digest)
+        } else {
+            let mut spec = call.spec.clone();
+            let grace = &mut spec.policy.stop.grace;
+            *grace = grace.or(existing.policy.stop.grace);
+            // Without the text, which a later version may have written with more.
+            (*spec.compared() == *existing.compared()).then(Vec::new)
+        };
+        ComparedSpecs {
+            existing: Arc::clone(existing),
+            requested: super::new_run(&self.shared, RunId::from_u128(0), call).spec,
+            different,
+        }
+    }
+}
+
+/// A run that a spawn may mean, with the digest of its spec.
+pub(super) struct Found {
+    view: RunView,
+    digest: Arc<[u8]>,
+    digest_version: i32,
+}
+
+impl From<RunRow> for Found {
+    fn from(row: RunRow) -> Self {
+        Self {
+            digest: row.new.spec_digest.clone().into(),
+            digest_version: row.new.spec_digest_version,
+            view: row.into(),
+        }
     }
 }
 
@@ -172,22 +210,4 @@ pub(super) async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, C
         .await;
     live.map(|live| live.clone())
         .map_err(|_| CallError::Internal("the run's task is gone".into()))
-}
-
-/// Whether a row is the run that a call requests. A digest is keyed by the installation that made it, so that no reader
-/// can guess values from it; for another node's run the recorded specs are compared, which have no values of variables
-/// and no input. A grace that the call does not name is the one that the other node has given.
-fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
-    let same_spec = if row.new.node == own {
-        row.new.spec_digest_version == call.spec_digest_version
-            && row.new.spec_digest == call.spec_digest
-    } else {
-        let mut spec = call.spec.clone();
-        let grace = &mut spec.policy.stop.grace;
-        *grace = grace.or(row.new.spec.policy.stop.grace);
-        let recorded = RecordedSpec::from(spec);
-        // Without the text, which a later version may have written with more.
-        **row.new.spec == *recorded
-    };
-    same_spec && row.new.owner == call.owner
 }
