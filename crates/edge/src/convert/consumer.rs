@@ -55,22 +55,18 @@ pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> Strin
     text.to_owned()
 }
 
-/// Returns the owner of the consumer that a request names: this one, or where it names none, the caller's.
-pub(crate) fn owner<'a>(named: &'a str, caller: &'a Caller) -> &'a str {
-    if named.is_empty() {
-        &caller.owner
-    } else {
-        named
-    }
+/// Parses the consumer that a request names by run, name and owner; without an owner: the caller's.
+pub(crate) fn named(
+    (run_id, consumer, owner): (&str, &str, &str),
+    caller: &Caller,
+    found: &mut Vec<Violation>,
+) -> ConsumerKey {
+    let own = owner.is_empty().then_some(&*caller.owner);
+    key(run_id, consumer, own.unwrap_or(owner), found)
 }
 
 /// Parses the key of a request's consumer.
-pub(crate) fn key(
-    run_id: &str,
-    consumer: &str,
-    owner: &str,
-    found: &mut Vec<Violation>,
-) -> ConsumerKey {
+fn key(run_id: &str, consumer: &str, owner: &str, found: &mut Vec<Violation>) -> ConsumerKey {
     ConsumerKey {
         name: name("consumer", consumer, found),
         run: request::optional_run_id(run_id, found),

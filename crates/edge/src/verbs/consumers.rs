@@ -43,8 +43,8 @@ impl Verb for pb::GetConsumerRequest {
     type Call = ConsumerKey;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
-        let owner = consumer::owner(&self.owner, &context.caller);
-        Some(consumer::key(&self.run_id, &self.consumer, owner, found))
+        let named = (&*self.run_id, &*self.consumer, &*self.owner);
+        Some(consumer::named(named, &context.caller, found))
     }
 
     fn scope(key: &Self::Call) -> Option<Scope> {
@@ -87,8 +87,8 @@ impl Verb for pb::DeleteConsumerRequest {
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
-        let owner = consumer::owner(&self.owner, &context.caller);
-        Some(consumer::key(&self.run_id, &self.consumer, owner, found))
+        let named = (&*self.run_id, &*self.consumer, &*self.owner);
+        Some(consumer::named(named, &context.caller, found))
     }
 
     fn scope(key: &Self::Call) -> Option<Scope> {
