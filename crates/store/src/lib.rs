@@ -5,11 +5,11 @@
 
 mod change;
 mod consumer;
-mod durable;
+mod database;
+mod database_store;
 mod entries;
 mod history;
 mod json;
-mod later;
 mod life;
 mod list;
 mod node;
@@ -28,6 +28,7 @@ mod writer;
 
 pub use change::{CHANGE_FORM, Change};
 pub use consumer::{ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow};
+pub use database_store::open_later;
 pub use entries::{
     ENTRIES_BYTES_MAX, EntriesEnd, EntriesText, EntryList, EntryPlace, Omitted, RunEntries,
     RunEntry,
@@ -35,7 +36,6 @@ pub use entries::{
 pub use history::{EndedRow, RemovedRow, RowRemoval};
 pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
-pub use later::open_later;
 pub use life::{Life, StoredNode};
 pub use list::{
     Age, Ages, FoundRows, ListFilter, ListOrder, ListPage, PageStart, Reports, SCANNED_MAX,

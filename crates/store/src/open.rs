@@ -3,10 +3,9 @@
 use crate::{
     Age, Contract, EpochRow, LeftStop, Life, MIGRATIONS, Migration, NodeRemoval, NodeRow,
     SchemaState, Store, StoreError, StoreUrl, StoredNode, WithOutput,
-    durable::Database,
-    json,
-    later::Durable,
-    postgres,
+    database::Database,
+    database_store::DatabaseStore,
+    json, postgres,
     reader::{Columns, Dialect},
     record, sqlite,
     url::Place,
@@ -223,7 +222,7 @@ pub async fn open_with(
     known: &'static [Migration],
 ) -> Result<Arc<dyn Store>, OpenError> {
     let db = database(url, known).await?;
-    Ok(Arc::new(Durable::of(db, url)))
+    Ok(Arc::new(DatabaseStore::of(db, url)))
 }
 
 pub(crate) async fn database(

@@ -13,7 +13,7 @@ use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
 use crate::{
     Age, Contract, Migration, OpenError, SchemaState, StoreUrl,
     consumer::{self, ConsumerChange},
-    durable::Database,
+    database::Database,
     history,
     open::{self},
     reader::{Dialect, STATEMENT_TIMEOUT},

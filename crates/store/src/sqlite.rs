@@ -6,7 +6,7 @@ use self::file::OpenedFile;
 use crate::{
     Age, Contract, Migration, OpenError, SchemaState,
     consumer::{self, ConsumerChange},
-    durable::Database,
+    database::Database,
     history::{self, IS_NEW},
     open::{self},
     reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},

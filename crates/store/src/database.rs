@@ -1,13 +1,12 @@
-//! The trait over any database that has a writer and a reader.
+//! An open database, and the calls of a store in it.
 
 use crate::{
     Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, EndedRow, EpochRow,
     FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart,
     RemovedRow, RowRemoval, RunRow, Store, StoreError, StoredNode, UnreadRow, WithOutput,
     consumer::{self, ConsumerChange},
-    history, json,
-    later::Durable,
-    list,
+    database_store::DatabaseStore,
+    history, json, list,
     node::StopWrite,
     open,
     reader::{Columns, Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},
@@ -155,7 +154,7 @@ impl Database {
 }
 
 #[async_trait]
-impl Store for Durable {
+impl Store for DatabaseStore {
     async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError> {
         let db = self.open().await?;
         let sql = Sql::new(open::ask_standing(db.dialect)).bind(node.to_string());

@@ -1,6 +1,6 @@
-//! The database of a store: open, or opened in the background for a server that cannot wait for it.
+//! A store in a database: open, or opened in the background for a server that cannot wait for it.
 
-use crate::{MIGRATIONS, OpenError, Store, StoreError, StoreUrl, durable::Database, open};
+use crate::{MIGRATIONS, OpenError, Store, StoreError, StoreUrl, database::Database, open};
 use kennel_lifecycle::Backoff;
 use std::{
     error::Error,
@@ -19,7 +19,7 @@ pub fn open_later(url: &StoreUrl, failed: Option<OpenError>) -> Arc<dyn Store> {
     let (tell, state) = watch::channel(State::Unasked);
     let mut tries = JoinSet::new();
     tries.spawn(open_at_last(url.clone(), failed, tell));
-    Arc::new(Durable {
+    Arc::new(DatabaseStore {
         shown: url.to_string(),
         state,
         _tries: tries,
@@ -37,7 +37,7 @@ enum State {
 
 /// A store in a database.
 #[derive(Debug)]
-pub(crate) struct Durable {
+pub(crate) struct DatabaseStore {
     /// The address, without its password.
     shown: String,
     state: watch::Receiver<State>,
@@ -83,7 +83,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-impl Durable {
+impl DatabaseStore {
     /// A store in a database that is open.
     pub(crate) fn of(db: Database, url: &StoreUrl) -> Self {
         Self {
