@@ -124,3 +124,31 @@ async fn key_runs_once_from_each_shell() {
         "{fields}"
     );
 }
+
+/// A name keeps no live process out of the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_name_is_logged_with_its_holder() {
+    let postgres = Postgres::start().await;
+    let one = Kennel::start(Options::on(&postgres.url())).await;
+    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let fail = pb::OnNameConflict::Fail;
+    let lost = must("spawn", spawn(&mut here, named(), fail).await);
+    let lost = lost.run.expect("a run").run_id;
+    postgres
+        .psql(&format!("DELETE FROM runs WHERE run_id = '{lost}'"))
+        .await;
+    let holder = must("spawn", spawn(&mut there, named(), fail).await);
+    let holder = holder.run.expect("a run").run_id;
+    must(
+        "annotate",
+        here.annotate(&lost, &[("a", "b")], &[], None).await,
+    );
+    one.logs("NAME_LOST", 1).await;
+    assert!(one.log().contains(&format!("by={holder}")), "{}", one.log());
+    let stored = format!("SELECT count(*) FROM runs WHERE run_id = '{lost}' AND name IS NULL");
+    assert_eq!(postgres.psql(&stored).await, "1");
+    for run_id in [lost, holder] {
+        must("abort", here.abort(&run_id).await);
+    }
+}

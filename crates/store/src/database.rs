@@ -115,6 +115,18 @@ impl Database {
         }
     }
 
+    /// Logs each name and key of an open row that another run has: the row was written without it.
+    async fn log_lost_claims(&self, row: &RunRow) {
+        let new = &row.new;
+        for claim in new.claims().filter(|_| row.outcome.is_none()) {
+            if let Ok(Some(there)) = self.claimed(&new.owner, &claim).await
+                && there.new.run != new.run
+            {
+                tracing::warn!(run_id = %new.run, by = %there.new.run, "NAME_LOST: another run has the name or the key of this one by now");
+            }
+        }
+    }
+
     /// Whether the row of a refused change is as the change requires all the same.
     async fn is_done(&self, node: NodeId, run: RunId, change: &Change) -> Result<bool, StoreError> {
         Ok(match change {
@@ -308,6 +320,9 @@ impl Store for DatabaseStore {
         };
         if db.write(write).await? == Answer::NotWritten && !db.is_done(node, run, change).await? {
             return Err(StoreError::Fenced(run));
+        }
+        if let Change::Snapshot(row) = change {
+            db.log_lost_claims(row).await;
         }
         Ok(Changed::Done(Age::NONE))
     }

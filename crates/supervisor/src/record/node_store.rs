@@ -225,8 +225,7 @@ impl NodeStore {
         match self.change(run, &inserted).await? {
             Changed::Done(age) => Ok(RunRow::open(NewRun { age, ..new.clone() })),
             Changed::Taken(row) if row.new.run == run => Ok(*row),
-            Changed::Taken(row) => {
-                tracing::error!(run_id = %run, by = %row.new.run, "another run has the name or the key of this one");
+            Changed::Taken(_) => {
                 let mut new = new.clone();
                 new.age = Age(self.newest().0 + 1).max(new.age);
                 self.newest.fetch_max(new.age.0, Ordering::SeqCst);
