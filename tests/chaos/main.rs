@@ -7,6 +7,7 @@ mod fleet;
 mod gate;
 mod gate_storm;
 mod input;
+mod keyed_loops;
 mod lines;
 mod massacre;
 mod mutated;
