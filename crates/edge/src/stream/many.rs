@@ -1,7 +1,6 @@
 //! The events of many runs of one node: first the position where they begin, then for each run a Snapshot and its
 //! events, and a typed end.
 
-use super::ResponseReader;
 use crate::{
     convert::{
         event as convert,
@@ -78,79 +77,74 @@ pub(super) fn heartbeat() -> pb::RunEvents {
 
 /// Owns a position in the events of many runs of one node.
 pub(super) struct ManyReader {
-    events: ManyEvents,
-    seal: Seal,
-    form: Option<Form>,
-    as_json: bool,
-    going: Serving,
-    stage: Stage,
-    pace: Pace,
+    pub(super) events: ManyEvents,
+    pub(super) seal: Seal,
+    pub(super) form: Option<Form>,
+    pub(super) as_json: bool,
+    pub(super) going: Serving,
+    pub(super) pace: Pace,
+    pub(super) stage: Stage,
 }
 
-enum Stage {
-    /// Nothing was delivered yet.
-    Opening,
+pub(super) enum Stage {
     Following,
     /// The server is shutting down.
     LastWords(Pin<Box<Sleep>>),
-    /// Error to report after everything before was delivered.
-    Failed(Box<Status>),
-    /// The end was reported.
-    Reported,
+    /// End to report after everything before was delivered, with its error.
+    Ended(Option<Status>),
 }
 
 /// Reason of a reader's wake-up.
 enum Wake {
     Step(Result<Option<Step>, CallError>),
-    Draining,
-    Leaving,
+    Closing,
+    Failed(Status),
     Silence,
 }
 
 impl ManyReader {
-    pub(super) fn new(
-        events: ManyEvents,
-        seal: Seal,
-        form: Option<Form>,
-        as_json: bool,
-        going: Serving,
-    ) -> Self {
-        Self {
-            events,
-            seal,
-            form,
-            as_json,
-            going,
-            stage: Stage::Opening,
-            pace: Pace::default(),
+    /// Returns the next message, or the error that ends the events; `None` after the last.
+    pub(super) async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        loop {
+            match self.wake().await? {
+                Wake::Step(step) => {
+                    if let Some(message) = self.give(step) {
+                        return Some(Ok(message));
+                    }
+                }
+                Wake::Silence => return Some(Ok(self.position())),
+                Wake::Closing => {
+                    let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
+                    self.stage = Stage::LastWords(until);
+                }
+                Wake::Failed(status) => return Some(Err(status)),
+            }
         }
     }
 
-    async fn wake(&mut self) -> Wake {
+    async fn wake(&mut self) -> Option<Wake> {
         let silence = self.pace.silence(limits::NODE_HEARTBEAT);
-        tokio::select! {
-            biased;
-            () = self.going.until_leaving() => Wake::Leaving,
-            () = self.going.until_closing() => Wake::Draining,
-            step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
-            () = tokio::time::sleep(silence) => Wake::Silence,
-        }
+        let wake = match &mut self.stage {
+            Stage::Following => tokio::select! {
+                biased;
+                () = self.going.until_leaving() => Wake::Failed(status::leaving()),
+                () = self.going.until_closing() => Wake::Closing,
+                step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
+                () = tokio::time::sleep(silence) => Wake::Silence,
+            },
+            Stage::LastWords(until) => tokio::select! {
+                biased;
+                () = until => Wake::Failed(status::draining()),
+                step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
+            },
+            Stage::Ended(why) => Wake::Failed(why.take()?),
+        };
+        Some(wake)
     }
 
-    /// Returns the message for this wake-up, if there is one; the stage determines what follows.
-    fn message_for(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
-        match wake {
-            Wake::Step(step) => self.give(step),
-            Wake::Silence if self.pace.is_uncovered() => Some(self.message(Vec::new(), true)),
-            Wake::Silence => Some(self.message(vec![heartbeat()], true)),
-            Wake::Leaving => self.fail(status::leaving()),
-            Wake::Draining => self.fail(status::draining()),
-        }
-    }
-
-    fn fail<T>(&mut self, status: Status) -> Option<T> {
-        self.stage = Stage::Failed(Box::new(status));
-        None
+    /// Returns a message without events: the position.
+    pub(super) fn position(&mut self) -> pb::StreamEventsResponse {
+        self.message(Vec::new(), true)
     }
 
     /// Delivers this step, and other present events that fit into the message.
@@ -162,11 +156,11 @@ impl ManyReader {
         while let Some(step) = next.take() {
             match step {
                 Ok(Some(Step::Broken(error))) | Err(error) => {
-                    self.stage = Stage::Failed(Box::new(status::of(&error)));
+                    self.stage = Stage::Ended(Some(status::of(&error)));
                     is_last = true;
                 }
                 Ok(None) => {
-                    self.stage = Stage::Reported;
+                    self.stage = Stage::Ended(None);
                     is_last = true;
                 }
                 Ok(Some(step)) => {
@@ -221,44 +215,6 @@ impl ManyReader {
             run_events,
             cursor,
             ..pb::StreamEventsResponse::default()
-        }
-    }
-}
-
-impl ResponseReader for ManyReader {
-    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
-        loop {
-            match std::mem::replace(&mut self.stage, Stage::Following) {
-                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
-                Stage::Following => {
-                    let wake = self.wake().await;
-                    if let Wake::Draining = wake {
-                        let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
-                        self.stage = Stage::LastWords(until);
-                    } else if let Some(message) = self.message_for(wake) {
-                        return Some(Ok(message));
-                    }
-                }
-                Stage::LastWords(mut until) => {
-                    let wake = tokio::select! {
-                        biased;
-                        () = &mut until => Wake::Draining,
-                        step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
-                    };
-                    self.stage = Stage::LastWords(until);
-                    if let Some(message) = self.message_for(wake) {
-                        return Some(Ok(message));
-                    }
-                }
-                Stage::Failed(status) => {
-                    self.stage = Stage::Reported;
-                    return Some(Err(*status));
-                }
-                Stage::Reported => {
-                    self.stage = Stage::Reported;
-                    return None;
-                }
-            }
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The events of one node in a stream of many runs. They are read here if the node is this one, at the node, or in the
 //! records of a node that was forgotten.
 
-use super::{ResponseReader, many::ManyReader};
+use super::many::{ManyReader, Pace, Stage};
 use crate::{
     access::Caller,
     convert::{nodes_cursor::NodesCursor, request::ManyAsk, time},
     forward::{Fleet, Known},
     limits, pb, status,
 };
-use futures_util::{StreamExt, pin_mut};
+use futures_util::pin_mut;
 use kennel_client::Repeats;
 use kennel_lifecycle::{Backoff, NodeId};
 use kennel_supervisor::{CallError, Elsewhere, Serving, Supervisor};
@@ -245,11 +245,11 @@ impl Part {
 
     /// Reads the events here: those of this node, or of a forgotten one until it is there again.
     async fn here(&mut self, is_forgotten: bool) -> Result<Ended, Gone> {
-        let reader = match self.local() {
-            Ok(reader) => reader.into_stream(),
+        let mut reader = match self.local() {
+            Ok(reader) => reader,
             Err(status) => return Ok(Ended::Failed(status)),
         };
-        pin_mut!(reader);
+        self.pass_own(reader.position()).await?;
         loop {
             let item = tokio::select! {
                 item = reader.next() => item,
@@ -303,23 +303,17 @@ impl Part {
     }
 
     fn local(&self) -> Result<ManyReader, Status> {
-        let Reading {
-            supervisor,
-            ask,
-            going,
-            ..
-        } = &*self.reading;
+        let ask = &self.reading.ask;
         let call = ask.call_at(self.node, &self.place)?;
-        let form = call.form;
-        let events = supervisor.events_of_many(call);
-        let seal = ask.at.seal;
-        Ok(ManyReader::new(
-            events,
-            seal,
-            form,
-            ask.as_json,
-            going.clone(),
-        ))
+        Ok(ManyReader {
+            seal: ask.at.seal,
+            form: call.form,
+            as_json: ask.as_json,
+            events: self.reading.supervisor.events_of_many(call),
+            going: self.reading.going.clone(),
+            pace: Pace::default(),
+            stage: Stage::Following,
+        })
     }
 
     /// Reads the events at another node.
