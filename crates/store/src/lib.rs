@@ -54,7 +54,7 @@ use kennel_lifecycle::{
     UnknownName,
 };
 use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Deref, sync::Arc};
 
 /// A row as it is written before the command may run.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -295,6 +295,14 @@ pub struct RunRow {
     /// Entries of the run, written with its end. Absent where it has no journal, and in all but [`Store::get`], which
     /// alone reads that column.
     pub entries: Option<EntriesText>,
+}
+
+impl Deref for RunRow {
+    type Target = NewRun;
+
+    fn deref(&self) -> &NewRun {
+        &self.new
+    }
 }
 
 impl RunRow {

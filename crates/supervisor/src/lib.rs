@@ -60,6 +60,6 @@ pub use kennel_linux::accept::{Batch, take_batch, take_queued};
 pub use kennel_linux::peer::{Descent, Peer as PeerSeen, credentials as peer_credentials};
 pub use kennel_store::spec_text;
 pub use kennel_store::{
-    Age, Ages, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
-    PastAttempt, Reports, Times, UnreadRow,
+    Age, Ages, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, NewRun,
+    PageStart, PastAttempt, Reports, RunRow, Times, UnreadRow,
 };

@@ -491,10 +491,10 @@ async fn start_closes_ended_runs_and_ends_live_ones() {
     };
     let view = end(gone).await;
     assert_eq!(view.state, RunState::Lost);
-    assert_eq!(view.outcome.unwrap().reason, EndReason::ServiceLost);
+    assert_eq!(view.row.outcome.unwrap().reason, EndReason::ServiceLost);
     assert_eq!(view.exit, Some(Exit::Unknown));
     assert_eq!(
-        end(alive).await.outcome.unwrap().reason,
+        end(alive).await.row.outcome.unwrap().reason,
         EndReason::OrphanTerminated
     );
     assert_eq!(end(recorded).await.exit, Some(Exit::Code(4)));

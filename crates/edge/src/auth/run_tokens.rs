@@ -79,14 +79,15 @@ impl RunTokens {
 
     fn caller_of(&self, attempt: Attempt, pid: Option<i32>) -> Option<Caller> {
         let view = self.supervisor.at_work(attempt.run, attempt.number)?;
-        (view.spec.api_access != ApiAccess::None).then(|| Caller {
+        let new = view.row.new;
+        (new.spec.api_access != ApiAccess::None).then(|| Caller {
             principal: format!("run:{}", attempt.run),
             pid,
             role: Role::Spawner,
-            owner: view.owner,
+            owner: new.owner,
             run: Some(AsRun {
                 id: attempt.run,
-                spec: view.spec,
+                spec: new.spec,
             }),
             ..Caller::default()
         })

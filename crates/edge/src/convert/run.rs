@@ -27,30 +27,32 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let reported = view.facets.status_of(view.attempt).cloned();
     let reported = reported.as_ref();
     let switched_off_rules = rules::switched_off(&view.facets);
+    let row = *view.row;
+    let new = row.new;
     pb::Run {
-        run_id: view.run.to_string(),
-        owner: view.owner,
-        node_id: view.node.to_string(),
-        spec: spec::shown(&view.spec),
-        kind: enums::kind(view.spec.policy.kind).into(),
-        labels: view.spec.labels.clone(),
+        run_id: new.run.to_string(),
+        owner: new.owner,
+        node_id: new.node.to_string(),
+        spec: spec::shown(&new.spec),
+        kind: enums::kind(new.spec.policy.kind).into(),
+        labels: new.spec.labels.clone(),
         state: state(view.state).into(),
-        desired: desired(view.desired).into(),
+        desired: desired(row.desired).into(),
         containment: held_by.into(),
         current_attempt: Some(attempt),
-        end_reason: view.outcome.as_ref().map(|o| end_reason(&o.reason)),
+        end_reason: row.outcome.as_ref().map(|o| end_reason(&o.reason)),
         tree_verdict,
-        grace: Some(time::duration(view.spec.policy.grace())),
+        grace: Some(time::duration(new.spec.policy.grace())),
         // A stop is in force while the run is being stopped.
-        stop_deadline_time: view
+        stop_deadline_time: row
             .stop_deadline
             .filter(|_| view.state == RunState::Stopping)
             .map(time::timestamp),
-        create_time: Some(time::timestamp(view.created)),
-        end_time: view.times.ended.map(time::timestamp),
-        coverage: view.held.as_ref().map(containment::coverage),
-        trace_parent: view.traceparent.unwrap_or_default(),
-        restarted_from: view
+        create_time: Some(time::timestamp(new.created)),
+        end_time: row.times.ended.map(time::timestamp),
+        coverage: new.held.as_ref().map(containment::coverage),
+        trace_parent: new.traceparent.unwrap_or_default(),
+        restarted_from: new
             .restarted_from
             .map_or_else(String::new, |run| run.to_string()),
         deadline_time: view
@@ -59,10 +61,10 @@ pub(crate) fn run(view: RunView) -> pb::Run {
             .copied()
             .map(time::timestamp),
         pause_expires_at: view.pause_expires.map(time::timestamp),
-        next_restart_time: view.next_restart.and_then(time::next_restart),
-        consecutive_restarts: view.restarts,
+        next_restart_time: row.next_restart.and_then(time::next_restart),
+        consecutive_restarts: row.restarts,
         previous_attempts: previous,
-        output_removed: view.output_removed.map(retention::removal),
+        output_removed: row.output_removed.map(retention::removal),
         terminal_size: view.terminal.map(terminal::size),
         run_trace_parent: String::new(),
         other_node: view.elsewhere.map(node),
@@ -78,8 +80,8 @@ pub(crate) fn run(view: RunView) -> pb::Run {
             .into(),
         status: reported.map_or_else(String::new, |status| status.text.clone()),
         is_ending_itself: reported.is_some_and(|status| status.stopping),
-        annotations: view.facets.annotations.pairs,
-        annotations_version: view.facets.annotations.version,
+        annotations: row.facets.annotations.pairs,
+        annotations_version: row.facets.annotations.version,
         wait: wait.into(),
         time_limits,
         switched_off_rules,

@@ -277,7 +277,7 @@ impl At {
                 .list(filter.clone(), start, limits::PAGE_SIZE_MAX);
             let page = page.await?;
             for view in page.runs {
-                let elsewhere = view.elsewhere.filter(|other| !other.is_reachable);
+                let elsewhere = view.elsewhere.as_ref().filter(|other| !other.is_reachable);
                 found.unreachable.extend(elsewhere.map(|other| other.node));
                 found.runs.push((view.run, None));
             }

@@ -72,7 +72,7 @@ pub(super) fn page(listed: RunPage, filter: &ListFilter) -> pb::ListRunsResponse
     let mut last: Option<PageStart> = None;
     for view in runs {
         let start = PageStart {
-            age: view.age.unwrap_or_default(),
+            age: view.new.age,
             run: view.run,
         };
         let run = run::run(view);

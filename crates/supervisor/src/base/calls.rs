@@ -10,12 +10,11 @@ use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{SignalTarget, SignalledProcesses};
 use kennel_lifecycle::{
-    Activity, AnnotationChange, Deadline, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch,
-    NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, Refusal, RunId, RunSpec, RunState,
-    Signal, Stuck, TerminalSize, Timestamp,
+    Activity, AnnotationChange, Deadline, Entry, Exit, InputClosed, KeeperEpoch, NodeId,
+    RecordedSpec, Refusal, RunId, RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
 };
-use kennel_store::{Age, Desired, LeftStop, PageStart, PastAttempt, UnreadRow};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use kennel_store::{LeftStop, PageStart, RunRow, UnreadRow};
+use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 
 pub use error::CallError;
 
@@ -102,29 +101,13 @@ pub struct RunPage {
     pub next: Option<PageStart>,
 }
 
-/// All that is known of a run.
+/// All that is known of a run: its row, and what only its task and the list of nodes know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
-    /// Id of the run.
-    pub run: RunId,
-    /// Principal that spawned it.
-    pub owner: String,
-    /// Node that runs it.
-    pub node: NodeId,
-    /// Keeper that took it up last, by its row.
-    pub keeper_epoch: KeeperEpoch,
+    /// The row as it is, or will be once it is written; without its entries.
+    pub row: Box<RunRow>,
     /// State.
     pub state: RunState,
-    /// Desired state.
-    pub desired: Desired,
-    /// Number of the attempt; 1 for the first.
-    pub attempt: u32,
-    /// Command, shim, control group, host; absent: never prepared.
-    pub identity: Option<kennel_lifecycle::RunIdentity>,
-    /// Containment of the run, and what it leaves open; absent: never prepared.
-    pub held: Option<Held>,
-    /// Time at which SIGKILL is due, where a stop was requested.
-    pub stop_deadline: Option<Timestamp>,
     /// Time at which each of its time limits is reached, while that counts and is known; of
     /// [`Deadline::Inactivity`] the time to which a caller or the command has extended it.
     pub limit_ends: BTreeMap<Deadline, Timestamp>,
@@ -132,41 +115,24 @@ pub struct RunView {
     pub pause_expires: Option<Timestamp>,
     /// Size that Kennel last set for its terminal, while it runs; absent: it has none.
     pub terminal: Option<TerminalSize>,
-    /// The requested spec, without environment values and input.
-    pub spec: Arc<RecordedSpec>,
-    /// The caller's W3C trace context.
-    pub traceparent: Option<String>,
-    /// The ended run that this one repeats.
-    pub restarted_from: Option<RunId>,
-    /// Time at which the request was accepted.
-    pub created: Timestamp,
-    /// Position among all runs; absent: it has no row yet.
-    pub age: Option<Age>,
-    /// Times of the milestones.
-    pub times: kennel_store::Times,
     /// Exit of the leader, reported as soon as it is known; absent: not yet, or it never ran.
     pub exit: Option<Exit>,
-    /// Outcome of the run; present exactly where `state` is terminal.
-    pub outcome: Option<Outcome>,
     /// Processes that SIGKILL does not end, while that is so and the run has not ended.
     pub stuck: Option<Stuck>,
-    /// Ended attempts, the newest of them, in order. While the run waits for another attempt, the last of them is the
-    /// present one.
-    pub past: Vec<PastAttempt>,
-    /// Restarts in a row.
-    pub restarts: u32,
-    /// Time at which the next attempt is due; present exactly where `state` is `Backoff`.
-    pub next_restart: Option<Timestamp>,
-    /// Removal of its output after its end; absent: not removed.
-    pub output_removed: Option<OutputRemoval>,
-    /// Reports of clients and output beside its state.
-    pub facets: Facets,
     /// The node that has it, if that is another one.
     pub elsewhere: Option<Elsewhere>,
     /// The stop that is left for that node.
     pub left_stop: Option<LeftStop>,
     /// Why no decision is taken about it here; absent: they are.
     pub pinned: Option<Pinned>,
+}
+
+impl Deref for RunView {
+    type Target = RunRow;
+
+    fn deref(&self) -> &RunRow {
+        &self.row
+    }
 }
 
 /// A run about which this version decides nothing: a later one has said something of it without which that would be
@@ -189,11 +155,6 @@ impl Pinned {
 }
 
 impl RunView {
-    /// The policy of the run: what is done with it, and how it is ended.
-    pub fn policy(&self) -> &Policy {
-        &self.spec.policy
-    }
-
     /// Makes the refusal of a call in the state that is shown here.
     pub(crate) fn refuse_call(&self, refusal: Refusal) -> CallError {
         CallError::Refused {

@@ -52,7 +52,7 @@ pub(crate) enum StartAnswer {
 }
 
 impl From<RunRow> for RunView {
-    fn from(row: RunRow) -> Self {
+    fn from(mut row: RunRow) -> Self {
         let state = match row.state {
             StoredState::Ended(state) => state,
             _ if row.desired == Desired::Stop => RunState::Stopping,
@@ -73,35 +73,17 @@ impl From<RunRow> for RunView {
         };
         let exit = last.map_or(row.outcome.as_ref(), |last| Some(&last.outcome));
         let exit = exit.and_then(|outcome| outcome.exit);
+        row.new.identity = row.new.identity.filter(its_own);
+        row.entries = None;
         Self {
-            run: row.new.run,
-            owner: row.new.owner,
-            node: row.new.node,
-            keeper_epoch: row.new.keeper_epoch,
+            row: Box::new(row),
             state,
-            desired: row.desired,
-            attempt: row.new.attempt,
-            identity: row.new.identity.filter(its_own),
-            held: row.new.held,
-            stop_deadline: row.stop_deadline,
+            exit,
             // Only the run's task knows of its pauses.
             limit_ends: BTreeMap::new(),
             pause_expires: None,
-            spec: row.new.spec,
-            traceparent: row.new.traceparent,
-            restarted_from: row.new.restarted_from,
-            created: row.new.created,
-            age: row.new.age.known(),
-            times: row.times,
-            exit,
-            outcome: row.outcome,
-            stuck: None,
-            past: row.past,
-            restarts: row.restarts,
-            next_restart: row.next_restart,
-            output_removed: row.output_removed,
-            facets: row.facets,
             terminal: None,
+            stuck: None,
             elsewhere: None,
             left_stop: None,
             pinned: None,

@@ -251,8 +251,8 @@ impl Recovery {
         writes::stop(&self.shared, self.row.new.run, order, deadline).await;
         self.row.desired = Desired::Stop;
         self.live.send_modify(|live| {
-            live.view.desired = Desired::Stop;
-            live.view.stop_deadline = Some(deadline);
+            live.view.row.desired = Desired::Stop;
+            live.view.row.stop_deadline = Some(deadline);
         });
     }
 

@@ -8,10 +8,8 @@ use crate::{
     registry::{Handle, Order, Supervisor},
     run::intake,
 };
-use kennel_lifecycle::{
-    EndReason, Outcome, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
-};
-use kennel_store::{Change, Changed, Closure, Desired, NewRun, ROW_BYTES, StoreError, Times};
+use kennel_lifecycle::{EndReason, Outcome, StopCertificate, StopOrder, StopReason, TreeVerdict};
+use kennel_store::{Change, Changed, Closure, Desired, ROW_BYTES, StoreError, Times};
 
 impl Supervisor {
     /// Ends a run. May be repeated; a repeat may only shorten the grace. An unknown key is fenced, and the closed run
@@ -63,11 +61,9 @@ impl Supervisor {
     /// node meets the fence that is pending for the store. Unless it is a known run of this node, another node may start
     /// one before the fence is delivered: no caller gets the answer that it is done. `None`: the store may know now.
     async fn fence_later(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
-        let (new, closure) = self.fenced(call);
         let record = &self.shared.record;
         if !record.has_pending_fence(call.run) {
-            let fence = Change::Fenced(Box::new(new), Box::new(closure));
-            let promised = record.promise(call.run, fence).await;
+            let promised = record.promise(call.run, self.fence_of(call)).await;
             promised.map_err(|_| CallError::StoreUnavailable)?;
             self.shared.record_bytes.add(&call.owner, ROW_BYTES);
         }
@@ -76,16 +72,13 @@ impl Supervisor {
             return Ok(None);
         }
         if call.wait == AbortWait::None {
-            let Some(row) = record.open_row(call.run) else {
+            let Some(mut row) = record.open_row(call.run) else {
                 let (run, node) = (call.run, Box::new(self.own_node()));
                 return Err(CallError::AbortUndelivered { run, node });
             };
             // A run of this node, which alone ends it.
-            return Ok(Some(RunView {
-                state: RunState::Stopping,
-                desired: Desired::Stop,
-                ..row.into()
-            }));
+            row.desired = Desired::Stop;
+            return Ok(Some(row.into()));
         }
         record.delivered(call.run).await;
         // Its row can be read only then.
@@ -96,17 +89,11 @@ impl Supervisor {
     /// Puts a closed row under an unknown key, so that a later spawn meets it. `None`: another call inserted a row
     /// first.
     async fn fence(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
-        let (new, closure) = self.fenced(call);
-        let fence = Change::Fenced(Box::new(new.clone()), Box::new(closure.clone()));
+        let fence = self.fence_of(call);
         match self.shared.store.change(call.run, &fence).await {
             Ok(Changed::Done(_)) => {
                 self.shared.record_bytes.add(&call.owner, ROW_BYTES);
-                let mut view = intake::unborn(&new);
-                view.state = closure.outcome.state();
-                view.desired = Desired::Stop;
-                view.times = closure.times;
-                view.outcome = Some(closure.outcome);
-                Ok(Some(view))
+                Ok(fence.upon(None).map(RunView::from))
             }
             Ok(Changed::Taken(row)) => Ok(row.outcome.is_some().then(|| (*row).into())),
             Err(StoreError::Fenced(_)) if self.is_removed(call.run).await => {
@@ -122,7 +109,7 @@ impl Supervisor {
     }
 
     /// Makes the row that stands for a fence.
-    fn fenced(&self, call: &AbortCall) -> (NewRun, Closure) {
+    fn fence_of(&self, call: &AbortCall) -> Change {
         let new = intake::undescribed(&self.shared, call.run, call.owner.clone());
         let outcome = Outcome {
             reason: EndReason::Fenced {
@@ -142,7 +129,7 @@ impl Supervisor {
             entries: None,
             has_files: false,
         };
-        (new, closure)
+        Change::Fenced(Box::new(new), Box::new(closure))
     }
 }
 

@@ -115,9 +115,10 @@ impl Supervisor {
         let page = self.shared.store.list(&filter, start, limit).await?;
         let mut runs = Vec::new();
         for row in page.rows {
-            let age = row.new.age.known();
-            let view = self.freshest(row).await;
-            runs.push(RunView { age, ..view });
+            let age = row.new.age;
+            let mut view = self.freshest(row).await;
+            view.row.new.age = age;
+            runs.push(view);
         }
         Ok(RunPage {
             runs,

@@ -109,7 +109,7 @@ struct Member {
 impl Member {
     fn age(&self) -> Option<Age> {
         let live = self.live.as_ref();
-        self.age.or_else(|| live?.borrow().view.age)
+        self.age.or_else(|| live?.borrow().view.new.age.known())
     }
 }
 
@@ -318,7 +318,11 @@ impl ManyEvents {
             }
             let view = handle.live.borrow().view.clone();
             // A live run was not completely given, whatever its age.
-            let is_covered = view.age.is_some_and(|age| self.reached.covers(age));
+            let is_covered = view
+                .new
+                .age
+                .known()
+                .is_some_and(|age| self.reached.covers(age));
             let is_given = view.outcome.is_some() && is_covered;
             if !is_given && view.has_marks(&self.call.filter) {
                 self.take_in(run, None);
@@ -333,7 +337,7 @@ impl ManyEvents {
     /// Adds the rows of a page, up to the runs that are reported as they arrive.
     fn turn(&mut self, views: &[RunView], next: Option<Age>) {
         for view in views {
-            let age = view.age.filter(|age| *age <= self.heard_from);
+            let age = view.new.age.known().filter(|age| *age <= self.heard_from);
             let is_new = age.is_some_and(|age| !self.reached.covers(age));
             if is_new && view.fits(&self.call.filter) {
                 self.take_in(view.run, None);
@@ -341,7 +345,7 @@ impl ManyEvents {
         }
         let next = next.filter(|next| *next <= self.heard_from);
         self.paging = next.map_or(Paging::Done, |next| Paging::After(Some(next)));
-        let listed = views.iter().filter_map(|view| view.age).max();
+        let listed = views.iter().filter_map(|view| view.new.age.known()).max();
         if self.is_of_other_node() {
             self.heard_until = listed.unwrap_or(self.heard_until);
         }
@@ -355,7 +359,9 @@ impl ManyEvents {
             return;
         }
         let handle = self.supervisor.shared.find(run);
-        let age = handle.as_ref().map(|h| h.live.borrow().view.age);
+        let age = handle
+            .as_ref()
+            .map(|h| h.live.borrow().view.new.age.known());
         let is_past = handle.is_none();
         let from = match (at, self.reached.tail) {
             (Some(at), _) => Position::After(at),
@@ -415,7 +421,7 @@ impl ManyEvents {
             Err((error, age)) => return self.broken(run, candidate.is_past, age, error),
         };
         let member = Member {
-            age: view.age,
+            age: view.new.age.known(),
             live,
             run,
             was_over: view.outcome.is_some(),

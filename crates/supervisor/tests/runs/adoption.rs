@@ -106,7 +106,7 @@ fn adopted_run_keeps_its_exit_code_and_output() {
             .await
             .unwrap();
         assert_eq!(waited.run.exit, Some(Exit::Code(3)));
-        let outcome = waited.run.outcome.unwrap();
+        let outcome = waited.run.row.outcome.unwrap();
         assert_eq!(outcome.reason, EndReason::Exited);
         let names = event_names(stage, run_id()).await;
         let lifecycle: Vec<_> = names.iter().filter(|name| *name != "output").collect();
@@ -198,7 +198,7 @@ fn orderer_and_deadline_of_a_stop_survive() {
             by: "uid:7".into(),
             request_id: Some("r".into()),
         };
-        assert_eq!(view.outcome.unwrap().reason, by);
+        assert_eq!(view.row.outcome.unwrap().reason, by);
         let names = event_names(stage, run_id()).await;
         assert_eq!(names.iter().filter(|n| *n == "stopping").count(), 1);
     });

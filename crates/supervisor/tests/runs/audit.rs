@@ -66,7 +66,15 @@ async fn left_behind() -> (Stage, RunId, RunId) {
     let ended = kennel_supervisor::Condition::Ended;
     stage.supervisor.wait(over, ended).await.unwrap();
     let live = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
-    let leader = stage.supervisor.get(live).await.unwrap().identity.unwrap();
+    let leader = stage
+        .supervisor
+        .get(live)
+        .await
+        .unwrap()
+        .row
+        .new
+        .identity
+        .unwrap();
     let processes = vec![
         process(500, KEEPER, None),
         process(501, 500, None),

@@ -75,7 +75,7 @@ fn closed_directory_loses_no_output() {
             close();
             stage.exits(run_id(), 0);
             let ended = stage.supervisor.wait(run_id(), Condition::Ended).await;
-            let outcome = ended.unwrap().run.outcome.unwrap();
+            let outcome = ended.unwrap().run.row.outcome.unwrap();
             assert_eq!(outcome.streams, Some(StreamsEnd::Eof));
             let events = read(stage, Position::Beginning, None).await;
             assert_eq!(bytes(&events), (12, 0));

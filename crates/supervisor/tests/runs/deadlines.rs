@@ -69,7 +69,7 @@ async fn run_over_its_max_runtime_fails_with_reason() {
     stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
     let view = ended(&stage, run.run).await;
     let reason = EndReason::DeadlineExceeded(Deadline::MaxRuntime);
-    assert_eq!(view.outcome.unwrap().reason, reason);
+    assert_eq!(view.outcome.clone().unwrap().reason, reason);
     assert_eq!(
         (view.state, view.desired),
         (RunState::Failed, Desired::Stop)
@@ -98,7 +98,7 @@ async fn inactive_run_is_stopped_by_the_server() {
     let (stage, run) = inactive_for_a_minute().await;
     let view = ended(&stage, run.run).await;
     let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
-    assert_eq!(view.outcome.unwrap().reason, reason);
+    assert_eq!(view.row.outcome.unwrap().reason, reason);
     assert_eq!(view.state, RunState::Failed);
     // The keeper knows nothing of this limit: the server has sent it the plan.
     assert_eq!(stage.plans(run.run).len(), 1);
@@ -140,7 +140,7 @@ async fn inactivity_ends_no_sooner_than_extended() {
     let view = ended(&stage, run.run).await;
     assert!(before.elapsed() >= MAX * 3, "on the clock of the test");
     let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
-    assert_eq!(view.outcome.unwrap().reason, reason);
+    assert_eq!(view.row.outcome.unwrap().reason, reason);
     let row = stage.world.store.row(run.run).unwrap();
     let recorded = row.facets.extensions.of(1, Deadline::Inactivity);
     assert!(recorded.total > MAX && recorded.total <= MAX * 3);
@@ -153,7 +153,7 @@ async fn too_long_extension_of_inactivity_is_refused() {
     let refused = stage.supervisor.extend(call).await;
     assert!(matches!(refused, Err(CallError::ExtensionTooLong { .. })));
     let view = stage.supervisor.get(run.run).await.unwrap();
-    let extensions = view.facets.extensions;
+    let extensions = view.row.facets.extensions;
     assert!(extensions.of(1, Deadline::Inactivity).total.is_zero());
     stage.exits(run.run, 0);
 }
@@ -174,7 +174,7 @@ fn extended_inactivity_outlasts_its_server() {
         // Less the time on the host's clock since then.
         assert!(before.elapsed() >= MAX * 2, "on the clock of the test");
         let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
-        assert_eq!(view.outcome.unwrap().reason, reason);
+        assert_eq!(view.row.outcome.unwrap().reason, reason);
     });
 }
 
@@ -189,7 +189,7 @@ fn extension_is_durable_during_store_outage() {
         stage.world.store.set(Weather::Away);
         let call = extend(run_id(), &[], MAX * 3);
         let view = stage.supervisor.extend(call).await.unwrap();
-        let extensions = view.facets.extensions;
+        let extensions = view.row.facets.extensions;
         assert_eq!(extensions.of(1, Deadline::MaxRuntime).total, MAX * 3);
         let row = stage.world.store.row(run_id()).unwrap();
         assert_eq!(row.facets.revision, 0, "the store lacks it");
@@ -237,7 +237,7 @@ async fn probed_start_ends_no_sooner_than_extended() {
     let view = stage.supervisor.extend(extended).await.unwrap();
     assert!(view.limit_ends.contains_key(&Deadline::StartTimeout));
     let view = ended(&stage, run).await;
-    assert_eq!(view.outcome.unwrap().reason, EndReason::NotReady);
+    assert_eq!(view.row.outcome.unwrap().reason, EndReason::NotReady);
     assert!(before.elapsed() >= START * 5);
     // Once the run is ready there is no such limit.
     let view = stage.supervisor.get(ready).await.unwrap();
@@ -269,8 +269,8 @@ async fn stopping_or_ended_run_is_not_extended() {
         stage.exits(run.run, 0);
         let view = ended(&stage, run.run).await;
         let reason = EndReason::DeadlineExceeded(Deadline::MaxRuntime);
-        assert_eq!(view.outcome.unwrap().reason, reason);
-        let extensions = view.facets.extensions;
+        assert_eq!(view.row.outcome.unwrap().reason, reason);
+        let extensions = view.row.facets.extensions;
         assert!(extensions.of(1, Deadline::MaxRuntime).total.is_zero());
     }
 }
@@ -299,7 +299,10 @@ async fn next_attempt_begins_without_extensions() {
     let view = ended(&stage, run).await;
     let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
     assert!(total(&view, 2).is_zero());
-    assert_eq!((view.attempt, view.outcome.unwrap().reason), (2, reason));
+    assert_eq!(
+        (view.attempt, view.row.outcome.unwrap().reason),
+        (2, reason)
+    );
     let passed = before.elapsed();
     assert!(passed >= MAX && passed < MAX * 2, "{passed:?}");
 }
@@ -321,7 +324,7 @@ async fn start_that_is_over_refuses_no_other_limit() {
     let refused = stage.supervisor.extend(start).await;
     assert!(matches!(refused, Err(CallError::NoTimeLimit { limit: l, .. }) if l == limit));
     let view = stage.supervisor.extend(extend(run, &[], MAX)).await;
-    let extensions = view.unwrap().facets.extensions;
+    let extensions = view.unwrap().row.facets.extensions;
     assert_eq!(extensions.of(1, Deadline::MaxRuntime).total, MAX);
     stage.exits(run, 0);
 }
@@ -369,7 +372,7 @@ async fn a_stop_that_came_first_stays_the_reason() {
         ..abort(run.run)
     };
     let view = stage.supervisor.abort(at_once).await.unwrap();
-    let reason = view.outcome.unwrap().reason;
+    let reason = view.row.outcome.unwrap().reason;
     assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
 }
 
@@ -383,7 +386,7 @@ async fn abort_may_shorten_a_deadline_stop_without_reason() {
     };
     let view = stage.supervisor.abort(at_once).await.unwrap();
     let reason = EndReason::DeadlineExceeded(Deadline::MaxRuntime);
-    assert_eq!(view.outcome.unwrap().reason, reason);
+    assert_eq!(view.row.outcome.unwrap().reason, reason);
     assert_eq!(stage.plans(run.run).len(), 2);
 }
 

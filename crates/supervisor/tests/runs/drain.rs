@@ -65,7 +65,7 @@ async fn drain_deadline_aborts_remaining_runs() {
         by: "uid:7".into(),
         request_id: Some("r".into()),
     };
-    assert_eq!(ended.run.outcome.unwrap().reason, expected);
+    assert_eq!(ended.run.row.outcome.unwrap().reason, expected);
     let status = stage.supervisor.drain_status();
     assert_eq!(status.drain.unwrap().action, DrainAction::Abort);
     assert!(status.remaining.is_empty());
@@ -138,7 +138,7 @@ fn drain_deadline_passed_without_server_is_applied_later() {
             by: "uid:7".into(),
             request_id: Some("r".into()),
         };
-        assert_eq!(ended.unwrap().run.outcome.unwrap().reason, expected);
+        assert_eq!(ended.unwrap().run.row.outcome.unwrap().reason, expected);
         assert!(stage.supervisor.drain_status().drain.is_some());
     });
 }

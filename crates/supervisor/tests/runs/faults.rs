@@ -304,7 +304,7 @@ async fn too_weakly_contained_run_leaves_no_trace() {
     stage.kernel().nature.cgroup_refused = None;
     let spawned = stage.supervisor.spawn(strict).await.unwrap();
     assert!(!spawned.existing);
-    assert_eq!(spawned.run.held.unwrap().by, Containment::Cgroup);
+    assert_eq!(spawned.run.row.new.held.unwrap().by, Containment::Cgroup);
     stage.exits(run, 0);
     stage.supervisor.wait(run, Condition::Ended).await.unwrap();
 }

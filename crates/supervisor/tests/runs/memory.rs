@@ -18,7 +18,7 @@ const KILLED: Exit = Exit::Signal {
 #[tokio::test]
 async fn leader_killed_for_memory_is_oom_failure() {
     let (run, reasons) = ended(KILLED, false).await;
-    assert_eq!(run.outcome.unwrap().reason, EndReason::OomKilled(KILLS));
+    assert_eq!(run.row.outcome.unwrap().reason, EndReason::OomKilled(KILLS));
     assert_eq!(run.state, RunState::Failed);
     assert_eq!(reasons, ["oom_killed"]);
 }
@@ -26,7 +26,7 @@ async fn leader_killed_for_memory_is_oom_failure() {
 #[tokio::test]
 async fn kills_that_the_leader_outlived_are_a_warning() {
     let (run, reasons) = ended(Exit::Code(0), false).await;
-    assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
+    assert_eq!(run.row.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(run.state, RunState::Succeeded);
     let warning = "the kernel killed 2 processes of this run for lack of memory; the run has a memory limit of 4096 bytes";
     assert_eq!(reasons, [warning, "exited"]);
@@ -35,7 +35,7 @@ async fn kills_that_the_leader_outlived_are_a_warning() {
 #[tokio::test]
 async fn leader_killed_by_caller_is_no_oom() {
     let (run, reasons) = ended(KILLED, true).await;
-    assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
+    assert_eq!(run.row.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(reasons.len(), 2, "{reasons:?}");
 }
 

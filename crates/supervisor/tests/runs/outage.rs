@@ -183,7 +183,7 @@ fn promises_without_store_are_written_by_later_server() {
         };
         let view = stage.supervisor.abort(shorter).await.unwrap();
         assert!(matches!(
-            view.outcome.unwrap().reason,
+            view.outcome.clone().unwrap().reason,
             EndReason::Aborted { .. }
         ));
         view.stop_deadline
@@ -343,7 +343,7 @@ fn abort_fences_unknown_id_during_store_outage() {
         let fenced = tokio::time::timeout(SOON, waiting).await;
         let fenced = fenced.expect("it is answered").unwrap().unwrap();
         assert!(matches!(
-            fenced.outcome.unwrap().reason,
+            fenced.row.outcome.unwrap().reason,
             EndReason::Fenced { .. }
         ));
         stage.world.store.set(Weather::Away);

@@ -173,7 +173,7 @@ fn no_attempt_of_a_pinned_run_begins() {
         let view = seen(stage, |view| view.attempt == 2).await;
         assert_eq!(view.pinned, None);
         let ended = stage.supervisor.abort(abort(run_id())).await.unwrap();
-        let reason = ended.outcome.unwrap().reason;
+        let reason = ended.row.outcome.unwrap().reason;
         assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
     });
 }
@@ -258,7 +258,7 @@ fn limit_of_a_pinned_run_waits() {
     need(&lives, &call.spec.recorded());
     lives.live_long(async |stage| {
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
-        let reason = waited.unwrap().run.outcome.unwrap().reason;
+        let reason = waited.unwrap().run.row.outcome.unwrap().reason;
         let inactivity = EndReason::DeadlineExceeded(Deadline::Inactivity);
         assert_eq!(reason, inactivity);
     });

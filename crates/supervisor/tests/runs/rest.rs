@@ -60,7 +60,7 @@ async fn drain_may_be_signalled_and_aborted() {
     assert!(matches!(refused, Err(CallError::Refused { .. })));
 
     let view = stage.supervisor.abort(abort(run)).await.unwrap();
-    let outcome = view.outcome.unwrap();
+    let outcome = view.row.outcome.unwrap();
     assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
     assert_eq!(outcome.exit, Some(Exit::Code(0)));
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
@@ -83,7 +83,7 @@ async fn run_with_detached_processes_ends_without_signals() {
     let (stage, run) = leaving_one(LeaderExit::Keep).await;
     stage.exits(run, 3);
     let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
-    let outcome = waited.run.outcome.unwrap();
+    let outcome = waited.run.outcome.clone().unwrap();
     assert_eq!(outcome.reason, EndReason::Exited);
     assert_eq!(outcome.exit, Some(Exit::Code(3)));
     assert_eq!(outcome.tree, TreeVerdict::Kept(daemon()));
@@ -108,7 +108,7 @@ async fn abort_ends_whole_tree_under_any_policy() {
     for policy in [DRAIN, LeaderExit::Keep] {
         let (stage, run) = leaving_one(policy).await;
         let view = stage.supervisor.abort(abort(run)).await.unwrap();
-        let outcome = view.outcome.unwrap();
+        let outcome = view.row.outcome.unwrap();
         assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
         assert!(matches!(outcome.tree, TreeVerdict::Empty(_)), "{outcome:?}");
     }
@@ -133,7 +133,7 @@ async fn start_closes_detached_runs_and_ends_aborted_ones() {
     let stage = Stage::with_rows(Nature::default(), rows.into(), orphans).await;
     let end = async |run| {
         let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
-        waited.run.outcome.unwrap()
+        waited.run.row.outcome.unwrap()
     };
     let outcome = end(kept).await;
     assert_eq!(outcome.tree, TreeVerdict::Kept(daemon()));

@@ -80,7 +80,7 @@ async fn crashing_agent_is_started_four_times_then_failed() {
     assert!(waited > seven * 9 / 10 && waited < seven * 2, "{waited:?}");
     assert_eq!(ended.state, RunState::Failed);
     assert_eq!(ended.exit, Some(Exit::Code(1)));
-    let reason = ended.outcome.unwrap().reason;
+    let reason = ended.outcome.clone().unwrap().reason;
     assert_eq!(reason, EndReason::RestartsExhausted { restarts: 3 });
     let before: Vec<u32> = ended.past.iter().map(|past| past.number).collect();
     assert_eq!((ended.attempt, before), (4, vec![1, 2, 3]));
@@ -149,7 +149,7 @@ async fn nothing_follows_what_may_not_be_gone() {
         .report(run_id(), Fact::LeaderExited(Exit::Code(1)));
     stage.world.report(run_id(), Fact::TreeEnded(left.clone()));
     let ended = wait_for(&stage, Condition::Ended).await;
-    let outcome = ended.outcome.unwrap();
+    let outcome = ended.outcome.clone().unwrap();
     assert_eq!((outcome.reason, outcome.tree), (EndReason::Exited, left));
     assert_eq!(ended.attempt, 1);
     let names = event_names(&stage, run_id()).await;
@@ -198,7 +198,7 @@ async fn later_failed_start_is_retried_first_is_reported() {
     nature.exits_at_once = None;
     stage.kernel().nature = nature;
     let ended = wait_for(&stage, Condition::Ended).await;
-    let outcome = ended.outcome.unwrap();
+    let outcome = ended.outcome.clone().unwrap();
     assert_eq!(outcome.reason, EndReason::RestartsExhausted { restarts: 3 });
     assert_eq!((ended.attempt, outcome.exit), (4, None));
     assert_eq!(ended.past[0].outcome.exit, Some(Exit::Code(1)));
@@ -648,7 +648,7 @@ fn policy_judges_end_before_the_services_end() {
     lives.live(async |stage| {
         let ended = wait_for(stage, Condition::Ended).await;
         assert_eq!((ended.attempt, ended.state), (2, RunState::Failed));
-        let reason = ended.outcome.unwrap().reason;
+        let reason = ended.row.outcome.unwrap().reason;
         assert_eq!(reason, EndReason::RestartsExhausted { restarts: 1 });
     });
 
@@ -660,7 +660,7 @@ fn policy_judges_end_before_the_services_end() {
     lives.live(async |stage| {
         let ended = wait_for(stage, Condition::Ended).await;
         assert_eq!((ended.attempt, ended.state), (1, RunState::Succeeded));
-        assert_eq!(ended.outcome.unwrap().reason, EndReason::Exited);
+        assert_eq!(ended.row.outcome.unwrap().reason, EndReason::Exited);
     });
 }
 
@@ -679,7 +679,7 @@ fn recorded_exit_of_success_starts_no_attempt() {
         let ended = wait_for(stage, Condition::Ended).await;
         assert_eq!((ended.attempt, ended.state), (1, RunState::Succeeded));
         assert_eq!(ended.exit, Some(Exit::Code(143)));
-        assert_eq!(ended.outcome.unwrap().reason, EndReason::SuccessExit);
+        assert_eq!(ended.row.outcome.unwrap().reason, EndReason::SuccessExit);
     });
 }
 
@@ -694,7 +694,7 @@ fn run_without_stored_spec_ends_at_restart() {
     std::fs::remove_file(runs.join(run_id().to_string()).join("child")).unwrap();
     lives.live(async |stage| {
         let ended = wait_for(stage, Condition::Ended).await;
-        let EndReason::StartFailed(failure) = ended.outcome.unwrap().reason else {
+        let EndReason::StartFailed(failure) = ended.outcome.clone().unwrap().reason else {
             panic!("another reason");
         };
         assert_eq!(

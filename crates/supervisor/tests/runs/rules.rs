@@ -230,7 +230,7 @@ async fn readiness_is_probed_until_it_is_there() {
     assert!(view.facets.ready.is_none());
     answers(&stage, 0);
     let view = wait_for(&stage, Condition::Ready).await;
-    assert_eq!(view.facets.ready.unwrap().by, "exec");
+    assert_eq!(view.row.facets.ready.unwrap().by, "exec");
     let before = asked(&stage);
     tokio::time::sleep(HOUR).await;
     assert_eq!(asked(&stage), before, "no probe follows readiness");
@@ -501,7 +501,7 @@ async fn lagging(stage: &Stage) -> std_mpsc::Sender<()> {
 }
 
 async fn facets(stage: &Stage) -> Facets {
-    stage.supervisor.get(run_id()).await.unwrap().facets
+    stage.supervisor.get(run_id()).await.unwrap().row.facets
 }
 
 /// Waits until rules have emitted so many events.

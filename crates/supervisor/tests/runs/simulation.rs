@@ -1013,7 +1013,7 @@ struct Ends(Arc<Mutex<HashMap<RunId, Outcome>>>);
 
 impl Ends {
     fn see(&self, view: Option<RunView>) {
-        if let Some((run, outcome)) = view.and_then(|view| Some((view.run, view.outcome?))) {
+        if let Some((run, outcome)) = view.and_then(|view| Some((view.run, view.row.outcome?))) {
             let mut ends = self.0.lock().unwrap();
             let before = ends.entry(run).or_insert_with(|| outcome.clone());
             assert_eq!(*before, outcome, "two ends were reported");

@@ -26,7 +26,7 @@ const MANY_SEEDS: u64 = 60;
 async fn start_watches_survivors_of_sigkill_until_gone() {
     let (stage, run) = one_that_is_stuck().await;
     let view = stuck_view(&stage, run).await;
-    assert_eq!((view.state, view.outcome), (RunState::Stopping, None));
+    assert_eq!((view.state, view.row.outcome), (RunState::Stopping, None));
     assert_eq!(view.stuck, Some(held()));
     // Readers are served meanwhile.
     let events = stage.supervisor.events(run, Position::Beginning).await;
@@ -39,7 +39,7 @@ async fn start_watches_survivors_of_sigkill_until_gone() {
     assert!(stage.world.store.row(run).unwrap().outcome.is_none());
     stage.comes_loose(run);
     let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
-    let outcome = waited.run.outcome.unwrap();
+    let outcome = waited.run.row.outcome.unwrap();
     assert_eq!(outcome.reason, EndReason::OrphanTerminated);
     assert_eq!(outcome.tree, TreeVerdict::Empty(Proof::Cgroup));
     assert_eq!(waited.run.stuck, None);

@@ -6,6 +6,7 @@ use kennel_lifecycle::{
     RunId, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopStep, Timestamp,
     TreeVerdict, Usage,
 };
+use kennel_supervisor::{Age, NewRun, RunRow};
 use std::{sync::Arc, time::Duration};
 
 #[test]
@@ -91,7 +92,7 @@ fn certificate() -> StopCertificate {
 #[test]
 fn certificate_has_each_round_and_the_survivors() {
     let mut view = live();
-    view.outcome = Some(Outcome {
+    view.row.outcome = Some(Outcome {
         reason: EndReason::Exited,
         exit: Some(Exit::Code(0)),
         tree: TreeVerdict::Empty(Proof::CgroupAndEchild),
@@ -135,7 +136,7 @@ fn ended_run_shows_its_reason_and_proof() {
     let mut view = live();
     view.state = RunState::Cancelled;
     view.exit = None;
-    view.outcome = Some(Outcome {
+    view.row.outcome = Some(Outcome {
         reason: EndReason::Aborted {
             by: "uid:7".to_owned(),
             request_id: None,
@@ -176,8 +177,8 @@ fn ended_run_shows_its_reason_and_proof() {
 #[test]
 fn a_fence_has_no_process_and_no_spec() {
     let mut view = live();
-    view.identity = None;
-    view.spec = Arc::default();
+    view.row.new.identity = None;
+    view.row.new.spec = Arc::default();
     let shown = run(view);
     assert_eq!(shown.spec, None);
     assert_eq!(shown.containment(), pb::Containment::Unspecified);
@@ -246,14 +247,11 @@ fn live() -> RunView {
         start_ticks: 14,
         pidfs_handle: Some(15),
     };
-    RunView {
+    let new = NewRun {
         run: RunId::from_u128(1),
         owner: "uid:0".to_owned(),
         node: NodeId::from_u128(2),
         keeper_epoch: KeeperEpoch::from_u128(3),
-        state: RunState::Running,
-        desired: Desired::Run,
-        attempt: 1,
         identity: Some(RunIdentity {
             command: process(11),
             shim: process(21),
@@ -271,34 +269,19 @@ fn live() -> RunView {
             by: Containment::Cgroup,
             gaps: vec![Gap::WorkHandedToDaemons],
         }),
-        stop_deadline: None,
-        limit_ends: std::collections::BTreeMap::new(),
-        pause_expires: Some(Timestamp(4_000_000)),
         spec: spec(|spec| {
             spec.command.cwd = Some("/tmp".into());
             spec.policy.stop.grace = Some(Duration::from_secs(5));
         }),
         traceparent: Some("trace".to_owned()),
-        restarted_from: None,
         created: Timestamp(1_000_000),
-        age: None,
-        times: Times {
-            started: Some(Timestamp(2_000_000)),
-            ..Times::default()
-        },
-        exit: None,
-        outcome: None,
-        stuck: None,
-        past: Vec::new(),
-        restarts: 0,
-        next_restart: None,
-        output_removed: None,
-        facets: kennel_lifecycle::Facets::default(),
-        elsewhere: None,
-        left_stop: None,
-        pinned: None,
-        terminal: None,
-    }
+        ..NewRun::default()
+    };
+    let mut view = RunView::from(RunRow::open(new));
+    view.state = RunState::Running;
+    view.pause_expires = Some(Timestamp(4_000_000));
+    view.row.times.started = Some(Timestamp(2_000_000));
+    view
 }
 
 fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
@@ -310,10 +293,9 @@ fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
 
 /// Returns a run of this number with labels of this size, for pages.
 pub(crate) fn of_size(number: u128, bytes: usize) -> RunView {
-    RunView {
-        run: RunId::from_u128(number),
-        age: i64::try_from(number).ok().map(kennel_supervisor::Age),
-        spec: spec(|spec| spec.labels = [("l".to_owned(), "x".repeat(bytes))].into()),
-        ..live()
-    }
+    let mut view = live();
+    view.row.new.run = RunId::from_u128(number);
+    view.row.new.age = i64::try_from(number).map_or(Age::NONE, Age);
+    view.row.new.spec = spec(|spec| spec.labels = [("l".to_owned(), "x".repeat(bytes))].into());
+    view
 }

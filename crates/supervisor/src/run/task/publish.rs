@@ -13,7 +13,6 @@ use kennel_lifecycle::{
     Timestamp,
 };
 use kennel_store::Times;
-use std::sync::Arc;
 
 impl RunTask {
     /// Publishes the state of the run, and answers its Spawn where the start is decided.
@@ -91,38 +90,24 @@ impl RunTask {
             ended: self.times().ended.filter(|_| outcome.is_some()),
             ..self.times()
         };
-        let is_other_spec = !Arc::ptr_eq(&view.spec, &self.new.spec);
-        if is_other_spec {
-            view.spec = Arc::clone(&self.new.spec);
-        }
-        let new = &self.new;
+        let row = &mut view.row;
         let changes = [
-            is_other_spec,
-            set(&mut view.run, self.run),
-            set_copy(&mut view.owner, &new.owner),
-            set(&mut view.node, new.node),
+            set_copy(&mut row.new, &self.new),
+            set(&mut row.desired, self.attempts.desired),
+            set(&mut row.stop_deadline, stop_deadline),
+            set(&mut row.times, times),
+            set_found(&mut row.outcome, outcome),
+            set_copy(&mut row.past, &self.attempts.past),
+            set(&mut row.restarts, self.attempts.restarts),
+            set(&mut row.next_restart, next_restart),
+            set(&mut row.output_removed, None),
+            set_copy(&mut row.facets, self.facets.shown()),
             set(&mut view.state, self.state()),
-            set(&mut view.desired, self.attempts.desired),
-            set(&mut view.attempt, new.attempt),
-            set_copy(&mut view.identity, &new.identity),
-            set_copy(&mut view.held, &new.held),
-            set(&mut view.stop_deadline, stop_deadline),
             set(&mut view.limit_ends, self.limit_ends()),
             set(&mut view.pause_expires, pause_expires),
             set(&mut view.terminal, self.terminal_now()),
-            set_copy(&mut view.traceparent, &new.traceparent),
-            set(&mut view.restarted_from, new.restarted_from),
-            set(&mut view.created, new.created),
-            set(&mut view.age, new.age.known()),
-            set(&mut view.times, times),
             set(&mut view.exit, exit),
-            set_found(&mut view.outcome, outcome),
             set_found(&mut view.stuck, self.machine.stuck()),
-            set_copy(&mut view.past, &self.attempts.past),
-            set(&mut view.restarts, self.attempts.restarts),
-            set(&mut view.next_restart, next_restart),
-            set(&mut view.output_removed, None),
-            set_copy(&mut view.facets, self.facets.shown()),
             set(&mut view.elsewhere, None),
             set(&mut view.left_stop, None),
             set_copy(&mut view.pinned, &self.pinned),

@@ -121,7 +121,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
                 return match supervisor.get(run).await {
                     Ok(view) if !is_wanted(&view) => Ok(None),
                     Err(CallError::RunNotFound(_)) => Ok(None),
-                    Ok(view) => Err((error, view.age)),
+                    Ok(view) => Err((error, view.new.age.known())),
                     Err(_) => Err((error, None)),
                 };
             }
@@ -130,7 +130,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
         if !is_wanted(&view) {
             return Ok(None);
         }
-        if view.age.is_none() && live.is_none() {
+        if view.new.age.known().is_none() && live.is_none() {
             // It has entered in between.
             continue;
         }
@@ -147,7 +147,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
         let events = match call.form {
             Some(form) => {
                 let viewed = events.viewed(form, at).await;
-                viewed.map_err(|error| (error, view.age))?
+                viewed.map_err(|error| (error, view.new.age.known()))?
             }
             None => events,
         };
