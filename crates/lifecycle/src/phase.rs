@@ -6,9 +6,10 @@ use crate::{
 };
 
 /// Phase of one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Nothing exists in the kernel yet.
+    #[default]
     Accepted,
     /// The keeper was asked for a child behind a gate.
     Preparing {
@@ -80,9 +81,10 @@ pub enum PauseStage {
 }
 
 /// Known result of exec after the gate was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Exec {
     /// No result yet.
+    #[default]
     Awaited,
     /// exec succeeded.
     Confirmed,

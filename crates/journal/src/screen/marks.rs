@@ -14,7 +14,7 @@ const TITLES_KEPT_MAX: usize = 10;
 const KEYBOARDS_MAX: usize = 16;
 
 /// The state that was set.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks {
     state: State,
     /// Parameters of the present sequence.
@@ -32,8 +32,9 @@ pub(super) struct Marks {
     is_alternate: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Text,
     Escape,
     /// After an intermediate byte: one more ends the sequence.
@@ -43,23 +44,6 @@ enum State {
     Command,
     /// DCS, SOS, PM or APC: ignored.
     Other,
-}
-
-impl Default for Marks {
-    fn default() -> Self {
-        Self {
-            state: State::Text,
-            parameters: String::new(),
-            title: None,
-            titles_kept: Vec::new(),
-            changed: BTreeSet::new(),
-            keypad: false,
-            cursor_style: 0,
-            other_keys: 0,
-            keyboards: [Vec::new(), Vec::new()],
-            is_alternate: false,
-        }
-    }
 }
 
 impl Marks {

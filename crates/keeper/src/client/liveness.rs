@@ -13,7 +13,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const LOOKS_MAX: u32 = 5;
 
 /// State of the keeper's answers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Liveness {
     /// Time since which it has not answered; absent: it answers.
     unresponsive: watch::Sender<Option<Timestamp>>,
@@ -27,15 +27,6 @@ struct Question {
     asked_at: Option<Timestamp>,
     /// Number of checks that found it unanswered.
     looks: u32,
-}
-
-impl Default for Liveness {
-    fn default() -> Self {
-        Self {
-            unresponsive: watch::Sender::new(None),
-            question: Mutex::default(),
-        }
-    }
 }
 
 impl Liveness {

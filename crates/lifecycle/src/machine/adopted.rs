@@ -68,9 +68,11 @@ impl Machine {
         record: AttemptRecord,
         next: Option<NextAttempt>,
     ) -> Self {
-        let mut machine = Self::new();
-        machine.now = now;
-        machine.record = record;
+        let mut machine = Self {
+            record,
+            now,
+            ..Self::default()
+        };
         for missing in machine.record.missing_ends(&outcome, next) {
             machine.append(missing);
         }
@@ -87,10 +89,12 @@ impl Machine {
     /// Returns the machine of a run that has no processes left and whose outcome was found or decided: the outcome is
     /// to be written. `times` are those of its row.
     pub fn settled(now: Timestamp, outcome: Outcome, record: AttemptRecord, times: Times) -> Self {
-        let mut machine = Self::new();
-        machine.now = now;
         let known = times.or(record.times);
-        machine.record = record;
+        let mut machine = Self {
+            record,
+            now,
+            ..Self::default()
+        };
         let missing = machine.record.missing_ends(&outcome, None);
         // The last entry is the end, which follows when the outcome is durable.
         for entry in missing.iter().take(missing.len().saturating_sub(1)) {

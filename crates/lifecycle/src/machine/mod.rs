@@ -21,8 +21,9 @@ use crate::{
 pub use adopted::{AdoptedRun, HeldPause, RowContents};
 use memory::Memory;
 
-/// One attempt to run one command.
-#[derive(Debug)]
+/// One attempt to run one command. The default is accepted and not begun, and stops its remaining tree when its leader
+/// exits.
+#[derive(Debug, Default)]
 pub struct Machine {
     phase: Phase,
     /// The child that waits at its gate, until its record is written.
@@ -48,36 +49,12 @@ pub struct Machine {
     effects: Vec<Effect>,
 }
 
-impl Default for Machine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Machine {
-    /// Creates a run that is accepted and not begun, and whose remaining tree is stopped when its leader exits.
-    pub fn new() -> Self {
-        Self::with(LeaderExit::default())
-    }
-
     /// Creates a run with another policy for the rest of the tree.
     pub fn with(on_leader_exit: LeaderExit) -> Self {
         Self {
             on_leader_exit,
-            next: None,
-            follows: false,
-            phase: Phase::Accepted,
-            identity: None,
-            exec: Exec::Awaited,
-            ends: Ends::default(),
-            certificate: StopCertificate::default(),
-            stuck: None,
-            memory: Memory::default(),
-            record: AttemptRecord::default(),
-            now: Timestamp::default(),
-            finishing: false,
-            unrecorded: None,
-            effects: Vec::new(),
+            ..Self::default()
         }
     }
 

@@ -47,7 +47,7 @@ fn more_rounds_than_are_reported_are_counted() {
 
 #[test]
 fn run_never_released_has_an_empty_certificate() {
-    let mut machine = Machine::new();
+    let mut machine = Machine::default();
     let stop = Input::Command(Command::Stop(abort(GRACE)));
     machine.step(Timestamp(0), stop).unwrap();
     let outcome = outcome(&mut machine);
@@ -104,7 +104,7 @@ fn recovery_certificate_has_steps_of_shim_and_recovery() {
 
 /// Returns the outcome of a run that was stopped, got these reports meanwhile, and ended.
 fn ended(reported: &[Report]) -> Outcome {
-    let mut machine = Machine::new();
+    let mut machine = Machine::default();
     let mut feed = |input| machine.step(Timestamp(0), input).unwrap();
     feed(Input::Command(Command::Admit));
     for report in [

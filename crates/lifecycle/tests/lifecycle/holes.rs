@@ -352,7 +352,7 @@ struct Run {
 impl Run {
     fn new() -> Self {
         Self {
-            machine: Machine::new(),
+            machine: Machine::default(),
         }
     }
 

@@ -90,7 +90,7 @@ fn reports(reported: &[Report]) -> Vec<Input> {
 
 /// Returns the outcome of a run that got this input and whose tree and output then ended, and the report besides.
 fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
-    let mut machine = Machine::new();
+    let mut machine = Machine::default();
     let start = [
         vec![Input::Command(Command::Admit)],
         reports(&[
