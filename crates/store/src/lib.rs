@@ -54,10 +54,10 @@ use kennel_lifecycle::{
     UnknownName,
 };
 use serde::{Deserialize, Serialize};
-use std::{fmt, ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc};
 
 /// A row as it is written before the command may run.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewRun {
     /// Key.
     pub run: RunId,
@@ -130,24 +130,6 @@ impl NewRun {
     }
 }
 
-/// For logs: without the spec, which may be long.
-impl fmt::Debug for NewRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewRun")
-            .field("run", &self.run)
-            .field("owner", &self.owner)
-            .field("attempt", &self.attempt)
-            .field("node", &self.node)
-            .field("generation", &self.generation)
-            .field("keeper_epoch", &self.keeper_epoch)
-            .field("identity", &self.identity)
-            .field("held", &self.held)
-            .field("restarted_from", &self.restarted_from)
-            .field("created", &self.created)
-            .finish_non_exhaustive()
-    }
-}
-
 /// An attempt that has ended, and that is not the run's last one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PastAttempt {
@@ -201,10 +183,11 @@ impl Closure {
 }
 
 /// The state column: the public states, and those between that recovery must know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum StoredState {
     /// Written before the gate opened; the command may run.
+    #[default]
     Starting,
     /// Whether the command has started.
     Running,
@@ -262,8 +245,8 @@ impl TryFrom<String> for StoredState {
     }
 }
 
-/// A row as it is read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A row as it is read. The default is an empty one, to be filled in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
     /// The row as first written, with the latest attempt.
     pub new: NewRun,
@@ -326,19 +309,7 @@ impl RunRow {
     pub fn open(new: NewRun) -> Self {
         Self {
             new,
-            state: StoredState::Starting,
-            desired: Desired::Run,
-            stop_deadline: None,
-            stop: None,
-            times: Times::default(),
-            outcome: None,
-            past: Vec::new(),
-            restarts: 0,
-            next_restart: None,
-            output_age: None,
-            output_removed: None,
-            facets: Facets::default(),
-            entries: None,
+            ..Self::default()
         }
     }
 }

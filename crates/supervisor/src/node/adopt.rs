@@ -213,12 +213,7 @@ impl Found {
                 (row, Some(meet))
             }
         };
-        let keeper_run = KeeperRun {
-            held: self.held,
-            recorded: true,
-            left: Left::new(row, self.journal),
-        };
-        enter(shared, keeper_run, meet);
+        self.enter(shared, row, meet);
     }
 
     /// Starts the task of a run whose row this version cannot read, and pins it; its attempts are only in the row.
@@ -241,13 +236,18 @@ impl Found {
         };
         let meet = Some(Box::new(row.new.clone()));
         self.held.pinned.get_or_insert_with(|| unread.why.clone());
+        self.enter(shared, row, meet);
+        true
+    }
+
+    /// Starts the task of a run that has a row, as far as that is known.
+    fn enter(self, shared: &Arc<Shared>, row: RunRow, meet: Option<Box<NewRun>>) {
         let keeper_run = KeeperRun {
             held: self.held,
             recorded: true,
             left: Left::new(row, self.journal),
         };
         enter(shared, keeper_run, meet);
-        true
     }
 
     /// Returns the state of the run by its row; absent where its key is another run's.

@@ -16,7 +16,7 @@ const CLOSED_BYTES_MAX: usize = 16 * 1024 * 1024;
 const AT_ONCE_MAX: usize = 256;
 
 /// One run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Entry {
     /// Incarnation of the run's key, named in the log's frames.
     pub(super) incarnation: u64,
@@ -80,15 +80,7 @@ impl Entry {
     pub(super) fn new(incarnation: u64) -> Self {
         Self {
             incarnation,
-            seq: 0,
-            row: None,
-            assumed: false,
-            intended: None,
-            late: None,
-            later: Vec::new(),
-            pending: VecDeque::new(),
-            in_flight: VecDeque::new(),
-            is_listed: false,
+            ..Self::default()
         }
     }
 

@@ -153,14 +153,6 @@ pub struct ManyEvents {
     arrived_again: HashSet<RunId>,
 }
 
-impl std::fmt::Debug for ManyEvents {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("ManyEvents");
-        shown.field("known", &self.known.len());
-        shown.finish_non_exhaustive()
-    }
-}
-
 impl Supervisor {
     /// Opens the events of all runs that match.
     pub fn events_of_many(&self, call: ManyCall) -> ManyEvents {
