@@ -48,33 +48,13 @@ impl Log {
 impl Segment {
     /// Like [`Segment::intact`], despite damage: up to the last valid entry. Of a stream all of its file can be read.
     pub(crate) fn extent(&self, facts: &Payloads) -> io::Result<Intact> {
-        let first = self.header.first;
-        let mut extent = Intact {
-            end: first,
-            there: None,
-            facts_len: self.header.facts_len,
-            attempt: self.header.attempt,
-            at: self.header.at,
-            facts: None,
-        };
-        let (mut at, last) = (first.seq, first.seq + self.entries()?);
+        let mut extent = Intact::before(&self.header);
+        let first = self.header.first.seq;
+        let (mut at, last) = (first, first + self.entries()?);
         while at < last {
-            for entry in self.index_chunk(at, last)? {
-                at += 1;
-                let Some(entry) = entry else {
-                    continue;
-                };
-                match slot(entry.kind) {
-                    Some(stream) => extent.end.lens[stream] = entry.end(),
-                    None => {
-                        extent.facts_len = entry.end();
-                        let begin = extent.facts.map_or(entry.seq, |(begin, _)| begin);
-                        extent.facts = Some((begin, entry.seq));
-                    }
-                }
-                extent.end.seq = entry.seq;
-                extent.attempt = entry.attempt;
-            }
+            let chunk = self.index_chunk(at, last)?;
+            at += chunk.len() as u64;
+            chunk.iter().flatten().for_each(|entry| extent.add(entry));
         }
         let mut there = extent.end.lens;
         for (len, raw) in there.iter_mut().zip(&self.raw) {

@@ -53,6 +53,34 @@ pub(crate) struct Intact {
     pub(crate) facts: Option<(u64, u64)>,
 }
 
+impl Intact {
+    /// Returns that of a segment without entries.
+    pub(crate) fn before(header: &Header) -> Self {
+        Self {
+            end: header.first,
+            there: None,
+            facts_len: header.facts_len,
+            attempt: header.attempt,
+            at: header.at,
+            facts: None,
+        }
+    }
+
+    /// Adds an entry that follows.
+    pub(crate) fn add(&mut self, entry: &IndexEntry) {
+        if let Some(stream) = slot(entry.kind) {
+            self.end.lens[stream] = entry.end();
+        } else {
+            let begin = self.facts.map_or(entry.seq, |(begin, _)| begin);
+            self.facts = Some((begin, entry.seq));
+            self.facts_len = entry.end();
+        }
+        self.end.seq = entry.seq;
+        self.attempt = entry.attempt;
+        self.at = entry.at;
+    }
+}
+
 /// Returns which of the two raw files is this stream's.
 pub(crate) fn slot(kind: Kind) -> Option<usize> {
     match kind {
@@ -167,39 +195,24 @@ impl Segment {
     pub(crate) fn intact(&self, facts: &Payloads) -> io::Result<Intact> {
         let found = [self.raw[0].end()?, self.raw[1].end()?];
         let facts_found = facts.end()?;
-        let first = self.header.first;
-        let mut intact = Intact {
-            end: first,
-            there: None,
-            facts_len: self.header.facts_len,
-            attempt: self.header.attempt,
-            at: self.header.at,
-            facts: None,
-        };
-        let last = first.seq + self.entries()?;
+        let mut intact = Intact::before(&self.header);
+        let last = self.header.first.seq + self.entries()?;
         while intact.end.seq < last {
             for entry in self.index_chunk(intact.end.seq, last)? {
                 let Some(entry) = entry else {
                     return Ok(intact);
                 };
                 let (at, there) = match slot(entry.kind) {
-                    Some(stream) => (&mut intact.end.lens[stream], found[stream]),
-                    None => (&mut intact.facts_len, facts_found),
+                    Some(stream) => (intact.end.lens[stream], found[stream]),
+                    None => (intact.facts_len, facts_found),
                 };
-                if entry.offset != *at || entry.end() > there {
+                if entry.offset != at || entry.end() > there {
                     return Ok(intact);
                 }
                 if entry.kind == Kind::Lifecycle && facts.is_lost(entry.offset, entry.end())? {
                     return Ok(intact);
                 }
-                *at = entry.end();
-                intact.end.seq = entry.seq;
-                intact.attempt = entry.attempt;
-                intact.at = entry.at;
-                if entry.kind == Kind::Lifecycle {
-                    let begin = intact.facts.map_or(entry.seq, |(begin, _)| begin);
-                    intact.facts = Some((begin, entry.seq));
-                }
+                intact.add(&entry);
             }
         }
         Ok(intact)

@@ -25,7 +25,6 @@ use std::{
 };
 
 const NAME: &CStr = c"exit";
-const TEMPORARY: &CStr = c"exit.new";
 
 /// Longest record that is replaced in place: one write(2) within one page is not cut by a signal.
 const IN_PLACE_BYTES_MAX: usize = 1024;
@@ -79,7 +78,7 @@ impl Will {
                 return file.write_all_at(&bytes, 0);
             }
         }
-        self.written = Some(private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?);
+        self.written = Some(private_file::replace(run_dir, NAME, &bytes)?);
         Ok(())
     }
 }
@@ -127,7 +126,7 @@ pub(crate) fn keep(run_dir: &Path, bytes: &[u8]) -> io::Result<()> {
     if read_file(run_dir).ok().flatten().is_some_and(newer) {
         return Ok(());
     }
-    private_file::replace(run_dir, NAME, TEMPORARY, bytes).map(drop)
+    private_file::replace(run_dir, NAME, bytes).map(drop)
 }
 
 fn read_file(run_dir: &Path) -> Result<Option<WireWill>, Unreadable> {
@@ -136,7 +135,7 @@ fn read_file(run_dir: &Path) -> Result<Option<WireWill>, Unreadable> {
 
 /// Removes the record of an ended attempt, so that it is not taken for that of the next.
 pub(crate) fn remove(run_dir: &Path) -> io::Result<()> {
-    private_file::remove(run_dir, TEMPORARY)?;
+    private_file::remove(run_dir, c"exit.new")?;
     private_file::remove(run_dir, NAME)
 }
 

@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use std::{ffi::CStr, io, path::Path};
 
 const NAME: &CStr = c"held";
-const TEMPORARY: &CStr = c"held.new";
 
 /// Most processes that are stopped one by one. Beyond them a pause is incomplete.
 pub(crate) const HELD_MAX: usize = 16_384;
@@ -77,7 +76,7 @@ impl HeldProcess {
 /// Records the processes before any of them is stopped. INV-16: called before the first of them is stopped.
 pub(crate) fn write(run_dir: &Path, held: &Held) -> io::Result<()> {
     let bytes = serde_json::to_vec(held)?;
-    private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
+    private_file::replace(run_dir, NAME, &bytes).map(|_| ())
 }
 
 /// Reads the processes that an earlier keeper has stopped; empty where it has recorded nothing.

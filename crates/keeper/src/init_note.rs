@@ -16,14 +16,13 @@ use nix::errno::Errno;
 use std::{ffi::CStr, io, path::Path};
 
 const NAME: &CStr = c"init";
-const TEMPORARY: &CStr = c"init.new";
 
 /// Writes the note. The caller is the parent of the process, and has not reaped it.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result<()> {
     let start_ticks = procfs::stat(init)?.start_ticks;
     let init = HeldProcess::of(init, start_ticks).ok_or(Errno::ESRCH)?;
     let bytes = serde_json::to_vec(&InitNote { leader, init })?;
-    private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
+    private_file::replace(run_dir, NAME, &bytes).map(|_| ())
 }
 
 /// Whether the first process of this leader's run is alive; `None` where none is recorded.

@@ -15,7 +15,6 @@ use kennel_lifecycle::{InputLedger, RunId};
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 
 const NAME: &CStr = c"input";
-const TEMPORARY: &CStr = c"input.new";
 
 /// Size of a half. The longest note fits: write ids have no character that JSON escapes.
 const HALF_BYTES: u32 = 4096;
@@ -33,7 +32,7 @@ impl Note {
     pub(crate) fn begin(run_dir: &Path, attempt: u32, ledger: &InputLedger) -> io::Result<Self> {
         let mut bytes = encode(attempt, ledger, 1)?;
         bytes.resize(2 * bytes.len(), 0);
-        let file = private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?;
+        let file = private_file::replace(run_dir, NAME, &bytes)?;
         Ok(Self {
             file: Some(file),
             count: 1,

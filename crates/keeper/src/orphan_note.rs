@@ -13,13 +13,12 @@ use kennel_lifecycle::StopStep;
 use std::{ffi::CStr, io, path::Path};
 
 const NAME: &CStr = c"orphan";
-const TEMPORARY: &CStr = c"orphan.new";
 
 /// Records that the run of this leader is being ended, and the steps so far.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
     let steps = steps.to_vec();
     let bytes = serde_json::to_vec(&OrphanNote { leader, steps })?;
-    private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
+    private_file::replace(run_dir, NAME, &bytes).map(|_| ())
 }
 
 /// Reads the rounds of signals of a start that had begun to end the run of this leader; `None`: none had.

@@ -12,14 +12,10 @@ use nix::{
 };
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 
-/// Writes a file of these bytes atomically. It is not synced.
-pub(crate) fn replace(
-    run_dir: &Path,
-    name: &CStr,
-    temporary: &CStr,
-    bytes: &[u8],
-) -> io::Result<File> {
+/// Writes a file of these bytes atomically, as `<name>.new` first. It is not synced.
+pub(crate) fn replace(run_dir: &Path, name: &CStr, bytes: &[u8]) -> io::Result<File> {
     let dir = open_dir(run_dir)?;
+    let temporary = &*[name.to_bytes(), b".new"].concat();
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let fresh = || openat(&dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR);
     let file = match fresh() {

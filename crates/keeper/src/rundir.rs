@@ -32,8 +32,6 @@ pub(crate) const TMP: &CStr = c"tmp";
 
 /// The token with which processes of the run may call, beside the others.
 const TOKEN: &CStr = c"token";
-/// The token until it is whole.
-const TOKEN_NEW: &CStr = c"token.new";
 
 /// Returns the path of the file with a run's token, where its spec gives it one.
 pub fn token_path(run_dir: &Path) -> PathBuf {
@@ -42,7 +40,7 @@ pub fn token_path(run_dir: &Path) -> PathBuf {
 
 /// Writes the token of an attempt that has not begun, for the server's user alone.
 pub fn write_token(run_dir: &Path, token: &str) -> io::Result<()> {
-    private_file::replace(run_dir, TOKEN, TOKEN_NEW, token.as_bytes()).map(drop)
+    private_file::replace(run_dir, TOKEN, token.as_bytes()).map(drop)
 }
 
 /// Lets its owner read and change the directory of a run, which the command may have closed. Where that is refused,
@@ -54,7 +52,7 @@ pub fn open_run_dir(run_dir: &Path) {
 /// Removes the token, if it exists.
 pub fn remove_token(run_dir: &Path) -> io::Result<()> {
     open_run_dir(run_dir);
-    for name in [TOKEN, TOKEN_NEW] {
+    for name in [TOKEN, c"token.new"] {
         let path = run_dir.join(OsStr::from_bytes(name.to_bytes()));
         own_file::none_if_absent(fs::remove_file(path))?;
     }
@@ -204,7 +202,7 @@ impl Removal {
             Err(errno) => return Err(errno.into()),
         };
         if !is_dir(&found) {
-            return gone_is_fine(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir));
+            return own_file::remove_in(parent, name);
         }
         // A mount point shows the device of the mounted file system; rmdir gives EBUSY for a bind mount of the same
         // device.
@@ -233,10 +231,11 @@ impl Removal {
                 failed.get_or_insert(error);
             }
         }
-        match failed {
-            Some(error) => Err(error),
-            None => gone_is_fine(unlinkat(parent, name, UnlinkatFlags::RemoveDir)),
+        if let Some(error) = failed {
+            return Err(error);
         }
+        let removed = unlinkat(parent, name, UnlinkatFlags::RemoveDir);
+        own_file::none_if_absent(removed.map_err(io::Error::from)).map(drop)
     }
 }
 
@@ -260,13 +259,6 @@ fn give_owner_all(parent: BorrowedFd<'_>, name: &(impl NixPath + ?Sized), found:
 
 fn is_dir(found: &FileStat) -> bool {
     SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR
-}
-
-fn gone_is_fine(removed: nix::Result<()>) -> io::Result<()> {
-    match removed {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
 }
 
 #[cfg(test)]
