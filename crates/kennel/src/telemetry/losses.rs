@@ -116,6 +116,11 @@ impl Room {
     /// Records that so many do not wait any more.
     pub(super) fn leave(&self, count: usize, how: &OTelSdkResult) {
         self.waiting.fetch_sub(count, Ordering::Relaxed);
+        self.sent(count, how);
+    }
+
+    /// Counts so many as sent, or as lost.
+    pub(super) fn sent(&self, count: usize, how: &OTelSdkResult) {
         self.losses.sent(self.signal, count, how);
     }
 }

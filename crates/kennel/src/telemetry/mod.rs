@@ -85,7 +85,12 @@ impl Exports {
             let exporter = opentelemetry_otlp::MetricExporter::builder()
                 .build()
                 .map_err(|cause| failed("cannot export metrics", &cause))?;
-            let exporter = spans::MetricExport::new(exporter, runtime.handle(), losses.clone());
+            let exporter = Counting {
+                inner: exporter,
+                runtime: runtime.handle().clone(),
+                // Nothing waits: each export is the present state.
+                room: Room::new("metrics", 0, losses.clone()),
+            };
             meters = meters.with_reader(PeriodicReader::builder(exporter).build());
         }
         let mut registry = None;

@@ -111,28 +111,10 @@ impl Exporter for Counting<SpanExporter> {
     }
 }
 
-/// Exports metrics likewise.
-#[derive(Debug)]
-pub(super) struct MetricExport {
-    inner: MetricExporter,
-    runtime: Handle,
-    losses: Losses,
-}
-
-impl MetricExport {
-    pub(super) fn new(inner: MetricExporter, runtime: &Handle, losses: Losses) -> Self {
-        Self {
-            inner,
-            runtime: runtime.clone(),
-            losses,
-        }
-    }
-}
-
-impl PushMetricExporter for MetricExport {
+impl PushMetricExporter for Counting<MetricExporter> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let sent = Inside::new(&self.runtime, self.inner.export(metrics)).await;
-        self.losses.sent("metrics", 1, &sent);
+        self.room.sent(1, &sent);
         sent
     }
 
