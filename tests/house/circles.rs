@@ -70,8 +70,14 @@ fn crates(sources: &[Source]) -> BTreeMap<String, Modules> {
 fn module(text: &str) -> Module {
     let mut module = Module::default();
     let mut import: Option<String> = None;
+    let mut is_tagged = false;
     for (_, line) in code_lines(text) {
         let trimmed = line.trim();
+        // An enum within this macro is defined as without it.
+        is_tagged = match line {
+            "}" => false,
+            line => is_tagged || !line.starts_with(' ') && line.ends_with("tagged! {"),
+        };
         let may_import = trimmed.starts_with("use ") || trimmed.starts_with("pub");
         let declared = trimmed.split_once("use ").filter(|_| may_import);
         let more = match (&mut import, declared) {
@@ -86,7 +92,8 @@ fn module(text: &str) -> Module {
             (None, None) => false,
         };
         if !more {
-            module.defined.extend(defined(line));
+            let inside = line.strip_prefix("    ").filter(|_| is_tagged);
+            module.defined.extend(defined(inside.unwrap_or(line)));
             module.text.push_str(line);
             module.text.push('\n');
         } else if trimmed.ends_with(';') {

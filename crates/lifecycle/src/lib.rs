@@ -91,7 +91,7 @@ pub use ladder::StopAction;
 pub use leftover::{Leftover, Leftovers};
 pub use machine::{AdoptedRun, HeldPause, Machine, RowContents};
 pub use memory::{MemoryKills, MemoryShortage};
-pub use names::UnknownName;
+pub use names::{Tagged, UnknownName};
 pub use needs::Need;
 pub use notice::{Notice, StatusText, WatchdogSign};
 pub use outcome::{

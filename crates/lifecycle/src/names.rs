@@ -84,6 +84,54 @@ macro_rules! named {
 }
 pub(crate) use named;
 
+/// An enum whose values have names.
+pub trait Tagged {
+    /// All names, in order.
+    const NAMES: &[&str];
+
+    /// Returns the name of this value.
+    fn name(&self) -> &'static str;
+}
+
+/// An enum whose values may have data, with the name of each: its tag in JSON.
+#[macro_export]
+macro_rules! tagged {
+    ($(#[$meta:meta])* $vis:vis enum $kind:ident {
+        $(
+            $(#[$of_variant:meta])*
+            $variant:ident $(($($tuple:tt)*))? $({ $($fields:tt)* })? = $name:literal
+        ),+ $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(serde::Serialize, serde::Deserialize)]
+        $vis enum $kind {
+            $(
+                $(#[$of_variant])*
+                #[serde(rename = $name)]
+                $variant $(($($tuple)*))? $({ $($fields)* })?,
+            )+
+        }
+
+        impl $kind {
+            /// Returns its name in SQL, JSON, metrics and spans.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => $name,)+
+                }
+            }
+        }
+
+        impl $crate::Tagged for $kind {
+            const NAMES: &[&str] = &[$($name,)+];
+
+            fn name(&self) -> &'static str {
+                self.name()
+            }
+        }
+    };
+}
+pub(crate) use tagged;
+
 /// A struct of which no field with its type's default is written: one that a later version adds changes no text of a
 /// value that does not use it.
 macro_rules! sparse {

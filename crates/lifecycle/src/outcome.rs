@@ -1,6 +1,10 @@
 //! Stop orders, exits and outcomes of runs, and verdicts on their trees.
 
-use crate::{Leftovers, MemoryKills, MemoryShortage, StopCertificate, exit::Exit, names::named};
+use crate::{
+    Leftovers, MemoryKills, MemoryShortage, StopCertificate,
+    exit::Exit,
+    names::{named, tagged},
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, io, time::Duration};
 
@@ -171,85 +175,86 @@ impl fmt::Display for StartFailure {
     }
 }
 
-/// Why a run has ended. Written once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndReason {
-    /// The leader exited on its own.
-    Exited,
-    /// The leader exited on its own, with a code other than 0 that the run's policy counts as success.
-    SuccessExit,
-    /// A client requested it.
-    Aborted {
-        /// The requester.
-        by: String,
-        /// The request's own id, where it had one.
-        request_id: Option<String>,
-    },
-    /// The command never started.
-    StartFailed(StartFailure),
-    /// Abort came for an id that no caller had spawned; a later Spawn of it is refused.
-    Fenced {
-        /// The requester.
-        by: String,
-    },
-    /// The service shut down.
-    ServerShutdown,
-    /// The service died; the run ended unobserved.
-    ServiceLost,
-    /// The host was rebooted, or the pid namespace is another one.
-    Rebooted,
-    /// The service died, and the next one found the run alive and terminated it; or its keeper terminated it, because
-    /// no server came back for too long.
-    OrphanTerminated,
-    /// The run's shim was lost before the leader had exited, and the keeper terminated the run.
-    ShimLost,
-    /// An operator has forgotten the run's node, which was not reachable: the actual outcome is not known.
-    NodeForgotten {
-        /// The operator.
-        by: String,
-    },
-    /// The run exceeded a time limit of its spec.
-    DeadlineExceeded(Deadline),
-    /// The leader was killed while the kernel killed processes of the run for want of memory.
-    OomKilled(MemoryKills),
-    /// The memory above Kennel was nearly used up, and the run was the largest.
-    MemoryReserve(MemoryShortage),
-    /// A client requested another attempt of the run, and none could follow.
-    Restarted {
-        /// The requester.
-        by: String,
-        /// The request's own id, where it had one.
-        request_id: Option<String>,
-    },
-    /// The run has reached a limit at which its spec wants it stopped.
-    LimitExceeded(Limit),
-    /// The run's parent had ended.
-    ParentEnded,
-    /// The run was not ready within its start timeout.
-    NotReady,
-    /// The run was ready, and probes of its liveness have failed too often in a row.
-    NotLive {
-        /// Number of failures.
-        failures: u32,
-        /// Error of the last failure.
-        error: String,
-    },
-    /// The command did not report in its time that it works.
-    Watchdog {
-        /// Whether it reported that it does not work.
-        triggered: bool,
-    },
-    /// The run's result was available, and the run was stopped because it did not end by itself.
-    Result {
-        /// Name of the output rule that has seen the result.
-        rule: String,
-    },
-    /// The run was restarted as often in a row as its policy allows, and the last attempt has failed too.
-    RestartsExhausted {
-        /// Number of restarts.
-        restarts: u32,
-    },
+tagged! {
+    /// Why a run has ended. Written once.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum EndReason {
+        /// The leader exited on its own.
+        Exited = "exited",
+        /// The leader exited on its own, with a code other than 0 that the run's policy counts as success.
+        SuccessExit = "success_exit",
+        /// A client requested it.
+        Aborted {
+            /// The requester.
+            by: String,
+            /// The request's own id, where it had one.
+            request_id: Option<String>,
+        } = "aborted",
+        /// The command never started.
+        StartFailed(StartFailure) = "start_failed",
+        /// Abort came for an id that no caller had spawned; a later Spawn of it is refused.
+        Fenced {
+            /// The requester.
+            by: String,
+        } = "fenced",
+        /// The service shut down.
+        ServerShutdown = "server_shutdown",
+        /// The service died; the run ended unobserved.
+        ServiceLost = "service_lost",
+        /// The host was rebooted, or the pid namespace is another one.
+        Rebooted = "rebooted",
+        /// The service died, and the next one found the run alive and terminated it; or its keeper terminated it,
+        /// because no server came back for too long.
+        OrphanTerminated = "orphan_terminated",
+        /// The run's shim was lost before the leader had exited, and the keeper terminated the run.
+        ShimLost = "shim_lost",
+        /// An operator has forgotten the run's node, which was not reachable: the actual outcome is not known.
+        NodeForgotten {
+            /// The operator.
+            by: String,
+        } = "node_forgotten",
+        /// The run exceeded a time limit of its spec.
+        DeadlineExceeded(Deadline) = "deadline_exceeded",
+        /// The leader was killed while the kernel killed processes of the run for want of memory.
+        OomKilled(MemoryKills) = "oom_killed",
+        /// The memory above Kennel was nearly used up, and the run was the largest.
+        MemoryReserve(MemoryShortage) = "memory_reserve",
+        /// A client requested another attempt of the run, and none could follow.
+        Restarted {
+            /// The requester.
+            by: String,
+            /// The request's own id, where it had one.
+            request_id: Option<String>,
+        } = "restarted",
+        /// The run has reached a limit at which its spec wants it stopped.
+        LimitExceeded(Limit) = "limit_exceeded",
+        /// The run's parent had ended.
+        ParentEnded = "parent_ended",
+        /// The run was not ready within its start timeout.
+        NotReady = "not_ready",
+        /// The run was ready, and probes of its liveness have failed too often in a row.
+        NotLive {
+            /// Number of failures.
+            failures: u32,
+            /// Error of the last failure.
+            error: String,
+        } = "not_live",
+        /// The command did not report in its time that it works.
+        Watchdog {
+            /// Whether it reported that it does not work.
+            triggered: bool,
+        } = "watchdog",
+        /// The run's result was available, and the run was stopped because it did not end by itself.
+        Result {
+            /// Name of the output rule that has seen the result.
+            rule: String,
+        } = "result",
+        /// The run was restarted as often in a row as its policy allows, and the last attempt has failed too.
+        RestartsExhausted {
+            /// Number of restarts.
+            restarts: u32,
+        } = "restarts_exhausted",
+    }
 }
 
 named! {
@@ -258,29 +263,32 @@ named! {
     pub enum Proof {
         /// The shim had no child left (wait(2): ECHILD), and after that the control group was unpopulated.
         CgroupAndEchild = "cgroup_and_echild",
-        /// The shim had no child left. Does not see a process that entered a foreign pid namespace before it was orphaned.
+        /// The shim had no child left. Does not see a process that entered a foreign pid namespace before it was
+        /// orphaned.
         Echild = "echild",
         /// The control group was unpopulated; the shim was gone. Does not see a process that moved itself out.
         Cgroup = "cgroup",
-        /// The first process of the run's private pid namespace has ended, and the kernel lets it end as the last of all in it.
+        /// The first process of the run's private pid namespace has ended, and the kernel lets it end as the last of
+        /// all in it.
         PrivatePidns = "private_pidns",
     }
 }
 
-/// Verdict on the processes of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TreeVerdict {
-    /// No process is left, with the proof.
-    Empty(Proof),
-    /// These process ids were still there.
-    Survivors(Vec<i32>),
-    /// The state of the tree cannot be determined, for this reason.
-    Unverified(String),
-    /// No command was ever released, so there is nothing to look for.
-    NeverRan,
-    /// These processes were detached when the leader had exited, as the run's policy says; they may be gone since.
-    Kept(Leftovers),
+tagged! {
+    /// Verdict on the processes of a run.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum TreeVerdict {
+        /// No process is left, with the proof.
+        Empty(Proof) = "empty",
+        /// These process ids were still there.
+        Survivors(Vec<i32>) = "survivors",
+        /// The state of the tree cannot be determined, for this reason.
+        Unverified(String) = "unverified",
+        /// No command was ever released, so there is nothing to look for.
+        NeverRan = "never_ran",
+        /// These processes were detached when the leader had exited, as the run's policy says; they may be gone since.
+        Kept(Leftovers) = "kept",
+    }
 }
 
 named! {
@@ -356,49 +364,6 @@ impl StopReason {
             Self::MemoryReserve(_) => "memory_reserve",
             Self::Orphaned => "orphaned",
             Self::ShimLost => "shim_lost",
-        }
-    }
-}
-
-impl EndReason {
-    /// Returns its name in SQL, JSON, metrics and spans.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Exited => "exited",
-            Self::SuccessExit => "success_exit",
-            Self::Aborted { .. } => "aborted",
-            Self::StartFailed(_) => "start_failed",
-            Self::Fenced { .. } => "fenced",
-            Self::ServerShutdown => "server_shutdown",
-            Self::ServiceLost => "service_lost",
-            Self::Rebooted => "rebooted",
-            Self::OrphanTerminated => "orphan_terminated",
-            Self::NodeForgotten { .. } => "node_forgotten",
-            Self::ShimLost => "shim_lost",
-            Self::DeadlineExceeded(_) => "deadline_exceeded",
-            Self::LimitExceeded(_) => "limit_exceeded",
-            Self::ParentEnded => "parent_ended",
-            Self::NotReady => "not_ready",
-            Self::NotLive { .. } => "not_live",
-            Self::Watchdog { .. } => "watchdog",
-            Self::Result { .. } => "result",
-            Self::OomKilled(_) => "oom_killed",
-            Self::MemoryReserve(_) => "memory_reserve",
-            Self::Restarted { .. } => "restarted",
-            Self::RestartsExhausted { .. } => "restarts_exhausted",
-        }
-    }
-}
-
-impl TreeVerdict {
-    /// Returns its name in SQL, JSON, metrics and spans.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Empty(_) => "empty",
-            Self::Survivors(_) => "survivors",
-            Self::Unverified(_) => "unverified",
-            Self::NeverRan => "never_ran",
-            Self::Kept(_) => "kept",
         }
     }
 }

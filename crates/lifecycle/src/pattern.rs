@@ -1,19 +1,20 @@
 //! Patterns of output lines, as a caller gives them. The supervisor tests lines by them.
 
-use crate::{Violation, limits};
+use crate::{Violation, limits, names::tagged};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Pattern of a line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LinePattern {
-    /// The line has this text in it.
-    Literal(String),
-    /// A part of the line matches.
-    Regex(String),
-    /// The line is JSON, and has a value.
-    Json(JsonPattern),
+tagged! {
+    /// Pattern of a line.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum LinePattern {
+        /// The line has this text in it.
+        Literal(String) = "literal",
+        /// A part of the line matches.
+        Regex(String) = "regex",
+        /// The line is JSON, and has a value.
+        Json(JsonPattern) = "json",
+    }
 }
 
 /// A value in a line of JSON.
@@ -29,15 +30,6 @@ pub struct JsonPattern {
 }
 
 impl LinePattern {
-    /// Returns the name of the kind of pattern, as in the contract.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Literal(_) => "literal",
-            Self::Regex(_) => "regex",
-            Self::Json(_) => "json",
-        }
-    }
-
     /// Adds violations of the size bounds of the pattern in this field.
     pub fn check(&self, field: &str, found: &mut Vec<Violation>) {
         let most = limits::PATTERN_BYTES_MAX;

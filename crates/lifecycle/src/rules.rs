@@ -2,7 +2,7 @@
 
 use crate::{
     LinePattern, Violation, labels, limits,
-    names::named,
+    names::{named, tagged},
     violation::{self, count_at_most},
 };
 use serde::{Deserialize, Serialize};
@@ -35,28 +35,29 @@ pub enum ReadyProbe {
     State(StateProbe),
 }
 
-/// Probe of a run's state: a server on this host's loopback addresses, or a helper command.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StateProbe {
-    /// A port accepts a connection.
-    Tcp(u16),
-    /// GET returns 2xx.
-    Http {
-        /// Port.
-        port: u16,
-        /// Path and query, beginning with `/`.
-        path: String,
-    },
-    /// grpc.health.v1 reports SERVING.
-    Grpc {
-        /// Port.
-        port: u16,
-        /// Service; empty: the whole server.
-        service: String,
-    },
-    /// A command in the run's tree exits with code 0.
-    Exec(Vec<String>),
+tagged! {
+    /// Probe of a run's state: a server on this host's loopback addresses, or a helper command.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum StateProbe {
+        /// A port accepts a connection.
+        Tcp(u16) = "tcp",
+        /// GET returns 2xx.
+        Http {
+            /// Port.
+            port: u16,
+            /// Path and query, beginning with `/`.
+            path: String,
+        } = "http",
+        /// grpc.health.v1 reports SERVING.
+        Grpc {
+            /// Port.
+            port: u16,
+            /// Service; empty: the whole server.
+            service: String,
+        } = "grpc",
+        /// A command in the run's tree exits with code 0.
+        Exec(Vec<String>) = "exec",
+    }
 }
 
 /// Evidence that a run is live.
@@ -225,16 +226,6 @@ impl Liveness {
 }
 
 impl StateProbe {
-    /// Returns the name of its kind.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Tcp(_) => "tcp",
-            Self::Http { .. } => "http",
-            Self::Grpc { .. } => "grpc",
-            Self::Exec(_) => "exec",
-        }
-    }
-
     fn check(&self, wrong: &mut impl FnMut(&str, &str)) {
         match self {
             Self::Tcp(0) => wrong("tcp.port", "must be 1 to 65535"),

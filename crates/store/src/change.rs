@@ -9,58 +9,58 @@ use crate::{
 use kennel_lifecycle::{
     Facets, NodeId, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp,
 };
-use serde::{Deserialize, Serialize};
 
 /// The form of the changes: it differs after each change of `change.lock`.
 pub const CHANGE_FORM: [u8; 8] = hash(include_bytes!("change.lock"));
 
-/// One change of a run. Writing a change twice is the same as once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// An attempt is about to be made: noted before any part of it exists. Promises nothing, and no store takes it.
-    Intended(Box<NewRun>),
-    /// The row before exec, state `starting`, if there is none of its id, its key, or open with its name.
-    Inserted(Box<NewRun>),
-    /// The next attempt, before exec: its number, identity and keeper, state `starting`, and the number of restarts in a
-    /// row with it. Requires an open row that waits for exactly that attempt, with the desired state to run.
-    Begun(Box<NewRun>, u32),
-    /// The end of an attempt and the time of the next, as one: the run waits for it from here on, and its desired state is
-    /// to run. The run is that attempt. It may not have been begun: then its number is used up. Requires an open row that
-    /// waits for it or runs it.
-    Rested(Box<NewRun>, Box<Rest>),
-    /// The run is to stop. A second one may only bring the deadline forward. Requires an open row.
-    Stop {
-        /// Requester, reason and grace.
-        order: StopOrder,
-        /// Time at which SIGKILL is due.
-        deadline: Timestamp,
-    },
-    /// The state. Requires an open row.
-    State {
-        /// The new state.
-        state: RowState,
-        /// Start of the run, where it is known.
-        started: Option<Timestamp>,
-    },
-    /// The facets. Requires an open row.
-    Facets(Box<Facets>),
-    /// The end: writes the whole row where there is none, so that a late INSERT meets the key, and closes an open one. A
-    /// closed row stays as it is.
-    Closed(Box<NewRun>, Box<Closure>),
-    /// A closed row (cancelled, fenced), if its key has none.
-    Fenced(Box<NewRun>, Box<Closure>),
-    /// There is no row of a run whose gate was never opened: its first attempt, which no caller knows of. Requires that it
-    /// is of this node, has not ended, is not to stop, by a stop that is left too, and has not advanced.
-    Withdrawn,
-    /// The output of an ended run of this node is removed: written before the removal. A marked row stays as it is.
-    OutputRemoved(OutputRemoval),
-    /// This node has no work left for the run. No store takes it.
-    Forgotten,
-    /// The whole row, as read, or as it was written in an earlier life of the database. Requires an open row of this node
-    /// or none. A closed row stays as it is, unless it was closed as lost and the one given is open: a keeper that took the
-    /// node from the run's could not see the run.
-    Snapshot(Box<RunRow>),
+kennel_lifecycle::tagged! {
+    /// One change of a run. Writing a change twice is the same as once.
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum Change {
+        /// An attempt is about to be made: noted before any part of it exists. Promises nothing, and no store takes it.
+        Intended(Box<NewRun>) = "intended",
+        /// The row before exec, state `starting`, if there is none of its id, its key, or open with its name.
+        Inserted(Box<NewRun>) = "inserted",
+        /// The next attempt, before exec: its number, identity and keeper, state `starting`, and the number of restarts
+        /// in a row with it. Requires an open row that waits for exactly that attempt, with the desired state to run.
+        Begun(Box<NewRun>, u32) = "begun",
+        /// The end of an attempt and the time of the next, as one: the run waits for it from here on, and its desired
+        /// state is to run. The run is that attempt. It may not have been begun: then its number is used up. Requires
+        /// an open row that waits for it or runs it.
+        Rested(Box<NewRun>, Box<Rest>) = "rested",
+        /// The run is to stop. A second one may only bring the deadline forward. Requires an open row.
+        Stop {
+            /// Requester, reason and grace.
+            order: StopOrder,
+            /// Time at which SIGKILL is due.
+            deadline: Timestamp,
+        } = "stop",
+        /// The state. Requires an open row.
+        State {
+            /// The new state.
+            state: RowState,
+            /// Start of the run, where it is known.
+            started: Option<Timestamp>,
+        } = "state",
+        /// The facets. Requires an open row.
+        Facets(Box<Facets>) = "facets",
+        /// The end: writes the whole row where there is none, so that a late INSERT meets the key, and closes an open
+        /// one. A closed row stays as it is.
+        Closed(Box<NewRun>, Box<Closure>) = "closed",
+        /// A closed row (cancelled, fenced), if its key has none.
+        Fenced(Box<NewRun>, Box<Closure>) = "fenced",
+        /// There is no row of a run whose gate was never opened: its first attempt, which no caller knows of. Requires
+        /// that it is of this node, has not ended, is not to stop, by a stop that is left too, and has not advanced.
+        Withdrawn = "withdrawn",
+        /// The output of an ended run of this node is removed: written before the removal. A marked row stays as it is.
+        OutputRemoved(OutputRemoval) = "output_removed",
+        /// This node has no work left for the run. No store takes it.
+        Forgotten = "forgotten",
+        /// The whole row, as read, or as it was written in an earlier life of the database. Requires an open row of
+        /// this node or none. A closed row stays as it is, unless it was closed as lost and the one given is open: a
+        /// keeper that took the node from the run's could not see the run.
+        Snapshot(Box<RunRow>) = "snapshot",
+    }
 }
 
 impl Change {
@@ -160,25 +160,6 @@ impl Change {
             _ => {}
         }
         self
-    }
-
-    /// Returns the name of the change, for logs and metrics.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Intended(_) => "intended",
-            Self::Inserted(_) => "inserted",
-            Self::Begun(..) => "begun",
-            Self::Rested(..) => "rested",
-            Self::Stop { .. } => "stop",
-            Self::State { .. } => "state",
-            Self::Facets(_) => "facets",
-            Self::Closed(..) => "closed",
-            Self::Fenced(..) => "fenced",
-            Self::Withdrawn => "withdrawn",
-            Self::OutputRemoved(_) => "output_removed",
-            Self::Forgotten => "forgotten",
-            Self::Snapshot(_) => "snapshot",
-        }
     }
 
     /// Returns the change as JSON.

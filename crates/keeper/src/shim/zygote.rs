@@ -15,7 +15,6 @@ use nix::{
     sys::prctl,
     unistd::{chdir, setsid},
 };
-use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
     io,
@@ -36,15 +35,16 @@ const ANSWER_MS_MAX: u16 = 250;
 /// The zygote's first message.
 const READY: i32 = 0;
 
-/// Keeper to zygote.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ToZygote {
-    /// The first message: the directory of the keeper's control groups, and with it the file of exit records, each
-    /// where there is one.
-    Begin { base: Option<String> },
-    /// Forks a shim with this socket. The answer is its pid, or a negative errno.
-    Fork {},
+kennel_lifecycle::tagged! {
+    /// Keeper to zygote.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) enum ToZygote {
+        /// The first message: the directory of the keeper's control groups, and with it the file of exit records, each
+        /// where there is one.
+        Begin { base: Option<String> } = "begin",
+        /// Forks a shim with this socket. The answer is its pid, or a negative errno.
+        Fork {} = "fork",
+    }
 }
 
 impl Message for ToZygote {}

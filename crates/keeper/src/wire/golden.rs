@@ -10,7 +10,7 @@ use super::{
     later,
     notes::{InitNote, InputNote, OrphanNote, WireLeader, WireWill},
     strict,
-    versions::{Versions, kinds},
+    versions::Versions,
 };
 use crate::client::{
     EndCause, ExtendResult, Extended, Fact, Fate, FormerServer, HeldPause, HelperEnd, Holding,
@@ -36,7 +36,11 @@ use kennel_linux::{
     memfd,
     spawn::{ChildImage, ChildSecret},
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Deserializer, Serialize,
+    de::{DeserializeOwned, Error, Visitor, value},
+    forward_to_deserialize_any,
+};
 use serde_json::Value;
 use std::{
     any::type_name,
@@ -1000,6 +1004,39 @@ fn job_messages_survive_wrong_bytes() {
     });
     check(&FromShim::PrepareFailed(failure()));
     check(&FromShim::ExecFailed(failure()));
+}
+
+/// Returns the names of all values of an enum.
+fn kinds<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut kinds: &[&str] = &[];
+    let _ = T::deserialize(Kinds(&mut kinds));
+    kinds
+}
+
+/// Takes the names that an enum gives to its deserializer.
+struct Kinds<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Kinds<'_> {
+    type Error = value::Error;
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        kinds: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, value::Error> {
+        *self.0 = kinds;
+        Err(value::Error::custom("only its names are wanted"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, value::Error> {
+        Err(value::Error::custom("no enum"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
 }
 
 #[test]

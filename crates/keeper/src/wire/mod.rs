@@ -25,9 +25,10 @@ use crate::values::{
 };
 use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, ProcessIdentity, RunId,
-    RunIdentity, Signal, StartFailure, StopStep, TerminalSize, Timestamp,
+    RunIdentity, Signal, StartFailure, StopStep, Tagged, TerminalSize, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
+    tagged,
 };
 use kennel_linux::{
     fdpass::{self, MESSAGE_BYTES_MAX},
@@ -53,81 +54,82 @@ const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Longest encoded child: argv and environment, with space for lengths and paths.
 pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Server to keeper. Requests have a number, which their answer repeats; all about one run name it.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ToKeeper {
-    /// The server serves.
-    Ready(Versions),
-    /// With the child as a sealed file, and the input as another where there is one.
-    Prepare(Box<PrepareRequest>),
-    Release {},
-    ShutGate {},
-    Stop {
-        plan: StopPlan,
-    },
-    /// Under this request id no second one is sent.
-    Interrupt {
-        request: Option<String>,
-    },
-    Pause {},
-    Resume {},
-    Acknowledge {},
-    Observe {
-        identity: RunIdentity,
-        run_dir: PathBuf,
-    },
-    EndOrphan {
-        identity: RunIdentity,
-        run_dir: PathBuf,
-        plan: StopPlan,
-    },
-    KeeperSeen {
-        keeper: ProcessIdentity,
-        host: HostIdentity,
-    },
-    Signal {
-        signal: Signal,
-        target: SignalTarget,
-        request: Option<String>,
-    },
-    Tree {},
-    KeepRest {},
-    Inventory {},
-    /// Ends processes, and removes empty directories.
-    Reap {
-        plan: StopPlan,
-        victims: Vec<Victim>,
-        directories: Vec<CgroupIdentity>,
-    },
-    /// The answer to a `Ping`.
-    Pong {},
-    /// Asks whether a signal was sent under this request id.
-    WasSent {
-        request: String,
-    },
-    /// Requests a server of the installed binary.
-    Upgrade {
-        request: Option<String>,
-    },
-    /// A request to standard input.
-    Input {
-        request: input::WireInputRequest,
-    },
-    /// Sets the size of an attempt's terminal.
-    Resize {
-        attempt: u32,
-        size: TerminalSize,
-    },
-    /// Asks whether the keeper still takes messages.
-    Ping {},
-    /// Runs a helper command in the run's tree, and ends it after this time.
-    Help {
-        argv: Vec<String>,
-        timeout_ms: u64,
-    },
-    /// Extends limits of time.
-    Extend(WireExtend),
+tagged! {
+    /// Server to keeper. Requests have a number, which their answer repeats; all about one run name it.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) enum ToKeeper {
+        /// The server serves.
+        Ready(Versions) = "ready",
+        /// With the child as a sealed file, and the input as another where there is one.
+        Prepare(Box<PrepareRequest>) = "prepare",
+        Release {} = "release",
+        ShutGate {} = "shut_gate",
+        Stop {
+            plan: StopPlan,
+        } = "stop",
+        /// Under this request id no second one is sent.
+        Interrupt {
+            request: Option<String>,
+        } = "interrupt",
+        Pause {} = "pause",
+        Resume {} = "resume",
+        Acknowledge {} = "acknowledge",
+        Observe {
+            identity: RunIdentity,
+            run_dir: PathBuf,
+        } = "observe",
+        EndOrphan {
+            identity: RunIdentity,
+            run_dir: PathBuf,
+            plan: StopPlan,
+        } = "end_orphan",
+        KeeperSeen {
+            keeper: ProcessIdentity,
+            host: HostIdentity,
+        } = "keeper_seen",
+        Signal {
+            signal: Signal,
+            target: SignalTarget,
+            request: Option<String>,
+        } = "signal",
+        Tree {} = "tree",
+        KeepRest {} = "keep_rest",
+        Inventory {} = "inventory",
+        /// Ends processes, and removes empty directories.
+        Reap {
+            plan: StopPlan,
+            victims: Vec<Victim>,
+            directories: Vec<CgroupIdentity>,
+        } = "reap",
+        /// The answer to a `Ping`.
+        Pong {} = "pong",
+        /// Asks whether a signal was sent under this request id.
+        WasSent {
+            request: String,
+        } = "was_sent",
+        /// Requests a server of the installed binary.
+        Upgrade {
+            request: Option<String>,
+        } = "upgrade",
+        /// A request to standard input.
+        Input {
+            request: input::WireInputRequest,
+        } = "input",
+        /// Sets the size of an attempt's terminal.
+        Resize {
+            attempt: u32,
+            size: TerminalSize,
+        } = "resize",
+        /// Asks whether the keeper still takes messages.
+        Ping {} = "ping",
+        /// Runs a helper command in the run's tree, and ends it after this time.
+        Help {
+            argv: Vec<String>,
+            timeout_ms: u64,
+        } = "help",
+        /// Extends limits of time.
+        Extend(WireExtend) = "extend",
+    }
 }
 
 /// A child that the server wants made.
@@ -150,32 +152,34 @@ pub(crate) struct WireExtend {
     pub(crate) by: String,
 }
 
-/// Keeper to server.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ToServer {
-    /// With the listening sockets. So many runs are handed over right after it.
-    Hello { held: u32, hello: Box<KeeperHello> },
-    /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of its relay.
-    Answer(Answer),
-    /// An event of a run.
-    Report { at: Timestamp, fact: Fact },
-    /// The shim of an unreachable run is gone.
-    ShimGone {},
-    /// A message about a run was critical, and had this name that the keeper does not know.
-    Pin { by: String },
-    /// Any other event that a message can be.
-    Event(KeeperEvent),
-    /// With the read ends of both outputs, or the descriptors of a terminal. The number in the hello follows it at
-    /// once; later ones are of the unreachable runs that it lists.
-    Held(Box<handover::WireHeldRun>),
-    /// Asks whether the server still takes messages.
-    Ping {},
-    /// The answer to a `Ping`.
-    Pong {},
-    /// With a listening socket in place of the one with this index in the hello.
-    #[serde(with = "crate::object::index")]
-    Rebound(u32),
+tagged! {
+    /// Keeper to server.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) enum ToServer {
+        /// With the listening sockets. So many runs are handed over right after it.
+        Hello { held: u32, hello: Box<KeeperHello> } = "hello",
+        /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of
+        /// its relay.
+        Answer(Answer) = "answer",
+        /// An event of a run.
+        Report { at: Timestamp, fact: Fact } = "report",
+        /// The shim of an unreachable run is gone.
+        ShimGone {} = "shim_gone",
+        /// A message about a run was critical, and had this name that the keeper does not know.
+        Pin { by: String } = "pin",
+        /// Any other event that a message can be.
+        Event(KeeperEvent) = "event",
+        /// With the read ends of both outputs, or the descriptors of a terminal. The number in the hello follows it at
+        /// once; later ones are of the unreachable runs that it lists.
+        Held(Box<handover::WireHeldRun>) = "held",
+        /// Asks whether the server still takes messages.
+        Ping {} = "ping",
+        /// The answer to a `Ping`.
+        Pong {} = "pong",
+        /// With a listening socket in place of the one with this index in the hello.
+        #[serde(with = "crate::object::index")]
+        Rebound(u32) = "rebound",
+    }
 }
 
 /// Answer to a request.
@@ -252,40 +256,41 @@ pub(crate) struct WireMember {
     pub(crate) holds: Holds,
 }
 
-/// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be
-/// detached or the run is to be adopted, the reconnect socket for the next keeper in that case, the write end of stdin
-/// where that is a pipe then, and the control group where there is one.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ToShim {
-    Job(Box<Job>),
-    /// SIGKILL to all children until none is left.
-    KillAll {},
-    /// A stop is in progress: processes that exit from here on have not exited by themselves.
-    Stopping {},
-    /// The leader has exited by itself, and these are detached.
-    Keep(Leftovers),
-    /// No process reads the outputs any more: they are to be discarded.
-    Discard {},
-    /// State for the next keeper.
-    Remember(adoption::WireMemory),
-    /// The end is recorded, and no keeper will ask for it.
-    Leave {},
-    /// No more input follows.
-    CloseInput {},
-    /// No server will read the outputs: the keeper ends the run, and itself after it.
-    ServiceEnds {
-        /// Whether it was requested.
-        in_order: bool,
-    },
-    /// A helper command.
-    Help {
-        id: u64,
-        argv: Vec<String>,
-        timeout_ms: u64,
-        /// Whether it belongs to a stop in progress.
-        stops: bool,
-    },
+tagged! {
+    /// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be
+    /// detached or the run is to be adopted, the reconnect socket for the next keeper in that case, the write end of
+    /// stdin where that is a pipe then, and the control group where there is one.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) enum ToShim {
+        Job(Box<Job>) = "job",
+        /// SIGKILL to all children until none is left.
+        KillAll {} = "kill_all",
+        /// A stop is in progress: processes that exit from here on have not exited by themselves.
+        Stopping {} = "stopping",
+        /// The leader has exited by itself, and these are detached.
+        Keep(Leftovers) = "keep",
+        /// No process reads the outputs any more: they are to be discarded.
+        Discard {} = "discard",
+        /// State for the next keeper.
+        Remember(adoption::WireMemory) = "remember",
+        /// The end is recorded, and no keeper will ask for it.
+        Leave {} = "leave",
+        /// No more input follows.
+        CloseInput {} = "close_input",
+        /// No server will read the outputs: the keeper ends the run, and itself after it.
+        ServiceEnds {
+            /// Whether it was requested.
+            in_order: bool,
+        } = "service_ends",
+        /// A helper command.
+        Help {
+            id: u64,
+            argv: Vec<String>,
+            timeout_ms: u64,
+            /// Whether it belongs to a stop in progress.
+            stops: bool,
+        } = "help",
+    }
 }
 
 /// Job of a shim.
@@ -319,53 +324,55 @@ pub(crate) enum Placement {
     ByWrite,
 }
 
-/// Shim to keeper, in this order: `Prepared` (with a pidfd of the leader, and one of the first process of a private pid
-/// namespace) or `PrepareFailed`; then one of `NotReleased`,
-/// `Executed`, `ExecFailed`; then `Exited`; then `Empty`.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum FromShim {
-    Prepared {
-        command: ProcessIdentity,
-        shim: ProcessIdentity,
-        /// The first process of the run's private pid namespace.
-        init: Option<i32>,
-    },
-    PrepareFailed(StartFailure),
-    NotReleased {},
-    Executed {},
-    ExecFailed(StartFailure),
-    Exited {
-        at_us: i64,
-        exit: Exit,
-        /// Whether the shim has children left.
-        rest: bool,
-    },
-    /// The shim has no child left; it exits after this, or is [`Self::Free`].
-    Empty {
-        /// Living processes whose exits a shim does not get, where nothing else would show them.
-        elsewhere: Vec<i32>,
-    },
-    /// It does not know this kind or value, and has passed over it.
-    Skipped {
-        name: String,
-    },
-    /// Result of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
-    Killed(StopStep),
-    /// The first message to a keeper that has come for the run. With a pidfd of the leader, one of the first process of
-    /// a private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
-    Adoptable(Box<adoption::WireAdoptable>),
-    /// The run is over, nothing of it is left in this shim, and it waits for another one.
-    Free {},
-    /// A helper command has ended.
-    Helped {
-        id: u64,
-        end: HelperEnd,
-    },
+tagged! {
+    /// Shim to keeper, in this order: `Prepared` (with a pidfd of the leader, and one of the first process of a private
+    /// pid namespace) or `PrepareFailed`; then one of `NotReleased`, `Executed`, `ExecFailed`; then `Exited`; then
+    /// `Empty`.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) enum FromShim {
+        Prepared {
+            command: ProcessIdentity,
+            shim: ProcessIdentity,
+            /// The first process of the run's private pid namespace.
+            init: Option<i32>,
+        } = "prepared",
+        PrepareFailed(StartFailure) = "prepare_failed",
+        NotReleased {} = "not_released",
+        Executed {} = "executed",
+        ExecFailed(StartFailure) = "exec_failed",
+        Exited {
+            at_us: i64,
+            exit: Exit,
+            /// Whether the shim has children left.
+            rest: bool,
+        } = "exited",
+        /// The shim has no child left; it exits after this, or is [`Self::Free`].
+        Empty {
+            /// Living processes whose exits a shim does not get, where nothing else would show them.
+            elsewhere: Vec<i32>,
+        } = "empty",
+        /// It does not know this kind or value, and has passed over it.
+        Skipped {
+            name: String,
+        } = "skipped",
+        /// Result of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
+        Killed(StopStep) = "killed",
+        /// The first message to a keeper that has come for the run. With a pidfd of the leader, one of the first
+        /// process of a private pid namespace, the read ends of both outputs, and the write end of stdin where that is
+        /// an open pipe.
+        Adoptable(Box<adoption::WireAdoptable>) = "adoptable",
+        /// The run is over, nothing of it is left in this shim, and it waits for another one.
+        Free {} = "free",
+        /// A helper command has ended.
+        Helped {
+            id: u64,
+            end: HelperEnd,
+        } = "helped",
+    }
 }
 
 /// A message between two processes: a kind, by its name.
-pub(crate) trait Message: Serialize + DeserializeOwned {
+pub(crate) trait Message: Tagged + Serialize + DeserializeOwned {
     /// Bytes that travel behind its body.
     fn raw(&self) -> &[u8] {
         &[]

@@ -2,11 +2,7 @@
 
 use super::{Message, ToKeeper, ToServer, ToShim};
 use crate::values::Levels;
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{DeserializeOwned, Error, Visitor, value},
-    forward_to_deserialize_any,
-};
+use serde::{Deserialize, Serialize};
 
 /// Levels of the messages between server and keeper. The level rises only where a change cannot be a new field, value
 /// or kind; two processes use the highest that both have.
@@ -41,56 +37,19 @@ impl Versions {
     }
 
     fn of<T: Message>(speaks: Levels) -> Self {
-        let knows = kinds::<T>().iter().map(|kind| (*kind).to_owned()).collect();
+        let knows = T::NAMES.iter().map(|kind| (*kind).to_owned()).collect();
         Self { speaks, knows }
     }
 
     /// Returns the kinds of this process that the other side does not know.
     pub(crate) fn missing<T: Message>(&self) -> Vec<&'static str> {
         let is_missing = |kind: &&str| !self.knows.iter().any(|known| known == kind);
-        kinds::<T>().iter().copied().filter(is_missing).collect()
+        T::NAMES.iter().copied().filter(is_missing).collect()
     }
 }
 
 /// Returns the name of a message's kind, if it is one of those that the other side does not know.
 pub(crate) fn unknown_kind<T: Message>(missing: &[&str], message: &T) -> Option<String> {
-    if missing.is_empty() {
-        return None;
-    }
-    let value = serde_json::to_value(message).ok()?;
-    let kind = value.as_object()?.keys().next()?;
-    missing.contains(&kind.as_str()).then(|| kind.clone())
-}
-
-/// Returns the names of all values of an enum.
-pub(super) fn kinds<T: DeserializeOwned>() -> &'static [&'static str] {
-    let mut kinds: &[&str] = &[];
-    let _ = T::deserialize(Kinds(&mut kinds));
-    kinds
-}
-
-/// Takes the names that an enum gives to its deserializer.
-struct Kinds<'a>(&'a mut &'static [&'static str]);
-
-impl<'de> Deserializer<'de> for Kinds<'_> {
-    type Error = value::Error;
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        kinds: &'static [&'static str],
-        _visitor: V,
-    ) -> Result<V::Value, value::Error> {
-        *self.0 = kinds;
-        Err(value::Error::custom("only its names are wanted"))
-    }
-
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, value::Error> {
-        Err(value::Error::custom("no enum"))
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
-    }
+    let kind = message.name();
+    missing.contains(&kind).then(|| kind.to_owned())
 }
