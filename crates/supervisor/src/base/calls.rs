@@ -10,11 +10,11 @@ use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{SignalTarget, SignalledProcesses};
 use kennel_lifecycle::{
-    Activity, AnnotationChange, Deadline, Entry, Exit, InputClosed, KeeperEpoch, NodeId,
-    RecordedSpec, Refusal, RunId, RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
+    Activity, AnnotationChange, Deadline, Entry, Exit, InputClosed, KeeperEpoch, NodeId, Refusal,
+    RunId, RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
 };
 use kennel_store::{LeftStop, PageStart, RunRow, UnreadRow};
-use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::Deref, time::Duration};
 
 pub use error::CallError;
 
