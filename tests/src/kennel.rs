@@ -494,6 +494,11 @@ impl Kennel {
         self.wait_until_it_serves().await;
     }
 
+    /// Sets the words for `kennel serve`, for later starts.
+    pub fn set_words(&mut self, words: &[&'static str]) {
+        self.options.words = words.to_vec();
+    }
+
     /// Adds words for `kennel serve`, for later starts.
     pub fn add_words(&mut self, words: &[&'static str]) {
         self.options.words.extend(words);
