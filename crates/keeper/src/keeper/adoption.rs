@@ -8,14 +8,9 @@
 use super::reconnect::ReconnectSockets;
 use crate::{
     rundir,
-    wire::{
-        self, Decoded, FromShim, ToShim,
-        adoption::{WireAdoptable, WireMemory},
-        policy::WirePolicy,
-        versions::SHIM,
-    },
+    wire::{self, Decoded, FromShim, ToShim, adoption::WireAdoptable, versions::SHIM},
 };
-use kennel_lifecycle::{Held, HostIdentity, RunId, RunIdentity};
+use kennel_lifecycle::{HostIdentity, RunId, RunIdentity};
 use kennel_linux::{
     fdpass::{self, Received},
     identity, peer,
@@ -50,8 +45,8 @@ pub(super) struct Adoptable {
     /// The shim, which is no child of this process.
     pub(super) shim: PidFd,
     pub(super) identity: RunIdentity,
-    pub(super) policy: WirePolicy,
-    pub(super) held: Held,
+    /// What the shim has said of it.
+    pub(super) said: WireAdoptable,
     pub(super) run_dir: PathBuf,
     pub(super) leader: PidFd,
     pub(super) init: Option<tree::Init>,
@@ -60,9 +55,6 @@ pub(super) struct Adoptable {
     pub(super) input: Option<OwnedFd>,
     /// Socket for the reports of its processes.
     pub(super) notify: Option<OwnedFd>,
-    pub(super) memory: WireMemory,
-    pub(super) leader_left_at: Option<u64>,
-    pub(super) stopping_since: Option<u64>,
 }
 
 /// Answer of a process behind a socket.
@@ -143,8 +135,8 @@ impl AwaitedShim {
         let identity = RunIdentity {
             command: said.command,
             shim: said.shim,
-            cgroup: said.cgroup,
-            host: said.keepsake.host,
+            cgroup: said.cgroup.clone(),
+            host: said.keepsake.host.clone(),
         };
         // The kernel's credentials of the listening process are compared with the answer.
         let is_shim = identity.shim.pid == self.pid
@@ -175,17 +167,13 @@ impl AwaitedShim {
             socket: self.socket,
             shim: self.process,
             identity,
-            policy: said.policy,
-            held: said.keepsake.held,
             run_dir: rundir::path(data_dir, self.run),
             leader,
             init,
             outputs: (fds.next()?, fds.next()?),
             input: if said.input { Some(fds.next()?) } else { None },
             notify: if said.notify { Some(fds.next()?) } else { None },
-            memory: said.memory,
-            leader_left_at: said.leader_left_at,
-            stopping_since: said.stopping_since,
+            said,
         })
     }
 }
@@ -246,9 +234,13 @@ mod tests {
     use crate::{
         sleeper::Sleeper,
         values::Levels,
-        wire::{Head, adoption::WireKeepsake, versions::Versions},
+        wire::{
+            Head,
+            adoption::{WireKeepsake, WireMemory},
+            versions::Versions,
+        },
     };
-    use kennel_lifecycle::{Containment, Recovery};
+    use kennel_lifecycle::{Containment, Held, Recovery};
     use nix::sys::socket::{SockFlag, accept4};
     use std::os::fd::{AsRawFd, FromRawFd};
 

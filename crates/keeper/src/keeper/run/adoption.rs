@@ -30,9 +30,9 @@ impl Run {
             init: found.init,
         };
         tree.learn_session(&tree.members());
-        let memory = found.memory;
+        let memory = found.said.memory;
         let input = RunInput::adopted(&found.run_dir, found.input);
-        let policy = &found.policy;
+        let policy = &found.said.policy;
         let place = NotifyPlace::of(node, found.id, &found.run_dir, policy);
         let adopted = |socket| RunNotices::adopted(socket, place, policy, &memory);
         let notices = found.notify.map(adopted);
@@ -40,10 +40,10 @@ impl Run {
         let run = Self::new(Parts {
             id: found.id,
             shim,
-            policy: found.policy,
+            policy: found.said.policy,
             run_dir: found.run_dir,
             cgroup: found.identity.cgroup.clone(),
-            held: found.held,
+            held: found.said.keepsake.held,
             outputs: Outputs::pipes(found.outputs.0, found.outputs.1),
             input,
             notices,
@@ -53,6 +53,7 @@ impl Run {
         let max_runtime = run.max_runtime.map(|whole| counted.unwrap_or(whole));
         // A time limit that is over begins its own.
         let continues = found
+            .said
             .stopping_since
             .filter(|_| !max_runtime.is_some_and(|left| left.is_over(now)));
         let mut ladder = continues.map(|since| Ladder::start(&run.policy.stop_plan(), since));
@@ -69,7 +70,7 @@ impl Run {
             identity: Some(found.identity),
             pause,
             shim_remembers: Some(memory),
-            leader_left_at: found.leader_left_at,
+            leader_left_at: found.said.leader_left_at,
             ..run
         }
     }
