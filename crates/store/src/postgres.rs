@@ -16,7 +16,7 @@ use crate::{
     database::Database,
     history,
     open::{self},
-    reader::{Dialect, STATEMENT_TIMEOUT},
+    reader::{Dialect, STATEMENT_TIMEOUT, connected},
     record::{Record, Statements},
     schema::{self, Admission},
     writer::{Answer, Committer, Failure, Write, Writer},
@@ -331,13 +331,8 @@ impl PostgresCommitter {
         if let Some(conn) = self.conn.take() {
             return Ok(conn);
         }
-        match timeout(ACQUIRE_TIMEOUT, self.link.connect()).await {
-            Ok(Ok(conn)) => Ok(conn),
-            Ok(Err(error)) => Err(Failure::Unavailable(error.to_string())),
-            Err(_) => Err(Failure::Unavailable(format!(
-                "postgres could not be reached within {ACQUIRE_TIMEOUT:?}"
-            ))),
-        }
+        let connecting = self.link.connect();
+        connected(connecting, ACQUIRE_TIMEOUT, "postgres could not be reached").await
     }
 
     async fn transact(

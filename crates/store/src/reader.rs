@@ -4,9 +4,23 @@ use crate::{StoreError, sql::Sql, writer::Failure};
 use async_trait::async_trait;
 use sqlx::{Decode, Postgres, Row as _, Sqlite, Type, postgres::PgRow, sqlite::SqliteRow};
 use std::{fmt, time::Duration};
+use tokio::time::timeout;
 
 /// Longest time of one transaction or one query.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Waits for a connection that writes, no longer than this. `late`: that it did not come.
+pub(crate) async fn connected<C>(
+    connecting: impl Future<Output = Result<C, sqlx::Error>>,
+    most: Duration,
+    late: &str,
+) -> Result<C, Failure> {
+    let unavailable = |why| Err(Failure::Unavailable(why));
+    match timeout(most, connecting).await {
+        Ok(connected) => connected.or_else(|error| unavailable(error.to_string())),
+        Err(_) => unavailable(format!("{late} within {most:?}")),
+    }
+}
 
 /// The connections of a database that read.
 #[async_trait]

@@ -9,7 +9,7 @@ use crate::{
     database::Database,
     history::{self, IS_NEW},
     open::{self},
-    reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},
+    reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where, connected},
     record::{COLUMNS, Column, Record, Statements, column_list},
     schema::{self, Admission},
     sql::Sql,
@@ -269,17 +269,8 @@ impl SqliteCommitter {
         if let Some(conn) = self.conn.take() {
             return Ok(conn);
         }
-        let connected = timeout(
-            ACQUIRE_TIMEOUT,
-            SqliteConnection::connect_with(&self.options),
-        );
-        match connected.await {
-            Ok(Ok(conn)) => Ok(conn),
-            Ok(Err(error)) => Err(Failure::Unavailable(error.to_string())),
-            Err(_) => Err(Failure::Unavailable(format!(
-                "sqlite could not be opened within {ACQUIRE_TIMEOUT:?}"
-            ))),
-        }
+        let connecting = SqliteConnection::connect_with(&self.options);
+        connected(connecting, ACQUIRE_TIMEOUT, "sqlite could not be opened").await
     }
 
     async fn transact(
