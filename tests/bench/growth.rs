@@ -44,7 +44,7 @@ const KILLS: usize = 5;
 /// Figures of one size, in the order of [`STORED_COLUMNS`] or [`LIVE_COLUMNS`].
 type Row = (usize, Vec<f64>);
 
-const STORED_COLUMNS: [&str; 16] = [
+const STORED_COLUMNS: [&str; 17] = [
     "Spawn",
     "Spawn, p99",
     "Spawn beside pruning",
@@ -81,7 +81,12 @@ pub(crate) async fn measure(table: &mut Table, sizes: &[usize]) {
     for size in [STORED[0], STORED[3]].iter().filter(wanted) {
         let postgres = Postgres::start().await;
         on_postgres.push((*size, with_stored(*size, Some(&postgres)).await));
-        report(table, "stored in Postgres", &STORED_COLUMNS, on_postgres.last());
+        report(
+            table,
+            "stored in Postgres",
+            &STORED_COLUMNS,
+            on_postgres.last(),
+        );
     }
     let mut live = Vec::new();
     for size in LIVE.iter().filter(wanted) {
@@ -168,7 +173,9 @@ async fn with_stored(size: usize, postgres: Option<&Postgres>) -> Vec<f64> {
         must("get", client.get("named").await);
     });
     let named = named.await;
-    let (beginning, end) = (by_part(&mut client, &middle[..20]).await, by_part(&mut client, &named_end(&mut client).await).await);
+    let beginning = by_part(&mut client, &middle[..20]).await;
+    let end = named_end(&mut client).await;
+    let end = by_part(&mut client, &end).await;
     let newest = newest_page(&mut client).await;
     let token = middle_token(&mut client, size).await;
     let deep = reads(&mut client, async |client| {
@@ -202,7 +209,15 @@ async fn with_stored(size: usize, postgres: Option<&Postgres>) -> Vec<f64> {
     let heard = heard.await;
     let megabytes = rows.megabytes().await;
     drop(client);
-    must("terminate", kennel.terminate(PATIENCE).await.success().then_some(()).ok_or("failed"));
+    must(
+        "terminate",
+        kennel
+            .terminate(PATIENCE)
+            .await
+            .success()
+            .then_some(())
+            .ok_or("failed"),
+    );
     kennel.set_words(&PRUNES);
     kennel.restart().await;
     let pruning = spawned(&kennel).await;
@@ -210,23 +225,8 @@ async fn with_stored(size: usize, postgres: Option<&Postgres>) -> Vec<f64> {
     tokio::time::sleep(PRUNED_FOR).await;
     let pruned = (before - rows.count().await) / PRUNED_FOR.as_secs_f64();
     vec![
-        quiet.0,
-        quiet.1,
-        pruning.0,
-        pruning.1,
-        pruned,
-        got,
-        named,
-        beginning,
-        end,
-        newest,
-        deep,
-        live,
-        rare,
-        all_rare,
-        heard,
-        started,
-        megabytes,
+        quiet.0, quiet.1, pruning.0, pruning.1, pruned, got, named, beginning, end, newest, deep,
+        live, rare, all_rare, heard, started, megabytes,
     ]
 }
 
@@ -246,7 +246,9 @@ impl Rows<'_> {
                 let columns = postgres.psql(columns).await;
                 let columns: Vec<String> = columns.split_whitespace().map(str::to_owned).collect();
                 let series = format!("generate_series(0, {size} - 1) AS n(i)");
-                postgres.psql(&copies(&columns, templates, size, &series, true)).await;
+                postgres
+                    .psql(&copies(&columns, templates, size, &series, true))
+                    .await;
                 postgres.psql("VACUUM ANALYZE").await;
             }
         }
@@ -255,7 +257,9 @@ impl Rows<'_> {
     async fn megabytes(&self) -> f64 {
         match self {
             Self::Sqlite(file) => must("the database", fs::metadata(file)).len() as f64 / 1e6,
-            Self::Postgres(postgres) => number(&postgres.psql("SELECT pg_total_relation_size('runs')").await) / 1e6,
+            Self::Postgres(postgres) => {
+                number(&postgres.psql("SELECT pg_total_relation_size('runs')").await) / 1e6
+            }
         }
     }
 
@@ -265,7 +269,10 @@ impl Rows<'_> {
             Self::Sqlite(file) => {
                 let options = SqliteConnectOptions::new().filename(file).read_only(true);
                 let mut conn = must("open", SqliteConnection::connect_with(&options).await);
-                let count: i64 = must("count", sqlx::query_scalar(COUNT).fetch_one(&mut conn).await);
+                let count: i64 = must(
+                    "count",
+                    sqlx::query_scalar(COUNT).fetch_one(&mut conn).await,
+                );
                 must("close", conn.close().await);
                 count as f64
             }
@@ -310,7 +317,9 @@ async fn reads(client: &mut Client, read: impl AsyncFn(&mut Client)) -> f64 {
 /// The median and the slowest hundredth of Spawns, in microseconds.
 async fn spawned(kennel: &Kennel) -> (f64, f64) {
     let rates = spawn::in_turn(&[kennel.socket()], spawn::Flow::Wait).await;
-    let rates = rates.first().map(|rates| (rates.p50_us(), rates.tail() * rates.p50_us()));
+    let rates = rates
+        .first()
+        .map(|rates| (rates.p50_us(), rates.tail() * rates.p50_us()));
     rates.unwrap_or((f64::NAN, f64::NAN))
 }
 
@@ -379,7 +388,10 @@ fn copies(
     series: &str,
     on_postgres: bool,
 ) -> String {
-    let values: Vec<String> = columns.iter().map(|name| value(name, size, on_postgres)).collect();
+    let values: Vec<String> = columns
+        .iter()
+        .map(|name| value(name, size, on_postgres))
+        .collect();
     let ids: Vec<String> = templates.iter().map(|id| format!("'{id}'")).collect();
     format!(
         "WITH t AS MATERIALIZED (SELECT *, row_number() OVER () - 1 AS k FROM runs WHERE run_id IN ({})) \
@@ -393,7 +405,11 @@ fn copies(
 
 /// A column of run `n.i`, which ended a second before the next.
 fn value(column: &str, size: usize, on_postgres: bool) -> String {
-    let (json, second) = if on_postgres { ("::jsonb", "1000000::bigint") } else { ("", "1000000") };
+    let (json, second) = if on_postgres {
+        ("::jsonb", "1000000::bigint")
+    } else {
+        ("", "1000000")
+    };
     match column {
         "run_id" if on_postgres => "'01J0000000' || lpad(i::text, 16, '0')".into(),
         "run_id" => "printf('01J0000000%016d', i)".into(),
