@@ -209,25 +209,28 @@ async fn with_stored(size: usize, postgres: Option<&Postgres>) -> Vec<f64> {
     let heard = heard.await;
     let megabytes = rows.megabytes().await;
     drop(client);
-    must(
-        "terminate",
-        kennel
-            .terminate(PATIENCE)
-            .await
-            .success()
-            .then_some(())
-            .ok_or("failed"),
-    );
-    kennel.set_words(&PRUNES);
-    kennel.restart().await;
-    let pruning = spawned(&kennel).await;
-    let before = rows.count().await;
-    tokio::time::sleep(PRUNED_FOR).await;
-    let pruned = (before - rows.count().await) / PRUNED_FOR.as_secs_f64();
+    let (pruning, pruned) = pruned(&mut kennel, &rows).await;
     vec![
         quiet.0, quiet.1, pruning.0, pruning.1, pruned, got, named, beginning, end, newest, deep,
         live, rare, all_rare, heard, started, megabytes,
     ]
+}
+
+/// Spawns beside a server that removes rows, and how many it removes a second.
+async fn pruned(kennel: &mut Kennel, rows: &Rows<'_>) -> ((f64, f64), f64) {
+    assert!(
+        kennel.terminate(PATIENCE).await.success(),
+        "it ends in order"
+    );
+    kennel.set_words(&PRUNES);
+    kennel.restart().await;
+    let spawned = spawned(kennel).await;
+    let before = rows.count().await;
+    tokio::time::sleep(PRUNED_FOR).await;
+    (
+        spawned,
+        (before - rows.count().await) / PRUNED_FOR.as_secs_f64(),
+    )
 }
 
 /// The rows, beside the server.

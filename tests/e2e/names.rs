@@ -2,7 +2,8 @@
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, fact, must, sh,
+    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact,
+    must, sh,
     shell::{run_to_end, text},
 };
 use tonic::{Code, Status};
@@ -135,6 +136,12 @@ async fn lost_name_is_logged_with_its_holder() {
     let fail = pb::OnNameConflict::Fail;
     let lost = must("spawn", spawn(&mut here, named(), fail).await);
     let lost = lost.run.expect("a run").run_id;
+    // Else its next write finds the loss before the other node spawns.
+    let is_running = async || {
+        let state = postgres.psql("SELECT state FROM runs").await;
+        (state == "running").then_some(())
+    };
+    eventually_async("it is recorded as running", PATIENCE, is_running).await;
     postgres
         .psql(&format!("DELETE FROM runs WHERE run_id = '{lost}'"))
         .await;
