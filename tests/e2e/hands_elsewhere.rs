@@ -61,7 +61,7 @@ async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
         ),
         ("add -g g -- true", USAGE, "--label group="),
         ("add -d 1h -- true", USAGE, "at once"),
-        ("rm x", USAGE, "retention"),
+        ("clean x", USAGE, "kennel rm RUN"),
         ("clear x", USAGE, "retention"),
         ("prune", USAGE, "kennel reap"),
         ("exec x ls", USAGE, "kennel attach"),
