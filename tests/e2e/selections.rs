@@ -8,11 +8,13 @@ use kennel_tests::{
     shell::{run_to_end, text},
 };
 use std::collections::BTreeMap;
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 
 const COMPANIES: [&str; 3] = ["acme", "bolt", "crux"];
 /// Runs of each company at each node.
-const EACH: usize = 20;
+const EACH: usize = 50;
+/// Runs that are spawned during an action on others.
+const MEANWHILE: usize = 20;
 
 async fn spawn(client: &mut Client, company: &str) -> String {
     let request = pb::SpawnRequest {
@@ -90,17 +92,47 @@ async fn live(client: &mut Client) -> BTreeMap<String, usize> {
     counts
 }
 
+/// Begins a call; returns the runs of its first answers, and the rest of the stream.
+async fn first_answers(
+    client: &mut Client,
+    request: pb::ForEachRunRequest,
+) -> (Vec<String>, Streaming<pb::ForEachRunResponse>) {
+    let request = pb::ForEachRunRequest {
+        parallel: 2,
+        ..request
+    };
+    let mut stream = must("call", client.process.for_each_run(request).await).into_inner();
+    let mut first = Vec::new();
+    while first.len() < 4 {
+        let message = must("answer", stream.message().await).expect("an answer");
+        if let Some(Part::Run(outcome)) = message.part {
+            assert_eq!(outcome.outcome(), Outcome::Done, "{outcome:?}");
+            first.push(outcome.run.expect("a run").run_id);
+        }
+    }
+    (first, stream)
+}
+
 /// By one call for the API, and by the command line.
-async fn rest_is_paused_and_ended(two: &Kennel, here: &mut Client, there: &mut Client) {
-    let paused = Action::Pause(pb::PauseRequest::default());
-    let paused = must("pause", for_each(there, of("bolt", paused)).await);
+async fn rest_is_paused_and_ended(two: &mut Kennel, here: &mut Client, there: &mut Client) {
+    let pause = || of("bolt", Action::Pause(pb::PauseRequest::default()));
+    // The other server is killed this time.
+    let (first, stream) = first_answers(there, pause()).await;
+    two.replace_server().await;
+    drop(stream);
+    *there = two.client().await;
+    for run in &first {
+        let run = must("get", there.get(run).await);
+        assert_eq!(run.state(), RunState::Paused, "{run:?}");
+    }
+    let paused = must("pause", for_each(there, pause()).await);
     assert_eq!(paused.count(Outcome::Done), 2 * EACH);
     let counts = paused.summary.expect("a summary").counts;
     assert_eq!(
         counts,
         BTreeMap::from([("done".to_owned(), u32::try_from(2 * EACH).expect("few"))])
     );
-    let typed = ["stop", "-f", "status=paused", "--at-most", "100"];
+    let typed = ["stop", "-f", "status=paused", "--at-most", "200"];
     let ended = run_to_end(two.cli(&typed), PATIENCE).await;
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(text(&ended).lines().count(), 2 * EACH);
@@ -119,7 +151,7 @@ async fn rest_is_paused_and_ended(two: &Kennel, here: &mut Client, there: &mut C
 async fn selection_of_two_nodes_is_aborted_exactly() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
-    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let mut two = Kennel::start(Options::on(&postgres.url())).await;
     let (mut here, mut there) = (one.client().await, two.client().await);
     for company in COMPANIES {
         for _ in 0..EACH {
@@ -154,20 +186,18 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
     let later = spawn(&mut there, "acme").await;
     let chosen = pb::ForEachRunRequest {
         selection: dry.matched.selection.clone(),
-        parallel: 2,
         ..of("acme", abort())
     };
-    // The server is killed after some of them were answered.
-    let mut stream = must("call", here.process.for_each_run(chosen.clone()).await).into_inner();
-    let mut first = Vec::new();
-    while first.len() < 4 {
-        let message = must("answer", stream.message().await).expect("an answer");
-        if let Some(Part::Run(outcome)) = message.part {
-            assert_eq!(outcome.outcome(), Outcome::Done, "{outcome:?}");
-            first.push(outcome.run.expect("a run").run_id);
+    let mut others = two.client().await;
+    let meanwhile = tokio::spawn(async move {
+        for _ in 0..MEANWHILE {
+            spawn(&mut others, "acme").await;
         }
-    }
+    });
+    // The server is killed after some of them were answered.
+    let (first, stream) = first_answers(&mut here, chosen.clone()).await;
     one.replace_server().await;
+    drop(stream);
     let mut here = one.client().await;
     for run in &first {
         let run = must("get", here.get(run).await);
@@ -177,12 +207,13 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
     assert_eq!(rest.count(Outcome::Done), rest.outcomes.len());
     assert!(rest.outcomes.len() < 2 * EACH);
     assert!(rest.summary.is_some());
+    must("others", meanwhile.await);
     for run in dry.outcomes.keys() {
         let run = must("get", here.get(run).await);
         assert_eq!(run.state(), RunState::Cancelled, "{run:?}");
     }
     let left = BTreeMap::from([
-        ("acme".to_owned(), 1),
+        ("acme".to_owned(), 1 + MEANWHILE),
         ("bolt".to_owned(), 2 * EACH),
         ("crux".to_owned(), 2 * EACH),
     ]);
@@ -205,7 +236,7 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
     let listed = run_to_end(one.cli(&typed), PATIENCE).await;
     assert!(listed.status.success(), "{listed:?}");
     assert_eq!(text(&listed).lines().count(), EACH);
-    rest_is_paused_and_ended(&two, &mut here, &mut there).await;
+    rest_is_paused_and_ended(&mut two, &mut here, &mut there).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
