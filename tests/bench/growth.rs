@@ -419,6 +419,15 @@ fn value(column: &str, size: usize, on_postgres: bool) -> String {
         "labels" => {
             format!("(CASE WHEN i < {RARE} THEN '{{\"rare\":\"yes\"}}' ELSE '{{}}' END){json}")
         }
+        // The server reads the labels there.
+        "spec" => {
+            let set = if on_postgres {
+                r#"jsonb_set(spec::jsonb, '{labels}', '{"rare":"yes"}')::text"#
+            } else {
+                r#"json_set(spec, '$.labels', json('{"rare":"yes"}'))"#
+            };
+            format!("CASE WHEN i < {RARE} THEN {set} ELSE spec END")
+        }
         "process_pid" | "shim_pid" => format!("1 + ({column} + i) % 4000000"),
         "output_removed_us" => format!("ended_us - ({size} - i) * {second}"),
         "output_removed_detail" => {

@@ -174,9 +174,20 @@ const ASIDE: &str = "removed";
 pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
     unreadable::purge(data_dir, run);
     let (dir, aside) = (path(data_dir, run), data_dir.join("runs").join(ASIDE));
-    own_file::make_dir(&aside)?;
-    open_up(AT_FDCWD, &dir);
-    own_file::none_if_absent(fs::rename(&dir, aside.join(run.to_string()))).map(drop)
+    loop {
+        own_file::make_dir(&aside)?;
+        open_up(AT_FDCWD, &dir);
+        let moved = own_file::none_if_absent(fs::rename(&dir, aside.join(run.to_string())))?;
+        // Another removal may have taken the parent away in between.
+        if moved.is_some() || !dir.try_exists()? {
+            return Ok(());
+        }
+    }
+}
+
+/// Removes the directory of this run, which was moved away.
+pub fn remove_one_set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
+    remove_tree(&data_dir.join("runs").join(ASIDE).join(run.to_string()))
 }
 
 /// Removes all directories that were moved away, by whichever process, as [`remove`] does.

@@ -94,11 +94,13 @@ impl RowWalk {
         limits: &RowLimits,
     ) -> bool {
         let beyond = self.beyond.get_mut(owner).filter(|left| **left > 0);
+        let is_beyond = beyond.is_some();
+        if let Some(left) = beyond {
+            // Also for one that stays: no younger one goes in its place.
+            *left -= 1;
+        }
         let is_old = limits.at_most.is_some_and(|most| age > most);
-        if is_free && (is_old || beyond.is_some() && age >= limits.at_least) {
-            if let Some(left) = beyond {
-                *left -= 1;
-            }
+        if is_free && (is_old || is_beyond && age >= limits.at_least) {
             return true;
         }
         match self.counts.get_mut(owner) {
@@ -106,6 +108,11 @@ impl RowWalk {
             None => drop(self.counts.insert(owner.to_owned(), 1)),
         }
         false
+    }
+
+    /// Begins the next walk; one that was not ended does not count.
+    pub fn begin(&mut self) {
+        self.counts.clear();
     }
 
     /// Ends the walk. Returns the number of rows that stay.
@@ -329,9 +336,17 @@ mod tests {
             (0, "a"),
         ];
         assert_eq!(walked(&all), (vec![], 9), "the first counts");
-        assert_eq!(walked(&all), (vec![(8, "a"), (7, "a"), (2, "a")], 6));
-        let left = [(9, "a"), (8, "b"), (7, "b"), (1, "a"), (1, "b"), (0, "a")];
-        assert_eq!(walked(&left), (vec![], 6));
+        assert_eq!(walked(&all), (vec![(8, "a"), (7, "a")], 7));
+        let left = [
+            (9, "a"),
+            (8, "b"),
+            (7, "b"),
+            (2, "a"),
+            (1, "a"),
+            (1, "b"),
+            (0, "a"),
+        ];
+        assert_eq!(walked(&left), (vec![], 7));
     }
 
     #[test]

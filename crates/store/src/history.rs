@@ -99,17 +99,19 @@ pub(crate) fn removal(elements: &str, removal: &RowRemoval) -> String {
     )
 }
 
-/// Builds the statements that follow: what refers to the removed rows `$2` goes, and their ids from `$1` on are remembered.
-pub(crate) fn follow(elements: &str) -> [String; 3] {
-    let these = format!("run_id IN (SELECT {elements})");
-    [
-        format!("DELETE FROM consumers WHERE {these} AND $1 = $1"),
-        format!("DELETE FROM left_stops WHERE {these} AND $1 = $1"),
-        format!(
-            "WITH w (run_id) AS (SELECT {elements}) INSERT INTO removed_ids (run_id) SELECT run_id FROM w WHERE run_id >= $1 \
-             ON CONFLICT DO NOTHING"
-        ),
-    ]
+/// Statements that follow for the removed rows `$2` of node `$1`: what refers to them goes.
+pub(crate) fn follow(elements: &str) -> [String; 2] {
+    ["consumers", "left_stops"].map(|table| {
+        format!("DELETE FROM {table} WHERE node = $1 AND run_id IN (SELECT {elements})")
+    })
+}
+
+/// Builds the statement that remembers the ids of the removed rows `$2` from `$1` on.
+pub(crate) fn remember(elements: &str) -> String {
+    format!(
+        "WITH w (run_id) AS (SELECT {elements}) INSERT INTO removed_ids (run_id) SELECT run_id FROM w WHERE run_id >= $1 \
+         ON CONFLICT DO NOTHING"
+    )
 }
 
 /// Builds the statement that forgets some ids before `$1`.
@@ -149,19 +151,26 @@ macro_rules! remove_rows {
                 });
             }
             let runs: Vec<_> = removed.iter().map(|row| row.run).collect();
-            for statement in $crate::history::follow(ELEMENTS) {
-                sqlx::query(sqlx::AssertSqlSafe(statement))
-                    .bind(removal.remembered_from.to_string())
-                    .bind($crate::json::write(&runs))
-                    .persistent(false)
-                    .execute(&mut *conn)
-                    .await?;
-            }
+            // Before: one that is removed now is remembered whatever its age is, until the next removal.
             sqlx::query(sqlx::AssertSqlSafe($crate::history::forget_ids()))
                 .bind(removal.forgotten_before.to_string())
                 .persistent(false)
                 .execute(&mut *conn)
                 .await?;
+            let (node, from) = (
+                removal.node.to_string(),
+                removal.remembered_from.to_string(),
+            );
+            let [consumers, stops] = $crate::history::follow(ELEMENTS);
+            let remember = $crate::history::remember(ELEMENTS);
+            for (statement, first) in [(consumers, &node), (stops, &node), (remember, &from)] {
+                sqlx::query(sqlx::AssertSqlSafe(statement))
+                    .bind(first)
+                    .bind($crate::json::write(&runs))
+                    .persistent(false)
+                    .execute(&mut *conn)
+                    .await?;
+            }
             Ok($crate::writer::Answer::Removed(removed))
         }
     };

@@ -11,10 +11,10 @@ use crate::{
     },
     node::retention::{self, Swept},
     record::node_store::read,
-    registry::{Shared, Supervisor},
+    registry::{Shared, Supervisor, first_id},
 };
 use kennel_keeper::rundir;
-use kennel_lifecycle::{NodeId, Refusal, RowLimits, RowWalk, RunId, TreeVerdict};
+use kennel_lifecycle::{NodeId, Refusal, RowLimits, RowWalk, RunId, Timestamp, TreeVerdict};
 use kennel_linux::crash_point;
 use kennel_store::{Age, EndedRow, RowRemoval, StoreError};
 use std::{
@@ -34,6 +34,9 @@ const ROWS_REMOVED: (usize, usize) = (8, 200);
 const WALK_EVERY: (Duration, u32) = (Duration::from_mins(1), 10);
 /// Time for which a removed id is remembered beyond the age at which it is refused: the wall clock may be set back.
 const REMEMBERED_LONGER: Duration = Duration::from_hours(24);
+/// Interval of the looks for the end of a run's work, and their number before its removal is refused.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOKS_MAX: u32 = 500;
 /// Interval at which the record of the service says how many rows were removed.
 const NOTED_EVERY: Duration = Duration::from_hours(1);
 
@@ -90,8 +93,16 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
 impl Pruning {
     async fn walk_all(&mut self, shared: &Arc<Shared>) -> Result<(), StoreError> {
         let limits = shared.config.rows;
-        self.walk_node(shared, shared.config.node, &limits).await?;
-        let left = self.walk.end(&limits);
+        let mut walk = std::mem::take(&mut self.walk);
+        walk.begin();
+        let walked = self.walk_node(shared, shared.config.node, &limits, &mut walk);
+        let walked = walked.await;
+        if walked.is_err() {
+            self.walk = walk;
+            return walked;
+        }
+        let left = walk.end(&limits);
+        self.walk = walk;
         shared.rows_ended.store(left, Ordering::Relaxed);
         // Those of nodes that the database does not have any more: by their age alone, for no start counts them.
         let by_age = RowLimits {
@@ -100,8 +111,8 @@ impl Pruning {
         };
         let mut stray = None;
         while let Some(node) = read!(shared.store, stray_node(stray))? {
-            self.walk_node(shared, node, &by_age).await?;
-            self.walk.end(&by_age);
+            let mut walk = RowWalk::default();
+            self.walk_node(shared, node, &by_age, &mut walk).await?;
             stray = Some(node);
         }
         if self.removed > 0 && self.noted.elapsed() >= NOTED_EVERY {
@@ -119,6 +130,7 @@ impl Pruning {
         shared: &Arc<Shared>,
         node: NodeId,
         limits: &RowLimits,
+        walk: &mut RowWalk,
     ) -> Result<(), StoreError> {
         let is_own = node == shared.config.node;
         let boot = &shared.hello.host.boot_id;
@@ -134,7 +146,7 @@ impl Pruning {
             for row in rows {
                 let age = shared.clock.between(row.ended, now);
                 let is_free = !row.may_live && (!is_own || is_settled(shared, &row));
-                if self.walk.is_due(&row.owner, age, is_free, limits) {
+                if walk.is_due(&row.owner, age, is_free, limits) {
                     due.push(row.run);
                 }
             }
@@ -158,7 +170,7 @@ impl Pruning {
         runs: Vec<RunId>,
     ) -> Result<(), StoreError> {
         let begun = clock::instant();
-        self.removed += remove(shared, node, runs, shared.oldest_id()).await?;
+        self.removed += remove(shared, node, runs, remembered_from(shared)).await?;
         self.at_once = if begun.elapsed() > STEP_MAX {
             (self.at_once / 2).max(ROWS_REMOVED.0)
         } else {
@@ -182,10 +194,19 @@ fn has_no_work(shared: &Shared, run: RunId) -> bool {
 async fn without_directory(shared: &Shared, mut runs: Vec<RunId>) -> Vec<RunId> {
     let data_dir = shared.config.data_dir.clone();
     let looked = blocking(move || {
-        runs.retain(|run| !rundir::path(&data_dir, *run).exists());
+        let is_there = |run| rundir::path(&data_dir, run).try_exists().unwrap_or(true);
+        runs.retain(|run| !is_there(*run));
         runs
     });
     looked.await.unwrap_or_default()
+}
+
+/// Returns the least id that is remembered when its row is removed.
+fn remembered_from(shared: &Shared) -> RunId {
+    let longer = shared.config.rows.ids.saturating_add(REMEMBERED_LONGER);
+    // By whichever is behind: an id too many is remembered rather than one too few.
+    let now = clock::now().min(Timestamp(shared.store.newest().0));
+    first_id(now.minus(longer))
 }
 
 /// Removes rows of ended runs; returns the number of those that were there. Ids from `remembered_from` on are remembered.
@@ -195,22 +216,18 @@ async fn remove(
     runs: Vec<RunId>,
     remembered_from: RunId,
 ) -> Result<usize, StoreError> {
-    // Before they are removed: a store that goes back gets them no more from here.
-    for run in &runs {
-        shared.record.drop_ended(*run);
-    }
-    let longer = shared.config.rows.ids.saturating_add(REMEMBERED_LONGER);
     let removal = RowRemoval {
         node,
         generation: None,
         runs,
         remembered_from,
-        forgotten_before: shared.first_id(longer),
+        forgotten_before: self::remembered_from(shared),
     };
     crash_point!("history.remove");
     let removed = shared.store.remove_rows(removal).await?;
     crash_point!("history.removed");
-    for row in &removed {
+    // Those of other nodes are not counted here.
+    for row in removed.iter().filter(|_| node == shared.config.node) {
         shared.record_bytes.change(&row.owner, row.bytes, 0);
     }
     shared.config.telemetry.metrics.removed_rows(removed.len());
@@ -221,25 +238,30 @@ impl Supervisor {
     /// Removes an ended run of this node: its row with what refers to it, and then its output.
     pub async fn remove_run(&self, run: RunId) -> Result<(), CallError> {
         let shared = &self.shared;
-        let view = RunView::from(self.row(run).await?);
+        let row = self.row(run).await?;
+        let identity = row.new.identity.clone();
+        let view = RunView::from(row);
         self.refuse_unless_here(&view).await?;
         let Some(outcome) = &view.outcome else {
             return Err(view.refuse_call(Refusal::NotEnded));
         };
         let is_proven = matches!(outcome.tree, TreeVerdict::Empty(_) | TreeVerdict::NeverRan);
-        let boot = view
-            .identity
-            .as_ref()
-            .map(|identity| &identity.host.boot_id);
-        if !is_proven && boot == Some(&shared.hello.host.boot_id) {
+        let boot = &shared.hello.host.boot_id;
+        if !is_proven && identity.is_some_and(|identity| identity.host.boot_id == *boot) {
             return Err(view.refuse_call(Refusal::MayLive));
         }
         if let Some(handle) = shared.find(run) {
             // Its end is recorded; what is left is done in a moment.
             let _ = handle.live.clone().wait_for(|live| live.over).await;
         }
-        if !has_no_work(shared, run) {
-            return Err(CallError::StoreUnavailable);
+        let mut looks = 0;
+        // What it left is being removed, or its end is on its way to the store.
+        while !has_no_work(shared, run) {
+            looks += 1;
+            if looks == LOOKS_MAX {
+                return Err(CallError::StoreUnavailable);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
         // Remembered whatever its age is: a directory that stays by a crash is found by it.
         let every = RunId::from_u128(0);

@@ -189,11 +189,6 @@ async fn look_back(
                 strange.remove(&row.run);
             }
         }
-        // Their rows were removed before them.
-        for run in read!(shared.store, removed_ids(runs))? {
-            strange.remove(&run);
-            sweep.marked.insert(run);
-        }
         for row in found.rows {
             if row.new.node != shared.config.node {
                 continue;
@@ -210,6 +205,12 @@ async fn look_back(
                     ended,
                     bytes: 0,
                 });
+            }
+        }
+        // Their rows were removed before them.
+        for run in read!(shared.store, removed_ids(runs))? {
+            if strange.remove(&run) {
+                sweep.marked.insert(run);
             }
         }
     }
@@ -261,11 +262,14 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<Swept, CallError> {
     })
 }
 
-/// Removes the directory of a run whose row is removed.
-pub(crate) async fn remove_directory(shared: &Shared, run: RunId) -> Result<(), String> {
-    let mut state = SweepState::default();
-    state.marked.insert(run);
-    take_away(shared, &mut state).await
+/// Removes the directory of a run whose row is removed, and no other: its caller waits.
+pub(crate) async fn remove_directory(shared: &Shared, run: RunId) -> std::io::Result<()> {
+    let data_dir = shared.config.data_dir.clone();
+    let removing = blocking(move || {
+        rundir::set_aside(&data_dir, run)?;
+        rundir::remove_one_set_aside(&data_dir, run)
+    });
+    removing.await?
 }
 
 /// Lists ended runs that have their output, the newest first, and the total size of all other journals. Sizes are read

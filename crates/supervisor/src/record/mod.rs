@@ -141,11 +141,6 @@ impl NodeRecord {
         entry.row.clone().filter(|row| row.outcome.is_some())
     }
 
-    /// Forgets the row of an ended run, which is about to be removed.
-    pub(crate) fn drop_ended(&self, run: RunId) {
-        self.state.lock().table.drop_ended(run);
-    }
-
     /// Returns all rows that the store should have.
     pub(crate) fn known_rows(&self) -> Vec<KnownRow> {
         let record = self.state.lock();

@@ -213,15 +213,6 @@ impl RunTable {
         }
     }
 
-    /// Forgets the row of an ended run.
-    pub(super) fn drop_ended(&mut self, run: RunId) {
-        if let Some(entry) = self.runs.get_mut(&run).filter(|entry| entry.is_closed()) {
-            entry.row = None;
-            self.list(run);
-            self.prune(run);
-        }
-    }
-
     fn count_closed_bytes(&mut self) {
         let closed = self.closed.iter().filter_map(|run| self.runs.get(run));
         self.closed_bytes = closed.map(text_len).sum();

@@ -493,16 +493,14 @@ impl Shared {
 impl Shared {
     /// Returns the least id that may make a run.
     pub(crate) fn oldest_id(&self) -> RunId {
-        self.first_id(self.config.rows.ids)
+        first_id(clock::now().minus(self.config.rows.ids))
     }
+}
 
-    /// Returns the least id that was made this long ago or later; also where the clock was set back since the newest run was
-    /// made.
-    pub(crate) fn first_id(&self, ago: Duration) -> RunId {
-        let now = clock::now().max(Timestamp(self.store.newest().0));
-        let millis = u64::try_from(now.minus(ago).0 / 1000).unwrap_or(0);
-        RunId::from_u128(u128::from(millis) << 80)
-    }
+/// Returns the least id of this time.
+pub(crate) fn first_id(at: Timestamp) -> RunId {
+    let millis = u64::try_from(at.0 / 1000).unwrap_or(0);
+    RunId::from_u128(u128::from(millis) << 80)
 }
 
 /// A run's place among the live ones. Its drop removes the run, however its task ends; from then on the row is

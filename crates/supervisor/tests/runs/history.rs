@@ -210,6 +210,23 @@ fn restarted_database_gets_no_removed_run_again() {
     });
 }
 
+/// A run that was removed after the copy was made comes back as it ended, and is never made again.
+#[test]
+fn restored_database_gets_the_end_of_removed_run() {
+    let lives = lives(b"", RowLimits::NONE);
+    lives.live(async |stage| {
+        let first = ran(stage, 1).await;
+        stage.supervisor.remove_run(first).await.unwrap();
+        stage.world.store.lose_all();
+        while stage.world.store.row(first).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let again = stage.supervisor.spawn(call(Some(first))).await;
+        assert!(again.unwrap().existing);
+        assert_eq!(stage.kernel().executed.len(), 1);
+    });
+}
+
 #[test]
 fn directory_of_removed_run_goes_at_next_start() {
     let lives = lives(b"output", RowLimits::NONE);

@@ -1154,6 +1154,7 @@ impl MemoryStore {
     pub fn lose_all(&self) {
         self.go_back(0);
         self.rows.lock().unwrap().clear();
+        self.removed_ids.lock().unwrap().clear();
         self.generation.store(0, Ordering::Relaxed);
     }
 
