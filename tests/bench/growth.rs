@@ -173,7 +173,7 @@ async fn with_stored(size: usize, postgres: Option<&Postgres>) -> Vec<f64> {
         must("get", client.get("named").await);
     });
     let named = named.await;
-    let beginning = by_part(&mut client, &middle[..20]).await;
+    let beginning = by_part(&mut client, &middle[..24]).await;
     let end = named_end(&mut client).await;
     let end = by_part(&mut client, &end).await;
     let newest = newest_page(&mut client).await;
