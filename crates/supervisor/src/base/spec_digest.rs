@@ -73,10 +73,3 @@ pub struct ComparedSpecs {
     /// Parts that differ; absent: the digests cannot say which.
     pub different: Option<Vec<SpecPart>>,
 }
-
-impl ComparedSpecs {
-    /// Whether both describe the same run.
-    pub fn are_same(&self) -> bool {
-        self.different.as_ref().is_some_and(Vec::is_empty)
-    }
-}

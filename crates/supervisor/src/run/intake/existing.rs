@@ -3,7 +3,7 @@
 use crate::{
     base::{
         calls::{CallError, OnNameConflict, RunView, SpawnCall, Spawned},
-        spec_digest::ComparedSpecs,
+        spec_digest::{ComparedSpecs, SpecPart},
         view::{Live, StartAnswer},
     },
     record::node_store::read,
@@ -140,7 +140,11 @@ impl Supervisor {
                 holder: Box::new(holder.view),
             }),
             OnNameConflict::Return => Ok(Spawned {
-                compared: Some(Box::new(self.compared(&holder, call))),
+                compared: Some(Box::new(self.compared(
+                    &holder,
+                    call,
+                    self.different(&holder, call),
+                ))),
                 ..Spawned::existing(holder.view)
             }),
         }
@@ -148,23 +152,24 @@ impl Supervisor {
 
     /// Answers a spawn whose id or key this run has.
     fn if_same(&self, found: Found, call: &SpawnCall) -> Result<Spawned, CallError> {
-        let is_own = found.view.owner == call.owner;
-        let between = is_own.then(|| self.compared(&found, call));
-        if between.as_ref().is_some_and(ComparedSpecs::are_same) {
+        let run = found.view.run;
+        if found.view.owner != call.owner {
+            return Err(CallError::SpecMismatch { run, between: None });
+        }
+        let different = self.different(&found, call);
+        if different.as_ref().is_some_and(Vec::is_empty) {
             return Ok(Spawned::existing(found.view));
         }
-        Err(CallError::SpecMismatch {
-            run: found.view.run,
-            between: between.map(Box::new),
-        })
+        let between = Some(Box::new(self.compared(&found, call, different)));
+        Err(CallError::SpecMismatch { run, between })
     }
 
-    /// Compares the spec of a run with the requested one. A digest is keyed by the installation that made it, so that no
+    /// Returns the parts in which the spec of a run and the requested one differ; absent: which ones is not known. A digest is keyed by the installation that made it, so that no
     /// reader can guess values from it; for another node's run the recorded specs are compared, which have no values of
     /// variables and no input. A grace that the call does not name is the one that the other node has given.
-    fn compared(&self, found: &Found, call: &SpawnCall) -> ComparedSpecs {
+    fn different(&self, found: &Found, call: &SpawnCall) -> Option<Vec<SpecPart>> {
         let existing = &found.view.spec;
-        let different = if found.view.node == self.shared.config.node {
+        if found.view.node == self.shared.config.node {
             call.digest
                 .different_parts(found.digest_version, &found.digest)
         } else {
@@ -173,9 +178,18 @@ impl Supervisor {
             *grace = grace.or(existing.policy.stop.grace);
             // Without the text, which a later version may have written with more.
             (*spec.compared() == *existing.compared()).then(Vec::new)
-        };
+        }
+    }
+
+    /// Returns both specs, for an answer that names what differs.
+    fn compared(
+        &self,
+        found: &Found,
+        call: &SpawnCall,
+        different: Option<Vec<SpecPart>>,
+    ) -> ComparedSpecs {
         ComparedSpecs {
-            existing: Arc::clone(existing),
+            existing: Arc::clone(&found.view.spec),
             requested: super::new_run(&self.shared, RunId::from_u128(0), call).spec,
             different,
         }
