@@ -6,17 +6,8 @@ use std::time::Duration;
 
 /// Formats the retention of a server, on one line.
 pub(crate) fn kept(kept: &pb::Retention) -> String {
-    let mut words = match kept.runs_per_owner {
-        Some(runs) => vec![format!("of the last {runs} ended runs of each owner")],
-        None => vec!["of all ended runs".to_owned()],
-    };
-    let least = kept.at_least.and_then(|time| Duration::try_from(time).ok());
-    let least = least.filter(|least| !least.is_zero());
-    if let (Some(least), Some(_)) = (least, kept.runs_per_owner) {
-        words.push(format!("at least {least:?}"));
-    }
-    let most = kept.at_most.and_then(|time| Duration::try_from(time).ok());
-    words.extend(most.map(|most| format!("at most {most:?}")));
+    let least = time(kept.at_least).filter(|least| !least.is_zero());
+    let mut words = limits(kept.runs_per_owner, least, time(kept.at_most));
     let bytes = kept.node_bytes;
     words.extend(bytes.map(|bytes| format!("at most {bytes} bytes of all runs")));
     words.join(", ")
@@ -24,16 +15,27 @@ pub(crate) fn kept(kept: &pb::Retention) -> String {
 
 /// Formats how long a server keeps records of ended runs, on one line.
 pub(crate) fn records(kept: &pb::Retention) -> String {
-    let time = |time: Option<_>| time.and_then(|time| Duration::try_from(time).ok());
-    let mut words = match kept.records_per_owner {
+    let least = time(kept.records_at_least);
+    limits(kept.records_per_owner, least, time(kept.records_at_most)).join(", ")
+}
+
+fn time<T>(time: Option<T>) -> Option<Duration>
+where
+    Duration: TryFrom<T>,
+{
+    time.and_then(|time| Duration::try_from(time).ok())
+}
+
+fn limits(runs: Option<u32>, least: Option<Duration>, most: Option<Duration>) -> Vec<String> {
+    let mut words = match runs {
         Some(runs) => vec![format!("of the last {runs} ended runs of each owner")],
         None => vec!["of all ended runs".to_owned()],
     };
-    if let (Some(least), Some(_)) = (time(kept.records_at_least), kept.records_per_owner) {
+    if let (Some(least), Some(_)) = (least, runs) {
         words.push(format!("at least {least:?}"));
     }
-    words.extend(time(kept.records_at_most).map(|most| format!("at most {most:?}")));
-    words.join(", ")
+    words.extend(most.map(|most| format!("at most {most:?}")));
+    words
 }
 
 /// Formats the removal of a run's output, on one line.
