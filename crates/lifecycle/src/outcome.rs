@@ -291,6 +291,13 @@ tagged! {
     }
 }
 
+impl TreeVerdict {
+    /// Whether no process of the run is left.
+    pub fn is_proven(&self) -> bool {
+        matches!(self, Self::Empty(_) | Self::NeverRan)
+    }
+}
+
 named! {
     /// End of the output.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

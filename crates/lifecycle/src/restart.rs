@@ -4,7 +4,7 @@
 //! to have left nothing (INV-20); without proof the run ends.
 
 use crate::names::named;
-use crate::{EndReason, Exit, Outcome, StartFailure, StartStage, TreeVerdict, Violation};
+use crate::{EndReason, Exit, Outcome, StartFailure, StartStage, Violation};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -293,7 +293,7 @@ fn again(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> Next
 /// INVARIANT: no attempt begins beside possible leftovers of the earlier one.
 fn is_proven(attempted: &Attempted<'_>) -> bool {
     let tree = &attempted.outcome.tree;
-    attempted.boot_over || matches!(tree, TreeVerdict::Empty(_) | TreeVerdict::NeverRan)
+    attempted.boot_over || tree.is_proven()
 }
 
 fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {

@@ -53,13 +53,7 @@ pub(super) async fn ended_rows_come_oldest_first(bed: Bed) {
         ..new_run(6)
     };
     bed.store.close(&elsewhere, &silent).await.unwrap();
-    let gone = kennel_lifecycle::OutputRemoval {
-        at: Timestamp(77),
-        reason: kennel_lifecycle::RemovalReason::Age,
-        seq: 1,
-        lens: [0, 0],
-        counted: true,
-    };
+    let gone = super::removals::removal();
     let marked = bed
         .store
         .mark_output_removed(new_run(4).run, node, generation, &gone);

@@ -8,7 +8,7 @@ use super::{
 use kennel_lifecycle::{Leftovers, NodeId, OutputRemoval, RemovalReason, Timestamp, TreeVerdict};
 use kennel_store::{Closure, NewRun, StoreError};
 
-fn removal() -> OutputRemoval {
+pub(super) fn removal() -> OutputRemoval {
     OutputRemoval {
         at: Timestamp(77),
         reason: RemovalReason::NodeBytes,

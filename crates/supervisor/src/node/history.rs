@@ -14,7 +14,7 @@ use crate::{
     registry::{Shared, Supervisor, first_id},
 };
 use kennel_keeper::rundir;
-use kennel_lifecycle::{NodeId, Refusal, RowLimits, RowWalk, RunId, Timestamp, TreeVerdict};
+use kennel_lifecycle::{NodeId, Refusal, RowLimits, RowWalk, RunId, Timestamp};
 use kennel_linux::crash_point;
 use kennel_store::{Age, EndedRow, RowRemoval, StoreError};
 use std::{
@@ -40,9 +40,8 @@ const LOOKS_MAX: u32 = 500;
 /// Interval at which the record of the service says how many rows were removed.
 const NOTED_EVERY: Duration = Duration::from_hours(1);
 
-/// State of the walks over the rows.
+/// Pace of the removals.
 struct Pruning {
-    walk: RowWalk,
     /// Rows to remove in one step.
     at_once: usize,
     /// Rows that were removed since this was recorded last.
@@ -57,16 +56,16 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
         return;
     }
     let mut pruning = Pruning {
-        walk: RowWalk::default(),
         at_once: ROWS_REMOVED.0,
         removed: 0,
         noted: clock::instant(),
     };
+    let mut walk = RowWalk::default();
     let (mut is_first, mut logged) = (true, String::new());
     loop {
         let _ = shared.store.taken_over().await;
         let begun = clock::instant();
-        match pruning.walk_all(&shared).await {
+        match pruning.walk_all(&shared, &mut walk).await {
             Ok(()) => logged.clear(),
             Err(error) => {
                 let why = error.to_string();
@@ -91,18 +90,16 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
 }
 
 impl Pruning {
-    async fn walk_all(&mut self, shared: &Arc<Shared>) -> Result<(), StoreError> {
+    async fn walk_all(
+        &mut self,
+        shared: &Arc<Shared>,
+        walk: &mut RowWalk,
+    ) -> Result<(), StoreError> {
         let limits = shared.config.rows;
-        let mut walk = std::mem::take(&mut self.walk);
         walk.begin();
-        let walked = self.walk_node(shared, shared.config.node, &limits, &mut walk);
-        let walked = walked.await;
-        if walked.is_err() {
-            self.walk = walk;
-            return walked;
-        }
+        self.walk_node(shared, shared.config.node, &limits, walk)
+            .await?;
         let left = walk.end(&limits);
-        self.walk = walk;
         shared.rows_ended.store(left, Ordering::Relaxed);
         // Those of nodes that the database does not have any more: by their age alone, for no start counts them.
         let by_age = RowLimits {
@@ -170,7 +167,7 @@ impl Pruning {
         runs: Vec<RunId>,
     ) -> Result<(), StoreError> {
         let begun = clock::instant();
-        self.removed += remove(shared, node, runs, remembered_from(shared)).await?;
+        self.removed += remove(shared, node, runs, oldest_remembered(shared)).await?;
         self.at_once = if begun.elapsed() > STEP_MAX {
             (self.at_once / 2).max(ROWS_REMOVED.0)
         } else {
@@ -190,7 +187,7 @@ fn has_no_work(shared: &Shared, run: RunId) -> bool {
     shared.find(run).is_none() && !record.is_unfinished(run) && !record.has_pending_of(run)
 }
 
-/// Leaves out the runs that have a directory: it goes first, and without its row nobody would know whose it is.
+/// Leaves out the runs that have a directory: the directory goes before the row, which says whose it is.
 async fn without_directory(shared: &Shared, mut runs: Vec<RunId>) -> Vec<RunId> {
     let data_dir = shared.config.data_dir.clone();
     let looked = blocking(move || {
@@ -202,7 +199,7 @@ async fn without_directory(shared: &Shared, mut runs: Vec<RunId>) -> Vec<RunId> 
 }
 
 /// Returns the least id that is remembered when its row is removed.
-fn remembered_from(shared: &Shared) -> RunId {
+fn oldest_remembered(shared: &Shared) -> RunId {
     let longer = shared.config.rows.ids.saturating_add(REMEMBERED_LONGER);
     // By whichever is behind: an id too many is remembered rather than one too few.
     let now = clock::now().min(Timestamp(shared.store.newest().0));
@@ -221,7 +218,7 @@ async fn remove(
         generation: None,
         runs,
         remembered_from,
-        forgotten_before: self::remembered_from(shared),
+        forgotten_before: oldest_remembered(shared),
     };
     crash_point!("history.remove");
     let removed = shared.store.remove_rows(removal).await?;
@@ -245,9 +242,10 @@ impl Supervisor {
         let Some(outcome) = &view.outcome else {
             return Err(view.refuse_call(Refusal::NotEnded));
         };
-        let is_proven = matches!(outcome.tree, TreeVerdict::Empty(_) | TreeVerdict::NeverRan);
         let boot = &shared.hello.host.boot_id;
-        if !is_proven && identity.is_some_and(|identity| identity.host.boot_id == *boot) {
+        if !outcome.tree.is_proven()
+            && identity.is_some_and(|identity| identity.host.boot_id == *boot)
+        {
             return Err(view.refuse_call(Refusal::MayLive));
         }
         if let Some(handle) = shared.find(run) {

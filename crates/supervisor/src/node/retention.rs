@@ -13,7 +13,7 @@ use crate::{
     },
     node::{ROWS_MAX, floors},
     record::node_store::read,
-    registry::{Shared, floors::Floor},
+    registry::{Shared, floors::Floor, retained::size_bytes},
 };
 use kennel_journal::Item;
 use kennel_keeper::{rundir, unreadable};
@@ -243,8 +243,7 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<Swept, CallError> {
     let strange = look_back(shared, &mut state).await?;
     let (data_dir, marked) = (shared.config.data_dir.clone(), state.marked.clone());
     let measured = blocking(move || {
-        let size =
-            |run: &RunId| kennel_journal::size_bytes(&rundir::path(&data_dir, *run)).unwrap_or(0);
+        let size = |run: &RunId| size_bytes(&data_dir, *run);
         let sum = |runs: &BTreeSet<RunId>| (runs.len() as u64, runs.iter().map(size).sum());
         (sum(&marked), sum(&strange))
     });
@@ -319,8 +318,7 @@ async fn retained(
     let measured = blocking(move || {
         let (mut known, mut others) = (known, 0u64);
         for run in rundir::all(&data_dir) {
-            // A journal that cannot be listed counts as empty: it cannot be removed either.
-            let size = || kennel_journal::size_bytes(&rundir::path(&data_dir, run)).unwrap_or(0);
+            let size = || size_bytes(&data_dir, run);
             if there.contains(&run) {
                 known.entry(run).or_insert_with(size);
             } else {

@@ -9,7 +9,7 @@ pub(crate) mod found;
 pub(crate) mod output_rates;
 pub(crate) mod owner_threads;
 mod record_bytes;
-mod retained;
+pub(crate) mod retained;
 mod rows;
 pub(crate) mod screens;
 pub(crate) mod serving;

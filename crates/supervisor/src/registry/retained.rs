@@ -158,7 +158,7 @@ impl Shared {
 }
 
 /// A journal that cannot be listed counts as empty: it cannot be removed either.
-fn size_bytes(data_dir: &Path, run: RunId) -> u64 {
+pub(crate) fn size_bytes(data_dir: &Path, run: RunId) -> u64 {
     kennel_journal::size_bytes(&rundir::path(data_dir, run)).unwrap_or(0)
 }
 

@@ -1,9 +1,12 @@
 //! Rows of ended runs are removed, by the node's limits and by request: no removed run is ever made a second time.
 
-use crate::world::{Lives, Nature, Stage, call};
+use crate::{
+    abort,
+    world::{Lives, Nature, Stage, call},
+};
 use kennel_lifecycle::{LeaderExit, Refusal, RowLimits, RunId};
 use kennel_store::{RowRemoval, Store as _};
-use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition, IfUnknown};
+use kennel_supervisor::{CallError, Condition};
 use std::{fs, path::PathBuf, time::Duration};
 
 /// Longer than the first two walks over the rows.
@@ -44,6 +47,20 @@ async fn is_gone(stage: &Stage, run: RunId) -> bool {
     )
 }
 
+/// Removes the row as a server does that dies then: directory and node log stay as they are.
+async fn remove_row_alone(stage: &Stage, run: RunId) {
+    let all = RunId::from_u128(0);
+    let removal = RowRemoval {
+        node: stage.supervisor.node(),
+        generation: Some(stage.world.store.generation()),
+        runs: vec![run],
+        remembered_from: all,
+        forgotten_before: all,
+    };
+    let removed = stage.world.store.remove_rows(&removal).await;
+    assert_eq!(removed.unwrap().len(), 1);
+}
+
 #[test]
 fn rows_beyond_an_owners_limit_are_removed() {
     let limits = RowLimits {
@@ -65,16 +82,7 @@ fn rows_beyond_an_owners_limit_are_removed() {
         for id in 1..=3 {
             let again = stage.supervisor.spawn(call(Some(run(id)))).await;
             assert!(matches!(again, Err(CallError::RunRemoved(_))), "{again:?}");
-            let fence = AbortCall {
-                run: run(id),
-                grace: None,
-                wait: AbortWait::TreeEmpty,
-                if_unknown: IfUnknown::Fence,
-                by: "test".into(),
-                owner: "uid:0".into(),
-                request_id: None,
-            };
-            let fenced = stage.supervisor.abort(fence).await;
+            let fenced = stage.supervisor.abort(abort(run(id))).await;
             assert!(
                 matches!(fenced, Err(CallError::RunRemoved(_))),
                 "{fenced:?}"
@@ -185,7 +193,7 @@ fn record_of_processes_that_may_live_stays() {
 }
 
 #[test]
-fn restarted_database_gets_no_removed_run_again() {
+fn removed_run_is_not_rewritten_after_restart() {
     let lives = lives(b"", RowLimits::NONE);
     let (removed, kept) = (run(1), run(2));
     lives.live(async |stage| {
@@ -193,14 +201,7 @@ fn restarted_database_gets_no_removed_run_again() {
             ran(stage, id).await;
         }
         // As a server does that dies before it notes the removal: its log has the row.
-        let removal = RowRemoval {
-            node: stage.supervisor.node(),
-            generation: Some(stage.world.store.generation()),
-            runs: vec![removed],
-            remembered_from: run(0),
-            forgotten_before: run(0),
-        };
-        stage.world.store.remove_rows(&removal).await.unwrap();
+        remove_row_alone(stage, removed).await;
         stage.world.store.rows.lock().unwrap().remove(&kept);
         stage.world.store.go_back(0);
         while stage.world.store.row(kept).is_none() {
@@ -234,14 +235,7 @@ fn directory_of_removed_run_goes_at_next_start() {
         for id in [1, 2] {
             ran(stage, id).await;
         }
-        let removal = RowRemoval {
-            node: stage.supervisor.node(),
-            generation: Some(stage.world.store.generation()),
-            runs: vec![run(1)],
-            remembered_from: run(0),
-            forgotten_before: run(0),
-        };
-        stage.world.store.remove_rows(&removal).await.unwrap();
+        remove_row_alone(stage, run(1)).await;
     });
     lives.live_long(async |stage| {
         tokio::time::sleep(WALKED).await;

@@ -1486,7 +1486,6 @@ impl Store for MemoryStore {
             .filter(|row| row.new.node == node && row.new.age > start)
             .filter_map(|row| {
                 let tree = &row.outcome.as_ref()?.tree;
-                let is_proven = matches!(tree, TreeVerdict::Empty(_) | TreeVerdict::NeverRan);
                 let identity = row.new.identity.as_ref();
                 Some(EndedRow {
                     run: row.new.run,
@@ -1494,7 +1493,8 @@ impl Store for MemoryStore {
                     ended: row.times.ended?,
                     age: row.new.age,
                     has_files: row.output_age.is_some() && row.output_removed.is_none(),
-                    may_live: !is_proven && identity.is_some_and(|id| id.host.boot_id == boot),
+                    may_live: !tree.is_proven()
+                        && identity.is_some_and(|id| id.host.boot_id == boot),
                 })
             })
             .collect();
