@@ -42,63 +42,75 @@ const ELSEWHERE: [&str; 1] = ["left_stop.carried_out"];
 /// Selects one row, as in `spawn.recorded:both`: the others are left out.
 const ONLY: &str = "CRASH_ROW";
 
+// promise
 #[tokio::test(flavor = "multi_thread")]
 async fn spawned_command_runs_once_or_never_over_crashes() {
     play(&[Act::Spawn]).await;
 }
 
+// promise
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_is_reported_once_over_crashes() {
     play(&[Act::Exit]).await;
 }
 
+// promise: D-9a
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_is_reported_once_despite_outage_and_crashes() {
     play(&[Act::Owe]).await;
 }
 
+// promise: R-20
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_is_carried_out_over_crashes() {
     play(&[Act::Abort, Act::Kill]).await;
 }
 
+// promise: R-20
 #[tokio::test(flavor = "multi_thread")]
 async fn no_process_stays_stopped_after_crash_in_pause() {
     play(&[Act::Pause, Act::Resume]).await;
 }
 
+// promise: R-20
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_neither_lost_nor_doubled_over_crashes() {
     play(&[Act::Write]).await;
 }
 
+// promise: V-7
 #[tokio::test(flavor = "multi_thread")]
 async fn input_is_written_once_or_count_is_unknown() {
     play(&[Act::Input]).await;
     play_with(&[Act::Input], Recovery::Adopt).await;
 }
 
+// promise: P-3
 #[tokio::test(flavor = "multi_thread")]
 async fn server_death_keeps_terminal_bytes_and_size() {
     play(&[Act::Terminal]).await;
 }
 
+// promise: RW-70
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_of_a_run_are_recorded_once() {
     play(&[Act::Say]).await;
     play_with(&[Act::Say], Recovery::Adopt).await;
 }
 
+// promise: R-20
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_drain_survives_crashes() {
     play(&[Act::Drain]).await;
 }
 
+// promise: R-20
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_is_completed_over_crashes() {
     play(&[Act::Restart, Act::Recover]).await;
 }
 
+// promise: RW-3
 #[tokio::test(flavor = "multi_thread")]
 async fn accepted_annotation_survives_each_death() {
     play(&[Act::Annotate]).await;
@@ -110,11 +122,13 @@ async fn accepted_extension_survives_each_death() {
     play_with(&[Act::Extend], Recovery::Adopt).await;
 }
 
+// promise: R-20
 #[tokio::test(flavor = "multi_thread")]
 async fn crash_in_upgrade_costs_what_a_crash_costs() {
     play(&[Act::Upgrade]).await;
 }
 
+// promise: R-51a
 #[tokio::test(flavor = "multi_thread")]
 async fn adoptable_runs_survive_any_crash() {
     let acts = [
@@ -130,27 +144,32 @@ async fn adoptable_runs_survive_any_crash() {
     play_with(&acts, Recovery::Adopt).await;
 }
 
+// promise: B-3
 #[tokio::test(flavor = "multi_thread")]
 async fn each_attempt_runs_once_or_never_over_crashes() {
     play(&[Act::Again, Act::ComeBack]).await;
 }
 
+// promise: O-32
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_whole_or_removed_over_crashes() {
     play(&[Act::Retain]).await;
 }
 
+// promise: K-13
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_run_stays_removed_over_crashes() {
     play(&[Act::Remove]).await;
 }
 
+// promise: RW-81
 #[tokio::test(flavor = "multi_thread")]
 async fn children_end_with_their_parent_over_crashes() {
     play(&[Act::Orphan]).await;
 }
 
 /// The table matches the code: no point without a row, no row without a point.
+// promise: R-20
 #[test]
 fn every_crash_point_is_in_the_table() {
     let mut files = Vec::new();

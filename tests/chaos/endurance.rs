@@ -39,11 +39,13 @@ const MEMORY_MORE_MAX: u64 = 24 << 20;
 /// Warm shims and connections come and go.
 const DESCRIPTORS_MORE_MAX: usize = 64;
 
+// promise: R-30
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_short_runs_under_faults_leave_nothing() {
     endure(FEW, 40).await;
 }
 
+// promise: R-30
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
 async fn hundred_thousand_runs_under_faults_leave_nothing() {

@@ -43,6 +43,7 @@ enum Victim {
 /// The attempts of one round, with the answer to each.
 type Answers = BTreeMap<String, Result<(), Code>>;
 
+// promise: D-1
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_unrecorded_on_sqlite() {
     kill_on_sqlite(SERVICES, KILLS_ON_SQLITE).await;
@@ -57,6 +58,7 @@ pub(crate) async fn kill_on_sqlite(services: u32, kills: u32) {
     dying.join_all().await;
 }
 
+// promise: D-1
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_unrecorded_on_postgres() {
     let postgres = Postgres::start().await;
@@ -65,6 +67,7 @@ async fn no_command_runs_unrecorded_on_postgres() {
 
 /// The store is halted, so that every child waits at its gate; a child that held a sibling's gate open would wait for
 /// ever (hazard A: descriptors copied by a fork).
+// promise: D-2
 #[tokio::test(flavor = "multi_thread")]
 async fn children_at_their_gates_go_when_service_dies() {
     let postgres = Postgres::start().await;

@@ -9,6 +9,7 @@ const KILLS_ON_POSTGRES: u32 = 25;
 /// Services on SQLite.
 const SERVICES: u32 = 5;
 
+// promise: D-1
 #[tokio::test(flavor = "multi_thread")]
 async fn no_command_runs_unrecorded_over_many_kills() {
     kill_on_sqlite(SERVICES, KILLS_ON_SQLITE).await;

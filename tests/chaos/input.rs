@@ -24,11 +24,13 @@ const PACE_MORE: Duration = Duration::from_millis(500);
 /// The answer to one of so many writes is not awaited.
 const UNHEARD: usize = 5;
 
+// promise: V-2
 #[tokio::test(flavor = "multi_thread")]
 async fn input_over_server_deaths_arrives_once_and_whole() {
     arrives(12 * MIB, 5, 5).await;
 }
 
+// promise: V-2
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
 async fn long_input_over_many_server_deaths_arrives_whole() {

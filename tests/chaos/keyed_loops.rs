@@ -88,6 +88,7 @@ fn each_once(count: u32) -> BTreeMap<u32, u32> {
     (0..count).map(|number| (number, 1)).collect()
 }
 
+// promise: K-16
 #[tokio::test(flavor = "multi_thread")]
 async fn worker_of_the_guide_runs_each_job_once() {
     let postgres = Postgres::start().await;
@@ -116,6 +117,7 @@ async fn worker_of_the_guide_runs_each_job_once() {
     assert_eq!(counts(dir), each_once(JOBS));
 }
 
+// promise: K-16
 #[tokio::test(flavor = "multi_thread")]
 async fn clock_of_the_guide_runs_each_tick_once() {
     let mut services = JoinSet::new();

@@ -17,16 +17,19 @@ enum Onto {
     Terminal,
 }
 
+// promise: O-3a
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_of_one_stream_survive_server_deaths() {
     lines(Onto::One, 300_000, 3).await;
 }
 
+// promise: O-3a
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_of_both_streams_survive_server_deaths() {
     lines(Onto::Both, 300_000, 3).await;
 }
 
+// promise: O-3a
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_on_a_terminal_survive_server_deaths() {
     lines(Onto::Terminal, 300_000, 3).await;

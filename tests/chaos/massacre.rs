@@ -21,11 +21,13 @@ const TREE_LEN: usize = 4;
 /// Number of runs with an unrelated process that has their marker.
 const STRANGERS: usize = 10;
 
+// promise: I-2, R-4
 #[tokio::test(flavor = "multi_thread")]
 async fn none_is_left_of_fifty_trees_on_sqlite() {
     massacre(Options::default(), true).await;
 }
 
+// promise: R-4
 #[tokio::test(flavor = "multi_thread")]
 async fn none_is_left_of_fifty_trees_on_postgres() {
     let postgres = Postgres::start().await;
@@ -34,6 +36,7 @@ async fn none_is_left_of_fifty_trees_on_postgres() {
 
 /// Without control groups, the orphans of a dead shim cannot be distinguished from unrelated processes; the shims live
 /// here.
+// promise: R-4
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_trees_without_cgroups_end_completely() {
     massacre(Options::default().without_cgroup(), false).await;

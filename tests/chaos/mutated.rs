@@ -32,6 +32,7 @@ const WAIT: Duration = Duration::from_millis(100);
 /// Upper bound for any answer.
 const TOO_LONG: Duration = Duration::from_mins(1);
 
+// promise: A-7a, A-16
 #[tokio::test(flavor = "multi_thread")]
 async fn mutated_messages_have_typed_answers() {
     send(5_000).await;

@@ -42,6 +42,7 @@ fn add(runs: &Mutex<BTreeSet<String>>, run_id: String) -> bool {
     must("lock", runs.lock()).insert(run_id)
 }
 
+// promise: K-7
 #[tokio::test(flavor = "multi_thread")]
 async fn names_and_keys_hold_over_server_deaths() {
     let mut kennel = Kennel::on_sqlite().await;

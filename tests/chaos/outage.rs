@@ -15,6 +15,7 @@ const SOME: usize = 100;
 /// Runs that live when the store goes; half of them are aborted meanwhile, the others end by themselves.
 const LIVE: usize = 40;
 
+// promise: D-22
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "over a minute: make soak"]
 async fn store_outage_of_a_minute_loses_nothing() {

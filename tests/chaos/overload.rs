@@ -12,11 +12,13 @@ const CLIENTS: usize = 200;
 const SERVER_BYTES_MAX: u64 = 256 << 20;
 const ALL_BYTES_MAX: u64 = 512 << 20;
 
+// promise: A-21
 #[tokio::test(flavor = "multi_thread")]
 async fn overload_is_refused_with_reasons_and_runs_end() {
     overload(Duration::from_secs(3)).await;
 }
 
+// promise: A-21
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a minute of load: `make soak` runs it"]
 async fn overload_for_a_minute_takes_bounded_memory() {

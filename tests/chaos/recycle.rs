@@ -28,6 +28,7 @@ const STARTS_MAX: u32 = 70_000;
 /// Last line of the inner test.
 pub(crate) const UNTOUCHED: &str = "no stranger touched";
 
+// promise: F-2, I-1
 #[tokio::test(flavor = "multi_thread")]
 async fn unrelated_process_under_recorded_pid_is_untouched() {
     if !is_inside() {

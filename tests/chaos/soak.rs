@@ -45,11 +45,13 @@ const TRIES: u32 = 5;
 const LIFE_MS: u64 = 40;
 const LONG_LIFE_MS: u64 = 60_000;
 
+// promise: I-7
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_aborts_signal_no_unrelated_process() {
     inside("hundreds_of_aborts_signal_no_unrelated_process", FEW).await;
 }
 
+// promise: I-7
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
 async fn hundred_thousand_aborts_signal_no_unrelated_process() {
@@ -57,6 +59,7 @@ async fn hundred_thousand_aborts_signal_no_unrelated_process() {
 }
 
 /// The result of the tests above for a service that signals by number alone.
+// promise: I-7
 #[tokio::test]
 async fn a_bystander_notices_a_signal_to_its_number() {
     if !recycle::is_inside() {

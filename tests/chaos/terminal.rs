@@ -10,6 +10,7 @@ const KILLS: usize = 6;
 /// Lines of a part. The command waits for a file before each.
 const PART: usize = 100_000;
 
+// promise: P-3
 #[tokio::test(flavor = "multi_thread")]
 async fn terminal_output_survives_server_deaths() {
     let kennel = Kennel::on_sqlite().await;

@@ -57,11 +57,13 @@ const FULL: Load = Load {
     line_every: "1",
 };
 
+// promise: R-27
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrades_under_load_lose_nothing() {
     upgrade_under(&MODEST).await;
 }
 
+// promise: R-27
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
 async fn twenty_upgrades_under_full_load_lose_nothing() {

@@ -56,6 +56,7 @@ async fn stubs(kennel: &Kennel) -> PathBuf {
     stubs
 }
 
+// promise: O-10
 #[tokio::test(flavor = "multi_thread")]
 async fn a_python_client_spawns_streams_resumes_and_aborts() {
     let kennel = Kennel::on_sqlite().await;
@@ -254,6 +255,7 @@ async fn all_has_come(receiver: &Receiver) {
 }
 
 /// Names are Kennel's own, or those of the stated conventions, as another project has recorded them.
+// promise: M-17
 #[tokio::test(flavor = "multi_thread")]
 async fn telemetry_names_follow_the_conventions() {
     let dir = must("a directory", tempfile::tempdir());

@@ -110,6 +110,7 @@ async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) {
 }
 
 /// No .NET SDK is to be had for these tests: the page ends with message classes.
+// promise: O-44
 #[tokio::test(flavor = "multi_thread")]
 async fn csharp_page_generates_message_classes() {
     let page = Project::read(&repository().join("docs/guide/clients/csharp.md"));
@@ -133,21 +134,25 @@ async fn csharp_page_generates_message_classes() {
     }
 }
 
+// promise: O-43
 #[tokio::test(flavor = "multi_thread")]
 async fn go_page_survives_death_of_server() {
     run_page("go").await;
 }
 
+// promise: O-43
 #[tokio::test(flavor = "multi_thread")]
 async fn java_page_survives_death_of_server() {
     run_page("java").await;
 }
 
+// promise: O-43
 #[tokio::test(flavor = "multi_thread")]
 async fn typescript_page_survives_death_of_server() {
     run_page("typescript").await;
 }
 
+// promise: O-43
 #[tokio::test(flavor = "multi_thread")]
 async fn python_page_survives_death_of_server() {
     run_page("python").await;

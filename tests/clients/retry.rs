@@ -25,6 +25,7 @@ fn waiter(kennel: &Kennel, stubs: &Path, run: &str, policy: Option<&Path>, out: 
     must("a client", client.spawn())
 }
 
+// promise: O-45
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_policy_carries_call_over_killed_server() {
     let mut kennel = Kennel::on_sqlite().await;

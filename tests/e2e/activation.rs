@@ -80,6 +80,7 @@ fn copies(pid: i32, socket: &Path) -> usize {
     links.filter(|link| link == socket).count()
 }
 
+// promise: RW-132
 async fn passed_socket_serves_across_servers_and_keepers(scene: &mut Scene) {
     let (kennel, file) = (&mut scene.kennel, scene.file);
     let path = kennel.socket();
@@ -112,6 +113,7 @@ async fn passed_socket_serves_across_servers_and_keepers(scene: &mut Scene) {
     );
 }
 
+// promise: RW-133
 async fn keeper_and_server_alone_hold_passed_socket(scene: &mut Scene) {
     let kennel = &scene.kennel;
     let listener = scene.listener.as_raw_fd();
@@ -133,6 +135,7 @@ async fn keeper_and_server_alone_hold_passed_socket(scene: &mut Scene) {
     must("abort", client.abort(&id).await);
 }
 
+// promise: RW-133
 #[tokio::test]
 async fn unusable_passed_sockets_are_refused_with_reason() {
     let dir = must("a directory", tempfile::tempdir());
@@ -169,6 +172,7 @@ async fn unusable_passed_sockets_are_refused_with_reason() {
 }
 
 /// A socket that is meant for another process is left to it.
+// promise: RW-133
 #[tokio::test]
 async fn socket_of_another_process_is_not_used() {
     let dir = must("a directory", tempfile::tempdir());

@@ -72,6 +72,7 @@ async fn runs_outlive_two_services_and_end_completely(options: Options) {
     };
 }
 
+// promise: R-50
 async fn adopted_run_is_ended_by_next_service(together: &Together) {
     let mut client = together.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
@@ -114,6 +115,7 @@ async fn adopted_run_is_ended_by_next_service(together: &Together) {
     assert!(!door.exists());
 }
 
+// promise: R-50c
 async fn a_pause_outlives_the_service(together: &Together) {
     let mut client = together.client().await;
     let script = "echo up; while :; do date +%N > $KENNEL_RUN_DIR/tick; sleep 0.01; done";
@@ -143,6 +145,7 @@ async fn a_pause_outlives_the_service(together: &Together) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
+// promise: R-52
 async fn shim_death_after_adoption_is_noticed(together: &Together) {
     let has_cgroup = !together.kennel().await.cgroup_bases().is_empty();
     let mut client = together.client().await;
@@ -201,6 +204,7 @@ async fn adopted_runs_continue_as_their_specs_say() {
 }
 
 /// Returns a tree that lives when the next service is ended in order.
+// promise: R-51
 async fn a_shutdown_in_order_ends_it(together: &Together) -> (String, Footprint) {
     let mut client = together.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
@@ -210,6 +214,7 @@ async fn a_shutdown_in_order_ends_it(together: &Together) -> (String, Footprint)
     (run.run_id, print)
 }
 
+// promise: R-50
 async fn output_and_end_without_service_are_not_lost(together: &Together) {
     let mut client = together.client().await;
     let gate = together.kennel().await.scratch().join("output-go");
@@ -254,6 +259,7 @@ async fn output_and_end_without_service_are_not_lost(together: &Together) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
+// promise: R-51
 async fn run_beside_an_adopted_one_ends_normally(together: &Together) {
     let mut client = together.client().await;
     let script = "trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done";
@@ -283,6 +289,7 @@ async fn run_beside_an_adopted_one_ends_normally(together: &Together) {
     );
 }
 
+// promise: R-50c
 async fn expired_time_limit_acts_at_once(together: &Together) {
     let mut client = together.client().await;
     together.event().await;
@@ -300,6 +307,7 @@ async fn expired_time_limit_acts_at_once(together: &Together) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
+// promise: R-51
 async fn rest_is_stopped_or_drained_without_service(together: &Together) {
     let mut client = together.client().await;
     let go = together.kennel().await.scratch().join("rest-go");
@@ -351,6 +359,7 @@ async fn rest_is_stopped_or_drained_without_service(together: &Together) {
     assert!(heard.text().ends_with("rest\n"), "{}", heard.text());
 }
 
+// promise: R-51
 async fn stop_in_progress_is_carried_out(together: &Together) {
     let mut client = together.client().await;
     let script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.05; done";
@@ -379,6 +388,7 @@ async fn stop_in_progress_is_carried_out(together: &Together) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
+// promise: R-50a
 async fn unreachable_shim_is_awaited(together: &Together) {
     let mut client = together.client().await;
     let gate = together.kennel().await.scratch().join("late-go");
@@ -418,6 +428,7 @@ async fn unreachable_shim_is_awaited(together: &Together) {
     assert_eq!(heard.text(), "up\ndone\n");
 }
 
+// promise: R-52
 async fn dead_shim_leaves_its_run_to_recovery(together: &Together) {
     let mut client = together.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
@@ -433,6 +444,7 @@ async fn dead_shim_leaves_its_run_to_recovery(together: &Together) {
     print.until_nothing_is_left().await;
 }
 
+// promise: R-50b
 async fn service_is_adopted_by_default(together: &Together) {
     let mut client = together.client().await;
     let script = "echo up; while :; do sleep 0.05; done";
@@ -457,6 +469,7 @@ async fn service_is_adopted_by_default(together: &Together) {
     must("abort", client.abort(&service.run_id).await);
 }
 
+// promise: R-50
 #[tokio::test(flavor = "multi_thread")]
 async fn run_outlives_death_of_keeper_alone() {
     let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
@@ -496,6 +509,7 @@ async fn one_that_is_up(client: &mut Client) -> pb::Run {
     run
 }
 
+// promise: R-50a
 #[tokio::test(flavor = "multi_thread")]
 async fn failing_server_leaves_the_run_to_next_service() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -529,6 +543,7 @@ fn take_away(kennel: &Kennel, file: &Path) -> impl FnOnce() + use<> {
     }
 }
 
+// promise: R-50a
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_are_adopted_without_the_store() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -561,6 +576,7 @@ async fn runs_are_adopted_without_the_store() {
     assert_eq!(second.reason(), "server_shutdown", "{second:?}");
 }
 
+// promise: R-52
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strangers_socket_is_not_trusted() {
     let mut kennel = Kennel::on_sqlite().await;

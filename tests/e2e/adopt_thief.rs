@@ -14,6 +14,7 @@ fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec
 }
 
+// promise: R-62
 async fn foreign_member_is_not_given_a_run(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;

@@ -11,6 +11,7 @@ use tonic::Code;
 
 static NEW: LazyLock<String> = LazyLock::new(new_run_id);
 
+// promise: B-9
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_run_is_run_again_as_new_run() {
     let mut kennel = Kennel::start(Options::default()).await;
@@ -57,6 +58,7 @@ async fn ended_run_is_run_again_as_new_run() {
     }
 }
 
+// promise: B-9
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_parts_are_given_again_or_refused() {
     let kennel = Kennel::start(Options::default()).await;

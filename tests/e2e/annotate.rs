@@ -16,6 +16,7 @@ fn pairs(run: &pb::Run) -> Vec<(&str, &str)> {
     pairs.map(|(k, v)| (k.as_str(), v.as_str())).collect()
 }
 
+// promise: RW-1, RW-2, RW-3, RW-6, RW-73
 #[tokio::test(flavor = "multi_thread")]
 async fn annotations_are_set_removed_listed_and_reported() {
     let kennel = Kennel::on_sqlite().await;

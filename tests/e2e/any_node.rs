@@ -35,6 +35,7 @@ async fn page(at: &mut Client, filter: &RunFilter, page_token: String) -> pb::Li
     must("page", at.process.list_runs(request).await).into_inner()
 }
 
+// promise: I-73
 async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
     let ThreeNodes {
         one, two, three, ..
@@ -110,6 +111,7 @@ async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
     one.restart().await;
 }
 
+// promise: I-74, I-75
 async fn node_is_drained_and_named_for_spawns_elsewhere(nodes: &mut ThreeNodes) {
     nodes.see_each_other().await;
     let ThreeNodes {

@@ -28,6 +28,7 @@ fn of_own_binary() -> Options {
     }
 }
 
+// promise: P-10
 async fn screen_is_read_during_and_after_a_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = r"printf 'one\r\n\033[1;32mtwo\033[0m\033]2;a title\007'; read x; printf '\033[?1049h\033[Hin an editor'; read x; printf '\033[?1049l'; exit 3";
@@ -84,6 +85,7 @@ async fn screen_is_read_during_and_after_a_run(kennel: &Kennel) {
     must("abort", client.abort(&piped.run_id).await);
 }
 
+// promise: P-10
 async fn oversize_terminal_is_not_drawn_and_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -105,6 +107,7 @@ async fn oversize_terminal_is_not_drawn_and_continues(kennel: &Kennel) {
     must("abort", client.abort(&run.run_id).await);
 }
 
+// promise: P-12
 async fn one_of_several_attached_clients_writes_at_once(kennel: &Kennel) {
     let (mut client, run) = cat_on_a_terminal(kennel).await;
 
@@ -165,6 +168,7 @@ async fn one_of_several_attached_clients_writes_at_once(kennel: &Kennel) {
     );
 }
 
+// promise: P-13
 async fn attachment_continues_at_next_server_without_repeats(kennel: &Kennel) {
     let (_, run) = cat_on_a_terminal(kennel).await;
     let mut there = at(kennel, &run.run_id, false, None).await;
@@ -194,6 +198,7 @@ async fn attachment_continues_at_next_server_without_repeats(kennel: &Kennel) {
 }
 
 /// Before any case in which a server dies: the log has no warning.
+// promise: P-13
 async fn attached_client_does_not_notice_an_upgrade(kennel: &Kennel) {
     let (mut client, run) = cat_on_a_terminal(kennel).await;
     let mut there = at(kennel, &run.run_id, false, None).await;

@@ -22,6 +22,7 @@ cases! {
     output_while_detached_is_shown_on_attach,
 }
 
+// promise: P-11
 async fn attached_editor_looks_as_without_kennel(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("text");
@@ -74,6 +75,7 @@ async fn attached_editor_looks_as_without_kennel(kennel: &Kennel) {
 }
 
 /// A program that redraws by itself, and in colours.
+// promise: P-11
 async fn attached_monitor_looks_as_without_kennel(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Everything that it shows of a sleeping process stays the same.
@@ -138,6 +140,7 @@ async fn attached_monitor_looks_as_without_kennel(kennel: &Kennel) {
     must("abort", client.abort(&sleeps.run_id).await);
 }
 
+// promise: P-11
 async fn output_while_detached_is_shown_on_attach(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Megabytes in colours, with wide letters and lines that wrap.
@@ -185,6 +188,7 @@ async fn output_while_detached_is_shown_on_attach(kennel: &Kennel) {
     must("abort", client.abort(&run.run_id).await);
 }
 
+// promise: P-14
 async fn command_on_own_terminal_has_keys_and_exit(kennel: &Kennel) {
     let line = format!(
         "printf '\\033]2;ours\\007'; {} run --tty -- sh -c 'printf \"\\033]2;theirs\\007\"; stty size; trap \"echo interrupted\" INT; until read x; do :; done; echo got $x; exit 7'; echo code $?; stty -a | grep -o -e '-\\?icanon'",

@@ -24,6 +24,7 @@ with_and_without_cgroup!(
 );
 
 /// Secret and input are there each time; the database never contains them.
+// promise: B-1, B-7
 #[tokio::test(flavor = "multi_thread")]
 async fn crashing_command_is_restarted_by_its_policy() {
     let kennel = Kennel::on_sqlite().await;
@@ -79,6 +80,7 @@ async fn crashing_command_is_restarted_by_its_policy() {
     Footprint::of_run(&run).assert_nothing_left();
 }
 
+// promise: B-2, B-6
 async fn a_restart_replaces_the_tree_once(options: Options) {
     let is_contained = options.cgroup != Cgroup::Off;
     let kennel = Kennel::start(options).await;
@@ -153,6 +155,7 @@ async fn assert_nothing_starts_beside_remains(client: &mut Client) {
     assert!(!heard.stations().contains(&"attempt_ended"));
 }
 
+// promise: B-5
 async fn service_continues_over_every_death(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -218,6 +221,7 @@ async fn service_continues_over_every_death(options: Options) {
     assert_eq!(starts(&ran), 4);
 }
 
+// promise: B-5a
 #[tokio::test(flavor = "multi_thread")]
 async fn run_ended_before_the_service_stays_ended() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -261,6 +265,7 @@ async fn run_ended_before_the_service_stays_ended() {
 }
 
 /// The run keeps its id, and no death of the service ends it or begins its next attempt.
+// promise: B-4, RW-103, RW-104
 #[tokio::test(flavor = "multi_thread")]
 async fn exhausted_run_is_held_until_restart() {
     let mut kennel = Kennel::on_sqlite().await;

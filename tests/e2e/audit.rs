@@ -158,6 +158,7 @@ cases! {
     removed_socket_returns_and_replaced_files_are_reported,
 }
 
+// promise: F-1
 async fn leak_in_an_ended_runs_cgroup_is_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -201,6 +202,7 @@ async fn leak_in_an_ended_runs_cgroup_is_ended(kennel: &Kennel) {
     assert!(!dir.exists());
 }
 
+// promise: F-5
 async fn named_process_with_a_marker_ends_within_scope(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -208,6 +210,7 @@ async fn named_process_with_a_marker_ends_within_scope(kennel: &Kennel) {
     assert_scope(kennel, &run_id, &mut left, &["--evidence", "marker"]).await;
 }
 
+// promise: F-3
 async fn marker_is_a_hint_and_unrelated_processes_live(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -257,6 +260,7 @@ async fn marker_is_a_hint_and_unrelated_processes_live(kennel: &Kennel) {
     assert_eq!(run.state(), pb::RunState::Running);
 }
 
+// promise: F-3
 #[tokio::test(flavor = "multi_thread")]
 async fn unproven_session_member_is_reported_and_not_signalled() {
     let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
@@ -312,6 +316,7 @@ async fn unproven_session_member_is_reported_and_not_signalled() {
     .await;
 }
 
+// promise: F-1
 async fn audit_of_hundred_live_runs_finds_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut ids = Vec::new();
@@ -355,6 +360,7 @@ async fn audit_of_hundred_live_runs_finds_nothing(kennel: &Kennel) {
     assert_eq!(service.sockets[0].state(), pb::SocketState::InPlace);
 }
 
+// promise: F-7
 async fn removed_socket_returns_and_replaced_files_are_reported(kennel: &Kennel) {
     let mut client = kennel.client().await;
     fs::remove_file(kennel.socket()).expect("it was there");
@@ -377,6 +383,7 @@ async fn removed_socket_returns_and_replaced_files_are_reported(kennel: &Kennel)
     assert_eq!(service.sockets[0].state(), pb::SocketState::Replaced);
 }
 
+// promise: F-6
 #[tokio::test(flavor = "multi_thread")]
 async fn audit_without_store_reports_that_and_keepers_knowledge() {
     let mut postgres = Postgres::start().await;
@@ -431,6 +438,7 @@ async fn audit_without_store_reports_that_and_keepers_knowledge() {
     }
 }
 
+// promise: F-6
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_environments_are_reported() {
     // Without root the environment of root's processes cannot be read.
@@ -453,6 +461,7 @@ async fn unreadable_environments_are_reported() {
     kennel.terminate(PATIENCE).await;
 }
 
+// promise: F-8
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_without_server_gives_hints_and_fails() {
     let run_id = new_run_id();

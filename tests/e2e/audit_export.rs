@@ -12,6 +12,7 @@ pub(crate) fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+// promise: RW-142
 #[tokio::test(flavor = "multi_thread")]
 async fn collector_gets_each_audit_record_in_order() {
     let collector = Collector::start(Manner::Refusing).await;

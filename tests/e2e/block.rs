@@ -90,6 +90,7 @@ async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
     within("a warning", PATIENCE, waits).await;
 }
 
+// promise: O-29
 async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
     let bytes = 8 * MIB;
     let mut client = kennel.client().await;
@@ -183,6 +184,7 @@ fn lines(progress: &Path) -> String {
     )
 }
 
+// promise: O-29
 async fn waiting_run_is_ended_without_loss(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -260,6 +262,7 @@ async fn read_to_the_end(kennel: &Kennel, id: &str, name: &str, heard: &mut Hear
     }
 }
 
+// promise: O-29a
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_command_survives_a_store_outage() {
     let mut postgres = Postgres::start().await;
@@ -302,6 +305,7 @@ async fn waiting_command_survives_a_store_outage() {
 }
 
 /// Both ends of a terminal wait, and so do those of a server that is being replaced.
+// promise: O-29a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_waits_too_and_over_an_upgrade() {
     let kennel = Kennel::start(Options {
@@ -330,6 +334,7 @@ async fn a_terminal_waits_too_and_over_an_upgrade() {
     assert_eq!(ended.code(), Some(5));
 }
 
+// promise: O-29a
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_output_survives_the_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -358,6 +363,7 @@ async fn acknowledged_output_survives_the_keeper() {
     }
 }
 
+// promise: O-29
 async fn deleted_consumer_no_longer_blocks(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!("{} bytes {}", programs::naughty().display(), 4 * MIB);
@@ -383,6 +389,7 @@ async fn deleted_consumer_no_longer_blocks(kennel: &Kennel) {
     assert!(heard.stdout == pattern(4 * MIB));
 }
 
+// promise: O-29a
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_output_of_ended_run_stays_until_acknowledged() {
     let kennel = Kennel::start(Options {

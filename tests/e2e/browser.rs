@@ -26,6 +26,7 @@ const PAGES: usize = 5;
 /// The line with which the browser reports its control port.
 const DOOR: &str = "DevTools listening on ws://";
 
+// promise: T-9
 async fn nothing_of_an_aborted_browser_is_left(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -40,6 +41,7 @@ async fn nothing_of_an_aborted_browser_is_left(options: Options) {
     print.assert_nothing_left();
 }
 
+// promise: T-9
 async fn nothing_of_a_browser_that_ends_is_left(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;

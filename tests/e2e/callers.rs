@@ -225,6 +225,7 @@ cases! {
     connections_of_one_process_block_no_client,
 }
 
+// promise: AU-8, A-11a
 async fn runs_cannot_call_by_any_way_around(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let socket = kennel.socket();
@@ -275,6 +276,7 @@ async fn runs_cannot_call_by_any_way_around(kennel: &Kennel) {
     );
 }
 
+// promise: A-19
 async fn connections_held_by_a_run_block_no_client(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let socket = kennel.socket();
@@ -286,6 +288,7 @@ async fn connections_held_by_a_run_block_no_client(kennel: &Kennel) {
     assert_warned(kennel, "peers that may not call have too many connections").await;
 }
 
+// promise: A-19b
 async fn connects_of_a_run_block_no_client(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let socket = kennel.socket();
@@ -306,6 +309,7 @@ async fn connects_of_a_run_block_no_client(kennel: &Kennel) {
     );
 }
 
+// promise: A-19
 async fn connections_of_one_process_block_no_client(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);

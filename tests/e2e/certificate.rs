@@ -20,6 +20,7 @@ async fn certificate_has_only_what_happened(options: Options) {
     }
 }
 
+// promise: T-22
 async fn certificate_of_unstopped_run_has_no_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
@@ -35,6 +36,7 @@ async fn certificate_of_unstopped_run_has_no_signal(kennel: &Kennel) {
     assert_eq!(certificate.census_time, run.attempt().tree_empty_time);
 }
 
+// promise: T-22
 async fn certificate_has_each_round_and_its_processes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!(
@@ -84,6 +86,7 @@ async fn certificate_has_each_round_and_its_processes(kennel: &Kennel) {
     assert_eq!(again.attempt().certificate, run.attempt().certificate);
 }
 
+// promise: T-23
 async fn early_leader_exit_names_the_rest(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("setsid sleep 1000 & sleep 1001 & echo up; exit 0");
@@ -103,6 +106,7 @@ async fn early_leader_exit_names_the_rest(kennel: &Kennel) {
     assert_eq!((first.signal.as_str(), first.delivered), ("SIGTERM", 2));
 }
 
+// promise: T-24
 #[tokio::test(flavor = "multi_thread")]
 async fn shim_of_dead_keeper_reports_its_signals() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -128,6 +132,7 @@ async fn shim_of_dead_keeper_reports_its_signals() {
     assert!(certificate.census_time.is_some(), "{certificate:?}");
 }
 
+// promise: T-22
 async fn never_run_has_certificate_without_steps(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let id = new_run_id();

@@ -78,6 +78,7 @@ cases! {
     token_is_in_file_and_hashed_in_entry,
 }
 
+// promise: C-63
 async fn three_commands_make_a_chain_that_openssl_accepts((dir, access): &(TempDir, String)) {
     let dir = dir.path();
     verifies(
@@ -129,6 +130,7 @@ async fn three_commands_make_a_chain_that_openssl_accepts((dir, access): &(TempD
     }
 }
 
+// promise: C-63
 async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
     let dir = dir.path();
     let read = |name: &str| fs::read(dir.join("certs").join(name)).expect("a file");
@@ -186,6 +188,7 @@ async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
     verifies(dir, "alice.pem").await;
 }
 
+// promise: C-63
 async fn revoked_certificates_are_refused_by_openssl_too((dir, _): &(TempDir, String)) {
     let dir = dir.path();
     let checked = "verify -CAfile ca.pem -crl_check -CRLfile crl.pem";
@@ -218,6 +221,7 @@ async fn revoked_certificates_are_refused_by_openssl_too((dir, _): &(TempDir, St
     assert!(said.contains("no certificate of \"carol\""), "{said}");
 }
 
+// promise: C-63
 async fn token_is_in_file_and_hashed_in_entry((dir, _): &(TempDir, String)) {
     let dir = dir.path();
     let entry = answer(
@@ -260,6 +264,7 @@ async fn token_is_in_file_and_hashed_in_entry((dir, _): &(TempDir, String)) {
     );
 }
 
+// promise: C-62
 #[tokio::test(flavor = "multi_thread")]
 async fn context_names_a_server_and_its_files() {
     let dir = TempDir::new().expect("a directory");

@@ -27,6 +27,7 @@ async fn spawn(client: &mut Client, spec: pb::RunSpec) -> String {
     must("spawn", client.spawn(spec).await).run_id
 }
 
+// promise: RW-80, RW-82, RW-83
 #[tokio::test(flavor = "multi_thread")]
 async fn children_end_with_their_parent() {
     let kennel = Kennel::start(Options::default()).await;

@@ -49,6 +49,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+// promise: C-1
 async fn run_is_transparent_in_output_and_code(kennel: &Kennel) {
     let output = kennel_cli(
         kennel,
@@ -70,6 +71,7 @@ async fn run_is_transparent_in_output_and_code(kennel: &Kennel) {
     assert!(stderr(&output).contains("exceeded its time limit"));
 }
 
+// promise: C-2
 async fn run_tells_start_failures_like_a_shell(kennel: &Kennel) {
     let missing = kennel_cli(kennel, &["run", "--", "no-such-command-of-ours"]).await;
     assert_eq!(missing.status.code(), Some(127));
@@ -121,6 +123,7 @@ async fn started(kennel: &Kennel, run_id: &str) {
     assert!(started.expect("it is known").1, "it started");
 }
 
+// promise: C-3
 async fn ctrl_c_interrupts_and_the_commands_answer_counts(kennel: &Kennel) {
     let up = kennel.scratch().join("up");
     let script = format!(
@@ -140,6 +143,7 @@ async fn ctrl_c_interrupts_and_the_commands_answer_counts(kennel: &Kennel) {
     Footprint::of_id(&run_id).assert_nothing_left();
 }
 
+// promise: C-3
 async fn a_second_ctrl_c_ends_the_whole_tree(kennel: &Kennel) {
     let up = kennel.scratch().join("up-twice");
     let ints = kennel.scratch().join("ints");
@@ -217,6 +221,7 @@ async fn a_run_can_be_steered_by_its_id(kennel: &Kennel) {
     assert!(stderr(&refused).starts_with("error: "), "{refused:?}");
 }
 
+// promise: C-5
 async fn logs_are_raw_and_follow_to_the_end(kennel: &Kennel) {
     let go = kennel.scratch().join("go");
     let script = format!(
@@ -265,6 +270,7 @@ async fn input_and_environment_come_from_the_command_line(kennel: &Kennel) {
     );
 }
 
+// promise: C-9
 async fn signal_and_tree_speak_of_single_processes(kennel: &Kennel) {
     let script = "trap 'exit 5' USR1; echo up; while :; do sleep 0.02; done";
     let run = answer(kennel, &["spawn", "--", "sh", "-c", script]).await;
@@ -302,6 +308,7 @@ async fn signal_and_tree_speak_of_single_processes(kennel: &Kennel) {
     assert_eq!(over.status.code(), Some(1));
 }
 
+// promise: C-22
 async fn signal_repeated_with_its_id_is_sent_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "trap 'echo hit' USR1; trap 'echo over; exit 0' USR2; echo up; while :; do sleep 0.02; done";

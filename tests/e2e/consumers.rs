@@ -97,6 +97,7 @@ async fn read(stream: &mut Stream, heard: &mut Heard, enough: usize) -> Acked {
     Acked::Cursor(heard.cursor.clone().into())
 }
 
+// promise: O-26
 async fn unacknowledged_output_is_given_again(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(writes()).await);
@@ -189,6 +190,7 @@ async fn unacknowledged_output_is_given_again(kennel: &Kennel) {
     assert!(nothing.events.is_empty(), "{:?}", nothing.events);
 }
 
+// promise: O-27
 async fn newer_reader_replaces_older_one(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go-newer_reader");
@@ -296,6 +298,7 @@ fn of_label(app: &str) -> pb::StreamEventsRequest {
     }
 }
 
+// promise: O-27
 async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let request = of_label("x");
@@ -395,6 +398,7 @@ async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     assert_eq!(end(&mut third).await.reason, "CONSUMER_NOT_FOUND");
 }
 
+// promise: O-26
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledgement_is_durable_or_refused_without_store() {
     let mut postgres = Postgres::start().await;
@@ -442,6 +446,7 @@ async fn acknowledgement_is_durable_or_refused_without_store() {
     assert_eq!(stands.acked_seq, Some(heard.last_seq()));
 }
 
+// promise: O-28
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_gets_exact_gap_of_removed_output() {
     let kennel = Kennel::start(Options {
@@ -498,6 +503,7 @@ async fn consumer_gets_exact_gap_of_removed_output() {
     assert_eq!(acked.acked_seq, Some(last));
 }
 
+// promise: O-28
 async fn consumers_are_bounded_listed_and_deleted(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo one; sleep 600")).await);
@@ -554,6 +560,7 @@ async fn consumers_are_bounded_listed_and_deleted(kennel: &Kennel) {
     must("abort", client.abort(id).await);
 }
 
+// promise: O-28
 async fn command_line_consumer_continues_after_printed_output(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go-command_line");

@@ -7,6 +7,7 @@ use kennel_tests::{
     shell::{run_to_end, text},
 };
 
+// promise: N-1
 async fn a_status_names_what_the_host_cannot_do(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it answers");
@@ -37,6 +38,7 @@ fn gaps(run: &pb::Run) -> Vec<pb::CoverageGapKind> {
     coverage.gaps.iter().map(pb::CoverageGap::kind).collect()
 }
 
+// promise: N-2
 #[tokio::test(flavor = "multi_thread")]
 async fn run_shows_its_containment_and_holes() {
     for options in [Options::default(), Options::default().without_cgroup()] {
@@ -71,6 +73,7 @@ async fn host_without_groups_says_and_refuses_so() {
     }
 }
 
+// promise: N-3
 async fn too_weakly_contained_run_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let id = new_run_id();

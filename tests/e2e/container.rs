@@ -103,6 +103,7 @@ fn said(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
+// promise: S-22
 #[tokio::test(flavor = "multi_thread")]
 async fn command_is_first_process_of_restricted_container() {
     let pod = Pod::new();
@@ -135,6 +136,7 @@ async fn command_is_first_process_of_restricted_container() {
     assert!(stderr.contains("tree=\"empty\""), "{stderr}");
 }
 
+// promise: AC-10
 #[tokio::test(flavor = "multi_thread")]
 async fn neighbour_of_another_user_uses_the_sidecar() {
     let pod = Pod::new();

@@ -62,6 +62,7 @@ fn names(dir: &Path) -> Vec<String> {
         .collect()
 }
 
+// promise: R-61
 #[tokio::test(flavor = "multi_thread")]
 async fn links_in_a_data_directory_are_refused_untouched() {
     for name in [
@@ -90,6 +91,7 @@ async fn links_in_a_data_directory_are_refused_untouched() {
     }
 }
 
+// promise: R-61
 #[tokio::test(flavor = "multi_thread")]
 async fn data_directory_of_others_is_refused_untouched() {
     let (dir, data) = prepared();
@@ -113,6 +115,7 @@ async fn data_directory_of_others_is_refused_untouched() {
     assert_eq!(fs::read_to_string(data.join("lock")).expect("there"), "1");
 }
 
+// promise: R-61
 #[tokio::test(flavor = "multi_thread")]
 async fn full_queue_at_listen_path_refuses_a_start() {
     let (dir, data) = prepared();
@@ -159,6 +162,7 @@ fn open_to_others(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+// promise: R-61
 async fn service_files_are_private_and_commands_keep_umask(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("of-the-command");
@@ -177,6 +181,7 @@ async fn service_files_are_private_and_commands_keep_umask(kennel: &mut Kennel) 
     assert!(found.is_empty(), "{found:?}");
 }
 
+// promise: I-42
 async fn lost_node_name_is_refused_each_time(kennel: &mut Kennel) {
     let run = kennel.client().await.spawn(sh("sleep 600")).await;
     must("spawn", run);
@@ -192,6 +197,7 @@ async fn lost_node_name_is_refused_each_time(kennel: &mut Kennel) {
     kennel.launch_again().await;
 }
 
+// promise: I-43
 async fn removed_database_takes_no_run(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     must("spawn", client.spawn(sh("true")).await);

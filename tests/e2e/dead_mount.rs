@@ -62,6 +62,7 @@ cases! {
     run_in_unanswered_directory_can_be_aborted,
 }
 
+// promise: RW-150
 async fn unanswered_command_delays_no_other_call(kennel: &Kennel) {
     let dead = DeadMount::make(kennel.scratch().join("dead-command"));
     let command = dead.at.join("x").display().to_string();
@@ -92,6 +93,7 @@ async fn unanswered_command_delays_no_other_call(kennel: &Kennel) {
     }
 }
 
+// promise: RW-150
 async fn run_in_unanswered_directory_can_be_aborted(kennel: &Kennel) {
     let dead = DeadMount::make(kennel.scratch().join("dead-directory"));
     let id = new_run_id();

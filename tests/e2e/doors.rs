@@ -41,6 +41,7 @@ fn with_secrets() -> Options {
     }
 }
 
+// promise: A-11
 async fn a_runs_own_processes_are_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let program = programs::kennel();
@@ -69,6 +70,7 @@ async fn a_runs_own_processes_are_refused(kennel: &Kennel) {
     );
 }
 
+// promise: A-10
 async fn the_socket_is_for_its_owner_alone(kennel: &Kennel) {
     let dir = kennel.socket().parent().expect("a directory").to_owned();
     let mode = fs::metadata(&dir)
@@ -97,6 +99,7 @@ async fn the_socket_is_for_its_owner_alone(kennel: &Kennel) {
     }
 }
 
+// promise: A-12
 #[tokio::test(flavor = "multi_thread")]
 async fn port_without_access_file_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -115,6 +118,7 @@ async fn port_without_access_file_is_refused() {
     assert!(said.contains("--access"), "{said}");
 }
 
+// promise: D-25, R-5
 async fn second_server_on_same_directory_names_the_first(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["/bin/sleep", "300"])).await);
@@ -142,6 +146,7 @@ async fn second_server_on_same_directory_names_the_first(kennel: &Kennel) {
     assert_eq!(ended.reason(), "aborted");
 }
 
+// promise: R-5
 async fn second_server_does_not_take_live_socket(kennel: &Kennel) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut second = bare_command(&programs::kennel());
@@ -157,6 +162,7 @@ async fn second_server_does_not_take_live_socket(kennel: &Kennel) {
     );
 }
 
+// promise: A-13
 async fn server_secrets_do_not_reach_a_child(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for (mode, harmless) in [
@@ -179,6 +185,7 @@ async fn server_secrets_do_not_reach_a_child(kennel: &Kennel) {
     }
 }
 
+// promise: A-14
 async fn child_has_only_its_three_descriptors(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Several at once: none may hold another's.

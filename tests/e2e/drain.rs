@@ -40,6 +40,7 @@ async fn drain_ends_as_requested_and_is_undone() {
     }
 }
 
+// promise: S-5
 async fn drained_node_refuses_new_runs_and_finishes_others(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = new_run_id();
@@ -77,6 +78,7 @@ async fn drained_node_refuses_new_runs_and_finishes_others(kennel: &Kennel) {
     must("spawn", client.spawn(sh("true")).await);
 }
 
+// promise: S-6
 async fn drain_deadline_ends_remaining_runs_with_reason(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh(LONG)).await);
@@ -131,6 +133,7 @@ async fn the_drain_command_waits_until_nothing_is_left(kennel: &Kennel) {
     must("spawn", client.spawn(sh("true")).await);
 }
 
+// promise: S-7
 #[tokio::test(flavor = "multi_thread")]
 async fn drain_survives_the_server_until_service_end() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -159,6 +162,7 @@ async fn drain_survives_the_server_until_service_end() {
     assert!(!kennel.data_dir().join("drain").exists());
 }
 
+// promise: C-53
 async fn long_waits_show_their_progress_on_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh(LONG)).await).run_id;

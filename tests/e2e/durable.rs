@@ -29,6 +29,7 @@ cases! {
     nothing_starts_without_store_and_runs_continue,
 }
 
+// promise: D-3, D-9
 async fn nothing_starts_without_store_and_runs_continue(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
@@ -85,6 +86,7 @@ async fn nothing_starts_without_store_and_runs_continue(stored: &mut Stored) {
     assert!(!ran.exists(), "nor did it run later");
 }
 
+// promise: D-4
 async fn unanswered_insert_is_withdrawn_and_runs_later(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
@@ -129,6 +131,7 @@ async fn unanswered_insert_is_withdrawn_and_runs_later(stored: &mut Stored) {
     assert_eq!(fs::read_to_string(&ran).expect("it ran"), "ran\n");
 }
 
+// promise: D-10
 async fn a_stop_is_durable_before_it_is_answered(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;

@@ -32,6 +32,7 @@ async fn children_out_of_order_end_as_promised() {
     }
 }
 
+// promise: T-1
 async fn child_that_ignores_term_is_killed_after_grace(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let grace = Duration::from_millis(400);
@@ -69,6 +70,7 @@ async fn child_that_ignores_term_is_killed_after_grace(kennel: &Kennel) {
     );
 }
 
+// promise: T-2
 async fn a_child_that_is_stopped_takes_its_term(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -97,6 +99,7 @@ async fn a_child_that_is_stopped_takes_its_term(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: T-3, W-1
 async fn double_forked_process_ends_with_its_leader(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["double-fork"])).await);
@@ -118,6 +121,7 @@ async fn double_forked_process_ends_with_its_leader(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: E-3
 async fn grandchild_holding_the_pipe_delays_no_caller(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // The grandchild ignores TERM: it lives until the test ends it.
@@ -160,6 +164,7 @@ async fn grandchild_holding_the_pipe_delays_no_caller(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: T-6
 async fn worker_keeps_its_grace_after_the_shell(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (go, done) = (kennel.scratch().join("go"), kennel.scratch().join("done"));
@@ -209,6 +214,7 @@ async fn escapees_and_attackers_end_completely(options: Options) {
     }
 }
 
+// promise: T-4
 async fn storm_of_sessions_ends_completely(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["storm"])).await);
@@ -229,6 +235,7 @@ async fn storm_of_sessions_ends_completely(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: T-5
 async fn daemons_without_environment_are_ended_too(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
@@ -250,6 +257,7 @@ async fn daemons_without_environment_are_ended_too(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: T-5
 async fn a_disguise_does_not_hide(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["disguise"])).await);
@@ -265,6 +273,7 @@ async fn a_disguise_does_not_hide(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: T-7
 async fn command_that_kills_its_shim_ends_completely(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["kill-parent"])).await);
@@ -304,6 +313,7 @@ async fn command_that_kills_its_shim_ends_completely(kennel: &Kennel) {
     );
 }
 
+// promise: T-7a
 async fn command_that_stops_its_shim_is_proven_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Once, and as often as it can.
@@ -334,6 +344,7 @@ async fn command_that_stops_its_shim_is_proven_ended(kennel: &Kennel) {
     }
 }
 
+// promise: T-8
 async fn a_second_abort_may_only_shorten_the_grace(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["storm-node", "1"])).await);

@@ -61,6 +61,7 @@ async fn probes_may_be_commands() {
 }
 
 /// The probe has directory and environment of the run.
+// promise: RW-59
 async fn command_makes_a_run_ready(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh("echo up; exec sleep 1000");
@@ -82,6 +83,7 @@ async fn command_makes_a_run_ready(kennel: &Kennel) {
     must("abort", client.abort(&run).await);
 }
 
+// promise: RW-59
 async fn failing_command_ends_the_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let second = Duration::from_secs(1);
@@ -108,6 +110,7 @@ async fn failing_command_ends_the_run(kennel: &Kennel) {
 
 /// A probe that leaves children and daemons, one that hangs with children, one that floods: nothing of a former probe is
 /// left beside the run.
+// promise: RW-59
 async fn probe_is_ended_with_its_session(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let short = Duration::from_millis(200);
@@ -157,6 +160,7 @@ async fn probe_is_ended_with_its_session(kennel: &Kennel) {
     }
 }
 
+// promise: RW-59
 async fn probe_ends_with_its_run(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -179,6 +183,7 @@ async fn probe_ends_with_its_run(options: Options) {
 }
 
 /// The answer to a dead server is for no other; the next one continues probing.
+// promise: RW-60
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_server_leaves_a_probe_to_its_time() {
     let kennel = Kennel::on_sqlite().await;
@@ -208,6 +213,7 @@ async fn dead_server_leaves_a_probe_to_its_time() {
     assert!(said.contains("exited with code 9"), "{said}");
 }
 
+// promise: RW-59
 async fn command_line_has_commands_as_probes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = [
@@ -234,6 +240,7 @@ async fn command_line_has_commands_as_probes(kennel: &Kennel) {
     must("abort", client.abort(&run).await);
 }
 
+// promise: RW-59
 async fn faults_of_commands_as_probes_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh("true");

@@ -70,6 +70,7 @@ fn refusal(answer: Result<pb::Run, Status>) -> (Code, String, Status) {
     (status.code(), complaint(&status).reason.clone(), status)
 }
 
+// promise: RW-118
 #[tokio::test(flavor = "multi_thread")]
 async fn extension_outlasts_server_and_keeper() {
     let mut kennel = Kennel::start(Options::default()).await;
@@ -116,6 +117,7 @@ async fn extension_outlasts_server_and_keeper() {
     }
 }
 
+// promise: RW-116, RW-117
 #[tokio::test(flavor = "multi_thread")]
 async fn extension_has_a_bound_and_needs_a_limit() {
     let kennel = Kennel::on_sqlite().await;
@@ -230,6 +232,7 @@ async fn assert_paused_time_uses_no_extension(client: &mut Client) {
 }
 
 /// A start that is probed is counted by the server, any other one by the keeper.
+// promise: RW-116, RW-117
 #[tokio::test(flavor = "multi_thread")]
 async fn command_extends_every_limit_that_counts() {
     let kennel = Kennel::on_sqlite().await;
@@ -303,6 +306,7 @@ async fn assert_flood_ends_at_the_bound(client: &mut Client) {
     assert!((1..=30).contains(&times), "{times}");
 }
 
+// promise: RW-118
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_extends_limits_and_shows_them() {
     let kennel = Kennel::on_sqlite().await;

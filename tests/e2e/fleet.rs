@@ -69,6 +69,7 @@ fn is_marked(run: &Run) -> bool {
     node.is_some_and(|node| node.reachability() == NodeReachability::Unreachable)
 }
 
+// promise: I-72
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_of_three_nodes_agree_with_what_lives() {
     let postgres = Postgres::start().await;

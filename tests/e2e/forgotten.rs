@@ -37,6 +37,7 @@ async fn reachability(by: &Kennel, name: &str) -> NodeReachability {
     found.expect("it is listed").reachability()
 }
 
+// promise: I-70
 async fn runs_of_forgotten_node_are_lost_by_decision(nodes: &mut ThreeNodes) {
     let ThreeNodes {
         postgres, one, two, ..
@@ -111,6 +112,7 @@ async fn listed(by: &Kennel) -> Vec<String> {
     names
 }
 
+// promise: I-40, I-70a
 async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
     nodes.see_each_other().await;
     let ThreeNodes {
@@ -198,6 +200,7 @@ async fn run_node(by: &Kennel, run: &str) -> String {
     run.other_node.expect("it is another node's").node_id
 }
 
+// promise: I-70
 async fn halted_node_ends_its_forgotten_runs(nodes: &mut ThreeNodes) {
     nodes.see_each_other().await;
     let ThreeNodes { one, two, .. } = nodes;

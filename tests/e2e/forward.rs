@@ -75,6 +75,7 @@ cases! {
 }
 
 /// The grace that the called node gives is not the one that its stop steps have to fit.
+// promise: RW-102
 async fn parents_node_checks_the_stop_steps(nodes: &mut Nodes) {
     let (mut there, mut here) = (nodes.long.client().await, nodes.one.client().await);
     let parent = must("spawn", there.spawn(argv(&["sleep", "600"])).await);
@@ -98,6 +99,7 @@ async fn parents_node_checks_the_stop_steps(nodes: &mut Nodes) {
     must("abort", here.abort(&parent.run_id).await);
 }
 
+// promise: RW-82
 async fn child_runs_on_the_node_of_its_parent(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let (mut here, mut there) = (one.client().await, two.client().await);
@@ -117,6 +119,7 @@ async fn child_runs_on_the_node_of_its_parent(nodes: &mut Nodes) {
     assert_eq!(ended.reason(), "parent_ended");
 }
 
+// promise: I-40
 async fn call_to_halted_node_does_not_hang(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let (mut here, mut there) = (one.client().await, two.client().await);
@@ -147,6 +150,7 @@ async fn call_to_halted_node_does_not_hang(nodes: &mut Nodes) {
     must("abort", one.client().await.abort(&run).await);
 }
 
+// promise: I-40
 async fn calls_reach_runs_of_other_nodes(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let (mut here, mut there) = (one.client().await, two.client().await);
@@ -182,6 +186,7 @@ async fn calls_reach_runs_of_other_nodes(nodes: &mut Nodes) {
     assert!(asked.asked["via"].starts_with("uid:"), "{asked:?}");
 }
 
+// promise: AC-9
 async fn client_at_terminal_is_logged_with_its_node(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let (mut here, there) = (one.client().await, two.client().await);
@@ -205,6 +210,7 @@ async fn client_at_terminal_is_logged_with_its_node(nodes: &mut Nodes) {
     must("abort", here.abort(id).await);
 }
 
+// promise: I-40
 async fn stream_over_other_node_survives_both_servers(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let script = "i=0; while [ $i -lt 1200 ]; do echo line $i; i=$((i+1)); [ $((i % 100)) = 0 ] && sleep 0.2; done";
@@ -238,6 +244,7 @@ async fn stream_over_other_node_survives_both_servers(nodes: &mut Nodes) {
     assert_eq!(kills, 2);
 }
 
+// promise: I-40
 async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     let Nodes {
         one,
@@ -292,6 +299,7 @@ async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     one.becomes_ready(true).await;
 }
 
+// promise: I-47
 async fn commands_go_to_the_node_that_is_named(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let output = run_to_end(one.cli(&["nodes"]), PATIENCE).await;
@@ -421,6 +429,7 @@ async fn present(at: &Connection, position: Position) -> Result<Crowd, tonic::St
     Ok(crowd)
 }
 
+// promise: I-82
 async fn stream_over_nodes_has_own_runs_alone(fleet: &Fleet) {
     let mut own = Vec::new();
     for (at, name) in [(0, "alice"), (1, "bob")] {
@@ -473,6 +482,7 @@ async fn stream_over_nodes_has_own_runs_alone(fleet: &Fleet) {
     }
 }
 
+// promise: AC-9
 async fn owners_stay_apart_across_nodes(fleet: &Fleet) {
     let alice = fleet.client(0, "alice").await;
     let spawned = must("spawn", alice.processes().spawn(sleeper()).await).into_inner();
@@ -514,6 +524,7 @@ async fn owners_stay_apart_across_nodes(fleet: &Fleet) {
 }
 
 /// A later version has written the record, and its node cannot be reached: who may not see the run may not end it.
+// promise: I-92
 async fn foreign_unreadable_run_is_answered_like_absent(fleet: &Fleet) {
     let alice = fleet.client(0, "alice").await;
     let spawned = must("spawn", alice.processes().spawn(sleeper()).await).into_inner();
@@ -568,6 +579,7 @@ async fn foreign_unreadable_run_is_answered_like_absent(fleet: &Fleet) {
     assert_eq!(ended.reason(), "aborted");
 }
 
+// promise: RW-140
 async fn sent_secret_reaches_the_other_node_over_tls(fleet: &Fleet) {
     const SECRET: &str = "canary-for-another-node-7c02d5";
     let alice = fleet.client(1, "alice").await;
@@ -597,6 +609,7 @@ async fn sent_secret_reaches_the_other_node_over_tls(fleet: &Fleet) {
     }
 }
 
+// promise: I-75
 async fn spawn_for_halted_node_runs_once_after_refusal(fleet: &Fleet) {
     let server = fleet.one.server().expect("it serves");
     let keeper = Proc::read(fleet.one.keeper_pid()).expect("own child");

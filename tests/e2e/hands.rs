@@ -61,6 +61,7 @@ impl Bench {
     }
 }
 
+// promise: RW-110, C-40
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_of_an_id_name_a_run() {
     let bench = Bench::start().await;
@@ -97,6 +98,7 @@ async fn parts_of_an_id_name_a_run() {
     }
 }
 
+// promise: C-41
 async fn one_command_acts_on_several_runs(bench: &Bench) {
     let mut ids = Vec::new();
     for n in ["1", "2", "3"] {
@@ -122,6 +124,7 @@ async fn one_command_acts_on_several_runs(bench: &Bench) {
     assert!(stopped.contains("CANCELLED"), "{stopped}");
 }
 
+// promise: C-42
 async fn signals_have_names_numbers_and_either_order(bench: &Bench) {
     let script = "trap 'echo got' USR1; echo ready; while :; do sleep 0.02; done";
     let mut client = bench.0.client().await;
@@ -144,6 +147,7 @@ async fn signals_have_names_numbers_and_either_order(bench: &Bench) {
     assert!(killed.contains("CANCELLED"), "{killed}");
 }
 
+// promise: C-43
 #[tokio::test(flavor = "multi_thread")]
 async fn selectors_select_in_lists_and_streams() {
     let bench = Bench::start().await;
@@ -187,6 +191,7 @@ async fn selectors_select_in_lists_and_streams() {
     assert!(said.contains("--label"), "{said}");
 }
 
+// promise: C-44
 async fn output_forms_match_kubectl_and_docker(bench: &Bench) {
     let run = bench.sleeper("app", "web").await;
     for (words, shown) in [
@@ -251,6 +256,7 @@ async fn output_forms_match_kubectl_and_docker(bench: &Bench) {
     bench.answer(&["stop", &run]).await;
 }
 
+// promise: C-52
 async fn refusals_are_in_words_of_the_command_line(bench: &Bench) {
     let run = bench.sleeper("a", "b").await;
     for verb in ["screen", "attach"] {
@@ -271,6 +277,7 @@ async fn refusals_are_in_words_of_the_command_line(bench: &Bench) {
     assert!(!said.contains("spec."), "{said}");
 }
 
+// promise: C-45
 async fn run_has_the_flags_of_docker(bench: &Bench) {
     let variables = bench.0.scratch().join("env");
     fs::write(&variables, "# comment\nA=1 \"x\"\n\nHOME\nB=2\n").expect("written");
@@ -337,6 +344,7 @@ async fn run_has_the_flags_of_docker(bench: &Bench) {
     );
 }
 
+// promise: C-47
 async fn logs_are_bounded_by_lines_and_times(bench: &Bench) {
     let run = bench
         .answer(&["spawn", "--", "sh", "-c", "echo one; echo two; echo three"])
@@ -374,6 +382,7 @@ async fn logs_are_bounded_by_lines_and_times(bench: &Bench) {
     assert!(both.contains(&format!("{other} | four")), "{both}");
 }
 
+// promise: RW-112
 async fn wait_takes_conditions_of_kubectl(bench: &Bench) {
     let run = bench.sleeper("a", "b").await;
     let ready = bench.says(&["wait", "--for=condition=Ready", &run]).await;
@@ -385,6 +394,7 @@ async fn wait_takes_conditions_of_kubectl(bench: &Bench) {
     assert_eq!(ended.status.code(), Some(128 + 9), "{ended:?}");
 }
 
+// promise: RW-111
 async fn several_runs_are_restarted_at_once(bench: &Bench) {
     let mut runs = Vec::new();
     for _ in 0..2 {
@@ -415,6 +425,7 @@ async fn several_runs_are_restarted_at_once(bench: &Bench) {
     }
 }
 
+// promise: C-48
 async fn wait_gives_up_after_its_timeout(bench: &Bench) {
     let run = bench.sleeper("a", "b").await;
     let (code, said) = bench.refusal(&["wait", "--timeout", "200ms", &run]).await;
@@ -428,6 +439,7 @@ async fn wait_gives_up_after_its_timeout(bench: &Bench) {
     assert!(bench.answer(&["ps", "-q"]).await.contains(&run));
 }
 
+// promise: C-49
 async fn version_names_commit_and_build(bench: &Bench) {
     let version = bench.answer(&["version", "-o", "json"]).await;
     let version: serde_json::Value = serde_json::from_str(&version).expect("JSON");
@@ -441,6 +453,7 @@ async fn version_names_commit_and_build(bench: &Bench) {
     assert!(bench.answer(&["--version"]).await.contains("commit "));
 }
 
+// promise: A-3a
 async fn which_names_the_file_and_each_place(bench: &Bench) {
     let dir = bench.0.scratch();
     let (file, empty) = (dir.join("tool"), dir.join("empty"));

@@ -37,6 +37,7 @@ async fn refused(kennel: &Kennel, line: &str, code: i32, hint: &str) -> String {
     errors
 }
 
+// promise: C-46
 async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
     for (line, code, hint) in [
         ("run --uid 1 -- id", RUN_USAGE, "--user UID:GID"),
@@ -124,6 +125,7 @@ async fn habits_without_a_place_are_answered_by_name(kennel: &Kennel) {
     }
 }
 
+// promise: C-46
 async fn unknown_names_of_runs_are_answered_by_name(kennel: &Kennel) {
     for (line, code, hint) in [
         ("top x", USAGE, "kennel tree RUN"),
@@ -168,6 +170,7 @@ async fn unknown_names_of_runs_are_answered_by_name(kennel: &Kennel) {
     }
 }
 
+// promise: C-66
 async fn words_of_other_tools_do_the_same_here(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "trap 'echo hup' HUP; echo ready; while :; do sleep 0.02; done";
@@ -215,6 +218,7 @@ async fn words_of_other_tools_do_the_same_here(kennel: &Kennel) {
     }
 }
 
+// promise: C-65
 async fn terminal_in_a_pipeline_is_plain_bytes(kennel: &Kennel) {
     // Output before any client attached is drawn on a terminal, and only there.
     for line in ["run -it -- echo drawn", "run -t -- echo drawn"] {

@@ -23,6 +23,7 @@ fn ask(port: u16, path: &str) -> Option<(u16, String)> {
     answer(TcpStream::connect(("127.0.0.1", port)).ok()?, path)
 }
 
+// promise: S-20
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_over_http_says_why_not() {
     let mut postgres = Postgres::start().await;
@@ -63,6 +64,7 @@ async fn readiness_over_http_says_why_not() {
     until("/livez", (200, "ok")).await;
 }
 
+// promise: S-20
 #[tokio::test(flavor = "multi_thread")]
 async fn health_socket_goes_with_its_service() {
     let scratch = must("a directory", tempfile::tempdir());

@@ -39,6 +39,7 @@ async fn refusal(client: &mut Client, run_id: &str) -> String {
     complaint(&refused.expect_err("it makes no run")).reason
 }
 
+// promise: K-12
 #[tokio::test(flavor = "multi_thread")]
 async fn records_beyond_the_limits_are_removed() {
     let words = [
@@ -91,6 +92,7 @@ async fn records_beyond_the_limits_are_removed() {
     assert!(text(&shown).contains(kept), "{}", text(&shown));
 }
 
+// promise: K-13
 #[tokio::test(flavor = "multi_thread")]
 async fn selected_ended_runs_of_two_nodes_are_removed() {
     let postgres = Postgres::start().await;

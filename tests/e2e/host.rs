@@ -26,6 +26,7 @@ fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec
 }
 
+// promise: I-4
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_of_another_boot_are_closed_without_signals() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -187,6 +188,7 @@ cases! {
     service_runs_where_no_run_survives_its_keeper,
 }
 
+// promise: I-4
 async fn runs_of_another_container_are_closed_without_signals(dir: &TempDir) {
     let mut inodes = Vec::new();
     let mut before: Option<pb::Run> = None;
@@ -223,6 +225,7 @@ async fn runs_of_another_container_are_closed_without_signals(dir: &TempDir) {
     }
 }
 
+// promise: R-50b
 async fn service_runs_where_no_run_survives_its_keeper(dir: &TempDir) {
     let container = Container::start(dir, 0).await;
     let host = container.info().await.host.expect("it says where it is");

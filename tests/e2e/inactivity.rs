@@ -45,6 +45,7 @@ async fn inactivity_is_neither_output_nor_input_nor_pause() {
     };
 }
 
+// promise: TM-10
 async fn silent_run_is_stopped_with_its_tree(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = limited("sleep 1000 & echo up; sleep 1000", LIMIT);
@@ -53,6 +54,7 @@ async fn silent_run_is_stopped_with_its_tree(kennel: &Kennel) {
     kennel_tests::Footprint::of_id(&run.run_id).assert_nothing_left();
 }
 
+// promise: TM-10
 async fn output_and_pauses_are_no_inactivity(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // It writes for longer than the limit, then exits by itself.
@@ -73,6 +75,7 @@ async fn output_and_pauses_are_no_inactivity(kennel: &Kennel) {
     ends_inactive(&mut client, &paused.run_id).await;
 }
 
+// promise: TM-10
 async fn accepted_input_is_activity(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // It reads all of its input and writes nothing until the end of it.
@@ -88,6 +91,7 @@ async fn accepted_input_is_activity(kennel: &Kennel) {
     assert_eq!(run.code(), Some(3), "{run:?}");
 }
 
+// promise: TM-10
 async fn inactivity_is_counted_across_server_deaths() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -110,6 +114,7 @@ async fn inactivity_is_counted_across_server_deaths() {
     must("abort", client.abort(&writes.run_id).await);
 }
 
+// promise: TM-6
 async fn limit_of_no_time_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let status = client

@@ -23,6 +23,7 @@ async fn lines(ran: &Path, count: usize) -> Vec<String> {
     .await
 }
 
+// promise: K-15
 #[tokio::test(flavor = "multi_thread")]
 async fn next_attempt_has_the_inherited_environment() {
     let kennel = Kennel::on_sqlite().await;

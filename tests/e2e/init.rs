@@ -55,6 +55,7 @@ async fn nothing_is_left(dir: &Path) {
     .await;
 }
 
+// promise: S-22
 #[tokio::test(flavor = "multi_thread")]
 async fn service_ends_with_its_command_and_its_code() {
     for contained in [false, true] {
@@ -69,6 +70,7 @@ async fn service_ends_with_its_command_and_its_code() {
     }
 }
 
+// promise: S-22
 #[tokio::test(flavor = "multi_thread")]
 async fn other_runs_end_with_the_first() {
     let dir = scratch();
@@ -98,6 +100,7 @@ async fn other_runs_end_with_the_first() {
 }
 
 /// A process that its run has detached calls in the place of a client: by hand, without anything of the run.
+// promise: W-11a
 #[tokio::test(flavor = "multi_thread")]
 async fn detached_process_below_process_1_may_not_call() {
     let dir = scratch();
@@ -127,6 +130,7 @@ fn go_of(dir: &Path) -> PathBuf {
     dir.join("go-detached")
 }
 
+// promise: S-22
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_of_the_container_stops_its_command() {
     let dir = scratch();
@@ -149,6 +153,7 @@ async fn stop_of_the_container_stops_its_command() {
     nothing_is_left(dir.path()).await;
 }
 
+// promise: S-22
 #[tokio::test(flavor = "multi_thread")]
 async fn command_survives_death_of_its_server() {
     let dir = scratch();
@@ -190,6 +195,7 @@ async fn command_survives_death_of_its_server() {
     nothing_is_left(dir.path()).await;
 }
 
+// promise: S-22
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_start_of_the_command_is_reported() {
     let dir = scratch();

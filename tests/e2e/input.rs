@@ -44,6 +44,7 @@ fn closed(accepted: &str) -> (Code, String, String) {
     (Code::FailedPrecondition, reason, accepted.to_owned())
 }
 
+// promise: V-1, V-5
 async fn repeated_input_is_written_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = spawned(&mut client, cat()).await;
@@ -133,6 +134,7 @@ async fn input_is_written_once_and_in_order() {
     }
 }
 
+// promise: V-3
 async fn full_pipe_blocks_only_its_writer(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -173,6 +175,7 @@ async fn full_pipe_blocks_only_its_writer(kennel: &Kennel) {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
+// promise: V-4
 async fn client_lost_during_write_can_resume_it(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("resume");
@@ -204,6 +207,7 @@ async fn client_lost_during_write_can_resume_it(kennel: &Kennel) {
     assert_eq!(heard.text().trim(), "up\n200000");
 }
 
+// promise: V-5
 async fn input_without_reader_is_reported_closed(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "exec 0<&-; echo up; exec sleep 1000";
@@ -226,6 +230,7 @@ async fn input_without_reader_is_reported_closed(kennel: &Kennel) {
     must("abort", client.abort(&without).await);
 }
 
+// promise: V-6
 async fn each_attempt_begins_with_an_empty_input(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
@@ -260,6 +265,7 @@ async fn each_attempt_begins_with_an_empty_input(kennel: &Kennel) {
     must("abort", client.abort(&run).await);
 }
 
+// promise: V-7
 #[tokio::test(flavor = "multi_thread")]
 async fn input_outlives_the_service_with_its_run() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -293,6 +299,7 @@ async fn input_outlives_the_service_with_its_run() {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
+// promise: V-8
 async fn command_line_writes_resumes_and_forwards(kennel: &Kennel) {
     let file = kennel.scratch().join("input");
     fs::write(&file, "one two three").expect("a file");

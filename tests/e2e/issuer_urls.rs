@@ -173,6 +173,7 @@ cases! {
     clients_outlast_a_server_without_keys,
 }
 
+// promise: I-102
 async fn keys_of_a_cluster_come_from_its_server(net: &Net) {
     const CLUSTER: &str = "https://kubernetes.default.svc.cluster.local";
     let dir = net.dir.path();
@@ -234,6 +235,7 @@ async fn keys_of_a_cluster_come_from_its_server(net: &Net) {
 }
 
 /// A new server has no keys until the issuer answers: no client gets the answer that its token is wrong.
+// promise: I-102
 async fn clients_outlast_a_server_without_keys(net: &Net) {
     let dir = net.dir.path();
     new_key(dir);
@@ -263,6 +265,7 @@ async fn clients_outlast_a_server_without_keys(net: &Net) {
     must("spawn", calling.await.expect("no panic"));
 }
 
+// promise: I-103
 async fn discovery_names_keys_and_bad_answers_are_refused(net: &Net) {
     let dir = net.dir.path();
     let access = fs::read_to_string(net.file("access.toml")).expect("it is there");

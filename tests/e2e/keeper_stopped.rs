@@ -50,6 +50,7 @@ async fn stopped_keeper_is_noticed_and_acts_once() {
     }
 }
 
+// promise: R-63
 async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.05; done";
@@ -92,6 +93,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     kennel.logs("the keeper does not answer", 1).await;
 }
 
+// promise: R-63
 async fn calls_to_a_stopped_keeper_act_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let got = kennel.scratch().join("got");
@@ -135,6 +137,7 @@ async fn calls_to_a_stopped_keeper_act_once(kennel: &Kennel) {
     assert_eq!(fs::read_to_string(&got).expect("it came"), "usr1\n");
 }
 
+// promise: R-64
 #[tokio::test(flavor = "multi_thread")]
 async fn run_command_notices_a_dead_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -154,6 +157,7 @@ async fn run_command_notices_a_dead_keeper() {
     assert!(begun.elapsed() < GIVEN_UP_WITHIN, "{:?}", begun.elapsed());
 }
 
+// promise: R-64a
 async fn command_line_gives_up_on_a_silent_server() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("kennel.sock");

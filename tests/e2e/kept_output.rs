@@ -10,6 +10,7 @@ const MIB: usize = 1 << 20;
 /// Long enough for all of it on a busy machine.
 const LONG: Duration = Duration::from_mins(2);
 
+// promise: O-11
 #[tokio::test(flavor = "multi_thread")]
 async fn read_and_missing_output_equal_written() {
     let kennel = Kennel::on_sqlite().await;
@@ -77,6 +78,7 @@ async fn output_beyond_bound_is_refused_or_ends_run() {
     }
 }
 
+// promise: O-12
 async fn expired_position_is_refused_if_gaps_are_unwanted(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!(
@@ -126,6 +128,7 @@ async fn expired_position_is_refused_if_gaps_are_unwanted(kennel: &Kennel) {
     }
 }
 
+// promise: O-19
 async fn run_over_its_output_bound_ends_by_policy(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("exec cat /dev/zero").kept_output(MIB as u64, pb::OutputOverflow::Abort);

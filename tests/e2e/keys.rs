@@ -7,6 +7,7 @@ use tonic::Code;
 /// Repeats of one request at the same time.
 const REPEATS: usize = 16;
 
+// promise: K-1, K-2
 #[tokio::test(flavor = "multi_thread")]
 async fn one_key_starts_one_process() {
     let mut kennel = Kennel::on_sqlite().await;

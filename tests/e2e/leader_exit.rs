@@ -203,6 +203,7 @@ async fn drain_ends_by_itself_timeout_or_abort() {
     }
 }
 
+// promise: W-2
 async fn drain_is_read_until_the_last_process(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -233,6 +234,7 @@ async fn drain_is_read_until_the_last_process(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: W-3
 async fn drain_is_stopped_after_its_timeout(kennel: &Kennel) {
     let timeout = Duration::from_millis(300);
     let scene = Scene::set(kennel, (DRAIN.0, Some(timeout))).await;
@@ -249,6 +251,7 @@ async fn drain_is_stopped_after_its_timeout(kennel: &Kennel) {
     scene.print.assert_nothing_left();
 }
 
+// promise: W-4
 async fn an_abort_ends_a_drain(kennel: &Kennel) {
     let scene = Scene::set(kennel, DRAIN).await;
     scene.leader_ends();
@@ -265,6 +268,7 @@ async fn an_abort_ends_a_drain(kennel: &Kennel) {
     scene.print.assert_nothing_left();
 }
 
+// promise: W-5, W-7
 async fn detached_process_is_named_and_outlives_the_run(options: Options) {
     let kennel = Kennel::start(options).await;
     let scene = Scene::set(&kennel, KEEP).await;
@@ -304,6 +308,7 @@ async fn detaching_run_ends_by_crash_or_abort() {
     }
 }
 
+// promise: W-5
 async fn crashed_leader_leaves_its_detached_processes(kennel: &Kennel) {
     let scene = Scene::with_end(kennel, KEEP, "kill -SEGV $$").await;
     scene.leader_ends();
@@ -313,6 +318,7 @@ async fn crashed_leader_leaves_its_detached_processes(kennel: &Kennel) {
     scene.clear().await;
 }
 
+// promise: W-8
 async fn abort_ends_tree_that_would_be_detached(kennel: &Kennel) {
     let scene = Scene::set(kennel, KEEP).await;
     let mut client = kennel.client().await;
@@ -325,6 +331,7 @@ async fn abort_ends_tree_that_would_be_detached(kennel: &Kennel) {
     scene.print.assert_nothing_left();
 }
 
+// promise: W-5
 async fn run_without_detached_processes_is_empty(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("sleep 0 & wait; echo done").on_leader_exit(KEEP.0, KEEP.1);
@@ -336,6 +343,7 @@ async fn run_without_detached_processes_is_empty(kennel: &Kennel) {
     run.three_ends();
 }
 
+// promise: W-6
 async fn output_of_detached_process_is_discarded_safely(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (go, done) = (kennel.scratch().join("go"), kennel.scratch().join("done"));
@@ -363,6 +371,7 @@ async fn output_of_detached_process_is_discarded_safely(kennel: &Kennel) {
     Footprint::of_id(&run.run_id).assert_nothing_left();
 }
 
+// promise: W-11a
 async fn detached_process_may_not_call_after_restart(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let (go, said) = (kennel.scratch().join("go"), kennel.scratch().join("said"));
@@ -384,6 +393,7 @@ async fn detached_process_may_not_call_after_restart(options: Options) {
     .await;
 }
 
+// promise: W-4, W-7, W-12
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_ends_drains_and_leaves_detached_processes() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -409,6 +419,7 @@ async fn shutdown_ends_drains_and_leaves_detached_processes() {
     );
 }
 
+// promise: W-9
 #[tokio::test(flavor = "multi_thread")]
 async fn server_death_ends_neither_drains_nor_trees() {
     let kennel = Kennel::on_sqlite().await;
@@ -440,6 +451,7 @@ async fn server_death_ends_neither_drains_nor_trees() {
     drained.print.assert_nothing_left();
 }
 
+// promise: W-8, W-9
 async fn keeper_death_leaves_only_detached_processes(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let detached = Scene::set(&kennel, KEEP).await;
@@ -489,6 +501,7 @@ async fn stopping_without_its_leader(kennel: &Kennel) -> Footprint {
     print
 }
 
+// promise: W-12
 async fn next_start_removes_traces_of_detached_process(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let scene = Scene::set(&kennel, KEEP).await;
@@ -524,6 +537,7 @@ fn kill_shim(scene: &Scene) {
     kill_exactly(&shim, Signal::SIGKILL);
 }
 
+// promise: T-7b, W-11
 async fn killed_shim_ends_tree_under_any_policy(options: Options) {
     let kennel = Kennel::start(options).await;
     let scene = Scene::set(&kennel, KEEP).await;
@@ -563,6 +577,7 @@ async fn rest_runs(scene: &Scene) {
     }
 }
 
+// promise: W-10
 async fn pause_ends_with_its_leader(options: Options) {
     let kennel = Kennel::start(options).await;
     let detached = Scene::set(&kennel, KEEP).await;

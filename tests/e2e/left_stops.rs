@@ -82,6 +82,7 @@ async fn carried_out(client: &mut Client, run_id: &str) -> usize {
         .count()
 }
 
+// promise: I-71
 async fn stop_left_for_dead_node_is_done_later(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let run = running(one, two).await;
@@ -127,6 +128,7 @@ async fn stop_left_for_dead_node_is_done_later(nodes: &mut Nodes) {
 }
 
 /// A later version has written the record: only its columns can be read.
+// promise: I-92
 async fn stop_is_left_for_an_unreadable_run(nodes: &mut Nodes) {
     let Nodes {
         postgres, one, two, ..
@@ -177,6 +179,7 @@ async fn stop_is_left_for_an_unreadable_run(nodes: &mut Nodes) {
 }
 
 /// A node without its store cannot know whose run it is: its promise is kept by the run's own node.
+// promise: I-93
 async fn stop_accepted_without_store_reaches_other_node(nodes: &mut Nodes) {
     let Nodes { postgres, two, .. } = nodes;
     let between = tempfile::tempdir().expect("a directory");
@@ -211,6 +214,7 @@ async fn stop_accepted_without_store_reaches_other_node(nodes: &mut Nodes) {
     assert_eq!(carried_out(&mut there, id).await, 1);
 }
 
+// promise: I-71
 async fn sharper_stop_shortens_the_one_that_is_left(nodes: &mut Nodes) {
     let Nodes {
         postgres, one, two, ..
@@ -251,6 +255,7 @@ async fn sharper_stop_shortens_the_one_that_is_left(nodes: &mut Nodes) {
     nodes.reach_the_first().await;
 }
 
+// promise: I-71
 async fn left_stop_takes_effect_once_over_a_crash(nodes: &mut Nodes) {
     let Nodes {
         postgres,

@@ -11,6 +11,7 @@ use tonic::Code;
 
 with_and_without_cgroup!(spawn_answers_with_a_process_that_runs);
 
+// promise: O-6
 async fn a_run_passes_its_stations_in_order(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -49,6 +50,7 @@ async fn a_run_passes_its_stations_in_order(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: D-5
 async fn spawn_answers_with_a_process_that_runs(options: Options) {
     let without_cgroup = options.cgroup == kennel_tests::Cgroup::Off;
     let kennel = Kennel::start(options).await;
@@ -129,6 +131,7 @@ fn expected_containment() -> pb::Containment {
     }
 }
 
+// promise: D-6
 #[tokio::test(flavor = "multi_thread")]
 async fn psql_shows_pid_and_group_of_run() {
     let postgres = Postgres::start().await;
@@ -157,6 +160,7 @@ async fn psql_shows_pid_and_group_of_run() {
     assert_eq!(row, "aborted|signal|t|t|t|t");
 }
 
+// promise: E-1
 async fn success_and_deaths_by_signal_differ(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for (script, state, code, signal) in [
@@ -189,6 +193,7 @@ async fn calls_on_a_run_answer_as_promised() {
     }
 }
 
+// promise: A-9
 async fn runs_are_listed_newest_first_and_by_filter(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spawned = Vec::new();
@@ -227,6 +232,7 @@ async fn runs_are_listed_newest_first_and_by_filter(kennel: &Kennel) {
     assert_eq!(all.len(), 8);
 }
 
+// promise: A-8
 async fn wait_ends_when_its_condition_becomes_impossible(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
@@ -240,6 +246,7 @@ async fn wait_ends_when_its_condition_becomes_impossible(kennel: &Kennel) {
     assert!(!reached, "an ended run is never paused: {run:?}");
 }
 
+// promise: A-7
 async fn wait_of_live_run_ends_at_callers_deadline(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);
@@ -260,6 +267,7 @@ async fn wait_of_live_run_ends_at_callers_deadline(kennel: &Kennel) {
     );
 }
 
+// promise: T-13
 async fn interrupt_is_sent_once_and_the_run_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let signals = kennel.scratch().join("signals");

@@ -255,6 +255,7 @@ struct Situation {
     files: PathBuf,
 }
 
+// promise: P-11a, P-14, C-1, C-39
 #[tokio::test(flavor = "multi_thread")]
 async fn run_is_like_the_bare_command() {
     let kennel = Kennel::on_sqlite().await;

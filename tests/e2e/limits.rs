@@ -55,6 +55,7 @@ const BLOCKS: u64 = 400;
 /// A hard limit of memory that hinders no process here.
 const MEMORY: u64 = 1 << 40;
 
+// promise: L-2c
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_the_service_are_raised_or_named() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).expect("it can be read");
@@ -96,6 +97,7 @@ async fn limits_of_the_service_are_raised_or_named() {
     assert!(kennel.log().contains(&limit));
 }
 
+// promise: Q-1
 async fn run_is_held_to_its_shown_limits(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let nice = own_nice() + 4;
@@ -126,6 +128,7 @@ async fn run_is_held_to_its_shown_limits(kennel: &Kennel) {
     assert_eq!(run.spec.expect("it is kept").limits, Some(in_force));
 }
 
+// promise: Q-1
 async fn limit_ends_a_command_beyond_it(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("file");
@@ -143,6 +146,7 @@ async fn limit_ends_a_command_beyond_it(kennel: &Kennel) {
     );
 }
 
+// promise
 async fn unavailable_limit_is_refused_by_its_field(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
@@ -198,6 +202,7 @@ async fn unavailable_limit_is_refused_by_its_field(kennel: &Kennel) {
 }
 
 /// Without rights a server can make things worse for its commands, and never better.
+// promise: Q-7
 #[tokio::test(flavor = "multi_thread")]
 async fn unprivileged_server_reports_unavailable_limits() {
     let user = if Uid::effective().is_root() {
@@ -238,6 +243,7 @@ async fn unprivileged_server_reports_unavailable_limits() {
     }
 }
 
+// promise: Q-5
 async fn limits_can_be_typed(kennel: &Kennel) {
     let nice = (own_nice() + 2).to_string();
     let words = [
@@ -262,6 +268,7 @@ async fn limits_can_be_typed(kennel: &Kennel) {
 }
 
 /// Where the host has the controller, the limit is in force; where it has not, the run is refused.
+// promise: Q-6, RW-123
 async fn run_without_limit_controller_does_not_start(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it serves");

@@ -115,6 +115,7 @@ async fn not_live(client: &mut Client, run: &str) -> pb::end_reason::NotLive {
     }
 }
 
+// promise: RW-57
 #[tokio::test(flavor = "multi_thread")]
 async fn run_that_fails_its_probes_is_stopped() {
     let kennel = Kennel::on_sqlite().await;
@@ -186,6 +187,7 @@ pub(crate) async fn serve_health() -> (HealthReporter, u16, Lent) {
 }
 
 /// grpc.health.v1 makes the run ready, and ends it when it no longer serves.
+// promise: RW-58
 #[tokio::test(flavor = "multi_thread")]
 async fn grpc_health_is_probed() {
     let kennel = Kennel::on_sqlite().await;

@@ -19,6 +19,7 @@ fn ended(records: &[Record]) -> bool {
         && records.iter().any(|record| record.body == "run ended")
 }
 
+// promise: M-19, M-20
 #[tokio::test(flavor = "multi_thread")]
 async fn run_events_are_emitted_once_across_servers() {
     let collector = Collector::start(Manner::Willing).await;
@@ -125,6 +126,7 @@ fn assert_run_and_trace_are_named(lines: &[String], run: &str) -> usize {
 }
 
 /// Whatever is logged, it contains none of a client's private data: arguments, environment, input and output.
+// promise: M-20, M-21
 #[tokio::test(flavor = "multi_thread")]
 async fn no_line_has_private_values_of_clients() {
     let collector = Collector::start(Manner::Willing).await;
@@ -170,6 +172,7 @@ async fn no_line_has_private_values_of_clients() {
     assert_eq!(exported.count(), 0);
 }
 
+// promise: M-20
 #[tokio::test(flavor = "multi_thread")]
 async fn levels_are_chosen_by_module() {
     let mut options = Options::default();

@@ -45,6 +45,7 @@ async fn lines(client: &Client, run_id: &str, line_bytes_max: u32) -> Vec<pb::Li
     lines
 }
 
+// promise: O-41
 #[tokio::test(flavor = "multi_thread")]
 async fn long_json_lines_are_parsed_where_asked_for() {
     let kennel = Kennel::on_sqlite().await;

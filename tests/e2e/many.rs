@@ -22,6 +22,7 @@ cases! {
     unreadable_journal_ends_the_stream_once,
 }
 
+// promise: O-22
 async fn filtered_stream_has_present_and_later_matches(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go-filtered_stream");
@@ -113,6 +114,7 @@ async fn filtered_stream_has_present_and_later_matches(kennel: &Kennel) {
     assert_eq!(text(&stopped, &next), some("next\n"));
 }
 
+// promise: O-23
 async fn server_death_loses_no_byte_of_many_runs(kennel: &Kennel) {
     const BYTES: usize = 400_000;
     let mut client = kennel.client().await;
@@ -165,6 +167,7 @@ async fn server_death_loses_no_byte_of_many_runs(kennel: &Kennel) {
     assert_eq!(crowd.runs.len(), spawned.len());
 }
 
+// promise: O-24
 async fn stream_of_hundred_runs_is_cheap(kennel: &Kennel) {
     const RUNS: usize = 100;
     let mut client = kennel.client().await;
@@ -209,6 +212,7 @@ fn resident_kib(kennel: &Kennel) -> u64 {
     words.and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
+// promise: O-24b
 async fn unreadable_journal_ends_the_stream_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -262,6 +266,7 @@ async fn unreadable_journal_ends_the_stream_once(kennel: &Kennel) {
     assert!(said.contains(&runs[1]), "{said}");
 }
 
+// promise: O-22
 async fn newly_matching_run_is_given_whole(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let filter = || RunFilter {
@@ -296,6 +301,7 @@ async fn newly_matching_run_is_given_whole(kennel: &Kennel) {
     assert_eq!(crowd.runs[&failing.run_id].text(), "it\n");
 }
 
+// promise: RW-83
 async fn stream_of_children_has_no_other_runs(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let parent = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
@@ -321,6 +327,7 @@ async fn stream_of_children_has_no_other_runs(kennel: &Kennel) {
     assert_eq!(crowd.runs.keys().collect::<Vec<_>>(), [&past, &late]);
 }
 
+// promise: O-24
 async fn stream_and_cursor_are_of_run_or_filter(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -361,6 +368,7 @@ async fn stream_and_cursor_are_of_run_or_filter(kennel: &Kennel) {
     }
 }
 
+// promise: O-25
 #[tokio::test(flavor = "multi_thread")]
 async fn logs_of_many_runs_name_each_lines_run() {
     let kennel = Kennel::on_sqlite().await;

@@ -28,6 +28,7 @@ async fn answer(
     }
 }
 
+// promise: RW-75
 #[tokio::test(flavor = "multi_thread")]
 async fn negotiated_session_survives_an_upgrade() {
     let kennel = Kennel::on_sqlite().await;

@@ -71,6 +71,7 @@ async fn members_of_a_run_are_listed_and_signalled(options: Options) {
     }
 }
 
+// promise: T-14, T-18
 async fn signal_reaches_leader_group_or_whole_tree(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let log = kennel.scratch().join("signals");
@@ -166,6 +167,7 @@ async fn signal_reaches_leader_group_or_whole_tree(kennel: &Kennel) {
     assert_eq!(usr1s.count(), 3);
 }
 
+// promise: T-18
 async fn tree_shows_escaped_and_listening_processes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!(
@@ -230,6 +232,7 @@ async fn tree_shows_escaped_and_listening_processes(kennel: &Kennel) {
     assert_eq!(answer.run.expect("the run").state(), RunState::Cancelled);
 }
 
+// promise: T-16
 async fn a_signal_that_makes_no_sense_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run_id = must("spawn", client.spawn(naughty(&["sleep"])).await).run_id;
@@ -278,6 +281,7 @@ async fn a_signal_that_makes_no_sense_is_refused(kennel: &Kennel) {
     assert_eq!(refusal(over.expect_err("over")).1, "RUN_ENDED");
 }
 
+// promise: T-17
 async fn sigcont_continues_what_has_stopped_itself(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("kill -STOP $$; exit 4")).await);

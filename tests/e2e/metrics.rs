@@ -112,6 +112,7 @@ async fn end(client: &mut Client, script: &str) {
     must("end", client.ended(&run.run_id).await);
 }
 
+// promise: M-6
 async fn runs_are_counted_by_how_they_have_ended(scene: &mut Scene) {
     let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
@@ -206,6 +207,7 @@ async fn runs_are_counted_by_how_they_have_ended(scene: &mut Scene) {
     must("abort", client.abort(&lives.run_id).await);
 }
 
+// promise: RW-104
 async fn runs_that_wait_are_counted_by_reason(scene: &mut Scene) {
     let (socket, kennel) = (&scene.socket, &scene.kennel);
     let mut client = kennel.client().await;
@@ -257,6 +259,7 @@ async fn runs_that_wait_are_counted_by_reason(scene: &mut Scene) {
     waiting(0.0, 0.0, 0.0).await;
 }
 
+// promise: M-22
 async fn metrics_socket_is_private_and_bounded(scene: &mut Scene) {
     let socket = &scene.socket;
     eventually("the socket is there", PATIENCE, || {
@@ -296,6 +299,7 @@ async fn metrics_socket_is_private_and_bounded(scene: &mut Scene) {
         .expect("they end");
 }
 
+// promise: M-8
 async fn next_server_serves_metrics_at_same_place(scene: &mut Scene) {
     let (socket, kennel) = (&scene.socket, &scene.kennel);
     let mut client = kennel.client().await;
@@ -311,6 +315,7 @@ async fn next_server_serves_metrics_at_same_place(scene: &mut Scene) {
     must("abort", client.abort(&lives.run_id).await);
 }
 
+// promise: M-7
 #[tokio::test(flavor = "multi_thread")]
 async fn no_run_notices_a_collector_that_takes_nothing() {
     let scratch = must("a directory", tempfile::tempdir());
@@ -364,6 +369,7 @@ async fn no_run_notices_a_collector_that_takes_nothing() {
     }
 }
 
+// promise: M-7
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_ends_in_time_without_its_collector() {
     let collector = Collector::start(Manner::Silent).await;
@@ -400,6 +406,7 @@ async fn reads(collector: &Collector, metric: &str, attribute: Option<(&str, &st
     .await;
 }
 
+// promise: M-14
 async fn detached_process_is_counted_once_until_gone(scene: &mut Scene) {
     let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
@@ -428,6 +435,7 @@ async fn detached_process_is_counted_once_until_gone(scene: &mut Scene) {
     drop(planted);
 }
 
+// promise: M-18
 async fn escaped_processes_are_counted_once(scene: &mut Scene) {
     let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
@@ -472,6 +480,7 @@ async fn escaped_processes_are_counted_once(scene: &mut Scene) {
     assert_eq!(collector.count("kennel.tree.escapes", &[]), escaped);
 }
 
+// promise: M-14
 async fn detached_process_is_no_orphan(scene: &mut Scene) {
     let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
@@ -493,6 +502,7 @@ async fn detached_process_is_no_orphan(scene: &mut Scene) {
     kill_exactly(&kept, Signal::SIGKILL);
 }
 
+// promise: M-14
 async fn process_found_at_start_is_counted_as_ended(scene: &mut Scene) {
     let (collector, kennel) = (&scene.collector, &mut scene.kennel);
     let mut client = kennel.client().await;
@@ -514,6 +524,7 @@ async fn process_found_at_start_is_counted_as_ended(scene: &mut Scene) {
     reap_orphans();
 }
 
+// promise: M-16
 async fn unread_stream_is_reported_as_lagging(scene: &mut Scene) {
     let (collector, kennel) = (&scene.collector, &scene.kennel);
     let mut client = kennel.client().await;
@@ -538,6 +549,7 @@ async fn unread_stream_is_reported_as_lagging(scene: &mut Scene) {
     must("abort", client.abort(&run.run_id).await);
 }
 
+// promise: M-15
 async fn refused_run_is_counted_by_reason((collector, kennel): &(Collector, Kennel)) {
     let mut client = kennel.client().await;
     let why = |reason: &'static str| Some(("kennel.reason", reason));
@@ -598,6 +610,7 @@ cases! {
 /// Longest wait for the size of the journals, which is checked every ten seconds.
 const LOOKED_WITHIN: Duration = Duration::from_mins(1);
 
+// promise: M-16
 async fn server_usage_is_measured_beside_its_limits((collector, kennel): &(Collector, Kennel)) {
     let mut client = kennel.client().await;
     reads(collector, "kennel.journal.limit", None, 64 << 20).await;

@@ -2,6 +2,7 @@
 
 use kennel_tests::{kennel::bare_command, must, programs, shell::text};
 
+// promise: M-22
 #[test]
 fn public_metrics_are_asked_for() {
     let scratch = must("a directory", tempfile::tempdir());

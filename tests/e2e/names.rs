@@ -28,6 +28,7 @@ fn named() -> pb::RunSpec {
     }
 }
 
+// promise: K-5
 #[tokio::test(flavor = "multi_thread")]
 async fn name_means_one_run_at_all_nodes() {
     let postgres = Postgres::start().await;
@@ -83,6 +84,7 @@ async fn name_means_one_run_at_all_nodes() {
     );
 }
 
+// promise: K-6, K-15
 #[tokio::test(flavor = "multi_thread")]
 async fn key_runs_once_from_each_shell() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -127,6 +129,7 @@ async fn key_runs_once_from_each_shell() {
 }
 
 /// A name keeps no live process out of the record.
+// promise: K-8
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_name_is_logged_with_its_holder() {
     let postgres = Postgres::start().await;

@@ -270,6 +270,7 @@ fn filters_that_match(run: &str) -> Vec<(&'static str, pb::RunFilter)> {
     all
 }
 
+// promise: K-11, AC-2, RW-82
 async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
     let (alice, bob) = (
         net.by_certificate("alice").await,
@@ -371,6 +372,7 @@ async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
     assert!(format!("{:?}", ended.end_reason).contains("token:operator"));
 }
 
+// promise: O-28
 async fn consumers_of_owners_are_apart(net: &mut Net) {
     let (alice, bob) = (
         net.by_certificate("alice").await,
@@ -424,6 +426,7 @@ async fn consumers_of_owners_are_apart(net: &mut Net) {
     assert_eq!((owners(&bob).await, owners(&operator).await), (1, 2));
 }
 
+// promise: AC-3
 async fn open_streams_end_when_their_credentials_do(net: &mut Net) {
     let (alice, bob) = (
         net.by_certificate("alice").await,
@@ -476,6 +479,7 @@ async fn open_streams_end_when_their_credentials_do(net: &mut Net) {
     assert_eq!(status.expect("no panic").code(), Code::Ok);
 }
 
+// promise: AC-4
 async fn half_open_handshakes_lock_no_client_out(net: &mut Net) {
     let address = ("127.0.0.1", net.port);
     let mut held = Vec::new();
@@ -499,6 +503,7 @@ async fn half_open_handshakes_lock_no_client_out(net: &mut Net) {
     assert_eq!(held.len(), 600);
 }
 
+// promise: AC-5
 async fn port_is_served_after_server_and_keeper_deaths(net: &mut Net) {
     let alice = net.by_certificate("alice").await;
     let run = new_run_id();
@@ -542,6 +547,7 @@ async fn port_is_served_after_server_and_keeper_deaths(net: &mut Net) {
         .expect("the mended file is read");
 }
 
+// promise: AC-6
 async fn listed_user_may_use_a_shared_socket(net: &mut Net) {
     const FOREIGN_UID: u32 = 65534;
     let open = |path: &std::path::Path| {
@@ -580,6 +586,7 @@ async fn listed_user_may_use_a_shared_socket(net: &mut Net) {
     }
 }
 
+// promise: RW-141, AC-4
 async fn credentials_are_in_the_audit_log(net: &mut Net) {
     let alice = net.by_certificate("alice").await;
     let run = new_run_id();
@@ -631,6 +638,7 @@ async fn credentials_are_in_the_audit_log(net: &mut Net) {
     assert!(!failed.asked["error"].is_empty());
 }
 
+// promise: AC-31
 async fn network_callers_inherit_named_variables(net: &mut Net) {
     let spec = || pb::RunSpec {
         env: Some(pb::Env {
@@ -656,6 +664,7 @@ async fn network_callers_inherit_named_variables(net: &mut Net) {
     }
 }
 
+// promise: AC-14
 async fn only_named_users_are_given(net: &mut Net) {
     let as_user = |run: &str| {
         let mut request = sleeper(run, &[]);
@@ -706,6 +715,7 @@ fn credential(name: &str) -> Source {
     Source::Credential(name.to_owned())
 }
 
+// promise: RW-93
 async fn only_named_secrets_are_given(net: &mut Net) {
     let alice = net.by_certificate("alice").await;
     let bob = net.by_certificate("bob").await;
@@ -734,6 +744,7 @@ async fn only_named_secrets_are_given(net: &mut Net) {
     must("its own value", bob.processes().spawn(request).await);
 }
 
+// promise: AC-11
 async fn service_account_tokens_of_a_named_issuer_call(net: &mut Net) {
     let dir = net.dir.path();
     admit_planner(net).await;

@@ -161,6 +161,7 @@ cases! {
     revoked_client_is_refused_and_renewed_accepted,
 }
 
+// promise: C-64
 async fn three_commands_and_a_context_reach_a_server(host: &Host) {
     host.use_alice().await;
     let output = host
@@ -197,6 +198,7 @@ async fn three_commands_and_a_context_reach_a_server(host: &Host) {
     assert_eq!(text(&output), "late\n", "{output:?}");
 }
 
+// promise: C-64
 async fn callers_without_valid_credentials_learn_why(host: &Host) {
     host.use_context(&[]).await;
     host.refused("demands a certificate or a token").await;
@@ -222,6 +224,7 @@ async fn callers_without_valid_credentials_learn_why(host: &Host) {
     assert!(said(&output).contains("is not trusted"), "{output:?}");
 }
 
+// promise: C-64
 async fn token_is_accepted_once_in_access_file(host: &Host) {
     let entry = host
         .cli(&["certs", "token", "certs", "ci", "--role", "viewer"])
@@ -250,6 +253,7 @@ async fn why_names_an_unreadable_audit_log_once(host: &Host) {
     assert_eq!(why.matches("audit").count(), 1, "{why}\n{output:?}");
 }
 
+// promise: C-64
 async fn revoked_client_is_refused_and_renewed_accepted(host: &Host) {
     host.use_alice().await;
     host.ps_until(|output| output.status.success()).await;
@@ -264,6 +268,7 @@ async fn revoked_client_is_refused_and_renewed_accepted(host: &Host) {
     host.ps_until(|output| output.status.success()).await;
 }
 
+// promise: C-64
 #[tokio::test(flavor = "multi_thread")]
 async fn python_client_shows_certificate_or_token() {
     let host = Host::start().await;

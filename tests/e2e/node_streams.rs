@@ -62,6 +62,7 @@ async fn until_head(
     opened.map(tonic::Response::into_inner)
 }
 
+// promise: I-79
 async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
     const CASE: &str = "deaths";
     const BYTES: usize = 400_000;
@@ -132,6 +133,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
     }
 }
 
+// promise: I-80
 async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
     const CASE: &str = "dead";
     nodes.see_each_other().await;
@@ -225,6 +227,7 @@ async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
     assert_eq!(present.runs[&at_two].events, crowd.runs[&at_two].events);
 }
 
+// promise: I-79, I-80
 async fn halted_node_is_continued_at_its_place(nodes: &mut ThreeNodes) {
     const CASE: &str = "halted";
     nodes.see_each_other().await;
@@ -270,6 +273,7 @@ async fn halted_node_is_continued_at_its_place(nodes: &mut ThreeNodes) {
     assert_eq!(resumed.runs[&run].events, crowd.runs[&run].events);
 }
 
+// promise: I-81
 async fn forgotten_node_ends_with_its_records(nodes: &mut ThreeNodes) {
     const CASE: &str = "forgotten";
     nodes.see_each_other().await;
@@ -325,6 +329,7 @@ async fn forgotten_node_ends_with_its_records(nodes: &mut ThreeNodes) {
 
 /// Rows of 2,000 dead nodes, each with an ended run and at one address, cost no connection and no statement of their own: of a
 /// stream by filter, a list of runs, and a drain. One half was stopped in order, the other half crashed.
+// promise: I-78a
 async fn two_thousand_dead_nodes_cost_nothing(nodes: &mut ThreeNodes) {
     const CASE: &str = "dead-nodes";
     nodes.see_each_other().await;
@@ -403,6 +408,7 @@ async fn statements_for(nodes: &ThreeNodes, case: &str) -> (usize, usize) {
     (count() - begun, reported)
 }
 
+// promise: O-8
 async fn idle_stream_over_nodes_has_heartbeats_alone(nodes: &mut ThreeNodes) {
     const CASE: &str = "idle";
     nodes.see_each_other().await;
@@ -439,6 +445,7 @@ async fn idle_stream_over_nodes_has_heartbeats_alone(nodes: &mut ThreeNodes) {
     assert!(crowd.nodes.is_empty(), "{:?}", crowd.nodes);
 }
 
+// promise: I-80
 async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
     const CASE: &str = "unanswering";
     nodes.see_each_other().await;
@@ -485,6 +492,7 @@ async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
     );
 }
 
+// promise: I-78a, I-79
 async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
     const CASE: &str = "absent";
     nodes.see_each_other().await;
@@ -564,6 +572,7 @@ async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
     );
 }
 
+// promise: I-78
 async fn call_that_names_node_has_its_runs(nodes: &mut ThreeNodes) {
     const CASE: &str = "named";
     nodes.see_each_other().await;
@@ -614,6 +623,7 @@ async fn call_that_names_node_has_its_runs(nodes: &mut ThreeNodes) {
     assert_eq!(complaint(&refused).reason, "NODE_NOT_FOUND");
 }
 
+// promise: I-83
 async fn slow_reader_delays_no_other_and_fills_nothing(nodes: &mut ThreeNodes) {
     const CASE: &str = "slow";
     const READERS: usize = 4;

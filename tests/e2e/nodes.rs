@@ -72,6 +72,7 @@ async fn output(client: &mut Client, run_id: &str) -> Result<(), Status> {
     client.process.read_output(request).await.map(drop)
 }
 
+// promise: I-40
 async fn calls_for_another_nodes_run_name_the_node(nodes: &mut Nodes) {
     let (mut here, mut there) = (nodes.away.client().await, nodes.two.client().await);
     let run_id = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
@@ -118,6 +119,7 @@ async fn calls_for_another_nodes_run_name_the_node(nodes: &mut Nodes) {
     must("abort", there.abort(id).await);
 }
 
+// promise: I-46
 async fn ended_run_is_read_at_any_node(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let (mut here, mut there) = (one.client().await, two.client().await);
@@ -155,6 +157,7 @@ async fn ended_run_is_read_at_any_node(nodes: &mut Nodes) {
     one.restart().await;
 }
 
+// promise: I-40, L-2a
 async fn spawn_repeated_at_other_node_is_same_run(nodes: &mut Nodes) {
     // The run keeps the grace that its first node gave it.
     let Nodes {
@@ -195,6 +198,7 @@ async fn recorded_as_running(postgres: &Postgres, run_id: &str) {
 }
 
 /// Its node alone knows whether it has started, and removes the row where it has not.
+// promise: I-75
 async fn spawn_of_unbegun_run_is_for_its_node(nodes: &mut Nodes) {
     let Nodes {
         postgres, one, two, ..
@@ -224,6 +228,7 @@ async fn spawn_of_unbegun_run_is_for_its_node(nodes: &mut Nodes) {
     assert!(existing && run.end_time.is_some(), "{run:?}");
 }
 
+// promise: I-41
 async fn run_of_silent_node_is_unreachable_not_ended(nodes: &mut Nodes) {
     let Nodes {
         postgres, one, two, ..
@@ -274,6 +279,7 @@ async fn fenced_by(client: &mut Client) -> String {
     info.map_or_else(String::new, |info| info.fenced_by)
 }
 
+// promise: D-25, I-68
 async fn node_without_lease_starts_nothing_and_keeps_runs(nodes: &mut Nodes) {
     let Nodes {
         postgres,
@@ -337,6 +343,7 @@ async fn node_without_lease_starts_nothing_and_keeps_runs(nodes: &mut Nodes) {
     must("abort", client.abort(&lives.run_id).await);
 }
 
+// promise: D-25, I-67
 async fn copy_of_living_node_does_not_start(nodes: &mut Nodes) {
     let (url, node) = (nodes.postgres.url(), &nodes.one);
     let mut client = node.client().await;
@@ -370,6 +377,7 @@ async fn copy_of_living_node_does_not_start(nodes: &mut Nodes) {
     must("abort", client.abort(&run_id).await);
 }
 
+// promise: I-41
 async fn halted_node_is_unreachable_and_comes_back_whole(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let run = one.client().await.spawn(argv(&["sleep", "600"])).await;

@@ -123,6 +123,7 @@ async fn notices_of_a_command_are_heard() {
     };
 }
 
+// promise: RW-70
 async fn command_says_that_it_is_ready(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut service = Service::start(&mut client, service()).await;
@@ -173,6 +174,7 @@ async fn notices_are_heard_with_and_without_server() {
 }
 
 /// The notice is sent while no server lives, at its death, and before it; each time it is handled once.
+// promise: RW-70
 async fn ready_is_heard_over_deaths_of_the_server() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -262,6 +264,7 @@ async fn refused_senders(client: &mut Client, run: &str) -> Vec<i32> {
 }
 
 /// A process of the test itself, and of another run.
+// promise: RW-71
 async fn notice_of_another_process_is_refused(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -301,6 +304,7 @@ async fn notice_of_another_process_is_refused(options: Options) {
 }
 
 /// By the keeper alone: no server lives when the time is over.
+// promise: RW-72
 async fn missing_sign_ends_a_run_without_a_server() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -337,6 +341,7 @@ async fn missing_sign_ends_a_run_without_a_server() {
     Footprint::of_id(&service.run).assert_nothing_left();
 }
 
+// promise: RW-72
 async fn command_reports_its_own_failure(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
@@ -366,6 +371,7 @@ async fn command_reports_its_own_failure(kennel: &Kennel) {
     must("abort", client.abort(&again.run).await);
 }
 
+// promise: RW-119
 async fn missed_watchdog_is_restarted_by_policy(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
@@ -389,6 +395,7 @@ async fn missed_watchdog_is_restarted_by_policy(kennel: &Kennel) {
     must("abort", client.abort(&silent.run).await);
 }
 
+// promise: RW-72
 async fn start_timeout_is_extended_by_the_command(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
@@ -410,6 +417,7 @@ async fn start_timeout_is_extended_by_the_command(kennel: &Kennel) {
 }
 
 /// A short process of the run, by the program of systemd: it waits until its notice was received.
+// promise: RW-70
 async fn systemd_notify_of_a_script_is_heard(kennel: &Kennel) {
     let words = ["spawn", "--ready-notify", "--", "sh", "-c"];
     let script = "systemd-notify --ready --status='by a script' && sleep 1000";
@@ -455,6 +463,7 @@ async fn ended_senders_are_known_by_their_group(kennel: &Kennel) {
 
 /// A notice sent while neither keeper nor server lives waits in the socket, which the shim holds. It was sent in time,
 /// also where the next keeper comes after the limit.
+// promise: RW-70
 async fn notice_waits_for_the_next_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -490,6 +499,7 @@ async fn notice_waits_for_the_next_keeper() {
     assert_eq!(stations(&mut client, &run, "ready").await, 1);
 }
 
+// promise: RW-70
 async fn faults_of_notices_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();
@@ -521,6 +531,7 @@ async fn socket_of(client: &mut Client, run: &str) -> PathBuf {
 
 /// Its socket is open to its user alone, and only to processes of the run; it outlives server and keeper. That of a run
 /// which ends with its keeper is removed by the next start.
+// promise: RW-100, RW-101
 #[tokio::test(flavor = "multi_thread")]
 async fn command_of_another_user_sends_notices() {
     let mut kennel = Kennel::on_sqlite().await;

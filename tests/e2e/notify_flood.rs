@@ -41,6 +41,7 @@ fn descriptors(pid: i32) -> usize {
     all.count()
 }
 
+// promise: RW-71a
 #[tokio::test(flavor = "multi_thread")]
 async fn notice_flood_is_bounded_and_delays_no_run() {
     let kennel = Kennel::on_sqlite().await;

@@ -180,6 +180,7 @@ async fn something_of_everything(client: &mut Client) {
 /// Without it journals have no common limit.
 const KEEPING: [&str; 2] = ["--retain-bytes", "20G"];
 
+// promise: M-11
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
     let mut check = Command::new(programs::prometheus("promtool"));
@@ -255,6 +256,7 @@ async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
 }
 
 /// Every metric is in the guide, and every one of the guide is served.
+// promise: M-11, RW-61, RW-104
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_lists_what_is_served() {
     let collector = Collector::start(Manner::Willing).await;

@@ -23,6 +23,7 @@ const MUCH: usize = 3 * 1024 * 1024;
 /// Long enough for all of it on a busy machine.
 const LONG: Duration = Duration::from_mins(2);
 
+// promise: O-1
 async fn mebibytes_return_unchanged_on_both_streams(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let program = kennel_tests::programs::naughty();
@@ -47,6 +48,7 @@ async fn mebibytes_return_unchanged_on_both_streams(kennel: &Kennel) {
     assert!(later.events == live.events, "a later reader reads the same");
 }
 
+// promise: O-2
 async fn readers_agree_from_every_position(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go-readers_agree");
@@ -116,6 +118,7 @@ fn flat(
     (stdout, stderr, rest)
 }
 
+// promise: O-3
 async fn cut_off_reader_continues_without_gap_or_repeat(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["bytes", "1500000"])).await);
@@ -147,6 +150,7 @@ async fn cut_off_reader_continues_without_gap_or_repeat(kennel: &Kennel) {
     }
 }
 
+// promise: O-7
 async fn position_beyond_head_is_refused_except_live(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go-position_beyond");
@@ -192,6 +196,7 @@ async fn position_beyond_head_is_refused_except_live(kennel: &Kennel) {
     assert!(heard.has_ended());
 }
 
+// promise: O-9
 async fn input_comes_whole_and_ends(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let input = pattern(1024 * 1024);
@@ -222,6 +227,7 @@ async fn input_comes_whole_and_ends(kennel: &Kennel) {
     assert_eq!(heard.text(), "a device\n");
 }
 
+// promise: O-8
 async fn a_silent_stream_has_a_heartbeat(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -256,6 +262,7 @@ async fn a_silent_stream_has_a_heartbeat(kennel: &Kennel) {
     }
 }
 
+// promise: O-4
 #[tokio::test(flavor = "multi_thread")]
 async fn output_before_a_crash_is_read_afterwards() {
     let mut kennel = Kennel::on_sqlite().await;

@@ -301,6 +301,7 @@ const SCENES: [(Stderr, &str, &str); 5] = [
 ];
 
 /// One after the other: a start reaps zombies, and would take the exits of another one's commands.
+// promise: M-31, R-24a
 #[tokio::test(flavor = "multi_thread")]
 async fn standard_error_that_takes_nothing_stops_nothing() {
     for (stderr, format, _) in SCENES {
@@ -308,6 +309,7 @@ async fn standard_error_that_takes_nothing_stops_nothing() {
     }
 }
 
+// promise: M-31
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the other half of the table: `make soak` runs it"]
 async fn standard_error_in_the_other_form_stops_nothing() {
@@ -316,6 +318,7 @@ async fn standard_error_in_the_other_form_stops_nothing() {
     }
 }
 
+// promise: M-31
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_dropped_at_full_pipe_are_reported_later() {
     let (near, far) = Stderr::PipeFull.open();
@@ -369,6 +372,7 @@ impl Drop for InShell {
     }
 }
 
+// promise: R-24a
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_window_is_no_wish_for_an_upgrade() {
     // The keeper comes to the test when its shell ends.

@@ -45,6 +45,7 @@ async fn paused_tree_stands_still_or_is_aborted(options: Options) {
     }
 }
 
+// promise: T-11
 async fn paused_tree_stands_still_until_resumed(kennel: &Kennel) {
     let (mut client, run) = paused_tree(kennel).await;
     assert!(stands_still(&run));
@@ -72,6 +73,7 @@ async fn paused_tree_stands_still_until_resumed(kennel: &Kennel) {
     assert_eq!(of_pause, ["paused", "resumed"]);
 }
 
+// promise: T-11
 async fn a_paused_run_can_be_aborted(kennel: &Kennel) {
     let (mut client, run) = paused_tree(kennel).await;
     let print = Footprint::of_run(&run);
@@ -84,6 +86,7 @@ async fn a_paused_run_can_be_aborted(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: T-12
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_tree_does_not_outlive_its_service() {
     let mut kennel = Kennel::on_sqlite().await;

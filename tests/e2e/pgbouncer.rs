@@ -12,6 +12,7 @@ const WORKERS: usize = 4;
 /// Runs of theirs after which a load counts as continuing.
 const SOME: usize = 12;
 
+// promise: D-20a
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_holds_behind_a_pooler_that_changes_sessions() {
     let mut postgres = Postgres::start().await;

@@ -77,6 +77,7 @@ async fn private_namespace_is_the_commands_own() {
     }
 }
 
+// promise: N-6
 async fn namespaced_command_sees_itself_and_is_read(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -126,6 +127,7 @@ fn fifo(kennel: &Kennel) -> PathBuf {
     path
 }
 
+// promise: N-7
 async fn escaped_process_ends_with_its_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -172,6 +174,7 @@ async fn private_namespace_is_left_by_no_process() {
     }
 }
 
+// promise: N-7
 async fn a_namespace_ends_at_once_with_its_shim(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -193,6 +196,7 @@ async fn a_namespace_ends_at_once_with_its_shim(kennel: &Kennel) {
     assert_eq!(after.code(), Some(0), "the rest goes on");
 }
 
+// promise: N-7
 #[tokio::test(flavor = "multi_thread")]
 async fn private_namespace_survives_server_and_ends_with_keeper() {
     if !may_make_namespaces() {
@@ -223,6 +227,7 @@ async fn private_namespace_survives_server_and_ends_with_keeper() {
     }
 }
 
+// promise: N-10a
 async fn private_namespace_proves_emptiness_after_total_crash(options: Options) {
     if !may_make_namespaces() {
         return;
@@ -253,6 +258,7 @@ async fn private_namespace_proves_emptiness_after_total_crash(options: Options) 
     print.assert_nothing_left();
 }
 
+// promise: N-8
 async fn rest_may_finish_in_its_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -280,6 +286,7 @@ async fn rest_may_finish_in_its_namespace(kennel: &Kennel) {
 }
 
 /// clone(2) with `CLONE_PARENT`: the new process is no child of the leader, and not of the first process either.
+// promise: N-8a
 async fn sibling_made_by_leader_is_in_tree(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -308,6 +315,7 @@ async fn sibling_made_by_leader_is_in_tree(kennel: &Kennel) {
     }
 }
 
+// promise: N-8
 async fn first_process_ignores_polite_signals(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -351,6 +359,7 @@ impl Drop for Door {
     }
 }
 
+// promise: N-7
 async fn no_process_leaves_private_pid_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -404,6 +413,7 @@ fn fact(status: &Status, name: &str) -> String {
     info.metadata[name].clone()
 }
 
+// promise: N-9
 async fn unavailable_namespace_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mark = kennel.scratch().join("ran");
@@ -435,6 +445,7 @@ async fn unavailable_namespace_is_refused(kennel: &Kennel) {
     }
 }
 
+// promise: N-9
 #[tokio::test(flavor = "multi_thread")]
 async fn without_privilege_a_private_pid_namespace_is_refused() {
     if !nix::unistd::geteuid().is_root() {
@@ -480,6 +491,7 @@ async fn without_privilege_a_private_pid_namespace_is_refused() {
     assert!(said.contains("--pid-namespace"), "{said}");
 }
 
+// promise: N-6
 async fn command_line_runs_in_private_pid_namespace(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;
@@ -504,6 +516,7 @@ async fn command_line_runs_in_private_pid_namespace(kennel: &Kennel) {
 }
 
 /// The terminal is given by the keeper, its foreground is named by numbers of another namespace.
+// promise: N-8b
 async fn terminal_is_the_commands_in_namespace_too(kennel: &Kennel) {
     if !may_make_namespaces() {
         return;

@@ -92,6 +92,7 @@ cases! {
     output_above_the_rate_waits_and_is_whole,
 }
 
+// promise: AC-12
 async fn live_runs_of_an_owner_are_bounded(net: &mut Net) {
     let owner = net.by_certificate("live").await;
     let first = must("first", spawn(&owner).await);
@@ -116,6 +117,7 @@ async fn live_runs_of_an_owner_are_bounded(net: &mut Net) {
     must("one has ended", spawn(&owner).await);
 }
 
+// promise: AC-12, I-133
 async fn spawns_above_the_rate_are_refused(net: &mut Net) {
     let owner = net.by_certificate("rate").await;
     let mut all = Vec::new();
@@ -149,6 +151,7 @@ async fn spawns_above_the_rate_are_refused(net: &mut Net) {
     assert_eq!(quota(&refused), "spawns a second of this owner");
 }
 
+// promise: I-132
 async fn records_of_an_owner_are_bounded(net: &mut Net) {
     const FULL: &str = "bytes of records of this owner";
     let owner = net.by_certificate("rows").await;
@@ -187,6 +190,7 @@ async fn records_of_an_owner_are_bounded(net: &mut Net) {
     .await;
 }
 
+// promise: I-104
 async fn refusals_without_pause_are_paced(net: &mut Net) {
     /// Refusals that are answered at once, and then in each second.
     const A_SECOND: u32 = 20;
@@ -215,6 +219,7 @@ async fn refusals_without_pause_are_paced(net: &mut Net) {
     must("another owner's", spawn(&bob).await);
 }
 
+// promise: AC-12
 async fn streams_of_an_owner_are_bounded(net: &mut Net) {
     let owner = net.by_certificate("streams").await;
     let run = must("spawn", spawn(&owner).await);
@@ -238,6 +243,7 @@ async fn streams_of_an_owner_are_bounded(net: &mut Net) {
     .await;
 }
 
+// promise: I-99
 async fn output_on_disk_of_an_owner_is_bounded(net: &mut Net) {
     let owner = net.by_certificate("disk").await;
     let mut client = net.kennel.client().await;
@@ -288,6 +294,7 @@ async fn output_on_disk_of_an_owner_is_bounded(net: &mut Net) {
     .await;
 }
 
+// promise: I-100
 async fn output_above_the_rate_waits_and_is_whole(net: &mut Net) {
     const RATE: usize = 20_000;
     let bytes = pattern(40 * RATE);
@@ -331,6 +338,7 @@ async fn output_above_the_rate_waits_and_is_whole(net: &mut Net) {
     assert!(heard.stdout == bytes, "{} bytes", heard.stdout.len());
 }
 
+// promise: I-101
 async fn bytes_in_flight_of_an_owner_are_bounded(net: &mut Net) {
     const BYTES: usize = 8_000_000;
     let owner = net.by_certificate("flight").await;
@@ -377,6 +385,7 @@ async fn bytes_in_flight_of_an_owner_are_bounded(net: &mut Net) {
     .await;
 }
 
+// promise: RW-85
 async fn children_count_for_the_owner_of_their_parent(net: &mut Net) {
     let owner = net.by_certificate("parent").await;
     let answers = net.kennel.scratch().join("answers");

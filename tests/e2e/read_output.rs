@@ -45,6 +45,7 @@ fn bytes_and_gaps(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
     (bytes, omitted, removed)
 }
 
+// promise: O-16
 async fn pages_are_contiguous_during_and_after_a_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go-pages_are");
@@ -102,6 +103,7 @@ async fn pages_are_contiguous_during_and_after_a_run(kennel: &Kennel) {
     );
 }
 
+// promise: O-16
 async fn removed_output_is_counted(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!("{} bytes 4000000", programs::naughty().display());
@@ -126,6 +128,7 @@ async fn removed_output_is_counted(kennel: &Kennel) {
     );
 }
 
+// promise: O-16
 async fn plain_text_has_no_partial_escape_sequence(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script =
@@ -151,6 +154,7 @@ async fn plain_text_has_no_partial_escape_sequence(kennel: &Kennel) {
     }
 }
 
+// promise: O-16
 async fn invalid_request_is_refused_by_its_field(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo four")).await);
@@ -199,6 +203,7 @@ async fn invalid_request_is_refused_by_its_field(kennel: &Kennel) {
     );
 }
 
+// promise: O-17
 async fn logs_show_what_is_asked_of_them(kennel: &Kennel) {
     let script = r"printf '\033[1mone\033[0m\n'; echo error >&2; echo two; echo three";
     let answer = async |words: &[&str]| {

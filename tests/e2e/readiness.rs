@@ -59,6 +59,7 @@ async fn ready_events(client: &mut Client, run_id: &str) -> usize {
     stations.iter().filter(|name| **name == "ready").count()
 }
 
+// promise: RW-7, RW-106
 #[tokio::test(flavor = "multi_thread")]
 async fn run_is_ready_by_line_or_server() {
     let kennel = Kennel::on_sqlite().await;
@@ -104,6 +105,7 @@ async fn assert_server_is_probed(client: &mut Client) {
 }
 
 /// A command that fails because its port is taken is not ready by the server that has it.
+// promise: RW-160
 #[tokio::test(flavor = "multi_thread")]
 async fn listener_of_another_process_makes_no_run_ready() {
     let kennel = Kennel::on_sqlite().await;
@@ -156,6 +158,7 @@ async fn assert_lines_of_terminals_and_json_are_read(client: &mut Client) {
     }
 }
 
+// promise: RW-14
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_shows_and_awaits_readiness() {
     let kennel = Kennel::on_sqlite().await;

@@ -101,6 +101,7 @@ async fn cli(kennel: &Kennel, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
+// promise: F-9
 async fn detached_processes_are_listed_and_reaped_by_run(kennel: &Kennel) {
     let scene = Scene::set(kennel).await;
     let mut client = kennel.client().await;
@@ -126,6 +127,7 @@ async fn detached_processes_are_listed_and_reaped_by_run(kennel: &Kennel) {
     scene.assert_over(&mut client).await;
 }
 
+// promise: F-9
 async fn detached_processes_are_reaped_after_service_crash(options: Options) {
     let mut kennel = Kennel::start(options).await;
     play_scenes! {

@@ -67,6 +67,7 @@ async fn assert_nothing_was_made(kennel: &Kennel, client: &mut Client) {
     }
 }
 
+// promise: A-2
 async fn a_run_id_that_is_none_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for bad in [
@@ -91,6 +92,7 @@ async fn a_run_id_that_is_none_is_refused(kennel: &Kennel) {
     assert_nothing_was_made(kennel, &mut client).await;
 }
 
+// promise: K-3, RW-166
 async fn a_run_id_of_the_future_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // From the year 10889, which has no form.
@@ -109,6 +111,7 @@ async fn a_run_id_of_the_future_is_refused(kennel: &Kennel) {
     assert_nothing_was_made(kennel, &mut client).await;
 }
 
+// promise: TM-6, A-1
 async fn each_wrong_field_is_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let long = "x".repeat(64 * 1024);
@@ -182,6 +185,7 @@ async fn each_wrong_field_is_named(kennel: &Kennel) {
     assert_nothing_was_made(kennel, &mut client).await;
 }
 
+// promise: A-1
 async fn all_violations_come_together(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = argv(&[]).env("A=B", "");
@@ -210,6 +214,7 @@ async fn all_violations_come_together(kennel: &Kennel) {
     assert_nothing_was_made(kennel, &mut client).await;
 }
 
+// promise: E-2
 async fn failed_start_names_its_step_and_cause(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let scratch = kennel.scratch();
@@ -241,6 +246,7 @@ async fn failed_start_names_its_step_and_cause(kennel: &Kennel) {
     assert_no_process(kennel);
 }
 
+// promise: E-2, RW-165
 async fn failed_exec_is_never_an_exit_code(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let plain = kennel.scratch().join("plain");
@@ -282,6 +288,7 @@ async fn failed_exec_is_never_an_exit_code(kennel: &Kennel) {
     assert_no_process(kennel);
 }
 
+// promise: A-3
 async fn missing_command_is_not_found_and_leaves_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for name in ["no-such-command-of-ours", "/no/such/command"] {
@@ -294,6 +301,7 @@ async fn missing_command_is_not_found_and_leaves_nothing(kennel: &Kennel) {
     assert_nothing_was_made(kennel, &mut client).await;
 }
 
+// promise: A-5
 async fn validate_only_runs_and_records_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
@@ -323,6 +331,7 @@ async fn validate_only_runs_and_records_nothing(kennel: &Kennel) {
     assert!(!marker.exists());
 }
 
+// promise: RW-92
 async fn secrets_of_unopened_places_are_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for (source, setting) in [
@@ -369,6 +378,7 @@ fn assert_no_process(kennel: &Kennel) {
     );
 }
 
+// promise: A-18
 async fn extreme_durations_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for seconds in [315_576_000_001, i64::MAX, i64::MIN, -1] {
@@ -419,6 +429,7 @@ async fn extreme_durations_are_named(kennel: &Kennel) {
     assert_nothing_was_made(kennel, &mut client).await;
 }
 
+// promise: A-17
 async fn messages_that_are_none_have_reasons(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let too_large = pb::GetRunRequest {

@@ -17,6 +17,7 @@ const LONG: Duration = Duration::from_hours(1);
 
 with_and_without_cgroup!(keeper_death_ends_runs_and_keeps_exits);
 
+// promise: E-5, R-2, R-6
 async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -58,6 +59,7 @@ async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
     assert_ne!(epochs[0], epochs[1]);
 }
 
+// promise: R-3
 #[tokio::test(flavor = "multi_thread")]
 async fn command_surviving_the_service_is_found_and_ended() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -83,6 +85,7 @@ async fn command_surviving_the_service_is_found_and_ended() {
     print.until_nothing_is_left().await;
 }
 
+// promise: R-3a
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_start_informs_the_next_one() {
     let mut kennel = Kennel::on_sqlite().await;

@@ -78,6 +78,7 @@ pub(crate) async fn heard(client: &mut Client, run: &str) -> Heard {
     must("hear", client.hear_all(run, 0).await)
 }
 
+// promise: RW-11
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_set_activity_annotations_and_events() {
     let kennel = Kennel::on_sqlite().await;
@@ -134,6 +135,7 @@ async fn lines_set_activity_annotations_and_events() {
 }
 
 /// A stream-json agent that writes its result in odd chunks, 5 MiB long, and then hangs.
+// promise: RW-13
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_that_hangs_after_its_result_succeeds() {
     let kennel = Kennel::on_sqlite().await;
@@ -315,6 +317,7 @@ fn faulty_ends() -> [Faulty; 4] {
     ]
 }
 
+// promise: RW-7, RW-11, RW-54, RW-57, RW-162
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_rules_and_probes_are_named() {
     let kennel = Kennel::on_sqlite().await;

@@ -453,11 +453,13 @@ async fn assert_acted_once(client: &mut Client, runs: &Played) {
     }
 }
 
+// promise: RW-7, RW-10, RW-12
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_probes_and_limits_act_once() {
     assert_all_act_once(DEATHS, stands_for_others).await;
 }
 
+// promise: RW-12
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
 async fn rules_act_once_over_twenty_deaths() {

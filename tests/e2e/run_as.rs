@@ -80,6 +80,7 @@ cases! {
     whole_tree_of_another_user_is_ended,
 }
 
+// promise: AC-13, RW-163
 async fn command_has_its_user_and_no_more(kennel: &Kennel) {
     assert_variables_are_of_its_user(kennel).await;
     let ids = printed(kennel, with_user(sh("id -u; id -g; id -G; umask"))).await;
@@ -117,6 +118,7 @@ async fn command_has_its_user_and_no_more(kennel: &Kennel) {
     );
 }
 
+// promise: AC-13
 async fn whole_tree_of_another_user_is_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = with_user(sh(
@@ -148,6 +150,7 @@ async fn whole_tree_of_another_user_is_ended(kennel: &Kennel) {
     }
 }
 
+// promise: AC-15
 async fn no_program_gains_privileges(kennel: &Kennel) {
     let dir = kennel.scratch().join("open");
     fs::create_dir(&dir).expect("own directory");
@@ -168,6 +171,7 @@ async fn no_program_gains_privileges(kennel: &Kennel) {
     assert_eq!(printed(kennel, held).await, UID.to_string());
 }
 
+// promise: AC-13
 async fn next_attempt_has_the_user_too(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = with_user(sh("id -u; kill -9 $$")).restart(pb::RestartPolicy {
@@ -180,6 +184,7 @@ async fn next_attempt_has_the_user_too(kennel: &Kennel) {
     assert_eq!(heard.text(), format!("{UID}\n{UID}\n"));
 }
 
+// promise: AC-14
 async fn places_closed_to_the_user_are_typed_refusals(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut closed = with_user(argv(&["true"]));

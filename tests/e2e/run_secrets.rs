@@ -137,6 +137,7 @@ async fn output(kennel: &Kennel, spec: pb::RunSpec) -> (String, pb::Run) {
     (heard.text(), ended)
 }
 
+// promise: RW-90, RW-164
 async fn command_has_secrets_of_each_source((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", VALUE.as_bytes());
     fs::write(secrets.credentials().join("db"), b"of-the-unit").expect("own directory");
@@ -215,6 +216,7 @@ async fn assert_line_ends_are_trimmed_or_noted(secrets: &Secrets, kennel: &Kenne
     }
 }
 
+// promise: RW-90
 async fn secrets_reach_users_sandboxes_and_namespaces((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", VALUE.as_bytes());
     let with = |privileges: pb::Privileges| {
@@ -253,6 +255,7 @@ async fn secrets_reach_users_sandboxes_and_namespaces((secrets, kennel): &(Secre
     assert_eq!(text, format!("{VALUE}\n{VALUE}{own} 400\n"));
 }
 
+// promise: RW-92
 async fn each_attempt_reads_secrets_anew((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", b"first");
     let mut client = kennel.client().await;
@@ -294,6 +297,7 @@ async fn each_attempt_reads_secrets_anew((secrets, kennel): &(Secrets, Kennel)) 
     must("abort", client.abort(&id).await);
 }
 
+// promise: RW-92
 async fn each_refused_secret_has_its_reason((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", VALUE.as_bytes());
     secrets.write("binary", b"\xff");
@@ -353,6 +357,7 @@ async fn each_refused_secret_has_its_reason((secrets, kennel): &(Secrets, Kennel
     }
 }
 
+// promise: RW-94
 async fn repeats_compare_sent_values_without_keeping_them((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let id = new_run_id();
@@ -389,6 +394,7 @@ async fn repeats_compare_sent_values_without_keeping_them((_, kennel): &(Secrets
     assert!(output.status.success(), "{output:?}");
 }
 
+// promise: RW-91
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_event_or_span_has_a_secret() {
     let secrets = Secrets::new();
@@ -454,6 +460,7 @@ async fn no_answer_event_or_span_has_a_secret() {
     }
 }
 
+// promise: RW-91
 #[tokio::test(flavor = "multi_thread")]
 async fn sent_value_reaches_the_node_that_runs_it() {
     let postgres = Postgres::start().await;

@@ -93,6 +93,7 @@ fn expected(access: ApiAccess, rpc: &str, least: usize) -> (Code, &'static str) 
     }
 }
 
+// promise: RW-84
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rpc_answers_runs_as_its_access_says() {
     let net = Net::start().await;

@@ -146,6 +146,7 @@ async fn served(options: Options) -> (Secrets, Kennel) {
     (secrets, kennel)
 }
 
+// promise: RW-84
 async fn run_sees_itself_and_no_foreign_run((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let other = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
@@ -211,6 +212,7 @@ async fn run_sees_itself_and_no_foreign_run((_, kennel): &(Secrets, Kennel)) {
     assert!(format!("{trail:?}").contains(&format!("run:{own}")));
 }
 
+// promise: K-11, RW-85
 async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let other = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
@@ -276,6 +278,7 @@ async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
     assert_eq!(ended.reason(), "parent_ended");
 }
 
+// promise: RW-85
 async fn children_have_no_more_privileges((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let scratch = kennel.scratch().display().to_string();
@@ -308,6 +311,7 @@ async fn children_have_no_more_privileges((_, kennel): &(Secrets, Kennel)) {
     }
 }
 
+// promise: RW-85
 async fn link_leads_no_child_out_of_its_sandbox((_, kennel): &(Secrets, Kennel)) {
     let outside = scratch::closed_dir();
     // Below /tmp, which is open to write.
@@ -338,6 +342,7 @@ async fn link_leads_no_child_out_of_its_sandbox((_, kennel): &(Secrets, Kennel))
     run.gets(&child).await;
 }
 
+// promise: RW-86
 async fn token_ends_with_its_attempt((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let mut run = Caller::begin_as(kennel, ApiAccess::OwnRun, |spec| {
@@ -369,6 +374,7 @@ async fn token_ends_with_its_attempt((_, kennel): &(Secrets, Kennel)) {
     .await;
 }
 
+// promise: RW-86
 async fn token_of_another_run_is_refused((_, kennel): &(Secrets, Kennel)) {
     let mut one = Caller::begin(kennel, ApiAccess::Children).await;
     let mut two = Caller::begin(kennel, ApiAccess::OwnRun).await;
@@ -406,6 +412,7 @@ async fn token_of_another_run_is_refused((_, kennel): &(Secrets, Kennel)) {
     assert!(refused.contains("a process of a run may not"), "{refused}");
 }
 
+// promise: RW-86
 async fn token_survives_the_server_and_its_keeper(kennel: &mut Kennel) {
     let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
         spec.set_recovery(pb::RecoveryPolicy::Adopt);
@@ -423,6 +430,7 @@ async fn token_survives_the_server_and_its_keeper(kennel: &mut Kennel) {
     run.gets("$K spawn -- true").await;
 }
 
+// promise: RW-138
 async fn node_can_forbid_access_of_runs(kennel: &mut Kennel) {
     let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
         spec.set_recovery(pb::RecoveryPolicy::Adopt);
@@ -444,6 +452,7 @@ async fn node_can_forbid_access_of_runs(kennel: &mut Kennel) {
     must("spawn", run.client.spawn(sh("true")).await);
 }
 
+// promise: RW-86
 #[tokio::test(flavor = "multi_thread")]
 async fn token_works_while_the_database_is_away() {
     let mut postgres = Postgres::start().await;
@@ -458,6 +467,7 @@ async fn token_works_while_the_database_is_away() {
     postgres.run().await;
 }
 
+// promise: RW-87
 async fn token_of_a_lost_service_is_swept(kennel: &mut Kennel) {
     let mut run = Caller::begin(kennel, ApiAccess::OwnRun).await;
     run.gets("$K get $KENNEL_RUN_ID").await;
@@ -473,6 +483,7 @@ async fn token_of_a_lost_service_is_swept(kennel: &mut Kennel) {
     .await;
 }
 
+// promise: RW-86
 async fn token_works_in_a_private_pid_namespace((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let mut run = Caller::begin_as(kennel, ApiAccess::Children, |mut spec| {
@@ -495,6 +506,7 @@ async fn token_works_in_a_private_pid_namespace((_, kennel): &(Secrets, Kennel))
     );
 }
 
+// promise: RW-87
 async fn token_is_in_its_file_alone((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let mut run = Caller::begin_as(kennel, ApiAccess::Children, |spec| {
@@ -529,6 +541,7 @@ async fn token_is_in_its_file_alone((_, kennel): &(Secrets, Kennel)) {
     .await;
 }
 
+// promise: RW-86
 async fn open_streams_end_with_the_attempt((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let mut run = Caller::begin_as(kennel, ApiAccess::Children, |spec| {
@@ -571,6 +584,7 @@ async fn open_streams_end_with_the_attempt((_, kennel): &(Secrets, Kennel)) {
     assert_eq!(alive.state(), RunState::Running);
 }
 
+// promise: RW-93
 async fn child_has_only_secrets_of_its_parent((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("parent", b"shared");
     secrets.write("other", b"closed");
@@ -587,6 +601,7 @@ async fn child_has_only_secrets_of_its_parent((secrets, kennel): &(Secrets, Kenn
     }
 }
 
+// promise: RW-87
 async fn token_and_another_user_exclude_each_other((_, kennel): &(Secrets, Kennel)) {
     let mut client = kennel.client().await;
     let mut spec = sh("exit 0");

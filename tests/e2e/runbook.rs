@@ -23,6 +23,7 @@ fn pages() -> BTreeMap<String, Vec<String>> {
     pages.collect()
 }
 
+// promise: M-12
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_of_the_runbook_works() {
     let kennel = Kennel::on_sqlite().await;

@@ -123,6 +123,7 @@ cases! {
     hostile_run_in_a_sandbox_reaches_nothing,
 }
 
+// promise: AC-16
 async fn dropped_capabilities_are_in_no_set(kennel: &Kennel) {
     if !Uid::effective().is_root() {
         eprintln!("a server that is not root has none to drop");
@@ -155,6 +156,7 @@ async fn dropped_capabilities_are_in_no_set(kennel: &Kennel) {
     );
 }
 
+// promise: AC-16
 async fn missing_capability_of_the_host_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut alone = sh("true");
@@ -173,6 +175,7 @@ async fn missing_capability_of_the_host_is_refused(kennel: &Kennel) {
     }
 }
 
+// promise: AC-20
 #[tokio::test(flavor = "multi_thread")]
 async fn node_holds_every_run_to_its_restrictions() {
     let words = vec![
@@ -195,6 +198,7 @@ async fn node_holds_every_run_to_its_restrictions() {
     assert_eq!(shown.seccomp_profile(), SeccompProfile::Baseline);
 }
 
+// promise: AC-17
 async fn hostile_run_in_a_sandbox_reaches_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let other = must(
@@ -244,6 +248,7 @@ async fn hostile_run_in_a_sandbox_reaches_nothing(kennel: &Kennel) {
     must("abort", client.abort(&other.run_id).await);
 }
 
+// promise: AC-18
 async fn command_in_a_sandbox_writes_its_own_places(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Not below /tmp, which is open.
@@ -282,6 +287,7 @@ async fn command_in_a_sandbox_writes_its_own_places(kennel: &Kennel) {
     assert!(more.join("new").exists());
 }
 
+// promise: AC-18
 async fn tree_in_a_sandbox_is_paused_and_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sandboxed(sh(
@@ -297,6 +303,7 @@ async fn tree_in_a_sandbox_is_paused_and_ended(kennel: &Kennel) {
     assert!(ended.tree_is_empty(), "{:?}", ended.tree_verdict);
 }
 
+// promise: AC-19
 #[tokio::test(flavor = "multi_thread")]
 async fn ordinary_software_runs_in_a_sandbox() {
     let kennel = Kennel::on_sqlite().await;
@@ -359,6 +366,7 @@ async fn ordinary_software_runs_in_a_sandbox() {
     }
 }
 
+// promise: AC-19
 async fn profile_denies_calls_that_endanger_the_host(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "import ctypes, errno, os\n\

@@ -135,6 +135,7 @@ cases! {
     changed_data_directory_is_put_back,
 }
 
+// promise: AC-21
 async fn no_call_of_the_table_changes_anything(served: &Served) {
     if !cfg!(target_arch = "x86_64") {
         eprintln!("the table has the numbers of another architecture");
@@ -195,6 +196,7 @@ fn judge(text: &str, objects: &[&str]) {
     }
 }
 
+// promise: AC-21
 async fn run_with_a_token_calls_from_its_sandbox(served: &Served) {
     let kennel = &served.kennel;
     let mut client = kennel.client().await;
@@ -214,6 +216,7 @@ async fn run_with_a_token_calls_from_its_sandbox(served: &Served) {
     assert_eq!(text, "called", "{run:?}");
 }
 
+// promise: AC-22
 async fn run_without_a_network_has_its_loopback(served: &Served) {
     let mut client = served.kennel.client().await;
     let script = "import os, socket\n\
@@ -236,6 +239,7 @@ async fn run_without_a_network_has_its_loopback(served: &Served) {
     }
 }
 
+// promise: AC-23
 async fn changed_data_directory_is_put_back(served: &Served) {
     let kennel = &served.kennel;
     let data = kennel.data_dir();

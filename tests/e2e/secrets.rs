@@ -216,6 +216,7 @@ impl Scene {
     }
 }
 
+// promise: B-7, B-7a, RW-91
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_leave_no_trace_on_sqlite() {
     let mut scene = Scene::begin(None).await;
@@ -229,6 +230,7 @@ async fn secrets_leave_no_trace_on_sqlite() {
     scene.end().await;
 }
 
+// promise: B-7a, RW-91
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_leave_no_trace_despite_store_outage() {
     let mut scene = Scene::begin(Some(Postgres::start().await)).await;

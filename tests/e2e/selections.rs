@@ -147,6 +147,7 @@ async fn rest_is_paused_and_ended(two: &mut Kennel, here: &mut Client, there: &m
     );
 }
 
+// promise: K-9
 #[tokio::test(flavor = "multi_thread")]
 async fn selection_of_two_nodes_is_aborted_exactly() {
     let postgres = Postgres::start().await;
@@ -281,6 +282,7 @@ async fn changed_run_is_left_as_it_is() {
     assert_eq!(outcomes, BTreeMap::from(expected));
 }
 
+// promise: K-10
 #[tokio::test(flavor = "multi_thread")]
 async fn filters_select_by_name_age_reason_and_reports() {
     let kennel = Kennel::on_sqlite().await;

@@ -65,6 +65,7 @@ async fn runs_in_every_phase_survive_server_death() {
     }
 }
 
+// promise: R-18
 async fn run_does_not_notice_server_death(together: &Together) {
     let mut client = together.client().await;
     let before = client.server_info().await.expect("it answers");
@@ -112,6 +113,7 @@ async fn run_does_not_notice_server_death(together: &Together) {
     }
 }
 
+// promise: R-18
 async fn grace_continues_without_a_server(together: &Together) {
     let mut client = together.client().await;
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
@@ -143,6 +145,7 @@ async fn grace_continues_without_a_server(together: &Together) {
     assert_eq!(terms, 1, "{:?}", heard.signals());
 }
 
+// promise: R-18
 async fn a_pause_outlives_the_server(together: &Together) {
     let mut client = together.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
@@ -168,6 +171,7 @@ async fn a_pause_outlives_the_server(together: &Together) {
     assert_eq!(of_pause, ["paused", "resumed"]);
 }
 
+// promise: R-18
 async fn a_drain_outlives_the_server(together: &Together) {
     let mut client = together.client().await;
     let go = together.kennel().await.scratch().join("go");
@@ -194,6 +198,7 @@ async fn a_drain_outlives_the_server(together: &Together) {
     assert!(heard.signals().is_empty(), "{:?}", heard.signals());
 }
 
+// promise: T-15
 async fn signal_is_not_repeated_by_next_server(together: &Together) {
     let mut client = together.client().await;
     let file = together.kennel().await.scratch().join("signals");
@@ -237,6 +242,7 @@ async fn signal_is_not_repeated_by_next_server(together: &Together) {
 /// Name of the file that lets the command exit while its server is halted, and of that with its pid.
 const UNRECORDED: (&str, &str) = ("unrecorded-go", "unrecorded-pid");
 
+// promise: R-18
 async fn unrecorded_events_are_reported_by_next_server(together: &Together) {
     let mut client = together.client().await;
     let scratch = together.kennel().await.scratch().to_owned();
@@ -271,6 +277,7 @@ async fn exit_unrecorded(kennel: &Kennel) {
 }
 
 /// Returns trees that live when the next server is ended in order.
+// promise: R-18
 async fn shutdown_after_a_restart_ends_all_in_order(together: &Together) -> Vec<Footprint> {
     let mut client = together.client().await;
     let mut prints = Vec::new();
@@ -288,6 +295,7 @@ async fn shutdown_after_a_restart_ends_all_in_order(together: &Together) -> Vec<
 const LINES: usize = 1_000_000;
 const DEATHS: [usize; 3] = [1_000_000, 2_500_000, 4_500_000];
 
+// promise: R-18
 #[tokio::test(flavor = "multi_thread")]
 async fn resumed_reader_has_each_byte_once_in_order() {
     let kennel = Kennel::on_sqlite().await;
@@ -353,6 +361,7 @@ async fn lost_and_hung_servers_are_replaced() {
     };
 }
 
+// promise: R-18
 async fn a_run_outlives_many_servers() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -374,6 +383,7 @@ async fn a_run_outlives_many_servers() {
     assert_eq!((run.reason(), run.code()), ("aborted", Some(12)));
 }
 
+// promise
 async fn a_server_that_hangs_is_replaced() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -394,6 +404,7 @@ async fn a_server_that_hangs_is_replaced() {
 }
 
 /// The task that serves, and the one that obeys the keeper.
+// promise: R-1
 async fn a_server_whose_main_task_panics_is_replaced() {
     let points = must("a directory", tempfile::tempdir());
     let kennel = Kennel::start(Options::crashing(points.path())).await;
@@ -442,6 +453,7 @@ async fn a_server_whose_main_task_panics_is_replaced() {
     assert_eq!(run.reason(), "aborted");
 }
 
+// promise: R-22
 #[tokio::test(flavor = "multi_thread")]
 async fn next_server_reports_former_end_once() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -467,6 +479,7 @@ async fn next_server_reports_former_end_once() {
     assert!(status.contains("killed by SIGKILL"), "{status}");
 }
 
+// promise: R-23
 async fn waiting_command_line_survives_server_death() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -501,6 +514,7 @@ async fn waiting_command_line_survives_server_death() {
     }
 }
 
+// promise: R-23a
 #[tokio::test(flavor = "multi_thread")]
 async fn spawn_command_is_repeated_after_server_death() {
     let points = tempfile::tempdir().expect("a directory");
@@ -537,6 +551,7 @@ fn has_a_socket(pid: u32) -> bool {
 /// Children that wait at their gates because the store is halted.
 const GATED: usize = 4;
 
+// promise: R-18
 #[tokio::test(flavor = "multi_thread")]
 async fn child_at_gate_never_runs_but_retry_does() {
     let postgres = Postgres::start().await;

@@ -86,6 +86,7 @@ cases! {
     service_manager_hears_the_end,
 }
 
+// promise: S-21
 async fn service_manager_hears_each_change(scene: &mut Scene) {
     let Scene { manager, kennel } = scene;
     assert_eq!(manager.next_change(), "READY=1\nSTATUS=serving\n");
@@ -118,6 +119,7 @@ async fn service_manager_hears_the_end(scene: &mut Scene) {
     kennel.wait_for_exit(PATIENCE).await;
 }
 
+// promise: S-21
 async fn watchdog_notices_a_stopped_keeper(scene: &mut Scene) {
     let Scene { manager, kennel } = scene;
     assert!(manager.hears_life(PATIENCE));

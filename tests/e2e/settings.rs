@@ -63,6 +63,7 @@ impl Node {
     }
 }
 
+// promise: C-50
 async fn settings_of_the_file_outlast_its_edit(node: &mut Node) {
     let ready = r#""message":"ready""#;
     node.kennel.logs(ready, 1).await;
@@ -75,6 +76,7 @@ async fn settings_of_the_file_outlast_its_edit(node: &mut Node) {
 }
 
 /// The graces of the first file are in force.
+// promise: L-2a
 async fn node_gives_grace_where_spec_names_none(node: &mut Node) {
     let mut client = node.kennel.client().await;
     let naughty = programs::naughty();
@@ -119,6 +121,7 @@ async fn node_gives_grace_where_spec_names_none(node: &mut Node) {
     must("abort", soon.await);
 }
 
+// promise: L-2b
 async fn node_gives_limits_that_spec_does_not_have(node: &mut Node) {
     node.write("[defaults.limits]\ncore = 0\nnofile = \"64:128\"\njob = { nofile = 50 }\n");
     let mut client = node.restart().await;
@@ -160,6 +163,7 @@ async fn node_gives_limits_that_spec_does_not_have(node: &mut Node) {
 }
 
 /// A default of the node decides when the run begins, and never for a run that exists.
+// promise: RW-102
 async fn stop_steps_fit_grace_of_first_spawn(node: &mut Node) {
     node.set_grace(r#""20s""#);
     let mut client = node.restart().await;

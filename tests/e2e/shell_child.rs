@@ -42,6 +42,7 @@ async fn shell(kennel: &Kennel, script: &str) -> Output {
     run_to_end(line(kennel, script), PATIENCE).await
 }
 
+// promise: C-32
 async fn pipe_is_standard_input_of_the_command(kennel: &Kennel) {
     let output = shell(kennel, "echo x | kennel run -- cat; echo $?").await;
     assert_eq!(text(&output), "x\n0", "{output:?}");
@@ -54,6 +55,7 @@ async fn pipe_is_standard_input_of_the_command(kennel: &Kennel) {
     assert_eq!(text(&output), "b\na\n0", "{output:?}");
 }
 
+// promise: C-32
 async fn command_that_stops_reading_is_no_error(kennel: &Kennel) {
     for _ in 0..10 {
         let output = shell(kennel, "yes | kennel run -- head -c 10").await;
@@ -63,6 +65,7 @@ async fn command_that_stops_reading_is_no_error(kennel: &Kennel) {
     }
 }
 
+// promise: C-39
 async fn unreadable_input_is_an_end_of_input(kennel: &Kennel) {
     let file = kennel.scratch().join("written");
     for (stdin, why) in [
@@ -77,6 +80,7 @@ async fn unreadable_input_is_an_end_of_input(kennel: &Kennel) {
     }
 }
 
+// promise: C-33
 async fn output_that_cannot_be_written_ends_the_run(kennel: &Kennel) {
     for (place, code, said) in [
         ("> /dev/full", 125, "error: cannot write to standard output"),
@@ -95,6 +99,7 @@ async fn output_that_cannot_be_written_ends_the_run(kennel: &Kennel) {
     }
 }
 
+// promise: C-31
 async fn hangup_and_quit_end_the_run_unless_ignored(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for signal in [Signal::SIGHUP, Signal::SIGQUIT] {
@@ -126,6 +131,7 @@ async fn hangup_and_quit_end_the_run_unless_ignored(kennel: &Kennel) {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
 }
 
+// promise: C-34
 async fn command_has_the_callers_environment(kennel: &Kennel) {
     let show = "sh -c 'echo ${MYVAR-unset} ${KENNEL_SERVER-unset}'";
     let script = format!(
@@ -145,6 +151,7 @@ async fn command_has_the_callers_environment(kennel: &Kennel) {
     assert!(!kennel.log().contains("MYVAR"), "values are never logged");
 }
 
+// promise: C-34
 async fn ended_run_is_restarted_with_inherited_environment(kennel: &Kennel) {
     let run_id = new_run_id();
     let script = format!(
@@ -156,6 +163,7 @@ async fn ended_run_is_restarted_with_inherited_environment(kennel: &Kennel) {
     assert_eq!(text(&output), "1\nrefused\n2", "{output:?}");
 }
 
+// promise: C-38
 async fn command_and_directory_may_be_any_bytes(kennel: &Kennel) {
     let dir = kennel.scratch().display().to_string();
     let script = format!(
@@ -188,6 +196,7 @@ async fn command_and_directory_may_be_any_bytes(kennel: &Kennel) {
     assert_eq!(show(&output.stdout), show(&wanted), "{output:?}");
 }
 
+// promise: C-35
 async fn wait_exits_as_the_command_did(kennel: &Kennel) {
     let script = "
         code() { id=$(kennel spawn \"$@\"); kennel wait $id >/dev/null 2>&1; echo $?; }
@@ -203,6 +212,7 @@ async fn wait_exits_as_the_command_did(kennel: &Kennel) {
 }
 
 /// The first case: no run is listed.
+// promise: C-37
 async fn abort_of_unknown_id_leaves_nothing_unless_fenced(kennel: &Kennel) {
     let (mistyped, fenced) = (new_run_id(), new_run_id());
     let script = format!(

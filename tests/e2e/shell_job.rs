@@ -18,6 +18,7 @@ cases! {
     text_of_runs_cannot_act_on_a_terminal,
 }
 
+// promise: C-1, C-30
 async fn keys_act_as_on_a_shells_child(kennel: &Kennel) {
     let shell = Shell::start(kennel, "keys").await;
 
@@ -64,6 +65,7 @@ async fn keys_act_as_on_a_shells_child(kennel: &Kennel) {
     shell.code(3).await;
 }
 
+// promise: C-30
 async fn suspended_job_is_a_paused_run(kennel: &Kennel) {
     let shell = Shell::start(kennel, "suspend").await;
     shell.types("kennel run -l job=suspend -- sh -c 'echo up; while :; do sleep 0.05; done'");
@@ -84,6 +86,7 @@ async fn suspended_job_is_a_paused_run(kennel: &Kennel) {
     shell.ended(&run).await;
 }
 
+// promise: C-30
 async fn background_job_reads_terminal_once_in_foreground(kennel: &Kennel) {
     let shell = Shell::start(kennel, "background").await;
     shell.types("kennel run -l job=reads -- sh -c 'echo up; read x; echo got-$x' &");
@@ -105,6 +108,7 @@ async fn background_job_reads_terminal_once_in_foreground(kennel: &Kennel) {
     shell.shows("got-word").await;
 }
 
+// promise: C-30
 async fn closed_window_ends_its_runs(kennel: &Kennel) {
     for (name, flag) in [("plain", ""), ("terminal", "--tty")] {
         let shell = Shell::start(kennel, name).await;
@@ -126,6 +130,7 @@ async fn closed_window_ends_its_runs(kennel: &Kennel) {
 }
 
 /// Names are checked without a server, in `crates/kennel/tests/answers.rs`.
+// promise: C-36
 async fn text_of_runs_cannot_act_on_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "printf 'before \\342\\200\\256 \\033[2J\\033]0;b\\007\\033[31mafter\\033[0m\\n'; sleep 300";

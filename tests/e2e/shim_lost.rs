@@ -25,6 +25,7 @@ async fn lost_shim_is_failure_whatever_the_exit(options: Options) {
     }
 }
 
+// promise: T-7b
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_shim_is_recorded_in_postgres() {
     let postgres = Postgres::start().await;
@@ -33,6 +34,7 @@ async fn lost_shim_is_recorded_in_postgres() {
     Box::pin(lost_shim_counts_as_failure_of_a_service(&kennel)).await;
 }
 
+// promise: T-7b
 async fn lost_shim_fails_run_despite_exit_code_0(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = up(&mut client, sh(POLITE)).await;
@@ -70,6 +72,7 @@ async fn lost_shim_fails_run_despite_exit_code_0(kennel: &Kennel) {
     );
 }
 
+// promise: T-7c
 async fn lost_shim_counts_as_failure_of_a_service(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
@@ -114,6 +117,7 @@ async fn lost_shim_counts_as_failure_of_a_service(kennel: &Kennel) {
     Footprint::of_run(&run).until_nothing_is_left().await;
 }
 
+// promise: T-7b
 async fn lost_shim_ends_a_private_pid_namespace(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh(POLITE);
@@ -126,6 +130,7 @@ async fn lost_shim_ends_a_private_pid_namespace(kennel: &Kennel) {
     assert!(run.tree_is_empty(), "{run:?}");
 }
 
+// promise: T-7b
 async fn lost_shim_is_recorded_after_server_outage(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = up(&mut client, sh(POLITE)).await;

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 use tonic::Code;
 
+// promise: S-3
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_server_ends_at_once() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -39,10 +40,12 @@ async fn shutdown_ends_runs_with_or_without_groups() {
     };
 }
 
+// promise: S-1
 async fn a_shutdown_says_int_then_term_then_kills() {
     Box::pin(shutdown(Options::default())).await;
 }
 
+// promise: S-1
 async fn a_shutdown_without_control_groups_does_the_same() {
     Box::pin(shutdown(Options::default().without_cgroup())).await;
 }
@@ -104,6 +107,7 @@ async fn shutdown(options: Options) {
     assert_eq!(run.code(), Some(9), "INT came first");
 }
 
+// promise: S-1a, S-1b
 #[tokio::test(flavor = "multi_thread")]
 async fn node_sets_time_signals_and_code_of_shutdown() {
     let mut words = vec!["--shutdown-timeout", "2s", "--exit-code-on-signal", "143"];
@@ -158,6 +162,7 @@ async fn node_sets_time_signals_and_code_of_shutdown() {
     assert_eq!(heard.warnings(), [cut]);
 }
 
+// promise: S-2
 #[tokio::test(flavor = "multi_thread")]
 async fn second_signal_skips_graces_and_refuses_work() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -194,6 +199,7 @@ async fn second_signal_skips_graces_and_refuses_work() {
     assert!(other.server_info().await.is_none());
 }
 
+// promise: S-4
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_client_does_not_delay_shutdown() {
     let mut kennel = Kennel::on_sqlite().await;

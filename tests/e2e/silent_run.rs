@@ -37,6 +37,7 @@ const SLOW_US: i64 = 40_000;
 /// the state RUNNING recorded.
 const LOG_WRITES: usize = 9;
 
+// promise: O-42
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_run_makes_counted_files_and_syncs() {
     if !Uid::effective().is_root() {

@@ -19,6 +19,7 @@ async fn stop_signal_is_used_or_refused() {
     }
 }
 
+// promise: T-29
 async fn stop_signal_is_the_first_of_a_stop(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = sh(OBEYS_INT).grace(Duration::from_secs(20));
@@ -41,6 +42,7 @@ async fn stop_signal_is_the_first_of_a_stop(kennel: &Kennel) {
     );
 }
 
+// promise: T-29
 async fn stop_signal_that_ends_nothing_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for refused in ["SIGKILL", "SIGSTOP", "SIGNONE"] {

@@ -83,6 +83,7 @@ async fn stop_actions_precede_the_first_signal() {
     }
 }
 
+// promise: RW-55
 async fn actions_come_in_order_before_the_first_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let steps = vec![
@@ -106,6 +107,7 @@ async fn actions_come_in_order_before_the_first_signal(kennel: &Kennel) {
     assert!(shown.contains("5 of 5 bytes written"), "{shown}");
 }
 
+// promise: RW-55
 async fn command_that_obeys_an_action_gets_no_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let steps = vec![step(close(), Duration::from_secs(4))];
@@ -119,6 +121,7 @@ async fn command_that_obeys_an_action_gets_no_signal(kennel: &Kennel) {
     assert!(status.is_err());
 }
 
+// promise: RW-55
 async fn terminal_gets_its_end_key_typed(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let steps = vec![step(input("\u{4}"), Duration::from_secs(4))];
@@ -132,6 +135,7 @@ async fn terminal_gets_its_end_key_typed(kennel: &Kennel) {
 }
 
 /// The keeper carries them out, and the next server requests the same stop: nothing is written twice.
+// promise: RW-149, RW-56
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_server_changes_nothing_of_a_stop() {
     let kennel = Kennel::on_sqlite().await;
@@ -175,6 +179,7 @@ async fn with_long_steps(client: &mut Client) -> String {
 }
 
 /// The shim carries out the signals, waits and commands of its plan; the standard input of its run ended with the keeper.
+// promise: RW-56, RW-74
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_keeper_leaves_stop_actions_to_shim() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -218,6 +223,7 @@ async fn dead_keeper_leaves_stop_actions_to_shim() {
 }
 
 /// A third of them hangs: each has its time and no more.
+// promise: RW-56, RW-74
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_carries_out_actions_of_100_runs() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -320,6 +326,7 @@ async fn stop_actions_are_accepted_or_refused_by_name() {
     }
 }
 
+// promise: RW-55
 async fn command_line_has_actions_of_a_stop(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let typed = [
@@ -354,6 +361,7 @@ async fn command_line_has_actions_of_a_stop(kennel: &Kennel) {
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
 }
 
+// promise: RW-74
 async fn command_line_has_a_command_of_a_stop(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = [
@@ -393,6 +401,7 @@ async fn command_line_has_a_command_of_a_stop(kennel: &Kennel) {
     assert_eq!(fields, expected);
 }
 
+// promise: RW-55
 async fn faults_of_stop_actions_are_named(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let long = Duration::from_secs(5);
@@ -445,6 +454,7 @@ async fn faults_of_stop_actions_are_named(kennel: &Kennel) {
 
 /// The signal follows when it exits; a command that hangs has its time, and is gone with all of its session before the
 /// signal.
+// promise: RW-74
 #[tokio::test(flavor = "multi_thread")]
 async fn command_runs_before_the_first_signal() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;

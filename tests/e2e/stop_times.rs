@@ -10,6 +10,7 @@ with_and_without_cgroup!(kill_is_stamped_before_the_death_it_causes);
 /// Number of runs: a wrong order shows only where a late recorder is overtaken.
 const RUNS: usize = 12;
 
+// promise: E-3a
 async fn kill_is_stamped_before_the_death_it_causes(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -39,6 +40,7 @@ async fn kill_is_stamped_before_the_death_it_causes(options: Options) {
     }
 }
 
+// promise: E-3b
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_run_has_no_stop_deadline() {
     let postgres = Postgres::start().await;

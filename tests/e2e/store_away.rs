@@ -80,6 +80,7 @@ async fn refuses_a_spawn(client: &mut Client) {
     );
 }
 
+// promise: D-24a
 #[tokio::test(flavor = "multi_thread")]
 async fn start_without_database_waits_for_it() {
     let mut postgres = Postgres::start().await;
@@ -108,6 +109,7 @@ async fn start_without_database_waits_for_it() {
     kennel.becomes_ready(true).await;
 }
 
+// promise: D-9, R-40
 #[tokio::test(flavor = "multi_thread")]
 async fn server_started_without_store_adopts_runs() {
     let mut postgres = Postgres::start().await;
@@ -185,6 +187,7 @@ async fn tellings(client: &mut Client, run_id: &str, station: &str) -> usize {
 }
 
 /// A stop that was accepted before the server died is in the row alone, if no process lived to record more of it.
+// promise: R-40
 async fn stop_known_only_by_row_is_done_later(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
@@ -218,6 +221,7 @@ async fn stop_known_only_by_row_is_done_later(stored: &mut Stored) {
 }
 
 /// For any fault of the store: runs wait, and the log reports it.
+// promise: D-26, R-40
 async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
@@ -247,6 +251,7 @@ async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
 }
 
 /// The new binary cannot use this schema; the former one may.
+// promise: R-25
 async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
@@ -280,6 +285,7 @@ async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
 }
 
 /// Another program has locked the database file.
+// promise: D-9
 #[tokio::test(flavor = "multi_thread")]
 async fn locked_sqlite_refuses_runs_and_loses_no_end() {
     let kennel = Kennel::on_sqlite().await;

@@ -22,11 +22,13 @@ enum Server {
     Dies,
 }
 
+// promise: R-53
 #[tokio::test(flavor = "multi_thread")]
 async fn restored_copy_without_last_rows_loses_nothing() {
     Box::pin(goes_back(Server::Lives)).await;
 }
 
+// promise: R-53
 #[tokio::test(flavor = "multi_thread")]
 async fn outdated_copy_with_server_death_loses_nothing() {
     Box::pin(goes_back(Server::Dies)).await;

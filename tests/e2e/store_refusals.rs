@@ -117,6 +117,7 @@ impl Refused {
     }
 }
 
+// promise: D-21a, D-24, D-29
 async fn unusable_store_is_one_line_and_stays_untouched(scene: &Scene) {
     let postgres = &scene.postgres;
     postgres.guard("guarded", "correct").await;
@@ -193,6 +194,7 @@ async fn unusable_store_is_one_line_and_stays_untouched(scene: &Scene) {
     assert_eq!(runs.await, "0");
 }
 
+// promise: D-24
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_database_is_reported_and_stays_untouched() {
     let dir = directory();
@@ -208,6 +210,7 @@ async fn foreign_database_is_reported_and_stays_untouched() {
 }
 
 /// The directory of a node, copied: both are the same node, on the same store.
+// promise: D-25
 async fn second_service_of_busy_node_is_refused(scene: &Scene) {
     let (postgres, kennel) = (&scene.postgres, &scene.kennel);
     let before = everything(postgres).await;

@@ -19,6 +19,7 @@ const WORKERS: usize = 4;
 /// Runs after which a load counts as continuing.
 const SOME: usize = 12;
 
+// promise: D-4a
 #[tokio::test(flavor = "multi_thread")]
 async fn freeze_during_commits_loses_and_repeats_nothing() {
     let postgres = Postgres::start().await;
@@ -100,6 +101,7 @@ fn counts_until(go: &Path) -> String {
     format!("echo up; i=0; until [ -e {go} ]; do i=$((i+1)); echo $i; sleep 0.05; done; exit 3")
 }
 
+// promise: D-23
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_under_sqlite_loses_no_end() {
     let options = Options {
@@ -137,6 +139,7 @@ async fn full_disk_under_sqlite_loses_no_end() {
     continues_unchanged(&mut client, &runs.bystander).await;
 }
 
+// promise: D-23
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_during_store_outage_loses_no_end() {
     let mut postgres = Postgres::start().await;

@@ -16,6 +16,7 @@ const STRAY: [Signal; 8] = [
     Signal::SIGSTKFLT,
 ];
 
+// promise: R-60
 #[tokio::test(flavor = "multi_thread")]
 async fn stray_signals_cost_no_run_and_are_logged() {
     let kennel = Kennel::on_sqlite().await;
@@ -47,6 +48,7 @@ async fn stray_signals_cost_no_run_and_are_logged() {
     assert_eq!((run.reason(), run.code()), ("aborted", Some(12)));
 }
 
+// promise: R-60
 #[tokio::test(flavor = "multi_thread")]
 async fn quit_and_usr2_end_the_service_in_order() {
     for signal in [Signal::SIGQUIT, Signal::SIGUSR2] {

@@ -58,6 +58,7 @@ async fn stuck_runs_are_watched_until_they_end() {
     };
 }
 
+// promise: T-26
 async fn run_surviving_sigkill_is_not_over(together: &Together) {
     let mut client = together.client().await;
     let (run, tracer) = stuck(&mut client).await;
@@ -95,6 +96,7 @@ async fn run_surviving_sigkill_is_not_over(together: &Together) {
     }
 }
 
+// promise: T-27
 async fn stuck_run_does_not_delay_service_end(together: &Together) {
     let mut client = together.client().await;
     let (run, tracer) = stuck(&mut client).await;
@@ -121,6 +123,7 @@ async fn stuck_run_does_not_delay_service_end(together: &Together) {
     }
 }
 
+// promise: T-28
 async fn next_starts_watch_stuck_tree_and_close_it(together: &Together) {
     let (run, tracer) = stuck(&mut together.client().await).await;
     let print = Footprint::of_run(&run);
@@ -145,6 +148,7 @@ async fn next_starts_watch_stuck_tree_and_close_it(together: &Together) {
     print.assert_nothing_left();
 }
 
+// promise: T-11a, T-26a
 async fn unkillable_process_is_watched_over_a_crash() {
     let options = Options {
         user: User::Unprivileged,
@@ -198,6 +202,7 @@ async fn unkillable_process_is_watched_over_a_crash() {
     assert!(run.tree_is_empty(), "by its shim's word: {run:?}");
 }
 
+// promise: T-26a
 async fn unreachable_process_is_watched_over_a_crash(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let freezer = match Freezer::make(kennel.scratch()) {

@@ -17,6 +17,7 @@ const BYTES: usize = 8 << 20;
 /// The total that they read is nearly five times more.
 const GROWN_MAX: u64 = 32 << 20;
 
+// promise: O-2a
 #[tokio::test(flavor = "multi_thread")]
 async fn one_unread_stream_costs_no_memory_or_speed() {
     let kennel = Kennel::on_sqlite().await;

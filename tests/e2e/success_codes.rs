@@ -12,6 +12,7 @@ fn succeeds_with(script: &str, codes: &[u32]) -> pb::RunSpec {
     spec
 }
 
+// promise: RW-54
 #[tokio::test(flavor = "multi_thread")]
 async fn listed_exit_code_is_success_and_stays() {
     let kennel = Kennel::on_sqlite().await;

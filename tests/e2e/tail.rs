@@ -39,6 +39,7 @@ async fn heard(client: &mut Client, request: pb::StreamEventsRequest) -> Heard {
     heard
 }
 
+// promise: O-20
 async fn tail_is_last_lines_then_new_ones(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -113,6 +114,7 @@ async fn tail_is_last_lines_then_new_ones(kennel: &mut Kennel) {
     );
 }
 
+// promise: O-20
 async fn tail_over_a_gap_reports_it(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let script = "seq -f 'line %.0f' 100000 399999";
@@ -148,6 +150,7 @@ async fn tail_over_a_gap_reports_it(kennel: &mut Kennel) {
     }
 }
 
+// promise: O-21
 async fn only_requested_kinds_come_and_cursors_continue(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go-on");

@@ -62,6 +62,7 @@ async fn terminal_signals_reach_the_foreground() {
     }
 }
 
+// promise: T-30
 async fn signal_reaches_foreground_of_leaders_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let dir = kennel.scratch().join("five");
@@ -114,6 +115,7 @@ async fn signal_reaches_foreground_of_leaders_terminal(kennel: &Kennel) {
     assert_eq!(run.state(), RunState::Cancelled);
 }
 
+// promise: T-30
 async fn terminal_signal_without_terminal_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);

@@ -34,6 +34,7 @@ async fn limits_of_runs_and_pauses_are_kept() {
     };
 }
 
+// promise: TM-1
 async fn run_over_max_runtime_ends_completely(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = naughty(&["mixed-tree"]).max_runtime(MAX);
@@ -59,6 +60,7 @@ async fn run_over_max_runtime_ends_completely(kennel: &Kennel) {
     print.assert_nothing_left();
 }
 
+// promise: TM-2
 async fn a_deadline_is_kept_while_the_server_hangs() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
@@ -82,6 +84,7 @@ async fn a_deadline_is_kept_while_the_server_hangs() {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
+// promise: TM-3
 async fn a_pause_moves_the_deadline(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "while :; do sleep 1000; done";
@@ -124,6 +127,7 @@ async fn continues(client: &Client, run: &Run) {
     assert!(tree.iter().all(|proc| proc.state != 'T'), "{tree:?}");
 }
 
+// promise: TM-7, TM-9
 async fn pause_ends_after_its_max_pause(kennel: &Kennel) {
     let (mut client, run) = paused(kennel, OnMaxPause::Resume).await;
     let until = run.pause_expires_at.as_ref().map(micros);
@@ -138,6 +142,7 @@ async fn pause_ends_after_its_max_pause(kennel: &Kennel) {
     assert!(heard.stations().contains(&"resumed"));
 }
 
+// promise: TM-8
 async fn run_paused_for_too_long_ends_completely(kennel: &Kennel) {
     let (mut client, run) = paused(kennel, OnMaxPause::Abort).await;
     let print = Footprint::of_run(&run);

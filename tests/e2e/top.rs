@@ -29,6 +29,7 @@ fn line(kennel: &Kennel, before: &str) -> String {
     )
 }
 
+// promise: C-23
 async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let busy = "echo up; while :; do echo 0123456789; done";
@@ -118,6 +119,7 @@ async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     must("abort", client.abort(&busy.run_id).await);
 }
 
+// promise: C-23
 async fn top_reports_lost_server_and_reconnects(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
@@ -138,6 +140,7 @@ async fn top_reports_lost_server_and_reconnects(kennel: &Kennel) {
 }
 
 /// The first case: no run is live.
+// promise: C-23
 async fn terminal_is_restored_and_uncoloured_as_asked(kennel: &Kennel) {
     let coloured = Tmux::start(kennel.scratch(), "colour", SIZE, &line(kennel, ""));
     coloured.shows("no live runs").await;
@@ -182,6 +185,7 @@ async fn put_back(tmux: &Tmux, code: i32) {
     );
 }
 
+// promise: C-54
 async fn clicks_and_the_wheel_work_on_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
@@ -202,6 +206,7 @@ async fn clicks_and_the_wheel_work_on_a_terminal(kennel: &Kennel) {
     must("abort", client.abort(&run.run_id).await);
 }
 
+// promise: RW-73, RW-104
 async fn one_look_shows_readiness_and_activity(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = [

@@ -68,6 +68,7 @@ fn has(spans: &[SpanRow], name: &str) -> bool {
 const SAYS: &str =
     "echo \"$TRACEPARENT|$TRACESTATE|$BAGGAGE\"; trap '' TERM; while :; do sleep 0.05; done";
 
+// promise: M-1
 #[tokio::test(flavor = "multi_thread")]
 async fn one_trace_spans_caller_to_last_signal() {
     let collector = Collector::start(Manner::Willing).await;
@@ -190,6 +191,7 @@ fn check_stop(spans: &[SpanRow]) {
     assert!(signals.contains(&Some("SIGKILL")), "{signals:?}");
 }
 
+// promise: M-2
 #[tokio::test(flavor = "multi_thread")]
 async fn run_keeps_its_spans_over_server_death() {
     let collector = Collector::start(Manner::Willing).await;
@@ -227,6 +229,7 @@ async fn run_keeps_its_spans_over_server_death() {
     assert_eq!(instance, Some(node), "the same over restarts");
 }
 
+// promise: M-3
 #[tokio::test(flavor = "multi_thread")]
 async fn service_has_own_trace_linked_to_callers() {
     let collector = Collector::start(Manner::Willing).await;
@@ -259,6 +262,7 @@ async fn service_has_own_trace_linked_to_callers() {
     }
 }
 
+// promise: M-4
 #[tokio::test(flavor = "multi_thread")]
 async fn unsampled_traces_are_not_exported() {
     let collector = Collector::start(Manner::Willing).await;
@@ -292,6 +296,7 @@ async fn unsampled_traces_are_not_exported() {
     );
 }
 
+// promise: M-5
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_error_is_no_server_error() {
     let collector = Collector::start(Manner::Willing).await;

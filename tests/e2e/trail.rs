@@ -21,6 +21,7 @@ cases! {
     verified_log_shows_what_was_changed,
 }
 
+// promise: AU-1, AU-7
 async fn each_request_is_audited_without_secrets(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("read x; echo up; exec sleep 1000; : in-an-argument")
@@ -104,6 +105,7 @@ async fn each_request_is_audited_without_secrets(kennel: &mut Kennel) {
     assert!(printed.contains("SIGKILL by keeper"), "{printed}");
 }
 
+// promise: RW-142
 async fn exported_lines_are_verified_elsewhere(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     for _ in 0..3 {
@@ -171,6 +173,7 @@ fn head_of(text: &str, at: usize) -> String {
     )
 }
 
+// promise: AU-2, AU-7
 async fn signals_sent_without_server_are_audited_once(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -217,6 +220,7 @@ async fn signals_sent_without_server_are_audited_once(kennel: &mut Kennel) {
     assert!(facts.contains(&"server_ended"), "{facts:?}");
 }
 
+// promise: AU-2
 async fn signals_of_dead_service_and_recovery_are_audited(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -236,6 +240,7 @@ async fn signals_of_dead_service_and_recovery_are_audited(kennel: &mut Kennel) {
     assert!(facts(&all).contains(&"keeper_lost"), "{all:#?}");
 }
 
+// promise: AU-3
 #[tokio::test(flavor = "multi_thread")]
 async fn unwritable_trail_is_reported_and_ends_no_run() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -283,6 +288,7 @@ fn facts(records: &[pb::AuditRecord]) -> Vec<&str> {
     facts.collect()
 }
 
+// promise: AU-20
 async fn verified_log_shows_what_was_changed(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     must("first", client.spawn(sh("true")).await);

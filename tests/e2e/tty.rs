@@ -38,6 +38,7 @@ async fn terminal_is_as_its_spec_until_hangup(options: Options) {
     }
 }
 
+// promise: P-1
 async fn command_is_on_terminal_of_its_spec(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty(LOOK)).await;
@@ -69,6 +70,7 @@ async fn command_is_on_terminal_of_its_spec(kennel: &Kennel) {
     );
 }
 
+// promise: P-3
 async fn typed_bytes_are_read_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = tty("stty -echo; echo up; cat; echo bye");
@@ -125,6 +127,7 @@ async fn terminal_carries_bytes_sizes_and_keys() {
     }
 }
 
+// promise: P-2
 async fn all_output_before_the_end_is_read(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty("stty -opost; seq 1 175000")).await;
@@ -137,6 +140,7 @@ async fn all_output_before_the_end_is_read(kennel: &Kennel) {
     assert_eq!(attempt.streams_end(), StreamsEnd::Eof);
 }
 
+// promise: P-2
 async fn reopened_terminal_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // For a moment no process of the run has it open.
@@ -151,6 +155,7 @@ async fn reopened_terminal_continues(kennel: &Kennel) {
     assert_eq!(heard.text(), "one\r\ntwo\r\nthree\r\nthree\r\n");
 }
 
+// promise: P-2
 async fn survivor_of_the_leader_keeps_writing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -170,6 +175,7 @@ async fn survivor_of_the_leader_keeps_writing(kennel: &Kennel) {
     assert_eq!(attempt.streams_end(), StreamsEnd::Eof);
 }
 
+// promise: P-3, P-5
 async fn new_size_reaches_the_command_and_events(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = tty("trap 'stty size' WINCH; echo up; while :; do sleep 0.02; done");
@@ -211,6 +217,7 @@ async fn new_size_reaches_the_command_and_events(kennel: &Kennel) {
     assert_eq!(refusal, (Code::FailedPrecondition, "NO_TERMINAL"));
 }
 
+// promise: P-6
 async fn interrupt_is_the_key_on_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let waits = "trap 'echo got; exit 0' INT; echo up; while :; do sleep 0.02; done";
@@ -258,6 +265,7 @@ async fn interrupt_is_the_key_on_a_terminal(kennel: &Kennel) {
     must("ended", client.ended(&run).await);
 }
 
+// promise: P-6
 async fn raw_terminal_gets_the_key_and_no_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let reads =
@@ -283,6 +291,7 @@ async fn raw_terminal_gets_the_key_and_no_signal(kennel: &Kennel) {
     assert!(!heard.signals().contains(&"SIGINT".to_owned()));
 }
 
+// promise: P-7
 async fn interactive_shell_is_stopped_by_hangup(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = ["bash", "--norc", "-i"];

@@ -43,6 +43,7 @@ async fn terminals_belong_to_their_commands() {
     }
 }
 
+// promise: P-4
 async fn only_keeper_server_and_command_hold_a_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut commands = BTreeSet::new();
@@ -93,6 +94,7 @@ async fn only_keeper_server_and_command_hold_a_terminal(kennel: &Kennel) {
     .await;
 }
 
+// promise: P-8
 #[tokio::test(flavor = "multi_thread")]
 async fn exhausted_terminals_are_reported_with_their_number() {
     let kennel = Kennel::start(Options {
@@ -126,6 +128,7 @@ async fn exhausted_terminals_are_reported_with_their_number() {
     assert_eq!(must("ended", client.ended(&run_id).await).code(), Some(0));
 }
 
+// promise: P-8
 #[tokio::test(flavor = "multi_thread")]
 async fn host_without_terminals_reports_that_and_runs() {
     let kennel = Kennel::start(Options {
@@ -151,6 +154,7 @@ async fn host_without_terminals_reports_that_and_runs() {
     assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
 }
 
+// promise: P-1
 async fn spec_without_sense_on_a_terminal_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut adopted = tty("true");
@@ -177,6 +181,7 @@ async fn spec_without_sense_on_a_terminal_is_refused(kennel: &Kennel) {
     }
 }
 
+// promise: P-9
 #[tokio::test(flavor = "multi_thread")]
 async fn terminal_run_ends_with_its_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -203,6 +208,7 @@ async fn terminal_run_ends_with_its_keeper() {
     assert_ne!(attempt.streams_end(), StreamsEnd::Unspecified);
 }
 
+// promise: P-9
 async fn each_attempt_has_its_own_terminal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
@@ -223,6 +229,7 @@ async fn each_attempt_has_its_own_terminal(kennel: &Kennel) {
     assert_eq!(heard.text(), "24 80\r\n24 80\r\n");
 }
 
+// promise: P-8a
 #[tokio::test(flavor = "multi_thread")]
 async fn terminal_waits_for_disk_without_loss() {
     let options = Options {

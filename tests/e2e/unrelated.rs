@@ -69,6 +69,7 @@ async fn unrelated_process_in_the_group_is_spared() {
     }
 }
 
+// promise: T-10b
 async fn abort_spares_and_names_an_unrelated_process(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // Seven generations with sessions of their own, which ignore polite signals.
@@ -130,6 +131,7 @@ async fn abort_spares_and_names_an_unrelated_process(kennel: &Kennel) {
     .await;
 }
 
+// promise: T-10b
 async fn pause_does_not_stop_an_unrelated_process(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let spec = sh("echo up; while :; do sleep 0.05; done");
@@ -151,6 +153,7 @@ async fn pause_does_not_stop_an_unrelated_process(kennel: &Kennel) {
     must("abort", client.abort(&run.run_id).await);
 }
 
+// promise: T-10b
 async fn lost_shim_with_an_unrelated_process_proves_nothing(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let Some((run, group)) = up(kennel, &mut client, sh("echo up; exec sleep 1000")).await else {

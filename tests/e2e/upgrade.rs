@@ -73,6 +73,7 @@ async fn info(kennel: &Kennel) -> pb::ServerInfo {
         .expect("it serves")
 }
 
+// promise: R-24
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_does_not_notice_an_upgrade() {
     let kennel = start().await;
@@ -122,6 +123,7 @@ async fn a_run_does_not_notice_an_upgrade() {
     assert!(status.contains("made room for an upgrade"), "{status}");
 }
 
+// promise: R-24
 #[tokio::test(flavor = "multi_thread")]
 async fn sighup_upgrades_and_later_restarts_use_new_binary() {
     let kennel = start().await;
@@ -160,6 +162,7 @@ async fn sighup_upgrades_and_later_restarts_use_new_binary() {
     assert_eq!(kennel.server().expect("a server runs").pid, server.pid);
 }
 
+// promise: A-22c, R-25
 #[tokio::test(flavor = "multi_thread")]
 async fn unusable_binary_is_refused_without_effect() {
     let kennel = start().await;
@@ -224,6 +227,7 @@ async fn binary_that_does_not_serve_is_given_up() {
     };
 }
 
+// promise: R-25
 async fn silent_binary_is_given_up_with_its_processes() {
     let kennel = start().await;
     let pids = kennel.scratch().join("pids");
@@ -256,6 +260,7 @@ async fn silent_binary_is_given_up_with_its_processes() {
     must("it serves on", second.spawn(sh("true")).await);
 }
 
+// promise: R-25
 async fn new_server_not_serving_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
@@ -296,6 +301,7 @@ async fn new_server_not_serving_yields_to_former() {
     must("abort", kennel.client().await.abort(&run.run_id).await);
 }
 
+// promise: R-25
 async fn new_server_dying_when_ready_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
@@ -329,6 +335,7 @@ async fn new_server_dying_when_ready_yields_to_former() {
     must("abort", client.abort(&run.run_id).await);
 }
 
+// promise: R-24
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_ends_no_run_under_any_policy() {
     let kennel = Kennel::start(Options {
@@ -344,6 +351,7 @@ async fn upgrade_ends_no_run_under_any_policy() {
     assert_lives_on(&mut kennel.client().await, &run).await;
 }
 
+// promise: R-26
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_request_upgrades_once_with_one_result() {
     let kennel = start().await;
@@ -362,6 +370,7 @@ async fn repeated_request_upgrades_once_with_one_result() {
     assert_eq!(info(&kennel).await.generation, after.generation);
 }
 
+// promise: R-26
 #[tokio::test(flavor = "multi_thread")]
 async fn a_termination_during_an_upgrade_wins() {
     for at in ["checked", "leaving", "starting"] {
@@ -394,6 +403,7 @@ async fn a_termination_during_an_upgrade_wins() {
     }
 }
 
+// promise: R-24
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_callers_learn_of_the_replaced_server() {
     let kennel = start().await;

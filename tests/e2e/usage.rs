@@ -55,6 +55,7 @@ fn used(run: &pb::Run) -> Option<pb::Usage> {
         .and_then(|attempt| attempt.usage.as_deref().copied())
 }
 
+// promise: RW-120
 async fn usage_is_shown_live_and_kept(counted: &Counted) {
     let Counted { kennel, .. } = counted;
     let mut client = kennel.client().await;
@@ -88,6 +89,7 @@ async fn usage_is_shown_live_and_kept(counted: &Counted) {
     assert!(text(&shown).contains("\ncpu used "), "{shown:?}");
 }
 
+// promise: RW-120
 async fn usage_survives_server_death_before_its_record(counted: &Counted) {
     let Counted { kennel, points } = counted;
     let mut client = kennel.client().await;
@@ -108,6 +110,7 @@ async fn usage_survives_server_death_before_its_record(counted: &Counted) {
     assert!(!cpu(&used(&run).expect("it is kept")).is_zero());
 }
 
+// promise: RW-120
 async fn each_attempt_keeps_its_own_usage(counted: &Counted) {
     let Counted { kennel, .. } = counted;
     let mut client = kennel.client().await;
@@ -131,6 +134,7 @@ async fn each_attempt_keeps_its_own_usage(counted: &Counted) {
     assert!(all.iter().all(|usage| !cpu(usage).is_zero()), "{all:?}");
 }
 
+// promise: RW-120
 #[tokio::test(flavor = "multi_thread")]
 async fn run_without_control_group_has_no_usage() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;

@@ -99,6 +99,7 @@ fn line(text: &str) -> (String, bool) {
     (text.to_owned(), false)
 }
 
+// promise: O-14
 async fn view_is_same_wherever_its_reader_resumes(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut wanted = vec![];
@@ -165,6 +166,7 @@ async fn view_is_same_wherever_its_reader_resumes(kennel: &Kennel) {
     }
 }
 
+// promise: O-14
 async fn a_line_that_is_json_comes_parsed(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = r#"echo '{"type":"result","cost":0.25,"big":12345678901234567890}'; echo 'no {json'; echo 7"#;
@@ -198,6 +200,7 @@ async fn a_line_that_is_json_comes_parsed(kennel: &Kennel) {
     }
 }
 
+// promise: O-15
 async fn line_with_a_gap_is_shown_cut(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // One line of four megabytes, one of which is retained.

@@ -34,6 +34,7 @@ async fn found(client: &mut Client, run: &str, pattern: Pattern) -> pb::OutputMa
     }
 }
 
+// promise: RW-4
 async fn past_and_coming_lines_are_found_with_groups(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "echo one; echo port 1 >&2; read x; printf 'listen'; sleep 0.2; echo 'ing on port 8080'; sleep 300";
@@ -68,6 +69,7 @@ async fn past_and_coming_lines_are_found_with_groups(kennel: &Kennel) {
     must("abort", client.abort(&run).await);
 }
 
+// promise: RW-4
 async fn prompt_without_line_end_is_found(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -80,6 +82,7 @@ async fn prompt_without_line_end_is_found(kennel: &Kennel) {
     must("abort", client.abort(&run.run_id).await);
 }
 
+// promise: RW-4
 async fn end_without_match_is_an_answer(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -97,6 +100,7 @@ async fn end_without_match_is_an_answer(kennel: &Kennel) {
     assert_eq!(last.line, "last");
 }
 
+// promise: RW-5
 async fn json_value_is_found_in_megabyte_line(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = r#"echo '{"type":"system","session_id":"no"}'
@@ -130,6 +134,7 @@ async fn json_value_is_found_in_megabyte_line(kennel: &Kennel) {
     assert!(found.truncated && found.line.len() == 64 * 1024);
 }
 
+// promise: RW-5
 async fn malformed_and_huge_patterns_are_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("sleep 300")).await).run_id;
@@ -157,6 +162,7 @@ async fn malformed_and_huge_patterns_are_refused(kennel: &Kennel) {
 }
 
 /// The wait continues at the next server, which finds the same line.
+// promise: RW-6
 async fn command_line_waits_over_server_deaths(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "echo first; read x; echo second; exec sleep 300";

@@ -183,6 +183,7 @@ fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String
     pairs.collect()
 }
 
+// promise: AU-5, M-13, R-11, RW-8, RW-80
 #[tokio::test(flavor = "multi_thread")]
 async fn first_line_names_each_possible_end() {
     let stage = stage(&[]).await;
@@ -259,6 +260,7 @@ fn reasons() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
+// promise: AU-6
 #[tokio::test(flavor = "multi_thread")]
 async fn story_is_in_order_with_orderer_and_rungs() {
     let kennel = Kennel::on_sqlite().await;

@@ -39,6 +39,7 @@ async fn shims_are_forked_by_the_zygote() {
     }
 }
 
+// promise: RW-115
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_zygote_costs_no_run() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -59,6 +60,7 @@ async fn killed_zygote_costs_no_run() {
     kennel.restart().await;
 }
 
+// promise: RW-115
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_zygote_delays_no_spawn_for_long() {
     let kennel = Kennel::on_sqlite().await;

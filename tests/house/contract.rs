@@ -34,6 +34,7 @@ fn unusable(messages: &[DescriptorProto]) -> Vec<String> {
     names.filter(is_unusable).collect()
 }
 
+// promise: O-44
 #[test]
 fn each_file_names_its_package_in_each_language() {
     let files = image();
@@ -59,6 +60,7 @@ fn each_file_names_its_package_in_each_language() {
     }
 }
 
+// promise: O-44
 #[test]
 fn no_field_has_a_name_a_language_reserves() {
     for file in image() {
@@ -77,6 +79,7 @@ fn no_field_has_a_name_a_language_reserves() {
     assert_eq!(unusable(&[planted]), ["errno"]);
 }
 
+// promise: O-45
 #[test]
 fn retry_policy_names_rpcs_that_exist() {
     let text = fs::read_to_string(repository().join("proto/service_config.json"));

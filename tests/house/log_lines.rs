@@ -92,12 +92,14 @@ fn is_debug(arguments: &str) -> bool {
     arguments.contains(":?}") || arguments.match_indices('?').any(before_value)
 }
 
+// promise: M-30
 #[test]
 fn log_lines_have_no_debug_values() {
     let found: Vec<String> = shipped().iter().flat_map(debug_values).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+// promise: RW-113
 #[test]
 fn log_lines_begin_with_subject_or_verb() {
     let sources = shipped();

@@ -287,6 +287,7 @@ fn every_link_of_a_page_leads_somewhere() {
     assert_eq!(wrong_links(&pages), Vec::<String>::new());
 }
 
+// promise: RW-114
 #[test]
 fn every_page_is_two_clicks_away() {
     assert_eq!(

@@ -1,19 +1,15 @@
-//! Promises and their tests: each test that SPECIFICATION.md, the page of invariants and those about security name
-//! exists, and each promise has one or is listed among those that have none.
+//! Promises and their tests: each promise of SPECIFICATION.md has a test that names it or is listed among those that
+//! have none, and each test that the page of invariants and those about security name exists.
 
 use super::source::{Source, below};
-use kennel_tests::programs;
+use kennel_tests::{
+    programs,
+    promises::{self, cells, claims, rows},
+};
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Heading of the promises without a test.
 const WITHOUT_TEST: &str = "## Promises without a test";
-/// Rows of a table that are no promises.
-const HEADS: [&str; 4] = [
-    "| | promise | tests |",
-    "| | promise |",
-    "|---|---|---|",
-    "|---|---|",
-];
 /// Attributes between a test's own and its name are few.
 const ATTRIBUTE_LINES_MAX: usize = 4;
 
@@ -88,18 +84,6 @@ fn is_listed_beside(source: &Source, test: &str, sources: &[Source]) -> bool {
         .any(|s| s.path == above && s.text.lines().any(|line| line.trim() == case))
 }
 
-/// Returns the promises of a page part: a row of a table each, `| D-1 | promise | tests |`.
-fn promises(part: &str) -> Vec<&str> {
-    let rows = part.lines().filter(|line| line.starts_with('|'));
-    rows.filter(|line| !HEADS.contains(line)).collect()
-}
-
-/// Returns the cells of a row.
-fn cells(row: &str) -> Vec<&str> {
-    let row = row.trim_start_matches('|').trim_end_matches('|');
-    row.split(" | ").map(str::trim).collect()
-}
-
 /// Whether it is a part's letters, a dash and a number; the letter at the end is that of a later clause of the same
 /// promise.
 fn is_number(text: &str) -> bool {
@@ -111,48 +95,51 @@ fn is_number(text: &str) -> bool {
     is_part && !number.is_empty() && number.chars().all(|letter| letter.is_ascii_digit())
 }
 
-/// Returns the faults of the promises themselves.
-fn faults(page: &str) -> Vec<String> {
+/// Returns the faults of the promises and of the comments that name them.
+fn faults(page: &str, sources: &[Source]) -> Vec<String> {
+    let mut named = BTreeSet::new();
+    let mut faults = Vec::new();
+    for source in sources {
+        for claim in claims(&source.text) {
+            let is_named = |test| is_test(source, test, sources);
+            if !claim.test.is_some_and(is_named) {
+                let promises = claim.promises.join(", ");
+                faults.push(format!("{}: {promises} is above no test", source.path));
+            }
+            named.extend(claim.promises);
+        }
+    }
     let (held, bare) = page.split_once(WITHOUT_TEST).unwrap_or((page, ""));
     let start = |row: &str| cells(row).into_iter().take(2).collect::<Vec<_>>().join(" ");
-    let unnumbered = promises(page)
-        .into_iter()
-        .filter(|row| {
-            !is_number(cells(row)[0]) || cells(row).get(1).is_none_or(|text| text.is_empty())
-        })
-        .map(|row| format!("has no number or no text: {}", start(row)));
-    let untested = promises(held)
-        .into_iter()
-        .filter(|row| {
-            cells(row)
-                .get(2)
-                .is_none_or(|tests| named(tests).is_empty())
-        })
-        .map(|row| format!("names no test: {}", start(row)));
-    let tested = promises(bare)
-        .into_iter()
-        .filter(|row| !named(row).is_empty())
-        .map(|row| format!("has a test after all: {}", start(row)));
+    let has_test = |row: &&str| named.contains(cells(row)[0]);
+    let is_whole = |row: &str| {
+        is_number(cells(row)[0]) && cells(row).get(1).is_some_and(|text| !text.is_empty())
+    };
     let mut numbers = BTreeSet::new();
-    let twice: Vec<String> = promises(page)
-        .into_iter()
-        .filter(|row| !numbers.insert(cells(row)[0]))
-        .map(|row| format!("has a number twice: {}", start(row)))
-        .collect();
+    for row in rows(page) {
+        if !is_whole(row) || cells(row).len() > 2 {
+            faults.push(format!("is no number and text: {}", start(row)));
+        }
+        if !numbers.insert(cells(row)[0]) {
+            faults.push(format!("has a number twice: {}", start(row)));
+        }
+    }
+    let unknown = named.difference(&numbers);
+    faults.extend(unknown.map(|number| format!("a test names {number}, which is no promise")));
+    let untested = rows(held).into_iter().filter(|row| !has_test(row));
+    faults.extend(untested.map(|row| format!("has no test: {}", start(row))));
+    let tested = rows(bare).into_iter().filter(has_test);
+    faults.extend(tested.map(|row| format!("has a test after all: {}", start(row))));
     // No test would check a promise in another form.
-    let elsewhere = page
-        .lines()
-        .filter(|line| line.starts_with("- **"))
-        .map(|line| format!("is no row of a table: {line}"));
-    let faults = unnumbered.chain(untested).chain(tested).chain(twice);
-    faults.chain(elsewhere).collect()
+    let elsewhere = page.lines().filter(|line| line.starts_with("- **"));
+    faults.extend(elsewhere.map(|line| format!("is no row of a table: {line}")));
+    faults
 }
 
 #[test]
 fn each_test_that_a_page_names_is_there() {
     let sources = sources();
     for name in [
-        "SPECIFICATION.md",
         "SECURITY.md",
         "docs/internals/invariants.md",
         "docs/guide/explanation/security.md",
@@ -165,9 +152,9 @@ fn each_test_that_a_page_names_is_there() {
 
 #[test]
 fn each_promise_has_own_number_and_test() {
-    let page = page("SPECIFICATION.md");
-    assert!(promises(&page).len() > 300, "promises are not recognised");
-    assert_eq!(faults(&page), Vec::<String>::new());
+    let page = page(promises::PAGE);
+    assert!(rows(&page).len() > 300, "promises are not recognised");
+    assert_eq!(faults(&page, &sources()), Vec::<String>::new());
 }
 
 #[test]
@@ -196,19 +183,26 @@ fn missing_test_and_non_function_are_seen() {
 
 #[test]
 fn untested_promise_and_reused_number_are_seen() {
+    let planted = [Source {
+        path: "a.rs".to_owned(),
+        text: "// promise: A-1, A-1a, A3, A-5\n#[test]\nfn b() {}\n// promise: A-7\n#[test]\nfn c() {}\n// promise: A-1\n\
+               fn helper() {}\n"
+            .to_owned(),
+    }];
     let page = format!(
-        "## A\n\n| | promise | tests |\n|---|---|---|\n| A-1 | Held. | `a.rs::b` |\n| A-2 | Bare `a.rs::b`. | |\n\
-         | A-1 | Again. | `a.rs::b` |\n| A-1a | Held too. | `a.rs::b` |\n| A3 | Held. | `a.rs::b` |\n- **A-9** Held. `a.rs::b`\n\
-         {WITHOUT_TEST}\n\n| | promise |\n|---|---|\n| A-4 | Bare. |\n| A-5 | Held `a.rs::b`. |\n"
+        "## A\n\n| | promise |\n|---|---|\n| A-1 | Held. |\n| A-2 | Bare. |\n| A-1 | Again. |\n| A-1a | Held too. |\n\
+         | A3 | Held. |\n- **A-9** Held.\n{WITHOUT_TEST}\n\n| | promise |\n|---|---|\n| A-4 | Bare. |\n| A-5 | Held. |\n"
     );
     assert_eq!(
-        faults(&page),
+        faults(&page, &planted),
         [
-            "has no number or no text: A3 Held.",
-            "names no test: A-2 Bare `a.rs::b`.",
-            "has a test after all: A-5 Held `a.rs::b`.",
+            "a.rs: A-1 is above no test",
             "has a number twice: A-1 Again.",
-            "is no row of a table: - **A-9** Held. `a.rs::b`",
+            "is no number and text: A3 Held.",
+            "a test names A-7, which is no promise",
+            "has no test: A-2 Bare.",
+            "has a test after all: A-5 Held.",
+            "is no row of a table: - **A-9** Held.",
         ]
     );
 }

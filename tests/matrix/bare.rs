@@ -37,6 +37,7 @@ const ESCAPES: [&str; 11] = [
     "fork-storm",
 ];
 
+// promise: T-41
 #[tokio::test(flavor = "multi_thread")]
 async fn census_finds_survivors_of_a_group_kill() {
     prctl::set_child_subreaper(true).expect("a process can be made a subreaper");

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 /// Outcome by program, privilege and way.
 type Matrix = BTreeMap<(usize, Privilege, How), Cell>;
 
+// promise: T-40, T-42, N-7
 #[tokio::test(flavor = "multi_thread")]
 async fn every_program_is_ended_or_reported() {
     let (root, unprivileged, private) = tokio::join!(

@@ -138,6 +138,7 @@ mod tests {
         assert!(!leads("#there") && !leads("b.html") && !leads("a.html#there"));
     }
 
+    // promise: RW-114
     #[test]
     fn page_below_two_levels_is_not_near() {
         let page = |name: &str| format!("<li><a class=\"x\" href=\"{name}\">");

@@ -10,7 +10,7 @@ mod check;
 use anyhow::{Context as _, bail, ensure};
 use kennel_tests::{
     pages::{self, Page},
-    programs,
+    programs, promises,
 };
 use std::{
     collections::BTreeSet,
@@ -142,6 +142,9 @@ fn generate(source: &Path) -> anyhow::Result<Vec<(String, String)>> {
         write(&source.join(&path), &page.text)?;
         listed.push((page.title, path));
     }
+    let path = "generated/promises.md";
+    write(&source.join(path), &promises::table_of_tests())?;
+    listed.push(("Tests of the promises".to_owned(), path.to_owned()));
     Ok(listed)
 }
 

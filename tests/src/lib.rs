@@ -21,6 +21,7 @@ pub mod postgres;
 pub mod procfs;
 pub mod programs;
 pub mod project;
+pub mod promises;
 pub mod raw;
 pub mod relay;
 pub mod runc;

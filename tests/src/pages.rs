@@ -38,7 +38,7 @@ pub const SUMMARY: &str = "docs/SUMMARY.md";
 pub fn all() -> Vec<Page> {
     let mut paths = Vec::new();
     for root in ROOTS {
-        collect(&programs::repository().join(root), &mut paths);
+        collect("md", &programs::repository().join(root), &mut paths);
     }
     paths.sort();
     let page = |path: PathBuf| {
@@ -56,12 +56,16 @@ pub fn all() -> Vec<Page> {
         .collect()
 }
 
-fn collect(path: &Path, found: &mut Vec<PathBuf>) {
+/// Adds the files with this ending: this one, or all below this folder.
+pub(crate) fn collect(ending: &str, path: &Path, found: &mut Vec<PathBuf>) {
     if path.is_dir() {
         for entry in fs::read_dir(path).expect("a folder can be read") {
-            collect(&entry.expect("an entry").path(), found);
+            collect(ending, &entry.expect("an entry").path(), found);
         }
-    } else if path.extension().is_some_and(|extension| extension == "md") {
+    } else if path
+        .extension()
+        .is_some_and(|extension| extension == ending)
+    {
         found.push(path.to_owned());
     }
 }

@@ -18,11 +18,13 @@ async fn roll(turns: Turns, seed: u64) {
     assert!(tally.ran >= 80 && tally.stopped >= 30, "{tally:?}");
 }
 
+// promise: R-24
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_is_false_while_versions_roll() {
     roll(Turns::Versions, 2).await;
 }
 
+// promise: R-24
 #[tokio::test(flavor = "multi_thread")]
 async fn no_stream_misses_runs_under_set_clocks() {
     roll(Turns::VersionsAndClocks, 3).await;

@@ -14,6 +14,7 @@ fn machine(scenario: &'static str) -> Machine {
     }
 }
 
+// promise
 #[test]
 fn limits_hold_in_a_delegated_group() {
     let checks = Guest::boot(&machine(include_str!("guest/service.sh"))).finish();
@@ -44,6 +45,7 @@ fn limits_hold_in_a_delegated_group() {
     ]);
 }
 
+// promise: Q-9, RW-120
 #[test]
 fn limits_hold_in_a_container() {
     let checks = Guest::boot(&machine(include_str!("guest/container.sh"))).finish();
@@ -59,6 +61,7 @@ fn limits_hold_in_a_container() {
     ]);
 }
 
+// promise: Q-9
 #[test]
 fn limits_hold_as_the_first_process() {
     let checks = Guest::boot(&machine(include_str!("guest/first.sh"))).finish();
@@ -72,6 +75,7 @@ fn limits_hold_as_the_first_process() {
     ]);
 }
 
+// promise: RW-123
 #[test]
 fn transfers_are_limited_and_counted() {
     let dir = tempfile::Builder::new()

@@ -3,6 +3,7 @@
 
 use crate::guest::{Guest, Machine};
 
+// promise: Q-11
 #[test]
 fn a_run_is_ended_before_kennel_without_memory() {
     let checks = Guest::boot(&Machine {
@@ -15,6 +16,7 @@ fn a_run_is_ended_before_kennel_without_memory() {
     checks.all_passed(&["memory.serve", "memory.large", "memory.small"]);
 }
 
+// promise: RW-121
 #[test]
 fn largest_run_is_ended_before_the_shared_limit() {
     let checks = Guest::boot(&Machine {

@@ -10,6 +10,7 @@ const DISK_BYTES: u64 = 256 << 20;
 /// Marks after which the power goes, in each life of the machine.
 const LIVES: [usize; 4] = [3, 17, 8, 26];
 
+// promise: Q-12
 #[test]
 #[ignore = "minutes under emulation: make vm"]
 fn every_mark_has_a_row_after_power_loss() {

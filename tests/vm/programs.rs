@@ -23,6 +23,7 @@ const PROGRAMS: [&str; 18] = [
     "fork-storm",
 ];
 
+// promise: Q-13
 #[test]
 #[ignore = "minutes under emulation: make vm"]
 fn escaping_programs_leave_nothing_behind() {

@@ -221,6 +221,7 @@ mod tests {
         (connection, dials)
     }
 
+    // promise: P-13
     #[tokio::test(start_paused = true)]
     async fn cancelled_calls_use_up_no_attempt() {
         let (connection, dials) = to_lost_server();

@@ -322,6 +322,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::net::UnixListener;
 
+    // promise: I-45
     #[tokio::test]
     async fn connection_outlasts_server_that_dies_at_handshake() {
         let address = Address::Unix("/run/x".into());
@@ -343,6 +344,7 @@ mod tests {
         drop(theirs);
     }
 
+    // promise: A-19b
     #[tokio::test]
     async fn full_queue_is_waited_for() {
         let dir = tempfile::TempDir::new().expect("a directory");

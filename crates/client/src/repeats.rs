@@ -119,6 +119,7 @@ mod tests {
         assert_eq!(left(&mut repeats, &[4, 9]), [4, 9]);
     }
 
+    // promise: I-79
     #[test]
     fn stream_opened_anew_repeats_no_event() {
         let mut repeats = Repeats::default();

@@ -256,6 +256,7 @@ mod tests {
         format!("{} {files} {token}", target.address)
     }
 
+    // promise: C-62
     #[test]
     fn flags_win_over_variables_and_variables_over_contexts() {
         let dir = contexts();
@@ -312,6 +313,7 @@ mod tests {
         assert_eq!(shown(&abroad), "tcp://v:1    ");
     }
 
+    // promise: C-62
     #[test]
     fn context_secrets_go_to_its_server_only() {
         let dir = contexts();
@@ -322,6 +324,7 @@ mod tests {
         assert!(split.contains("together"), "{split}");
     }
 
+    // promise: C-62
     #[test]
     fn unusable_combinations_are_refused() {
         let dir = contexts();

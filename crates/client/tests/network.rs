@@ -46,6 +46,7 @@ fn reached(failure: &client::Failure) -> bool {
     failure.code == Code::Unimplemented
 }
 
+// promise: C-60
 #[tokio::test]
 async fn client_certificate_reaches_the_server() {
     let ca = Authority::new("right");
@@ -64,6 +65,7 @@ async fn client_certificate_reaches_the_server() {
     assert_eq!(seen.authorization, None);
 }
 
+// promise: C-60
 #[tokio::test]
 async fn server_of_another_authority_is_not_trusted() {
     let (ca, other) = (Authority::new("right"), Authority::new("wrong"));
@@ -84,6 +86,7 @@ async fn server_of_another_authority_is_not_trusted() {
     );
 }
 
+// promise: C-60
 #[tokio::test]
 async fn server_of_another_name_is_named() {
     let ca = Authority::new("right");
@@ -104,6 +107,7 @@ async fn server_of_another_name_is_named() {
     connected.expect("its name was given");
 }
 
+// promise: C-60
 #[tokio::test]
 async fn expired_certificates_are_named_on_both_sides() {
     let ca = Authority::new("right");
@@ -129,6 +133,7 @@ async fn expired_certificates_are_named_on_both_sides() {
     assert!(error.to_string().contains("it has expired"), "{error}");
 }
 
+// promise: C-60
 #[tokio::test]
 async fn absent_foreign_and_revoked_certificates_are_named() {
     let (ca, other) = (Authority::new("right"), Authority::new("wrong"));
@@ -156,6 +161,7 @@ async fn absent_foreign_and_revoked_certificates_are_named() {
     assert!(error.to_string().ends_with("it is revoked"), "{error:?}");
 }
 
+// promise: C-61
 #[tokio::test]
 async fn token_is_sent_with_each_call_and_hidden() {
     let ca = Authority::new("right");
@@ -189,6 +195,7 @@ async fn token_is_sent_with_each_call_and_hidden() {
     assert!(!format!("{credentials:?} {connection:?}").contains("secret"));
 }
 
+// promise: C-61
 #[tokio::test]
 async fn replaced_token_file_is_used_on_a_connection() {
     let ca = Authority::new("right");
@@ -212,6 +219,7 @@ async fn replaced_token_file_is_used_on_a_connection() {
     assert_eq!(server.connections(), 1);
 }
 
+// promise: C-61
 #[tokio::test]
 async fn replaced_certificates_are_used_for_the_next_connection() {
     let (ca, next) = (Authority::new("right"), Authority::new("next"));
@@ -241,6 +249,7 @@ async fn replaced_certificates_are_used_for_the_next_connection() {
     assert_eq!(server.last().certificates, 1);
 }
 
+// promise: C-60
 #[tokio::test]
 async fn unusable_files_are_named() {
     let ca = Authority::new("right");
@@ -279,6 +288,7 @@ async fn unusable_files_are_named() {
     );
 }
 
+// promise: C-60
 #[tokio::test]
 async fn absent_server_and_one_without_tls_differ() {
     let ca = Authority::new("right");

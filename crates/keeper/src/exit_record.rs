@@ -200,6 +200,7 @@ mod tests {
         assert_eq!(recorded(dir.path()), Some(record));
     }
 
+    // promise: B-2a
     #[test]
     fn record_of_earlier_attempt_is_not_this_ones() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -262,6 +263,7 @@ mod tests {
         assert_eq!(recorded(&run_dir), Some(record));
     }
 
+    // promise: E-4a
     #[test]
     fn settled_record_is_read_from_its_run() {
         let (data, run_dir, mut slots) = with_slots();
@@ -276,6 +278,7 @@ mod tests {
         assert_eq!(recorded(&run_dir), Some(record));
     }
 
+    // promise: B-2a
     #[test]
     fn settled_record_replaces_only_an_earlier_attempts() {
         let (_data, run_dir, _) = with_slots();
@@ -304,6 +307,7 @@ mod tests {
         keep(&gone, &slot(3)).expect("no process asks for it");
     }
 
+    // promise: A-23
     #[test]
     fn unreadable_slot_is_set_aside_when_settled() {
         let (leader, record) = (leader(1), record());
@@ -326,6 +330,7 @@ mod tests {
         }
     }
 
+    // promise: A-23
     #[test]
     fn slot_replaces_an_unreadable_record_file() {
         let (data, run_dir, mut slots) = with_slots();

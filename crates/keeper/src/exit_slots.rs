@@ -395,6 +395,7 @@ mod tests {
         assert!(files.records(RunId::from_u128(8)).is_empty());
     }
 
+    // promise: E-4a
     #[test]
     fn torn_half_leaves_the_record_before_it() {
         let (data, slots, number) = with_slot();
@@ -436,6 +437,7 @@ mod tests {
         }
     }
 
+    // promise: A-22
     #[test]
     fn wrong_bytes_are_no_record() {
         let half = encode(run(), 7, b"exited with 3", HALF_BYTES).expect("it fits");
@@ -466,6 +468,7 @@ mod tests {
         assert!(slot(&slots, number).write(run(), b"one").is_err());
     }
 
+    // promise: E-4a
     #[test]
     fn slot_is_used_again_after_acknowledgement_and_reaping() {
         let (_data, mut slots, first) = with_slot();

@@ -126,6 +126,7 @@ mod tests {
         assert_eq!(read(dir.path()), Ok(Held::default()));
     }
 
+    // promise: T-52
     #[test]
     fn only_the_very_process_is_continued() {
         let child = crate::sleeper::Sleeper::new();

@@ -43,6 +43,7 @@ mod tests {
     use super::*;
     use nix::sys::wait::WaitPidFlag;
 
+    // promise: N-10a
     #[test]
     fn named_process_is_seen_until_its_exit() {
         let dir = tempfile::tempdir().expect("a directory");

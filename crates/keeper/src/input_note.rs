@@ -96,6 +96,7 @@ mod tests {
         }
     }
 
+    // promise: V-1a
     #[test]
     fn last_whole_note_is_read() {
         let dir = tempfile::tempdir().expect("a directory");

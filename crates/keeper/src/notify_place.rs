@@ -187,6 +187,7 @@ mod tests {
             & 0o777
     }
 
+    // promise: RW-101
     #[test]
     fn dead_keepers_sockets_are_swept_except_live_ones() {
         let base = tempfile::tempdir().expect("a directory");
@@ -210,6 +211,7 @@ mod tests {
         sweep_below(&shared, node(), |_| false);
     }
 
+    // promise: RW-101
     #[test]
     fn foreign_directory_is_no_place_for_sockets() {
         let base = tempfile::tempdir().expect("a directory");

@@ -38,6 +38,7 @@ mod tests {
         Signal, SignalScope, SignalSender, Timestamp, limits::STEPS_LISTED_MAX,
     };
 
+    // promise: R-3a
     #[test]
     fn longest_note_is_read_for_its_leader_only() {
         let dir = tempfile::tempdir().expect("a directory");

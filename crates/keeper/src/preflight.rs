@@ -65,6 +65,7 @@ fn first_line(line: &str) -> Option<Spoken> {
 mod tests {
     use super::*;
 
+    // promise: R-25
     #[test]
     fn the_answer_has_this_form_for_ever() {
         let version = env!("CARGO_PKG_VERSION");

@@ -278,6 +278,7 @@ mod tests {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use std::os::unix::fs::PermissionsExt;
 
+    // promise: RW-87
     #[test]
     fn token_replaces_files_and_follows_no_link() {
         let data = tempfile::tempdir().expect("a directory");
@@ -297,6 +298,7 @@ mod tests {
         remove_token(&dir).expect("it is gone");
     }
 
+    // promise: O-32a
     #[test]
     fn link_in_tmp_is_removed_and_not_followed() {
         let data = tempfile::tempdir().expect("a directory");
@@ -359,6 +361,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
     }
 
+    // promise: O-32a
     #[test]
     fn closed_directories_are_removed() {
         on_thread_of_ordinary_user(|| {
@@ -387,6 +390,7 @@ mod tests {
         });
     }
 
+    // promise: O-32a
     #[test]
     fn deep_trees_are_removed() {
         let data = tempfile::tempdir().expect("a directory");

@@ -196,6 +196,7 @@ mod tests {
         read::<u32>(run_dir, c"init")
     }
 
+    // promise: A-23
     #[test]
     fn unreadable_file_stays_aside_until_run_is_removed() {
         let data = tempfile::tempdir().expect("a directory");
@@ -238,6 +239,7 @@ mod tests {
         assert_eq!(count(data.path()), 0);
     }
 
+    // promise: A-23
     #[test]
     fn newest_unreadable_files_stay_within_the_bound() {
         let data = tempfile::tempdir().expect("a directory");

@@ -78,6 +78,7 @@ pub(crate) fn shown_directory(run: &pb::Run) -> Option<String> {
 mod tests {
     use super::*;
 
+    // promise: C-38
     #[test]
     fn text_is_sent_as_text() {
         let text = argv(vec!["ls".into(), "ä".into()]);

@@ -132,6 +132,7 @@ mod tests {
         );
     }
 
+    // promise: C-55
     #[test]
     fn each_shell_has_a_script() {
         for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {

@@ -270,6 +270,7 @@ mod tests {
         );
     }
 
+    // promise: C-62
     #[test]
     fn changes_at_the_same_time_are_all_made() {
         const MANY: usize = 24;

@@ -130,6 +130,7 @@ mod tests {
         assert_eq!(filter("", &[b"\x10\x11"]), (b"\x10\x11".to_vec(), false));
     }
 
+    // promise: P-11a
     #[test]
     fn released_keys_no_longer_leave() {
         let mut keys = DetachKeys::default();

@@ -350,6 +350,7 @@ mod tests {
         }
     }
 
+    // promise: F-6
     #[test]
     fn clean_is_reported_only_after_full_check() {
         assert_eq!(code(&sound()), 0);

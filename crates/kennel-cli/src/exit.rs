@@ -146,6 +146,7 @@ mod tests {
         known(&exit, "R").ok().map(Exit::code)
     }
 
+    // promise: C-1
     #[test]
     fn exit_code_is_the_commands_or_its_signals() {
         let signal = |number| {
@@ -160,6 +161,7 @@ mod tests {
         assert_eq!(code(unknown), None, "an exit code is never invented");
     }
 
+    // promise: C-11
     #[test]
     fn reason_beyond_the_exit_is_printed() {
         let code = |reason| code_of_reason(reason).map(|(code, _)| code);

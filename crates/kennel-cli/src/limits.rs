@@ -76,6 +76,7 @@ fn processors(cpu: &pb::CpuLimits) -> Option<String> {
 mod tests {
     use super::*;
 
+    // promise: RW-123, C-21
     #[test]
     fn each_limit_is_printed_in_flag_syntax() {
         assert_eq!(words(&pb::RunLimits::default()), Vec::<String>::new());

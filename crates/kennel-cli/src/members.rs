@@ -265,6 +265,7 @@ mod tests {
         }
     }
 
+    // promise: C-9
     #[test]
     fn tree_is_indented_and_complete() {
         let apart = pb::TreeProcess {

@@ -133,6 +133,7 @@ mod tests {
         assert_eq!(reported("FORK", "11"), None);
     }
 
+    // promise: C-52
     #[test]
     fn fields_are_named_by_their_flags() {
         assert_eq!(

@@ -430,6 +430,7 @@ mod tests {
         }
     }
 
+    // promise: RW-167
     #[test]
     fn pid_of_an_ended_command_is_not_listed() {
         let mut run = sample();
@@ -443,6 +444,7 @@ mod tests {
         );
     }
 
+    // promise: C-69
     #[test]
     fn fields_without_a_line_are_printed_by_path() {
         let fields = |message: &str, before: &str| {
@@ -483,6 +485,7 @@ mod tests {
         );
     }
 
+    // promise: C-21
     #[test]
     fn limits_and_end_of_pause_are_printed() {
         let mut run = sample();
@@ -529,6 +532,7 @@ mod tests {
         );
     }
 
+    // promise: C-69
     #[test]
     fn long_command_is_cut_in_table_only() {
         let mut long = sample();

@@ -188,6 +188,7 @@ fn start_code(reason: Option<&str>, stage: Option<&str>, errno: Option<&str>) ->
 mod tests {
     use super::*;
 
+    // promise: C-2
     #[test]
     fn failed_start_has_exit_codes_of_shells() {
         let failed = Some("SPAWN_FAILED");

@@ -114,6 +114,7 @@ mod tests {
         vars.join(" ")
     }
 
+    // promise: C-34
     #[test]
     fn caller_environment_is_inherited_unless_asked_otherwise() {
         let own = |mode, secret| text(&inherited(mode, secret, &here()));

@@ -139,6 +139,7 @@ pub(crate) fn in_colour() -> bool {
 mod tests {
     use super::*;
 
+    // promise: C-44
     #[test]
     fn columns_are_as_wide_as_they_are_shown() {
         let rows = vec![

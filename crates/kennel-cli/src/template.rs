@@ -218,6 +218,7 @@ mod tests {
         json!({"runId": "R", "state": "S", "labels": {"a_b": "x", "c.d/e": "y"}, "n": [1, {"k": "v"}], "e": {}})
     }
 
+    // promise: C-44
     #[test]
     fn paths_of_kubectl_fill_a_template() {
         for (text, shown) in [

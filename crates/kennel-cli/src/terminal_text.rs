@@ -105,6 +105,7 @@ pub(crate) fn push_bytes(safe: &mut String, bytes: &[u8]) {
 mod tests {
     use super::*;
 
+    // promise: C-36
     #[test]
     fn escapes_and_directions_are_shown_and_not_done() {
         let text = "a\u{1b}[2Jb\u{9b}c\u{202e}d\u{2066}e\u{200f}\r\n\tä二";
@@ -115,6 +116,7 @@ mod tests {
         assert!(one_line(text).ends_with(r"\r\n\tä二"));
     }
 
+    // promise: C-36
     #[test]
     fn json_is_escaped_and_means_the_same() {
         let text = "a\u{1b}[2Jb\u{7f}\u{9b}c\u{202e}d\u{2066}e\u{2028}\r\n\tä二";
@@ -128,6 +130,7 @@ mod tests {
         }
     }
 
+    // promise: C-36
     #[test]
     fn pieces_may_end_within_a_character() {
         let mut pieces = Pieces::default();

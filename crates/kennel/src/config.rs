@@ -198,6 +198,7 @@ mod tests {
         );
     }
 
+    // promise: C-7
     #[test]
     fn client_and_server_have_the_same_default_socket() {
         for here in [
@@ -212,6 +213,7 @@ mod tests {
         }
     }
 
+    // promise: C-7
     #[test]
     fn flags_win_over_environment_and_environment_over_defaults() {
         let here = root(&[

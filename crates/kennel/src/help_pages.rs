@@ -398,6 +398,7 @@ mod tests {
         words
     }
 
+    // promise: C-69
     #[test]
     fn help_lists_each_command_once() {
         let mut whole = complete();
@@ -411,6 +412,7 @@ mod tests {
         }
     }
 
+    // promise: C-68
     #[test]
     fn each_command_has_an_example_that_is_understood() {
         for (name, command) in with_path(&complete(), "") {

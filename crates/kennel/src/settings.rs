@@ -399,6 +399,7 @@ mod tests {
         (found.value.clone(), origin)
     }
 
+    // promise: C-50
     #[test]
     fn flag_variable_file_and_default_are_in_order() {
         let file = "data_dir = \"/f\"\norphan-ttl = 90\nretain_runs = 7\ntrace_baggage = [\"a\", \"b\"]\nmetrics_public = true\n";
@@ -441,6 +442,7 @@ mod tests {
         }
     }
 
+    // promise: C-50
     #[test]
     fn store_of_higher_layer_hides_the_other_kind() {
         let file = "store = \"sqlite:/f\"\n";
@@ -452,6 +454,7 @@ mod tests {
         assert_eq!(of(&read, "store").0.as_deref(), Some("sqlite:/f"));
     }
 
+    // promise: C-51
     #[test]
     fn faults_of_a_file_are_named() {
         for (file, named) in [
@@ -474,6 +477,7 @@ mod tests {
         }
     }
 
+    // promise: C-51
     #[test]
     fn value_of_file_is_blamed_by_name() {
         let file = "log = \"info\"\nlog_format = \"xml\"\n";
@@ -491,6 +495,7 @@ mod tests {
         assert_eq!(blamed("KENNEL_STORE: bad"), None, "it is not of the file");
     }
 
+    // promise: C-51
     #[test]
     fn defaults_in_the_help_are_values() {
         let defaults = defaults();
@@ -523,6 +528,7 @@ mod tests {
         assert_eq!(default.as_deref(), Some("x for root, else\ny"));
     }
 
+    // promise: C-50
     #[test]
     fn each_flag_of_serve_is_a_setting() {
         let keys = keys();

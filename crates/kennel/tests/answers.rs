@@ -331,6 +331,7 @@ fn process(pid: i32, parent_pid: i32, args: &[&str]) -> pb::TreeProcess {
     }
 }
 
+// promise: C-9
 #[test]
 fn tree_has_processes_and_child_runs() {
     let server = FakeServer::start();
@@ -365,6 +366,7 @@ fn tree_has_processes_and_child_runs() {
     assert_eq!(request.filter.expect("a filter").parent_run_id, RUN);
 }
 
+// promise: C-9
 #[test]
 fn signal_reports_each_process_or_its_refusal() {
     let server = FakeServer::start();
@@ -395,6 +397,7 @@ fn signal_reports_each_process_or_its_refusal() {
     assert_eq!(request.target(), pb::SignalTarget::Tree);
 }
 
+// promise: C-35
 #[test]
 fn exit_code_of_wait_is_the_commands() {
     let server = FakeServer::start();
@@ -424,6 +427,7 @@ fn exit_code_of_wait_is_the_commands() {
     ]));
 }
 
+// promise: C-10
 #[test]
 fn run_exits_like_timeout_after_max_runtime() {
     let server = FakeServer::start();
@@ -490,6 +494,7 @@ fn errors_of_the_server_have_hints() {
     ]));
 }
 
+// promise: C-5
 #[test]
 fn logs_are_exact_and_on_their_streams() {
     let server = FakeServer::start();
@@ -525,6 +530,7 @@ fn logs_are_exact_and_on_their_streams() {
 }
 
 /// Names of runs cannot act on the terminal of an operator, or forge a line of output. JSON is exact.
+// promise: C-36
 #[test]
 fn names_of_runs_are_printed_safely() {
     let server = FakeServer::start();
@@ -600,6 +606,7 @@ fn names_of_runs_are_printed_safely() {
 }
 
 /// Each shell has a script; bash is installed, and completes words, runs and labels.
+// promise: C-55
 #[test]
 fn every_shell_has_completion_instructions() {
     let server = FakeServer::start();
@@ -630,6 +637,7 @@ fn every_shell_has_completion_instructions() {
 }
 
 /// The terminal remembers its titles and colours before the command's first byte, and has them back after its last one.
+// promise: P-11, P-14
 #[test]
 fn attach_repeats_modes_and_restores_the_terminal() {
     for untouched in [false, true] {
@@ -689,6 +697,7 @@ fn attach_repeats_modes_and_restores_the_terminal() {
 
 /// The server that answers next is that of another upgrade, which came right before or after this one, or that of another
 /// keeper, which does not know this one.
+// promise: R-26
 #[test]
 fn upgrade_beside_another_has_one_result() {
     use pb::UpgradeState::{Done, FellBack, Leaving};
@@ -770,6 +779,7 @@ fn upgrade_beside_another_has_one_result() {
 }
 
 /// A file that the run has as a whole, with more behind it, is written; its end is not that of the input.
+// promise: V-8
 #[test]
 fn write_skips_what_the_run_has() {
     let server = FakeServer::start();

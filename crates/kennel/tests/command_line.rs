@@ -33,6 +33,7 @@ fn nowhere(dir: &Path) -> String {
     format!("unix:{}/nobody.sock", dir.display())
 }
 
+// promise: C-4
 #[test]
 fn hint_without_server_names_how_to_start_one() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -89,6 +90,7 @@ fn a_port_needs_an_access_file() {
     assert!(!data.exists(), "a refused start leaves nothing behind");
 }
 
+// promise: C-8
 #[test]
 fn a_password_never_appears_in_an_error() {
     let (status, _, err) = run(&["serve", "--store", "postgres://u:hunter2@h:port/d"]);
@@ -96,6 +98,7 @@ fn a_password_never_appears_in_an_error() {
     assert!(!err.contains("hunter2"), "{err}");
 }
 
+// promise: C-6
 #[test]
 fn usage_error_has_its_own_exit_code() {
     assert_eq!(run(&["no-such-command"]).0, Some(2));
@@ -104,6 +107,7 @@ fn usage_error_has_its_own_exit_code() {
     assert_eq!(run(&["run"]).0, Some(125));
 }
 
+// promise: C-69
 #[test]
 fn text_for_one_purpose_has_no_other_form() {
     for words in [
@@ -127,6 +131,7 @@ fn text_for_one_purpose_has_no_other_form() {
     }
 }
 
+// promise: C-6
 #[test]
 fn invalid_address_is_no_unavailable_server() {
     for address in ["tcp://127.0.0.1", "http://127.0.0.1:1", "unix:", "nonsense"] {
@@ -190,6 +195,7 @@ fn unreadable_input_is_reported_before_any_start() {
     assert!(err.starts_with("error: cannot read input from"), "{err}");
 }
 
+// promise: C-51
 #[test]
 fn config_shows_where_each_setting_comes_from() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -237,6 +243,7 @@ fn config_shows_where_each_setting_comes_from() {
     assert_eq!(checked.0, Some(0), "{checked:?}");
 }
 
+// promise: L-2a, L-2b, S-1b, C-51
 #[test]
 fn config_check_finds_what_serve_would_refuse() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -298,6 +305,7 @@ fn config_check_finds_what_serve_would_refuse() {
     assert!(err.contains("/no/such/file"), "{err}");
 }
 
+// promise: RW-93
 #[test]
 fn secret_directories_and_data_directory_must_not_overlap() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -338,6 +346,7 @@ fn secret_directories_and_data_directory_must_not_overlap() {
     }
 }
 
+// promise: L-2b
 #[test]
 fn default_limit_beyond_the_host_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -358,6 +367,7 @@ fn default_limit_beyond_the_host_is_refused() {
     }
 }
 
+// promise: RW-122
 #[test]
 fn memory_reserve_without_controller_is_refused() {
     let own = std::fs::read_to_string("/proc/self/cgroup").expect("it can be read");

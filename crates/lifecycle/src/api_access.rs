@@ -105,6 +105,7 @@ mod tests {
         assert_eq!(kept, own);
     }
 
+    // promise: AC-31, RW-85
     #[test]
     fn child_gets_no_environment_beyond_its_parents() {
         let of = |mode| {
@@ -123,6 +124,7 @@ mod tests {
             .expect("no secrets");
     }
 
+    // promise: RW-93
     #[test]
     fn child_gets_no_secret_its_parent_lacks() {
         let with = |source| RunSpec {
@@ -144,6 +146,7 @@ mod tests {
             .expect("the child's own");
     }
 
+    // promise: RW-85
     #[test]
     fn child_gets_no_path_beyond_its_parents_sandbox() {
         let parent = held();

@@ -172,6 +172,7 @@ mod tests {
         Gap::NoCgroup("read-only".into())
     }
 
+    // promise: N-2
     #[test]
     fn each_rung_names_what_it_leaves_open() {
         use Gap::{
@@ -206,6 +207,7 @@ mod tests {
         }
     }
 
+    // promise: N-2
     #[test]
     fn gap_that_the_host_closes_is_none() {
         let closed = HostFacts {
@@ -240,6 +242,7 @@ mod tests {
         assert!(held.gaps.contains(&Gap::SetuidChildUnkillable));
     }
 
+    // promise: RW-168
     #[test]
     fn only_root_and_owner_may_leave_a_group() {
         let gaps = |host: &HostFacts, uid| {
@@ -258,6 +261,7 @@ mod tests {
         assert_eq!(opens(&USER, 1001), None);
     }
 
+    // promise: AC-21
     #[test]
     fn sandbox_lists_what_this_host_cannot_hold() {
         let mut policy = Policy::default();

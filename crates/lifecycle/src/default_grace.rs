@@ -50,6 +50,7 @@ impl DefaultGrace {
 mod tests {
     use super::*;
 
+    // promise: L-2a
     #[test]
     fn kind_wins_over_all_kinds() {
         let mut node = DefaultGrace::default();

@@ -103,6 +103,7 @@ mod tests {
         }
     }
 
+    // promise: L-2b
     #[test]
     fn spec_wins_over_kind_and_kind_over_all() {
         let mut node = DefaultLimits::default();
@@ -125,6 +126,7 @@ mod tests {
         assert_eq!(policy.fill_limits(&node), Vec::<String>::new(), "again");
     }
 
+    // promise: L-2b
     #[test]
     fn unfit_limit_of_node_is_not_taken() {
         let mut node = DefaultLimits::default();

@@ -101,6 +101,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    // promise: RW-117
     #[test]
     fn extension_counts_from_now_and_has_a_bound() {
         let limit = Extendable {

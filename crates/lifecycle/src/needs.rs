@@ -70,6 +70,7 @@ mod tests {
     use crate::{CapabilitySet, RunUser, Sandbox, StopAction};
     use std::time::Duration;
 
+    // promise: A-22d
     #[test]
     fn policy_names_what_it_is_wrong_without() {
         let mut policy = Policy::default();

@@ -76,6 +76,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
+    // promise: A-22
     #[test]
     fn wrong_bytes_of_a_notice_are_ignored() {
         let valid = "READY=1\nSTATUS=Löwe 7\nX_KENNEL_ACTIVITY=idle\nWATCHDOG=1\nEXTEND_TIMEOUT_USEC=2000000";
@@ -86,6 +87,7 @@ mod tests {
         });
     }
 
+    // promise: RW-70
     #[test]
     fn lines_of_a_notice_are_read() {
         let said = Notice::parse(

@@ -150,6 +150,7 @@ impl Sandbox {
 mod tests {
     use super::*;
 
+    // promise: AC-20
     #[test]
     fn node_makes_privileges_stricter_alone() {
         let node = Privileges {

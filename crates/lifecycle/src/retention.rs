@@ -249,6 +249,7 @@ mod tests {
         }
     }
 
+    // promise: O-30
     #[test]
     fn newest_runs_of_each_owner_keep_output() {
         let mut all = ended("a", 1..=150);
@@ -261,6 +262,7 @@ mod tests {
         assert!(due(&all, 0, &RetentionLimits::NONE, Timestamp(i64::MAX)).is_empty());
     }
 
+    // promise: O-30
     #[test]
     fn run_that_just_ended_keeps_its_output() {
         let limits = RetentionLimits {
@@ -281,6 +283,7 @@ mod tests {
         assert_eq!(gone(&found, RemovalReason::NodeBytes), oldest);
     }
 
+    // promise: O-30
     #[test]
     fn runs_ended_too_long_ago_are_removed() {
         let limits = RetentionLimits {
@@ -292,6 +295,7 @@ mod tests {
         assert_eq!(gone(&found, RemovalReason::Age), old);
     }
 
+    // promise: O-30
     #[test]
     fn clock_set_back_makes_nothing_old() {
         let limits = RetentionLimits {
@@ -307,6 +311,7 @@ mod tests {
         assert!(extreme.is_empty());
     }
 
+    // promise: K-12
     #[test]
     fn rows_beyond_an_owners_limit_go_oldest_first() {
         const HOUR: Duration = Duration::from_hours(1);
@@ -349,6 +354,7 @@ mod tests {
         assert_eq!(walked(&left), (vec![], 7));
     }
 
+    // promise: K-12
     #[test]
     fn rows_of_runs_that_ended_long_ago_go() {
         const HOUR: Duration = Duration::from_hours(1);
@@ -363,6 +369,7 @@ mod tests {
         assert_eq!(walk.end(&limits), 3);
     }
 
+    // promise: O-30
     #[test]
     fn oldest_ended_runs_make_room_on_a_node() {
         let limits = RetentionLimits {

@@ -215,6 +215,7 @@ mod tests {
         SecretSource::Sent(SecretValue::new(bytes.to_vec()))
     }
 
+    // promise: RW-91
     #[test]
     fn value_is_in_no_log_and_no_form() {
         let secret = secret("A", sent(b"hush"));
@@ -230,6 +231,7 @@ mod tests {
         assert_eq!(read.source, sent(b""));
     }
 
+    // promise: RW-164
     #[test]
     fn one_line_end_is_trimmed() {
         for (value, trimmed) in [

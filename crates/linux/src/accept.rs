@@ -92,6 +92,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    // promise: A-19b
     #[test]
     fn closed_connections_are_separated_until_the_stop() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -368,6 +368,7 @@ mod tests {
         assert!(ours.eq(numbers.map(libc::c_long::from)));
     }
 
+    // promise: Q-4
     #[test]
     fn favours_are_not_passed_on_and_burdens_are() {
         let none = Policy::default();
@@ -406,6 +407,7 @@ mod tests {
         assert_eq!((given.nice, given.oom_score_adj), (Some(7), None));
     }
 
+    // promise: L-2c
     #[test]
     fn soft_limits_are_raised_and_hard_ones_named() {
         let file_size = Resource::FileSize;
@@ -436,6 +438,7 @@ mod tests {
         }
     }
 
+    // promise: Q-2
     #[test]
     fn a_try_leaves_all_as_it_was() {
         let before = |r: &Resource| rlimit(*r).expect("it can be read");
@@ -453,6 +456,7 @@ mod tests {
         }
     }
 
+    // promise: Q-4
     #[test]
     fn protection_is_given_up_for_a_while_alone() {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -473,6 +477,7 @@ mod tests {
         );
     }
 
+    // promise: Q-11
     #[test]
     fn commands_are_ended_before_kennel() {
         let shared_out = |inherited, own, is_settable| {

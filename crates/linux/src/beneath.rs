@@ -52,6 +52,7 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::symlink};
 
+    // promise: RW-93
     #[test]
     fn links_are_followed_below_the_directory_only() {
         let outside = tempfile::tempdir().expect("a directory");

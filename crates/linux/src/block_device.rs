@@ -41,6 +41,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
+    // promise: RW-123
     #[test]
     fn partition_is_limited_by_its_disk() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -59,6 +60,7 @@ mod tests {
         assert_eq!(none.raw_os_error(), Some(libc::ENODEV));
     }
 
+    // promise: RW-123
     #[test]
     fn path_without_a_device_is_an_error() {
         let none = of(Path::new("/proc/self")).expect_err("it is on no device");

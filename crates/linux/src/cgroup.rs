@@ -345,6 +345,7 @@ mod tests {
     use nix::sys::stat::mkdirat;
 
     /// Longer than a path may be.
+    // promise: T-46
     #[test]
     fn groups_of_any_depth_are_read_and_removed() {
         let top = tempfile::tempdir().expect("a directory");
@@ -375,6 +376,7 @@ mod tests {
         assert!(!top.path().exists());
     }
 
+    // promise: T-46
     #[test]
     fn unreadable_group_is_not_called_empty() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -168,6 +168,7 @@ mod tests {
         }
     }
 
+    // promise: Q-6
     #[test]
     fn each_limit_is_written_in_kernel_format() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -192,6 +193,7 @@ mod tests {
         }
     }
 
+    // promise: RW-123
     #[test]
     fn lower_limit_of_one_device_holds() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -205,6 +207,7 @@ mod tests {
         assert_eq!(written, "259:0 riops=5");
     }
 
+    // promise: RW-123
     #[test]
     fn io_limit_of_a_path_is_refused_unread() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -220,6 +223,7 @@ mod tests {
         }
     }
 
+    // promise: Q-6
     #[test]
     fn missing_limit_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -232,6 +236,7 @@ mod tests {
         apply(dir.path(), &RunLimits::default()).expect("nothing was asked for");
     }
 
+    // promise: Q-6
     #[test]
     fn controllers_that_are_there_are_handed_on() {
         let dir = tempfile::tempdir().expect("a directory");

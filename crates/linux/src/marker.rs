@@ -59,6 +59,7 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    // promise: T-42
     #[test]
     fn marked_process_in_other_pid_namespace_is_found() {
         // Unique to this test process: another run of the test may be in progress.

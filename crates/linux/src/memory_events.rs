@@ -58,6 +58,7 @@ mod tests {
         read_of(&group(dir.path(), files))
     }
 
+    // promise: Q-8
     #[test]
     fn kills_are_reported_with_the_limit() {
         let killed = |kills, memory_max| Some(MemoryKills { kills, memory_max });
@@ -69,6 +70,7 @@ mod tests {
         assert_eq!(read(&[("memory.events", KILLED)]), killed(1, None));
     }
 
+    // promise: Q-8
     #[test]
     fn no_kill_or_no_counter_reports_nothing() {
         let limit = ("memory.max", "402653184\n");
@@ -81,6 +83,7 @@ mod tests {
         assert_eq!(read_of(&other), None, "the directory of another");
     }
 
+    // promise: Q-8
     #[test]
     fn kinds_may_be_missing_added_moved_or_unreadable() {
         let count = |events| count(events, "oom_kill");

@@ -87,6 +87,7 @@ mod tests {
         dir.to_owned()
     }
 
+    // promise: RW-121
     #[test]
     fn tightest_limit_counts_without_reclaimable_memory() {
         let [near, far] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
@@ -104,6 +105,7 @@ mod tests {
         assert_eq!(tightest(&groups, 10).map(|room| room.left()), Some(10));
     }
 
+    // promise: RW-121
     #[test]
     fn no_limit_or_no_controller_is_no_room() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -114,6 +114,7 @@ mod tests {
     use crate::peer::Descent;
     use std::os::unix::{fs::PermissionsExt, net::UnixDatagram};
 
+    // promise: RW-71
     #[test]
     fn datagram_names_its_sender_until_it_is_taken() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -154,6 +155,7 @@ mod tests {
         assert!(sender.send_to(b"x", &path).is_err());
     }
 
+    // promise: RW-71
     #[test]
     fn reaped_sender_is_known_by_its_group() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -290,6 +290,7 @@ mod tests {
         assert_eq!(moved, Spliced::Eof);
     }
 
+    // promise: O-33
     #[tokio::test]
     async fn unwatched_pipe_holds_more_and_is_still_read() {
         let (read, write) = nix::unistd::pipe().expect("a pipe");

@@ -135,6 +135,7 @@ mod tests {
         OwnState::take().expect("it can be read") != before
     }
 
+    // promise: T-54
     #[test]
     fn limits_set_by_another_process_are_seen() {
         assert!(changed_by("renice", &["-n", "3", "-p", "PID"]));

@@ -63,6 +63,7 @@ mod tests {
         thread,
     };
 
+    // promise: C-39
     #[test]
     fn streams_that_are_not_ready_are_waited_for() {
         const BYTES: usize = 1 << 20;
@@ -89,6 +90,7 @@ mod tests {
         assert_eq!(reader.join().expect("no panic"), BYTES);
     }
 
+    // promise: C-39
     #[test]
     fn stream_for_the_other_direction_is_an_error() {
         let (from, to) = unistd::pipe2(OFlag::O_NONBLOCK).expect("a pipe");

@@ -321,6 +321,7 @@ mod tests {
         assert!(!descends_from(parent, &[me]));
     }
 
+    // promise: T-18a
     #[test]
     fn known_ancestor_is_known_with_its_start_only() {
         let me = i32::try_from(std::process::id()).expect("a pid");
@@ -366,6 +367,7 @@ mod tests {
         }
     }
 
+    // promise: W-11a
     #[test]
     fn chain_below_process_1_belongs_to_its_keeper() {
         let chain = |is_below_init| Chain {

@@ -217,6 +217,7 @@ impl AsFd for PidFd {
 mod tests {
     use super::*;
 
+    // promise: I-6
     #[test]
     fn handle_leads_to_its_process_alone() {
         let mut child = std::process::Command::new("sleep")

@@ -25,6 +25,7 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::PermissionsExt};
 
+    // promise: M-22
     #[test]
     fn private_socket_is_for_its_user_alone() {
         let dir = tempfile::TempDir::new().expect("a directory");

@@ -86,6 +86,7 @@ mod tests {
         assert_eq!(parse("sl local_address"), None);
     }
 
+    // promise: RW-160
     #[test]
     fn connection_goes_to_the_nearest_address() {
         let chosen = |sockets: &[&str], to: &str| {

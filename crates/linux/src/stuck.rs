@@ -136,6 +136,7 @@ pub fn held_when_dead(pid: i32) -> Option<String> {
 mod tests {
     use super::*;
 
+    // promise: T-26a
     #[test]
     fn each_reason_is_as_the_kernel_shows() {
         let me = std::process::id().cast_signed();

@@ -291,6 +291,7 @@ mod tests {
         assert_eq!(terminal.type_interrupt(), TypedInterrupt::ForTerminal);
     }
 
+    // promise: P-11b
     #[test]
     fn backspace_erases_a_character_of_several_bytes() {
         let size = TerminalSize::default();

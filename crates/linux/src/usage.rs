@@ -166,6 +166,7 @@ mod tests {
         ),
     ];
 
+    // promise: RW-120
     #[test]
     fn counters_are_read_and_devices_added() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -203,6 +204,7 @@ mod tests {
         assert_eq!(live(&group), Some(now));
     }
 
+    // promise: RW-120
     #[test]
     fn missing_counters_are_absent_and_never_zero() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -240,6 +242,7 @@ mod tests {
         assert_eq!(without_processor_time(&found), Usage::default());
     }
 
+    // promise: RW-120
     #[test]
     fn group_that_is_gone_has_no_usage() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -64,6 +64,7 @@ mod tests {
         }
     }
 
+    // promise: AC-1
     #[test]
     fn each_rpc_has_a_role() {
         for (path, _) in methods().filter(|(path, _)| path.starts_with("/kennel.v1.")) {
@@ -74,6 +75,7 @@ mod tests {
         assert_eq!(role("/kennel.v1.ProcessService/None"), None);
     }
 
+    // promise: RW-84
     #[test]
     fn runs_may_call_only_what_the_contract_opens() {
         let of_process = |rpc: &str| of_run(&format!("/kennel.v1.ProcessService/{rpc}"));

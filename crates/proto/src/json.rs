@@ -250,6 +250,7 @@ mod tests {
         }
     }
 
+    // promise: A-16
     #[test]
     fn extremes_have_a_json_form() {
         let spans = [i64::MIN, -1, 0, 315_576_000_001, i64::MAX];

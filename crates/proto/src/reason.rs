@@ -163,6 +163,7 @@ mod tests {
     use super::*;
     use std::{collections::BTreeSet, fs, path::Path};
 
+    // promise: A-6
     #[test]
     fn reasons_and_pages_match() {
         let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");

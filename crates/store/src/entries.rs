@@ -250,6 +250,7 @@ mod tests {
     }
 
     /// The column has its bound for entries of any size, and listed and omitted entries are all of them.
+    // promise: O-46
     #[test]
     fn first_and_newest_entries_are_listed_within_bound() {
         for bytes in [

@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep};
 /// Longer than any expected event takes here.
 const SOON: Duration = Duration::from_secs(30);
 
+// promise: D-11
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_does_what_every_store_has_to_do() {
     let server = PostgresServer::start().await.unwrap();
@@ -31,6 +32,7 @@ async fn postgres_does_what_every_store_has_to_do() {
     server.drop_schemas().await.unwrap();
 }
 
+// promise: I-67
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_keeps_other_keepers_out() {
     let server = PostgresServer::start().await.unwrap();
@@ -63,6 +65,7 @@ async fn lease_keeps_other_keepers_out() {
 }
 
 /// A lock on the row of a run stops the writes of that run, and no lease.
+// promise: I-69
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_is_renewed_while_a_write_hangs() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -106,6 +109,7 @@ async fn lease_is_renewed_while_a_write_hangs() {
 }
 
 /// Each transaction gets another session, and each session belongs to many stores in turn.
+// promise: D-20
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_pooler_a_store_does_the_same() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -113,6 +117,7 @@ async fn behind_a_pooler_a_store_does_the_same() {
     suite::run(async || server.database(&bouncer).await.unwrap()).await;
 }
 
+// promise: D-20
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_is_noticed_without_being_named() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -138,6 +143,7 @@ async fn a_pooler_is_noticed_without_being_named() {
     }
 }
 
+// promise: D-20
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_may_come_in_between_later() {
     let mut server = PostgresServer::start_own().await.unwrap();
@@ -174,6 +180,7 @@ async fn a_pooler_may_come_in_between_later() {
 }
 
 /// The database's own default is to answer before the disk has the written data.
+// promise: D-20
 #[tokio::test(flavor = "multi_thread")]
 async fn commit_is_durable_despite_database_defaults() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -205,6 +212,7 @@ async fn commit_is_durable_despite_database_defaults() {
     }
 }
 
+// promise: D-20, D-28
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_starts_create_the_tables_once() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -232,6 +240,7 @@ async fn concurrent_starts_create_the_tables_once() {
 }
 
 /// A later Kennel dies within its migration, by its own end or by that of the server; nothing of it is left.
+// promise: D-28
 #[tokio::test(flavor = "multi_thread")]
 async fn migration_that_is_cut_off_leaves_nothing() {
     let mut server = PostgresServer::start_own().await.unwrap();
@@ -284,6 +293,7 @@ async fn migration_that_is_cut_off_leaves_nothing() {
 }
 
 /// A dump, which has locks of all tables, delays the migration and no write.
+// promise: D-28
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_migration_blocks_no_write() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -314,6 +324,7 @@ async fn waiting_migration_blocks_no_write() {
 }
 
 /// A role with rights on the tables alone has all that a server needs; each one that is taken away is named at the start.
+// promise: D-21, D-21a, D-29
 #[tokio::test]
 async fn user_needs_documented_rights_and_no_others() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -387,6 +398,7 @@ async fn user_needs_documented_rights_and_no_others() {
     missing("DELETE on runs, DELETE on left_stops").await;
 }
 
+// promise: D-29, D-30
 #[tokio::test]
 async fn user_who_may_only_read_writes_nothing() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -419,6 +431,7 @@ async fn user_who_may_only_read_writes_nothing() {
 
 /// A changed password, in the file that the URL was read from, is used by the next login: of the writers, which have lost their
 /// sessions, and of the readers.
+// promise: D-21a
 #[tokio::test]
 async fn login_reads_changed_password_from_file() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -454,6 +467,7 @@ async fn login_reads_changed_password_from_file() {
     store.finish().await;
 }
 
+// promise: D-21
 #[tokio::test]
 async fn unrelated_table_is_reported_and_left_alone() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -484,6 +498,7 @@ async fn unrelated_table_is_reported_and_left_alone() {
     .unwrap();
 }
 
+// promise: R-53
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_of_postgres_is_reported_and_survived() {
     let mut server = PostgresServer::start_own().await.unwrap();
@@ -544,6 +559,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
 }
 
 /// The server answers queries, and would take no write.
+// promise: D-9a
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_postgres_is_unavailable() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -571,6 +587,7 @@ async fn read_only_postgres_is_unavailable() {
 }
 
 /// The primary comes back as a standby of another one.
+// promise: D-9a
 #[tokio::test(flavor = "multi_thread")]
 async fn standby_is_unavailable_until_promoted() {
     let mut server = PostgresServer::start_own().await.unwrap();
@@ -605,6 +622,7 @@ async fn standby_is_unavailable_until_promoted() {
 }
 
 /// A dump is loaded into the same database, without a restart of its server.
+// promise: R-53
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_that_were_made_anew_are_another_life() {
     let server = PostgresServer::start().await.unwrap();
@@ -635,6 +653,7 @@ async fn tables_that_were_made_anew_are_another_life() {
     server.drop_schemas().await.unwrap();
 }
 
+// promise: D-7
 #[tokio::test(flavor = "multi_thread")]
 async fn no_acknowledged_write_is_lost_in_crash() {
     let mut server = PostgresServer::start_own().await.unwrap();
@@ -724,6 +743,7 @@ async fn slow_statement_is_in_doubt_and_blocks_nothing() {
     server.drop_schemas().await.unwrap();
 }
 
+// promise: D-24a
 #[tokio::test]
 async fn unusable_server_is_distinguished_without_a_password() {
     let server = PostgresServer::start_own().await.unwrap();

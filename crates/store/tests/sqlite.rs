@@ -22,6 +22,7 @@ use suite::{
     store,
 };
 
+// promise: D-11
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_does_what_every_store_has_to_do() {
     let dir = tempfile::tempdir().unwrap();
@@ -34,6 +35,7 @@ async fn sqlite_does_what_every_store_has_to_do() {
     .await;
 }
 
+// promise: D-7
 #[tokio::test]
 async fn written_rows_survive_a_reopen() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,6 +53,7 @@ async fn written_rows_survive_a_reopen() {
 }
 
 /// As where the process is killed between two of its statements.
+// promise: I-70a
 #[tokio::test]
 async fn removal_of_a_node_is_one_transaction() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,6 +95,7 @@ async fn new_files_are_readable_by_their_owner_only() {
     store.finish().await;
 }
 
+// promise: R-61
 #[tokio::test]
 async fn symbolic_link_is_refused_as_database() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,6 +164,7 @@ fn footprint(path: &std::path::Path) -> (Vec<u8>, Vec<std::ffi::OsString>) {
     (fs::read(path).unwrap(), beside)
 }
 
+// promise: D-29
 #[tokio::test]
 async fn dry_run_changes_no_byte() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,6 +182,7 @@ async fn dry_run_changes_no_byte() {
     assert_eq!(planned(footprint(&path)).await, 1);
 }
 
+// promise: D-21
 #[tokio::test]
 async fn database_of_another_program_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,6 +228,7 @@ async fn process_that_is_killed_within_its_migration() {
     panic!("it has ended: {:?}", opened.map(drop));
 }
 
+// promise: D-28
 #[tokio::test]
 async fn migration_of_a_killed_process_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();

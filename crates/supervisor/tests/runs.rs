@@ -108,6 +108,7 @@ async fn run_is_recorded_and_ends_with_exit_code() {
     assert!(place("output") < place("streams_closed"));
 }
 
+// promise: D-3
 #[tokio::test]
 async fn unavailable_store_runs_nothing_and_frees_the_id() {
     let stage = Stage::set(Nature::default()).await;
@@ -131,6 +132,7 @@ async fn unavailable_store_runs_nothing_and_frees_the_id() {
     stage.supervisor.spawn(call(Some(run))).await.unwrap();
 }
 
+// promise: D-4
 #[tokio::test(start_paused = true)]
 async fn insert_of_unknown_fate_is_withdrawn() {
     for written in [true, false] {
@@ -174,6 +176,7 @@ async fn stop_before_the_withdrawal_is_recorded() {
 }
 
 /// The database begins an INSERT after the server has given it up and withdrawn the record.
+// promise: D-4
 #[tokio::test]
 async fn late_insert_is_withdrawn_where_it_is_met() {
     let stage = Stage::set(Nature::default()).await;
@@ -197,6 +200,7 @@ async fn late_insert_is_withdrawn_where_it_is_met() {
     assert!(store.closed.lock().unwrap().is_empty());
 }
 
+// promise: K-1
 #[tokio::test]
 async fn concurrent_duplicate_waits_and_starts_nothing() {
     let stage = Stage::set(Nature::default()).await;
@@ -283,6 +287,7 @@ async fn start_failed_before_gate_leaves_nothing() {
     ));
 }
 
+// promise: K-2
 #[tokio::test]
 async fn abort_of_unknown_id_fences_it_for_good() {
     let stage = Stage::set(Nature::default()).await;
@@ -300,6 +305,7 @@ async fn abort_of_unknown_id_fences_it_for_good() {
     assert_eq!(view.state, RunState::Cancelled);
 }
 
+// promise: K-4
 #[tokio::test]
 async fn abort_at_the_gate_prevents_exec() {
     let stage = Stage::set(Nature::default()).await;
@@ -410,6 +416,7 @@ async fn a_shutdown_stops_every_run_and_exits_clean() {
     assert!(matches!(refused, Err(CallError::Draining)), "{refused:?}");
 }
 
+// promise: S-1a
 #[tokio::test]
 async fn grace_cut_by_shutdown_is_reported_to_run() {
     let stage = Stage::set(Nature::default()).await;
@@ -449,6 +456,7 @@ async fn grace_cut_by_shutdown_is_reported_to_run() {
     assert_eq!(stage.exit.await.unwrap(), 0);
 }
 
+// promise: S-4
 #[tokio::test(start_paused = true)]
 async fn undying_run_does_not_delay_shutdown() {
     let stage = Stage::set(Nature {

@@ -24,12 +24,14 @@ fn main() {
 }
 "#;
 
+// promise: T-80e
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_aborted_build_is_left() {
     // cargo, the build script, a shell, two sleeps.
     abort_leaves_nothing(Options::default().without_cgroup(), build, "Compiling", 5).await;
 }
 
+// promise: T-80e
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_a_build_that_ends_is_left() {
     end_leaves_nothing(Options::default(), build).await;

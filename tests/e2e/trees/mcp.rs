@@ -8,6 +8,7 @@ use std::path::Path;
 /// The first message of a client.
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"kennel","version":"0"}}}"#;
 
+// promise: T-80c
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_aborted_tool_server_is_left() {
     // The shell, the one that holds the input open and its sleep, npx, and the server.
@@ -20,6 +21,7 @@ async fn nothing_of_an_aborted_tool_server_is_left() {
     .await;
 }
 
+// promise: T-80c
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_ended_tool_server_is_left() {
     end_leaves_nothing(Options::default(), tool_server).await;

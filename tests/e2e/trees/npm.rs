@@ -8,6 +8,7 @@ use std::{fs, path::Path};
 /// Leaves a process in a session of its own.
 const LEAVE: &str = "setsid sleep 600 </dev/null >/dev/null 2>&1 &";
 
+// promise: T-80
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_aborted_install_is_left() {
     // npm, and of its install script: the shell that npm starts, the one in it, two sleeps.
@@ -20,17 +21,20 @@ async fn nothing_of_an_aborted_install_is_left() {
     .await;
 }
 
+// promise: T-80
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_ended_install_is_left() {
     end_leaves_nothing(Options::default(), install).await;
 }
 
+// promise: T-80a
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_aborted_scripts_is_left() {
     // npm, npm in it, and the shells and sleeps of both.
     abort_leaves_nothing(Options::default(), scripts, "working", 6).await;
 }
 
+// promise: T-80a
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_ended_scripts_is_left() {
     end_leaves_nothing(Options::default().without_cgroup(), scripts).await;

@@ -17,11 +17,13 @@ with_and_without_cgroup!(
     nothing_of_an_abandoned_database_is_left,
 );
 
+// promise: T-80d
 async fn nothing_of_an_aborted_database_is_left(options: Options) {
     // The server and its own: checkpointer, writers, launchers.
     abort_leaves_nothing(options, database, "ready to accept connections", 6).await;
 }
 
+// promise: T-80d
 async fn nothing_of_an_abandoned_database_is_left(options: Options) {
     end_leaves_nothing(options, database).await;
 }

@@ -248,6 +248,7 @@ mod tests {
         assert_eq!(places.admitted(), 0);
     }
 
+    // promise: A-19
     #[test]
     fn one_user_leaves_places_to_others() {
         let places = Places::default();
@@ -276,6 +277,7 @@ mod tests {
         assert_eq!(last.expect_err("all"), Full::All);
     }
 
+    // promise: RW-139
     #[test]
     fn runs_take_no_place_of_others() {
         let places = Places::default();
@@ -319,6 +321,7 @@ mod tests {
         take(&places, &refused).expect("free again");
     }
 
+    // promise: A-19
     #[test]
     fn unidentified_clients_take_no_place_of_others() {
         let places = Places::default();

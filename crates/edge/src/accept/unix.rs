@@ -285,6 +285,7 @@ impl Refused {
 mod tests {
     use super::*;
 
+    // promise: A-19b
     #[test]
     fn storm_of_a_run_is_reported_once() {
         let mut refused = Refused::default();

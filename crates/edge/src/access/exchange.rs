@@ -105,6 +105,7 @@ mod tests {
         tokio::join!(probe(stream, "/health"), server)
     }
 
+    // promise: RW-161
     #[tokio::test]
     async fn final_status_alone_decides() {
         let ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
@@ -134,6 +135,7 @@ mod tests {
         }
     }
 
+    // promise: RW-161
     #[tokio::test]
     async fn answer_is_read_to_its_end() {
         let mut parts = vec!["HTTP/1.1 200 OK\r\nContent-Length: 32768\r\n\r\n".to_owned()];

@@ -207,6 +207,7 @@ mod tests {
         }
     }
 
+    // promise: I-103
     #[tokio::test(start_paused = true)]
     async fn silent_issuer_is_given_up_in_time() {
         // It connects, and never answers.

@@ -270,6 +270,7 @@ mod tests {
         assert_eq!((own.role, own.scope()), (Role::Admin, None));
     }
 
+    // promise: RW-93
     #[test]
     fn user_of_another_host_is_granted_nothing() {
         let grants = "role = 'spawner'\nrun_as = [7]\nsecrets = ['file:*']\n";
@@ -294,6 +295,7 @@ mod tests {
         assert_eq!(may("spiffe://a/b", node), (true, true));
     }
 
+    // promise: RW-141, AC-7
     #[test]
     fn two_tokens_of_one_id_are_valid_together() {
         let entry = |token: &str, expires: &str| {
@@ -347,6 +349,7 @@ mod tests {
         assert_eq!((rate("team"), rate("slow")), (5, 1));
     }
 
+    // promise: I-131
     #[test]
     fn owners_have_quotas_without_an_entry() {
         let entries = "[[principal]]\nname = 'spiffe://a/b'\nrole = 'spawner'\n\
@@ -373,6 +376,7 @@ mod tests {
         assert_eq!(admin, Quota::default());
     }
 
+    // promise: AC-7
     #[test]
     fn faults_of_the_file_are_named() {
         for (text, named) in [

@@ -497,6 +497,7 @@ mod tests {
         issuers.check(token, access::hash(token), SystemTime::now())
     }
 
+    // promise: AC-11
     #[test]
     fn signature_is_verified_once_for_each_key_set() {
         let signer = Signer::new();
@@ -515,6 +516,7 @@ mod tests {
         }
     }
 
+    // promise: RW-141, AC-11
     #[test]
     fn token_with_one_wrong_claim_is_refused() {
         let signer = Signer::new();

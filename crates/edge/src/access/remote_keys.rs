@@ -185,6 +185,7 @@ mod tests {
         }
     }
 
+    // promise: I-102
     #[test]
     fn keys_are_fetched_before_they_expire() {
         for (fresh, pause) in [
@@ -201,6 +202,7 @@ mod tests {
         }
     }
 
+    // promise: I-102
     #[test]
     fn unknown_keys_are_fetched_once_a_minute() {
         let (keys, at) = remote();
@@ -217,6 +219,7 @@ mod tests {
         assert_eq!(fetches, 3);
     }
 
+    // promise: I-102
     #[test]
     fn keys_last_a_day_without_their_issuer() {
         let (keys, at) = remote();

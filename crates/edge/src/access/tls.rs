@@ -198,6 +198,7 @@ mod tests {
     };
     use time::{Duration, OffsetDateTime};
 
+    // promise: AC-8
     #[test]
     fn certificate_is_no_user_and_no_token() {
         let of = |uris: &[&'static str]| principal(uris.iter().copied());
@@ -226,6 +227,7 @@ mod tests {
         assert_eq!(error.to_string(), expected);
     }
 
+    // promise: AC-8
     #[test]
     fn expired_list_of_revoked_certificates_lets_none_in() {
         let days = |days| OffsetDateTime::now_utc() + Duration::days(days);

@@ -160,6 +160,7 @@ mod tests {
         Writes { you, principal }
     }
 
+    // promise: P-12
     #[tokio::test]
     async fn one_writer_at_a_time_until_it_leaves() {
         let seats = Arc::new(Seats::default());

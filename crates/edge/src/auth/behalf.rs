@@ -94,6 +94,7 @@ mod tests {
         headers
     }
 
+    // promise: AC-9
     #[test]
     fn admin_calls_with_rights_of_the_named() {
         let mut headers = headers();
@@ -102,6 +103,7 @@ mod tests {
         assert_eq!(headers.len(), 1, "the node is left");
     }
 
+    // promise: AC-9
     #[test]
     fn others_may_not_name_a_principal() {
         for role in [Role::Viewer, Role::Spawner, Role::Operator] {
@@ -112,6 +114,7 @@ mod tests {
         assert_eq!(plain.expect("itself"), caller(Role::Viewer));
     }
 
+    // promise: AC-9
     #[test]
     fn half_a_principal_is_refused() {
         for missing in [PRINCIPAL, ROLE, OWNER] {

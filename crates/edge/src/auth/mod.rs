@@ -483,6 +483,7 @@ mod tests {
     use super::*;
     use tonic::Code;
 
+    // promise: A-10
     #[test]
     fn only_own_user_and_root_may_call() {
         let rules = Rules::own(1000);
@@ -492,6 +493,7 @@ mod tests {
         assert_eq!(verdict(1001), PeerVerdict::ForeignUser);
     }
 
+    // promise: A-11a
     #[test]
     fn only_processes_of_no_run_may_call() {
         for uid in [0, 1000] {
@@ -517,6 +519,7 @@ mod tests {
         }
     }
 
+    // promise: AC-1
     #[test]
     fn roles_hold_those_before_them() {
         let caller = |role| Caller {

@@ -98,6 +98,7 @@ impl RunTokens {
 mod tests {
     use super::*;
 
+    // promise: RW-86
     #[test]
     fn token_is_of_one_attempt_and_one_installation() {
         let (key, run) = (DigestKey::new([7; 32]), RunId::from_u128(5));

@@ -184,6 +184,7 @@ mod tests {
         assert_eq!(cwd.as_os_str().as_bytes(), b"/\xfe");
     }
 
+    // promise: C-38
     #[test]
     fn violation_names_the_field_that_was_sent() {
         let wrong = raw(&[b"", b"\xff\0"], b"\xff");
@@ -213,6 +214,7 @@ mod tests {
         );
     }
 
+    // promise: C-38
     #[test]
     fn digest_covers_bytes_that_are_not_text() {
         let key = DigestKey::new([7; 32]);

@@ -328,6 +328,7 @@ mod tests {
         assert_eq!(batches(RunId::from_u128(9), Vec::new(), false), []);
     }
 
+    // promise: B-8
     #[test]
     fn events_of_two_attempts_are_in_two_batches() {
         let event = |seq: u64, attempt: u32| Event {

@@ -130,6 +130,7 @@ mod tests {
         assert_eq!(json(nested(DEPTH_MAX + 1).as_bytes()), None);
     }
 
+    // promise: O-41
     #[test]
     fn lines_of_too_many_values_have_no_json() {
         let of = |values: usize| format!("[{}0]", "0,".repeat(values - 2));

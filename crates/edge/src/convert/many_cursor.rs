@@ -348,6 +348,7 @@ mod tests {
     }
 
     proptest! {
+        // promise: O-24
         #[test]
         fn cursor_of_many_runs_survives_a_round_trip(cursor in cursors()) {
             let bytes = encode(cursor.seal, cursor.form, &cursor.reached);
@@ -358,6 +359,7 @@ mod tests {
             prop_assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
         }
 
+        // promise: O-24
         #[test]
         fn foreign_bytes_are_a_canonical_cursor_or_none(
             cursor in cursors(),
@@ -377,6 +379,7 @@ mod tests {
         }
     }
 
+    // promise: O-27
     #[test]
     fn consumer_cursor_is_private_and_others_are_shared() {
         let key = DigestKey::new([1; 32]);

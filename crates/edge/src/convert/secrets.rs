@@ -63,6 +63,7 @@ mod tests {
         }
     }
 
+    // promise: RW-91
     #[test]
     fn all_but_the_value_comes_back() {
         let file = pb::SecretDelivery::File.into();

@@ -126,6 +126,7 @@ mod tests {
         assert_eq!(parse_duration("f", None, &mut Vec::new()), None);
     }
 
+    // promise: A-18
     #[test]
     fn negative_and_malformed_durations_are_violations() {
         for (seconds, nanos, why) in [
@@ -149,6 +150,7 @@ mod tests {
         }
     }
 
+    // promise: A-18
     #[test]
     fn timestamps_beyond_the_type_are_violations() {
         let parse = |seconds, nanos| {

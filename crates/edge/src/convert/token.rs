@@ -335,6 +335,7 @@ mod tests {
 
     /// Clients store tokens and cursors, and send them to later versions and to other nodes: a line of a version that
     /// was released never changes. `UPDATE=1` writes the file anew.
+    // promise: A-9b
     #[test]
     fn tokens_have_the_form_of_the_lock() {
         let at = Reached {
@@ -420,6 +421,7 @@ mod tests {
         }
     }
 
+    // promise: I-73
     #[test]
     fn page_token_of_another_filter_is_none() {
         let two = ListFilter {
@@ -462,6 +464,7 @@ mod tests {
         }
     }
 
+    // promise: A-22
     #[test]
     fn wrong_bytes_are_a_cursor_or_none() {
         let filter = ListFilter::default();

@@ -127,6 +127,7 @@ mod tests {
         Some(data.len())
     }
 
+    // promise: I-40
     #[tokio::test]
     async fn body_is_read_again_from_its_beginning() {
         let replay = Replay::of(chunks(&[1, 2, 3]));
@@ -140,6 +141,7 @@ mod tests {
         }
     }
 
+    // promise: I-40
     #[tokio::test]
     async fn large_or_forgotten_body_is_read_once() {
         let replay = Replay::of(chunks(&[REQUEST_BYTES_MAX, 1, 1]));

@@ -118,6 +118,7 @@ mod tests {
         );
     }
 
+    // promise: RW-94
     #[test]
     fn digest_depends_on_every_part_and_on_secrets() {
         type Edit = fn(&mut RunSpec);
@@ -172,6 +173,7 @@ mod tests {
         assert_eq!([wholes.len(), parts.len()], [digests.len(); 2]);
     }
 
+    // promise: K-15
     #[test]
     fn inherited_environment_and_directory_are_not_compared() {
         let key = DigestKey::new([7; 32]);
@@ -181,6 +183,7 @@ mod tests {
         assert_eq!(key.of_spec(&other), key.of_spec(&spec()));
     }
 
+    // promise: RW-94
     #[test]
     fn digest_ignores_the_order_of_secrets() {
         let key = DigestKey::new([7; 32]);

@@ -53,6 +53,7 @@ fn of(run: RunId) -> Aad<[u8; 16]> {
 mod tests {
     use super::*;
 
+    // promise: B-7
     #[test]
     fn sealed_bytes_open_for_one_run_and_key() {
         let (key, run) = (DigestKey::new([7; 32]), RunId::from_u128(5));

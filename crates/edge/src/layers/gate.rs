@@ -168,6 +168,7 @@ mod tests {
     use std::fs;
     use tonic::Code;
 
+    // promise: AC-11
     #[test]
     fn second_forged_token_ends_its_connection() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -112,6 +112,7 @@ mod tests {
         Status::resource_exhausted("no room")
     }
 
+    // promise: I-104
     #[tokio::test(start_paused = true)]
     async fn refusals_without_pause_wait() {
         let paced = last_call(full(), None, &pace()).await;
@@ -120,12 +121,14 @@ mod tests {
         assert!(other.is_zero(), "{other:?}");
     }
 
+    // promise: I-104
     #[tokio::test(start_paused = true)]
     async fn pause_ends_before_the_deadline() {
         let paced = last_call(full(), Some("8m"), &pace()).await;
         assert!(paced <= Duration::from_millis(5), "{paced:?}");
     }
 
+    // promise: I-104
     #[tokio::test(start_paused = true)]
     async fn ending_server_answers_at_once() {
         let ends = pace();

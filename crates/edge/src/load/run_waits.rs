@@ -87,6 +87,7 @@ mod tests {
         }
     }
 
+    // promise: RW-139, RW-88
     #[test]
     fn waits_of_runs_are_bounded_until_dropped() {
         let waits = RunWaits::default();

@@ -324,6 +324,7 @@ mod tests {
         shares.spawn_at(&unbounded, start).expect("without a quota");
     }
 
+    // promise: I-104
     #[test]
     fn refusals_above_the_rate_wait() {
         let (shares, start) = (Shares::default(), Instant::now());

@@ -69,6 +69,7 @@ async fn no_idle_or_watching_client_delays_shutdown() {
     );
 }
 
+// promise: R-24
 #[tokio::test]
 async fn client_of_a_leaving_server_waits_for_next() {
     let house = House::open(false);
@@ -100,6 +101,7 @@ async fn client_of_a_leaving_server_waits_for_next() {
         .expect("it waits");
 }
 
+// promise: F-7
 #[tokio::test]
 async fn socket_that_was_bound_again_is_served() {
     let house = House::open(false);

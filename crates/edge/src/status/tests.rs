@@ -340,6 +340,7 @@ fn of_the_server() -> Vec<Row> {
     ]
 }
 
+// promise: A-6
 #[test]
 fn each_failure_has_code_reason_and_facts() {
     for (error, code, reason, facts) in table() {
@@ -421,6 +422,7 @@ fn failed_start_has_code_by_callers_remedy() {
     assert_eq!(info.metadata["path"], "/x");
 }
 
+// promise: RW-166
 #[test]
 fn all_violations_are_reported_together() {
     let found = [
@@ -446,6 +448,7 @@ fn all_violations_are_reported_together() {
     );
 }
 
+// promise: L-5
 #[test]
 fn hundred_thousand_violations_fit_into_the_header() {
     let found: Vec<Violation> = (0..100_000)
@@ -471,6 +474,7 @@ fn long_command_is_cut_to_fit_the_header() {
     assert!(status.details().len() <= 4096, "{}", status.details().len());
 }
 
+// promise: A-6
 #[test]
 fn page_gives_the_code_of_its_reason() {
     let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");

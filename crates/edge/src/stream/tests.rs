@@ -116,6 +116,7 @@ async fn fault_of_the_source_ends_stream_with_status() {
     assert!(house.next().await.is_none());
 }
 
+// promise: O-12
 #[tokio::test]
 async fn gap_is_sent_or_ends_stream_in_place() {
     let gap = Gap {

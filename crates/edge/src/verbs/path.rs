@@ -207,6 +207,7 @@ mod tests {
         (reason, began.elapsed().as_secs())
     }
 
+    // promise: A-7b
     #[tokio::test(start_paused = true)]
     async fn each_call_ends_with_its_reason() {
         let grace = limits::LEAVE_CALLS_MAX.as_secs();

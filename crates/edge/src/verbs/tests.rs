@@ -159,6 +159,7 @@ fn all_violations_of_a_spawn_are_reported_together() {
     );
 }
 
+// promise: V-1a
 #[test]
 fn write_id_is_plain_ascii() {
     let write = |id: &str| {
@@ -243,6 +244,7 @@ fn missing_command_and_missing_spec_are_violations() {
     assert_eq!(ask(Some(pb::RunSpec::default())), ["spec.argv.args"]);
 }
 
+// promise: P-1
 #[test]
 fn run_is_on_a_terminal_only_by_spec() {
     let of = |kind: pb::RunKind, stdio: Option<Stdio>| {
@@ -326,6 +328,7 @@ fn an_abort_is_bounded_too() {
     );
 }
 
+// promise: L-3
 #[test]
 fn list_has_a_default_and_a_largest_page() {
     let ask = |page_size| {
@@ -341,6 +344,7 @@ fn list_has_a_default_and_a_largest_page() {
     assert_eq!(fields(&ask(-1).expect_err("refused")), ["page_size"]);
 }
 
+// promise: K-10
 #[test]
 fn list_resumes_after_its_own_token() {
     let filter = pb::RunFilter {
@@ -533,6 +537,7 @@ fn tail_is_of_the_requested_output() {
     assert_eq!(fields(&unknown.expect_err("refused")), ["kinds[0]", "tail"]);
 }
 
+// promise: O-8
 #[test]
 fn heartbeat_is_between_one_second_and_five_minutes() {
     let ask = |seconds: Option<i64>| {
@@ -593,6 +598,7 @@ fn after(seq: u64) -> Position {
     })
 }
 
+// promise: A-20
 #[test]
 fn excessive_counts_are_refused_first() {
     let spec = pb::RunSpec {
@@ -651,6 +657,7 @@ fn all() -> Vec<Declared> {
 }
 
 /// What the contract calls a read is neither recorded nor carried out without its caller, and all else is recorded.
+// promise: A-7b
 #[test]
 fn contract_says_which_verbs_change_something() {
     let verbs = all();
@@ -682,6 +689,7 @@ fn futures_of_calls_are_small() {
     }
 }
 
+// promise: K-9
 #[test]
 fn wrong_selection_is_refused_by_field() {
     let each = |labels: &str| pb::ForEachRunRequest {

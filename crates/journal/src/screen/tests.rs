@@ -81,6 +81,7 @@ fn title_and_modes_are_repeated() {
     assert_eq!(screen.picture(), empty);
 }
 
+// promise: P-11
 #[test]
 fn output_of_any_kind_touches_a_screen() {
     let mut screen = Screen::new(SIZE);
@@ -99,6 +100,7 @@ const EVERY_MODE: &[u8] =
     b"\x1b[=3;1u\x1b[>7u\x1b[?1;5;9;12;66;1000h\x1b[?8;1007l\x1b[?1004;1006;2004;2026;2031;2048h\
     \x1b[>4;2m\x1b=\x1b[4 q\x1b[4;20h\x1b[?25;7l\x1b[?6h\x1b[2;5r\x1b[1;31m\x1b(0\x1b[2;4H";
 
+// promise: P-11
 #[test]
 fn late_client_has_modes_of_keyboard_and_screen() {
     for leaves in [b"".as_slice(), b"\x1b[?1049h", b"\x1b[<u\x1b[=8;2u\x1b[>4m"] {
@@ -122,6 +124,7 @@ fn late_client_has_modes_of_keyboard_and_screen() {
     }
 }
 
+// promise: P-14
 #[test]
 fn terminal_is_put_back_where_the_cursor_stands() {
     for within in [b"".as_slice(), b"\x1b[?1049h\x1b[>5u"] {
@@ -171,6 +174,7 @@ fn gap_resets_an_unfinished_sequence() {
     assert_eq!(screen.picture().title, None);
 }
 
+// promise: P-10
 #[test]
 fn output_of_a_hostile_command_is_bounded() {
     let mut screen = Screen::new(SIZE);
@@ -188,6 +192,7 @@ fn output_of_a_hostile_command_is_bounded() {
     );
 }
 
+// promise: P-10a
 #[test]
 fn repetitions_and_clears_cost_what_they_touch() {
     let large = TerminalSize {
@@ -302,6 +307,7 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    // promise: P-10
     #[test]
     fn boundaries_of_reads_change_nothing(data in pieces(), cut in any::<proptest::sample::Index>()) {
         let whole = shown(&data);
@@ -321,6 +327,7 @@ proptest! {
         prop_assert_eq!(&turns.picture(), &whole);
     }
 
+    // promise: P-10a
     #[test]
     fn resize_has_no_more_cells_in_between(sides in any::<[u16; 4]>()) {
         let [from, to] = [[sides[0], sides[1]], [sides[2], sides[3]]];
@@ -335,6 +342,7 @@ proptest! {
     }
 
     /// A client that attaches in the middle sees the same as one that was attached all the time, from then on too.
+    // promise: P-11
     #[test]
     fn repaint_equals_the_live_screen(data in pieces(), before in pieces(), after in pieces()) {
         let mut there = Screen::new(SIZE);

@@ -151,6 +151,7 @@ mod tests {
         kept.escape_ascii().to_string()
     }
 
+    // promise: O-14
     #[test]
     fn only_invisible_sequences_are_removed() {
         let endless = |begin: &str, len| [begin.as_bytes(), &vec![b'1'; len][..]].concat();

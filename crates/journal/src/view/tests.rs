@@ -53,6 +53,7 @@ fn line_ends_at_newline_or_end_of_stream() {
     );
 }
 
+// promise: O-15
 #[test]
 fn long_line_is_cut_between_letters() {
     let max = usize::try_from(LINE_BYTES_MAX).expect("small");
@@ -73,6 +74,7 @@ fn long_line_is_cut_between_letters() {
     assert_eq!(found.iter().map(|p| p.data.len()).sum::<usize>(), max * 3);
 }
 
+// promise: O-41
 #[test]
 fn line_limit_is_the_readers() {
     let form = |line_bytes_max| Form {
@@ -114,6 +116,7 @@ fn hard() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
+    // promise: O-14
     #[test]
     fn cuts_of_reads_make_no_difference(
         data in hard(),
@@ -130,6 +133,7 @@ proptest! {
         prop_assert_eq!(joined(pieces(PLAIN, [&data[..]])), joined(pieces(PLAIN, parts)));
     }
 
+    // promise: O-14
     #[test]
     fn later_view_continues_like_the_earlier_one(
         data in hard(),

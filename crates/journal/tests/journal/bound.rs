@@ -32,6 +32,7 @@ enum Step {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
+    // promise: O-11
     #[test]
     fn read_plus_missing_equals_written_after_any_crash(
         steps in steps(),
@@ -231,6 +232,7 @@ fn segment_removal_cut_by_crash_is_completed() {
     assert_eq!(came + missing, written.len() as u64);
 }
 
+// promise: O-13
 #[test]
 fn no_seq_is_reused_after_host_crash() {
     for entries in [10u64, 70_000] {
@@ -287,6 +289,7 @@ fn no_seq_is_reused_after_host_crash() {
     }
 }
 
+// promise: O-18
 #[test]
 fn dropped_output_is_a_gap_in_place() {
     let dir = tempdir().unwrap();
@@ -331,6 +334,7 @@ fn dropped_output_is_a_gap_in_place() {
     }
 }
 
+// promise: O-18
 #[test]
 fn crash_while_dropping_marks_the_count_unknown() {
     let dir = tempdir().unwrap();
@@ -386,6 +390,7 @@ fn a_position_is_what_was_read() {
     assert_eq!(reader.position(), expected.into());
 }
 
+// promise: O-29a
 #[test]
 fn held_output_keeps_its_bound_and_unreleased_data() {
     let dir = tempdir().unwrap();

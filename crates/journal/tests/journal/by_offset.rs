@@ -34,6 +34,7 @@ async fn all(reader: &Reader, stream: usize, mut begin: u64) -> Vec<(u64, Vec<u8
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
+    // promise: O-16
     #[test]
     fn output_is_read_by_offset_with_line_starts(
         writes in writes(),

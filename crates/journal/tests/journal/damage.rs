@@ -52,6 +52,7 @@ fn read(dir: &Path, bytes_max: usize) -> std::io::Result<Vec<Item>> {
         .block_on(items_to_end(&mut reader, bytes_max)))
 }
 
+// promise: O-40
 #[test]
 fn output_cut_at_end_is_gap_before_last() {
     let (dir, written) = journal();
@@ -99,6 +100,7 @@ enum Damage {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
+    // promise: O-40
     #[test]
     fn damage_is_never_read_as_whole(
         damage in prop_oneof![Just(Damage::Cut), Just(Damage::Flip), Just(Damage::Remove)],

@@ -64,6 +64,7 @@ async fn entries(dir: &Path) -> Vec<Entry> {
     read_to_end(&mut reader, usize::MAX).await
 }
 
+// promise: O-42
 #[tokio::test]
 async fn late_journal_makes_no_file_before_output() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -123,6 +124,7 @@ async fn facts_alone_are_read_as_their_journal() {
     );
 }
 
+// promise: O-42
 #[tokio::test]
 async fn late_journal_is_created_after_any_crash() {
     let whole = tempfile::tempdir().expect("a directory");

@@ -102,6 +102,7 @@ fn failed_write_is_refused_and_changes_nothing() {
     assert_eq!(writer.len(Kind::Lifecycle), LIFECYCLE_BYTES_MAX as u64);
 }
 
+// promise: O-42
 #[test]
 fn journal_is_private_and_never_overwrites_another() {
     let dir = tempdir().unwrap();

@@ -26,6 +26,7 @@ enum Step {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
+    // promise: O-5
     #[test]
     fn a_crash_anywhere_keeps_what_was_whole(
         before in steps(),
@@ -154,6 +155,7 @@ fn foreign_file_is_left_unchanged() {
     assert_eq!(found, "somebody's own list of things");
 }
 
+// promise: B-8
 #[test]
 fn entry_keeps_its_attempt_after_a_crash() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -262,6 +264,7 @@ fn entries_that_survive<'a>(whole: &'a [Entry], dir: &Path) -> &'a [Entry] {
     &whole[..whole.iter().take_while(survives).count()]
 }
 
+// promise: O-42
 #[test]
 fn first_lines_make_no_file_of_their_own() {
     let dir = tempdir().unwrap();

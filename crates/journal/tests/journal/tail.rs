@@ -84,6 +84,7 @@ fn len(stretches: &[(u64, Vec<u8>)]) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
+    // promise: O-20
     #[test]
     fn tail_equals_the_end_of_full_read(
         writes in writes(),
@@ -173,6 +174,7 @@ proptest! {
     }
 }
 
+// promise: O-20
 #[test]
 fn tail_of_large_journal_reads_only_its_end() {
     let dir = tempdir().unwrap();

@@ -241,6 +241,7 @@ fn environ(pid: i32) -> Environ {
 mod tests {
     use super::*;
 
+    // promise: F-6
     #[test]
     fn only_who_is_not_there_is_gone() {
         let error = io::Error::from_raw_os_error;

@@ -192,6 +192,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
+    // promise: T-19, RW-160
     #[test]
     fn own_process_is_described_and_reused_pid_not() {
         let pid = std::process::id().cast_signed();

@@ -80,6 +80,7 @@ impl Liveness {
 mod tests {
     use super::*;
 
+    // promise: R-63
     #[test]
     fn unanswered_questions_are_counted_until_an_answer() {
         let liveness = Liveness::default();
@@ -100,6 +101,7 @@ mod tests {
         assert!(liveness.look(Timestamp(8)), "it is asked again");
     }
 
+    // promise: R-63
     #[test]
     fn a_keeper_that_speaks_is_not_unresponsive() {
         let liveness = Liveness::default();

@@ -86,6 +86,7 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot;
 
+    // promise: T-18a
     #[tokio::test]
     async fn list_is_shared_by_earlier_callers() {
         let lists = Arc::new(SharedLists::default());

@@ -310,6 +310,7 @@ mod tests {
         }
     }
 
+    // promise: R-52
     #[test]
     fn shim_claims_are_verified_with_the_kernel() {
         let shim = Shim::new();
@@ -369,6 +370,7 @@ mod tests {
         (heard, is_closed)
     }
 
+    // promise: A-22c
     #[test]
     fn shim_without_common_level_is_left_to_itself() {
         let Levels { min, max } = SHIM;
@@ -398,6 +400,7 @@ mod tests {
         assert_eq!(found.missing, ["leave"]);
     }
 
+    // promise: R-52
     #[test]
     fn silent_peer_is_not_awaited_for_ever() {
         let shim = Shim::new();

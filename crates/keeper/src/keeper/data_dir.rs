@@ -220,6 +220,7 @@ mod tests {
         assert_eq!(entries, 1);
     }
 
+    // promise: I-42
     #[test]
     fn used_directory_without_node_name_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -291,6 +291,7 @@ mod tests {
         Plan::Move(group.into())
     }
 
+    // promise: Q-9
     #[test]
     fn processes_of_a_delegated_group_are_moved() {
         assert_eq!(decide(&alone()), Ok(moves("/c/a/b")));
@@ -303,6 +304,7 @@ mod tests {
         assert_eq!(decide(&shared), Ok(moves("/c/a/b")));
     }
 
+    // promise: Q-9
     #[test]
     fn subgroup_of_delegated_group_is_a_leaf() {
         let beside = Seen {
@@ -319,6 +321,7 @@ mod tests {
         assert_eq!(decide(&again), Ok(stay("/c/a")));
     }
 
+    // promise: Q-9
     #[test]
     fn no_process_blocks_the_root_group() {
         let root = Seen {
@@ -340,6 +343,7 @@ mod tests {
         assert_eq!(decide(&first), Ok(stay("/c")));
     }
 
+    // promise: Q-10
     #[test]
     fn undelegated_group_is_left_unchanged() {
         let session = Seen {

@@ -77,6 +77,7 @@ mod tests {
         cgroup::create(&at.join(name)).expect("a directory")
     }
 
+    // promise: N-5
     #[test]
     fn recorded_directories_of_earlier_keepers_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -285,6 +285,7 @@ mod tests {
         )
     }
 
+    // promise: AC-6, AC-10
     #[test]
     fn socket_gets_mode_that_was_asked_for() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -352,6 +353,7 @@ mod tests {
         assert!(path.exists());
     }
 
+    // promise: F-7
     #[test]
     fn removed_socket_returns_and_replaced_one_stays() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -372,6 +374,7 @@ mod tests {
         assert!(path.exists());
     }
 
+    // promise: R-61
     #[test]
     fn full_queue_at_listen_path_is_refused_soon() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -393,6 +396,7 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(2));
     }
 
+    // promise: AC-4
     #[test]
     fn port_queues_what_the_host_allows() {
         let most = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a limit");

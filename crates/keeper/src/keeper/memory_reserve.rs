@@ -160,6 +160,7 @@ mod tests {
         }
     }
 
+    // promise: RW-121
     #[test]
     fn one_run_at_a_time_is_ended() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
@@ -189,6 +190,7 @@ mod tests {
         assert_eq!(ended, Some(largest(940, false)));
     }
 
+    // promise: RW-121
     #[test]
     fn next_attempt_is_not_taken_for_the_ended() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
@@ -201,6 +203,7 @@ mod tests {
         }
     }
 
+    // promise: RW-122
     #[test]
     fn limit_that_is_set_later_halves_the_reserve() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
@@ -218,6 +221,7 @@ mod tests {
         );
     }
 
+    // promise: RW-122
     #[test]
     fn reserve_above_half_of_a_limit_is_unfit() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
@@ -236,6 +240,7 @@ mod tests {
         }
     }
 
+    // promise: RW-121
     #[test]
     fn reserve_without_any_limit_demands_nothing() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -472,6 +472,7 @@ mod tests {
         }
     }
 
+    // promise: T-53
     #[test]
     fn freeze_ends_despite_pause_beside_unrelated_process() {
         let run_dir = tempfile::tempdir().expect("a directory");
@@ -520,6 +521,7 @@ mod tests {
         assert!(held::read(run_dir.path()).is_ok_and(|held| !held.frozen));
     }
 
+    // promise: T-11a
     #[test]
     fn first_unstopped_processes_have_reasons() {
         let me = std::process::id().cast_signed();

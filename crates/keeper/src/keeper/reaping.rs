@@ -243,6 +243,7 @@ mod tests {
         reaping.end().0[0]
     }
 
+    // promise: F-4
     #[test]
     fn only_same_process_with_same_evidence_is_ended() {
         let (run, other) = (RunId::from_u128(7), RunId::from_u128(8));
@@ -297,6 +298,7 @@ mod tests {
         );
     }
 
+    // promise: F-4
     #[test]
     fn process_in_another_control_group_is_spared() {
         let (mut sleeper, process) = child(RunId::from_u128(7));
@@ -322,6 +324,7 @@ mod tests {
         sleeper.wait().expect("own child");
     }
 
+    // promise: F-4
     #[test]
     fn stopped_process_gets_term_and_deaf_one_kill() {
         let run = RunId::from_u128(7);

@@ -132,6 +132,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    // promise: R-52
     #[test]
     fn socket_is_private_and_removed_without_a_listener() {
         let data = tempfile::tempdir().expect("a directory");

@@ -282,6 +282,7 @@ impl Server {
 mod tests {
     use super::*;
 
+    // promise: R-9
     #[test]
     fn server_is_hung_after_ten_unanswered_pings() {
         let mut pings = Pings::default();

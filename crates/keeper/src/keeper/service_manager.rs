@@ -100,6 +100,7 @@ impl Notifier {
 mod tests {
     use super::*;
 
+    // promise: S-21
     #[test]
     fn watchdog_hears_twice_in_its_time() {
         let dir = tempfile::tempdir().expect("a directory");

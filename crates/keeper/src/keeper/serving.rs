@@ -86,6 +86,7 @@ fn is_free(path: &Path) -> bool {
 mod tests {
     use super::*;
 
+    // promise: R-52
     #[test]
     fn other_server_counts_while_its_lock_is_held() {
         let data = tempfile::tempdir().expect("a directory");

@@ -104,6 +104,7 @@ fn holds_lock(pid: i32, data_dir: &Path) -> bool {
 mod tests {
     use super::*;
 
+    // promise: R-62
     #[test]
     fn groups_of_runs_differ_from_others() {
         let groups = |path: &str| {
@@ -122,6 +123,7 @@ mod tests {
         assert!(groups("/c/run-1/kennel.service").is_empty());
     }
 
+    // promise: R-62
     #[test]
     fn lock_must_be_held_and_name_the_caller() {
         let data = tempfile::tempdir().expect("a directory");

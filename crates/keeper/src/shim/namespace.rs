@@ -325,6 +325,7 @@ fn try_proc() -> Result<(), String> {
 mod tests {
     use super::*;
 
+    // promise: N-10b
     #[test]
     fn child_that_dies_silently_proves_nothing() {
         let ended = |exit| Waited::Ended { pid: 7, exit };

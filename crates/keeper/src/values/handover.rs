@@ -93,6 +93,7 @@ mod tests {
         assert_eq!(events.recv().await, KeeperEvent::ShimGone(late));
     }
 
+    // promise: W-11a
     #[test]
     fn detached_identity_needs_group_or_process_1() {
         let base = || Ok("/c/kennel-N-E".into());
@@ -135,6 +136,7 @@ mod tests {
         assert_eq!(message, ToKeeper::Pong {});
     }
 
+    // promise: A-22a
     #[tokio::test]
     async fn request_unknown_to_the_keeper_fails_at_once() {
         let (keeper, server) = fdpass::pair().expect("a pair");
@@ -180,6 +182,7 @@ mod tests {
         (keeper, KeeperClient::connect(server).await)
     }
 
+    // promise: A-22c
     #[tokio::test]
     async fn levels_in_common_decide_whether_keeper_is_taken() {
         let max = WIRE.max;
@@ -201,6 +204,7 @@ mod tests {
         }
     }
 
+    // promise: A-22c
     #[tokio::test]
     async fn older_keeper_gets_only_kinds_it_knows() {
         let (keeper, connected) = connect(|hello| hello.knows.retain(|kind| kind != "pause")).await;
@@ -218,6 +222,7 @@ mod tests {
         assert_eq!(message, ToKeeper::Ready(Versions::of_server()));
     }
 
+    // promise: A-22a
     #[tokio::test]
     async fn unknown_kinds_are_reported_once() {
         let (keeper, connected) = connect(|_| {}).await;

@@ -44,6 +44,7 @@ impl FromStr for Levels {
 mod tests {
     use super::*;
 
+    // promise: A-22c
     #[test]
     fn highest_common_level_is_used() {
         let levels = |text: &str| text.parse::<Levels>().expect("levels");

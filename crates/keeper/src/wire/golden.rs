@@ -140,6 +140,7 @@ fn check_file<T: Serialize + DeserializeOwned + PartialEq + Debug>(file: &T) {
 }
 
 /// Other versions read them: a line of a version that was released never changes. `UPDATE=1` writes the files anew.
+// promise: A-22a, A-22f
 #[test]
 fn forms_match_the_lock_files() {
     LINES.set(Some([String::new(), String::new()]));
@@ -249,6 +250,7 @@ fn process(pid: i32) -> ProcessIdentity {
     }
 }
 
+// promise: A-22
 #[test]
 fn requests_survive_wrong_bytes() {
     check(&ToKeeper::Ready(Versions::of_server()));
@@ -295,6 +297,7 @@ fn requests_survive_wrong_bytes() {
     check_of(Head::of_answer(2), &reap);
 }
 
+// promise: A-22
 #[test]
 fn input_messages_survive_wrong_bytes() {
     let request = |request| check_request(&ToKeeper::Input { request });
@@ -356,6 +359,7 @@ fn upgrade() -> Upgrade {
     }
 }
 
+// promise: A-22
 #[test]
 fn upgrade_messages_survive_wrong_bytes() {
     let request = Some("r".into());
@@ -377,6 +381,7 @@ fn upgrade_messages_survive_wrong_bytes() {
     check(&event(refused));
 }
 
+// promise: A-22
 #[test]
 fn questions_to_keeper_survive_wrong_bytes() {
     check(&ToKeeper::Ping {});
@@ -401,6 +406,7 @@ fn questions_to_keeper_survive_wrong_bytes() {
     check(&ToServer::Rebound(1));
 }
 
+// promise: A-22
 #[test]
 fn stray_signal_survives_wrong_bytes() {
     let stray = KeeperEvent::Stray(StraySignal {
@@ -412,6 +418,7 @@ fn stray_signal_survives_wrong_bytes() {
     check(&event(stray));
 }
 
+// promise: A-22
 #[test]
 fn hello_survives_wrong_bytes() {
     let Versions { speaks, knows } = Versions::of_keeper();
@@ -457,6 +464,7 @@ fn hello_survives_wrong_bytes() {
     check(&hello);
 }
 
+// promise: A-22
 #[test]
 fn targets_of_a_round_survive_wrong_bytes() {
     let target = RoundTarget {
@@ -472,6 +480,7 @@ fn targets_of_a_round_survive_wrong_bytes() {
     check_fact(Fact::RoundTargets(vec![target]));
 }
 
+// promise: A-22
 #[test]
 fn answers_and_reports_survive_wrong_bytes() {
     check_answer(Answer::Prepared {
@@ -552,6 +561,7 @@ fn answers_and_reports_survive_wrong_bytes() {
     check_answer(Answer::NotSent {});
 }
 
+// promise: A-22
 #[test]
 fn stop_commands_survive_wrong_bytes() {
     let done = StopCommand {
@@ -562,6 +572,7 @@ fn stop_commands_survive_wrong_bytes() {
     check_fact(Fact::StopCommand(done));
 }
 
+// promise: A-22
 #[test]
 fn notices_survive_wrong_bytes() {
     let notified = |said| check_fact(Fact::Notified(said));
@@ -582,6 +593,7 @@ fn notices_survive_wrong_bytes() {
     notified(extends);
 }
 
+// promise: A-22
 #[test]
 fn extensions_survive_wrong_bytes() {
     let extend = WireExtend {
@@ -610,6 +622,7 @@ fn extensions_survive_wrong_bytes() {
     });
 }
 
+// promise: A-22
 #[test]
 fn terminal_messages_survive_wrong_bytes() {
     let size = TerminalSize {
@@ -632,6 +645,7 @@ fn terminal_messages_survive_wrong_bytes() {
     check_answer(Answer::NoPty(unavailable));
 }
 
+// promise: A-22
 #[test]
 fn handed_over_state_survives_wrong_bytes() {
     let held = WireHeldRun {
@@ -657,6 +671,7 @@ fn handed_over_state_survives_wrong_bytes() {
     check(&ToKeeper::Pong {});
 }
 
+// promise: A-22
 #[test]
 fn shim_messages_survive_wrong_bytes() {
     check(&ToShim::KillAll {});
@@ -742,6 +757,7 @@ fn shim_messages_survive_wrong_bytes() {
     );
 }
 
+// promise: A-22
 #[test]
 fn files_survive_wrong_bytes() {
     let child = ChildImage {
@@ -823,6 +839,7 @@ fn member() -> WireMember {
     }
 }
 
+// promise: T-21, A-22a, A-22b, RW-149
 #[test]
 fn long_body_travels_in_a_sealed_file() {
     let listing = WireListing {
@@ -891,6 +908,7 @@ fn failure() -> StartFailure {
     }
 }
 
+// promise: A-22
 #[test]
 fn recovery_messages_survive_wrong_bytes() {
     check_request(&ToKeeper::Observe {
@@ -925,6 +943,7 @@ fn recovery_messages_survive_wrong_bytes() {
     check_answer(Answer::Seen(Seen::Same));
 }
 
+// promise: A-22
 #[test]
 fn refusals_survive_wrong_bytes() {
     check_request(&ToKeeper::Pause {});
@@ -962,6 +981,7 @@ fn refusals_survive_wrong_bytes() {
     });
 }
 
+// promise: A-22
 #[test]
 fn job_messages_survive_wrong_bytes() {
     let RunIdentity {
@@ -1061,6 +1081,7 @@ fn each_kind_has_a_line() {
     assert_eq!(missing::<Fact>("\"fact\":"), none);
 }
 
+// promise: A-22a
 #[test]
 fn broken_messages_differ_from_unknown_kinds() {
     let of = |flags: u8, body: &str| {

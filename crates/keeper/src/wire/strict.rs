@@ -94,6 +94,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
+    // promise: A-22b
     #[test]
     fn ambiguous_texts_are_unreadable() {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
@@ -121,6 +122,7 @@ mod tests {
         }
     }
 
+    // promise: A-22b
     #[test]
     fn wrong_bytes_cause_no_panic() {
         let text = r#"{"a":{"b":[1,-2,"x\"y",{"c":null}]},"d":18446744073709551615}"#;

@@ -18,7 +18,9 @@ use std::{
 type Outside = fn(&Path, &str);
 
 pub(crate) const ALL: &[(&str, Outside)] = &[
+    // promise: N-4
     ("budget_of_control_groups_is_kept_and_reported", budgeted),
+    // promise: N-5
     ("killed_idle_keeper_leaves_no_directory", idle_keeper_killed),
 ];
 

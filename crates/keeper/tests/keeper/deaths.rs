@@ -23,30 +23,40 @@ use std::{
 type Death = fn(&Path, &str);
 
 pub(crate) const ALL: &[(&str, Death)] = &[
+    // promise: D-2
     ("no_gate_opens_after_server_or_keeper_death", gates),
+    // promise: D-2
     ("no_child_hangs_at_a_siblings_gate", cycle),
+    // promise: R-2
     ("shims_carry_out_the_plan_without_keeper", last_will),
+    // promise: E-5a
     ("shim_records_whether_its_leader_ended_alone", own_ends),
+    // promise: I-2
     ("tree_without_keeper_and_shim_is_ended", orphans),
     (
+        // promise: N-7, N-10a
         "no_namespaced_process_outlives_the_whole_service",
         all_at_once,
     ),
     ("many_orphans_are_ended_side_by_side", many_orphans),
     (
+        // promise: T-53
         "no_process_stays_stopped_after_keeper_death",
         pauses::keeper_dies,
     ),
     (
+        // promise: T-53
         "stopped_process_is_found_without_leader_and_shim",
         pauses::all_die,
     ),
     (
+        // promise: T-53, W-11a
         "detached_process_continues_after_leader_and_keeper_death",
         pauses::kept,
     ),
     ("a_second_keeper_is_refused", second_keeper),
     (
+        // promise: R-10
         "failing_server_gives_the_service_its_exit_code",
         refusing_server,
     ),
@@ -55,6 +65,7 @@ pub(crate) const ALL: &[(&str, Death)] = &[
         early_termination,
     ),
     (
+        // promise: R-12
         "termination_without_a_server_bounds_each_grace",
         endless_loss,
     ),

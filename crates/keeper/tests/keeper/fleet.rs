@@ -26,55 +26,84 @@ const SCENARIOS: &[&str] = &[
     "input_and_long_arguments_arrive_whole",
     "the_child_gets_nothing_that_was_not_given",
     "start_failures_are_typed",
+    // promise: T-3
     "a_tree_of_sessions_and_orphans_is_ended",
+    // promise: T-1
     "tree_that_ignores_term_is_killed",
+    // promise: T-2
     "a_stopped_child_dies_of_the_polite_signal",
+    // promise: T-6
     "rest_gets_its_grace_after_the_leader",
     "grandchild_holding_the_pipe_hides_no_exit",
     "leader_exit_in_a_stop_keeps_the_grace",
     "an_interrupt_reaches_the_group_once",
+    // promise: T-14
     "a_signal_reaches_whom_its_target_names",
+    // promise: T-18
     "a_tree_is_listed_with_what_holds_it",
+    // promise: T-20
     "tree_without_shim_is_listed_and_signalled",
+    // promise: Q-1
     "a_command_is_held_to_its_limits",
+    // promise
     "failed_limit_prevents_exec",
     "paused_tree_stands_still_until_resumed",
     "a_paused_tree_can_be_ended",
+    // promise: T-7
     "command_that_kills_its_shim_is_ended",
     "lost_verdict_of_a_shim_is_not_invented",
     "child_of_dead_shim_never_runs",
     "run_left_in_order_is_ended",
     "run_left_in_order_has_no_hours_grace",
     "termination_is_asked_of_the_server",
+    // promise: R-60
     "stray_signals_end_neither_keeper_nor_shim",
+    // promise: R-60
     "quit_ends_service_in_order",
+    // promise: R-60
     "usr2_ends_service_in_order",
+    // promise: R-60
     "commands_start_with_default_signals",
+    // promise: N-1
     "capabilities_are_told_as_they_were_tried_out",
+    // promise: N-3
     "too_weakly_contained_run_is_refused",
     "run_with_unknown_need_is_refused",
     "many_runs_at_once_all_end",
+    // promise: T-54
     "shim_without_leftovers_serves_the_next_run",
+    // promise: T-54
     "changed_shim_serves_no_other_run",
+    // promise: B-3
     "run_restarts_while_its_last_shim_ends",
+    // promise: T-51
     "self_stopped_process_stays_stopped_after_a_pause",
+    // promise: T-50
     "threads_without_their_leader_are_paused_and_signalled",
+    // promise: T-52
     "a_pause_is_written_down_while_it_lasts",
+    // promise: TM-7
     "pause_ends_after_its_max_pause",
+    // promise: TM-8
     "run_paused_for_too_long_is_ended",
+    // promise: TM-1
     "run_over_max_runtime_ends_with_its_tree",
+    // promise: TM-3
     "paused_time_does_not_count",
+    // promise: TM-4
     "deadline_does_not_touch_a_stopping_run",
 ];
 
 /// Surroundings with one test each: its name, the way, the scenario, and its exit code.
 const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
     (
+        // promise: L-4
         "a_keeper_without_descriptors_says_so_and_recovers",
         "few_files",
         "exhaustion",
         0,
     ),
+    // promise: T-54
     ("unwatched_shim_gets_no_job", "few_watches", "unwatched", 0),
     (
         "keeper_sees_exits_despite_ignoring_parent",
@@ -83,12 +112,14 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
         0,
     ),
     (
+        // promise: Q-4
         "keeper_passes_foreign_children_on",
         "burdened",
         "burdens_are_passed_on",
         0,
     ),
     (
+        // promise: R-9
         "a_hung_server_is_replaced",
         "auto",
         "a_hung_server_is_replaced",

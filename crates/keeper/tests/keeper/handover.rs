@@ -18,23 +18,41 @@ use std::{io::Write, path::Path, process::ExitCode, time::Duration};
 
 /// Scenarios that end with 0: the last server ends in order.
 pub(crate) const SCENARIOS: &[&str] = &[
+    // promise: R-1
     "run_continues_while_its_server_is_replaced",
+    // promise: R-7
     "ended_run_is_reported_until_acknowledged",
+    // promise: R-8
     "unannounced_child_is_not_handed_over",
+    // promise: R-8
     "child_at_gate_is_handed_over_and_unrun",
+    // promise: R-7
     "awaited_verdict_is_reported_to_next_server",
+    // promise: R-1
     "paused_run_stays_paused_for_next_server",
+    // promise: R-1
     "pause_in_progress_continues_without_server",
+    // promise: R-1
     "expired_pause_is_handed_over_as_expired",
+    // promise: R-1
     "stop_in_its_grace_continues_without_server",
+    // promise: RW-74
     "command_before_a_stop_needs_no_server",
+    // promise: R-1
     "drained_rest_is_drained_for_next_server",
+    // promise: R-1
     "rest_is_detached_only_by_a_servers_order",
+    // promise: T-15
     "signal_is_sent_once_whichever_server_asks",
+    // promise: R-1
     "many_runs_are_handed_over_at_once",
+    // promise: R-11a
     "crash_loop_of_servers_ends_no_run",
+    // promise: R-11a
     "servers_that_never_serve_end_runs",
+    // promise: R-11
     "run_over_orphan_ttl_ends_by_its_plan",
+    // promise: W-9
     "drain_expires_without_server_and_detaches_later",
 ];
 

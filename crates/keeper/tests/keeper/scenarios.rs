@@ -33,6 +33,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_shut_gate_runs_nothing" => shut_gate(stage).await,
         "input_and_long_arguments_arrive_whole" => input(stage).await,
         "the_child_gets_nothing_that_was_not_given" => bare_child(stage).await,
+        // promise: RW-165
         "start_failures_are_typed" => start_failures(stage).await,
         "a_tree_of_sessions_and_orphans_is_ended" => sessions(stage).await,
         "tree_that_ignores_term_is_killed" => ignoring(stage).await,

@@ -337,6 +337,7 @@ fn put(message: &mut Value, path: &str, value: Value) {
 mod tests {
     use super::*;
 
+    // promise: C-67
     #[test]
     fn each_row_is_a_field_of_its_kind() {
         assert!(ROWS.len() > 52);
@@ -364,6 +365,7 @@ mod tests {
         spec.map_err(|failure| failure.to_string())
     }
 
+    // promise: C-67
     #[test]
     fn set_is_json_or_text_and_flags_win() {
         let line = "--set stop.grace=3s --set timeouts.max_runtime=2s --timeout 5 --set parent.run_id=7 \
@@ -385,6 +387,7 @@ mod tests {
         assert_eq!(spec.recovery, i32::from(pb::RecoveryPolicy::Adopt));
     }
 
+    // promise: C-67
     #[test]
     fn unknown_field_names_the_nearest() {
         let refused = spec("--set stop.grase=3s").expect_err("no such field");

@@ -210,6 +210,7 @@ fn as_json(known: &Records, line: &str, moments: &[Moment], unknown: &[String]) 
 mod tests {
     use super::*;
 
+    // promise: AU-6
     #[test]
     fn story_omits_refused_calls_of_others() {
         let record = |run_id: &str, code: &str| pb::AuditRecord {

@@ -211,6 +211,7 @@ mod tests {
         }
     }
 
+    // promise: C-20
     #[test]
     fn one_lie_breaks_the_guarantee() {
         let lie = Outcome::Lie {

@@ -383,6 +383,7 @@ mod tests {
         }
     }
 
+    // promise: C-20
     #[test]
     fn empty_with_a_process_alive_is_a_lie() {
         let empty = verdict(Verdict::Empty(pb::tree_verdict::Empty {
@@ -395,6 +396,7 @@ mod tests {
         assert!(matches!(silent, Outcome::Lie { .. }), "{silent:?}");
     }
 
+    // promise: C-20
     #[test]
     fn stuck_tree_is_waited_for() {
         let mut run = pb::Run::default();
@@ -409,6 +411,7 @@ mod tests {
         assert!(is_judged(&run));
     }
 
+    // promise: C-20
     #[test]
     fn survivors_must_be_named() {
         let pid = std::process::id().cast_signed();

@@ -304,6 +304,7 @@ mod tests {
         seqs.iter().map(one).collect()
     }
 
+    // promise: RW-142
     #[test]
     fn removed_records_are_counted() {
         assert_eq!(removed(7, &records(&[8, 9])), 0);
@@ -332,6 +333,7 @@ mod tests {
         assert_eq!(Position::read(path).get(), 0);
     }
 
+    // promise: RW-142
     #[test]
     fn export_goes_on_behind_the_same_line() {
         let dir = tempfile::tempdir().expect("a directory");

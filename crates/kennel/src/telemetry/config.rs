@@ -227,6 +227,7 @@ mod tests {
         }
     }
 
+    // promise: M-10
     #[test]
     fn impossible_settings_are_refused_at_the_start() {
         for (name, value) in [

@@ -149,6 +149,7 @@ mod tests {
         queue.write_all(line.as_bytes()).expect("it is queued");
     }
 
+    // promise: M-31
     #[test]
     fn full_pipe_drops_lines_and_blocks_no_writer() {
         let (reader, writer) = io::pipe().expect("a pipe");
@@ -191,6 +192,7 @@ mod tests {
         }
     }
 
+    // promise: M-31
     #[test]
     fn torn_line_ends_before_the_next_one() {
         let (mut disk, mut is_torn) = (Disk(Vec::new(), 7), false);
@@ -206,6 +208,7 @@ mod tests {
         assert_eq!(disk.0, b"one\nsec\nfive\nsix\n");
     }
 
+    // promise: M-31
     #[test]
     fn lines_without_reader_are_counted_as_dropped() {
         let (reader, writer) = io::pipe().expect("a pipe");

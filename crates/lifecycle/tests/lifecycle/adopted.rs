@@ -18,6 +18,7 @@ use std::{fmt::Write as _, time::Duration};
 const NOW: Timestamp = Timestamp(1_000_000_000);
 const EMPTY: TreeVerdict = TreeVerdict::Empty(Proof::Echild);
 
+// promise: R-13
 #[test]
 fn every_standing_is_taken_up_as_agreed() {
     let mut table = String::new();
@@ -135,6 +136,7 @@ fn entries_missing_in_journal_are_reported_first() {
     assert_eq!(report(&mut machine, Report::Executed), []);
 }
 
+// promise: R-14
 #[test]
 fn stop_keeps_its_grace_despite_clock_changes() {
     for gone in [0, 2, 5, 3600] {
@@ -163,6 +165,7 @@ fn stop_keeps_its_grace_despite_clock_changes() {
     }
 }
 
+// promise: R-14
 #[test]
 fn shortened_stop_continues_with_its_remaining_grace() {
     // A clock that was set back delays nothing.
@@ -188,6 +191,7 @@ fn shortened_stop_continues_with_its_remaining_grace() {
     }
 }
 
+// promise: R-14
 #[test]
 fn a_deadline_that_is_reported_again_changes_nothing() {
     let mut adopted_run = adopted_run(LeaderExit::Stop);
@@ -208,6 +212,7 @@ fn a_deadline_that_is_reported_again_changes_nothing() {
     assert_eq!(effects(&mut machine), []);
 }
 
+// promise: R-11b
 #[test]
 fn run_ended_without_a_server_reports_that() {
     for reported in [false, true] {
@@ -387,6 +392,7 @@ fn recorded_at_gate() -> Machine {
     Machine::adopted(NOW, adopted_run)
 }
 
+// promise: R-16
 #[test]
 fn first_attempt_left_at_gate_loses_its_row() {
     let mut machine = recorded_at_gate();
@@ -405,6 +411,7 @@ fn first_attempt_left_at_gate_loses_its_row() {
     assert!(matches!(machine.phase(), Phase::Forgotten(_)));
 }
 
+// promise: R-16
 #[test]
 fn stop_of_attempt_left_at_gate_is_recorded() {
     for stop_at in 0..3 {

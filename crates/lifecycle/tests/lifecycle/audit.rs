@@ -158,6 +158,7 @@ fn keeper_server_and_their_shims_are_no_findings() {
     assert_eq!(compared.held, 1, "the shim of a live run is part of it");
 }
 
+// promise: M-18
 #[test]
 fn escaped_process_is_reported_but_no_shim() {
     let with = |pid: i32, pgid: i32, sid: i32| {
@@ -192,6 +193,7 @@ fn escaped_process_is_reported_but_no_shim() {
     assert_eq!(compare(&without, &inventory()).escaped, []);
 }
 
+// promise: F-2
 #[test]
 fn member_of_recorded_group_is_proven_by_inode() {
     let inventory = inventory();
@@ -269,6 +271,7 @@ fn group_is_proven_by_leader_or_certain_member() {
     );
 }
 
+// promise: F-2
 #[test]
 fn reused_number_proves_nothing() {
     let inventory = inventory();
@@ -300,6 +303,7 @@ fn marker_alone_is_only_a_hint() {
     assert_eq!(at(unknown(), &inventory), hint(unknown(), Evidence::Marker));
 }
 
+// promise: F-1
 #[test]
 fn members_of_live_runs_are_no_findings() {
     let inventory = inventory();
@@ -366,6 +370,7 @@ fn only_those_we_should_have_reaped_are_unreaped() {
 
 /// Every kind of evidence, both certainties, every status: the decisions of a default scope, and of one that names the
 /// evidence.
+// promise: F-3
 #[test]
 fn only_proven_or_named_leaks_may_be_ended() {
     use Evidence::{Kept, LeakedCgroup, Marker, RecordedGroup, Shim, ShimChild, Stray, Zombie};
@@ -447,6 +452,7 @@ fn detached_process_is_no_leak_and_ends_named() {
     assert_eq!(judge(&candidate(&finding), &by_run), Judgement::Reap);
 }
 
+// promise: F-10
 #[test]
 fn possibly_detached_process_ends_only_by_its_run() {
     for evidence in [Evidence::LeakedCgroup, Evidence::ShimChild] {
@@ -471,6 +477,7 @@ fn possibly_detached_process_ends_only_by_its_run() {
     }
 }
 
+// promise: F-9
 #[test]
 fn shim_of_detached_processes_is_no_finding() {
     let mut inventory = inventory();
@@ -504,6 +511,7 @@ fn a_named_marker_of_another_user_is_spared() {
     assert_eq!(unnamed, Judgement::Spared(Spared::MarkerNotNamed));
 }
 
+// promise: F-5
 #[test]
 fn every_part_of_a_scope_narrows_it() {
     let finding = finding(

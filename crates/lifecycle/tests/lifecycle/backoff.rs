@@ -8,6 +8,7 @@ const BACKOFF: Backoff = Backoff::up_to(Duration::from_millis(100), Duration::fr
 const BOUNDS_MS: [u64; 6] = [100, 200, 400, 500, 500, 500];
 const SERIES: u32 = 2_000;
 
+// promise: R-65
 #[test]
 fn delays_fill_the_range_below_doubling_bound() {
     for (nth, bound) in BOUNDS_MS.into_iter().enumerate() {
@@ -52,6 +53,7 @@ fn only_equal_seeds_have_equal_delays() {
     assert_ne!(delays("one"), delays("other"));
 }
 
+// promise: R-65
 #[test]
 fn requested_delay_is_the_least() {
     let least = Duration::from_secs(2);

@@ -18,6 +18,7 @@ fn run_that_ended_alone_has_no_steps() {
     assert_eq!(outcome.certificate, wanted);
 }
 
+// promise: T-22
 #[test]
 fn every_round_is_reported_in_order_and_once() {
     let (term, kill) = (step(1, Signal::TERM), step(2, Signal::KILL));
@@ -34,6 +35,7 @@ fn every_round_is_reported_in_order_and_once() {
     assert_eq!(term.targets(), 2);
 }
 
+// promise: T-25
 #[test]
 fn more_rounds_than_are_reported_are_counted() {
     let all = i64::try_from(STEPS_LISTED_MAX).unwrap() + 3;
@@ -55,6 +57,7 @@ fn run_never_released_has_an_empty_certificate() {
     assert_eq!(outcome.certificate, StopCertificate::default());
 }
 
+// promise: T-24
 #[test]
 fn recovery_certificate_has_steps_of_shim_and_recovery() {
     let by_shim = StopStep {

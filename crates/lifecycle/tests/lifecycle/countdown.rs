@@ -44,6 +44,7 @@ fn the_longest_countdown_never_ends_early() {
 
 proptest! {
     /// A run gets its whole time, however it is paused.
+    // promise: TM-3
     #[test]
     fn only_time_that_was_not_paused_is_counted(
         limit in 0u64..5_000,

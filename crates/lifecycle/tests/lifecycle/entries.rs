@@ -181,6 +181,7 @@ fn entries_have_the_locked_form() {
     assert_golden("entries.lock", &text);
 }
 
+// promise: A-22
 #[test]
 fn wrong_bytes_are_an_entry_or_an_error() {
     for entry in one_of_each() {
@@ -197,6 +198,7 @@ fn wrong_bytes_are_an_entry_or_an_error() {
     }
 }
 
+// promise: A-22e
 #[test]
 fn entry_of_later_version_is_kept() {
     for (text, kind, is_critical) in [
@@ -268,6 +270,7 @@ fn paused_time_is_summed_over_pauses() {
 }
 
 /// The clock is set forward by an hour in the pause; later pauses than the known ones are measured by it.
+// promise: R-14b
 #[test]
 fn pauses_are_measured_by_the_clock_of_then() {
     let resumed = Entry::Resumed {

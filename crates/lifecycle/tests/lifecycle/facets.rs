@@ -19,6 +19,7 @@ fn entry(annotations: &Annotations, change: AnnotationChange) -> Entry {
     entry.expect("it changes something")
 }
 
+// promise: RW-3
 #[test]
 fn facets_are_the_fold_of_their_entries() {
     let mut facets = Facets::default();
@@ -38,6 +39,7 @@ fn facets_are_the_fold_of_their_entries() {
     assert_eq!(facets.clone().newest(older), facets);
 }
 
+// promise: RW-2
 #[test]
 fn repeat_of_a_change_is_made_once() {
     let mut facets = Facets::default();
@@ -70,6 +72,7 @@ fn matched(seq: u64, stream: u8, offset: u64, action: RuleAction) -> Entry {
     }
 }
 
+// promise: RW-11
 #[test]
 fn line_matches_once_by_its_place() {
     let mut facets = Facets::default();
@@ -86,6 +89,7 @@ fn line_matches_once_by_its_place() {
     assert!(facets.has_matched(2, 5) && !facets.has_matched(2, 6));
 }
 
+// promise: RW-13
 #[test]
 fn first_result_of_an_attempt_counts() {
     let result = |seconds| RuleAction::Result {
@@ -100,6 +104,7 @@ fn first_result_of_an_attempt_counts() {
     assert_eq!(facets.result_of(3), None);
 }
 
+// promise: RW-10
 #[test]
 fn readiness_and_activity_are_those_of_their_attempt() {
     let by = || "r".to_owned();

@@ -310,6 +310,7 @@ fn stop_during_a_pause_does_not_freeze_afterwards() {
     assert!(matches!(run.machine.phase(), Phase::Stopping { .. }));
 }
 
+// promise: TM-7
 #[test]
 fn pause_end_before_its_begin_is_reordered() {
     let mut run = Run::pausing();
@@ -325,6 +326,7 @@ fn pause_end_before_its_begin_is_reordered() {
     assert!(matches!(run.machine.phase(), Phase::Running));
 }
 
+// promise: TM-7
 #[test]
 fn doubly_ended_pause_ends_once() {
     let mut run = Run::paused();

@@ -17,6 +17,7 @@ fn repeated_write_is_known_by_id_and_offset() {
     assert_eq!(ledger.accepted, 5);
 }
 
+// promise: V-1
 #[test]
 fn gaps_overlaps_and_reused_ids_are_refused() {
     let mut ledger = InputLedger::default();
@@ -36,6 +37,7 @@ fn gaps_overlaps_and_reused_ids_are_refused() {
     assert_eq!(ledger, before);
 }
 
+// promise: V-4
 #[test]
 fn interrupted_write_is_resumed_or_given_up_explicitly() {
     let mut ledger = InputLedger::default();
@@ -50,6 +52,7 @@ fn interrupted_write_is_resumed_or_given_up_explicitly() {
     assert_eq!(given_up, Err(InputRefusal::Offset));
 }
 
+// promise: I-44
 #[test]
 fn cut_off_write_resumes_when_repeated_by_offset() {
     let mut ledger = InputLedger::default();
@@ -90,6 +93,7 @@ fn unknown_count_reports_only_certain_bytes() {
 
 proptest! {
     /// A client that repeats every unanswered write, with a pipe that takes any number of bytes.
+    // promise: I-44, V-1
     #[test]
     fn every_byte_is_taken_once_and_in_order(
         steps in prop::collection::vec((1..20u64, 0..25u64, any::<bool>()), 1..60),

@@ -10,6 +10,7 @@ fn matches(selector: &str, labels: &[(&str, &str)]) -> bool {
     parsed.matches(&labels)
 }
 
+// promise: C-43
 #[test]
 fn keys_and_values_are_those_of_kubernetes() {
     let long = "a".repeat(63);
@@ -44,6 +45,7 @@ fn keys_and_values_are_those_of_kubernetes() {
     }
 }
 
+// promise: C-43
 #[test]
 fn each_operator_selects_as_in_kubernetes() {
     let web = &[("app", "web"), ("tier", "front")][..];
@@ -74,6 +76,7 @@ fn each_operator_selects_as_in_kubernetes() {
     assert!(matches("zone=", &[("zone", "")]));
 }
 
+// promise: C-43
 #[test]
 fn malformed_selectors_are_refused() {
     for text in [

@@ -8,12 +8,14 @@ use kennel_lifecycle::{
 use proptest::prelude::*;
 use std::time::Duration;
 
+// promise: L-2
 #[test]
 fn abort_is_term_then_grace_then_kill() {
     let climbed = climb(&StopPlan::abort(Duration::from_millis(1500)), &[]);
     assert_eq!(climbed, [(0, Signal::TERM), (1500, Signal::KILL)]);
 }
 
+// promise: S-1a
 #[test]
 fn shutdown_is_int_term_kill_within_its_grace() {
     let climbed = climb(&StopPlan::shutdown(Duration::from_secs(4)), &[]);
@@ -30,6 +32,7 @@ fn shutdown_is_int_term_kill_within_its_grace() {
     );
 }
 
+// promise: P-7
 #[test]
 fn terminal_gets_hup_then_term_then_kill() {
     for plan in [StopPlan::abort, StopPlan::shutdown] {
@@ -39,6 +42,7 @@ fn terminal_gets_hup_then_term_then_kill() {
     }
 }
 
+// promise: L-2
 #[test]
 fn no_grace_is_kill_at_once() {
     for plan in [
@@ -50,6 +54,7 @@ fn no_grace_is_kill_at_once() {
     }
 }
 
+// promise: RW-74
 #[test]
 fn command_that_is_over_brings_the_rest_forward() {
     let step = |action, wait| StopAction {
@@ -101,6 +106,7 @@ fn second_order_only_brings_kill_forward() {
     );
 }
 
+// promise: RW-55
 #[test]
 fn actions_come_first_and_kill_when_due() {
     let ms = Duration::from_millis;

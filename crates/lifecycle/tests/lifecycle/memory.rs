@@ -8,6 +8,7 @@ use kennel_lifecycle::{
 
 const KILLED: Report = Report::MemoryKills(MEMORY_KILLS);
 
+// promise: Q-8
 #[test]
 fn leader_killed_for_memory_is_oom_failure() {
     let (outcome, beside) = ended(&reports(&[killed(), KILLED]));
@@ -25,6 +26,7 @@ fn ladder_after_leader_exit_is_not_its_killer() {
     assert_eq!(beside, None);
 }
 
+// promise: Q-8
 #[test]
 fn leader_that_survives_oom_kill_ended_by_itself() {
     let by_itself = [Exit::Code(0), Exit::Code(137), killed_by(Signal::TERM)];
@@ -35,6 +37,7 @@ fn leader_that_survives_oom_kill_ended_by_itself() {
     }
 }
 
+// promise: Q-8
 #[test]
 fn leader_possibly_killed_by_kennel_is_no_oom() {
     let of_ladder = Report::Signalled(step(1, Signal::KILL));
@@ -48,6 +51,7 @@ fn leader_possibly_killed_by_kennel_is_no_oom() {
     assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
 }
 
+// promise: Q-8
 #[test]
 fn a_stop_stays_the_reason() {
     let stop = Input::Command(Command::Stop(abort(GRACE)));
@@ -70,6 +74,7 @@ fn sigkill_without_oom_count_is_plain_kill() {
     }
 }
 
+// promise: RW-120
 #[test]
 fn usage_is_in_the_outcome() {
     let used = Report::Usage(Box::new(USAGE));

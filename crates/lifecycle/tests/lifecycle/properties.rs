@@ -73,6 +73,7 @@ proptest! {
 
     /// Wherever a server has died, after any sensible part of its reports: the next one opens no gate, reports nothing
     /// twice, ends with the same verdict, and with one outcome that repeats the reported one.
+    // promise: R-13
     #[test]
     fn reports_of_a_dead_server_are_not_repeated(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
         let reported = adopt(policy, &inputs, cut, pause);
@@ -84,6 +85,7 @@ proptest! {
         check_outcome(&announced)?;
     }
 
+    // promise: E-5
     #[test]
     fn an_end_once_known_does_not_change(inputs in inputs(), policy in policy()) {
         let mut machine = Machine::with(policy);

@@ -23,6 +23,7 @@ fn with_secrets() -> RunSpec {
     })
 }
 
+// promise: A-13
 #[test]
 fn recorded_spec_has_names_and_no_values() {
     let recorded = with_secrets().recorded();
@@ -61,6 +62,7 @@ fn reading_a_recorded_spec_drops_values_too() {
     );
 }
 
+// promise: A-22e
 #[test]
 fn spec_of_later_version_is_written_back_unchanged() {
     for (text, unknown) in [

@@ -53,6 +53,7 @@ fn every_combination_is_decided_as_agreed() {
     assert_golden("recovery.txt", &text);
 }
 
+// promise: I-4
 #[test]
 fn other_boot_or_namespace_is_never_signalled() {
     for (seen, before) in combinations().filter(|(s, _)| s.host == Host::Other) {
@@ -64,6 +65,7 @@ fn other_boot_or_namespace_is_never_signalled() {
     }
 }
 
+// promise: E-5a
 #[test]
 fn run_ended_by_itself_has_exited_despite_service() {
     let record = |seen: &Observation| seen.exit_record.clone().filter(|r| r.exit.is_some());
@@ -85,6 +87,7 @@ fn run_ended_by_itself_has_exited_despite_service() {
     }
 }
 
+// promise: R-3a
 #[test]
 fn termination_of_an_earlier_start_counts() {
     let mut begun = 0;
@@ -108,6 +111,7 @@ fn termination_of_an_earlier_start_counts() {
     assert!(begun > 0);
 }
 
+// promise: N-10a
 #[test]
 fn private_namespace_is_empty_without_its_first_process() {
     for (mut seen, before) in combinations().filter(|(s, _)| s.host == Host::Same) {
@@ -130,6 +134,7 @@ fn private_namespace_is_empty_without_its_first_process() {
     }
 }
 
+// promise: I-4
 #[test]
 fn later_namespace_of_same_inode_is_another() {
     let container = |began| HostIdentity {
@@ -152,6 +157,7 @@ fn later_namespace_of_same_inode_is_another() {
     assert!(!first.is_same_as(&other_boot) && !first.is_same_as(&other_inode));
 }
 
+// promise: I-3
 #[test]
 fn only_a_verified_member_is_signalled() {
     for (seen, before) in combinations() {
@@ -163,6 +169,7 @@ fn only_a_verified_member_is_signalled() {
 }
 
 /// Whatever else is seen: no process that a pause has stopped is left stopped.
+// promise: T-53
 #[test]
 fn processes_stopped_by_a_pause_are_ended() {
     for (mut seen, before) in combinations().filter(|(seen, _)| seen.host == Host::Same) {
@@ -176,6 +183,7 @@ fn processes_stopped_by_a_pause_are_ended() {
     }
 }
 
+// promise: I-3
 #[test]
 fn doubtful_processes_and_hints_are_not_signalled() {
     for (seen, before) in combinations() {
@@ -189,6 +197,7 @@ fn doubtful_processes_and_hints_are_not_signalled() {
     }
 }
 
+// promise: T-28
 #[test]
 fn row_stays_open_while_a_member_lives() {
     let here = |(seen, _): &(Observation, Before)| seen.host == Host::Same;
@@ -214,6 +223,7 @@ fn after_own_termination_survivors_are_watched() {
     }
 }
 
+// promise: T-10, N-10
 #[test]
 fn empty_is_said_only_with_a_proof() {
     for (seen, before) in combinations() {
@@ -249,6 +259,7 @@ fn empty_is_said_only_with_a_proof() {
 }
 
 /// Such a group is not killed either; the shim's own scan of the group still counts.
+// promise: T-10a
 #[test]
 fn unreadable_group_is_not_called_empty() {
     let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
@@ -303,6 +314,7 @@ fn detached_process_is_ended_only_by_a_stop() {
     }
 }
 
+// promise: E-4
 #[test]
 fn exit_is_known_only_from_the_record() {
     for (seen, before) in combinations() {

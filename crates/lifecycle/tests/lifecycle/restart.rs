@@ -11,6 +11,7 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+// promise: B-1
 #[test]
 fn crashing_agent_is_restarted_with_backoff_and_limit() {
     let failed = exited(1);
@@ -30,6 +31,7 @@ fn crashing_agent_is_restarted_with_backoff_and_limit() {
     assert_eq!(said, wanted);
 }
 
+// promise: B-1
 #[test]
 fn kept_alive_run_is_restarted_within_a_minute() {
     let policy = RestartPolicy::keepalive();
@@ -43,6 +45,7 @@ fn kept_alive_run_is_restarted_within_a_minute() {
     assert_eq!(far, wanted);
 }
 
+// promise: B-1
 #[test]
 fn long_attempt_resets_the_restart_count() {
     let failed = exited(1);
@@ -62,6 +65,7 @@ fn long_attempt_resets_the_restart_count() {
     assert_eq!(after(None), exhausted);
 }
 
+// promise: RW-103
 #[test]
 fn exhausted_run_is_held_until_it_is_restarted() {
     let policy = RestartPolicy {
@@ -95,6 +99,7 @@ fn exhausted_run_is_held_until_it_is_restarted() {
     assert_eq!(unbounded.violations()[0].field, "spec.restart.hold");
 }
 
+// promise: B-1
 #[test]
 fn mode_and_exit_code_class_decide_restarts() {
     let code = |code| Some(Exit::Code(code));
@@ -134,6 +139,7 @@ fn mode_and_exit_code_class_decide_restarts() {
     assert!(is_again(&next(&forced, &exited(0), |_| {})));
 }
 
+// promise: RW-54
 #[test]
 fn code_of_success_is_no_failure() {
     let policy = Policy {
@@ -244,6 +250,7 @@ fn oom_end_is_a_failure() {
     assert!(is_again(&next(&policy, &ended, |_| {})));
 }
 
+// promise: T-7c
 #[test]
 fn lost_shim_is_failure_despite_exit_code_0() {
     let policy = RestartPolicy {
@@ -339,6 +346,7 @@ fn all_violations_of_a_policy_are_reported() {
 }
 
 proptest! {
+    // promise: B-2
     #[test]
     fn nothing_begins_beside_what_may_be_left(
         attempted in any_attempt(),

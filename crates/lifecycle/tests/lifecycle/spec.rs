@@ -22,6 +22,7 @@ fn open_input_is_not_given_with_the_spec() {
     assert_eq!(fields, ["spec.initial_input"]);
 }
 
+// promise: P-1
 #[test]
 fn terminal_refuses_options_it_cannot_honour() {
     let on_terminal = || {
@@ -224,6 +225,7 @@ fn all_that_is_wrong_is_reported_together() {
     assert_eq!(fields, expected);
 }
 
+// promise: TM-6, L-1
 #[test]
 fn each_bound_is_reported_by_its_field() {
     let timeout = |max_runtime| {
@@ -315,6 +317,7 @@ fn each_bound_is_reported_by_its_field() {
     }
 }
 
+// promise: L-2a, RW-102
 #[test]
 fn stop_waits_fit_the_grace_in_force() {
     let spec = |grace: Option<u64>| {
@@ -388,6 +391,7 @@ fn server_settings_and_secrets_pass_in_no_mode() {
     }
 }
 
+// promise: AC-31
 #[test]
 fn mode_decides_which_server_variables_pass() {
     let names = [
@@ -462,6 +466,7 @@ fn caller_wins_over_server_and_kennel_over_caller() {
     );
 }
 
+// promise: K-15
 #[test]
 fn inherited_counts_where_spec_sets_no_other() {
     let inherited = Inherited {
@@ -491,6 +496,7 @@ fn inherited_counts_where_spec_sets_no_other() {
     assert_eq!(spec.command.inherited.cwd, None);
 }
 
+// promise: Q-2
 #[test]
 fn limit_unavailable_on_this_host_is_missing() {
     let powers = LimitPowers {
@@ -572,6 +578,7 @@ fn pair(name: &str, value: &str) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
+// promise: R-50b
 #[test]
 fn only_a_service_continues_by_default_where_possible() {
     let recovery = |kind, recovery| {
@@ -598,6 +605,7 @@ fn only_a_service_continues_by_default_where_possible() {
     }
 }
 
+// promise: N-9
 #[test]
 fn private_pid_namespace_allows_no_detached_process() {
     let refused = |pid_namespace, on_leader_exit| {
@@ -619,6 +627,7 @@ fn private_pid_namespace_allows_no_detached_process() {
     );
 }
 
+// promise: AC-22
 #[test]
 fn probes_of_ports_need_the_network() {
     let refused = |network, probe: StateProbe| {
@@ -650,6 +659,7 @@ fn probes_of_ports_need_the_network() {
     );
 }
 
+// promise: K-10
 #[test]
 fn pattern_has_names_with_its_wildcards() {
     let has =

@@ -43,6 +43,7 @@ proptest! {
         }
     }
 
+    // promise: K-4
     #[test]
     fn stop_accepted_before_the_gate_prevents_exec(story in story()) {
         let world = story.reported();
@@ -117,6 +118,7 @@ proptest! {
     }
 
     /// Only a run with that policy detaches processes, and a stop that was accepted while the leader lived is for all.
+    // promise: W-8
     #[test]
     fn no_process_is_kept_against_the_policy(story in story()) {
         let (policy, temper) = (story.policy, story.temper);
@@ -129,6 +131,7 @@ proptest! {
     }
 
     /// Where no caller requests anything, the same reports come in the same number, and the outcome is the same.
+    // promise: R-13
     #[test]
     fn server_death_changes_no_reported_event(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
         let undisturbed = Story { wishes: vec![], deaths: vec![], ..story };
@@ -224,6 +227,7 @@ fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Out
 
 const SECOND: Duration = Duration::from_secs(1);
 
+// promise: W-1
 #[test]
 fn rest_is_stopped_with_leader_exit_by_default() {
     let (world, outcome) = left_behind(LeaderExit::Stop, vec![]);
@@ -271,6 +275,7 @@ fn stop_of_run_with_detached_process_signals_nothing() {
     assert!(world.worker);
 }
 
+// promise: T-26a
 #[test]
 fn stuck_tree_stays_open_for_a_day() {
     // Before and after the keeper's report that it is stuck.
@@ -299,6 +304,7 @@ fn stuck_tree_stays_open_for_a_day() {
     assert_eq!(outcome.exit, Some(killed_by(Signal::KILL)));
 }
 
+// promise: E-6
 #[test]
 fn a_pipe_that_a_stranger_holds_is_cut() {
     let world = Story {

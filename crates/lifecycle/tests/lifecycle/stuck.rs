@@ -6,6 +6,7 @@ use kennel_lifecycle::{
     Timestamp, TreeVerdict,
 };
 
+// promise: T-26
 #[test]
 fn stuck_tree_is_reported_once_and_never_ended() {
     let mut run = Run::up_to_stop();
@@ -24,6 +25,7 @@ fn stuck_tree_is_reported_once_and_never_ended() {
     assert_eq!(run.0.stuck(), None);
 }
 
+// promise: T-26
 #[test]
 fn a_list_of_others_is_reported_again() {
     let mut run = Run::up_to_stop();

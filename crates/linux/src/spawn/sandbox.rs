@@ -300,6 +300,7 @@ mod tests {
         found.map(|(_, rights)| *rights)
     }
 
+    // promise: AC-17
     #[test]
     fn data_directory_is_closed_below_opened_paths() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -326,6 +327,7 @@ mod tests {
         assert_eq!(system & (WRITE_FILE | TRUNCATE), 0);
     }
 
+    // promise: AC-17
     #[test]
     fn everything_opened_opens_no_disk() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -210,6 +210,7 @@ mod tests {
         }
     }
 
+    // promise: AC-19
     #[test]
     fn profile_denies_what_endangers_the_host() {
         let eperm = ERRNO | libc::EPERM.cast_unsigned();
@@ -233,6 +234,7 @@ mod tests {
         assert_eq!(answer(&profile, other, libc::SYS_read, [0; 3]), enosys);
     }
 
+    // promise: AC-17
     #[test]
     fn sandbox_denies_limits_of_other_processes() {
         let eperm = ERRNO | libc::EPERM.cast_unsigned();

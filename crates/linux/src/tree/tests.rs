@@ -24,6 +24,7 @@ fn end(mut child: Child) {
     child.wait().expect("it can be reaped");
 }
 
+// promise: T-21
 #[test]
 fn truncated_list_has_the_missing_count() {
     let children = [session_leader(), session_leader(), session_leader()];
@@ -101,6 +102,7 @@ fn end_orphan(pid: i32) {
     crate::reap::await_end(pid).expect("it is a child by now");
 }
 
+// promise: I-10
 #[test]
 fn session_without_leader_excludes_unrelated_process() {
     let (leader, child) = session_with_child();

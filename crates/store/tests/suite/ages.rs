@@ -27,6 +27,7 @@ fn made(id: u128, node: u128, ahead: i64) -> NewRun {
 
 /// Three nodes, whose clocks are set an hour forward and back and a minute back: a reader of a node that resumes after
 /// any of its runs gets exactly the later ones, and the list of all nodes has each run once, the newest first.
+// promise: A-9
 pub(super) async fn clocks_of_fleet_move_no_run(bed: Bed) {
     for node in 0..3 {
         let opening = opening(NODE + node, EPOCH + node);
@@ -89,6 +90,7 @@ pub(super) async fn clocks_of_fleet_move_no_run(bed: Bed) {
 }
 
 /// Others will watch a row by its seq.
+// promise: D-11
 pub(super) async fn each_change_raises_the_rows_seq(bed: Bed) {
     let store = &bed.store;
     let generation = store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -151,6 +153,7 @@ pub(super) async fn each_change_raises_the_rows_seq(bed: Bed) {
 }
 
 /// The database was replaced by an older copy: a row that is written again has its age, unless another run has that.
+// promise: A-9
 pub(super) async fn lost_row_returns_to_its_place(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let age = async |id| {
@@ -179,6 +182,7 @@ pub(super) async fn lost_row_returns_to_its_place(bed: Bed) {
 }
 
 /// The columns of a row have the identity of its last attempt: its entries do not repeat it, and readers get it.
+// promise: O-42
 pub(super) async fn recorded_identity_is_stored_once(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = new_run(1);

@@ -72,6 +72,7 @@ pub(super) async fn next_attempt_replaces_the_one_before(bed: Bed) {
     assert_eq!((row.past, row.next_restart), (vec![ended(1)], None));
 }
 
+// promise: B-3
 pub(super) async fn attempt_begins_only_if_it_is_next(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
@@ -105,6 +106,7 @@ pub(super) async fn attempt_begins_only_if_it_is_next(bed: Bed) {
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
 }
 
+// promise: B-3
 pub(super) async fn unstarted_attempt_uses_its_number(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);

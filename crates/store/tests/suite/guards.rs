@@ -12,6 +12,7 @@ use kennel_store::{
     spec_text,
 };
 
+// promise: R-6
 pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
     let old = bed.store.clone();
     assert_eq!(old.open_node(&opening(NODE, EPOCH)).await.unwrap(), 1);
@@ -118,6 +119,7 @@ pub(super) async fn only_keepers_with_rows_or_lease_are_listed(bed: Bed) {
     assert_eq!(elsewhere.unwrap(), []);
 }
 
+// promise: R-52
 pub(super) async fn run_of_a_later_keeper_is_its_own(bed: Bed) {
     let next = EPOCH + 1;
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -226,6 +228,7 @@ const IDENTITY: [&str; 11] = [
 ];
 
 /// A later version can use other names without a change of the table, and a row that waits for a place has no process.
+// promise: D-31
 pub(super) async fn checks_admit_names_of_later_versions(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
@@ -262,6 +265,7 @@ pub(super) async fn checks_admit_names_of_later_versions(bed: Bed) {
     raw.execute(&of(2, "ended_us = NULL")).await.unwrap_err();
 }
 
+// promise: D-11
 pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
@@ -366,6 +370,7 @@ pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
     assert!(fenced.is_ok(), "{fenced:?}");
 }
 
+// promise: D-31a, I-76, I-92
 pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for run in 1..=3 {

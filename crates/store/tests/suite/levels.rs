@@ -62,6 +62,7 @@ fn run_of(id: u128, node: u128, generation: i64) -> NewRun {
     }
 }
 
+// promise: D-26
 pub(super) async fn earlier_and_later_servers_share_a_schema(bed: Bed) {
     let level = ADDING.number;
     let (earlier, first, second) = (&bed.store, NODE, NODE + 1);
@@ -100,6 +101,7 @@ pub(super) async fn earlier_and_later_servers_share_a_schema(bed: Bed) {
     }
 }
 
+// promise: D-26, D-27
 pub(super) async fn contracting_waits_for_all_nodes(bed: Bed) {
     let level = ADDING.number;
     let node = NodeId::from_u128(NODE);
@@ -161,6 +163,7 @@ pub(super) async fn contracting_waits_for_all_nodes(bed: Bed) {
     newer.finish().await;
 }
 
+// promise: D-27
 pub(super) async fn forgotten_nodes_do_not_delay_contracting(bed: Bed) {
     let gone = NodeId::from_u128(NODE);
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -209,6 +212,7 @@ const VIEW: [(&str, &str); 28] = [
     ("name", "text"),
 ];
 
+// promise: D-30
 pub(super) async fn view_shows_runs_with_documented_columns(bed: Bed) {
     let store = &bed.store;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();

@@ -11,6 +11,7 @@ use kennel_store::{Age, Changed, ListFilter, ListOrder, ListPage, NewRun, SCANNE
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
+// promise: A-9
 pub(super) async fn pages_stay_contiguous_while_rows_are_added(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let add = async |id: u128, created: i64| {
@@ -46,6 +47,7 @@ pub(super) async fn pages_stay_contiguous_while_rows_are_added(bed: Bed) {
 }
 
 /// Entries may be long, and no list uses them.
+// promise: O-46
 pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -79,6 +81,7 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
     assert!(refused.starts_with("entries: "), "{refused}");
 }
 
+// promise: O-22
 pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     // Three rows share each point in time.
@@ -116,6 +119,7 @@ fn aged(mut new: NewRun) -> NewRun {
 }
 
 /// Few rows match: a page ends after so many were examined, and says where the next begins.
+// promise: I-77
 pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let count = u128::from(SCANNED_MAX) + 5;
@@ -270,6 +274,7 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
     }
 }
 
+// promise: I-5
 pub(super) async fn open_runs_are_those_of_the_node(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store
@@ -335,6 +340,7 @@ pub(super) async fn audit_finds_rows_by_key_or_number(bed: Bed) {
     assert_eq!(numbered(&[], 9).await, [0_u128; 0]);
 }
 
+// promise: I-132
 pub(super) async fn bytes_of_rows_are_summed_by_owner(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();

@@ -36,6 +36,7 @@ async fn claimed(bed: &Bed, owner: &str, claim: Claim) -> Option<u128> {
     row.map(|row| row.new.run.as_u128())
 }
 
+// promise: K-5
 pub(crate) async fn name_belongs_to_one_open_run_of_owner(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let name = || Claim::Name("db".to_owned());
@@ -58,6 +59,7 @@ pub(crate) async fn name_belongs_to_one_open_run_of_owner(bed: Bed) {
     assert_eq!(claimed(&bed, "uid:3", name()).await, None);
 }
 
+// promise: K-6
 pub(crate) async fn key_belongs_to_one_run_of_owner(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let key = || Claim::Key("order/7 §".to_owned());
@@ -86,6 +88,7 @@ pub(crate) async fn key_belongs_to_one_run_of_owner(bed: Bed) {
 }
 
 /// A name or a key keeps nothing out of the record.
+// promise: K-8
 pub(crate) async fn lost_row_returns_although_its_name_is_taken(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let lost = claiming(1, "uid:1", "db", "order/7");

@@ -8,6 +8,7 @@ use kennel_lifecycle::{NodeId, StopOrder, StopReason, Timestamp};
 use kennel_store::{LeftStop, NodeRemoval, Opening, StoreError};
 use std::time::Duration;
 
+// promise: I-41, I-74
 pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
     let store = &bed.store;
     for (node, epoch) in [(NODE, EPOCH), (NODE + 1, EPOCH + 1)] {
@@ -49,6 +50,7 @@ pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
     assert!(matches!(refused, Err(StoreError::Held)), "{refused:?}");
 }
 
+// promise: I-67, I-70a
 pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     let store = &bed.store;
     let long = leased(EPOCH);
@@ -74,6 +76,7 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
 }
 
 /// A node with an open run has not ended: its lease is over, and it stays listed and in the database.
+// promise: I-70a
 pub(super) async fn node_with_open_run_does_not_end(bed: Bed) {
     let store = &bed.store;
     let long = leased(EPOCH);
@@ -104,6 +107,7 @@ pub(super) async fn node_with_open_run_does_not_end(bed: Bed) {
 }
 
 /// Each kind of removal takes what it names and no more; what refers to a node goes with it, its runs stay.
+// promise: I-70a
 pub(super) async fn dead_nodes_are_removed_and_others_stay(bed: Bed) {
     let store = &bed.store;
     let [own, used, unused, alive] = [0, 1, 2, 3].map(|more| NodeId::from_u128(NODE + more));
@@ -165,6 +169,7 @@ fn every_removal(node: NodeId, own: NodeId) -> [NodeRemoval; 3] {
     [all, NodeRemoval::Node(node), NodeRemoval::Unused(node)]
 }
 
+// promise: I-71
 pub(super) async fn left_stop_keeps_caller_and_shortest_grace(bed: Bed) {
     let store = &bed.store;
     let opening = opening(NODE, EPOCH);

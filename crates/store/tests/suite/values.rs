@@ -208,6 +208,7 @@ const UNREADABLE: [(u128, &str, [&str; 2]); 37] = [
     ),
 ];
 
+// promise: D-31
 pub(super) async fn unreadable_value_is_corrupt(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut raw = Raw::to(&bed.url).await;
@@ -285,6 +286,7 @@ fn changes() -> Vec<Change> {
 }
 
 /// Other versions read the log: a change of its form needs a new number of the format.
+// promise: R-17
 #[test]
 fn changes_have_the_form_of_the_lock() {
     let mut lock = String::new();
@@ -311,6 +313,7 @@ fn changes_have_the_form_of_the_lock() {
     }
 }
 
+// promise: A-22
 #[test]
 fn wrong_bytes_are_a_change_or_an_error() {
     for change in changes() {

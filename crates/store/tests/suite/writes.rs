@@ -61,6 +61,7 @@ pub(super) async fn taken_key_returns_the_existing_row(bed: Bed) {
     assert_eq!(row.new, new_run(1));
 }
 
+// promise: D-4
 pub(super) async fn a_late_insert_meets_the_closed_row(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.close(&new_run(1), &closure()).await.unwrap();
@@ -114,6 +115,7 @@ pub(super) async fn closing_keeps_times_that_it_does_not_know(bed: Bed) {
     assert_eq!(row.times.ended, Some(Timestamp(42)));
 }
 
+// promise: D-9
 pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut unknown = new_run(1);
@@ -214,6 +216,7 @@ pub(super) async fn a_stop_only_brings_the_deadline_forward(bed: Bed) {
     assert_eq!(row.stop_deadline, Some(Timestamp(300)));
 }
 
+// promise: R-14
 pub(super) async fn requester_of_a_stop_is_not_forgotten(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let by = |request_id: Option<&str>| StopReason::Abort {
@@ -279,6 +282,7 @@ pub(super) async fn state_is_written_on_open_rows_only(bed: Bed) {
     }
 }
 
+// promise: RW-1
 pub(super) async fn facets_are_written_on_an_open_row_only(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
@@ -302,6 +306,7 @@ pub(super) async fn facets_are_written_on_an_open_row_only(bed: Bed) {
     }
 }
 
+// promise: D-8
 pub(super) async fn one_bad_row_of_thousand_spoils_no_other(bed: Bed) {
     const BAD: u128 = 500;
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();

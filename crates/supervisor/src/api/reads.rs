@@ -194,6 +194,7 @@ mod tests {
     use kennel_lifecycle::NodeId;
     use std::fs;
 
+    // promise: W-11a
     #[test]
     fn members_are_known_across_restarts() {
         let data = tempfile::tempdir().expect("a directory");

@@ -86,6 +86,7 @@ async fn followers_get_new_records() {
     assert_eq!(seqs(&given), [2]);
 }
 
+// promise: AU-4
 #[tokio::test]
 async fn torn_line_after_host_crash_is_ignored() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -103,6 +104,7 @@ async fn torn_line_after_host_crash_is_ignored() {
     assert_eq!(seqs(&all), [1, 2]);
 }
 
+// promise: AU-4
 #[tokio::test]
 async fn many_calls_are_two_lines_with_counts() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -125,6 +127,7 @@ async fn many_calls_are_two_lines_with_counts() {
     assert_eq!(counts, [(1, 3), (99, 297)]);
 }
 
+// promise: AU-2
 #[tokio::test]
 async fn signal_repeated_by_a_keeper_is_recorded_once() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -145,6 +148,7 @@ async fn signal_repeated_by_a_keeper_is_recorded_once() {
     assert_eq!(all.iter().map(|r| r.at_us).collect::<Vec<_>>(), [5, 6]);
 }
 
+// promise: AU-4
 #[tokio::test]
 async fn files_are_bounded_and_newest_lines_stay() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -175,6 +179,7 @@ fn signalled(owner: &str, target: &str) -> TrailRecord {
 }
 
 /// Signals to large trees of one principal, and refused calls of many strangers, fill a log.
+// promise: RW-143
 #[tokio::test]
 async fn full_log_keeps_lines_of_small_writers() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -224,6 +229,7 @@ async fn full_log_keeps_lines_of_small_writers() {
     assert_eq!(new, all[3..], "the follower has the others");
 }
 
+// promise: AU-3
 #[tokio::test]
 async fn failed_writes_wait_and_excess_is_counted() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -251,6 +257,7 @@ async fn failed_writes_wait_and_excess_is_counted() {
     assert_eq!(trail.lost(), 0);
 }
 
+// promise: AU-8
 #[tokio::test]
 async fn refused_callers_are_summed() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -280,6 +287,7 @@ async fn refused_callers_are_summed() {
     assert!(all.len() > 16, "{} lines", all.len());
 }
 
+// promise: RW-143
 #[tokio::test]
 async fn refused_runs_take_no_place_of_users() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -307,6 +315,7 @@ async fn refused_runs_take_no_place_of_users() {
     assert_eq!(trail.lost(), 0);
 }
 
+// promise: RW-143
 #[tokio::test]
 async fn refused_strangers_take_no_place_of_named_principals() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -339,6 +348,7 @@ async fn chained(dir: &Path) -> PathBuf {
     file
 }
 
+// promise: AU-20
 #[tokio::test]
 async fn foreign_line_is_found() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -356,6 +366,7 @@ async fn foreign_line_is_found() {
     assert_eq!(checked.fragments, 2);
 }
 
+// promise: AU-20
 #[tokio::test]
 async fn chain_goes_through_all_files() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -380,6 +391,7 @@ async fn chained_once(dir: &Path, run: u8) {
     trail.flush().await;
 }
 
+// promise: AU-20
 #[tokio::test]
 async fn chain_holds_over_servers_and_fragments() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -407,6 +419,7 @@ async fn chain_holds_over_servers_and_fragments() {
     assert!(check_audit_chain(dir.path(), Some(&cut)).is_err());
 }
 
+// promise: AU-20
 #[tokio::test]
 async fn changed_lost_and_added_lines_are_found() {
     type Change = fn(Vec<String>) -> Vec<String>;
@@ -455,6 +468,7 @@ async fn changed_lost_and_added_lines_are_found() {
     }
 }
 
+// promise: RW-142
 #[tokio::test]
 async fn export_leaves_out_files_removed_meanwhile() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -481,6 +495,7 @@ async fn export_leaves_out_files_removed_meanwhile() {
     assert!(matches!(export(), Err(ChainError::Read { .. })));
 }
 
+// promise: AU-4
 #[tokio::test]
 async fn files_age_by_their_last_line() {
     let dir = tempfile::tempdir().expect("a directory");

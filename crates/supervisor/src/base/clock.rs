@@ -142,6 +142,7 @@ mod tests {
         ClockSettings::open(dir, "boot")
     }
 
+    // promise: R-14b
     #[test]
     fn times_of_earlier_settings_keep_their_age() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -158,6 +159,7 @@ mod tests {
         }
     }
 
+    // promise: R-14b
     #[test]
     fn time_between_readings_is_free_of_settings() {
         for ahead in [HOUR_US, -HOUR_US] {
@@ -175,6 +177,7 @@ mod tests {
         }
     }
 
+    // promise: R-14b
     #[test]
     fn reckoned_and_least_times_follow_the_settings() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -202,6 +205,7 @@ mod tests {
         }
     }
 
+    // promise: R-14b
     #[test]
     fn settings_are_bounded_and_of_one_boot() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -118,6 +118,7 @@ mod tests {
     use super::*;
     use kennel_lifecycle::{EndReason, Proof, Signal, StopCertificate, TreeVerdict};
 
+    // promise: M-30
     #[test]
     fn outcome_is_spelled_as_in_the_api() {
         let ended = |exit, reason| Outcome {

@@ -181,6 +181,7 @@ mod tests {
         }
     }
 
+    // promise: RW-93
     #[tokio::test]
     async fn only_opened_sources_are_read() {
         let (one, other) = (tempfile::tempdir(), tempfile::tempdir());
@@ -210,6 +211,7 @@ mod tests {
         assert!(why.contains("UTF-8"), "{why}");
     }
 
+    // promise: RW-90
     #[test]
     fn core_limit_is_one_byte_if_permitted() {
         let secret = Secret {

@@ -93,6 +93,7 @@ mod tests {
         os::unix::fs::{PermissionsExt, chown},
     };
 
+    // promise: AC-23
     #[test]
     fn changed_mode_and_owner_are_put_back() {
         let parent = tempfile::tempdir().expect("a directory");

@@ -100,6 +100,7 @@ pub(crate) async fn give_up(shared: &Shared) {
 mod tests {
     use super::*;
 
+    // promise: I-69
     #[test]
     fn lease_is_renewed_twice_before_it_ends() {
         let lease = Duration::from_secs(45);

@@ -138,6 +138,7 @@ mod tests {
         }
     }
 
+    // promise: B-7
     #[test]
     fn written_spec_is_read_by_its_owner_only() {
         let dir = tempfile::tempdir().expect("a directory");

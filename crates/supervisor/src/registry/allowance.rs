@@ -134,6 +134,7 @@ mod tests {
         assert_eq!(allowance.charge(3, now, 1000, over), off);
     }
 
+    // promise: RW-5a
     #[test]
     fn tenth_of_a_processor_exceeds_the_allowance() {
         let mut allowance = Allowance::default();
@@ -150,6 +151,7 @@ mod tests {
         assert_eq!(off.next(), Some((0, RuleOff::ProcessorShare)));
     }
 
+    // promise: RW-5a
     #[test]
     fn rules_share_a_tenth_of_a_processor() {
         let mut allowance = Allowance::default();
@@ -171,6 +173,7 @@ mod tests {
         assert_eq!((off[0], off.len()), (7, 11), "five have a tenth: {off:?}");
     }
 
+    // promise: RW-5a
     #[test]
     fn volume_is_free_of_charge() {
         let mut allowance = Allowance::default();

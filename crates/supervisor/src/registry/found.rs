@@ -113,6 +113,7 @@ mod tests {
         stat.contains(") Z ")
     }
 
+    // promise: M-14
     #[test]
     fn each_finding_is_counted_by_kind_while_present() {
         let all = Found::default();

@@ -551,6 +551,7 @@ pub(crate) mod tests {
     /// The longest that a call waits for an ended task; on a clock that advances when no task has work.
     const LONG: Duration = Duration::from_hours(1);
 
+    // promise: A-15
     #[tokio::test(start_paused = true)]
     async fn unseen_order_is_answered_by_tasks_end() {
         let (handle, task) = entered();

@@ -172,6 +172,7 @@ mod tests {
         sums
     }
 
+    // promise: I-100
     #[tokio::test]
     async fn runs_of_an_owner_share_its_rate() {
         let (rates, owner) = (rates(8000), Arc::from("team"));
@@ -209,6 +210,7 @@ mod tests {
         );
     }
 
+    // promise: I-100
     #[tokio::test]
     async fn debt_ends_with_the_rate_that_made_it() {
         let (rates, quota) = quota(1);
@@ -227,6 +229,7 @@ mod tests {
         assert!(sums.iter().all(|sum| *sum >= 2000), "{sums:?}");
     }
 
+    // promise: I-100
     #[tokio::test]
     async fn ended_runs_do_not_starve_living_ones() {
         let (rates, owner) = (rates(100_000), Arc::from("team"));

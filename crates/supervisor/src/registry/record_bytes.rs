@@ -60,6 +60,7 @@ impl Shared {
 mod tests {
     use super::*;
 
+    // promise: I-132
     #[test]
     fn records_are_counted_by_owner() {
         let (bytes, most) = (RecordBytes::default(), NonZeroU64::new(100));

@@ -170,6 +170,7 @@ mod tests {
         }
     }
 
+    // promise: I-105
     #[tokio::test]
     async fn starts_of_an_owner_come_in_order() {
         let starts = Arc::new(Starts::with(1));
@@ -185,6 +186,7 @@ mod tests {
         assert_eq!((queue.free, queue.owners.len()), (1, 0));
     }
 
+    // promise: I-105
     #[tokio::test]
     async fn another_owner_passes_a_flood() {
         let starts = Arc::new(Starts::with(2));
@@ -205,6 +207,7 @@ mod tests {
         drop(first);
     }
 
+    // promise: I-105
     #[tokio::test]
     async fn call_that_left_gives_its_turn_on() {
         let starts = Arc::new(Starts::with(1));
@@ -217,6 +220,7 @@ mod tests {
         assert_eq!(starts.0.lock().free, 1);
     }
 
+    // promise: I-105
     #[tokio::test(start_paused = true)]
     async fn long_start_holds_up_no_other() {
         let starts = Arc::new(Starts::with(1));

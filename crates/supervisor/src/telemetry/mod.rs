@@ -261,6 +261,7 @@ mod tests {
         Telemetry::new(Some(tracing), None, opentelemetry::global::meter("test"))
     }
 
+    // promise: M-9
     #[test]
     fn only_named_entries_of_baggage_are_passed_on() {
         let some = telemetry(Sampling::default(), &["tenant", "turn"]);

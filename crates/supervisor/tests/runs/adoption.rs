@@ -17,6 +17,7 @@ use kennel_supervisor::{
 };
 use std::{io::Write as _, time::Duration};
 
+// promise: T-15
 #[test]
 fn signal_is_sent_once_whichever_server_is_called() {
     let lives = Lives::of(Nature::default());
@@ -40,6 +41,7 @@ fn signal_is_sent_once_whichever_server_is_called() {
 }
 
 /// A keeper on a copy of the data directory had the node, and took its runs for those of another boot.
+// promise: I-67
 #[test]
 fn record_that_a_copy_closed_is_mended() {
     let lives = Lives::of(Nature::default());
@@ -84,6 +86,7 @@ fn record_that_a_copy_closed_is_mended() {
     assert_eq!(row.outcome.unwrap().exit, Some(Exit::Code(3)));
 }
 
+// promise: R-13
 #[test]
 fn adopted_run_keeps_its_exit_code_and_output() {
     let lives = Lives::of(Nature {
@@ -125,6 +128,7 @@ fn adopted_run_keeps_its_exit_code_and_output() {
     assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
+// promise: R-13
 #[test]
 fn run_ended_without_server_has_its_exit_code() {
     let lives = Lives::of(Nature::default());
@@ -141,6 +145,7 @@ fn run_ended_without_server_has_its_exit_code() {
     });
 }
 
+// promise: R-15
 #[test]
 fn pause_holds_until_next_server_resumes_it() {
     let lives = Lives::of(Nature::default());
@@ -166,6 +171,7 @@ fn pause_holds_until_next_server_resumes_it() {
     });
 }
 
+// promise: R-14
 #[test]
 fn orderer_and_deadline_of_a_stop_survive() {
     let lives = Lives::of(Nature {
@@ -204,6 +210,7 @@ fn orderer_and_deadline_of_a_stop_survive() {
     });
 }
 
+// promise: R-17
 #[test]
 fn row_lost_by_the_store_is_written_again() {
     let lives = Lives::of(Nature::default());
@@ -240,6 +247,7 @@ fn row_lost_by_the_store_is_written_again() {
     });
 }
 
+// promise: R-17
 #[test]
 fn run_without_records_is_rebuilt_from_its_keeper() {
     let lives = Lives::of(Nature::default());
@@ -270,6 +278,7 @@ fn run_without_records_is_rebuilt_from_its_keeper() {
     });
 }
 
+// promise: R-16
 #[test]
 fn child_at_gate_never_ran_and_is_respawnable() {
     for recorded in [false, true] {
@@ -298,6 +307,7 @@ fn child_at_gate_never_ran_and_is_respawnable() {
     }
 }
 
+// promise: R-13
 #[test]
 fn written_outcome_is_reported_and_acknowledged() {
     let lives = Lives::of(Nature::default());
@@ -337,6 +347,7 @@ fn written_outcome_is_reported_and_acknowledged() {
     });
 }
 
+// promise: R-14
 #[test]
 fn unrecorded_stop_is_carried_out_after_adoption() {
     let lives = Lives::of(Nature {
@@ -369,6 +380,7 @@ fn unrecorded_stop_is_carried_out_after_adoption() {
     });
 }
 
+// promise: R-13
 #[test]
 fn shutdown_after_a_restart_ends_all_in_order() {
     let lives = Lives::of(Nature::default());

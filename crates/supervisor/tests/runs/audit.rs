@@ -233,6 +233,7 @@ async fn only_an_order_signals_proven_or_named_processes() {
     assert_eq!(last.holding, Holding::Marker(over));
 }
 
+// promise: F-5
 #[tokio::test(start_paused = true)]
 async fn labels_age_and_identity_narrow_a_reap() {
     let (stage, _, _) = left_behind().await;

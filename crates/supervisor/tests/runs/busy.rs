@@ -9,6 +9,7 @@ use tokio::time::timeout;
 /// Upper bound for every step here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+// promise: O-33
 #[tokio::test]
 async fn busy_pipe_is_polled_and_silent_one_watched() {
     let stage = Stage::set(Nature {

@@ -62,6 +62,7 @@ async fn state(stage: &Stage, run: RunId, wanted: RunState) -> RunView {
     }
 }
 
+// promise: RW-80
 #[tokio::test]
 async fn children_end_with_the_last_attempt() {
     let stage = Stage::set(Nature::default()).await;
@@ -85,6 +86,7 @@ async fn children_end_with_the_last_attempt() {
     stage.supervisor.abort(abort(kept_id())).await.unwrap();
 }
 
+// promise: RW-81
 #[test]
 fn waiting_child_ends_under_the_next_server() {
     let lives = Lives::of(Nature::default());
@@ -103,6 +105,7 @@ fn waiting_child_ends_under_the_next_server() {
     });
 }
 
+// promise: RW-82
 #[tokio::test]
 async fn parent_is_live_at_the_first_call() {
     let stage = Stage::set(Nature::default()).await;

@@ -56,6 +56,7 @@ async fn wait(stage: &Stage, condition: Condition) -> RunView {
     waited.run
 }
 
+// promise: R-14b
 #[test]
 fn next_attempt_waits_as_long_as_its_policy() {
     let crashing = || Nature {
@@ -85,6 +86,7 @@ async fn wait_state(stage: &Stage) -> RunState {
     stage.supervisor.get(run_id()).await.unwrap().state
 }
 
+// promise: R-14b
 #[test]
 fn silence_is_counted_without_settings_of_the_clock() {
     let begin = async |stage: &Stage| {
@@ -98,6 +100,7 @@ fn silence_is_counted_without_settings_of_the_clock() {
 }
 
 /// Shown ends of limits, pauses, graces and pauses between attempts are on the clock of their reader.
+// promise: R-14b
 #[test]
 fn shown_ends_follow_settings_of_the_clock() {
     let stubborn = || Nature {
@@ -162,6 +165,7 @@ fn ends_on_the_readers_clock(
     });
 }
 
+// promise: R-14b
 #[test]
 fn drain_has_its_deadline_despite_settings() {
     let begin = async |stage: &Stage| {
@@ -180,6 +184,7 @@ fn drain_has_its_deadline_despite_settings() {
 }
 
 /// The start is counted by the clocks of the host, which do not run ahead: it is not over for a clock set forward.
+// promise: R-14b
 #[test]
 fn start_is_counted_without_settings_of_the_clock() {
     let begin = async |stage: &Stage| {
@@ -201,6 +206,7 @@ fn start_is_counted_without_settings_of_the_clock() {
 }
 
 /// An attempt of less than the shortest time of success counts as a failed one.
+// promise: R-14b
 #[test]
 fn uptime_is_counted_without_settings_of_the_clock() {
     let restarted = async |stage: &Stage, attempt: u32| {
@@ -239,6 +245,7 @@ async fn plans_from(stage: &Stage, count: usize) -> Vec<StopPlan> {
     }
 }
 
+// promise: R-14b
 #[test]
 fn shortened_grace_holds_despite_settings() {
     let stubborn = || Nature {
@@ -265,6 +272,7 @@ fn shortened_grace_holds_despite_settings() {
     });
 }
 
+// promise: O-30
 #[test]
 fn set_clock_makes_no_output_old() {
     for ahead in [HOUR_US, -HOUR_US] {

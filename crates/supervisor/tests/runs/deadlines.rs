@@ -63,6 +63,7 @@ async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
     reasons
 }
 
+// promise: TM-1
 #[tokio::test]
 async fn run_over_its_max_runtime_fails_with_reason() {
     let (stage, run) = running(Temper::Obeys).await;
@@ -93,6 +94,7 @@ async fn inactive_for_a_minute() -> (Stage, RunView) {
     (stage, spawned.run)
 }
 
+// promise: TM-10
 #[tokio::test]
 async fn inactive_run_is_stopped_by_the_server() {
     let (stage, run) = inactive_for_a_minute().await;
@@ -106,6 +108,7 @@ async fn inactive_run_is_stopped_by_the_server() {
     assert_eq!(reasons, ["inactivity", "deadline_exceeded"]);
 }
 
+// promise: TM-10
 #[tokio::test]
 async fn output_begins_inactivity_anew() {
     let (stage, run) = inactive_for_a_minute().await;
@@ -130,6 +133,7 @@ fn extend(run: RunId, limits: &[Deadline], time: Duration) -> ExtendCall {
     }
 }
 
+// promise: RW-116
 #[tokio::test]
 async fn inactivity_ends_no_sooner_than_extended() {
     let (stage, run) = inactive_for_a_minute().await;
@@ -158,6 +162,7 @@ async fn too_long_extension_of_inactivity_is_refused() {
     stage.exits(run.run, 0);
 }
 
+// promise: RW-118
 #[test]
 fn extended_inactivity_outlasts_its_server() {
     let lives = Lives::of(Nature::default());
@@ -179,6 +184,7 @@ fn extended_inactivity_outlasts_its_server() {
 }
 
 /// The keeper and the node log have it, and the next server writes it.
+// promise: RW-118
 #[test]
 fn extension_is_durable_during_store_outage() {
     let lives = Lives::of(Nature::default());
@@ -208,6 +214,7 @@ fn extension_is_durable_during_store_outage() {
 }
 
 /// A start that is probed is counted by the server, on the clock of the host.
+// promise: RW-116
 #[tokio::test]
 async fn probed_start_ends_no_sooner_than_extended() {
     const START: Duration = Duration::from_millis(100);
@@ -253,6 +260,7 @@ async fn probed_start_ends_no_sooner_than_extended() {
     stage.exits(long, 0);
 }
 
+// promise: RW-116
 #[tokio::test]
 async fn stopping_or_ended_run_is_not_extended() {
     let (stage, run) = running(Temper::Ignores).await;
@@ -275,6 +283,7 @@ async fn stopping_or_ended_run_is_not_extended() {
     }
 }
 
+// promise: RW-117
 #[tokio::test]
 async fn next_attempt_begins_without_extensions() {
     let stage = Stage::set(Nature::default()).await;
@@ -358,6 +367,7 @@ async fn extension_by_keeper_is_recorded_and_refused_whole() {
     assert_eq!(recorded.total, MAX);
 }
 
+// promise: TM-4
 #[tokio::test]
 async fn a_stop_that_came_first_stays_the_reason() {
     let (stage, run) = running(Temper::Ignores).await;
@@ -376,6 +386,7 @@ async fn a_stop_that_came_first_stays_the_reason() {
     assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
 }
 
+// promise: TM-4
 #[tokio::test]
 async fn abort_may_shorten_a_deadline_stop_without_reason() {
     let (stage, run) = running(Temper::Ignores).await;
@@ -390,6 +401,7 @@ async fn abort_may_shorten_a_deadline_stop_without_reason() {
     assert_eq!(stage.plans(run.run).len(), 2);
 }
 
+// promise: TM-7
 #[tokio::test]
 async fn expired_pause_ends_with_its_reason() {
     let (stage, run) = running(Temper::Obeys).await;
@@ -404,6 +416,7 @@ async fn expired_pause_ends_with_its_reason() {
     assert_eq!(reasons(&stage, run.run).await, ["max_pause", "exited"]);
 }
 
+// promise: TM-9
 #[tokio::test]
 async fn paused_run_shows_end_of_its_pause() {
     let stage = Stage::set(Nature::default()).await;
@@ -429,6 +442,7 @@ fn due(run: &RunView) -> Option<Timestamp> {
     run.limit_ends.get(&Deadline::MaxRuntime).copied()
 }
 
+// promise: TM-5
 #[tokio::test]
 async fn run_shows_its_deadline_while_it_counts() {
     let (stage, run) = running(Temper::Obeys).await;

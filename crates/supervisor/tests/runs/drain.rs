@@ -71,6 +71,7 @@ async fn drain_deadline_aborts_remaining_runs() {
     assert!(status.remaining.is_empty());
 }
 
+// promise: S-6
 #[tokio::test(start_paused = true)]
 async fn replaced_or_undone_drain_has_no_deadline() {
     let (stage, run) = running().await;
@@ -107,6 +108,7 @@ fn lives() -> Lives {
     lives
 }
 
+// promise: S-7
 #[test]
 fn drain_stays_in_force_for_next_server() {
     let lives = lives();
@@ -124,6 +126,7 @@ fn drain_stays_in_force_for_next_server() {
     });
 }
 
+// promise: S-7
 #[test]
 fn drain_deadline_passed_without_server_is_applied_later() {
     let lives = lives();
@@ -143,6 +146,7 @@ fn drain_deadline_passed_without_server_is_applied_later() {
     });
 }
 
+// promise: S-6
 #[test]
 fn waiting_run_is_ended_by_resumed_drain() {
     let lives = Lives::of(Nature {

@@ -36,6 +36,7 @@ async fn row_has(stage: &Stage, keys: &[&str]) {
     }
 }
 
+// promise: RW-3
 #[test]
 fn annotations_survive_deaths_and_a_store_outage() {
     let lives = Lives::of(Nature::default());
@@ -130,6 +131,7 @@ fn events_of_lives(max_bytes: u64) -> (Vec<String>, u64) {
 
 const MAX_BYTES: u64 = 1 << 20;
 
+// promise: I-134
 #[test]
 fn events_beyond_the_bound_are_counted_over_deaths() {
     let (all, none) = events_of_lives(MAX_BYTES * 4);
@@ -142,6 +144,7 @@ fn events_beyond_the_bound_are_counted_over_deaths() {
 }
 
 /// The copy lacks the annotations of the run, or its whole row.
+// promise: RW-3
 #[test]
 fn annotations_survive_a_store_without_them() {
     for is_row_lost in [false, true] {

@@ -269,6 +269,7 @@ async fn output(events: &mut Events, len: usize) -> Vec<u8> {
     bytes
 }
 
+// promise: N-3
 #[tokio::test]
 async fn too_weakly_contained_run_leaves_no_trace() {
     // The host has control groups, and refuses one at the moment of the spawn.
@@ -309,6 +310,7 @@ async fn too_weakly_contained_run_leaves_no_trace() {
     stage.supervisor.wait(run, Condition::Ended).await.unwrap();
 }
 
+// promise: AC-17, AC-21, AC-22
 #[tokio::test]
 async fn isolation_that_the_host_lacks_is_refused() {
     // The world's host has none of the capabilities.

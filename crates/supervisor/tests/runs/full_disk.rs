@@ -23,6 +23,7 @@ enum Seen {
     Station(String),
 }
 
+// promise: O-18
 #[test]
 fn run_ended_on_full_disk_is_recorded_later() {
     let lives = begun(OnDiskFull::Block);
@@ -74,6 +75,7 @@ async fn refused_drain_on_full_disk_can_be_repeated() {
     stage.supervisor.drain(drain()).await.unwrap();
 }
 
+// promise: O-18
 #[test]
 fn output_dropped_at_the_end_is_reported_later() {
     let lives = begun(OnDiskFull::Drop);
@@ -93,6 +95,7 @@ fn output_dropped_at_the_end_is_reported_later() {
     });
 }
 
+// promise: O-18
 #[test]
 fn dropped_count_survives_the_server() {
     let lives = begun(OnDiskFull::Drop);
@@ -109,6 +112,7 @@ fn dropped_count_survives_the_server() {
     });
 }
 
+// promise: O-18
 #[test]
 fn run_with_abort_policy_stops_on_full_disk() {
     let lives = begun(OnDiskFull::Abort);
@@ -133,6 +137,7 @@ fn run_with_abort_policy_stops_on_full_disk() {
     });
 }
 
+// promise: O-18
 #[test]
 fn shutdown_on_full_disk_reports_missing_output() {
     let lives = begun(OnDiskFull::Block);

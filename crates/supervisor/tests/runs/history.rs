@@ -61,6 +61,7 @@ async fn remove_row_alone(stage: &Stage, run: RunId) {
     assert_eq!(removed.unwrap().len(), 1);
 }
 
+// promise: K-12
 #[test]
 fn rows_beyond_an_owners_limit_are_removed() {
     let limits = RowLimits {
@@ -94,6 +95,7 @@ fn rows_beyond_an_owners_limit_are_removed() {
     });
 }
 
+// promise: K-12
 #[test]
 fn row_stays_while_its_output_does() {
     let limits = RowLimits {
@@ -122,6 +124,7 @@ fn row_stays_while_its_output_does() {
     });
 }
 
+// promise: K-13
 #[test]
 fn removed_run_is_gone_with_its_output() {
     let lives = lives(b"output", RowLimits::NONE);
@@ -157,6 +160,7 @@ fn removed_run_is_gone_with_its_output() {
     });
 }
 
+// promise: K-12
 #[test]
 fn record_of_processes_that_may_live_stays() {
     let limits = RowLimits {
@@ -192,6 +196,7 @@ fn record_of_processes_that_may_live_stays() {
     });
 }
 
+// promise: K-13
 #[test]
 fn removed_run_is_not_rewritten_after_restart() {
     let lives = lives(b"", RowLimits::NONE);
@@ -212,6 +217,7 @@ fn removed_run_is_not_rewritten_after_restart() {
 }
 
 /// A run that was removed after the copy was made comes back as it ended, and is never made again.
+// promise: K-13
 #[test]
 fn restored_database_gets_the_end_of_removed_run() {
     let lives = lives(b"", RowLimits::NONE);
@@ -228,6 +234,7 @@ fn restored_database_gets_the_end_of_removed_run() {
     });
 }
 
+// promise: K-14
 #[test]
 fn directory_of_removed_run_goes_at_next_start() {
     let lives = lives(b"output", RowLimits::NONE);
@@ -248,6 +255,7 @@ fn directory_of_removed_run_goes_at_next_start() {
     });
 }
 
+// promise: K-13
 #[test]
 fn id_from_another_time_makes_no_run() {
     const HOUR_MS: u128 = 60 * 60 * 1000;

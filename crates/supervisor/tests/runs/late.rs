@@ -40,6 +40,7 @@ async fn ended(stage: &Stage) -> kennel_supervisor::RunView {
     waited.unwrap().run
 }
 
+// promise: R-50a
 #[test]
 fn run_with_slow_shim_is_adopted_when_answering() {
     slow().live_long(async |stage| {
@@ -67,6 +68,7 @@ fn run_with_slow_shim_is_adopted_when_answering() {
     });
 }
 
+// promise: R-50a
 #[test]
 fn run_with_slow_shim_is_ended_on_request() {
     slow().live_long(async |stage| {
@@ -78,6 +80,7 @@ fn run_with_slow_shim_is_ended_on_request() {
     });
 }
 
+// promise: R-50a
 #[test]
 fn run_with_dead_shim_is_recovered() {
     slow().live_long(async |stage| {
@@ -88,6 +91,7 @@ fn run_with_dead_shim_is_recovered() {
     });
 }
 
+// promise: R-50a
 #[test]
 fn abort_with_slow_shim_is_answered_without_store() {
     slow().live_long(async |stage| {

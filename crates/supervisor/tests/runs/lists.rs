@@ -10,6 +10,7 @@ use kennel_supervisor::{Condition, ListFilter};
 use std::time::Duration;
 
 /// The row of a running run is written late, and the run may end between the read of that row and the answer.
+// promise: E-3c
 #[tokio::test]
 async fn list_never_says_starting_after_spawn_answered() {
     let stage = Stage::set(Nature::default()).await;
@@ -41,6 +42,7 @@ async fn list_never_says_starting_after_spawn_answered() {
 }
 
 /// A node that comes back has its lease before it has looked at the runs of its former keeper.
+// promise: I-72
 #[tokio::test]
 async fn run_of_replaced_keeper_is_marked_until_examined() {
     let stage = Stage::set(Nature::default()).await;
@@ -77,6 +79,7 @@ async fn run_of_replaced_keeper_is_marked_until_examined() {
 }
 
 /// The same at the node itself, where a store that was away comes back with rows of a former keeper.
+// promise: I-72
 #[tokio::test]
 async fn open_row_without_task_is_not_running() {
     let stage = Stage::set(Nature::default()).await;

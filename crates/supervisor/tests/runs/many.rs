@@ -40,6 +40,7 @@ async fn is_pending<F: Future>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }
 
+// promise: O-24a
 #[tokio::test]
 async fn stream_follows_run_respawned_during_lookup() {
     let stage = Stage::set(Nature {
@@ -94,6 +95,7 @@ async fn stream_follows_run_respawned_during_lookup() {
 }
 
 /// A client may write into its position what it likes.
+// promise: I-82, RW-89
 #[tokio::test]
 async fn position_opens_no_run_outside_the_filter() {
     let stage = Stage::set(Nature::default()).await;
@@ -166,6 +168,7 @@ async fn hear_all(stage: &Stage, stream: &mut ManyEvents, other: u128) -> Vec<(R
     heard
 }
 
+// promise: O-22a
 #[tokio::test]
 async fn repeated_spawn_of_ended_run_repeats_no_event() {
     let stage = Stage::set(ends_at_once()).await;
@@ -203,6 +206,7 @@ async fn repeated_spawn_of_ended_run_repeats_no_event() {
     assert_eq!(hear_all(&stage, &mut resumed, 9).await, []);
 }
 
+// promise: D-4, O-22a
 #[tokio::test(start_paused = true)]
 async fn spawn_is_given_once_it_is_recorded() {
     for written in [true, false] {
@@ -226,6 +230,7 @@ async fn spawn_is_given_once_it_is_recorded() {
     }
 }
 
+// promise: O-22a
 #[tokio::test]
 async fn recovery_of_ended_run_repeats_no_event() {
     let stage = Stage::set(ends_at_once()).await;
@@ -262,6 +267,7 @@ async fn recovery_of_ended_run_repeats_no_event() {
 
 /// The clock is set an hour forward and back, and a minute back, between runs that begin and end: a stream that is open
 /// and one that resumes by its position give each run once.
+// promise: A-9
 #[tokio::test]
 async fn streams_give_each_run_once_over_set_clock() {
     let stage = Stage::set(Nature {

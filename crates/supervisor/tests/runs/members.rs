@@ -24,6 +24,7 @@ async fn running() -> (Stage, RunId) {
     (stage, run)
 }
 
+// promise: T-15
 #[tokio::test]
 async fn signal_is_sent_once_per_request_with_result() {
     let (stage, run) = running().await;
@@ -56,6 +57,7 @@ async fn signal_is_sent_once_per_request_with_result() {
     assert_eq!(stage.kernel().signals.len(), 3);
 }
 
+// promise: T-15a
 #[tokio::test]
 async fn signal_without_target_is_sent_on_repeat() {
     let (stage, run) = running().await;
@@ -72,6 +74,7 @@ async fn signal_without_target_is_sent_on_repeat() {
     assert_eq!(stage.kernel().signals.len(), 3);
 }
 
+// promise: T-30
 #[tokio::test]
 async fn signal_for_missing_terminal_is_refused_and_repeatable() {
     let (stage, run) = running().await;
@@ -85,6 +88,7 @@ async fn signal_for_missing_terminal_is_refused_and_repeatable() {
     assert!(!signalled.unwrap().repeated);
 }
 
+// promise: T-16
 #[tokio::test]
 async fn signal_to_paused_or_ended_run_is_refused() {
     let (stage, run) = running().await;
@@ -107,6 +111,7 @@ async fn signal_to_paused_or_ended_run_is_refused() {
     assert_eq!(stage.kernel().signals.len(), 1);
 }
 
+// promise: T-13a
 #[tokio::test]
 async fn refusal_names_state_at_its_decision() {
     let (stage, run) = running().await;
@@ -127,6 +132,7 @@ async fn refusal_names_state_at_its_decision() {
     assert_eq!((refusal, state), (Refusal::Paused, RunState::Paused));
 }
 
+// promise: T-15a
 #[tokio::test]
 async fn sent_signal_is_reported_after_the_stop() {
     let (stage, run) = running().await;
@@ -145,6 +151,7 @@ async fn sent_signal_is_reported_after_the_stop() {
     assert!(stage.kernel().signals.is_empty());
 }
 
+// promise: A-15
 #[tokio::test]
 async fn many_signals_to_ended_run_are_answered() {
     const MANY: usize = 40;
@@ -177,6 +184,7 @@ async fn many_signals_to_ended_run_are_answered() {
     assert!(signalled.iter().all(gone), "{signalled:?}");
 }
 
+// promise: T-18
 #[tokio::test]
 async fn tree_is_listed_while_run_lives() {
     let (stage, run) = running().await;
@@ -195,6 +203,7 @@ async fn tree_is_listed_while_run_lives() {
     );
 }
 
+// promise: T-15b
 #[tokio::test]
 async fn oversized_answer_is_reported_and_no_signal_repeated() {
     let (stage, run) = running().await;

@@ -46,6 +46,7 @@ async fn ends(stage: &Stage, run: RunId) {
     assert!(waited.reached);
 }
 
+// promise: K-5
 #[tokio::test]
 async fn one_of_many_calls_makes_named_run() {
     let stage = Stage::set(Nature::default()).await;
@@ -85,6 +86,7 @@ async fn one_of_many_calls_makes_named_run() {
     );
 }
 
+// promise: K-5
 #[tokio::test]
 async fn name_is_free_once_the_end_counts() {
     let stage = Stage::set(Nature::default()).await;
@@ -110,6 +112,7 @@ async fn name_is_free_once_the_end_counts() {
     );
 }
 
+// promise: K-6
 #[tokio::test]
 async fn start_without_trace_frees_name_and_key() {
     let stage = Stage::set(Nature::default()).await;
@@ -131,6 +134,7 @@ async fn start_without_trace_frees_name_and_key() {
     assert!(!spawned.existing);
 }
 
+// promise: K-6
 #[tokio::test]
 async fn same_key_is_the_same_run() {
     let stage = Stage::set(Nature::default()).await;
@@ -176,6 +180,7 @@ async fn same_key_is_the_same_run() {
     assert!(!stage.supervisor.spawn(another).await.unwrap().existing);
 }
 
+// promise: K-6
 #[tokio::test]
 async fn digest_of_the_version_before_recognises_its_run() {
     let stage = Stage::set(Nature::default()).await;
@@ -199,6 +204,7 @@ async fn digest_of_the_version_before_recognises_its_run() {
 }
 
 /// The store decides between nodes.
+// promise: K-5
 #[tokio::test]
 async fn run_of_another_node_has_its_name() {
     let stage = Stage::set(Nature::default()).await;

@@ -46,6 +46,7 @@ fn pending(stage: &Stage) -> usize {
     log::logged(&stage.data_dir).pending
 }
 
+// promise: D-9
 #[tokio::test]
 async fn abort_and_end_survive_a_store_outage() {
     let stage = Stage::set(Nature::default()).await;
@@ -102,6 +103,7 @@ async fn abort_and_end_survive_a_store_outage() {
     stage.supervisor.spawn(call(None)).await.unwrap();
 }
 
+// promise: D-9
 #[tokio::test]
 async fn pause_is_durable_during_store_outage() {
     let stage = Stage::set(Nature::default()).await;
@@ -122,6 +124,7 @@ async fn pause_is_durable_during_store_outage() {
     }
 }
 
+// promise: D-9a
 #[tokio::test]
 async fn hanging_store_is_away_and_ended_runs_end() {
     let stage = Stage::set(Nature::default()).await;
@@ -142,6 +145,7 @@ async fn hanging_store_is_away_and_ended_runs_end() {
     }
 }
 
+// promise: D-9
 #[tokio::test]
 async fn a_store_that_hangs_is_not_waited_for() {
     let stage = Stage::set(Nature::default()).await;
@@ -155,6 +159,7 @@ async fn a_store_that_hangs_is_not_waited_for() {
 }
 
 /// The servers die with the store unavailable; only the last one finds it again.
+// promise: D-9
 #[test]
 fn promises_without_store_are_written_by_later_server() {
     let lives = Lives::of(Nature {
@@ -204,6 +209,7 @@ fn promises_without_store_are_written_by_later_server() {
     assert_eq!(lives.world.store.closed.lock().unwrap().len(), 1);
 }
 
+// promise: D-9
 #[test]
 fn end_reported_without_store_stays_the_same() {
     let lives = Lives::of(Nature::default());
@@ -247,6 +253,7 @@ fn end_reported_without_store_stays_the_same() {
 
 /// It is not open any more, though the store has it open: not where a server reads that while it acquires the node
 /// late.
+// promise: D-9
 #[test]
 fn unwritten_end_is_no_open_row_after_takeover() {
     let lives = Lives::of(Nature::default());
@@ -275,6 +282,7 @@ fn unwritten_end_is_no_open_row_after_takeover() {
 }
 
 /// A file in its place: no error costs a run.
+// promise: D-9
 #[test]
 fn unreadable_node_log_is_set_aside_runs_continue() {
     let lives = Lives::of(Nature::default());
@@ -301,6 +309,7 @@ async fn undelivered(stage: &Stage, run: RunId) {
     assert!(is_said, "{answer:?}");
 }
 
+// promise: D-9
 #[tokio::test]
 async fn abort_of_ended_run_is_answered_without_store() {
     let stage = Stage::set(Nature {
@@ -324,6 +333,7 @@ async fn abort_of_ended_run_is_answered_without_store() {
     assert_eq!(pending(&stage), 0);
 }
 
+// promise: D-9
 #[test]
 fn abort_fences_unknown_id_during_store_outage() {
     let lives = Lives::of(Nature::default());
@@ -364,6 +374,7 @@ fn abort_fences_unknown_id_during_store_outage() {
 
 /// A stop of an unknown key that is promised while an earlier one is delivered does not prolong that delivery: callers
 /// may promise more without a pause.
+// promise: D-9
 #[test]
 fn node_is_acquired_while_stops_are_promised() {
     let lives = Lives::of(Nature::default());
@@ -393,6 +404,7 @@ fn node_is_acquired_while_stops_are_promised() {
     });
 }
 
+// promise: R-53
 #[tokio::test]
 async fn row_read_without_the_store_is_not_believed() {
     let stage = Stage::set(Nature {
@@ -447,6 +459,7 @@ async fn restarted_store_gets_no_known_row_again() {
 }
 
 /// The store has returned the open runs, and the server has not adopted them yet.
+// promise: D-9
 #[test]
 fn abort_during_takeover_of_waiting_run_is_done() {
     let lives = Lives::of(Nature {
@@ -500,6 +513,7 @@ fn lose_server_and_store_at_the_gate(lives: &Lives) {
     lives.world.store.set(Weather::Away);
 }
 
+// promise: D-9
 #[test]
 fn child_at_gate_waits_for_the_store() {
     let lives = Lives::of(Nature::default());
@@ -529,6 +543,7 @@ fn child_at_gate_waits_for_the_store() {
     assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
+// promise: D-9
 #[test]
 fn shutdown_does_not_wait_for_child_at_gate() {
     let lives = Lives::of(Nature::default());

@@ -133,6 +133,7 @@ async fn assert_refuses_all_but_abort(stage: &Stage, need: &str) {
     }
 }
 
+// promise: A-22d
 #[test]
 fn pinned_run_takes_only_an_abort() {
     let lives = Lives::of(Nature::default());
@@ -149,6 +150,7 @@ fn pinned_run_takes_only_an_abort() {
     assert_eq!((state.signals.len(), state.interrupts), (0, 0));
 }
 
+// promise: A-22d
 #[test]
 fn no_attempt_of_a_pinned_run_begins() {
     let lives = Lives::of(Nature::default());
@@ -264,6 +266,7 @@ fn limit_of_a_pinned_run_waits() {
     });
 }
 
+// promise: A-22d
 #[tokio::test]
 async fn critical_message_pins_its_run() {
     let stage = Stage::set(Nature::default()).await;
@@ -278,6 +281,7 @@ async fn critical_message_pins_its_run() {
     assert_eq!(waited.unwrap().run.state, RunState::Succeeded);
 }
 
+// promise: A-22e
 #[test]
 fn later_entries_are_kept_and_critical_ones_pin() {
     const LATER: &str = r#"{"of_tomorrow":{"b":1,"a":2}}"#;
@@ -328,6 +332,7 @@ fn later_entries_are_kept_and_critical_ones_pin() {
     assert!(entries.as_str().contains(LATER) && entries.as_str().contains(CRITICAL));
 }
 
+// promise: A-22e
 #[test]
 fn unknown_value_in_spec_pins_run() {
     let text = r#"{"command":{"argv":["sh"]},"policy":{"pause":{"on_max_pause":"of_tomorrow"}}}"#;
@@ -344,6 +349,7 @@ fn unknown_value_in_spec_pins_run() {
     assert_eq!(kennel_store::spec_text(&rows[&run_id()].new.spec), text);
 }
 
+// promise: D-31a
 #[test]
 fn run_with_unread_row_is_pinned() {
     let lives = Lives::of(Nature::default());
@@ -363,6 +369,7 @@ fn run_with_unread_row_is_pinned() {
 }
 
 /// Its row has the attempts before and the restarts: the end of this one waits for a server that can read it.
+// promise: D-31a
 #[test]
 fn unread_row_keeps_attempts_and_state() {
     let lives = Lives::of(Nature::default());
@@ -402,6 +409,7 @@ fn unread_row_keeps_attempts_and_state() {
 }
 
 /// A stop that was accepted is carried out, and an abort ends the run whose attempt is over.
+// promise: D-31a
 #[test]
 fn stop_of_unread_row_is_carried_out() {
     for is_late in [false, true] {
@@ -445,6 +453,7 @@ fn stop_of_unread_row_is_carried_out() {
     }
 }
 
+// promise: D-31a
 #[tokio::test]
 async fn node_with_unread_row_is_not_removed() {
     let stage = Stage::set(Nature::default()).await;
@@ -468,6 +477,7 @@ async fn node_with_unread_row_is_not_removed() {
     assert_eq!(forget(true).await.unwrap().1, 1);
 }
 
+// promise: D-31a
 #[test]
 fn unread_row_without_keeper_is_not_changed() {
     let lives = Lives::of(Nature::default());

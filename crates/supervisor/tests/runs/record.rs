@@ -106,6 +106,7 @@ fn files(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.collect()
 }
 
+// promise: D-9
 #[test]
 fn damaged_node_log_ends_and_invents_no_run() {
     let lives = Lives::of(Nature::default());
@@ -168,6 +169,7 @@ fn damaged_node_log_ends_and_invents_no_run() {
 
 /// A store that went back has the open row of an earlier run, while the keeper holds a child under its key that was
 /// never released.
+// promise: R-53
 #[test]
 fn open_row_of_earlier_child_is_recovered() {
     for weather in [Weather::Away, Weather::Fair] {
@@ -203,6 +205,7 @@ fn open_row_of_earlier_child_is_recovered() {
 }
 
 /// The write of an earlier server arrives while this one tries to record another end of a run that never ran.
+// promise: E-5
 #[test]
 fn end_that_came_first_stands() {
     let lives = Lives::of(Nature::default());
@@ -240,6 +243,7 @@ fn end_that_came_first_stands() {
 }
 
 /// Its server died after it had recorded the end, and before the keeper heard of that.
+// promise: D-9
 #[test]
 fn run_with_logged_end_is_not_live_again() {
     let lives = Lives::of(Nature::default());

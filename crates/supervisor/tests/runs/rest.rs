@@ -45,6 +45,7 @@ fn hang_up(run: RunId) -> SignalCall {
     }
 }
 
+// promise: W-4
 #[tokio::test]
 async fn drain_may_be_signalled_and_aborted() {
     let (stage, run) = leaving_one(DRAIN).await;
@@ -114,6 +115,7 @@ async fn abort_ends_whole_tree_under_any_policy() {
     }
 }
 
+// promise: W-9
 #[tokio::test]
 async fn start_closes_detached_runs_and_ends_aborted_ones() {
     let (kept, stopped) = (RunId::from_u128(1), RunId::from_u128(2));
@@ -142,6 +144,7 @@ async fn start_closes_detached_runs_and_ends_aborted_ones() {
     assert_eq!(stage.kernel().orphans_ended, [stopped]);
 }
 
+// promise: W-11a
 #[tokio::test]
 async fn detaching_for_own_user_needs_detached_identity() {
     let policy = |on_leader_exit, user: Option<u32>| Policy {

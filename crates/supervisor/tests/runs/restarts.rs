@@ -67,6 +67,7 @@ fn crashing() -> Nature {
     }
 }
 
+// promise: B-1
 #[tokio::test(start_paused = true)]
 async fn crashing_agent_is_started_four_times_then_failed() {
     let stage = Stage::set(crashing()).await;
@@ -111,6 +112,7 @@ async fn crashing_agent_is_started_four_times_then_failed() {
     }
 }
 
+// promise: B-4
 #[tokio::test(start_paused = true)]
 async fn abort_ends_a_waiting_run_without_signals() {
     let stage = Stage::set(crashing()).await;
@@ -138,6 +140,7 @@ async fn abort_ends_a_waiting_run_without_signals() {
     assert_eq!(names.last().map(String::as_str), Some("ended"));
 }
 
+// promise: B-2
 #[tokio::test(start_paused = true)]
 async fn nothing_follows_what_may_not_be_gone() {
     let stage = Stage::set(Nature::default()).await;
@@ -156,6 +159,7 @@ async fn nothing_follows_what_may_not_be_gone() {
     assert!(names.iter().any(|name| name == "warning"), "{names:?}");
 }
 
+// promise: B-3
 #[tokio::test(start_paused = true)]
 async fn attempt_with_unknown_record_never_runs() {
     for written in [true, false] {
@@ -204,6 +208,7 @@ async fn later_failed_start_is_retried_first_is_reported() {
     assert_eq!(ended.past[0].outcome.exit, Some(Exit::Code(1)));
 }
 
+// promise: B-5
 #[tokio::test(start_paused = true)]
 async fn shutdown_leaves_services_and_ends_other_runs() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
@@ -269,6 +274,7 @@ async fn requested_attempt_begins_after_old_tree_ends() {
     assert_eq!(refusal, Refusal::Ended);
 }
 
+// promise: B-6a
 #[tokio::test(start_paused = true)]
 async fn aborted_or_unrepeatable_run_gets_no_attempt() {
     let stage = Stage::set(Nature {
@@ -296,6 +302,7 @@ async fn aborted_or_unrepeatable_run_gets_no_attempt() {
     assert!(stage.is_alive(run_id()));
 }
 
+// promise: B-6a
 #[tokio::test(start_paused = true)]
 async fn run_over_its_max_runtime_gets_no_attempt() {
     let stage = Stage::set(Nature {
@@ -322,6 +329,7 @@ async fn run_over_its_max_runtime_gets_no_attempt() {
     assert_eq!((ended.attempt, ended.state), (1, RunState::Failed));
 }
 
+// promise: B-6
 #[test]
 fn next_server_completes_a_replacement() {
     let lives = Lives::of(Nature {
@@ -346,6 +354,7 @@ fn next_server_completes_a_replacement() {
     });
 }
 
+// promise: D-10
 #[test]
 fn abort_of_attempt_being_replaced_is_durable() {
     let lives = Lives::of(Nature {
@@ -375,6 +384,7 @@ fn abort_of_attempt_being_replaced_is_durable() {
     assert_eq!(lives.world.state.lock().unwrap().executed.len(), 1);
 }
 
+// promise: B-4
 #[tokio::test(start_paused = true)]
 async fn a_server_that_leaves_begins_no_attempt() {
     let stage = Stage::set(Nature::default()).await;
@@ -393,6 +403,7 @@ async fn a_server_that_leaves_begins_no_attempt() {
     );
 }
 
+// promise: B-4
 #[test]
 fn waiting_run_is_resumed_by_next_server() {
     let lives = Lives::of(crashing());
@@ -452,6 +463,7 @@ fn assert_recorded_once(recorded_events: &[(u32, String)]) {
     );
 }
 
+// promise: B-2b
 #[test]
 fn repeated_reports_of_ended_attempt_are_ignored() {
     let lives = Lives::of(crashing());
@@ -480,6 +492,7 @@ fn repeated_reports_of_ended_attempt_are_ignored() {
     });
 }
 
+// promise: B-2b
 #[test]
 fn intended_next_attempt_is_not_the_last_one() {
     let lives = Lives::of(crashing());
@@ -501,6 +514,7 @@ fn intended_next_attempt_is_not_the_last_one() {
     });
 }
 
+// promise: B-2b
 #[test]
 fn next_attempt_without_log_is_not_the_last() {
     let lives = Lives::of(crashing());
@@ -541,6 +555,7 @@ fn next_attempt_without_log_is_not_the_last() {
     assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
+// promise: B-5
 #[test]
 fn only_a_service_returns_with_next_service() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
@@ -564,6 +579,7 @@ fn only_a_service_returns_with_next_service() {
     }
 }
 
+// promise: B-5
 #[test]
 fn service_returns_after_reboot_without_leftover_tree() {
     let other_boot = |mut seen: kennel_lifecycle::recovery::Observation| {
@@ -623,6 +639,7 @@ fn ended_by_itself(lives: &Lives, exit: Exit) {
     world.orphans.insert(run_id(), seen);
 }
 
+// promise: B-5a
 #[test]
 fn policy_judges_end_before_the_services_end() {
     let on_failure = RestartPolicy {
@@ -665,6 +682,7 @@ fn policy_judges_end_before_the_services_end() {
 }
 
 /// The shim has recorded the exit while no service was there.
+// promise: RW-54
 #[test]
 fn recorded_exit_of_success_starts_no_attempt() {
     let mut spec = service();

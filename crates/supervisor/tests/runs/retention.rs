@@ -19,6 +19,7 @@ const KEEP_NONE: RetentionLimits = RetentionLimits {
     ..RetentionLimits::NONE
 };
 
+// promise: O-30
 #[test]
 fn last_hundred_runs_of_owner_keep_output() {
     let lives = lives(RetentionLimits {
@@ -42,6 +43,7 @@ fn last_hundred_runs_of_owner_keep_output() {
     });
 }
 
+// promise: O-31
 #[test]
 fn reading_a_pruned_run_yields_gap_and_outcome() {
     let lives = lives(KEEP_NONE);
@@ -216,6 +218,7 @@ fn entries_beyond_bound_of_row_are_a_gap() {
     });
 }
 
+// promise: O-31
 #[test]
 fn reader_at_middle_gets_gap_for_removed_rest() {
     for view in [false, true] {
@@ -277,6 +280,7 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
     })
 }
 
+// promise: O-32
 #[test]
 fn nothing_is_removed_while_the_store_is_away() {
     let lives = lives(KEEP_NONE);
@@ -308,6 +312,7 @@ fn nothing_is_removed_while_the_store_is_away() {
     });
 }
 
+// promise: O-32
 #[test]
 fn marked_output_is_removed_by_next_server() {
     let lives = lives(RetentionLimits::NONE);
@@ -349,6 +354,7 @@ fn marked_output_is_removed_by_next_server() {
     });
 }
 
+// promise: O-32
 #[test]
 fn unremovable_output_is_reported_removed_and_goes_later() {
     let lives = lives(KEEP_NONE);
@@ -372,6 +378,7 @@ fn unremovable_output_is_reported_removed_and_goes_later() {
     });
 }
 
+// promise: O-30
 #[test]
 fn node_byte_limit_spares_live_runs() {
     let lives = lives(RetentionLimits {
@@ -397,6 +404,7 @@ fn node_byte_limit_spares_live_runs() {
     });
 }
 
+// promise: O-30
 #[test]
 fn output_of_restarted_run_is_removed_together() {
     let lives = lives(KEEP_NONE);
@@ -434,6 +442,7 @@ fn output_of_restarted_run_is_removed_together() {
     });
 }
 
+// promise: O-32
 #[test]
 fn restored_store_gets_removals_again() {
     let lives = lives(KEEP_NONE);
@@ -454,6 +463,7 @@ fn restored_store_gets_removals_again() {
     });
 }
 
+// promise: A-23
 #[test]
 fn unreadable_files_count_until_run_is_removed() {
     let lives = lives(KEEP_NONE);

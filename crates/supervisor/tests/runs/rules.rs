@@ -108,6 +108,7 @@ async fn events_named(stage: &Stage, wanted: &str) -> usize {
 }
 
 /// The line is written while a server lives, or while none does.
+// promise: RW-10
 #[test]
 fn ready_line_is_found_once_over_deaths() {
     for is_written_alone in [true, false] {
@@ -142,6 +143,7 @@ fn ready_line_is_found_once_over_deaths() {
     }
 }
 
+// promise: RW-7
 #[tokio::test]
 async fn run_that_ends_unready_never_is_ready() {
     let stage = Stage::set(Nature::default()).await;
@@ -153,6 +155,7 @@ async fn run_that_ends_unready_never_is_ready() {
     assert_eq!(waited.run.exit, Some(Exit::Code(3)));
 }
 
+// promise: RW-8
 #[test]
 fn start_timeout_counts_over_server_deaths() {
     for deaths in 0..2 {
@@ -178,6 +181,7 @@ fn start_timeout_counts_over_server_deaths() {
 }
 
 /// A run that becomes ready and dies is no crash loop; one that never becomes ready is, whatever its uptime.
+// promise: RW-9
 #[tokio::test]
 async fn readiness_begins_the_restart_count_anew() {
     let nature = |output: &[u8]| Nature {
@@ -217,6 +221,7 @@ async fn readiness_begins_the_restart_count_anew() {
     assert!(matches!(reason, EndReason::Aborted { .. }), "{reason:?}");
 }
 
+// promise: RW-7
 #[tokio::test(start_paused = true)]
 async fn readiness_is_probed_until_it_is_there() {
     let stage = Stage::set(Nature::default()).await;
@@ -238,6 +243,7 @@ async fn readiness_is_probed_until_it_is_there() {
     assert_eq!(events_named(&stage, "ready").await, 1);
 }
 
+// promise: RW-160
 #[tokio::test]
 async fn listener_of_another_process_is_no_success() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -279,6 +285,7 @@ async fn listener_of_another_process_is_no_success() {
 }
 
 /// Not after an interval: the server before it may have died just before it would have asked.
+// promise: RW-105
 #[test]
 fn next_server_probes_readiness_at_once() {
     let lives = Lives::of(Nature::default());
@@ -299,6 +306,7 @@ fn next_server_probes_readiness_at_once() {
     });
 }
 
+// promise: RW-57
 #[tokio::test(start_paused = true)]
 async fn ready_run_ends_after_failures_in_a_row() {
     let stage = Stage::set(Nature::default()).await;
@@ -328,6 +336,7 @@ async fn ready_run_ends_after_failures_in_a_row() {
     assert_eq!((failures, &*error), (3, "the command exited with code 1"));
 }
 
+// promise: RW-57
 #[tokio::test(start_paused = true)]
 async fn loss_of_liveness_leads_to_a_restart() {
     let stage = Stage::set(Nature::default()).await;
@@ -347,6 +356,7 @@ async fn loss_of_liveness_leads_to_a_restart() {
 }
 
 /// A paused run cannot answer, and earlier failures do not count afterwards.
+// promise: RW-57
 #[tokio::test(start_paused = true)]
 async fn paused_run_is_not_probed() {
     let stage = Stage::set(Nature::default()).await;
@@ -371,6 +381,7 @@ async fn paused_run_is_not_probed() {
     assert_eq!(asked(&stage), before + 3);
 }
 
+// promise: RW-57
 #[test]
 fn next_server_counts_failures_from_zero() {
     let lives = Lives::of(Nature::default());
@@ -393,6 +404,7 @@ fn next_server_counts_failures_from_zero() {
     });
 }
 
+// promise: RW-13
 #[test]
 fn run_has_its_time_after_its_result() {
     // By itself, or by the stop; the server that saw the line lives, or dies at once.
@@ -515,6 +527,7 @@ async fn emitted(stage: &Stage, count: u32) -> Facets {
     }
 }
 
+// promise: RW-5a
 #[test]
 fn dear_rule_stays_off() {
     let lives = Lives::of(Nature::default());
@@ -540,6 +553,7 @@ fn dear_rule_stays_off() {
     });
 }
 
+// promise: RW-5a
 #[tokio::test(start_paused = true)]
 async fn slow_rules_hold_up_no_call() {
     let stage = Stage::set(Nature::default()).await;
@@ -554,6 +568,7 @@ async fn slow_rules_hold_up_no_call() {
 }
 
 /// A part of a value is another value.
+// promise: RW-162
 #[tokio::test]
 async fn oversized_group_is_left_out_with_a_warning() {
     let stage = Stage::set(Nature::default()).await;
@@ -594,6 +609,7 @@ async fn oversized_group_is_left_out_with_a_warning() {
     assert_eq!(pairs.keys().collect::<Vec<_>>(), ["id"]);
 }
 
+// promise: RW-5b
 #[test]
 fn abort_comes_before_rules_that_lag() {
     for is_adopted in [false, true] {
@@ -617,6 +633,7 @@ fn abort_comes_before_rules_that_lag() {
 }
 
 /// On a clock that runs ahead while the tests are awaited.
+// promise: RW-5b
 #[tokio::test(start_paused = true)]
 async fn end_does_not_wait_for_slow_rules() {
     let stage = Stage::set(Nature::default()).await;
@@ -631,6 +648,7 @@ async fn end_does_not_wait_for_slow_rules() {
     assert_eq!(events_named(&stage, "warning").await, 1);
 }
 
+// promise: RW-5a
 #[tokio::test]
 async fn wait_for_a_dear_pattern_is_refused() {
     let stage = Stage::set(Nature::default()).await;

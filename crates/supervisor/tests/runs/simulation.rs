@@ -857,17 +857,20 @@ impl Store for Shaky {
     }
 }
 
+// promise, B-3
 #[test]
 fn every_run_ends_once_and_none_is_unrecorded() {
     play_all(1..=SEEDS / 2);
 }
 
 /// The other half, in a thread of its own.
+// promise: R-13
 #[test]
 fn every_other_run_ends_once_too() {
     play_all(SEEDS / 2 + 1..=SEEDS);
 }
 
+// promise: R-13
 #[test]
 #[ignore = "minutes: `make soak` runs it"]
 fn every_run_ends_once_in_ten_thousand_lives() {

@@ -22,6 +22,7 @@ const SEEDS: u64 = 8;
 /// And of `make soak`.
 const MANY_SEEDS: u64 = 60;
 
+// promise: T-28
 #[tokio::test(start_paused = true)]
 async fn start_watches_survivors_of_sigkill_until_gone() {
     let (stage, run) = one_that_is_stuck().await;
@@ -48,6 +49,7 @@ async fn start_watches_survivors_of_sigkill_until_gone() {
     assert_eq!((stuck, names.last().unwrap().as_str()), (1, "ended"));
 }
 
+// promise: T-27
 #[tokio::test(start_paused = true)]
 async fn shutdown_does_not_wait_for_watched_trees() {
     let (stage, run) = one_that_is_stuck().await;
@@ -60,6 +62,7 @@ async fn shutdown_does_not_wait_for_watched_trees() {
 }
 
 /// Each life is a runtime of its own: a crash may interrupt at any point.
+// promise: T-28
 #[test]
 fn row_is_closed_once_after_its_tree_ended() {
     watch_and_die(SEEDS);

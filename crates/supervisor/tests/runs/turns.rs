@@ -56,6 +56,7 @@ async fn all_made(stage: &Stage) {
     all.expect("a start waits for others that the store holds");
 }
 
+// promise: I-105
 #[tokio::test(start_paused = true)]
 async fn starts_take_turns_over_a_slow_store() {
     let (stage, spawning) = spawning().await;
@@ -66,6 +67,7 @@ async fn starts_take_turns_over_a_slow_store() {
     }
 }
 
+// promise: I-105
 #[tokio::test(start_paused = true)]
 async fn restarts_take_turns_as_spawns_do() {
     let stage = Stage::set(Nature::default()).await;
@@ -86,6 +88,7 @@ async fn restarts_take_turns_as_spawns_do() {
     stage.world.store.let_inserts_go();
 }
 
+// promise: I-105
 #[tokio::test(start_paused = true)]
 async fn drained_node_refuses_calls_that_wait() {
     let (stage, spawning) = spawning().await;

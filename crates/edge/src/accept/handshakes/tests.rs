@@ -23,6 +23,7 @@ use tokio::{io::AsyncReadExt, time::Instant};
 const TOO_LONG: Duration = Duration::from_mins(1);
 
 /// The client blocks the only thread of the test's runtime until its handshake is finished.
+// promise: AC-4
 #[tokio::test]
 async fn handshake_needs_no_turn_of_the_runtime() {
     let port = Port::open();
@@ -51,6 +52,7 @@ async fn handshake_needs_no_turn_of_the_runtime() {
     assert_eq!(accepted.read_u8().await.expect("received"), b'x');
 }
 
+// promise: AC-4
 #[tokio::test(start_paused = true)]
 async fn client_has_a_second_for_its_first_byte() {
     let port = Port::open();

@@ -236,6 +236,7 @@ mod tests {
         no_violations(&found).map(|()| ask)
     }
 
+    // promise: I-82, O-24
     #[test]
     fn cursor_resumes_only_a_stream_of_its_filter() {
         let node = NodeId::from_u128(2);

@@ -119,6 +119,7 @@ fn an_input_may_stay_open() {
     assert_eq!(of(9).1, ["spec.pipes.input"]);
 }
 
+// promise: TM-8
 #[test]
 fn action_after_a_pause_needs_max_pause() {
     let of = |action: i32| {
@@ -167,6 +168,7 @@ fn output_bound_has_a_default_and_limits() {
     );
 }
 
+// promise: A-13
 #[test]
 fn reads_give_names_but_neither_values_nor_input() {
     let given = shown(&parsed_full().recorded()).expect("it is described");
@@ -185,6 +187,7 @@ fn reads_give_names_but_neither_values_nor_input() {
     assert_eq!(shown(&RecordedSpec::default()), None);
 }
 
+// promise: K-6
 #[test]
 fn fields_that_differ_are_named_without_values() {
     let [one, other] = ["1", "2"].map(|value| {
@@ -284,6 +287,7 @@ fn specs() -> Vec<RunSpec> {
     specs
 }
 
+// promise: A-13
 #[test]
 fn each_spec_value_survives_a_round_trip() {
     for spec in specs() {
@@ -331,6 +335,7 @@ fn form_and_content_are_found_wrong_together() {
     }
 }
 
+// promise: W-3
 #[test]
 fn a_drain_timeout_is_for_a_drain_alone() {
     let of = |action: i32, timeout: Option<i64>| {

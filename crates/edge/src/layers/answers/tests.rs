@@ -5,6 +5,7 @@ use tokio::time::timeout;
 use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt};
 
+// promise: A-16
 #[tokio::test]
 async fn panics_of_handlers_are_answers() {
     for when in [When::Call, When::Poll] {
@@ -19,6 +20,7 @@ async fn panics_of_handlers_are_answers() {
     assert!(next(&mut body).await.is_none(), "nothing follows");
 }
 
+// promise: A-7a
 #[tokio::test(start_paused = true)]
 async fn every_call_is_answered_before_its_deadline() {
     let handler = tower::service_fn(|_: Request<()>| async {
@@ -36,6 +38,7 @@ async fn every_call_is_answered_before_its_deadline() {
     assert_eq!(info.reason, "DEADLINE_EXCEEDED");
 }
 
+// promise: A-17
 #[test]
 fn transport_statuses_get_reasons() {
     let of = |status: Status| {

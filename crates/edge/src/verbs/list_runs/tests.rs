@@ -29,6 +29,7 @@ fn unread(run: u128) -> UnreadRow {
     }
 }
 
+// promise: L-3
 #[test]
 fn page_is_cut_at_its_size_and_resumed() {
     let filter = ListFilter::default();
@@ -53,6 +54,7 @@ fn the_last_page_has_no_token() {
     assert_eq!((last.runs.len(), last.next_page_token.as_str()), (1, ""));
 }
 
+// promise: I-76
 #[test]
 fn unread_run_is_on_one_page_alone() {
     let filter = ListFilter::default();

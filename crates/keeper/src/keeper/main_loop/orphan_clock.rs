@@ -70,6 +70,7 @@ impl OrphanClock {
 mod tests {
     use super::*;
 
+    // promise: R-11a
     #[test]
     fn pauses_of_the_keeper_do_not_count() {
         let mut clock = OrphanClock::of_loss(1_000);
@@ -83,6 +84,7 @@ mod tests {
         assert_eq!(clock.reaches_at(5_000), Some(201_500));
     }
 
+    // promise: R-11a
     #[test]
     fn servers_that_fail_at_once_are_counted() {
         let mut clock = OrphanClock::of_loss(0);

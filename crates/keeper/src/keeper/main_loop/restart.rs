@@ -333,6 +333,7 @@ impl Keeper {
 mod tests {
     use super::*;
 
+    // promise: R-10
     #[test]
     fn failing_servers_are_restarted_with_growing_delay() {
         let waits: Vec<u64> = (0..9).map(|tries| back_off(tries) / 1_000).collect();

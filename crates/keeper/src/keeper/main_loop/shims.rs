@@ -313,6 +313,7 @@ impl Keeper {
 mod tests {
     use super::*;
 
+    // promise: A-22c
     #[test]
     fn older_shim_gets_only_kinds_it_knows() {
         let (socket, theirs) = fdpass::pair().expect("a pair");

@@ -34,6 +34,7 @@ fn recorded(group: Option<kennel_lifecycle::CgroupIdentity>) -> Recorded {
     }
 }
 
+// promise: T-10a
 #[test]
 fn unreadable_group_may_hold_a_process() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -62,6 +63,7 @@ fn unreadable_group_may_hold_a_process() {
     assert_eq!(look(), CgroupSeen::Empty);
 }
 
+// promise: R-3a
 #[test]
 fn next_start_knows_steps_of_earlier_ones() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -101,6 +103,7 @@ fn sharing_our_session_makes_no_member() {
     assert_eq!(members, [leader.pid()]);
 }
 
+// promise: I-9
 #[test]
 fn descendants_of_a_reused_pid_are_no_members() {
     let root = child_with_child();
@@ -127,6 +130,7 @@ fn descendants_of_a_reused_pid_are_no_members() {
     PidFd::open(below).expect("a pidfd").signal(Signal::KILL);
 }
 
+// promise: T-40
 #[test]
 fn only_a_sleeping_shim_counts_as_hung() {
     let host = identity::host().expect("this host");

@@ -53,6 +53,7 @@ impl Run {
 mod tests {
     use super::*;
 
+    // promise: T-15
     #[test]
     fn the_newest_ids_are_remembered_for_ten_minutes() {
         let mut requests = Requests::default();

@@ -76,6 +76,7 @@ fn child_collected_by_dead_shim_never_ran() {
 }
 
 /// A keeper that is killed after its first signal must not leave a shim that takes the leader's end for its own.
+// promise: W-8
 #[test]
 fn detaching_shim_learns_deadline_before_first_signal() {
     use kennel_lifecycle::{Countdown, LeaderExit};
@@ -124,6 +125,7 @@ fn extend(run: &mut Run, limit: Deadline, seconds: u64, now: u64) -> ExtendResul
 }
 
 /// A keeper that is killed after its answer has left the extension with the shim.
+// promise: RW-118
 #[test]
 fn shim_holds_an_extension_before_its_answer() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -153,6 +155,7 @@ fn shim_holds_an_extension_before_its_answer() {
     assert!(run.ladder.is_some());
 }
 
+// promise: RW-72
 #[test]
 fn extension_is_refused_beyond_bound_and_in_stop() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -199,6 +202,7 @@ fn paused_time_does_not_use_up_an_extension() {
 }
 
 /// Each request is answered, and once: for every end of the run, and every time of the request.
+// promise: A-15
 #[test]
 fn each_request_is_answered_once_at_any_end() {
     type Act = fn(&mut Run);
@@ -324,6 +328,7 @@ fn with_large_tree(dir: &Path) -> (Run, LargeTree) {
 }
 
 /// The loop serves others between the slices. Lists that are asked for meanwhile are one list, and a newer one.
+// promise: T-18a
 #[test]
 fn large_tree_is_listed_and_signalled_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -351,6 +356,7 @@ fn large_tree_is_listed_and_signalled_in_slices() {
 }
 
 /// The loop serves others between the slices.
+// promise: T-18a
 #[test]
 fn large_tree_is_paused_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -385,6 +391,7 @@ fn large_tree_is_paused_in_slices() {
 }
 
 /// The exit of the leader, which the signal causes, is reported after it, with the next rung after that.
+// promise: T-18a
 #[test]
 fn large_tree_gets_a_rung_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -424,6 +431,7 @@ fn large_tree_gets_a_rung_in_slices() {
 }
 
 /// A tree that makes processes faster than slices find them is its shim's to end, which kills beside the keeper.
+// promise: T-18a
 #[test]
 fn large_tree_is_killed_beside_its_shim() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -461,6 +469,7 @@ fn large_tree_is_killed_beside_its_shim() {
     }
 }
 
+// promise: T-18a
 #[test]
 fn processes_of_a_leader_are_listed_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -516,6 +525,7 @@ fn childless() -> FromShim {
     }
 }
 
+// promise: T-26
 #[test]
 fn process_that_survives_sigkill_is_no_end() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -533,6 +543,7 @@ fn process_that_survives_sigkill_is_no_end() {
     assert_eq!(run.look_every(1_000_000_000), 1_000);
 }
 
+// promise: I-8
 #[test]
 fn pid_given_back_by_a_shim_is_unused() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -604,6 +615,7 @@ fn unowned_child_is_over_without_its_shim() {
     assert!(facts(&run).is_empty());
 }
 
+// promise: R-8
 #[test]
 fn child_of_a_lost_server_is_not_announced() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -619,6 +631,7 @@ fn child_of_a_lost_server_is_not_announced() {
     assert!(run.outgoing.is_empty(), "{:?}", facts(&run));
 }
 
+// promise: R-8
 #[test]
 fn pause_of_a_lost_server_continues_unanswered() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -659,6 +672,7 @@ fn ending_pause_is_handed_over_as_ending() {
     }
 }
 
+// promise: Q-8, RW-120
 #[test]
 fn usage_and_memory_kills_come_before_end() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -693,6 +707,7 @@ fn usage_and_memory_kills_come_before_end() {
     assert_eq!(facts(&spared).len(), 3, "{:?}", facts(&spared));
 }
 
+// promise: RW-121
 #[test]
 fn memory_reserve_stops_by_plan_of_run() {
     let shortage = MemoryShortage {

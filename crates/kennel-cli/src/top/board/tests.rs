@@ -46,6 +46,7 @@ fn drawn(board: &mut Board, (cols, rows): (u16, u16)) -> String {
     terminal.backend().to_string()
 }
 
+// promise: RW-126
 #[test]
 fn unreadable_runs_are_counted_in_the_heading() {
     let mut board = board_of(vec![seen(1, "a", Usage::default())]);
@@ -55,6 +56,7 @@ fn unreadable_runs_are_counted_in_the_heading() {
     assert!(drawn(&mut board, (80, 24)).contains(&format!("live runs, 3 {words}, by age")));
 }
 
+// promise: C-23
 #[test]
 fn nothing_is_ended_or_paused_without_a_yes() {
     let mut board = board_of(vec![seen(1, "a", Usage::default())]);
@@ -71,6 +73,7 @@ fn nothing_is_ended_or_paused_without_a_yes() {
     );
 }
 
+// promise: C-23
 #[test]
 fn unknown_value_is_a_dash_and_sorts_last() {
     let used = |cpu| Usage {
@@ -98,6 +101,7 @@ fn unknown_value_is_a_dash_and_sorts_last() {
     assert_eq!(unknown.matches(" - ").count(), 5, "{unknown}");
 }
 
+// promise: C-23
 #[test]
 fn board_fits_any_size_and_escapes_names() {
     let evil = "\x1b[2Jevil\n";
@@ -133,6 +137,7 @@ fn filter_matches_id_command_label_and_state() {
     assert_eq!(board.shown().len(), 2);
 }
 
+// promise: C-23
 #[test]
 fn use_is_counted_between_two_samples() {
     let at = Instant::now();
@@ -185,6 +190,7 @@ fn click(board: &mut Board, row: u16) -> Option<Action> {
     })
 }
 
+// promise: C-54
 #[test]
 fn clicks_point_at_a_run_and_open_it() {
     let runs = (1..=20).map(|id| seen(id, "a", Usage::default()));

@@ -32,6 +32,7 @@ fn signal(name: &str) -> pb::exit::Result {
     })
 }
 
+// promise: AU-5
 #[test]
 fn oom_is_explained_with_numbers_and_unknowns() {
     let killed = pb::end_reason::OomKilled {
@@ -49,6 +50,7 @@ fn oom_is_explained_with_numbers_and_unknowns() {
     assert!(reported.unknown[0].contains("the kernel does not say"));
 }
 
+// promise: RW-121
 #[test]
 fn memory_reserve_is_explained_with_numbers() {
     let short = pb::end_reason::MemoryReserve {
@@ -66,6 +68,7 @@ fn memory_reserve_is_explained_with_numbers() {
     assert_eq!(reported.unknown, Vec::<String>::new());
 }
 
+// promise: AU-6
 #[test]
 fn only_a_requested_signal_names_its_caller() {
     let exited = Reason::Exited(pb::end_reason::Exited {});
@@ -99,6 +102,7 @@ fn only_a_requested_signal_names_its_caller() {
     assert!(asked.unknown.is_empty());
 }
 
+// promise: AU-6
 #[test]
 fn text_of_callers_is_escaped_for_terminals() {
     let aborted = pb::end_reason::Aborted {
@@ -113,6 +117,7 @@ fn text_of_callers_is_escaped_for_terminals() {
     );
 }
 
+// promise: A-22d
 #[test]
 fn pinned_run_says_by_what() {
     let run = pb::Run {

@@ -394,6 +394,7 @@ mod tests {
         CString::new(path.as_os_str().as_bytes()).expect("no NUL")
     }
 
+    // promise: AC-21
     #[test]
     fn place_replaced_meanwhile_is_covered() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -53,6 +53,7 @@ fn expression_gives_groups_that_took_part() {
     assert_eq!(test(&matcher, b"\xff"), None);
 }
 
+// promise: RW-4
 #[test]
 fn json_value_is_found_at_its_place_alone() {
     let matcher = json(
@@ -77,6 +78,7 @@ fn json_value_is_found_at_its_place_alone() {
     }
 }
 
+// promise: RW-5
 #[test]
 fn deep_json_is_skipped_without_harm() {
     let deep = format!(
@@ -91,6 +93,7 @@ fn deep_json_is_skipped_without_harm() {
     assert!(test(&matcher, wide.as_bytes()).is_some());
 }
 
+// promise: RW-5
 #[test]
 fn exploding_expression_takes_linear_time() {
     let matcher = regex("(a*)*$");
@@ -118,6 +121,7 @@ fn counted_repetition_is_tested_or_given_up() {
     assert!(matches!(found, Ok(None) | Err(GaveUp)), "{found:?}");
 }
 
+// promise: RW-5a
 #[test]
 fn pattern_of_countless_states_is_given_up() {
     let line = letters(64 * 1024);
@@ -130,6 +134,7 @@ fn pattern_of_countless_states_is_given_up() {
     assert_eq!(found.expect("few steps").expect("a match").text, "ac");
 }
 
+// promise: RW-5a
 #[test]
 fn unicode_boundaries_match_as_in_ascii() {
     let matcher = regex(r"\b(\w+)!\B");

@@ -7,6 +7,7 @@ fn owner(name: &str) -> Arc<str> {
     name.into()
 }
 
+// promise: RW-5a
 #[test]
 fn owners_take_turns() {
     let mut queue = Queue::default();
@@ -27,6 +28,7 @@ fn owners_take_turns() {
     assert!(queue.owners.is_empty());
 }
 
+// promise: RW-5a
 #[tokio::test]
 async fn slow_owner_holds_up_no_other() {
     let threads = OwnerThreads::default();

@@ -31,6 +31,7 @@ fn variables(passwd: &[u8], uid: u32) -> Vec<(&'static str, String)> {
 mod tests {
     use super::*;
 
+    // promise: RW-163
     #[test]
     fn entry_is_found_by_its_number() {
         let passwd =

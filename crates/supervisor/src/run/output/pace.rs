@@ -133,6 +133,7 @@ mod tests {
         (Change::None, 100)
     }
 
+    // promise: O-33
     #[tokio::test(start_paused = true)]
     async fn slow_steady_pipe_is_unwatched_until_silent() {
         let (mut pace, mut now) = (Pace::default(), Instant::now());
@@ -161,6 +162,7 @@ mod tests {
         }
     }
 
+    // promise: O-33
     #[tokio::test(start_paused = true)]
     async fn fast_or_rare_pipe_is_watched() {
         for (step, bytes) in [(SOON, 1), (SOON, LITTLE_BYTES), (STEP, LITTLE_BYTES)] {

@@ -21,6 +21,7 @@ impl OwnerQuotas for Appearing {
     }
 }
 
+// promise: I-100
 #[tokio::test(start_paused = true)]
 async fn silent_pipe_rests_when_a_rate_appears() {
     let dir = tempfile::tempdir().expect("a directory");

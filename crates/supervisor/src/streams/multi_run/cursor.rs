@@ -116,6 +116,7 @@ mod tests {
     }
 
     proptest! {
+        // promise: O-24
         #[test]
         fn read_stretches_stay_read_and_apart(steps in steps()) {
             let mut reached = ManyReached::default();

@@ -51,6 +51,7 @@ fn attribute(span: &Span, name: &str) -> Option<String> {
     named.map(|attribute| attribute.value.to_string())
 }
 
+// promise: M-13
 #[test]
 fn oom_and_final_ends_are_named_on_span() {
     let killed = MemoryKills {
