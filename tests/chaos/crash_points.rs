@@ -42,13 +42,13 @@ const ELSEWHERE: [&str; 1] = ["left_stop.carried_out"];
 /// Selects one row, as in `spawn.recorded:both`: the others are left out.
 const ONLY: &str = "CRASH_ROW";
 
-// promise
+// promise: R-16, R-20a, R-21
 #[tokio::test(flavor = "multi_thread")]
 async fn spawned_command_runs_once_or_never_over_crashes() {
     play(&[Act::Spawn]).await;
 }
 
-// promise
+// promise: R-20a, R-21
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_is_reported_once_over_crashes() {
     play(&[Act::Exit]).await;
@@ -60,19 +60,19 @@ async fn exit_is_reported_once_despite_outage_and_crashes() {
     play(&[Act::Owe]).await;
 }
 
-// promise: R-20
+// promise: R-20a
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_is_carried_out_over_crashes() {
     play(&[Act::Abort, Act::Kill]).await;
 }
 
-// promise: R-20
+// promise: R-20a
 #[tokio::test(flavor = "multi_thread")]
 async fn no_process_stays_stopped_after_crash_in_pause() {
     play(&[Act::Pause, Act::Resume]).await;
 }
 
-// promise: R-20
+// promise: R-20b
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_neither_lost_nor_doubled_over_crashes() {
     play(&[Act::Write]).await;
@@ -104,7 +104,7 @@ async fn acknowledged_drain_survives_crashes() {
     play(&[Act::Drain]).await;
 }
 
-// promise: R-20
+// promise: R-20, R-20b
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_is_completed_over_crashes() {
     play(&[Act::Restart, Act::Recover]).await;

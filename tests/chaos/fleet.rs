@@ -4,7 +4,7 @@ use kennel_tests::fleet::{Plan, Turns, prove};
 
 const RUNS: usize = 2000;
 
-// promise: I-94
+// promise: I-94, I-94b, I-94a
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_of_a_fleet_is_false() {
     let tally = prove(Plan {

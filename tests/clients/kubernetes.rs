@@ -294,7 +294,7 @@ impl Workshop {
     }
 }
 
-// promise: S-23, S-23a
+// promise: S-23, S-23b, S-23a
 #[tokio::test(flavor = "multi_thread")]
 async fn manifests_fit_three_versions_of_kubernetes() {
     let workshop = Workshop::new().await;
@@ -396,7 +396,7 @@ async fn pod_security_lets_pods_in(workshop: &Workshop) {
     assert!(rooted.why.contains("runAsNonRoot"), "{}", rooted.why);
 }
 
-// promise: S-23a
+// promise: S-23c, S-23d
 #[tokio::test(flavor = "multi_thread")]
 async fn daemonset_pods_start_drain_and_are_replaced() {
     let workshop = Workshop::new().await;

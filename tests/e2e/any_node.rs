@@ -35,7 +35,7 @@ async fn page(at: &mut Client, filter: &RunFilter, page_token: String) -> pb::Li
     must("page", at.process.list_runs(request).await).into_inner()
 }
 
-// promise: I-73
+// promise: I-73, I-73a
 async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
     let ThreeNodes {
         one, two, three, ..

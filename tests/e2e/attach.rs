@@ -28,7 +28,7 @@ fn of_own_binary() -> Options {
     }
 }
 
-// promise: P-10
+// promise: P-10, P-10b
 async fn screen_is_read_during_and_after_a_run(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = r"printf 'one\r\n\033[1;32mtwo\033[0m\033]2;a title\007'; read x; printf '\033[?1049h\033[Hin an editor'; read x; printf '\033[?1049l'; exit 3";
@@ -85,7 +85,7 @@ async fn screen_is_read_during_and_after_a_run(kennel: &Kennel) {
     must("abort", client.abort(&piped.run_id).await);
 }
 
-// promise: P-10
+// promise: P-10b
 async fn oversize_terminal_is_not_drawn_and_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(

@@ -184,7 +184,7 @@ fn lines(progress: &Path) -> String {
     )
 }
 
-// promise: O-29
+// promise: O-29b
 async fn waiting_run_is_ended_without_loss(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -363,7 +363,7 @@ async fn acknowledged_output_survives_the_keeper() {
     }
 }
 
-// promise: O-29
+// promise: O-29b
 async fn deleted_consumer_no_longer_blocks(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = format!("{} bytes {}", programs::naughty().display(), 4 * MIB);

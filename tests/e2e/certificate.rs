@@ -20,7 +20,7 @@ async fn certificate_has_only_what_happened(options: Options) {
     }
 }
 
-// promise: T-22
+// promise: T-22a
 async fn certificate_of_unstopped_run_has_no_signal(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
@@ -132,7 +132,7 @@ async fn shim_of_dead_keeper_reports_its_signals() {
     assert!(certificate.census_time.is_some(), "{certificate:?}");
 }
 
-// promise: T-22
+// promise: T-22a
 async fn never_run_has_certificate_without_steps(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let id = new_run_id();

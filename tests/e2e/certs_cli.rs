@@ -130,7 +130,7 @@ async fn three_commands_make_a_chain_that_openssl_accepts((dir, access): &(TempD
     }
 }
 
-// promise: C-63
+// promise: C-63, C-63a
 async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
     let dir = dir.path();
     let read = |name: &str| fs::read(dir.join("certs").join(name)).expect("a file");

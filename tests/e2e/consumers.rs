@@ -398,7 +398,7 @@ async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     assert_eq!(end(&mut third).await.reason, "CONSUMER_NOT_FOUND");
 }
 
-// promise: O-26
+// promise: O-26a
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledgement_is_durable_or_refused_without_store() {
     let mut postgres = Postgres::start().await;
@@ -446,7 +446,7 @@ async fn acknowledgement_is_durable_or_refused_without_store() {
     assert_eq!(stands.acked_seq, Some(heard.last_seq()));
 }
 
-// promise: O-28
+// promise: O-28a
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_gets_exact_gap_of_removed_output() {
     let kennel = Kennel::start(Options {

@@ -103,7 +103,7 @@ async fn damaged_journals_are_reported_and_made_up_for() {
     }
 }
 
-// promise: O-40
+// promise: O-40, O-40b
 async fn truncated_output_is_reported_as_damage(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (run_id, dir) = ended(kennel, &mut client).await;
@@ -154,7 +154,7 @@ fn bytes(events: &[(u64, Payload)]) -> (usize, u64) {
     (came.sum(), missing.sum())
 }
 
-// promise: O-40
+// promise: O-40a
 async fn entries_of_damaged_journal_come_from_record(kennel: &Kennel) {
     let mut client = kennel.client().await;
     for damage in [
@@ -223,7 +223,7 @@ fn assert_damaged(read: &pb::ReadOutputResponse) {
     assert_eq!(parts, [Some(Part::DamagedBytes(SAID.len() as u64))]);
 }
 
-// promise: O-40
+// promise: O-40a
 async fn story_of_lost_journal_comes_from_record(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (run_id, dir) = ended(kennel, &mut client).await;

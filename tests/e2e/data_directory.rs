@@ -91,7 +91,7 @@ async fn links_in_a_data_directory_are_refused_untouched() {
     }
 }
 
-// promise: R-61
+// promise: R-61, R-61a
 #[tokio::test(flavor = "multi_thread")]
 async fn data_directory_of_others_is_refused_untouched() {
     let (dir, data) = prepared();
@@ -115,7 +115,7 @@ async fn data_directory_of_others_is_refused_untouched() {
     assert_eq!(fs::read_to_string(data.join("lock")).expect("there"), "1");
 }
 
-// promise: R-61
+// promise: R-61a
 #[tokio::test(flavor = "multi_thread")]
 async fn full_queue_at_listen_path_refuses_a_start() {
     let (dir, data) = prepared();
@@ -162,7 +162,7 @@ fn open_to_others(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-// promise: R-61
+// promise: R-61b
 async fn service_files_are_private_and_commands_keep_umask(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("of-the-command");

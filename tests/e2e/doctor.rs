@@ -90,7 +90,7 @@ fn outcomes(proof: &Value) -> Vec<(String, String, String, &Value)> {
         .collect()
 }
 
-// promise: C-20
+// promise: C-20, C-20a
 #[tokio::test(flavor = "multi_thread")]
 async fn proof_as_root_ends_every_program_without_traces() {
     let temporary = temporary();
@@ -136,7 +136,7 @@ async fn unprivileged_proof_lists_skipped_and_open_parts() {
     }
 }
 
-// promise: C-20
+// promise: C-20a
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proof_that_is_interrupted_leaves_nothing() {
     let temporary = temporary();

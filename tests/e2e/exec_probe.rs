@@ -110,7 +110,7 @@ async fn failing_command_ends_the_run(kennel: &Kennel) {
 
 /// A probe that leaves children and daemons, one that hangs with children, one that floods: nothing of a former probe is
 /// left beside the run.
-// promise: RW-59
+// promise: RW-59a
 async fn probe_is_ended_with_its_session(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let short = Duration::from_millis(200);
@@ -160,7 +160,7 @@ async fn probe_is_ended_with_its_session(kennel: &Kennel) {
     }
 }
 
-// promise: RW-59
+// promise: RW-59a
 async fn probe_ends_with_its_run(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;

@@ -112,7 +112,7 @@ async fn listed(by: &Kennel) -> Vec<String> {
     names
 }
 
-// promise: I-40, I-70a
+// promise: I-40a, I-70a, I-70d
 async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
     nodes.see_each_other().await;
     let ThreeNodes {
@@ -200,7 +200,7 @@ async fn run_node(by: &Kennel, run: &str) -> String {
     run.other_node.expect("it is another node's").node_id
 }
 
-// promise: I-70
+// promise: I-70b
 async fn halted_node_ends_its_forgotten_runs(nodes: &mut ThreeNodes) {
     nodes.see_each_other().await;
     let ThreeNodes { one, two, .. } = nodes;

@@ -99,7 +99,7 @@ async fn parents_node_checks_the_stop_steps(nodes: &mut Nodes) {
     must("abort", here.abort(&parent.run_id).await);
 }
 
-// promise: RW-82
+// promise: RW-82a
 async fn child_runs_on_the_node_of_its_parent(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let (mut here, mut there) = (one.client().await, two.client().await);
@@ -119,7 +119,7 @@ async fn child_runs_on_the_node_of_its_parent(nodes: &mut Nodes) {
     assert_eq!(ended.reason(), "parent_ended");
 }
 
-// promise: I-40
+// promise: I-40b
 async fn call_to_halted_node_does_not_hang(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let (mut here, mut there) = (one.client().await, two.client().await);
@@ -244,7 +244,7 @@ async fn stream_over_other_node_survives_both_servers(nodes: &mut Nodes) {
     assert_eq!(kills, 2);
 }
 
-// promise: I-40
+// promise: I-40b
 async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     let Nodes {
         one,
@@ -524,7 +524,7 @@ async fn owners_stay_apart_across_nodes(fleet: &Fleet) {
 }
 
 /// A later version has written the record, and its node cannot be reached: who may not see the run may not end it.
-// promise: I-92
+// promise: I-92a
 async fn foreign_unreadable_run_is_answered_like_absent(fleet: &Fleet) {
     let alice = fleet.client(0, "alice").await;
     let spawned = must("spawn", alice.processes().spawn(sleeper()).await).into_inner();
@@ -609,7 +609,7 @@ async fn sent_secret_reaches_the_other_node_over_tls(fleet: &Fleet) {
     }
 }
 
-// promise: I-75
+// promise: I-75, I-75a
 async fn spawn_for_halted_node_runs_once_after_refusal(fleet: &Fleet) {
     let server = fleet.one.server().expect("it serves");
     let keeper = Proc::read(fleet.one.keeper_pid()).expect("own child");

@@ -17,7 +17,7 @@ const MANY: u64 = 40;
 /// Bytes of a run that waits for space.
 const MUCH: u64 = 1_000_000;
 
-// promise: O-18
+// promise: O-18, O-18a
 #[tokio::test(flavor = "multi_thread")]
 async fn each_run_follows_its_policy_on_full_disk() {
     let options = Options {

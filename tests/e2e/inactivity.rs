@@ -54,7 +54,7 @@ async fn silent_run_is_stopped_with_its_tree(kennel: &Kennel) {
     kennel_tests::Footprint::of_id(&run.run_id).assert_nothing_left();
 }
 
-// promise: TM-10
+// promise: TM-10a
 async fn output_and_pauses_are_no_inactivity(kennel: &Kennel) {
     let mut client = kennel.client().await;
     // It writes for longer than the limit, then exits by itself.
@@ -91,7 +91,7 @@ async fn accepted_input_is_activity(kennel: &Kennel) {
     assert_eq!(run.code(), Some(3), "{run:?}");
 }
 
-// promise: TM-10
+// promise: TM-10b
 async fn inactivity_is_counted_across_server_deaths() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;

@@ -235,7 +235,7 @@ async fn keys_of_a_cluster_come_from_its_server(net: &Net) {
 }
 
 /// A new server has no keys until the issuer answers: no client gets the answer that its token is wrong.
-// promise: I-102
+// promise: I-102a
 async fn clients_outlast_a_server_without_keys(net: &Net) {
     let dir = net.dir.path();
     new_key(dir);

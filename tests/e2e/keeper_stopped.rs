@@ -50,7 +50,7 @@ async fn stopped_keeper_is_noticed_and_acts_once() {
     }
 }
 
-// promise: R-63
+// promise: R-63, R-63a
 async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.05; done";
@@ -93,7 +93,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued(kennel: &Kennel) {
     kennel.logs("the keeper does not answer", 1).await;
 }
 
-// promise: R-63
+// promise: R-63a
 async fn calls_to_a_stopped_keeper_act_once(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let got = kennel.scratch().join("got");

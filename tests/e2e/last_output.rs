@@ -13,7 +13,7 @@ const WRITES_LATE: &str = "trap 'for i in 1 2 3 4 5; do echo late $i; sleep 0.05
 /// A grace that is not needed.
 const GRACE: Duration = Duration::from_secs(8);
 
-// promise: R-2a
+// promise: R-2a, R-2b
 #[tokio::test(flavor = "multi_thread")]
 async fn grace_holds_when_keeper_and_server_are_killed() {
     let mut kennel = Kennel::on_sqlite().await;

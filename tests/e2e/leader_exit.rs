@@ -419,7 +419,7 @@ async fn shutdown_ends_drains_and_leaves_detached_processes() {
     );
 }
 
-// promise: W-9
+// promise: W-9a
 #[tokio::test(flavor = "multi_thread")]
 async fn server_death_ends_neither_drains_nor_trees() {
     let kennel = Kennel::on_sqlite().await;

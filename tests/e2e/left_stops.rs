@@ -82,7 +82,7 @@ async fn carried_out(client: &mut Client, run_id: &str) -> usize {
         .count()
 }
 
-// promise: I-71
+// promise: I-71a, I-71b
 async fn stop_left_for_dead_node_is_done_later(nodes: &mut Nodes) {
     let Nodes { one, two, .. } = nodes;
     let run = running(one, two).await;
@@ -255,7 +255,7 @@ async fn sharper_stop_shortens_the_one_that_is_left(nodes: &mut Nodes) {
     nodes.reach_the_first().await;
 }
 
-// promise: I-71
+// promise: I-71a
 async fn left_stop_takes_effect_once_over_a_crash(nodes: &mut Nodes) {
     let Nodes {
         postgres,

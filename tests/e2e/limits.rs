@@ -55,7 +55,7 @@ const BLOCKS: u64 = 400;
 /// A hard limit of memory that hinders no process here.
 const MEMORY: u64 = 1 << 40;
 
-// promise: L-2c
+// promise: L-2c, L-2f
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_the_service_are_raised_or_named() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).expect("it can be read");
@@ -268,7 +268,7 @@ async fn limits_can_be_typed(kennel: &Kennel) {
 }
 
 /// Where the host has the controller, the limit is in force; where it has not, the run is refused.
-// promise: Q-6, RW-123
+// promise: Q-6, Q-6a, RW-123a
 async fn run_without_limit_controller_does_not_start(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it serves");

@@ -129,7 +129,7 @@ async fn calls_of_a_later_version_pass_through() {
 }
 
 /// What a later version would write: fields and values that this one does not have.
-// promise: I-76, RW-126
+// promise: I-76a, RW-126
 #[tokio::test(flavor = "multi_thread")]
 async fn record_of_a_later_version_hides_no_other() {
     let postgres = Postgres::start().await;

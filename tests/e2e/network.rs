@@ -715,7 +715,7 @@ fn credential(name: &str) -> Source {
     Source::Credential(name.to_owned())
 }
 
-// promise: RW-93
+// promise: RW-93a
 async fn only_named_secrets_are_given(net: &mut Net) {
     let alice = net.by_certificate("alice").await;
     let bob = net.by_certificate("bob").await;
@@ -744,7 +744,7 @@ async fn only_named_secrets_are_given(net: &mut Net) {
     must("its own value", bob.processes().spawn(request).await);
 }
 
-// promise: AC-11
+// promise: AC-11, AC-11a
 async fn service_account_tokens_of_a_named_issuer_call(net: &mut Net) {
     let dir = net.dir.path();
     admit_planner(net).await;

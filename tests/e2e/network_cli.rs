@@ -198,7 +198,7 @@ async fn three_commands_and_a_context_reach_a_server(host: &Host) {
     assert_eq!(text(&output), "late\n", "{output:?}");
 }
 
-// promise: C-64
+// promise: C-64a
 async fn callers_without_valid_credentials_learn_why(host: &Host) {
     host.use_context(&[]).await;
     host.refused("demands a certificate or a token").await;
@@ -224,7 +224,7 @@ async fn callers_without_valid_credentials_learn_why(host: &Host) {
     assert!(said(&output).contains("is not trusted"), "{output:?}");
 }
 
-// promise: C-64
+// promise: C-64a
 async fn token_is_accepted_once_in_access_file(host: &Host) {
     let entry = host
         .cli(&["certs", "token", "certs", "ci", "--role", "viewer"])
@@ -253,7 +253,7 @@ async fn why_names_an_unreadable_audit_log_once(host: &Host) {
     assert_eq!(why.matches("audit").count(), 1, "{why}\n{output:?}");
 }
 
-// promise: C-64
+// promise: C-64a
 async fn revoked_client_is_refused_and_renewed_accepted(host: &Host) {
     host.use_alice().await;
     host.ps_until(|output| output.status.success()).await;

@@ -133,7 +133,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
     }
 }
 
-// promise: I-80
+// promise: I-80, I-80a
 async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
     const CASE: &str = "dead";
     nodes.see_each_other().await;
@@ -227,7 +227,7 @@ async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
     assert_eq!(present.runs[&at_two].events, crowd.runs[&at_two].events);
 }
 
-// promise: I-79, I-80
+// promise: I-79, I-80, I-80a
 async fn halted_node_is_continued_at_its_place(nodes: &mut ThreeNodes) {
     const CASE: &str = "halted";
     nodes.see_each_other().await;
@@ -329,7 +329,7 @@ async fn forgotten_node_ends_with_its_records(nodes: &mut ThreeNodes) {
 
 /// Rows of 2,000 dead nodes, each with an ended run and at one address, cost no connection and no statement of their own: of a
 /// stream by filter, a list of runs, and a drain. One half was stopped in order, the other half crashed.
-// promise: I-78a
+// promise: I-78a, I-78b
 async fn two_thousand_dead_nodes_cost_nothing(nodes: &mut ThreeNodes) {
     const CASE: &str = "dead-nodes";
     nodes.see_each_other().await;
@@ -445,7 +445,7 @@ async fn idle_stream_over_nodes_has_heartbeats_alone(nodes: &mut ThreeNodes) {
     assert!(crowd.nodes.is_empty(), "{:?}", crowd.nodes);
 }
 
-// promise: I-80
+// promise: I-80, I-80a
 async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
     const CASE: &str = "unanswering";
     nodes.see_each_other().await;
@@ -492,7 +492,7 @@ async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
     );
 }
 
-// promise: I-78a, I-79
+// promise: I-78b, I-79
 async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
     const CASE: &str = "absent";
     nodes.see_each_other().await;

@@ -72,7 +72,7 @@ async fn output(client: &mut Client, run_id: &str) -> Result<(), Status> {
     client.process.read_output(request).await.map(drop)
 }
 
-// promise: I-40
+// promise: I-40a
 async fn calls_for_another_nodes_run_name_the_node(nodes: &mut Nodes) {
     let (mut here, mut there) = (nodes.away.client().await, nodes.two.client().await);
     let run_id = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
@@ -157,7 +157,7 @@ async fn ended_run_is_read_at_any_node(nodes: &mut Nodes) {
     one.restart().await;
 }
 
-// promise: I-40, L-2a
+// promise: I-40c, L-2a
 async fn spawn_repeated_at_other_node_is_same_run(nodes: &mut Nodes) {
     // The run keeps the grace that its first node gave it.
     let Nodes {
@@ -198,7 +198,7 @@ async fn recorded_as_running(postgres: &Postgres, run_id: &str) {
 }
 
 /// Its node alone knows whether it has started, and removes the row where it has not.
-// promise: I-75
+// promise: I-75a
 async fn spawn_of_unbegun_run_is_for_its_node(nodes: &mut Nodes) {
     let Nodes {
         postgres, one, two, ..
@@ -343,7 +343,7 @@ async fn node_without_lease_starts_nothing_and_keeps_runs(nodes: &mut Nodes) {
     must("abort", client.abort(&lives.run_id).await);
 }
 
-// promise: D-25, I-67
+// promise: D-25, I-67a
 async fn copy_of_living_node_does_not_start(nodes: &mut Nodes) {
     let (url, node) = (nodes.postgres.url(), &nodes.one);
     let mut client = node.client().await;

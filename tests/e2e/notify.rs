@@ -395,7 +395,7 @@ async fn missed_watchdog_is_restarted_by_policy(kennel: &Kennel) {
     must("abort", client.abort(&silent.run).await);
 }
 
-// promise: RW-72
+// promise: RW-72a
 async fn start_timeout_is_extended_by_the_command(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut spec = service();

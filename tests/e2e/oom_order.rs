@@ -8,7 +8,7 @@ fn oom_score_adj(pid: i32) -> i32 {
     text.trim().parse().expect("a number")
 }
 
-// promise: Q-11
+// promise: Q-11, Q-11a
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_are_ended_before_kennel() {
     let kennel = Kennel::on_sqlite().await;

@@ -318,7 +318,7 @@ async fn standard_error_in_the_other_form_stops_nothing() {
     }
 }
 
-// promise: M-31
+// promise: M-31a
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_dropped_at_full_pipe_are_reported_later() {
     let (near, far) = Stderr::PipeFull.open();

@@ -151,7 +151,7 @@ async fn spawns_above_the_rate_are_refused(net: &mut Net) {
     assert_eq!(quota(&refused), "spawns a second of this owner");
 }
 
-// promise: I-132
+// promise: I-132, I-132a
 async fn records_of_an_owner_are_bounded(net: &mut Net) {
     const FULL: &str = "bytes of records of this owner";
     let owner = net.by_certificate("rows").await;

@@ -59,7 +59,7 @@ async fn ready_events(client: &mut Client, run_id: &str) -> usize {
     stations.iter().filter(|name| **name == "ready").count()
 }
 
-// promise: RW-7, RW-106
+// promise: RW-7, RW-7a, RW-106
 #[tokio::test(flavor = "multi_thread")]
 async fn run_is_ready_by_line_or_server() {
     let kennel = Kennel::on_sqlite().await;

@@ -265,7 +265,7 @@ fn said(name: &str, state: RunState, reason: &str, code: Option<i32>, output: &s
     format!("{name}: {state:?} {reason} {code:?} {output:?}")
 }
 
-// promise: A-22f
+// promise: A-22f, A-22n
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_data_directories_are_continued() {
     if std::env::var_os("UPDATE").is_some() {

@@ -59,7 +59,7 @@ async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
     assert_ne!(epochs[0], epochs[1]);
 }
 
-// promise: R-3
+// promise: R-3, R-3b
 #[tokio::test(flavor = "multi_thread")]
 async fn command_surviving_the_service_is_found_and_ended() {
     let mut kennel = Kennel::on_sqlite().await;

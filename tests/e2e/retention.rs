@@ -24,7 +24,7 @@ async fn removed(client: &Client, run_id: &str) -> pb::OutputRemoval {
     .await
 }
 
-// promise: O-31
+// promise: O-31, O-31a
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_run_reports_all_its_output_missing() {
     let mut kennel = Kennel::start(Options {

@@ -356,7 +356,7 @@ async fn columns(net: &Net) -> Vec<(Column, Expects)> {
     columns
 }
 
-// promise: A-10a, AC-1
+// promise: A-10a, A-10b, AC-1
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rpc_answers_each_caller_by_role() {
     let net = Net::start().await;

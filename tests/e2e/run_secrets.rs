@@ -137,7 +137,7 @@ async fn output(kennel: &Kennel, spec: pb::RunSpec) -> (String, pb::Run) {
     (heard.text(), ended)
 }
 
-// promise: RW-90, RW-164
+// promise: RW-90, RW-90a, RW-164
 async fn command_has_secrets_of_each_source((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("key", VALUE.as_bytes());
     fs::write(secrets.credentials().join("db"), b"of-the-unit").expect("own directory");

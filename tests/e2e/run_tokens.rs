@@ -584,7 +584,7 @@ async fn open_streams_end_with_the_attempt((_, kennel): &(Secrets, Kennel)) {
     assert_eq!(alive.state(), RunState::Running);
 }
 
-// promise: RW-93
+// promise: RW-93a
 async fn child_has_only_secrets_of_its_parent((secrets, kennel): &(Secrets, Kennel)) {
     secrets.write("parent", b"shared");
     secrets.write("other", b"closed");

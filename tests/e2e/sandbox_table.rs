@@ -196,7 +196,7 @@ fn judge(text: &str, objects: &[&str]) {
     }
 }
 
-// promise: AC-21
+// promise: AC-21a
 async fn run_with_a_token_calls_from_its_sandbox(served: &Served) {
     let kennel = &served.kennel;
     let mut client = kennel.client().await;

@@ -147,7 +147,7 @@ async fn rest_is_paused_and_ended(two: &mut Kennel, here: &mut Client, there: &m
     );
 }
 
-// promise: K-9
+// promise: K-9, K-9a
 #[tokio::test(flavor = "multi_thread")]
 async fn selection_of_two_nodes_is_aborted_exactly() {
     let postgres = Postgres::start().await;

@@ -37,7 +37,7 @@ const SLOW_US: i64 = 40_000;
 /// the state RUNNING recorded.
 const LOG_WRITES: usize = 9;
 
-// promise: O-42
+// promise: O-42, O-42b
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_run_makes_counted_files_and_syncs() {
     if !Uid::effective().is_root() {

@@ -179,7 +179,7 @@ async fn with_long_steps(client: &mut Client) -> String {
 }
 
 /// The shim carries out the signals, waits and commands of its plan; the standard input of its run ended with the keeper.
-// promise: RW-56, RW-74
+// promise: RW-56, RW-74a
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_keeper_leaves_stop_actions_to_shim() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -223,7 +223,7 @@ async fn dead_keeper_leaves_stop_actions_to_shim() {
 }
 
 /// A third of them hangs: each has its time and no more.
-// promise: RW-56, RW-74
+// promise: RW-56, RW-74a
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_carries_out_actions_of_100_runs() {
     let mut kennel = Kennel::on_sqlite().await;

@@ -109,7 +109,7 @@ async fn start_without_database_waits_for_it() {
     kennel.becomes_ready(true).await;
 }
 
-// promise: D-9, R-40
+// promise: D-9, R-40, R-40a
 #[tokio::test(flavor = "multi_thread")]
 async fn server_started_without_store_adopts_runs() {
     let mut postgres = Postgres::start().await;
@@ -187,7 +187,7 @@ async fn tellings(client: &mut Client, run_id: &str, station: &str) -> usize {
 }
 
 /// A stop that was accepted before the server died is in the row alone, if no process lived to record more of it.
-// promise: R-40
+// promise: R-40a
 async fn stop_known_only_by_row_is_done_later(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
@@ -221,7 +221,7 @@ async fn stop_known_only_by_row_is_done_later(stored: &mut Stored) {
 }
 
 /// For any fault of the store: runs wait, and the log reports it.
-// promise: D-26, R-40
+// promise: D-26a, R-40a
 async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
@@ -251,7 +251,7 @@ async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
 }
 
 /// The new binary cannot use this schema; the former one may.
-// promise: R-25
+// promise: R-25a
 async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;

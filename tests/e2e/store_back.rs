@@ -22,7 +22,7 @@ enum Server {
     Dies,
 }
 
-// promise: R-53
+// promise: R-53, R-53a
 #[tokio::test(flavor = "multi_thread")]
 async fn restored_copy_without_last_rows_loses_nothing() {
     Box::pin(goes_back(Server::Lives)).await;

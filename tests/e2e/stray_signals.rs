@@ -16,7 +16,7 @@ const STRAY: [Signal; 8] = [
     Signal::SIGSTKFLT,
 ];
 
-// promise: R-60
+// promise: R-60, R-60a
 #[tokio::test(flavor = "multi_thread")]
 async fn stray_signals_cost_no_run_and_are_logged() {
     let kennel = Kennel::on_sqlite().await;

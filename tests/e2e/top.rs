@@ -29,7 +29,7 @@ fn line(kennel: &Kennel, before: &str) -> String {
     )
 }
 
-// promise: C-23
+// promise: C-23, C-23a
 async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let busy = "echo up; while :; do echo 0123456789; done";
@@ -119,7 +119,7 @@ async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     must("abort", client.abort(&busy.run_id).await);
 }
 
-// promise: C-23
+// promise: C-23a
 async fn top_reports_lost_server_and_reconnects(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
@@ -140,7 +140,7 @@ async fn top_reports_lost_server_and_reconnects(kennel: &Kennel) {
 }
 
 /// The first case: no run is live.
-// promise: C-23
+// promise: C-23a
 async fn terminal_is_restored_and_uncoloured_as_asked(kennel: &Kennel) {
     let coloured = Tmux::start(kennel.scratch(), "colour", SIZE, &line(kennel, ""));
     coloured.shows("no live runs").await;

@@ -154,7 +154,7 @@ async fn host_without_terminals_reports_that_and_runs() {
     assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
 }
 
-// promise: P-1
+// promise: P-1a
 async fn spec_without_sense_on_a_terminal_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mut adopted = tty("true");

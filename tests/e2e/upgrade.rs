@@ -162,7 +162,7 @@ async fn sighup_upgrades_and_later_restarts_use_new_binary() {
     assert_eq!(kennel.server().expect("a server runs").pid, server.pid);
 }
 
-// promise: A-22c, R-25
+// promise: A-22i, R-25
 #[tokio::test(flavor = "multi_thread")]
 async fn unusable_binary_is_refused_without_effect() {
     let kennel = start().await;
@@ -260,7 +260,7 @@ async fn silent_binary_is_given_up_with_its_processes() {
     must("it serves on", second.spawn(sh("true")).await);
 }
 
-// promise: R-25
+// promise: R-25a
 async fn new_server_not_serving_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
@@ -301,7 +301,7 @@ async fn new_server_not_serving_yields_to_former() {
     must("abort", kennel.client().await.abort(&run.run_id).await);
 }
 
-// promise: R-25
+// promise: R-25a
 async fn new_server_dying_when_ready_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;

@@ -89,7 +89,7 @@ async fn usage_is_shown_live_and_kept(counted: &Counted) {
     assert!(text(&shown).contains("\ncpu used "), "{shown:?}");
 }
 
-// promise: RW-120
+// promise: RW-120a
 async fn usage_survives_server_death_before_its_record(counted: &Counted) {
     let Counted { kennel, points } = counted;
     let mut client = kennel.client().await;
@@ -134,7 +134,7 @@ async fn each_attempt_keeps_its_own_usage(counted: &Counted) {
     assert!(all.iter().all(|usage| !cpu(usage).is_zero()), "{all:?}");
 }
 
-// promise: RW-120
+// promise: RW-120a
 #[tokio::test(flavor = "multi_thread")]
 async fn run_without_control_group_has_no_usage() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;

@@ -34,7 +34,7 @@ async fn found(client: &mut Client, run: &str, pattern: Pattern) -> pb::OutputMa
     }
 }
 
-// promise: RW-4
+// promise: RW-4, RW-4a
 async fn past_and_coming_lines_are_found_with_groups(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let script = "echo one; echo port 1 >&2; read x; printf 'listen'; sleep 0.2; echo 'ing on port 8080'; sleep 300";
@@ -69,7 +69,7 @@ async fn past_and_coming_lines_are_found_with_groups(kennel: &Kennel) {
     must("abort", client.abort(&run).await);
 }
 
-// promise: RW-4
+// promise: RW-4a
 async fn prompt_without_line_end_is_found(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(
@@ -82,7 +82,7 @@ async fn prompt_without_line_end_is_found(kennel: &Kennel) {
     must("abort", client.abort(&run.run_id).await);
 }
 
-// promise: RW-4
+// promise: RW-4a
 async fn end_without_match_is_an_answer(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = must(

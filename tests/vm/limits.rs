@@ -14,7 +14,7 @@ fn machine(scenario: &'static str) -> Machine {
     }
 }
 
-// promise
+// promise: Q-9, Q-9a, Q-10
 #[test]
 fn limits_hold_in_a_delegated_group() {
     let checks = Guest::boot(&machine(include_str!("guest/service.sh"))).finish();
@@ -45,7 +45,7 @@ fn limits_hold_in_a_delegated_group() {
     ]);
 }
 
-// promise: Q-9, RW-120
+// promise: Q-9, Q-9a, RW-120
 #[test]
 fn limits_hold_in_a_container() {
     let checks = Guest::boot(&machine(include_str!("guest/container.sh"))).finish();

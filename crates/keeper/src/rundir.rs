@@ -361,7 +361,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
     }
 
-    // promise: O-32a
+    // promise: O-32a, O-32c
     #[test]
     fn closed_directories_are_removed() {
         on_thread_of_ordinary_user(|| {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
 
-    // promise: R-2a
+    // promise: R-2b
     #[test]
     fn claim_says_the_same_offset_again() {
         let dir = tempfile::tempdir().expect("a directory");

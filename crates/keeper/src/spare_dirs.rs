@@ -209,7 +209,7 @@ mod tests {
         assert!(rundir::all(data.path()).len() == 2, "spares are no runs");
     }
 
-    // promise: O-42
+    // promise: O-42a
     #[test]
     fn silent_runs_directory_serves_the_next() {
         let (data, spares, [one, other]) = scene();
@@ -233,7 +233,7 @@ mod tests {
         assert!(!second.join("child").exists());
     }
 
-    // promise: O-42
+    // promise: O-42a
     #[test]
     fn directory_in_use_is_not_replaced() {
         let (_data, spares, [one, other]) = scene();
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(inode(&next), made, "it waits on for another run");
     }
 
-    // promise: O-42
+    // promise: O-42a
     #[test]
     fn touched_directory_never_reaches_another_run() {
         let (_data, spares, [one, other]) = scene();

@@ -196,7 +196,7 @@ mod tests {
         read::<u32>(run_dir, c"init")
     }
 
-    // promise: A-23
+    // promise: A-23a
     #[test]
     fn unreadable_file_stays_aside_until_run_is_removed() {
         let data = tempfile::tempdir().expect("a directory");

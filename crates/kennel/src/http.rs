@@ -235,7 +235,7 @@ mod tests {
     };
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    // promise: S-20
+    // promise: S-20a
     #[tokio::test]
     async fn idle_clients_hold_up_no_probe() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     /// The client blocks the only thread of the test's runtime until it has its answer.
-    // promise: S-20
+    // promise: S-20a
     #[tokio::test]
     async fn clients_need_no_turn_of_the_servers_runtime() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -243,7 +243,7 @@ fn config_shows_where_each_setting_comes_from() {
     assert_eq!(checked.0, Some(0), "{checked:?}");
 }
 
-// promise: L-2a, L-2b, S-1b, C-51
+// promise: L-2a, L-2d, L-2b, L-2e, S-1b, C-51
 #[test]
 fn config_check_finds_what_serve_would_refuse() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -346,7 +346,7 @@ fn secret_directories_and_data_directory_must_not_overlap() {
     }
 }
 
-// promise: L-2b
+// promise: L-2e
 #[test]
 fn default_limit_beyond_the_host_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -124,7 +124,7 @@ mod tests {
             .expect("no secrets");
     }
 
-    // promise: RW-93
+    // promise: RW-93a
     #[test]
     fn child_gets_no_secret_its_parent_lacks() {
         let with = |source| RunSpec {

@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(opens(&USER, 1001), None);
     }
 
-    // promise: AC-21
+    // promise: AC-21a
     #[test]
     fn sandbox_lists_what_this_host_cannot_hold() {
         let mut policy = Policy::default();

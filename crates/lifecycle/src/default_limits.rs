@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(policy.fill_limits(&node), Vec::<String>::new(), "again");
     }
 
-    // promise: L-2b
+    // promise: L-2e
     #[test]
     fn unfit_limit_of_node_is_not_taken() {
         let mut node = DefaultLimits::default();

@@ -262,7 +262,7 @@ mod tests {
         assert!(due(&all, 0, &RetentionLimits::NONE, Timestamp(i64::MAX)).is_empty());
     }
 
-    // promise: O-30
+    // promise: O-30a
     #[test]
     fn run_that_just_ended_keeps_its_output() {
         let limits = RetentionLimits {
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(gone(&found, RemovalReason::Age), old);
     }
 
-    // promise: O-30
+    // promise: O-30b
     #[test]
     fn clock_set_back_makes_nothing_old() {
         let limits = RetentionLimits {

@@ -407,7 +407,7 @@ mod tests {
         assert_eq!((given.nice, given.oom_score_adj), (Some(7), None));
     }
 
-    // promise: L-2c
+    // promise: L-2c, L-2f
     #[test]
     fn soft_limits_are_raised_and_hard_ones_named() {
         let file_size = Resource::FileSize;
@@ -477,7 +477,7 @@ mod tests {
         );
     }
 
-    // promise: Q-11
+    // promise: Q-11, Q-11a
     #[test]
     fn commands_are_ended_before_kennel() {
         let shared_out = |inherited, own, is_settable| {

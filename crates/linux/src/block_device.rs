@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(none.raw_os_error(), Some(libc::ENODEV));
     }
 
-    // promise: RW-123
+    // promise: RW-123a
     #[test]
     fn path_without_a_device_is_an_error() {
         let none = of(Path::new("/proc/self")).expect_err("it is on no device");

@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(written, "259:0 riops=5");
     }
 
-    // promise: RW-123
+    // promise: RW-123a
     #[test]
     fn io_limit_of_a_path_is_refused_unread() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    // promise: Q-6
+    // promise: Q-6a
     #[test]
     fn missing_limit_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");

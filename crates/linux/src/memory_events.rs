@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(read(&[("memory.events", KILLED)]), killed(1, None));
     }
 
-    // promise: Q-8
+    // promise: Q-8b
     #[test]
     fn no_kill_or_no_counter_reports_nothing() {
         let limit = ("memory.max", "402653184\n");

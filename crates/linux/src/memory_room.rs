@@ -87,7 +87,7 @@ mod tests {
         dir.to_owned()
     }
 
-    // promise: RW-121
+    // promise: RW-121a
     #[test]
     fn tightest_limit_counts_without_reclaimable_memory() {
         let [near, far] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));

@@ -321,7 +321,7 @@ mod tests {
         assert!(!descends_from(parent, &[me]));
     }
 
-    // promise: T-18a
+    // promise: T-18c
     #[test]
     fn known_ancestor_is_known_with_its_start_only() {
         let me = i32::try_from(std::process::id()).expect("a pid");

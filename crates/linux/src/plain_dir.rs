@@ -124,7 +124,7 @@ mod tests {
         Dir::open(path, OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).expect("it is there")
     }
 
-    // promise: O-42
+    // promise: O-42a
     #[test]
     fn only_an_untouched_directory_is_as_made() {
         let root = tempfile::tempdir().expect("a directory");

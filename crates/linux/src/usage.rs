@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(live(&group), Some(now));
     }
 
-    // promise: RW-120
+    // promise: RW-120a
     #[test]
     fn missing_counters_are_absent_and_never_zero() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(without_processor_time(&found), Usage::default());
     }
 
-    // promise: RW-120
+    // promise: RW-120a
     #[test]
     fn group_that_is_gone_has_no_usage() {
         let dir = tempfile::tempdir().expect("a directory");

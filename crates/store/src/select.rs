@@ -367,7 +367,7 @@ mod tests {
     use crate::{MIGRATIONS, sqlite};
     use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection};
 
-    // promise: I-77
+    // promise: I-77a
     #[tokio::test]
     async fn live_runs_are_found_by_their_own_index() {
         let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();

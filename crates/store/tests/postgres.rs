@@ -398,7 +398,7 @@ async fn user_needs_documented_rights_and_no_others() {
     missing("DELETE on runs, DELETE on left_stops").await;
 }
 
-// promise: D-29, D-30
+// promise: D-29a, D-30
 #[tokio::test]
 async fn user_who_may_only_read_writes_nothing() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -431,7 +431,7 @@ async fn user_who_may_only_read_writes_nothing() {
 
 /// A changed password, in the file that the URL was read from, is used by the next login: of the writers, which have lost their
 /// sessions, and of the readers.
-// promise: D-21a
+// promise: D-21c
 #[tokio::test]
 async fn login_reads_changed_password_from_file() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -467,7 +467,7 @@ async fn login_reads_changed_password_from_file() {
     store.finish().await;
 }
 
-// promise: D-21
+// promise: D-21b
 #[tokio::test]
 async fn unrelated_table_is_reported_and_left_alone() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -559,7 +559,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
 }
 
 /// The server answers queries, and would take no write.
-// promise: D-9a
+// promise: D-9f
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_postgres_is_unavailable() {
     let server = PostgresServer::start_own().await.unwrap();
@@ -587,7 +587,7 @@ async fn read_only_postgres_is_unavailable() {
 }
 
 /// The primary comes back as a standby of another one.
-// promise: D-9a
+// promise: D-9f
 #[tokio::test(flavor = "multi_thread")]
 async fn standby_is_unavailable_until_promoted() {
     let mut server = PostgresServer::start_own().await.unwrap();

@@ -53,7 +53,7 @@ async fn written_rows_survive_a_reopen() {
 }
 
 /// As where the process is killed between two of its statements.
-// promise: I-70a
+// promise: I-70c
 #[tokio::test]
 async fn removal_of_a_node_is_one_transaction() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn footprint(path: &std::path::Path) -> (Vec<u8>, Vec<std::ffi::OsString>) {
     (fs::read(path).unwrap(), beside)
 }
 
-// promise: D-29
+// promise: D-29a
 #[tokio::test]
 async fn dry_run_changes_no_byte() {
     let dir = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ async fn dry_run_changes_no_byte() {
     assert_eq!(planned(footprint(&path)).await, 1);
 }
 
-// promise: D-21
+// promise: D-21b
 #[tokio::test]
 async fn database_of_another_program_is_refused_unchanged() {
     let dir = tempfile::tempdir().unwrap();

@@ -143,7 +143,7 @@ mod tests {
         tokio::time::timeout(time, begun).await.is_ok()
     }
 
-    // promise: I-102
+    // promise: I-102a
     #[tokio::test(start_paused = true)]
     async fn clients_wait_for_first_keys_for_bounded_time() {
         // It connects, and never answers.

@@ -90,7 +90,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    // promise: A-19, AC-4
+    // promise: A-19d, AC-4a
     #[test]
     fn address_with_most_clients_loses_its_oldest() {
         let mut crowd = Crowd::<4>::default();
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(crowd.add(greedy).1, None, "a slot was free");
     }
 
-    // promise: A-19
+    // promise: A-19d
     #[test]
     fn network_of_ipv6_counts_as_one_address() {
         let mut crowd = Crowd::<3>::default();

@@ -321,7 +321,7 @@ mod tests {
         take(&places, &refused).expect("free again");
     }
 
-    // promise: A-19
+    // promise: A-19d
     #[test]
     fn unidentified_clients_take_no_place_of_others() {
         let places = Places::default();

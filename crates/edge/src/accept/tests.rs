@@ -23,7 +23,7 @@ async fn silent_client_does_not_delay_shutdown() {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
-// promise: A-19
+// promise: A-19c
 #[tokio::test(start_paused = true)]
 async fn bytes_without_a_call_keep_no_connection() {
     let met = meet().await;
@@ -34,7 +34,7 @@ async fn bytes_without_a_call_keep_no_connection() {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
-// promise: A-19
+// promise: A-19c
 #[tokio::test(start_paused = true)]
 async fn busy_client_without_a_call_is_disconnected() {
     let met = meet().await;
@@ -46,7 +46,7 @@ async fn busy_client_without_a_call_is_disconnected() {
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
-// promise: A-19
+// promise: A-19c
 #[tokio::test(start_paused = true)]
 async fn client_that_never_reads_is_disconnected() {
     let met = meet().await;

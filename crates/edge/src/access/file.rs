@@ -270,7 +270,7 @@ mod tests {
         assert_eq!((own.role, own.scope()), (Role::Admin, None));
     }
 
-    // promise: RW-93
+    // promise: RW-93a
     #[test]
     fn user_of_another_host_is_granted_nothing() {
         let grants = "role = 'spawner'\nrun_as = [7]\nsecrets = ['file:*']\n";

@@ -497,7 +497,7 @@ mod tests {
         issuers.check(token, access::hash(token), SystemTime::now())
     }
 
-    // promise: AC-11
+    // promise: AC-11a
     #[test]
     fn signature_is_verified_once_for_each_key_set() {
         let signer = Signer::new();

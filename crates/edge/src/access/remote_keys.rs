@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(fetches, 3);
     }
 
-    // promise: I-102
+    // promise: I-102a
     #[test]
     fn keys_last_a_day_without_their_issuer() {
         let (keys, at) = remote();

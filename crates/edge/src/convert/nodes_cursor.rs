@@ -157,7 +157,7 @@ mod tests {
     }
 
     /// Places of nodes that have ended stay for as long as there is room.
-    // promise: I-78a
+    // promise: I-78b
     #[test]
     fn cursor_has_more_nodes_than_a_stream_reads() {
         let mut cursor = cursor();

@@ -168,7 +168,7 @@ mod tests {
     use std::fs;
     use tonic::Code;
 
-    // promise: AC-11
+    // promise: AC-11a
     #[test]
     fn second_forged_token_ends_its_connection() {
         let dir = tempfile::tempdir().expect("a directory");

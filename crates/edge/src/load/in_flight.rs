@@ -348,7 +348,7 @@ mod tests {
         info.metadata.get("quota").cloned()
     }
 
-    // promise: I-131
+    // promise: I-131a
     #[tokio::test(start_paused = true)]
     async fn calls_count_until_their_answer_is_sent() {
         let go = Arc::new(Semaphore::new(0));
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(quota(&last), None);
     }
 
-    // promise: I-131
+    // promise: I-131a
     #[tokio::test(start_paused = true)]
     async fn refusals_without_end_end_their_connection() {
         let mut service = With(counting()).layer(service_fn(|_: Request<Body>| async {
@@ -405,7 +405,7 @@ mod tests {
         drop((calls, refused, last));
     }
 
-    // promise: I-131
+    // promise: I-131a
     #[tokio::test]
     async fn unfinished_requests_count_their_bytes() {
         let counting = counting();
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(used.used(Kind::RequestBytes), 0);
     }
 
-    // promise: I-131
+    // promise: I-131a
     #[tokio::test]
     async fn stream_of_requests_counts_its_unfinished_message() {
         let share = Arc::<Share>::default();

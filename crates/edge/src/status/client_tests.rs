@@ -59,7 +59,7 @@ fn counted(
     }
 }
 
-// promise: I-40
+// promise: I-40b
 #[tokio::test(start_paused = true)]
 async fn unreachable_node_is_asked_once() {
     let node = Elsewhere {
@@ -85,7 +85,7 @@ async fn unreachable_node_is_asked_once() {
     assert_eq!(made.get(), 2);
 }
 
-// promise: R-23a
+// promise: R-23a, R-23b
 #[tokio::test(start_paused = true)]
 async fn calls_are_repeated_as_their_request_permits() {
     // As the library makes it when the connection is lost during a wait.

@@ -657,7 +657,7 @@ fn all() -> Vec<Declared> {
 }
 
 /// What the contract calls a read is neither recorded nor carried out without its caller, and all else is recorded.
-// promise: A-7b
+// promise: A-7c
 #[test]
 fn contract_says_which_verbs_change_something() {
     let verbs = all();

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use tokio::sync::oneshot;
 
-    // promise: T-18a
+    // promise: T-18c
     #[tokio::test]
     async fn list_is_shared_by_earlier_callers() {
         let lists = Arc::new(SharedLists::default());

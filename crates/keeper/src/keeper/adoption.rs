@@ -370,7 +370,7 @@ mod tests {
         (heard, is_closed)
     }
 
-    // promise: A-22c
+    // promise: A-22i
     #[test]
     fn shim_without_common_level_is_left_to_itself() {
         let Levels { min, max } = SHIM;

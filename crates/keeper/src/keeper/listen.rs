@@ -374,7 +374,7 @@ mod tests {
         assert!(path.exists());
     }
 
-    // promise: R-61
+    // promise: R-61a
     #[test]
     fn full_queue_at_listen_path_is_refused_soon() {
         let dir = tempfile::tempdir().expect("a directory");

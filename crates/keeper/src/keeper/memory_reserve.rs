@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    // promise: RW-121
+    // promise: RW-121a
     #[test]
     fn one_run_at_a_time_is_ended() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(ended, Some(largest(940, false)));
     }
 
-    // promise: RW-121
+    // promise: RW-121a
     #[test]
     fn next_attempt_is_not_taken_for_the_ended() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());

@@ -151,7 +151,7 @@ mod tests {
     use nix::{fcntl::OFlag, unistd::pipe2};
     use std::fs;
 
-    // promise: R-2a
+    // promise: R-2b
     #[test]
     fn output_is_saved_once_no_server_lives() {
         let data = tempfile::tempdir().expect("a directory");

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(events.recv().await, KeeperEvent::ShimGone(late));
     }
 
-    // promise: W-11a
+    // promise: W-11b
     #[test]
     fn detached_identity_needs_group_or_process_1() {
         let base = || Ok("/c/kennel-N-E".into());
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(message, ToKeeper::Pong {});
     }
 
-    // promise: A-22a
+    // promise: A-22g
     #[tokio::test]
     async fn request_unknown_to_the_keeper_fails_at_once() {
         let (keeper, server) = fdpass::pair().expect("a pair");
@@ -182,7 +182,7 @@ mod tests {
         (keeper, KeeperClient::connect(server).await)
     }
 
-    // promise: A-22c
+    // promise: A-22c, A-22i
     #[tokio::test]
     async fn levels_in_common_decide_whether_keeper_is_taken() {
         let max = WIRE.max;

@@ -140,7 +140,7 @@ fn check_file<T: Serialize + DeserializeOwned + PartialEq + Debug>(file: &T) {
 }
 
 /// Other versions read them: a line of a version that was released never changes. `UPDATE=1` writes the files anew.
-// promise: A-22a, A-22f
+// promise: A-22h, A-22f, A-22n
 #[test]
 fn forms_match_the_lock_files() {
     LINES.set(Some([String::new(), String::new()]));
@@ -839,7 +839,7 @@ fn member() -> WireMember {
     }
 }
 
-// promise: T-21, A-22a, A-22b, RW-149
+// promise: T-21, A-22h, A-22b, RW-149
 #[test]
 fn long_body_travels_in_a_sealed_file() {
     let listing = WireListing {

@@ -112,7 +112,7 @@ impl From<WirePolicy> for Parts {
 mod tests {
     use super::*;
 
-    // promise: A-22a
+    // promise: A-22g
     #[test]
     fn unknown_field_reaches_the_next_reader() {
         let text = r#"{"text":{"kind":"job","of_tomorrow":{"a":1}}}"#;
@@ -136,7 +136,7 @@ mod tests {
         assert!(!read.is_known());
     }
 
-    // promise: A-22a
+    // promise: A-22a, A-22h
     #[test]
     fn unknown_value_leaves_the_others() {
         let text = r#"{"text":{"kind":"of_tomorrow","success_exit_codes":[7]}}"#;

@@ -45,7 +45,7 @@ const SCENARIOS: &[&str] = &[
     "tree_without_shim_is_listed_and_signalled",
     // promise: Q-1
     "a_command_is_held_to_its_limits",
-    // promise
+    // promise: Q-3, Q-6a
     "failed_limit_prevents_exec",
     "paused_tree_stands_still_until_resumed",
     "a_paused_tree_can_be_ended",
@@ -62,7 +62,7 @@ const SCENARIOS: &[&str] = &[
     "quit_ends_service_in_order",
     // promise: R-60
     "usr2_ends_service_in_order",
-    // promise: R-60
+    // promise: R-60a
     "commands_start_with_default_signals",
     // promise: N-1
     "capabilities_are_told_as_they_were_tried_out",
@@ -103,7 +103,7 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
         "exhaustion",
         0,
     ),
-    // promise: T-54
+    // promise: T-54a
     ("unwatched_shim_gets_no_job", "few_watches", "unwatched", 0),
     (
         "keeper_sees_exits_despite_ignoring_parent",

@@ -36,7 +36,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "expired_pause_is_handed_over_as_expired",
     // promise: R-1
     "stop_in_its_grace_continues_without_server",
-    // promise: RW-74
+    // promise: RW-74a
     "command_before_a_stop_needs_no_server",
     // promise: R-1
     "drained_rest_is_drained_for_next_server",

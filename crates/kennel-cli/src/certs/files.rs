@@ -199,7 +199,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Failure> {
 mod tests {
     use super::*;
 
-    // promise: C-63
+    // promise: C-63a
     #[test]
     fn no_name_reaches_the_files_of_the_authority() {
         assert_eq!(stem("node7.example").expect("a stem"), "node7.example");

@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    // promise: M-31
+    // promise: M-31a
     #[test]
     fn torn_line_ends_before_the_next_one() {
         let (mut disk, mut is_torn) = (Disk(Vec::new(), 7), false);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(disk.0, b"one\nsec\nfive\nsix\n");
     }
 
-    // promise: M-31
+    // promise: M-31a
     #[test]
     fn lines_without_reader_are_counted_as_dropped() {
         let (reader, writer) = io::pipe().expect("a pipe");

@@ -270,7 +270,7 @@ fn paused_time_is_summed_over_pauses() {
 }
 
 /// The clock is set forward by an hour in the pause; later pauses than the known ones are measured by it.
-// promise: R-14b
+// promise: R-14c
 #[test]
 fn pauses_are_measured_by_the_clock_of_then() {
     let resumed = Entry::Resumed {

@@ -106,7 +106,7 @@ fn second_order_only_brings_kill_forward() {
     );
 }
 
-// promise: RW-55
+// promise: RW-55a
 #[test]
 fn actions_come_first_and_kill_when_due() {
     let ms = Duration::from_millis;

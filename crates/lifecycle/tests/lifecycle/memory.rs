@@ -26,7 +26,7 @@ fn ladder_after_leader_exit_is_not_its_killer() {
     assert_eq!(beside, None);
 }
 
-// promise: Q-8
+// promise: Q-8a
 #[test]
 fn leader_that_survives_oom_kill_ended_by_itself() {
     let by_itself = [Exit::Code(0), Exit::Code(137), killed_by(Signal::TERM)];
@@ -37,7 +37,7 @@ fn leader_that_survives_oom_kill_ended_by_itself() {
     }
 }
 
-// promise: Q-8
+// promise: Q-8a
 #[test]
 fn leader_possibly_killed_by_kennel_is_no_oom() {
     let of_ladder = Report::Signalled(step(1, Signal::KILL));
@@ -51,7 +51,7 @@ fn leader_possibly_killed_by_kennel_is_no_oom() {
     assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
 }
 
-// promise: Q-8
+// promise: Q-8a
 #[test]
 fn a_stop_stays_the_reason() {
     let stop = Input::Command(Command::Stop(abort(GRACE)));

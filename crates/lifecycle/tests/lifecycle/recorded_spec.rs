@@ -62,7 +62,7 @@ fn reading_a_recorded_spec_drops_values_too() {
     );
 }
 
-// promise: A-22e
+// promise: A-22l
 #[test]
 fn spec_of_later_version_is_written_back_unchanged() {
     for (text, unknown) in [

@@ -22,7 +22,7 @@ fn open_input_is_not_given_with_the_spec() {
     assert_eq!(fields, ["spec.initial_input"]);
 }
 
-// promise: P-1
+// promise: P-1a
 #[test]
 fn terminal_refuses_options_it_cannot_honour() {
     let on_terminal = || {
@@ -225,7 +225,7 @@ fn all_that_is_wrong_is_reported_together() {
     assert_eq!(fields, expected);
 }
 
-// promise: TM-6, L-1
+// promise: TM-6, L-1, L-1a
 #[test]
 fn each_bound_is_reported_by_its_field() {
     let timeout = |max_runtime| {

@@ -34,7 +34,7 @@ fn is_fenced(refused: &Result<(), StoreError>) -> bool {
     matches!(refused, Err(StoreError::Fenced(_)))
 }
 
-// promise: O-26
+// promise: O-26a
 pub(super) async fn consumer_moves_only_forward_and_reads_whole(bed: Bed) {
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let first = consumer(Some(new_run(1).run), "indexer");
@@ -186,7 +186,7 @@ pub(super) async fn names_of_consumers_belong_to_owners(bed: Bed) {
     assert_eq!(all(&bed).await, rows[1..]);
 }
 
-// promise: O-28
+// promise: O-28a
 pub(super) async fn consumers_are_removed_after_their_runs_output(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();

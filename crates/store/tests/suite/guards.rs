@@ -370,7 +370,7 @@ pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
     assert!(fenced.is_ok(), "{fenced:?}");
 }
 
-// promise: D-31a, I-76, I-92
+// promise: D-31a, D-31c, I-76a, I-92
 pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for run in 1..=3 {

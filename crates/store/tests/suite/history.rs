@@ -86,7 +86,7 @@ pub(super) async fn ended_rows_come_oldest_first(bed: Bed) {
     assert!(other_boot.unwrap().iter().all(|row| !row.may_live));
 }
 
-// promise: K-13
+// promise: K-13a
 pub(super) async fn removed_rows_leave_their_ids(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     let store = &bed.store;
@@ -143,7 +143,7 @@ pub(super) async fn removed_rows_leave_their_ids(bed: Bed) {
     assert!(store.get(new_run(1).run).await.unwrap().is_some());
 }
 
-// promise: K-13
+// promise: K-13a
 pub(super) async fn old_ids_are_forgotten(bed: Bed) {
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for id in 1..=4 {
@@ -166,7 +166,7 @@ pub(super) async fn old_ids_are_forgotten(bed: Bed) {
     assert_eq!(remembered, [RunId::from_u128(4)], "until the next removal");
 }
 
-// promise: K-12
+// promise: K-12a
 pub(super) async fn rows_of_a_removed_node_are_found(bed: Bed) {
     let store = &bed.store;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();

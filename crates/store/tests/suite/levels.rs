@@ -101,7 +101,7 @@ pub(super) async fn earlier_and_later_servers_share_a_schema(bed: Bed) {
     }
 }
 
-// promise: D-26, D-27
+// promise: D-26, D-26a, D-27
 pub(super) async fn contracting_waits_for_all_nodes(bed: Bed) {
     let level = ADDING.number;
     let node = NodeId::from_u128(NODE);

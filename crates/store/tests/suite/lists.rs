@@ -119,7 +119,7 @@ fn aged(mut new: NewRun) -> NewRun {
 }
 
 /// Few rows match: a page ends after so many were examined, and says where the next begins.
-// promise: I-77
+// promise: I-77, I-77a
 pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let count = u128::from(SCANNED_MAX) + 5;

@@ -82,7 +82,7 @@ pub(super) async fn earlier_row_is_rewritten_whole(bed: Bed) {
     }
 }
 
-// promise: R-53
+// promise: R-53b
 pub(super) async fn outdated_row_is_updated_and_closed_one_kept(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for row in rows() {
@@ -103,7 +103,7 @@ pub(super) async fn outdated_row_is_updated_and_closed_one_kept(bed: Bed) {
     }
 }
 
-// promise: I-67
+// promise: I-67a
 pub(super) async fn lost_row_of_a_living_run_is_mended(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let reasons = [
@@ -132,7 +132,7 @@ pub(super) async fn lost_row_of_a_living_run_is_mended(bed: Bed) {
     }
 }
 
-// promise: R-53
+// promise: R-53b
 pub(super) async fn only_the_nodes_own_generation_mends(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
@@ -150,7 +150,7 @@ pub(super) async fn only_the_nodes_own_generation_mends(bed: Bed) {
     assert_eq!(kept.state, StoredState::Starting);
 }
 
-// promise: R-53
+// promise: R-53a
 pub(super) async fn a_generation_is_above_all_that_are_known(bed: Bed) {
     let node = opening(NODE, EPOCH).node;
     let before = bed.store.stored_node(node).await.unwrap();

@@ -76,7 +76,7 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
 }
 
 /// A node with an open run has not ended: its lease is over, and it stays listed and in the database.
-// promise: I-70a
+// promise: I-70c
 pub(super) async fn node_with_open_run_does_not_end(bed: Bed) {
     let store = &bed.store;
     let long = leased(EPOCH);
@@ -107,7 +107,7 @@ pub(super) async fn node_with_open_run_does_not_end(bed: Bed) {
 }
 
 /// Each kind of removal takes what it names and no more; what refers to a node goes with it, its runs stay.
-// promise: I-70a
+// promise: I-70c
 pub(super) async fn dead_nodes_are_removed_and_others_stay(bed: Bed) {
     let store = &bed.store;
     let [own, used, unused, alive] = [0, 1, 2, 3].map(|more| NodeId::from_u128(NODE + more));

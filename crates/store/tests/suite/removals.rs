@@ -98,7 +98,7 @@ pub(super) async fn output_removal_is_marked_once_after_the_end(bed: Bed) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-// promise: O-30, O-32
+// promise: O-30, O-32, O-32b
 pub(super) async fn ended_runs_with_output_come_by_end(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();

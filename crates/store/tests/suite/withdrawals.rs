@@ -7,7 +7,7 @@ use super::{
 use kennel_lifecycle::{NodeId, RowState, Timestamp};
 use kennel_store::{Changed, LeftStop, StoreError};
 
-// promise: I-71, R-16
+// promise: I-71b, R-16
 pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     let store = &bed.store;
     for (node, epoch) in [(NODE, EPOCH), (NODE + 1, EPOCH + 1)] {

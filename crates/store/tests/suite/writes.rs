@@ -115,7 +115,7 @@ pub(super) async fn closing_keeps_times_that_it_does_not_know(bed: Bed) {
     assert_eq!(row.times.ended, Some(Timestamp(42)));
 }
 
-// promise: D-9
+// promise: D-9c
 pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut unknown = new_run(1);

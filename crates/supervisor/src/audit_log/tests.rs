@@ -179,7 +179,7 @@ fn signalled(owner: &str, target: &str) -> TrailRecord {
 }
 
 /// Signals to large trees of one principal, and refused calls of many strangers, fill a log.
-// promise: RW-143
+// promise: RW-143b
 #[tokio::test]
 async fn full_log_keeps_lines_of_small_writers() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -315,7 +315,7 @@ async fn refused_runs_take_no_place_of_users() {
     assert_eq!(trail.lost(), 0);
 }
 
-// promise: RW-143
+// promise: RW-143a
 #[tokio::test]
 async fn refused_strangers_take_no_place_of_named_principals() {
     let dir = tempfile::tempdir().expect("a directory");

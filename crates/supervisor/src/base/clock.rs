@@ -142,7 +142,7 @@ mod tests {
         ClockSettings::open(dir, "boot")
     }
 
-    // promise: R-14b
+    // promise: R-14d
     #[test]
     fn times_of_earlier_settings_keep_their_age() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    // promise: R-14b
+    // promise: R-14d
     #[test]
     fn settings_are_bounded_and_of_one_boot() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -58,7 +58,7 @@ mod tests {
         }
     }
 
-    // promise: RW-123
+    // promise: RW-123a
     #[tokio::test]
     async fn path_without_a_device_has_no_io_limit() {
         let none = named(vec![limit("/proc")]).await;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(none.path.as_deref(), Some("/proc"));
     }
 
-    // promise: RW-123
+    // promise: RW-123a
     #[tokio::test]
     async fn unanswered_looks_refuse_a_start_in_time() {
         static TWO: Semaphore = Semaphore::const_new(2);

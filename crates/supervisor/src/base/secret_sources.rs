@@ -211,7 +211,7 @@ mod tests {
         assert!(why.contains("UTF-8"), "{why}");
     }
 
-    // promise: RW-90
+    // promise: RW-90a
     #[test]
     fn core_limit_is_one_byte_if_permitted() {
         let secret = Secret {

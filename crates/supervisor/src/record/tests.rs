@@ -257,7 +257,7 @@ async fn newest_ends_are_kept_in_bounded_log() {
     assert_eq!(later.unfinished(), [run(1)]);
 }
 
-// promise: D-9
+// promise: D-9e
 #[tokio::test]
 async fn unopenable_log_is_opened_by_next_promise() {
     let dir = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ async fn log_left_behind_is_not_believed() {
 
 /// Changes sampled bytes of the log's first written segment: nothing is replayed that was not written, and no server is
 /// refused.
-// promise: D-9
+// promise: D-9e
 #[tokio::test]
 async fn damage_invents_nothing_and_taints_only_its_runs() {
     let dir = tempfile::tempdir().unwrap();
@@ -437,7 +437,7 @@ fn pending_texts(record: &NodeRecord, id: u128) -> Vec<String> {
     texts.collect()
 }
 
-// promise: A-22e
+// promise: A-22m
 #[tokio::test]
 async fn pending_change_of_later_version_waits_for_it() {
     let later = r#"{"closed":[{"of_tomorrow":1}, 2]}"#;

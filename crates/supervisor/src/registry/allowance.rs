@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(allowance.charge(3, now, 1000, over), off);
     }
 
-    // promise: RW-5a
+    // promise: RW-5c
     #[test]
     fn tenth_of_a_processor_exceeds_the_allowance() {
         let mut allowance = Allowance::default();
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(off.next(), Some((0, RuleOff::ProcessorShare)));
     }
 
-    // promise: RW-5a
+    // promise: RW-5c
     #[test]
     fn rules_share_a_tenth_of_a_processor() {
         let mut allowance = Allowance::default();
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!((off[0], off.len()), (7, 11), "five have a tenth: {off:?}");
     }
 
-    // promise: RW-5a
+    // promise: RW-5d
     #[test]
     fn volume_is_free_of_charge() {
         let mut allowance = Allowance::default();

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use std::task::{Context, Waker};
 
-    // promise: P-10a
+    // promise: P-10c
     #[tokio::test(start_paused = true)]
     async fn unused_screens_are_forgotten_and_bounded() {
         let screens = Screens::default();
@@ -293,7 +293,7 @@ mod tests {
         assert!(screens.place(run(1)).1, "it needs another refresh");
     }
 
-    // promise: P-10a
+    // promise: P-10c
     #[tokio::test]
     async fn screen_waits_for_other_screens_of_its_owner() {
         let (screens, threads) = (Screens::default(), OwnerThreads::default());
@@ -315,7 +315,7 @@ mod tests {
         );
     }
 
-    // promise: P-10a
+    // promise: P-10c
     #[tokio::test]
     async fn repetition_is_drawn_in_turns_within_steps() {
         let (screens, threads) = (Screens::default(), OwnerThreads::default());

@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(starts.0.lock().free, 1);
     }
 
-    // promise: I-105
+    // promise: I-105a
     #[tokio::test(start_paused = true)]
     async fn long_start_holds_up_no_other() {
         let starts = Arc::new(Starts::with(1));

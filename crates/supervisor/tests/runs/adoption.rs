@@ -41,7 +41,7 @@ fn signal_is_sent_once_whichever_server_is_called() {
 }
 
 /// A keeper on a copy of the data directory had the node, and took its runs for those of another boot.
-// promise: I-67
+// promise: I-67a
 #[test]
 fn record_that_a_copy_closed_is_mended() {
     let lives = Lives::of(Nature::default());
@@ -247,7 +247,7 @@ fn row_lost_by_the_store_is_written_again() {
     });
 }
 
-// promise: R-17
+// promise: R-17, R-17a
 #[test]
 fn run_without_records_is_rebuilt_from_its_keeper() {
     let lives = Lives::of(Nature::default());

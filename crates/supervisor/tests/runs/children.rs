@@ -105,7 +105,7 @@ fn waiting_child_ends_under_the_next_server() {
     });
 }
 
-// promise: RW-82
+// promise: RW-82, RW-82a
 #[tokio::test]
 async fn parent_is_live_at_the_first_call() {
     let stage = Stage::set(Nature::default()).await;

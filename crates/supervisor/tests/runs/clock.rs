@@ -56,7 +56,7 @@ async fn wait(stage: &Stage, condition: Condition) -> RunView {
     waited.run
 }
 
-// promise: R-14b
+// promise: R-14c
 #[test]
 fn next_attempt_waits_as_long_as_its_policy() {
     let crashing = || Nature {
@@ -100,7 +100,7 @@ fn silence_is_counted_without_settings_of_the_clock() {
 }
 
 /// Shown ends of limits, pauses, graces and pauses between attempts are on the clock of their reader.
-// promise: R-14b
+// promise: R-14c
 #[test]
 fn shown_ends_follow_settings_of_the_clock() {
     let stubborn = || Nature {
@@ -206,7 +206,7 @@ fn start_is_counted_without_settings_of_the_clock() {
 }
 
 /// An attempt of less than the shortest time of success counts as a failed one.
-// promise: R-14b
+// promise: R-14c
 #[test]
 fn uptime_is_counted_without_settings_of_the_clock() {
     let restarted = async |stage: &Stage, attempt: u32| {
@@ -272,7 +272,7 @@ fn shortened_grace_holds_despite_settings() {
     });
 }
 
-// promise: O-30
+// promise: O-30b
 #[test]
 fn set_clock_makes_no_output_old() {
     for ahead in [HOUR_US, -HOUR_US] {

@@ -16,7 +16,7 @@ const BYTES: u64 = (LINES * LINE_BYTES) as u64;
 /// Longer than what remains to be done after the end.
 const TIDIED: Duration = Duration::from_secs(20);
 
-// promise: O-40
+// promise: O-40b
 #[test]
 fn damaged_index_hides_no_missing_bytes() {
     let output = format!("{}\n", "x".repeat(LINE_BYTES - 1)).repeat(LINES);
@@ -53,7 +53,7 @@ fn damaged_index_hides_no_missing_bytes() {
 }
 
 /// The command of an ordinary user may close the directory of its run, which is the user's.
-// promise: O-32a
+// promise: O-32c
 #[test]
 fn closed_directory_loses_no_output() {
     let work = || {

@@ -131,7 +131,7 @@ fn events_of_lives(max_bytes: u64) -> (Vec<String>, u64) {
 
 const MAX_BYTES: u64 = 1 << 20;
 
-// promise: I-134
+// promise: I-134, I-134a
 #[test]
 fn events_beyond_the_bound_are_counted_over_deaths() {
     let (all, none) = events_of_lives(MAX_BYTES * 4);

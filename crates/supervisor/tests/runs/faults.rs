@@ -310,7 +310,7 @@ async fn too_weakly_contained_run_leaves_no_trace() {
     stage.supervisor.wait(run, Condition::Ended).await.unwrap();
 }
 
-// promise: AC-17, AC-21, AC-22
+// promise: AC-17a, AC-21a, AC-22
 #[tokio::test]
 async fn isolation_that_the_host_lacks_is_refused() {
     // The world's host has none of the capabilities.

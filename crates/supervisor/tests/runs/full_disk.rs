@@ -23,7 +23,7 @@ enum Seen {
     Station(String),
 }
 
-// promise: O-18
+// promise: O-18a
 #[test]
 fn run_ended_on_full_disk_is_recorded_later() {
     let lives = begun(OnDiskFull::Block);
@@ -75,7 +75,7 @@ async fn refused_drain_on_full_disk_can_be_repeated() {
     stage.supervisor.drain(drain()).await.unwrap();
 }
 
-// promise: O-18
+// promise: O-18a
 #[test]
 fn output_dropped_at_the_end_is_reported_later() {
     let lives = begun(OnDiskFull::Drop);
@@ -95,7 +95,7 @@ fn output_dropped_at_the_end_is_reported_later() {
     });
 }
 
-// promise: O-18
+// promise: O-18a
 #[test]
 fn dropped_count_survives_the_server() {
     let lives = begun(OnDiskFull::Drop);
@@ -137,7 +137,7 @@ fn run_with_abort_policy_stops_on_full_disk() {
     });
 }
 
-// promise: O-18
+// promise: O-18a
 #[test]
 fn shutdown_on_full_disk_reports_missing_output() {
     let lives = begun(OnDiskFull::Block);

@@ -217,7 +217,7 @@ fn removed_run_is_not_rewritten_after_restart() {
 }
 
 /// A run that was removed after the copy was made comes back as it ended, and is never made again.
-// promise: K-13
+// promise: K-13a
 #[test]
 fn restored_database_gets_the_end_of_removed_run() {
     let lives = lives(b"", RowLimits::NONE);
@@ -255,7 +255,7 @@ fn directory_of_removed_run_goes_at_next_start() {
     });
 }
 
-// promise: K-13
+// promise: K-13a
 #[test]
 fn id_from_another_time_makes_no_run() {
     const HOUR_MS: u128 = 60 * 60 * 1000;

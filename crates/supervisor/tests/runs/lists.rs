@@ -42,7 +42,7 @@ async fn list_never_says_starting_after_spawn_answered() {
 }
 
 /// A node that comes back has its lease before it has looked at the runs of its former keeper.
-// promise: I-72
+// promise: I-72a
 #[tokio::test]
 async fn run_of_replaced_keeper_is_marked_until_examined() {
     let stage = Stage::set(Nature::default()).await;
@@ -79,7 +79,7 @@ async fn run_of_replaced_keeper_is_marked_until_examined() {
 }
 
 /// The same at the node itself, where a store that was away comes back with rows of a former keeper.
-// promise: I-72
+// promise: I-72a
 #[tokio::test]
 async fn open_row_without_task_is_not_running() {
     let stage = Stage::set(Nature::default()).await;

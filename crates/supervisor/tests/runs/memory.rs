@@ -23,7 +23,7 @@ async fn leader_killed_for_memory_is_oom_failure() {
     assert_eq!(reasons, ["oom_killed"]);
 }
 
-// promise: Q-8
+// promise: Q-8a
 #[tokio::test]
 async fn kills_that_the_leader_outlived_are_a_warning() {
     let (run, reasons) = ended(Exit::Code(0), false).await;
@@ -33,7 +33,7 @@ async fn kills_that_the_leader_outlived_are_a_warning() {
     assert_eq!(reasons, [warning, "exited"]);
 }
 
-// promise: Q-8
+// promise: Q-8a
 #[tokio::test]
 async fn leader_killed_by_caller_is_no_oom() {
     let (run, reasons) = ended(KILLED, true).await;

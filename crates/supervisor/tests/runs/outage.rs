@@ -46,7 +46,7 @@ fn pending(stage: &Stage) -> usize {
     log::logged(&stage.data_dir).pending
 }
 
-// promise: D-9
+// promise: D-9, D-9b
 #[tokio::test]
 async fn abort_and_end_survive_a_store_outage() {
     let stage = Stage::set(Nature::default()).await;
@@ -103,7 +103,7 @@ async fn abort_and_end_survive_a_store_outage() {
     stage.supervisor.spawn(call(None)).await.unwrap();
 }
 
-// promise: D-9
+// promise: D-9b
 #[tokio::test]
 async fn pause_is_durable_during_store_outage() {
     let stage = Stage::set(Nature::default()).await;
@@ -145,7 +145,7 @@ async fn hanging_store_is_away_and_ended_runs_end() {
     }
 }
 
-// promise: D-9
+// promise: D-9b
 #[tokio::test]
 async fn a_store_that_hangs_is_not_waited_for() {
     let stage = Stage::set(Nature::default()).await;
@@ -159,7 +159,7 @@ async fn a_store_that_hangs_is_not_waited_for() {
 }
 
 /// The servers die with the store unavailable; only the last one finds it again.
-// promise: D-9
+// promise: D-9b
 #[test]
 fn promises_without_store_are_written_by_later_server() {
     let lives = Lives::of(Nature {
@@ -209,7 +209,7 @@ fn promises_without_store_are_written_by_later_server() {
     assert_eq!(lives.world.store.closed.lock().unwrap().len(), 1);
 }
 
-// promise: D-9
+// promise: D-9d
 #[test]
 fn end_reported_without_store_stays_the_same() {
     let lives = Lives::of(Nature::default());
@@ -253,7 +253,7 @@ fn end_reported_without_store_stays_the_same() {
 
 /// It is not open any more, though the store has it open: not where a server reads that while it acquires the node
 /// late.
-// promise: D-9
+// promise: D-9d
 #[test]
 fn unwritten_end_is_no_open_row_after_takeover() {
     let lives = Lives::of(Nature::default());
@@ -282,7 +282,7 @@ fn unwritten_end_is_no_open_row_after_takeover() {
 }
 
 /// A file in its place: no error costs a run.
-// promise: D-9
+// promise: D-9e
 #[test]
 fn unreadable_node_log_is_set_aside_runs_continue() {
     let lives = Lives::of(Nature::default());
@@ -309,7 +309,7 @@ async fn undelivered(stage: &Stage, run: RunId) {
     assert!(is_said, "{answer:?}");
 }
 
-// promise: D-9
+// promise: D-9c
 #[tokio::test]
 async fn abort_of_ended_run_is_answered_without_store() {
     let stage = Stage::set(Nature {
@@ -333,7 +333,7 @@ async fn abort_of_ended_run_is_answered_without_store() {
     assert_eq!(pending(&stage), 0);
 }
 
-// promise: D-9
+// promise: D-9c
 #[test]
 fn abort_fences_unknown_id_during_store_outage() {
     let lives = Lives::of(Nature::default());
@@ -374,7 +374,7 @@ fn abort_fences_unknown_id_during_store_outage() {
 
 /// A stop of an unknown key that is promised while an earlier one is delivered does not prolong that delivery: callers
 /// may promise more without a pause.
-// promise: D-9
+// promise: D-9b
 #[test]
 fn node_is_acquired_while_stops_are_promised() {
     let lives = Lives::of(Nature::default());
@@ -404,7 +404,7 @@ fn node_is_acquired_while_stops_are_promised() {
     });
 }
 
-// promise: R-53
+// promise: R-53b
 #[tokio::test]
 async fn row_read_without_the_store_is_not_believed() {
     let stage = Stage::set(Nature {
@@ -459,7 +459,7 @@ async fn restarted_store_gets_no_known_row_again() {
 }
 
 /// The store has returned the open runs, and the server has not adopted them yet.
-// promise: D-9
+// promise: D-9b
 #[test]
 fn abort_during_takeover_of_waiting_run_is_done() {
     let lives = Lives::of(Nature {

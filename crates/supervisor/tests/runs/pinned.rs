@@ -133,7 +133,7 @@ async fn assert_refuses_all_but_abort(stage: &Stage, need: &str) {
     }
 }
 
-// promise: A-22d
+// promise: A-22j
 #[test]
 fn pinned_run_takes_only_an_abort() {
     let lives = Lives::of(Nature::default());
@@ -150,7 +150,7 @@ fn pinned_run_takes_only_an_abort() {
     assert_eq!((state.signals.len(), state.interrupts), (0, 0));
 }
 
-// promise: A-22d
+// promise: A-22d, A-22k
 #[test]
 fn no_attempt_of_a_pinned_run_begins() {
     let lives = Lives::of(Nature::default());
@@ -332,7 +332,7 @@ fn later_entries_are_kept_and_critical_ones_pin() {
     assert!(entries.as_str().contains(LATER) && entries.as_str().contains(CRITICAL));
 }
 
-// promise: A-22e
+// promise: A-22l
 #[test]
 fn unknown_value_in_spec_pins_run() {
     let text = r#"{"command":{"argv":["sh"]},"policy":{"pause":{"on_max_pause":"of_tomorrow"}}}"#;
@@ -369,7 +369,7 @@ fn run_with_unread_row_is_pinned() {
 }
 
 /// Its row has the attempts before and the restarts: the end of this one waits for a server that can read it.
-// promise: D-31a
+// promise: D-31b
 #[test]
 fn unread_row_keeps_attempts_and_state() {
     let lives = Lives::of(Nature::default());
@@ -409,7 +409,7 @@ fn unread_row_keeps_attempts_and_state() {
 }
 
 /// A stop that was accepted is carried out, and an abort ends the run whose attempt is over.
-// promise: D-31a
+// promise: D-31b
 #[test]
 fn stop_of_unread_row_is_carried_out() {
     for is_late in [false, true] {
@@ -453,7 +453,7 @@ fn stop_of_unread_row_is_carried_out() {
     }
 }
 
-// promise: D-31a
+// promise: D-31c
 #[tokio::test]
 async fn node_with_unread_row_is_not_removed() {
     let stage = Stage::set(Nature::default()).await;

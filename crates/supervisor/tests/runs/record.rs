@@ -106,7 +106,7 @@ fn files(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.collect()
 }
 
-// promise: D-9
+// promise: D-9e
 #[test]
 fn damaged_node_log_ends_and_invents_no_run() {
     let lives = Lives::of(Nature::default());
@@ -169,7 +169,7 @@ fn damaged_node_log_ends_and_invents_no_run() {
 
 /// A store that went back has the open row of an earlier run, while the keeper holds a child under its key that was
 /// never released.
-// promise: R-53
+// promise: R-53b
 #[test]
 fn open_row_of_earlier_child_is_recovered() {
     for weather in [Weather::Away, Weather::Fair] {
@@ -243,7 +243,7 @@ fn end_that_came_first_stands() {
 }
 
 /// Its server died after it had recorded the end, and before the keeper heard of that.
-// promise: D-9
+// promise: D-9d
 #[test]
 fn run_with_logged_end_is_not_live_again() {
     let lives = Lives::of(Nature::default());

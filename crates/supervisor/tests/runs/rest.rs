@@ -115,7 +115,7 @@ async fn abort_ends_whole_tree_under_any_policy() {
     }
 }
 
-// promise: W-9
+// promise: W-9a
 #[tokio::test]
 async fn start_closes_detached_runs_and_ends_aborted_ones() {
     let (kept, stopped) = (RunId::from_u128(1), RunId::from_u128(2));
@@ -144,7 +144,7 @@ async fn start_closes_detached_runs_and_ends_aborted_ones() {
     assert_eq!(stage.kernel().orphans_ended, [stopped]);
 }
 
-// promise: W-11a
+// promise: W-11b
 #[tokio::test]
 async fn detaching_for_own_user_needs_detached_identity() {
     let policy = |on_leader_exit, user: Option<u32>| Policy {

@@ -218,7 +218,7 @@ fn entries_beyond_bound_of_row_are_a_gap() {
     });
 }
 
-// promise: O-31
+// promise: O-31a
 #[test]
 fn reader_at_middle_gets_gap_for_removed_rest() {
     for view in [false, true] {
@@ -312,7 +312,7 @@ fn nothing_is_removed_while_the_store_is_away() {
     });
 }
 
-// promise: O-32
+// promise: O-32, O-32b
 #[test]
 fn marked_output_is_removed_by_next_server() {
     let lives = lives(RetentionLimits::NONE);
@@ -378,7 +378,7 @@ fn unremovable_output_is_reported_removed_and_goes_later() {
     });
 }
 
-// promise: O-30
+// promise: O-30a
 #[test]
 fn node_byte_limit_spares_live_runs() {
     let lives = lives(RetentionLimits {
@@ -463,7 +463,7 @@ fn restored_store_gets_removals_again() {
     });
 }
 
-// promise: A-23
+// promise: A-23, A-23b
 #[test]
 fn unreadable_files_count_until_run_is_removed() {
     let lives = lives(KEEP_NONE);

@@ -143,7 +143,7 @@ fn ready_line_is_found_once_over_deaths() {
     }
 }
 
-// promise: RW-7
+// promise: RW-7a
 #[tokio::test]
 async fn run_that_ends_unready_never_is_ready() {
     let stage = Stage::set(Nature::default()).await;
@@ -356,7 +356,7 @@ async fn loss_of_liveness_leads_to_a_restart() {
 }
 
 /// A paused run cannot answer, and earlier failures do not count afterwards.
-// promise: RW-57
+// promise: RW-57a
 #[tokio::test(start_paused = true)]
 async fn paused_run_is_not_probed() {
     let stage = Stage::set(Nature::default()).await;
@@ -381,7 +381,7 @@ async fn paused_run_is_not_probed() {
     assert_eq!(asked(&stage), before + 3);
 }
 
-// promise: RW-57
+// promise: RW-57a
 #[test]
 fn next_server_counts_failures_from_zero() {
     let lives = Lives::of(Nature::default());
@@ -527,7 +527,7 @@ async fn emitted(stage: &Stage, count: u32) -> Facets {
     }
 }
 
-// promise: RW-5a
+// promise: RW-5d
 #[test]
 fn dear_rule_stays_off() {
     let lives = Lives::of(Nature::default());
@@ -648,7 +648,7 @@ async fn end_does_not_wait_for_slow_rules() {
     assert_eq!(events_named(&stage, "warning").await, 1);
 }
 
-// promise: RW-5a
+// promise: RW-5d
 #[tokio::test]
 async fn wait_for_a_dear_pattern_is_refused() {
     let stage = Stage::set(Nature::default()).await;

@@ -89,7 +89,7 @@ fn silent_run_has_no_file_and_reads_row() {
     });
 }
 
-// promise: O-42
+// promise: O-42c
 #[test]
 fn entries_in_the_node_log_outlive_their_server() {
     let lives = Lives::of(Nature::default());
@@ -115,7 +115,7 @@ fn entries_in_the_node_log_outlive_their_server() {
     assert_eq!(all.last().unwrap().seq, all.len() as u64);
 }
 
-// promise: O-42
+// promise: O-42c
 #[test]
 fn lost_node_log_gives_no_seq_twice() {
     let lives = Lives::of(Nature::default());
@@ -138,7 +138,7 @@ fn lost_node_log_gives_no_seq_twice() {
 }
 
 /// Its server died before the keeper heard that it is closed, and the node log does not have it.
-// promise: O-42
+// promise: O-42c
 #[test]
 fn closed_row_and_journal_agree_on_end() {
     let lives = Lives::of(Nature::default());
@@ -190,7 +190,7 @@ fn many_entries_make_the_journal() {
     });
 }
 
-// promise: O-42, A-23
+// promise: O-42, A-23a
 #[test]
 fn silent_run_has_no_output_to_remove() {
     let lives = Lives::of(Nature::default());
@@ -214,7 +214,7 @@ fn silent_run_has_no_output_to_remove() {
 }
 
 /// Its server died after it had written the end, and before it noted that in the node log.
-// promise: O-42
+// promise: O-42c
 #[test]
 fn events_of_unnoted_end_outlive_older_store() {
     let lives = Lives::of(Nature::default());

@@ -857,7 +857,7 @@ impl Store for Shaky {
     }
 }
 
-// promise, B-3
+// promise: R-13, R-53a, B-3
 #[test]
 fn every_run_ends_once_and_none_is_unrecorded() {
     play_all(1..=SEEDS / 2);

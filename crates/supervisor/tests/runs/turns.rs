@@ -88,7 +88,7 @@ async fn restarts_take_turns_as_spawns_do() {
     stage.world.store.let_inserts_go();
 }
 
-// promise: I-105
+// promise: I-105a
 #[tokio::test(start_paused = true)]
 async fn drained_node_refuses_calls_that_wait() {
     let (stage, spawning) = spawning().await;

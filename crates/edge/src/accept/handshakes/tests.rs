@@ -52,7 +52,7 @@ async fn handshake_needs_no_turn_of_the_runtime() {
     assert_eq!(accepted.read_u8().await.expect("received"), b'x');
 }
 
-// promise: AC-4
+// promise: AC-4a
 #[tokio::test(start_paused = true)]
 async fn client_has_a_second_for_its_first_byte() {
     let port = Port::open();

@@ -187,7 +187,7 @@ fn reads_give_names_but_neither_values_nor_input() {
     assert_eq!(shown(&RecordedSpec::default()), None);
 }
 
-// promise: K-6
+// promise: K-6a
 #[test]
 fn fields_that_differ_are_named_without_values() {
     let [one, other] = ["1", "2"].map(|value| {

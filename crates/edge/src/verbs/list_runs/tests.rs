@@ -54,7 +54,7 @@ fn the_last_page_has_no_token() {
     assert_eq!((last.runs.len(), last.next_page_token.as_str()), (1, ""));
 }
 
-// promise: I-76
+// promise: I-76a
 #[test]
 fn unread_run_is_on_one_page_alone() {
     let filter = ListFilter::default();

@@ -155,7 +155,7 @@ fn shim_holds_an_extension_before_its_answer() {
     assert!(run.ladder.is_some());
 }
 
-// promise: RW-72
+// promise: RW-72a
 #[test]
 fn extension_is_refused_beyond_bound_and_in_stop() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -391,7 +391,7 @@ fn large_tree_is_paused_in_slices() {
 }
 
 /// The exit of the leader, which the signal causes, is reported after it, with the next rung after that.
-// promise: T-18a
+// promise: T-18a, T-18b
 #[test]
 fn large_tree_gets_a_rung_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -431,7 +431,7 @@ fn large_tree_gets_a_rung_in_slices() {
 }
 
 /// A tree that makes processes faster than slices find them is its shim's to end, which kills beside the keeper.
-// promise: T-18a
+// promise: T-18b
 #[test]
 fn large_tree_is_killed_beside_its_shim() {
     let dir = tempfile::tempdir().expect("a directory");

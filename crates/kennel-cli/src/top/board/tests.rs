@@ -56,7 +56,7 @@ fn unreadable_runs_are_counted_in_the_heading() {
     assert!(drawn(&mut board, (80, 24)).contains(&format!("live runs, 3 {words}, by age")));
 }
 
-// promise: C-23
+// promise: C-23a
 #[test]
 fn nothing_is_ended_or_paused_without_a_yes() {
     let mut board = board_of(vec![seen(1, "a", Usage::default())]);

@@ -117,7 +117,7 @@ fn text_of_callers_is_escaped_for_terminals() {
     );
 }
 
-// promise: A-22d
+// promise: A-22j
 #[test]
 fn pinned_run_says_by_what() {
     let run = pb::Run {

@@ -121,7 +121,7 @@ fn counted_repetition_is_tested_or_given_up() {
     assert!(matches!(found, Ok(None) | Err(GaveUp)), "{found:?}");
 }
 
-// promise: RW-5a
+// promise: RW-5c
 #[test]
 fn pattern_of_countless_states_is_given_up() {
     let line = letters(64 * 1024);
@@ -134,7 +134,7 @@ fn pattern_of_countless_states_is_given_up() {
     assert_eq!(found.expect("few steps").expect("a match").text, "ac");
 }
 
-// promise: RW-5a
+// promise: RW-5c
 #[test]
 fn unicode_boundaries_match_as_in_ascii() {
     let matcher = regex(r"\b(\w+)!\B");

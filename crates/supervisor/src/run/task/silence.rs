@@ -121,7 +121,7 @@ impl RunTask {
 mod tests {
     use super::*;
 
-    // promise: TM-10
+    // promise: TM-10b
     #[test]
     fn adopted_silence_continues_and_leaves_time_to_read() {
         let limit = Duration::from_mins(10);
