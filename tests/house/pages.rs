@@ -22,6 +22,8 @@ const DEPTH_MAX: usize = 1;
 const QUESTIONS: [&str; 2] = ["docs/guide", "docs/errors/README.md"];
 /// The index of the pages of errors, and the heading of its table.
 const ERRORS: &str = "docs/errors/README.md";
+/// The reasons, whose comments are their meanings in the index.
+const REASONS: &str = "crates/proto/src/reason.rs";
 const ERRORS_TABLE: &str = "| reason | code | meaning |\n|---|---|---|\n";
 
 /// The files of the contract, whose comments are the reference of the API.
@@ -245,39 +247,37 @@ pub(super) fn words_of(line: &str) -> String {
         .join(" ")
 }
 
-/// Builds the index of the pages of errors from their heads.
+/// Builds the index of errors: their codes from the heads of their pages, their meanings from the list of reasons.
 fn errors_table(pages: &[Page]) -> String {
+    let reasons = fs::read_to_string(programs::repository().join(REASONS)).expect("the reasons");
+    let meanings = meanings(&reasons);
     let mut table = ERRORS_TABLE.to_owned();
     let errors = pages
         .iter()
         .filter(|page| page.path.starts_with("docs/errors") && name(page) != ERRORS);
     for page in errors {
         let reason = page.path.file_stem().expect("a name").to_string_lossy();
-        let (_, rest) = page
-            .text
-            .split_once("## What it means\n\n")
-            .expect("it says what it means");
-        let (code, _) = page
-            .text
-            .split_once(".\n\n## What it means")
-            .expect("it has a code");
-        let code = code
-            .rsplit("\n\n")
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("Code: ");
-        let meaning = rest
-            .split("\n\n")
-            .next()
-            .unwrap_or_default()
-            .replace('\n', " ");
-        let meaning = meaning
-            .find(". ")
-            .map_or(meaning.as_str(), |end| &meaning[..=end]);
+        let head = page.text.lines().nth(2).unwrap_or_default();
+        let code = head.trim_start_matches("Code: ").split(['.', ':']).next();
+        let code = code.unwrap_or_default();
+        let meaning = meanings.get(&*reason).expect("each page is a reason's");
         writeln!(table, "| [{reason}]({reason}.md) | {code} | {meaning} |")
             .expect("a string takes all");
     }
     table
+}
+
+/// Returns the doc comment of each reason, by its text: the line above `Variant = "TEXT", Code;`.
+fn meanings(source: &str) -> BTreeMap<&str, &str> {
+    let lines: Vec<&str> = source.lines().map(str::trim).collect();
+    lines
+        .windows(2)
+        .filter_map(|pair| {
+            let meaning = pair[0].strip_prefix("/// ")?;
+            let (_, text) = pair[1].split_once(" = \"")?;
+            Some((text.split('"').next()?, meaning))
+        })
+        .collect()
 }
 
 #[test]

@@ -56,7 +56,7 @@ reasons! {
     RunNotFound = "RUN_NOT_FOUND", NotFound;
     /// More runs match than the caller allows to be acted upon.
     TooManyMatches = "TOO_MANY_MATCHES", FailedPrecondition;
-    /// The run is another node's.
+    /// The run is at another node.
     RunOnOtherNode = "RUN_ON_OTHER_NODE", FailedPrecondition;
     /// The call is for a node that does not answer.
     NodeUnreachable = "NODE_UNREACHABLE", Unavailable;
@@ -70,15 +70,15 @@ reasons! {
     NodeHasLease = "NODE_HAS_LEASE", FailedPrecondition;
     /// The run has ended.
     RunEnded = "RUN_ENDED", FailedPrecondition;
-    /// The call is not permitted in this state.
+    /// The run is in a state in which it cannot do this.
     InvalidState = "INVALID_STATE", FailedPrecondition;
-    /// Abort came before Spawn.
+    /// An Abort with this id came before its Spawn.
     RunFenced = "RUN_FENCED", FailedPrecondition;
     /// A stop came while the run was starting.
     RunStopped = "RUN_STOPPED", FailedPrecondition;
     /// A run had the id, and its record is removed.
     RunRemoved = "RUN_REMOVED", FailedPrecondition;
-    /// The time in the run id is not acceptable.
+    /// The time in the run id is too old or ahead.
     RunIdExpired = "RUN_ID_EXPIRED", FailedPrecondition;
     /// Values of an ended run that were not stored are not in the request either.
     SpecIncomplete = "SPEC_INCOMPLETE", FailedPrecondition;
@@ -86,19 +86,19 @@ reasons! {
     NotWriter = "NOT_WRITER", FailedPrecondition;
     /// The terminal is larger than one that is drawn.
     ScreenTooLarge = "SCREEN_TOO_LARGE", FailedPrecondition;
-    /// The run id is taken by another spec.
+    /// A run with this id or key has another spec.
     SpecMismatch = "SPEC_MISMATCH", AlreadyExists;
     /// An open run has the name.
     NameTaken = "NAME_TAKEN", AlreadyExists;
-    /// A cap is reached.
+    /// A quota or a bound is reached.
     QuotaExceeded = "QUOTA_EXCEEDED", ResourceExhausted;
-    /// The store does not answer.
+    /// The database does not answer.
     StoreUnavailable = "STORE_UNAVAILABLE", Unavailable;
     /// The keeper does not answer.
     KeeperUnresponsive = "KEEPER_UNRESPONSIVE", Unavailable;
     /// The keys of a token's issuer are missing.
     IssuerUnavailable = "ISSUER_UNAVAILABLE", Unavailable;
-    /// The server is shutting down.
+    /// The node is drained, or its server ends.
     NodeDraining = "NODE_DRAINING", Unavailable;
     /// Another server replaces this one.
     ServerReplaced = "SERVER_REPLACED", Unavailable;
@@ -106,7 +106,7 @@ reasons! {
     UpgradeRefused = "UPGRADE_REFUSED", FailedPrecondition;
     /// Another upgrade is in progress.
     UpgradeUnderWay = "UPGRADE_UNDER_WAY", FailedPrecondition;
-    /// Some tasks did not stop.
+    /// Some processes of the run did not stop.
     PausePartial = "PAUSE_PARTIAL", FailedPrecondition;
     /// A signal could not be sent.
     SignalFailed = "SIGNAL_FAILED", Internal;
@@ -120,7 +120,7 @@ reasons! {
     TerminalInput = "TERMINAL_INPUT", FailedPrecondition;
     /// Standard input accepts no more bytes.
     InputClosed = "INPUT_CLOSED", FailedPrecondition;
-    /// The offset of a write is not the end of standard input.
+    /// The write does not fit the position of the standard input.
     InputOffsetMismatch = "INPUT_OFFSET_MISMATCH", OutOfRange;
     /// The state of standard input is not known.
     InputOffsetUnknown = "INPUT_OFFSET_UNKNOWN", FailedPrecondition;
@@ -132,7 +132,7 @@ reasons! {
     NoTimeLimit = "NO_TIME_LIMIT", FailedPrecondition;
     /// A limit of time cannot be extended so far.
     ExtensionTooLong = "EXTENSION_TOO_LONG", OutOfRange;
-    /// The position is beyond the head.
+    /// The position is beyond the last event.
     CursorAhead = "CURSOR_AHEAD", OutOfRange;
     /// Events at the position can no longer be read.
     CursorExpired = "CURSOR_EXPIRED", OutOfRange;
@@ -154,7 +154,7 @@ reasons! {
     RequestTooLarge = "REQUEST_TOO_LARGE", ResourceExhausted;
     /// There is no such method.
     Unimplemented = "UNIMPLEMENTED", Unimplemented;
-    /// A bug of the server.
+    /// The server has a fault of its own.
     Internal = "INTERNAL", Internal;
 }
 
