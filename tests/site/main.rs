@@ -150,7 +150,7 @@ fn generate(source: &Path) -> anyhow::Result<Vec<(String, String)>> {
 
 /// Returns the list of contents in mdBook's form: paths from the root, generated pages in their place.
 fn contents(generated: &[(String, String)]) -> anyhow::Result<String> {
-    let text = fs::read_to_string(programs::repository().join(pages::SUMMARY))?;
+    let text = pages::contents();
     let mut lines = Vec::new();
     for line in text.lines() {
         if line.trim() == GENERATED {

@@ -29,6 +29,8 @@ const ROOTS: [&str; 8] = [
 
 /// The list of contents, which is no page itself.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
+/// Beginning of its lines that stand for all pages of a folder of `docs`.
+const PAGES_OF: &str = "<!-- pages of ";
 
 /// Returns all pages of the repository, in the order of their paths.
 ///
@@ -160,17 +162,48 @@ pub fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
+/// Returns the list of contents, with the pages of each folder that it names, by their titles.
+///
+/// # Panics
+/// If it or a page cannot be read.
+#[must_use]
+pub fn contents() -> String {
+    let docs = programs::repository().join("docs");
+    let text =
+        fs::read_to_string(programs::repository().join(SUMMARY)).expect("the list of contents");
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let Some((indent, folder)) = line.split_once(PAGES_OF) else {
+            lines.push(line.to_owned());
+            continue;
+        };
+        let mut pages = Vec::new();
+        collect(
+            "md",
+            &docs.join(folder.trim_end_matches(" -->")),
+            &mut pages,
+        );
+        pages.sort();
+        for page in pages.iter().filter(|page| !page.ends_with("README.md")) {
+            let text = fs::read_to_string(page).expect("a page can be read");
+            let title = text.lines().next().unwrap_or_default();
+            let title = title.trim_start_matches("# ");
+            let target = page.strip_prefix(&docs).expect("it is below").display();
+            lines.push(format!("{indent}- [{title}]({target})"));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
 /// Returns the entries of the list of contents: the depth of each, from 0, and its page, from the repository's root.
 ///
 /// # Panics
 /// If it cannot be read.
 #[must_use]
 pub fn summary() -> Vec<(usize, PathBuf)> {
-    let text =
-        fs::read_to_string(programs::repository().join(SUMMARY)).expect("the list of contents");
     let page = Page {
         path: SUMMARY.into(),
-        text,
+        text: contents(),
     };
     let depth = |line: usize| {
         let line = page.text.lines().nth(line - 1).unwrap_or_default();
