@@ -8,6 +8,8 @@ use kennel_tests::{
 };
 use std::{collections::BTreeSet, fs, path::Path};
 
+/// Most characters of a promise: it is one line.
+const PROMISE_CHARS_MAX: usize = 200;
 /// Heading of the promises without a test.
 const WITHOUT_TEST: &str = "## Promises without a test";
 /// Attributes between a test's own and its name are few.
@@ -112,15 +114,17 @@ fn faults(page: &str, sources: &[Source]) -> Vec<String> {
     let (held, bare) = page.split_once(WITHOUT_TEST).unwrap_or((page, ""));
     let start = |row: &str| cells(row).into_iter().take(2).collect::<Vec<_>>().join(" ");
     let has_test = |row: &&str| named.contains(cells(row)[0]);
-    let is_whole = |row: &str| {
-        is_number(cells(row)[0]) && cells(row).get(1).is_some_and(|text| !text.is_empty())
-    };
     let mut numbers = BTreeSet::new();
     for row in rows(page) {
-        if !is_whole(row) || cells(row).len() > 2 {
+        let cells = cells(row);
+        let text = cells.get(1).copied().unwrap_or_default();
+        if !is_number(cells[0]) || text.is_empty() || cells.len() > 2 {
             faults.push(format!("is no number and text: {}", start(row)));
         }
-        if !numbers.insert(cells(row)[0]) {
+        if text.chars().count() > PROMISE_CHARS_MAX {
+            faults.push(format!("is longer than {PROMISE_CHARS_MAX}: {}", cells[0]));
+        }
+        if !numbers.insert(cells[0]) {
             faults.push(format!("has a number twice: {}", start(row)));
         }
     }
@@ -185,13 +189,14 @@ fn missing_test_and_non_function_are_seen() {
 fn untested_promise_and_reused_number_are_seen() {
     let planted = [Source {
         path: "a.rs".to_owned(),
-        text: "// promise: A-1, A-1a, A3, A-5\n#[test]\nfn b() {}\n// promise: A-7\n#[test]\nfn c() {}\n// promise: A-1\n\
+        text: "// promise: A-1, A-1a, A-1b, A3, A-5\n#[test]\nfn b() {}\n// promise: A-7\n#[test]\nfn c() {}\n// promise: A-1\n\
                fn helper() {}\n"
             .to_owned(),
     }];
     let page = format!(
         "## A\n\n| | promise |\n|---|---|\n| A-1 | Held. |\n| A-2 | Bare. |\n| A-1 | Again. |\n| A-1a | Held too. |\n\
-         | A3 | Held. |\n- **A-9** Held.\n{WITHOUT_TEST}\n\n| | promise |\n|---|---|\n| A-4 | Bare. |\n| A-5 | Held. |\n"
+         | A3 | Held. |\n| A-1b | {} |\n- **A-9** Held.\n{WITHOUT_TEST}\n\n| | promise |\n|---|---|\n| A-4 | Bare. |\n| A-5 | Held. |\n",
+        "x".repeat(PROMISE_CHARS_MAX + 1)
     );
     assert_eq!(
         faults(&page, &planted),
@@ -199,6 +204,7 @@ fn untested_promise_and_reused_number_are_seen() {
             "a.rs: A-1 is above no test",
             "has a number twice: A-1 Again.",
             "is no number and text: A3 Held.",
+            "is longer than 200: A-1b",
             "a test names A-7, which is no promise",
             "has no test: A-2 Bare.",
             "has a test after all: A-5 Held.",
