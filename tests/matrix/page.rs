@@ -13,8 +13,9 @@ const PAGE: &str = "docs/guide/reference/matrix.md";
 const HEAD: &str = "\
 # Which programs escape, and from what?
 
-None was found alive after a verdict `empty`: programs that try to outlive their run, each ended in each way, and the
-verdict.
+None was found alive after a verdict `empty`: programs that try to outlive their run, and the verdict when each is
+ended in five ways: its leader exits, Abort, its time is up, SIGKILL of the server and then Abort, SIGKILL of the
+keeper. A cell has one verdict if the five agree.
 
 This page is written by `tests/matrix` (`UPDATE=1 cargo nextest run -p kennel-tests --test matrix`), which fails if a
 cell changes, and if *empty* was reported for a run of which a census by marker, group, session, control group and
@@ -31,6 +32,12 @@ Blind spot of all proofs: a process that has entered an unrelated pid namespace,
 the run's marker, if the run has no control group or if the process, as root, has left it.
 
 The same programs run on your own host with `kennel doctor --prove`: see [prove](../how-to/prove.md).
+";
+
+/// Head of the table: a column for each privilege of the service.
+const TABLE: &str = "
+| program | does | root, a control group for each run | uid 65534, control groups read-only | root, a private pid namespace too |
+|---|---|---|---|---|
 ";
 
 pub(crate) fn compare(matrix: &Matrix) {
@@ -55,40 +62,26 @@ pub(crate) fn compare(matrix: &Matrix) {
 
 fn render(matrix: &Matrix) -> String {
     let mut page = HEAD.to_owned();
-    for (privilege, heading) in [
-        (
-            Privilege::Root,
-            "The service is root, each run has a control group",
-        ),
-        (
-            Privilege::Unprivileged,
-            "The service is uid 65534, the control groups are read-only",
-        ),
-        (
-            Privilege::Private,
-            "The service is root, each run has a private pid namespace and a control group",
-        ),
-    ] {
-        let _ = write!(page, "\n## {heading}\n\n| program |");
-        for how in How::ALL {
-            let _ = write!(page, " {} |", heading_of(how));
+    page.push_str(TABLE);
+    for (index, program) in PROGRAMS.iter().enumerate() {
+        let _ = write!(page, "| {} | {} |", program.name, program.does);
+        for privilege in [Privilege::Root, Privilege::Unprivileged, Privilege::Private] {
+            let _ = write!(page, " {} |", cell(matrix, index, privilege));
         }
-        page.push_str("\n|---|");
-        page.push_str(&"---|".repeat(How::ALL.len()));
         page.push('\n');
-        for (index, program) in PROGRAMS.iter().enumerate() {
-            let _ = write!(page, "| {} |", program.name);
-            for how in How::ALL {
-                let _ = write!(page, " {} |", matrix[&(index, privilege, how)].says);
-            }
-            page.push('\n');
-        }
-    }
-    page.push_str("\n## The programs\n\n| program | does |\n|---|---|\n");
-    for program in &PROGRAMS {
-        let _ = writeln!(page, "| {} | {} |", program.name, program.does);
     }
     page
+}
+
+/// Returns the verdict on a program in all ways, or in each of them.
+fn cell(matrix: &Matrix, program: usize, privilege: Privilege) -> String {
+    let says = |how| &matrix[&(program, privilege, how)].says;
+    let first = says(How::ALL[0]);
+    if How::ALL.iter().all(|how| says(*how) == first) {
+        return first.clone();
+    }
+    let each = How::ALL.map(|how| format!("{}: {}", heading_of(how), says(how)));
+    each.join("; ")
 }
 
 fn heading_of(how: How) -> &'static str {
