@@ -121,7 +121,7 @@ fn instead(typed: &str) -> String {
             format!("that is a label: kennel ps -l {typed}")
         }
         (None, None) => {
-            "kennel ps --all lists every run; by its end an id is found among the newest 100,000"
+            "kennel ps --all lists every run; in SQLite an id is found by its end among the newest 100,000"
                 .to_owned()
         }
     }

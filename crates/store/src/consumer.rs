@@ -97,13 +97,17 @@ pub(crate) const DELETE_POSTGRES: &str = "WITH present AS (SELECT node FROM node
 pub(crate) const EXPIRE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 \
     AND EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?3) \
     AND run_id IN (SELECT run_id FROM runs WHERE node = ?1 \
-        AND CASE WHEN output_age IS NULL THEN ended_us ELSE output_removed_us END < ?2)";
+        AND CASE WHEN output_age IS NULL THEN ended_us ELSE output_removed_us END < ?2 \
+        UNION ALL SELECT c.run_id FROM consumers c WHERE c.node = ?1 AND c.run_id <> '' \
+        AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.run_id = c.run_id))";
 
 pub(crate) const EXPIRE_POSTGRES: &str = "WITH present AS (SELECT node FROM nodes \
     WHERE node = $1 AND generation = $3 FOR KEY SHARE) \
     DELETE FROM consumers WHERE node IN (SELECT node FROM present) \
     AND run_id IN (SELECT run_id FROM runs WHERE node = $1 \
-        AND CASE WHEN output_age IS NULL THEN ended_us ELSE output_removed_us END < $2) \
+        AND CASE WHEN output_age IS NULL THEN ended_us ELSE output_removed_us END < $2 \
+        UNION ALL SELECT c.run_id FROM consumers c WHERE c.node = $1 AND c.run_id <> '' \
+        AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.run_id = c.run_id)) \
     RETURNING run_id || '/' || name || '/' || owner";
 
 /// Counts the consumers of an owner: of a run (or of multi-run streams), and all of the node.

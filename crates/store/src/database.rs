@@ -364,6 +364,12 @@ impl Store for DatabaseStore {
             .await
     }
 
+    async fn newest_forgotten(&self) -> Result<Option<RunId>, StoreError> {
+        let db = self.open().await?;
+        let found = db.read(Sql::new(history::FORGOTTEN), |row| open::id(row, "newest"));
+        Ok(found.await?.pop())
+    }
+
     async fn stray_node(&self, after: Option<NodeId>) -> Result<Option<NodeId>, StoreError> {
         let db = self.open().await?;
         let Some(sql) = db.dialect.stray_node else {

@@ -29,9 +29,7 @@ pub struct RowRemoval {
     pub generation: Option<i64>,
     /// The runs.
     pub runs: Vec<RunId>,
-    /// The ids of these from this one on are remembered.
-    pub remembered_from: RunId,
-    /// Remembered ids before this one are forgotten, some at a time.
+    /// Ids before this one, of rows that were removed earlier, are remembered no more, some at a time.
     pub forgotten_before: RunId,
 }
 
@@ -106,20 +104,29 @@ pub(crate) fn follow(elements: &str) -> [String; 2] {
     })
 }
 
-/// Builds the statement that remembers the ids of the removed rows `$2` from `$1` on.
+/// Builds the statement that remembers the ids of the removed rows `$2`, of a node `$1`.
 pub(crate) fn remember(elements: &str) -> String {
     format!(
-        "WITH w (run_id) AS (SELECT {elements}) INSERT INTO removed_ids (run_id) SELECT run_id FROM w WHERE run_id >= $1 \
+        "WITH w (run_id) AS (SELECT {elements}) INSERT INTO removed_ids (run_id) SELECT run_id FROM w WHERE $1 <> '' \
          ON CONFLICT DO NOTHING"
     )
 }
 
-/// Builds the statement that forgets some ids before `$1`.
-pub(crate) fn forget_ids() -> String {
-    format!(
-        "DELETE FROM removed_ids WHERE run_id IN \
-         (SELECT run_id FROM removed_ids WHERE run_id < $1 ORDER BY run_id LIMIT {FORGOTTEN_MAX})"
-    )
+/// Selects the newest of all ids that were forgotten.
+pub(crate) const FORGOTTEN: &str = "SELECT newest FROM forgotten_ids";
+
+/// Builds the statements that forget some ids before `$1`, and keep the newest of them.
+pub(crate) fn forget_ids() -> [String; 2] {
+    let which = format!(
+        "SELECT run_id FROM removed_ids WHERE run_id < $1 ORDER BY run_id LIMIT {FORGOTTEN_MAX}"
+    );
+    [
+        format!(
+            "INSERT INTO forgotten_ids (one, newest) SELECT 1, MAX(run_id) FROM ({which}) f WHERE TRUE HAVING COUNT(*) > 0 \
+             ON CONFLICT (one) DO UPDATE SET newest = excluded.newest WHERE forgotten_ids.newest < excluded.newest"
+        ),
+        format!("DELETE FROM removed_ids WHERE run_id IN ({which})"),
+    ]
 }
 
 /// Declares `remove_rows` for a connection of one of the two kinds.
@@ -152,20 +159,17 @@ macro_rules! remove_rows {
             }
             let runs: Vec<_> = removed.iter().map(|row| row.run).collect();
             // Before: one that is removed now is remembered whatever its age is, until the next removal.
-            sqlx::query(sqlx::AssertSqlSafe($crate::history::forget_ids()))
-                .bind(removal.forgotten_before.to_string())
-                .persistent(false)
-                .execute(&mut *conn)
-                .await?;
-            let (node, from) = (
-                removal.node.to_string(),
-                removal.remembered_from.to_string(),
-            );
-            let [consumers, stops] = $crate::history::follow(ELEMENTS);
-            let remember = $crate::history::remember(ELEMENTS);
-            for (statement, first) in [(consumers, &node), (stops, &node), (remember, &from)] {
+            for statement in $crate::history::forget_ids() {
                 sqlx::query(sqlx::AssertSqlSafe(statement))
-                    .bind(first)
+                    .bind(removal.forgotten_before.to_string())
+                    .persistent(false)
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            let [consumers, stops] = $crate::history::follow(ELEMENTS);
+            for statement in [consumers, stops, $crate::history::remember(ELEMENTS)] {
+                sqlx::query(sqlx::AssertSqlSafe(statement))
+                    .bind(removal.node.to_string())
                     .bind($crate::json::write(&runs))
                     .persistent(false)
                     .execute(&mut *conn)

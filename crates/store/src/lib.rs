@@ -471,6 +471,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns those of these ids that are remembered of removed rows.
     async fn removed_ids(&self, runs: &[RunId]) -> Result<Vec<RunId>, StoreError>;
 
+    /// Returns the newest id of a removed row that is not remembered any more.
+    async fn newest_forgotten(&self) -> Result<Option<RunId>, StoreError>;
+
     /// Returns the first node after this one that has rows, and that the database does not have any more; none in SQLite, whose
     /// file has one node.
     async fn stray_node(&self, after: Option<NodeId>) -> Result<Option<NodeId>, StoreError>;

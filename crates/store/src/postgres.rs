@@ -467,6 +467,7 @@ static DIALECT: Dialect = Dialect {
     ping: "SELECT NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean \
         AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
     stray_node: Some(history::STRAY_NODE),
+    reversed_id: Some("(reverse(run_id) COLLATE \"C\")"),
     labels_text: "labels::text AS labels",
     labels_rows: "jsonb_each_text(labels)",
 };

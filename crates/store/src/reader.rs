@@ -60,6 +60,8 @@ pub(crate) struct Dialect {
     pub(crate) ping: &'static str,
     /// Statement for a node that has rows, and that the database does not have any more; absent: it has one node.
     pub(crate) stray_node: Option<&'static str>,
+    /// Indexed text of a run's id from its end to its beginning; absent: the database has none.
+    pub(crate) reversed_id: Option<&'static str>,
     /// Column `labels` as JSON text.
     pub(crate) labels_text: &'static str,
     /// The labels of a run, as rows with `key` and `value`.

@@ -64,6 +64,13 @@ pub const MIGRATIONS: &[Migration] = &[
         postgres: include_str!("../../../migrations/postgres/0003_history.sql"),
         min_level: None,
     },
+    Migration {
+        number: 4,
+        name: "forgotten",
+        sqlite: include_str!("../../../migrations/sqlite/0004_forgotten.sql"),
+        postgres: include_str!("../../../migrations/postgres/0004_forgotten.sql"),
+        min_level: None,
+    },
 ];
 
 /// Which migrations that contract are applied.

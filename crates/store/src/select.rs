@@ -241,17 +241,19 @@ pub(crate) fn page(
         push_requirement(&mut sql, dialect, requirement);
     }
     if let Some(part) = &filter.id_part {
-        // `~` is above all characters of an id, and none of these has a meaning in a pattern.
-        sql.push(" AND (run_id IN (SELECT run_id FROM runs WHERE run_id >= ")
-            .push_bind(part.as_str().to_owned())
-            .push(" AND run_id < ")
-            .push_bind(format!("{}~", part.as_str()))
-            .push(NEWEST)
-            .push(") OR run_id IN (SELECT run_id FROM (SELECT run_id FROM runs")
-            .push(NEWEST)
-            .push(") n WHERE n.run_id LIKE ")
-            .push_bind(format!("%{}", part.as_str()))
-            .push("))");
+        push_beginning(&mut sql, " AND (", "run_id", part.as_str().to_owned());
+        if let Some(reversed) = dialect.reversed_id {
+            let end = part.as_str().chars().rev().collect();
+            push_beginning(&mut sql, " OR ", reversed, end);
+        } else {
+            sql.push(" OR run_id IN (SELECT run_id FROM (")
+                .push(NEWEST)
+                .push(") n WHERE n.run_id LIKE ")
+                // None of these characters has a meaning in a pattern.
+                .push_bind(format!("%{}", part.as_str()))
+                .push(PART_LIMIT);
+        }
+        sql.push(")");
     }
     if filter.is_of_open() {
         sql.push(" AND end_reason IS NULL");
@@ -263,8 +265,27 @@ pub(crate) fn page(
     sql
 }
 
-/// Among so many ids an id is looked up by a part of it: a part finds no more in a table of any size.
-const NEWEST: &str = " ORDER BY run_id DESC LIMIT 100000";
+/// Adds that an indexed text of a run's id begins with this. `~` is above all characters of an id.
+fn push_beginning(sql: &mut Sql, word: &str, indexed: &str, beginning: String) {
+    sql.push(word)
+        .push("run_id IN (SELECT run_id FROM runs WHERE ")
+        .push(indexed)
+        .push(" >= ");
+    sql.push_bind(beginning.clone())
+        .push(" AND ")
+        .push(indexed)
+        .push(" < ");
+    sql.push_bind(beginning + "~")
+        .push(" ORDER BY ")
+        .push(indexed)
+        .push(" DESC")
+        .push(PART_LIMIT);
+}
+
+/// A part of an id finds no more runs than this by their beginning, and no more by their end: a longer one finds fewer.
+const PART_LIMIT: &str = " LIMIT 1000)";
+/// The ids among which SQLite, which cannot reverse a text, looks for an end.
+const NEWEST: &str = "SELECT run_id FROM runs ORDER BY run_id DESC LIMIT 100000";
 /// Runs below one, which follows [`BELOW`].
 const BELOW: &str =
     " AND run_id IN (WITH RECURSIVE below (id) AS (SELECT run_id FROM runs WHERE parent_run_id = ";

@@ -509,6 +509,7 @@ pub(crate) static DIALECT: Dialect = Dialect {
     // Checks that it can be read; only a write shows whether it can be written.
     ping: "SELECT TRUE AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
     stray_node: None,
+    reversed_id: None,
     labels_text: "labels",
     labels_rows: "json_each(runs.labels)",
 };

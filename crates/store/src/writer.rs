@@ -409,7 +409,7 @@ async fn write_all(
                 }
             }
             // One bad row must not fail the others.
-            Err(Failure::Refused(_)) if writes.len() > 1 => {
+            Err(Failure::Refused(_)) => {
                 for (answer, write) in answers.into_iter().zip(writes) {
                     let result = committer.commit(std::slice::from_ref(&write)).await;
                     let _ = answer.send(result.map(|mut answers| answers.swap_remove(0)));

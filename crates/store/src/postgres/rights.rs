@@ -18,6 +18,7 @@ const RIGHTS: &[(&str, &[&str])] = &[
     ("consumers", &ALL),
     ("left_stops", &ALL),
     ("removed_ids", &["SELECT", "INSERT", "DELETE"]),
+    ("forgotten_ids", &["SELECT", "INSERT", "UPDATE"]),
 ];
 
 /// Fails where the user lacks a right: found at the start, not at the first statement that needs it. A table that a

@@ -211,6 +211,8 @@ pub(super) async fn consumers_are_removed_after_their_runs_output(bed: Bed) {
         consumer(Some(new_run(1).run), "a"),
         consumer(Some(new_run(2).run), "a"),
         consumer(Some(new_run(3).run), "a"),
+        // Acknowledged just as the row of its run was removed.
+        consumer(Some(new_run(4).run), "a"),
     ];
     for row in &rows {
         bed.store.put_consumer(row, generation).await.unwrap();
@@ -218,7 +220,7 @@ pub(super) async fn consumers_are_removed_after_their_runs_output(bed: Bed) {
     let before = Timestamp(80);
     let expired = bed.store.expire_consumers(node, before, generation - 1);
     expired.await.unwrap();
-    assert_eq!(all(&bed).await.len(), 4, "of an older generation");
+    assert_eq!(all(&bed).await.len(), 5, "of an older generation");
     let expired = bed.store.expire_consumers(node, before, generation);
     expired.await.unwrap();
     assert_eq!(

@@ -99,6 +99,7 @@ const CASES: &[Case] = cases![
     history::ended_rows_come_oldest_first,
     history::removed_rows_leave_their_ids,
     history::old_ids_are_forgotten,
+    history::insert_that_waits_for_a_removal_is_refused,
     history::rows_of_a_removed_node_are_found,
     removals::output_removal_is_marked_once_after_the_end,
     removals::ended_runs_with_output_come_by_end,

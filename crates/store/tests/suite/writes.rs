@@ -382,7 +382,7 @@ pub(super) async fn a_finished_store_is_not_available(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.ping().await.unwrap();
     assert!(
-        bed.store.describe().ends_with(", schema 3"),
+        bed.store.describe().ends_with(", schema 4"),
         "{}",
         bed.store.describe()
     );

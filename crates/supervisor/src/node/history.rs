@@ -167,7 +167,7 @@ impl Pruning {
         runs: Vec<RunId>,
     ) -> Result<(), StoreError> {
         let begun = clock::instant();
-        self.removed += remove(shared, node, runs, oldest_remembered(shared)).await?;
+        self.removed += remove(shared, node, runs).await?;
         self.at_once = if begun.elapsed() > STEP_MAX {
             (self.at_once / 2).max(ROWS_REMOVED.0)
         } else {
@@ -198,7 +198,7 @@ async fn without_directory(shared: &Shared, mut runs: Vec<RunId>) -> Vec<RunId> 
     looked.await.unwrap_or_default()
 }
 
-/// Returns the least id that is remembered when its row is removed.
+/// Returns the least id that stays remembered.
 fn oldest_remembered(shared: &Shared) -> RunId {
     let longer = shared.config.rows.ids.saturating_add(REMEMBERED_LONGER);
     // By whichever is behind: an id too many is remembered rather than one too few.
@@ -206,18 +206,12 @@ fn oldest_remembered(shared: &Shared) -> RunId {
     first_id(now.minus(longer))
 }
 
-/// Removes rows of ended runs; returns the number of those that were there. Ids from `remembered_from` on are remembered.
-async fn remove(
-    shared: &Shared,
-    node: NodeId,
-    runs: Vec<RunId>,
-    remembered_from: RunId,
-) -> Result<usize, StoreError> {
+/// Removes rows of ended runs; returns the number of those that were there.
+async fn remove(shared: &Shared, node: NodeId, runs: Vec<RunId>) -> Result<usize, StoreError> {
     let removal = RowRemoval {
         node,
         generation: None,
         runs,
-        remembered_from,
         forgotten_before: oldest_remembered(shared),
     };
     crash_point!("history.remove");
@@ -261,9 +255,7 @@ impl Supervisor {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        // Remembered whatever its age is: a directory that stays by a crash is found by it.
-        let every = RunId::from_u128(0);
-        if remove(shared, view.node, vec![run], every).await? == 0 {
+        if remove(shared, view.node, vec![run]).await? == 0 {
             return Err(CallError::RunNotFound(run));
         }
         if let Err(why) = retention::remove_directory(shared, run).await {

@@ -17,7 +17,8 @@ use crate::{
         spec_digest::DIGEST_VERSION,
         view::StartAnswer,
     },
-    registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
+    record::node_store::read,
+    registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor, first_id},
     run::{task::RunTask, token},
     telemetry::{
         Telemetry,
@@ -41,6 +42,8 @@ use tracing::Instrument;
 
 /// Limit by which the time in a client's run id may be ahead of this host's clock.
 const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
+/// Time for which no look is needed whether an id was forgotten: ids are remembered for longer.
+const NEW_ID_AGE: Duration = Duration::from_mins(1);
 /// Most runs that a spawn makes because the run that had its name has ended just then.
 const NAME_TRIES_MAX: u32 = 5;
 
@@ -86,7 +89,7 @@ impl Supervisor {
                 }
             }
             if call.run.is_some()
-                && let Err(expired) = accept_id(shared, run)
+                && let Err(expired) = accept_id(shared, run).await
             {
                 return self.answer_recorded(run, &call, expired).await;
             }
@@ -231,14 +234,20 @@ impl Supervisor {
     }
 }
 
-/// Whether an id that a client brings may make a run. Ids of removed rows are remembered for as long as this admits them.
-fn accept_id(shared: &Shared, run: RunId) -> Result<(), CallError> {
+/// Whether an id that a client brings may make a run. Ids of removed rows are remembered for as long as this admits them,
+/// and where a server with a shorter horizon, or a clock that was ahead, has them forgotten, their time is known.
+async fn accept_id(shared: &Shared, run: RunId) -> Result<(), CallError> {
     let at = |millis: u64| {
         let millis = i64::try_from(millis).unwrap_or(i64::MAX);
         clock::rfc3339(Timestamp(millis.saturating_mul(1000)))
     };
-    let (oldest, newest) = (shared.oldest_id(), clock::now().plus(RUN_ID_AHEAD_MAX));
+    let (mut oldest, newest) = (shared.oldest_id(), clock::now().plus(RUN_ID_AHEAD_MAX));
     let newest = u64::try_from(newest.0 / 1000).unwrap_or(0);
+    // One that was made just now has no past.
+    if run < first_id(clock::now().minus(NEW_ID_AGE)) {
+        let forgotten = read!(shared.store, newest_forgotten())?;
+        oldest = oldest.max(forgotten.map_or(oldest, |id| RunId::from_u128(id.as_u128() + 1)));
+    }
     if run >= oldest && run.timestamp_ms() <= newest {
         return Ok(());
     }

@@ -49,16 +49,41 @@ async fn is_gone(stage: &Stage, run: RunId) -> bool {
 
 /// Removes the row as a server does that dies then: directory and node log stay as they are.
 async fn remove_row_alone(stage: &Stage, run: RunId) {
-    let all = RunId::from_u128(0);
+    remove_rows(stage, vec![run], RunId::from_u128(0)).await;
+}
+
+async fn remove_rows(stage: &Stage, runs: Vec<RunId>, forgotten_before: RunId) {
+    let count = runs.len();
     let removal = RowRemoval {
         node: stage.supervisor.node(),
         generation: Some(stage.world.store.generation()),
-        runs: vec![run],
-        remembered_from: all,
-        forgotten_before: all,
+        runs,
+        forgotten_before,
     };
     let removed = stage.world.store.remove_rows(&removal).await;
-    assert_eq!(removed.unwrap().len(), 1);
+    assert_eq!(removed.unwrap().len(), count);
+}
+
+// promise: K-13a
+#[test]
+fn forgotten_id_makes_no_run() {
+    let lives = lives(b"", RowLimits::NONE);
+    lives.live(async |stage| {
+        ran(stage, 2).await;
+        remove_row_alone(stage, run(2)).await;
+        // As a server with a short horizon does, or one whose clock was ahead.
+        remove_rows(stage, Vec::new(), run(3)).await;
+        let executed = stage.kernel().executed.len();
+        for id in [1, 2] {
+            let refused = stage.supervisor.spawn(call(Some(run(id)))).await;
+            assert!(
+                matches!(refused, Err(CallError::RunIdExpired { .. })),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(stage.kernel().executed.len(), executed);
+        stage.supervisor.spawn(call(Some(run(3)))).await.unwrap();
+    });
 }
 
 // promise: K-12

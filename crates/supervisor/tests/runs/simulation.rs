@@ -757,6 +757,11 @@ impl Store for Shaky {
         self.store.removed_ids(runs).await
     }
 
+    async fn newest_forgotten(&self) -> Result<Option<RunId>, StoreError> {
+        self.read().await?;
+        self.store.newest_forgotten().await
+    }
+
     async fn stray_node(&self, after: Option<NodeId>) -> Result<Option<NodeId>, StoreError> {
         self.store.stray_node(after).await
     }
@@ -1175,9 +1180,14 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
         let heard = ends.0.lock().unwrap().get(&run).cloned();
         assert_eq!(heard.unwrap_or_else(|| outcome.clone()), outcome);
         let last = (run, row.new.attempt);
-        // A store that brings a withdrawn row back leaves no evidence that its command never ran.
+        // A store that brings a withdrawn row back leaves no evidence that its command never ran. Where such a run is to
+        // be started again, its files are gone.
         let is_brought_back = stage.world.was_left_at_gate(run)
-            && (&outcome.reason, outcome.exit) == (&EndReason::ServiceLost, Some(Exit::Unknown));
+            && outcome.exit == Some(Exit::Unknown)
+            && matches!(
+                &outcome.reason,
+                EndReason::ServiceLost | EndReason::StartFailed(_)
+            );
         assert_eq!(
             outcome.exit.is_some() && !is_brought_back,
             once.contains(&last),

@@ -1074,6 +1074,7 @@ pub struct MemoryStore {
     /// The attempt recorded last for each run, in any life.
     recorded: Mutex<HashMap<RunId, NewRun>>,
     removed_ids: Mutex<HashSet<RunId>>,
+    newest_forgotten: Mutex<Option<RunId>>,
 }
 
 /// Earlier states of a store, which may come back.
@@ -1510,7 +1511,7 @@ impl Store for MemoryStore {
         }
         let mut rows = self.rows.lock().unwrap();
         let mut removed_ids = self.removed_ids.lock().unwrap();
-        let mut removed = Vec::new();
+        let (mut removed, mut new_ids) = (Vec::new(), Vec::new());
         for run in &removal.runs {
             if rows.get(run).is_some_and(|row| row.outcome.is_some()) {
                 let row = rows.remove(run).unwrap();
@@ -1520,12 +1521,13 @@ impl Store for MemoryStore {
                     owner,
                     bytes,
                 });
-                if *run >= removal.remembered_from {
-                    removed_ids.insert(*run);
-                }
+                new_ids.push(*run);
             }
         }
-        removed_ids.retain(|run| *run >= removal.forgotten_before);
+        let old = removed_ids.extract_if(|run| *run < removal.forgotten_before);
+        let mut forgotten = self.newest_forgotten.lock().unwrap();
+        *forgotten = old.max().max(*forgotten);
+        removed_ids.extend(new_ids);
         Ok(removed)
     }
 
@@ -1534,6 +1536,11 @@ impl Store for MemoryStore {
         let removed = self.removed_ids.lock().unwrap();
         let these = runs.iter().filter(|run| removed.contains(run));
         Ok(these.copied().collect())
+    }
+
+    async fn newest_forgotten(&self) -> Result<Option<RunId>, StoreError> {
+        self.check()?;
+        Ok(*self.newest_forgotten.lock().unwrap())
     }
 
     async fn stray_node(&self, _: Option<NodeId>) -> Result<Option<NodeId>, StoreError> {
