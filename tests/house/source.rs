@@ -41,6 +41,7 @@ const RULES: [Rule; 9] = [
             "crates/edge/src/access/rules",
             "crates/linux/",
             "crates/keeper/",
+            "crates/kennel-cli/src/inbox.rs",
             "crates/kennel-cli/src/list.rs",
             "crates/kennel-cli/src/top/",
             "crates/kennel/src/telemetry/records.rs",

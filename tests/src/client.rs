@@ -273,6 +273,7 @@ impl Client {
             offset,
             write_id: write_id.to_owned(),
             expected_attempt: None,
+            if_awaiting: None,
         };
         Ok(self.process.write_input(request).await?.into_inner())
     }
@@ -628,6 +629,7 @@ pub fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::StatusChanged(_) => "status_changed",
         Station::OutputMatched(_) => "output_matched",
         Station::RuleSwitchedOff(_) => "rule_switched_off",
+        Station::Answered(_) => "answered",
         Station::EventsSummed(_) => "events_summed",
         Station::Extended(_) => "extended",
     }

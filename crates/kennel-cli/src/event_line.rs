@@ -90,11 +90,22 @@ fn station(station: &Station) -> String {
         Station::Annotated(changed) => annotated(changed),
         Station::Ready(ready) => format!("ready: attempt {}, by {}", ready.attempt, ready.by),
         Station::ActivityChanged(doing) => {
+            let asks = doing.question.as_ref().map(|asked| {
+                let text = crate::terminal_text::one_line(&asked.text);
+                format!(", question {}: {text}", asked.number)
+            });
             format!(
-                "activity: {}, by {}",
+                "activity: {}, by {}{}",
                 words::activity(doing.activity()),
-                doing.by
+                doing.by,
+                asks.unwrap_or_default()
             )
+        }
+        Station::Answered(answered) => {
+            let by = format!(" by {}", answered.by);
+            let by = values::only_if(!answered.by.is_empty(), &by);
+            let how = words::word(answered.how().as_str_name());
+            format!("answered: {:?} {how}{by}", answered.questions)
         }
         Station::StatusChanged(said) => {
             let ends = values::only_if(said.is_stopping, ", it ends by itself");

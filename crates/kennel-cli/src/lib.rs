@@ -29,6 +29,7 @@ mod exit;
 mod extend;
 pub mod failure;
 mod follow;
+mod inbox;
 mod limits;
 mod line;
 mod link;
@@ -224,6 +225,8 @@ async fn perform<B: Binary>(
         Command::Resume(runs) => calls::resume(&open().await?, runs).await,
         Command::Rm(runs) => calls::remove(&open().await?, runs).await,
         Command::Sweep => calls::sweep(&open().await?).await.map(done),
+        Command::Inbox(args) => inbox::inbox(&open().await?, args).await.map(done),
+        Command::Answer(args) => inbox::answer(&open().await?, args).await.map(done),
         Command::Attach(args) => attach::attach(&open().await?, args).await,
         Command::Screen(run) => screen::screen(&open().await?, run).await.map(done),
         Command::Resize(args) => calls::resize(&open().await?, args).await.map(done),

@@ -348,6 +348,10 @@ fn add_reports(view: &mut View, run: &pb::Run) {
         view.line("activity", words::activity(run.activity()));
     }
     view.text("status", &run.status);
+    for asked in &run.questions {
+        let text = crate::terminal_text::one_line(&asked.text);
+        view.line("question", format!("{}: {text}", asked.number));
+    }
     if run.is_ending_itself {
         view.line("ending", "by itself, as the command reports");
     }

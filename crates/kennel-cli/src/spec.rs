@@ -9,7 +9,7 @@ use crate::{
 use kennel_client::Surroundings;
 use kennel_lifecycle::{USER_VARIABLES, limits::INITIAL_INPUT_BYTES_MAX};
 use kennel_linux::own_streams::Input;
-use kennel_proto::pb;
+use kennel_proto::pb::{self, output_rule::Action};
 use std::{
     fs::File,
     io::{self, Read},
@@ -101,8 +101,14 @@ fn request(
     if !io.is_empty() {
         spec.limits.get_or_insert_default().io = io;
     }
+    if let Some(line) = args.question_line {
+        let asks = Action::Activity(pb::Activity::AwaitingInput.into());
+        spec.output_rules.push(line_rule("question", line, asks));
+    }
     if let Some(line) = args.result_line {
-        spec.output_rules.push(result(line, args.result_after)?);
+        let after = span(args.result_after, "time after the result")?;
+        let result = Action::Result(pb::output_rule::Result { after, grace: None });
+        spec.output_rules.push(line_rule("result", line, result));
     }
     if args.tty {
         spec.set_kind(pb::RunKind::Terminal);
@@ -128,23 +134,16 @@ fn request(
     })
 }
 
-/// Name of the rule of `--result-line`.
-const RESULT_RULE: &str = "result";
-
-fn result(line: String, after: Option<Duration>) -> Result<pb::OutputRule, Failure> {
+fn line_rule(name: &str, line: String, action: Action) -> pb::OutputRule {
     let pattern = pb::line_pattern::Pattern::Regex(line);
-    let action = pb::output_rule::Result {
-        after: span(after, "time after the result")?,
-        grace: None,
-    };
-    Ok(pb::OutputRule {
-        name: RESULT_RULE.to_owned(),
+    pb::OutputRule {
+        name: name.to_owned(),
         pattern: Some(pb::LinePattern {
             pattern: Some(pattern),
         }),
-        streams: Vec::new(),
-        action: Some(pb::output_rule::Action::Result(action)),
-    })
+        action: Some(action),
+        ..pb::OutputRule::default()
+    }
 }
 
 /// Returns the actions, each with the waits after it.

@@ -499,6 +499,7 @@ mod tests {
             names(pb::EmptyProof::as_str_name),
             names(pb::SignalScope::as_str_name),
             names(pb::InputEnd::as_str_name),
+            names(pb::AnsweredBy::as_str_name),
             names(pb::RuleSwitchOff::as_str_name),
             names(pb::OutputOverflow::as_str_name),
             names(pb::DiskFullAction::as_str_name),

@@ -162,6 +162,7 @@ impl<'a> Writer<'a> {
             // The offset alone would suffice for a whole repeat; this one continues where a server has died midway.
             write_id: super::link::new_request_id(),
             expected_attempt: Some(self.attempt),
+            if_awaiting: None,
         };
         let response = self.connection.call(request).await.map_err(refused)?;
         self.offset += bytes;

@@ -2,9 +2,9 @@
 //! its state from them, live and in every recovery.
 
 use crate::{
-    Activity, Deadline, Exit, LaterText, MemoryKills, Outcome, ResumeReason, RuleAction, RuleOff,
-    RunIdentity, Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize,
-    Timestamp, TreeVerdict,
+    Activity, AnsweredBy, AnsweringWrite, Asked, Deadline, Exit, LaterText, MemoryKills, Outcome,
+    ResumeReason, RuleAction, RuleOff, RunIdentity, Signal, StatusText, StopOrder, StopStep,
+    StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::Value;
@@ -96,6 +96,22 @@ pub enum Entry {
         activity: Activity,
         /// Source: the name of an output rule, `notify`, or a principal.
         by: String,
+        /// What the run asks; absent: nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        question: Option<Box<Asked>>,
+    },
+    /// Questions were answered.
+    Answered {
+        /// Number of the attempt.
+        attempt: u32,
+        /// Numbers of the questions.
+        questions: Vec<u64>,
+        /// What has ended them.
+        how: AnsweredBy,
+        /// Principal who has; empty: not known.
+        by: String,
+        /// What was written; absent: nothing, or it is not known.
+        write: Option<AnsweringWrite>,
     },
     /// The command has reported its status.
     StatusChanged {

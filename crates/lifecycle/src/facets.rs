@@ -2,8 +2,10 @@
 //! the run's entries, over all attempts; the row stores them as one value.
 
 mod annotations;
+mod questions;
 
 pub use annotations::{AnnotationChange, AnnotationRefusal, Annotations};
+pub use questions::{Answered, AnsweredBy, AnsweringWrite, Asked, AskedLine, Question, Questions};
 
 use crate::{
     Activity, Entry, Extension, Extensions, RuleAction, RuleMatch, RuleOff, StatusText, Timestamp,
@@ -23,6 +25,9 @@ pub struct Facets {
     pub ready: Option<Ready>,
     /// Activity of the newest attempt that a rule saw one of.
     pub activity: Option<ReportedActivity>,
+    /// Questions that it waits for answers to.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub questions: Questions,
     /// Last status of the newest attempt that reported one.
     pub status: Option<ReportedStatus>,
     /// Extensions of limits of time.
@@ -100,6 +105,30 @@ pub struct RuleMark {
     pub offsets: [Option<u64>; 2],
     /// Number of events that rules have emitted.
     pub events: u32,
+    /// Line of the last question of each stream, and the length of its text up to the end of that.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub asked: [Option<(u64, usize)>; 2],
+}
+
+impl RuleMark {
+    fn mark_asked(&mut self, line: Option<AskedLine>) {
+        if let Some(AskedLine {
+            stream,
+            offset,
+            len,
+        }) = line
+            && let Some(asked) = self.asked.get_mut(usize::from(stream).saturating_sub(1))
+        {
+            *asked = Some((offset, len));
+        }
+    }
+
+    /// Whether this part of a line was asked before.
+    pub fn has_asked(&self, line: AskedLine) -> bool {
+        let at = usize::from(line.stream).saturating_sub(1);
+        let last = self.asked.get(at).copied().flatten();
+        last.is_some_and(|last| (line.offset, line.len) <= last)
+    }
 }
 
 impl Facets {
@@ -130,15 +159,32 @@ impl Facets {
                 is_news
             }
             Entry::ActivityChanged {
-                attempt, activity, ..
+                attempt,
+                activity,
+                by,
+                question,
             } => {
-                let is_news = self.activity_of(*attempt) != Some(*activity);
-                if is_news {
-                    self.activity = Some(ReportedActivity {
-                        attempt: *attempt,
-                        at,
-                        activity: *activity,
-                    });
+                if *activity != Activity::AwaitingInput {
+                    self.questions.open.clear();
+                }
+                let new = question.as_ref();
+                let new = new.filter(|asked| asked.number > self.questions.count);
+                if let Some(asked) = new {
+                    self.questions.ask(at, *attempt, by, asked);
+                    self.matched.mark_asked(asked.line);
+                }
+                self.do_now(at, *attempt, *activity) || new.is_some()
+            }
+            Entry::Answered {
+                attempt,
+                questions,
+                by,
+                write,
+                ..
+            } => {
+                let is_news = self.questions.answer(questions, by, write.as_ref());
+                if is_news && self.questions.of(*attempt).next().is_none() {
+                    self.do_now(at, *attempt, Activity::Working);
                 }
                 is_news
             }
@@ -179,11 +225,39 @@ impl Facets {
         changed
     }
 
+    fn do_now(&mut self, at: Timestamp, attempt: u32, activity: Activity) -> bool {
+        let is_news = self.activity_of(attempt) != Some(activity);
+        if is_news {
+            self.activity = Some(ReportedActivity {
+                attempt,
+                at,
+                activity,
+            });
+        }
+        is_news
+    }
+
     /// Whether this attempt is ready, or a later one.
     pub fn is_ready(&self, attempt: u32) -> bool {
         self.ready
             .as_ref()
             .is_some_and(|ready| ready.attempt >= attempt)
+    }
+
+    /// Whether this attempt has reported an activity after this time.
+    pub fn has_activity_after(&self, attempt: u32, than: Timestamp) -> bool {
+        let doing = self.activity.as_ref();
+        doing.is_some_and(|doing| doing.attempt == attempt && doing.at > than)
+    }
+
+    /// Returns the question of an attempt that waits from here on, or that has a new text.
+    pub fn asks_now(&self, attempt: u32, activity: Activity, text: String) -> Option<Asked> {
+        let asks = activity == Activity::AwaitingInput;
+        let is_new = asks && (self.activity_of(attempt) != Some(activity) || !text.is_empty());
+        is_new.then(|| Asked {
+            text,
+            ..Asked::default()
+        })
     }
 
     /// Returns the activity of this attempt, if a rule has seen one.

@@ -21,6 +21,9 @@ named! {
     }
 }
 
+/// Beginning of the id of a write that answers a question: bytes that another one has written there are no repeat of it.
+pub const ANSWER: char = 'a';
+
 /// A write request, whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputWrite {
@@ -105,7 +108,9 @@ impl InputLedger {
                 () => self.is_open().map(|()| Placed::Open { start }),
             };
         }
+        // What another one has written there does not answer for this one.
         if let Some(start) = write.offset
+            && !write.id.starts_with(ANSWER)
             && start
                 .checked_add(write.len)
                 .is_some_and(|end| end <= self.accepted)

@@ -75,8 +75,9 @@ pub use entry::{Entry, LaterEntry, NextAttempt, RuleMatch};
 pub use exit::Exit;
 pub use extension::{Extendable, Extension, Extensions};
 pub use facets::{
-    AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
-    ReportedStatus, ResultDue, RuleMark, SwitchedOff,
+    AnnotationChange, AnnotationRefusal, Annotations, Answered, AnsweredBy, AnsweringWrite, Asked,
+    AskedLine, Facets, Question, Questions, Ready, ReportedActivity, ReportedStatus, ResultDue,
+    RuleMark, SwitchedOff,
 };
 pub use forms::{
     LaterText, is_default, known, known_fields, known_or_default, known_or_why, with_skipped,
@@ -85,7 +86,8 @@ pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPa
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
 pub use input_ledger::{
-    InputClosed, InputLedger, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
+    ANSWER, InputClosed, InputLedger, InputRefusal, InputWrite, KnownWrite, Placed,
+    WRITES_REMEMBERED_MAX,
 };
 pub use ladder::StopAction;
 pub use leftover::{Leftover, Leftovers};

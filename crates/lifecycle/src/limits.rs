@@ -40,6 +40,14 @@ pub const SECRET_PATH_BYTES_MAX: usize = 1024;
 pub const LABELS_MAX: usize = 64;
 /// Annotations on one run.
 pub const ANNOTATIONS_MAX: usize = 64;
+/// Questions of one run that wait, and answered ones that are remembered.
+pub const QUESTIONS_MAX: usize = 16;
+/// Longest text of a question in bytes.
+pub const QUESTION_BYTES_MAX: usize = 4096;
+/// All texts of the questions of one run in bytes.
+pub const QUESTIONS_BYTES_MAX: usize = 16 * 1024;
+/// Time without output after which an unfinished line may be a question.
+pub const QUIET: Duration = Duration::from_millis(100);
 /// Longest value of an annotation.
 pub const ANNOTATION_VALUE_BYTES_MAX: usize = 4096;
 /// Keys and values of all annotations of one run together.

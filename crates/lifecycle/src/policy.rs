@@ -417,6 +417,8 @@ sparse! {
         pub max_runtime: Option<Duration>,
         /// Time without output and input, pauses not counted; absent: no limit.
         pub inactivity: Option<Duration>,
+        /// Whether `inactivity` counts while the run awaits input.
+        pub counts_awaiting: bool,
         /// Bound of the total extension of each limit in an attempt; absent: [`limits::EXTENSION_DEFAULT`].
         pub extension_max: Option<Duration>,
     }

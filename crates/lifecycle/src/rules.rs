@@ -96,6 +96,18 @@ pub struct OutputRule {
     pub action: RuleAction,
 }
 
+impl OutputRule {
+    /// Whether a match is a question.
+    pub fn asks(&self) -> bool {
+        self.action == RuleAction::Activity(Activity::AwaitingInput)
+    }
+
+    /// Whether it tests unfinished lines as well.
+    pub fn asks_in_unfinished_lines(&self) -> bool {
+        self.asks() && !matches!(self.pattern, LinePattern::Json(_))
+    }
+}
+
 /// Action on a line that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

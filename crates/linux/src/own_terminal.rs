@@ -5,7 +5,7 @@ use nix::{
     errno::Errno,
     sys::{
         signal::{SigSet, Signal},
-        termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
+        termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
     },
     unistd::{getpgrp, tcgetpgrp},
 };
@@ -21,13 +21,17 @@ pub struct RawMode {
 impl RawMode {
     /// Enters raw mode; `None` where standard input is no terminal.
     pub fn enter() -> io::Result<Option<Self>> {
+        Self::set(cfmakeraw)
+    }
+
+    fn set(change: impl FnOnce(&mut Termios)) -> io::Result<Option<Self>> {
         let stdin = io::stdin();
         if !stdin.is_terminal() {
             return Ok(None);
         }
         let before = tcgetattr(&stdin)?;
         let mut raw = before.clone();
-        cfmakeraw(&mut raw);
+        change(&mut raw);
         tcsetattr(&stdin, SetArg::TCSADRAIN, &raw)?;
         Ok(Some(Self { stdin, before }))
     }
@@ -38,6 +42,11 @@ impl Drop for RawMode {
         // A terminal that has hung up needs nothing.
         let _ = tcsetattr(&self.stdin, SetArg::TCSADRAIN, &self.before);
     }
+}
+
+/// Does not show what is typed, until it is dropped; `None` where standard input is no terminal.
+pub fn echo_off() -> io::Result<Option<RawMode>> {
+    RawMode::set(|settings| settings.local_flags.remove(LocalFlags::ECHO))
 }
 
 /// Lets reads of the terminal by this thread fail with EIO while another process group is in its foreground, instead of

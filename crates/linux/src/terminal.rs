@@ -15,7 +15,7 @@ use portable_pty::{MasterPty, PtySize, native_pty_system};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt, fs, io,
-    os::fd::{BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
     rc::Rc,
 };
 
@@ -211,6 +211,11 @@ fn no_pty<T>(errno: Errno) -> io::Result<Result<T, NoPty>> {
             errno: Some(errno as i32),
         })),
     }
+}
+
+/// Whether the terminal of this master does not show what is typed.
+pub fn is_echo_off(master: impl AsFd) -> bool {
+    tcgetattr(master).is_ok_and(|settings| !settings.local_flags.contains(LocalFlags::ECHO))
 }
 
 /// Returns how many terminals of all users this host may have open; absent: that cannot be read.

@@ -128,6 +128,10 @@ reasons! {
     AttemptMismatch = "ATTEMPT_MISMATCH", FailedPrecondition;
     /// The annotations have another version.
     AnnotationsChanged = "ANNOTATIONS_CHANGED", Aborted;
+    /// Another answer to the question was accepted.
+    AnsweredAlready = "ANSWERED_ALREADY", FailedPrecondition;
+    /// The run does not ask this question.
+    QuestionGone = "QUESTION_GONE", FailedPrecondition;
     /// The run has no such limit of time now.
     NoTimeLimit = "NO_TIME_LIMIT", FailedPrecondition;
     /// A limit of time cannot be extended so far.

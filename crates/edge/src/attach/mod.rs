@@ -224,7 +224,7 @@ impl Attachment {
     async fn obey(&mut self, asked: Option<Asked>) -> Result<Option<pb::AttachRefused>, Status> {
         match asked {
             Some(Asked::Input(input)) => {
-                let call = request::attach_input(self.run, input)?;
+                let call = request::attach_input(self.run, self.reported.by.clone(), input)?;
                 let id = call.write_id.clone().unwrap_or_default();
                 if !self.seat.writes_if_free() {
                     return Ok(Some(not_writer(id)));

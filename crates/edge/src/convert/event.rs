@@ -213,9 +213,23 @@ fn lifecycle(entry: Entry) -> event::Payload {
             attempt,
             activity,
             by,
+            question,
         } => Station::ActivityChanged(lifecycle::ActivityChanged {
             attempt,
             activity: rules::activity(activity).into(),
+            question: question.map(|asked| rules::question(*asked, attempt, by.clone())),
+            by,
+        }),
+        Entry::Answered {
+            attempt,
+            questions,
+            how,
+            by,
+            ..
+        } => Station::Answered(lifecycle::Answered {
+            attempt,
+            questions,
+            how: rules::answered_by(how).into(),
             by,
         }),
         Entry::Extended {

@@ -8,6 +8,7 @@ use kennel_supervisor::{InputProgress, InputWritten, WriteCall};
 /// Parses a write, of the rpc or of a client at a terminal.
 pub(crate) fn write(
     request: pb::WriteInputRequest,
+    by: String,
     found: &mut Vec<Violation>,
 ) -> Option<WriteCall> {
     let run = request::parse_run_id(&request.run_id, found);
@@ -31,6 +32,8 @@ pub(crate) fn write(
         offset: request.offset,
         write_id: (!request.write_id.is_empty()).then_some(request.write_id),
         expected_attempt: request.expected_attempt,
+        answers: request.if_awaiting,
+        by,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Readiness and output rules of a spec: both directions of a field are in this file.
 
-use super::{pattern, time};
+use super::{line::output_stream, pattern, time};
 use crate::{
     enums::mapped,
     pb::{
@@ -9,8 +9,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    Activity, Facets, LinePattern, LiveProbe as Live, Liveness, OutputRule, Policy, Readiness,
-    ReadyProbe, RuleAction, RuleOff, StateProbe, Violation, labels, limits,
+    Activity, AnsweredBy, Asked, Facets, LinePattern, LiveProbe as Live, Liveness, OutputRule,
+    Policy, Readiness, ReadyProbe, RuleAction, RuleOff, StateProbe, Violation, labels, limits,
 };
 use kennel_supervisor::LineMatcher;
 
@@ -256,6 +256,35 @@ pub(crate) fn shown_rules(rules: &[OutputRule]) -> Vec<pb::OutputRule> {
 }
 
 mapped! { pub(crate) fn activity(Activity) -> Activity, fn activity_of { Working AwaitingInput Idle } }
+
+mapped! { pub(crate) fn answered_by(AnsweredBy) -> AnsweredBy { Answer Input Interrupt } }
+
+/// Converts a question of this attempt from this source, without its time.
+pub(crate) fn question(asked: Asked, attempt: u32, by: String) -> pb::Question {
+    pb::Question {
+        number: asked.number,
+        text: asked.text,
+        truncated: asked.is_cut,
+        captures: asked.captures.into_iter().collect(),
+        by,
+        since_time: None,
+        attempt,
+        stream: asked
+            .line
+            .map_or(0, |line| output_stream(line.stream).into()),
+        offset: asked.line.map_or(0, |line| line.offset),
+        echo_off: asked.echo_off,
+    }
+}
+
+/// Converts the questions of this attempt.
+pub(crate) fn questions(facets: &Facets, attempt: u32) -> Vec<pb::Question> {
+    let open = facets.questions.of(attempt).map(|open| pb::Question {
+        since_time: Some(time::timestamp(open.at)),
+        ..question(open.asked.clone(), open.attempt, open.by.clone())
+    });
+    open.collect()
+}
 
 mapped! { pub(crate) fn switch_off(RuleOff) -> RuleSwitchOff { GaveUp TestTime ProcessorShare } }
 

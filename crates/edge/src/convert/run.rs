@@ -27,6 +27,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let reported = view.facets.status_of(view.attempt).cloned();
     let reported = reported.as_ref();
     let switched_off_rules = rules::switched_off(&view.facets);
+    let questions = rules::questions(&view.facets, view.attempt);
     let row = *view.row;
     let new = row.new;
     pb::Run {
@@ -85,6 +86,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         wait: wait.into(),
         time_limits,
         switched_off_rules,
+        questions,
     }
 }
 

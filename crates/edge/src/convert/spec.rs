@@ -342,6 +342,7 @@ fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeo
     Timeouts {
         max_runtime: time::parse_duration("spec.timeouts.max_runtime", max_runtime, found),
         inactivity: time::parse_duration("spec.timeouts.inactivity", inactivity, found),
+        counts_awaiting: timeouts.count_while_awaiting_input,
         extension_max: time::parse_duration("spec.timeouts.extension_max", most, found),
     }
 }
@@ -350,6 +351,7 @@ fn shown_timeouts(timeouts: Timeouts) -> Option<pb::Timeouts> {
     differing(&timeouts, |timeouts| pb::Timeouts {
         max_runtime: timeouts.max_runtime.map(time::duration),
         inactivity: timeouts.inactivity.map(time::duration),
+        count_while_awaiting_input: timeouts.counts_awaiting,
         extension_max: timeouts.extension_max.map(time::duration),
     })
 }

@@ -69,6 +69,16 @@ pub(crate) fn of(error: &CallError) -> Status {
             .fact("state", state.map_or("", RunState::api_name))
             .fact("allowed", "Abort")
             .fact("pinned_by", by),
+        CallError::AnsweredAlready { run, question, by } => of(Reason::AnsweredAlready, run)
+            .fact("question", question)
+            .fact("by", by),
+        CallError::QuestionGone {
+            run,
+            question,
+            open,
+        } => of(Reason::QuestionGone, run)
+            .fact("question", question)
+            .fact("open", &format!("{open:?}")),
         CallError::AnnotationsChanged {
             run,
             expected,

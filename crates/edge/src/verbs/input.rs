@@ -16,8 +16,8 @@ impl Verb for pb::WriteInputRequest {
         record.of_bytes(self.data.len())
     }
 
-    fn parse(self, _: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
-        input::write(self, found)
+    fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
+        input::write(self, context.by(), found)
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {

@@ -117,6 +117,17 @@ impl Verb for pb::AnnotateRunRequest {
             expected_version: self.expected_version,
         };
         change.check(found);
+        if self.question_text.len() > kennel_lifecycle::limits::QUESTION_BYTES_MAX {
+            found.push(Violation::new(
+                "question_text",
+                "must be at most 4096 bytes",
+            ));
+        } else if !self.question_text.is_empty()
+            && activity != Some(kennel_lifecycle::Activity::AwaitingInput)
+        {
+            let why = "needs the activity AWAITING_INPUT";
+            found.push(Violation::new("question_text", why));
+        }
         if change.is_empty() && activity.is_none() && found.is_empty() {
             let why = "must be given, or `remove`, or `activity`";
             found.push(Violation::new("set", why));
@@ -125,6 +136,7 @@ impl Verb for pb::AnnotateRunRequest {
             run: run?,
             change,
             activity,
+            question: self.question_text,
             by: context.by(),
         })
     }

@@ -16,11 +16,15 @@ pub struct InputState {
     pub closed: Option<InputClosed>,
     /// Number of accepted bytes that no process has read; absent: not known any more.
     pub unread: Option<u64>,
+    /// Whether the terminal does not show what is typed.
+    #[serde(default)]
+    pub echo_off: bool,
 }
 
 impl InputState {
     pub(crate) fn of(attempt: u32, ledger: &InputLedger, unread: Option<u64>) -> Self {
         Self {
+            echo_off: false,
             attempt,
             accepted: ledger.accepted,
             in_doubt: ledger.in_doubt,

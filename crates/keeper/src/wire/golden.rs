@@ -325,6 +325,7 @@ fn input_messages_survive_wrong_bytes() {
         in_doubt: 1,
         closed: Some(InputClosed::Command),
         unread: Some(2),
+        echo_off: true,
     };
     let answer = |said| check_answer(Answer::Input { state, said });
     answer(InputResult::Stands);

@@ -31,6 +31,21 @@ pub struct WriteArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct AnswerArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// Answer, written with an end of line; without it, a line of standard input, hidden where the run's terminal hides it
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: Option<String>,
+    /// Number of the question [default: the only one]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) question: Option<u64>,
+    /// Write the answer as it is, without an end of line
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct AttachArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,

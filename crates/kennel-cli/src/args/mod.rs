@@ -23,8 +23,8 @@ pub use form::Format;
 pub use read::AuditArgs;
 
 pub(crate) use control::{
-    AbortArgs, AttachArgs, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs, SignalArgs, WaitArgs,
-    WriteArgs,
+    AbortArgs, AnswerArgs, AttachArgs, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs,
+    SignalArgs, WaitArgs, WriteArgs,
 };
 pub(crate) use flags::in_place_of_fields;
 pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, ReapArgs, StatusArgs, WhichNode};
@@ -33,8 +33,8 @@ pub(crate) use network::{
 };
 pub(crate) use output::{AnnotateArgs, WaitOutputArgs};
 pub(crate) use read::{
-    AsConsumer, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg, TopArgs,
-    WhichRuns, WhyArgs,
+    AsConsumer, ConsumerRef, ConsumersCommand, EventsArgs, InboxArgs, LogsArgs, PsArgs, SortArg,
+    TopArgs, WhichRuns, WhyArgs,
 };
 pub(crate) use run::{EnvArg, EnvModeArg, OnConflictArg, RunArgs, SpecArgs};
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
@@ -127,6 +127,11 @@ pub enum Command {
     Sweep,
     /// Write to the standard input of a run started with --stdin, or to the terminal of one started with --tty
     Write(WriteArgs),
+    /// List the runs that wait for input and what they ask, the oldest question first
+    Inbox(InboxArgs),
+    /// Answer the question of a run, if it still waits
+    #[command(alias = "reply")]
+    Answer(AnswerArgs),
     /// Attach this terminal to the terminal of a run; ctrl-p ctrl-q detaches
     Attach(AttachArgs),
     /// Print the screen of the terminal of a run

@@ -85,6 +85,17 @@ impl AuditArgs {
     }
 }
 
+#[derive(Debug, Args)]
+pub struct InboxArgs {
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
+    /// Look each second, and print what has changed, until interrupted
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Debug, Args)]
 pub struct PsArgs {

@@ -136,6 +136,9 @@ pub struct SpecArgs {
     /// Allocate a terminal for the command
     #[arg(short, long, alias = "pty", conflicts_with = "input")]
     pub(crate) tty: bool,
+    /// A line that matches this regular expression, or the end of an unfinished one, is a question: `kennel inbox`
+    #[arg(long, value_name = "REGEX", help_heading = "Readiness and liveness")]
+    pub(crate) question_line: Option<String>,
     /// The result of the run is a line that matches this regular expression: the run has --result-after to end by
     /// itself, then it is stopped and ends SUCCEEDED
     #[arg(long, value_name = "REGEX", help_heading = "Readiness and liveness")]

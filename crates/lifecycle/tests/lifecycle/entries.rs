@@ -4,9 +4,10 @@ use crate::samples::{
     GRACE, MEMORY_KILLS, USAGE, abort, assert_golden, left, recorded, step, stuck,
 };
 use kennel_lifecycle::{
-    Activity, AttemptRecord, Deadline, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
-    ResumeReason, RuleAction, RuleMatch, RuleOff, Signal, StatusText, StopCertificate, StopCommand,
-    StopCommandEnd, StopInput, StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
+    Activity, AnsweredBy, AnsweringWrite, Asked, AskedLine, AttemptRecord, Deadline, EndReason,
+    Entry, Exit, Facets, LastPause, Outcome, Proof, ResumeReason, RuleAction, RuleMatch, RuleOff,
+    Signal, StatusText, StopCertificate, StopCommand, StopCommandEnd, StopInput, StreamsEnd,
+    TerminalSize, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -53,6 +54,19 @@ fn of_facets() -> Vec<Entry> {
             attempt: 2,
             activity: Activity::AwaitingInput,
             by: "prompt".into(),
+            question: Some(Box::new(Asked {
+                number: 3,
+                text: "Go on?".into(),
+                is_cut: false,
+                captures: [("tool".to_owned(), "rm".to_owned())].into(),
+                line: Some(AskedLine {
+                    stream: 2,
+                    offset: 40,
+                    len: 7,
+                }),
+                accepted: Some(5),
+                echo_off: true,
+            })),
         },
         Entry::StatusChanged {
             attempt: 2,
@@ -125,6 +139,17 @@ fn one_of_each() -> Vec<Entry> {
             rule: "done".into(),
             reason: RuleOff::TestTime,
         },
+        Entry::Answered {
+            attempt: 2,
+            questions: vec![1, 3],
+            how: AnsweredBy::Answer,
+            by: "uid:7".into(),
+            write: Some(AnsweringWrite {
+                id: "aone".into(),
+                start: 5,
+                end: 7,
+            }),
+        },
         Entry::EventsSummed { events: 7 },
         Entry::Warning {
             message: "output blocked".into(),
@@ -160,6 +185,7 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::RuleSwitchedOff { .. }
+            | Entry::Answered { .. }
             | Entry::EventsSummed { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }

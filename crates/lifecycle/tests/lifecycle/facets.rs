@@ -1,8 +1,8 @@
 //! Facets by the entries of a run.
 
 use kennel_lifecycle::{
-    Activity, AnnotationChange, AnnotationRefusal, Annotations, Entry, Facets, RuleAction,
-    RuleMatch, RuleOff, StatusText, Timestamp,
+    Activity, AnnotationChange, AnnotationRefusal, Annotations, AnsweredBy, AnsweringWrite, Asked,
+    AskedLine, Entry, Facets, RuleAction, RuleMatch, RuleOff, StatusText, Timestamp,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -117,6 +117,7 @@ fn readiness_and_activity_are_those_of_their_attempt() {
         attempt,
         activity,
         by: by(),
+        question: None,
     };
     assert!(facets.fold(Timestamp(3), &doing(2, Activity::Idle)));
     assert!(!facets.fold(Timestamp(4), &doing(2, Activity::Idle)));
@@ -149,4 +150,85 @@ fn rule_is_switched_off_once() {
     assert!(!facets.fold(Timestamp(2), &off(RuleOff::TestTime)));
     let known = facets.switched_off["slow"];
     assert_eq!((known.at, known.reason), (Timestamp(1), RuleOff::GaveUp));
+}
+
+// promise: AS-2
+#[test]
+fn answer_ends_its_question_and_moves_the_others() {
+    let mut facets = Facets::default();
+    let ask = |number: u64, line: Option<AskedLine>| Entry::ActivityChanged {
+        attempt: 1,
+        activity: Activity::AwaitingInput,
+        by: "asks".to_owned(),
+        question: Some(Box::new(Asked {
+            number,
+            accepted: Some(4),
+            line,
+            ..Asked::default()
+        })),
+    };
+    let (stream, offset, len) = (2, 7, 3);
+    let line = Some(AskedLine {
+        stream,
+        offset,
+        len,
+    });
+    for (number, line) in [(1, line), (2, None)] {
+        assert!(facets.fold(Timestamp(1), &ask(number, line)));
+        assert!(!facets.fold(Timestamp(9), &ask(number, line)), "once");
+    }
+    for (offset, len, was_asked) in [(6, 9, true), (7, 3, true), (7, 4, false), (8, 0, false)] {
+        let line = AskedLine {
+            stream,
+            offset,
+            len,
+        };
+        assert_eq!(facets.matched.has_asked(line), was_asked, "{line:?}");
+    }
+    let answered = |questions: &[u64]| Entry::Answered {
+        attempt: 1,
+        questions: questions.to_vec(),
+        how: AnsweredBy::Answer,
+        by: "uid:7".to_owned(),
+        write: Some(AnsweringWrite {
+            id: "aone".to_owned(),
+            start: 4,
+            end: 6,
+        }),
+    };
+    assert!(facets.fold(Timestamp(3), &answered(&[1])));
+    let open: Vec<_> = facets.questions.of(1).collect();
+    assert_eq!((open[0].asked.number, open[0].asked.accepted), (2, Some(6)));
+    assert_eq!(
+        facets.questions.answer_to(1).map(|answered| &*answered.by),
+        Some("uid:7")
+    );
+    assert_eq!(facets.activity_of(1), Some(Activity::AwaitingInput));
+    assert!(facets.fold(Timestamp(4), &answered(&[2])));
+    assert_eq!(facets.activity_of(1), Some(Activity::Working));
+    assert_eq!(facets.questions.of(2).count(), 0);
+}
+
+// promise: AS-1
+#[test]
+fn oldest_questions_go_where_there_are_too_many() {
+    let mut facets = Facets::default();
+    for number in 1..=20 {
+        let text = "x".repeat(if number > 18 { 4096 } else { 1 });
+        facets.fold(
+            Timestamp(1),
+            &Entry::ActivityChanged {
+                attempt: 1,
+                activity: Activity::AwaitingInput,
+                by: "asks".to_owned(),
+                question: Some(Box::new(Asked {
+                    number,
+                    text,
+                    ..Asked::default()
+                })),
+            },
+        );
+    }
+    let open = facets.questions.of(1).map(|open| open.asked.number);
+    assert_eq!(open.collect::<Vec<_>>(), (5..=20).collect::<Vec<_>>());
 }

@@ -246,6 +246,8 @@ pub struct AnnotateCall {
     pub change: AnnotationChange,
     /// Activity of the run from here on; absent: unchanged.
     pub activity: Option<Activity>,
+    /// What it asks, where it waits for input.
+    pub question: String,
     /// The caller, as a principal.
     pub by: String,
 }

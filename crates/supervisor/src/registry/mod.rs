@@ -47,8 +47,8 @@ use kennel_keeper::{
     spare_dirs::SpareDirs,
 };
 use kennel_lifecycle::{
-    DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits, RowLimits, RunId,
-    RunKind, Signal, StopOrder, Timestamp,
+    AnsweringWrite, DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits,
+    RowLimits, RunId, RunKind, Signal, StopOrder, Timestamp,
 };
 use kennel_store::{Age, Claim, NewRun, RunRow, Store};
 use parking_lot::Mutex;
@@ -140,6 +140,19 @@ impl SupervisorConfig {
     }
 }
 
+/// Input that was accepted.
+#[derive(Debug)]
+pub(crate) struct InputNews {
+    /// Number of the question that it names.
+    pub(crate) answers: Option<u64>,
+    /// Who has written it; empty: not known.
+    pub(crate) by: String,
+    /// What was written; absent: it is not known.
+    pub(crate) write: Option<AnsweringWrite>,
+    /// Whether it was accepted before.
+    pub(crate) is_repeat: bool,
+}
+
 /// A request to one run, with the channel of its answer.
 #[derive(Debug)]
 pub(crate) enum Order {
@@ -152,8 +165,8 @@ pub(crate) enum Order {
     Signal(SignalCall, oneshot::Sender<Result<Sent, CallError>>),
     /// Answered with the number of the attempt before the requested one.
     Restart(RestartCall, oneshot::Sender<Result<u32, CallError>>),
-    /// A notice, not an order: input was accepted, which counts as activity.
-    InputAccepted,
+    /// A notice, not an order: input was accepted, which counts as activity, and answers questions.
+    InputAccepted(Box<InputNews>, oneshot::Sender<()>),
     /// A notice too: a Warning for the run's events.
     Warn(String),
     /// A notice too: the run is pinned, by this name.
@@ -171,7 +184,7 @@ impl Order {
     pub(crate) fn refuse(self, why: CallError) {
         // A caller that is gone needs no answer.
         match self {
-            Self::Stop(..) | Self::InputAccepted | Self::Warn(_) | Self::Pin(_) => {}
+            Self::Stop(..) | Self::InputAccepted(..) | Self::Warn(_) | Self::Pin(_) => {}
             Self::Interrupt(_, reply) => drop(reply.send(Err(why))),
             Self::Signal(_, reply) => drop(reply.send(Err(why))),
             Self::Restart(_, reply) => drop(reply.send(Err(why))),

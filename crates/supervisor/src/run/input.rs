@@ -6,13 +6,16 @@ use crate::{
         blocking::blocking,
         calls::{CallError, InputEnd},
     },
-    registry::{Handle, Order, Supervisor},
+    registry::{Handle, InputNews, Order, Supervisor},
 };
 use kennel_keeper::{
     client::{InputAnswer, InputResult, InputState},
     input_note, rundir,
 };
-use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
+use kennel_lifecycle::{
+    ANSWER, Answered, AnsweringWrite, InputClosed, InputRefusal, InputWrite, OutputRule, Refusal,
+    RunId, RunKind, RunState,
+};
 
 /// A request to write.
 #[derive(Clone, Debug)]
@@ -27,6 +30,10 @@ pub struct WriteCall {
     pub write_id: Option<String>,
     /// Expected attempt; absent: the present one.
     pub expected_attempt: Option<u32>,
+    /// Number of the question that it answers: nothing is written unless that waits.
+    pub answers: Option<u64>,
+    /// The caller, as a principal.
+    pub by: String,
 }
 
 /// A request to close.
@@ -79,28 +86,76 @@ impl Supervisor {
     /// Writes; answers when the pipe has taken all bytes. A write that is dropped before leaves the bytes accepted by
     /// then.
     pub async fn write_input(&self, call: WriteCall) -> Result<InputWritten, CallError> {
+        if call.answers.is_none() {
+            return self.write_input_now(call).await;
+        }
+        // To its end: who answered is recorded, also where the caller goes away meanwhile.
+        let (supervisor, run) = (self.clone(), call.run);
+        let written = tokio::spawn(async move { supervisor.write_input_now(call).await });
+        let failed =
+            |error| CallError::Internal(format!("the answer to run {run} failed: {error}"));
+        written.await.map_err(failed)?
+    }
+
+    async fn write_input_now(&self, call: WriteCall) -> Result<InputWritten, CallError> {
         let run = call.run;
         let handle = self.writable(run).await?;
         let _turn = handle.input_turn.lock().await;
         let attempt = present(run, &handle, call.expected_attempt)?;
         let id = match call.write_id {
+            Some(id) if call.answers.is_some() => format!("{ANSWER}{id}"),
             Some(id) => format!("w{id}"),
             // An id that no other caller knows: it joins the parts of this one write.
+            None if call.answers.is_some() => format!("{ANSWER}{}", self.shared.next_id()),
             None => format!("c{}", self.shared.next_id()),
         };
-        let write = InputWrite {
+        let mut write = InputWrite {
             id,
             offset: call.offset,
             len: call.data.len() as u64,
         };
+        if let Some(question) = call.answers {
+            let offset = waiting_at(run, &handle, question, &write.id)?;
+            write.offset = write.offset.or(offset);
+        }
         let kernel = &self.shared.kernel;
         let answer = kernel.write_input(run, attempt, &write, &call.data).await;
         let (state, said) = self.input_result(run, &handle, answer).await?;
-        let timeouts = handle.live.borrow().view.policy().timeouts;
-        if timeouts.inactivity.is_some() && matches!(said, InputResult::Taken { .. }) {
-            handle.send(Order::InputAccepted, &self.shared.background);
+        let is_news = {
+            let view = &handle.live.borrow().view;
+            let mut open = view.facets.questions.of(attempt);
+            let policy = view.policy();
+            let rules = &policy.output_rules;
+            open.next().is_some()
+                || policy.timeouts.inactivity.is_some()
+                || rules.iter().any(OutputRule::asks)
+        };
+        // Another write has come before the answer: of a server that has died since.
+        let is_late = said == InputResult::Refused(InputRefusal::Offset) && call.answers.is_some();
+        let is_repeat = matches!(said, InputResult::Taken { repeated: true, .. });
+        let is_input = matches!(said, InputResult::Taken { .. });
+        if is_news && (is_late || is_input && (!is_repeat || call.answers.is_some())) {
+            let write = match said {
+                InputResult::Taken { start, .. } => Some(AnsweringWrite {
+                    end: start + write.len,
+                    id: write.id,
+                    start,
+                }),
+                _ => None,
+            };
+            let news = Box::new(InputNews {
+                answers: call.answers.filter(|_| !is_late),
+                by: if is_late { String::new() } else { call.by },
+                write,
+                is_repeat,
+            });
+            let _ = handle.ask(|reply| Order::InputAccepted(news, reply)).await;
         }
         match said {
+            InputResult::Refused(InputRefusal::Offset) if is_late => {
+                let (question, by) = (call.answers.unwrap_or_default(), String::new());
+                Err(CallError::AnsweredAlready { run, question, by })
+            }
             InputResult::Taken { start, repeated } => Ok(InputWritten {
                 progress: state.into(),
                 start,
@@ -223,6 +278,40 @@ impl Supervisor {
         let dir = rundir::path(&self.shared.config.data_dir, run);
         let noted = blocking(move || input_note::read(&dir)).await;
         noted.ok()?.ok().flatten().map(Into::into)
+    }
+}
+
+/// Returns the offset of an answer to this question, which waits, or was answered by the write of this id.
+fn waiting_at(
+    run: RunId,
+    handle: &Handle,
+    question: u64,
+    write: &str,
+) -> Result<Option<u64>, CallError> {
+    let view = &handle.live.borrow().view;
+    let questions = &view.facets.questions;
+    let mut open = questions.of(view.attempt);
+    if let Some(waiting) = open.find(|waiting| waiting.asked.number == question) {
+        return Ok(waiting.asked.accepted);
+    }
+    match questions.answer_to(question) {
+        Some(Answered {
+            write: Some(AnsweringWrite { id, start, .. }),
+            ..
+        }) if id == write => Ok(Some(*start)),
+        Some(answered) => Err(CallError::AnsweredAlready {
+            run,
+            question,
+            by: answered.by.clone(),
+        }),
+        None => Err(CallError::QuestionGone {
+            run,
+            question,
+            open: questions
+                .of(view.attempt)
+                .map(|open| open.asked.number)
+                .collect(),
+        }),
     }
 }
 

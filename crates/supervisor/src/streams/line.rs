@@ -2,6 +2,7 @@
 
 use super::events::Events;
 use crate::base::calls::{Event, Payload};
+use kennel_lifecycle::{Asked, AskedLine, limits};
 
 /// A line of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,10 @@ pub struct OutputLine {
     pub text: Vec<u8>,
     /// Whether the line continues, or has not ended.
     pub is_cut: bool,
+    /// Length of its beginning that was a question, or was answered before it was one.
+    pub asked: usize,
+    /// Whether only rules that ask test it: it has not ended, and no output follows for a while.
+    pub is_quiet: bool,
 }
 
 impl OutputLine {
@@ -36,8 +41,35 @@ impl OutputLine {
                 offset,
                 text,
                 is_cut,
+                asked: 0,
+                is_quiet: false,
             }),
             Payload::Gap(_) | Payload::Lifecycle(_) | Payload::Output { .. } => None,
+        }
+    }
+}
+
+impl OutputLine {
+    /// Returns the part that may be a question: what a person sees at the end of the line, without what was one before.
+    pub(crate) fn question(&self) -> &[u8] {
+        let rest = self.text.get(self.asked..).unwrap_or_default();
+        let shown = rest.strip_suffix(b"\r").unwrap_or(rest);
+        let shown = shown.rsplit(|byte| *byte == b'\r').next().unwrap_or(shown);
+        &shown[shown.len().saturating_sub(limits::QUESTION_BYTES_MAX)..]
+    }
+
+    /// Returns what it asks.
+    pub(crate) fn asked_now(&self) -> Asked {
+        let text = self.question();
+        Asked {
+            text: String::from_utf8_lossy(text).trim().to_owned(),
+            is_cut: text.len() == limits::QUESTION_BYTES_MAX,
+            line: Some(AskedLine {
+                stream: self.stream,
+                offset: self.offset,
+                len: self.text.len(),
+            }),
+            ..Asked::default()
         }
     }
 }
@@ -54,7 +86,44 @@ impl Events {
                 offset,
                 text: text.to_vec(),
                 is_cut: true,
+                asked: 0,
+                is_quiet: false,
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(text: &str, asked: usize) -> String {
+        let line = OutputLine {
+            seq: 1,
+            attempt: 1,
+            stream: 1,
+            offset: 0,
+            text: text.into(),
+            is_cut: true,
+            asked,
+            is_quiet: true,
+        };
+        line.asked_now().text
+    }
+
+    // promise: AS-1
+    #[test]
+    fn question_is_the_shown_end_of_its_line() {
+        for (text, asked, seen) in [
+            ("Name? ", 0, "Name?"),
+            ("10 %\r20 %\rGo on? ", 0, "Go on?"),
+            ("Go on? \r", 0, "Go on?"),
+            ("Name? bob", 6, "bob"),
+            ("Name? ", 6, ""),
+        ] {
+            assert_eq!(question(text, asked), seen, "{text:?}");
+        }
+        let long = question(&"y".repeat(5000), 0);
+        assert_eq!(long.len(), limits::QUESTION_BYTES_MAX);
     }
 }

@@ -20,6 +20,7 @@ fn set(key: &str, expected_version: Option<u64>) -> AnnotateCall {
             ..AnnotationChange::default()
         },
         activity: None,
+        question: String::new(),
         by: "uid:0".into(),
     }
 }

@@ -91,6 +91,7 @@ async fn assert_refuses_all_but_abort(stage: &Stage, need: &str) {
         run,
         change: AnnotationChange::default(),
         activity: None,
+        question: String::new(),
         by: "uid:0".into(),
     };
     let extend = ExtendCall {
@@ -105,6 +106,8 @@ async fn assert_refuses_all_but_abort(stage: &Stage, need: &str) {
         offset: None,
         write_id: None,
         expected_attempt: None,
+        answers: None,
+        by: String::new(),
     };
     let resize = ResizeCall {
         run,

@@ -62,7 +62,11 @@ pub(crate) fn not_after_open() -> Status {
     status::invalid(&[Violation::new("request", why)])
 }
 
-pub(crate) fn attach_input(run: RunId, input: pb::AttachInput) -> Result<WriteCall, Status> {
+pub(crate) fn attach_input(
+    run: RunId,
+    by: String,
+    input: pb::AttachInput,
+) -> Result<WriteCall, Status> {
     let request = pb::WriteInputRequest {
         run_id: run.to_string(),
         data: input.data,
@@ -70,7 +74,7 @@ pub(crate) fn attach_input(run: RunId, input: pb::AttachInput) -> Result<WriteCa
         ..pb::WriteInputRequest::default()
     };
     let mut found = Vec::new();
-    let call = input::write(request, &mut found);
+    let call = input::write(request, by, &mut found);
     call.ok_or_else(|| status::invalid(&found))
 }
 

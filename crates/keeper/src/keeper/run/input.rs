@@ -287,11 +287,12 @@ impl RunInput {
     fn state(&self) -> InputState {
         // The master of a terminal has no such count.
         let pipe = self.pipe.as_ref().filter(|_| !self.is_terminal);
-        InputState::of(
-            self.attempt,
-            &self.ledger,
-            pipe.and_then(|pipe| unread(pipe)),
-        )
+        let terminal = self.pipe.as_ref().filter(|_| self.is_terminal);
+        let unread = pipe.and_then(|pipe| unread(pipe));
+        InputState {
+            echo_off: terminal.is_some_and(kennel_linux::terminal::is_echo_off),
+            ..InputState::of(self.attempt, &self.ledger, unread)
+        }
     }
 }
 

@@ -202,6 +202,29 @@ pub enum CallError {
         /// errno(3).
         errno: i32,
     },
+    /// The question was answered before.
+    #[error(
+        "run {run}: question {question} was answered before{}",
+        by_principal(by)
+    )]
+    AnsweredAlready {
+        /// Id of the run.
+        run: RunId,
+        /// Number of the question.
+        question: u64,
+        /// Principal who answered; empty: not known any more.
+        by: String,
+    },
+    /// The run has not asked this, or something else has ended the question.
+    #[error("run {run} does not ask question {question}")]
+    QuestionGone {
+        /// Id of the run.
+        run: RunId,
+        /// Number of the question.
+        question: u64,
+        /// Numbers of the questions that wait.
+        open: Vec<u64>,
+    },
     /// The annotations of a run have changed since the caller read them.
     #[error("run {run}: the annotations have version {present}, not {expected}")]
     AnnotationsChanged {
@@ -381,6 +404,14 @@ pub enum CallError {
     /// An internal fault.
     #[error("internal fault: {0}")]
     Internal(String),
+}
+
+fn by_principal(by: &str) -> String {
+    if by.is_empty() {
+        String::new()
+    } else {
+        format!(" by {by}")
+    }
 }
 
 fn of_run(run: Option<RunId>) -> String {

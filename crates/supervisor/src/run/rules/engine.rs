@@ -11,7 +11,8 @@ use crate::{
     run::rules::tester::MatchedLine,
     streams::{events::Events, line::OutputLine},
 };
-use kennel_lifecycle::{OutputRule, RuleMark, RuleOff, RunId, limits};
+use kennel_keeper::client::InputAnswer;
+use kennel_lifecycle::{AskedLine, OutputRule, RuleMark, RuleOff, RunId, limits};
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
@@ -41,6 +42,8 @@ pub(crate) enum RuleStep {
 /// Position up to which the output of an attempt has to be tested before the attempt may end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flush {
+    /// Number of accepted inputs: each answers what is shown.
+    pub(crate) inputs: u64,
     /// Number of the attempt; 0: none yet.
     attempt: u32,
     /// Its last seq.
@@ -52,7 +55,12 @@ pub(crate) struct Flush {
 impl Flush {
     pub(crate) fn now(attempt: u32, seq: u64) -> Self {
         let due = clock::instant() + END_WAITS_MAX;
-        Self { attempt, seq, due }
+        Self {
+            inputs: 0,
+            attempt,
+            seq,
+            due,
+        }
     }
 }
 
@@ -69,7 +77,13 @@ pub(crate) struct RuleWork {
 
 /// Runs until the run's last event, or until its task has ended.
 pub(crate) async fn run(shared: Arc<Shared>, run: RunId, work: RuleWork) {
+    let asked = work.mark.asked.map(|asked| asked.unwrap_or((u64::MAX, 0)));
     let mut engine = Engine {
+        run,
+        asks: work.rules.iter().any(OutputRule::asks_in_unfinished_lines),
+        asked,
+        inputs: 0,
+        quiet: None,
         tester: Some(Tester::new(run, work.rules, &work.off)),
         supervisor: Supervisor { shared },
         owner: work.owner,
@@ -92,6 +106,15 @@ pub(crate) async fn run(shared: Arc<Shared>, run: RunId, work: RuleWork) {
 }
 
 struct Engine {
+    run: RunId,
+    /// Whether a rule may see a question in an unfinished line.
+    asks: bool,
+    /// For each stream, the offset of a line, and the length of its beginning that is no question any more.
+    asked: [(u64, usize); 2],
+    /// Number of inputs so far.
+    inputs: u64,
+    /// Time at which what is shown may be a question.
+    quiet: Option<Instant>,
     /// Absent: its thread has failed.
     tester: Option<Tester>,
     supervisor: Supervisor,
@@ -108,12 +131,29 @@ impl Engine {
     /// Reads until the run's last event, until the task has ended, or until a test has failed.
     async fn read(&mut self, mut events: Events) -> Result<(), CallError> {
         let mut attempt = 1;
+        let mut shown = Vec::new();
         loop {
             let wanted = *self.flush.borrow_and_update();
+            if wanted.inputs > self.inputs {
+                self.inputs = wanted.inputs;
+                for line in events.unfinished_lines(attempt) {
+                    self.asked[usize::from(line.stream) - 1] = (line.offset, line.text.len());
+                }
+            }
+            if self.asks {
+                let places = |line: OutputLine| (line.stream, line.offset, line.text.len());
+                let now: Vec<_> = events.unfinished_lines(attempt).map(places).collect();
+                if now != shown {
+                    self.quiet = Some(clock::instant() + limits::QUIET);
+                    shown = now;
+                }
+            }
             if wanted.attempt > self.flushed && events.position().seq >= wanted.seq {
                 // The last lines of an attempt need no line end.
                 let mut unfinished: Vec<_> = events.unfinished_lines(attempt).collect();
                 unfinished.retain(|line| self.unseen(line.stream, line.offset));
+                let unfinished = unfinished.into_iter();
+                let unfinished = unfinished.map(|line| self.without_asked(line)).collect();
                 if !self.test(unfinished).await {
                     return Ok(());
                 }
@@ -130,6 +170,13 @@ impl Engine {
                     continue;
                 }
                 () = events.ready() => {}
+                () = sleep_until(self.quiet.unwrap_or_else(clock::instant)), if self.quiet.is_some() => {
+                    self.quiet = None;
+                    if !self.ask(&events).await {
+                        return Ok(());
+                    }
+                    continue;
+                }
             }
             let Some(read) = events.step(READ_BYTES).await? else {
                 return Ok(());
@@ -138,12 +185,63 @@ impl Engine {
             for event in read {
                 attempt = event.attempt;
                 let line = OutputLine::of(event);
-                lines.extend(line.filter(|line| self.unseen(line.stream, line.offset)));
+                let line = line.filter(|line| self.unseen(line.stream, line.offset));
+                lines.extend(line.map(|line| self.without_asked(line)));
             }
             if !self.test(lines).await {
                 return Ok(());
             }
         }
+    }
+
+    fn without_asked(&self, mut line: OutputLine) -> OutputLine {
+        let (offset, len) = self.asked[usize::from(line.stream) - 1];
+        line.asked = if line.offset == offset { len } else { 0 };
+        line
+    }
+
+    /// Tests whether the ends of the output, after which nothing has come for a while, are questions.
+    async fn ask(&mut self, events: &Events) -> bool {
+        let Some(handle) = self.supervisor.shared.find(self.run) else {
+            return true;
+        };
+        let attempt = handle.live.borrow().view.attempt;
+        let lines = events.unfinished_lines(attempt).map(|line| OutputLine {
+            is_quiet: true,
+            ..self.without_asked(line)
+        });
+        let mut lines: Vec<_> = lines.collect();
+        lines.retain(|line| !line.question().is_empty());
+        self.test(lines).await
+    }
+
+    /// Completes a question by the state of the input. Returns `false` where the command cannot wait for it now.
+    async fn complete(&mut self, line: &mut MatchedLine) -> bool {
+        let Some(question) = &mut line.question else {
+            return true;
+        };
+        let kernel = &self.supervisor.shared.kernel;
+        let input = kernel.input_state(self.run, line.line.attempt).await;
+        let state = match input {
+            Ok(InputAnswer::Result(state, _)) if state.closed.is_none() => state,
+            _ => return !line.line.is_quiet,
+        };
+        question.accepted = Some(state.accepted);
+        question.echo_off = state.echo_off;
+        if line.line.is_quiet && state.unread.is_some_and(|unread| unread > 0) {
+            // It has not read what was given before.
+            self.quiet = Some(clock::instant() + limits::QUIET);
+            return false;
+        }
+        if let Some(AskedLine {
+            stream,
+            offset,
+            len,
+        }) = question.line
+        {
+            self.asked[usize::from(stream) - 1] = (offset, len);
+        }
+        true
     }
 
     fn unseen(&mut self, stream: u8, offset: u64) -> bool {
@@ -183,7 +281,10 @@ impl Engine {
                 Ok(tester) => tester,
                 Err(_) => return false,
             };
-            for line in tester.matched() {
+            for mut line in tester.matched() {
+                if !self.complete(&mut line).await {
+                    continue;
+                }
                 self.send(RuleStep::Matched(Box::new(line))).await;
             }
             for (rule, reason) in tester.switched_off() {

@@ -6,7 +6,7 @@ use crate::{
     registry::{allowance::Allowance, owner_threads::TurnEnd},
     streams::line::OutputLine,
 };
-use kennel_lifecycle::{OutputRule, RuleOff, RunId};
+use kennel_lifecycle::{Asked, OutputRule, RuleOff, RunId};
 use std::{collections::BTreeSet, vec};
 
 /// A line that matched rules.
@@ -14,6 +14,8 @@ use std::{collections::BTreeSet, vec};
 pub(crate) struct MatchedLine {
     /// The line, without its bytes.
     pub(crate) line: OutputLine,
+    /// What it asks, where a rule says so.
+    pub(crate) question: Option<Asked>,
     /// Indexes of the rules, and their matches in the line.
     pub(crate) rules: Vec<(usize, LineMatch)>,
 }
@@ -108,10 +110,19 @@ impl Tester {
         let mut off = None;
         let mut tests = self.allowance.begin(at, matcher, scratch);
         for (of_line, (line, matches)) in self.lines.iter_mut().enumerate().skip(first) {
-            if !rule.streams[usize::from(line.stream) - 1] {
+            let asks = rule.asks_in_unfinished_lines();
+            if !rule.streams[usize::from(line.stream) - 1] || line.is_quiet && !asks {
                 continue;
             }
-            let tested = tests.test(&line.text);
+            let text = match () {
+                () if line.is_quiet => line.question(),
+                () if asks => &line.text[line.asked.min(line.text.len())..],
+                () => &line.text,
+            };
+            if text.is_empty() && line.asked > 0 {
+                continue;
+            }
+            let tested = tests.test(text);
             matches.extend(tested.found.map(|found| (at, found)));
             off = tested.off;
             if off.is_some() || tests.has_reached(end) {
@@ -126,9 +137,13 @@ impl Tester {
     }
 
     fn next_lines(&mut self) {
-        let tested = self.lines.drain(..);
+        let (tested, own) = (self.lines.drain(..), &self.rules);
         let matched = tested.filter(|(_, rules)| !rules.is_empty());
         let matched = matched.map(|(line, rules)| MatchedLine {
+            question: rules
+                .iter()
+                .any(|(at, _)| own[*at].rule.asks())
+                .then(|| line.asked_now()),
             line: OutputLine {
                 text: Vec::new(),
                 ..line

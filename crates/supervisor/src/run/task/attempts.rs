@@ -422,7 +422,7 @@ impl RunTask {
                     drop(reply.send(Ok(before.saturating_sub(1))));
                 }
             }
-            Order::InputAccepted | Order::Warn(_) => {}
+            Order::InputAccepted(..) | Order::Warn(_) => {}
             Order::Pin(by) => {
                 self.pin(by);
                 self.publish_view();

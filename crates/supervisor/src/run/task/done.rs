@@ -42,6 +42,11 @@ pub(crate) enum Done {
         attempt: u32,
         message: String,
     },
+    /// The input of this attempt has come so far.
+    InputStands {
+        attempt: u32,
+        accepted: u64,
+    },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
     /// The keeper has extended limits of time, or refused to.

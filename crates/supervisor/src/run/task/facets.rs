@@ -76,6 +76,7 @@ impl RunTask {
             run,
             change,
             activity,
+            question,
             by,
         } = call;
         if let Some(refusal) = self.refuses_facets() {
@@ -115,8 +116,12 @@ impl RunTask {
                 return drop(reply.send(Err(error)));
             }
         }
-        if activity.is_some_and(|activity| self.does(activity, &by)) {
-            self.facets_changed();
+        if let Some(activity) = activity {
+            let attempt = self.new.attempt;
+            let question = self.facets.facets.asks_now(attempt, activity, question);
+            if self.does(activity, &by, question) {
+                self.facets_changed();
+            }
         }
         self.answer_when_durable(reply);
     }

@@ -4,7 +4,9 @@
 use super::RunTask;
 use crate::audit_log::{LoggedRequest, TrailEntry, TrailRecord};
 use kennel_keeper::client::Notified;
-use kennel_lifecycle::{Activity, Entry, NOTIFIED, StatusText, Timestamp};
+use kennel_lifecycle::{
+    Activity, AnsweredBy, AnsweringWrite, Asked, Entry, NOTIFIED, StatusText, Timestamp,
+};
 
 /// Name of refused notices in the audit log.
 const CALL: &str = "sd_notify";
@@ -17,8 +19,13 @@ impl RunTask {
             Notified::Ready => runs && self.become_ready(attempt, NOTIFIED),
             Notified::Status(status) => self.note_status(status),
             // The keeper repeats its report to each server: a client, or a rule, may have set a newer one since.
-            Notified::Activity(_) if self.has_newer_activity(at) => false,
-            Notified::Activity(activity) => self.does(activity, NOTIFIED),
+            Notified::Activity(_) if self.facets.shown().has_activity_after(attempt, at) => false,
+            Notified::Activity(activity) => {
+                let status = self.facets.shown().status_of(attempt);
+                let text = status.map(|status| status.text.clone()).unwrap_or_default();
+                let question = self.facets.shown().asks_now(attempt, activity, text);
+                self.does(activity, NOTIFIED, question)
+            }
             Notified::Extends(time) => self.extends(at, time),
             Notified::Refused { pid, uid, ended } => {
                 self.refuse_notice(at, pid, uid, ended);
@@ -39,25 +46,55 @@ impl RunTask {
         is_news
     }
 
-    fn has_newer_activity(&self, than: Timestamp) -> bool {
+    /// The attempt does this from here on, and asks this. Returns whether it is news.
+    pub(super) fn does(&mut self, activity: Activity, by: &str, question: Option<Asked>) -> bool {
         let attempt = self.new.attempt;
-        let doing = self.facets.shown().activity.as_ref();
-        doing.is_some_and(|doing| doing.attempt == attempt && doing.at > than)
-    }
-
-    /// The attempt does this from here on. Returns whether it is news.
-    pub(super) fn does(&mut self, activity: Activity, by: &str) -> bool {
-        let attempt = self.new.attempt;
-        let is_news = self.facets.shown().activity_of(attempt) != Some(activity);
+        let facets = self.facets.shown();
+        let is_new = |asked: &Asked| {
+            let line = asked.line.as_ref();
+            line.is_none_or(|line| !facets.matched.has_asked(*line))
+        };
+        let question = question.filter(is_new).map(|asked| {
+            let number = facets.questions.count + 1;
+            Box::new(Asked { number, ..asked })
+        });
+        let is_news = facets.activity_of(attempt) != Some(activity) || question.is_some();
         if is_news {
             let by = by.to_owned();
             self.note(&Entry::ActivityChanged {
                 attempt,
                 activity,
                 by,
+                question,
             });
         }
         is_news
+    }
+
+    /// Ends a question of the present attempt; `None`: all of them.
+    pub(super) fn answered(
+        &mut self,
+        number: Option<u64>,
+        how: AnsweredBy,
+        by: String,
+        write: Option<AnsweringWrite>,
+    ) {
+        let attempt = self.new.attempt;
+        let open = self.facets.shown().questions.of(attempt);
+        let open = open.map(|question| question.asked.number);
+        let questions: Vec<u64> = open
+            .filter(|open| number.is_none_or(|number| number == *open))
+            .collect();
+        if !questions.is_empty() {
+            self.note(&Entry::Answered {
+                attempt,
+                questions,
+                how,
+                by,
+                write,
+            });
+            self.facets_changed();
+        }
     }
 
     fn refuse_notice(&mut self, at: Timestamp, pid: i32, uid: u32, ended: bool) {

@@ -7,7 +7,7 @@ use crate::{
     run::output::Output,
 };
 use kennel_keeper::client::SignalResult;
-use kennel_lifecycle::{Command, Entry, Input, Phase, Refusal, StopOrder, StopReason};
+use kennel_lifecycle::{AnsweredBy, Command, Entry, Input, Phase, Refusal, StopOrder, StopReason};
 
 impl RunTask {
     /// Refuses an order whose event readers of the journal or the next server need, where the events of the run have
@@ -49,7 +49,18 @@ impl RunTask {
             }
             Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
             Order::Resize(call, reply) => self.resize(call, reply),
-            Order::InputAccepted => self.conditions.silence.break_off(),
+            Order::InputAccepted(input, reply) => {
+                if !input.is_repeat {
+                    self.conditions.silence.break_off();
+                    self.conditions.answer_shown();
+                }
+                let how = input
+                    .answers
+                    .map_or(AnsweredBy::Input, |_| AnsweredBy::Answer);
+                self.answered(input.answers, how, input.by, input.write);
+                // A caller that has gone needs no answer.
+                let _ = reply.send(());
+            }
             Order::Warn(message) => self.note(&Entry::Warning { message }),
             Order::Pin(by) => {
                 self.pin(by);

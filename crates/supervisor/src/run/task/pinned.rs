@@ -31,7 +31,7 @@ impl RunTask {
             return Some(order);
         };
         let refused = pinned.refusal(self.run, self.state());
-        if let Order::Stop(..) | Order::InputAccepted | Order::Warn(_) | Order::Pin(_) = order {
+        if let Order::Stop(..) | Order::InputAccepted(..) | Order::Warn(_) | Order::Pin(_) = order {
             return Some(order);
         }
         order.refuse(refused);

@@ -6,7 +6,9 @@ use crate::{
     run::task::{Stage, done::Done},
 };
 use kennel_keeper::client::{ClientError, Fact, KeeperReport, Prepared, SignalResult};
-use kennel_lifecycle::{Entry, Report, RowState, Signal, StartFailure, StartStage, limits};
+use kennel_lifecycle::{
+    AnsweredBy, Entry, Report, RowState, Signal, StartFailure, StartStage, limits,
+};
 use kennel_linux::crash_point;
 use kennel_store::Desired;
 
@@ -143,6 +145,12 @@ impl RunTask {
                 error,
             } if attempt == self.new.attempt => self.conditions.not_live(failures, error),
             Done::NotLive { .. } => {}
+            Done::InputStands { attempt, accepted } => {
+                // More than at a question is its answer.
+                if self.facets.shown().questions.are_behind(attempt, accepted) {
+                    self.answered(None, AnsweredBy::Input, String::new(), None);
+                }
+            }
             Done::Warning { attempt, message } => self.warn_once(attempt, message),
             Done::Froze(result) => {
                 let frozen = result == SignalResult::Done;

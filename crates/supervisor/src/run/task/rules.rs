@@ -12,10 +12,12 @@ use crate::{
         probe::Probing,
         tester::MatchedLine,
     },
+    run::task::done::Done,
     streams::line::OutputLine,
 };
+use kennel_keeper::client::{InputAnswer, InputState};
 use kennel_lifecycle::{
-    AnnotationChange, Deadline, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report,
+    AnnotationChange, Asked, Deadline, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report,
     RuleAction, RuleMatch, RuleOff, StateProbe, StopReason, StreamsEnd, labels, limits,
 };
 use kennel_linux::crash_point;
@@ -91,6 +93,13 @@ impl Conditions {
         self.not_live = None;
         if let Some(probing) = self.liveness.take() {
             probing.abort();
+        }
+    }
+
+    /// What the output shows is answered: it is no question any more.
+    pub(super) fn answer_shown(&self) {
+        if let Some(flush) = &self.flush {
+            flush.send_modify(|flush| flush.inputs += 1);
         }
     }
 
@@ -198,6 +207,15 @@ impl RunTask {
             self.attempts.restarts = 0;
         }
         self.begin_rules();
+        let attempt = self.new.attempt;
+        if self.facets.shown().questions.of(attempt).next().is_some() {
+            self.op(move |shared, run, done| async move {
+                let asked = shared.kernel.input_state(run, attempt).await;
+                if let Ok(InputAnswer::Result(InputState { accepted, .. }, _)) = asked {
+                    let _ = done.send(Done::InputStands { attempt, accepted }).await;
+                }
+            });
+        }
     }
 
     /// Handles the end of the attempt's output: reported once all its lines were tested.
@@ -207,8 +225,12 @@ impl RunTask {
             return self.report(Report::StreamsClosed(end));
         };
         self.conditions.closing = Some(end);
-        let attempt = self.new.attempt;
-        flush.send_replace(Flush::now(attempt, seq));
+        let end = Flush::now(self.new.attempt, seq);
+        flush.send_modify(|flush| {
+            let inputs = flush.inputs;
+            *flush = end;
+            flush.inputs = inputs;
+        });
     }
 
     pub(super) fn rule_step(&mut self, step: RuleStep) {
@@ -276,9 +298,10 @@ impl RunTask {
             seq,
             stream,
             offset,
+            is_quiet,
             ..
         } = line.line;
-        if self.facets.shown().has_matched(stream, offset) {
+        if !is_quiet && self.facets.shown().has_matched(stream, offset) {
             return;
         }
         let mut rules = Vec::new();
@@ -295,7 +318,8 @@ impl RunTask {
                 );
                 self.warn_once(attempt, message);
             }
-            if self.act(&rule, attempt, &groups) {
+            let question = line.question.clone();
+            if self.act(&rule, attempt, &groups, question) {
                 rules.push(RuleMatch {
                     rule: rule.name,
                     groups,
@@ -305,6 +329,10 @@ impl RunTask {
         }
         if rules.is_empty() {
             return;
+        }
+        if is_quiet {
+            // The line has an entry once it has ended.
+            return self.facets_changed();
         }
         crash_point!("rule.acted");
         self.note(&Entry::OutputMatched {
@@ -319,13 +347,28 @@ impl RunTask {
     }
 
     /// Acts on a rule. Returns whether that is news.
-    fn act(&mut self, rule: &OutputRule, attempt: u32, groups: &BTreeMap<String, String>) -> bool {
+    fn act(
+        &mut self,
+        rule: &OutputRule,
+        attempt: u32,
+        groups: &BTreeMap<String, String>,
+        question: Option<Asked>,
+    ) -> bool {
         // Output of an attempt that has exited meanwhile counts; but a result stops nothing any more.
         let is_present = attempt == self.new.attempt;
         let runs = is_present && self.machine.record().leader.is_none();
         match &rule.action {
             RuleAction::Ready => is_present && self.become_ready(attempt, &rule.name),
-            RuleAction::Activity(activity) => is_present && self.does(*activity, &rule.name),
+            RuleAction::Activity(activity) => {
+                let question = question.filter(|_| rule.asks()).map(|mut question| {
+                    question.captures.clone_from(groups);
+                    if let Some(text) = question.captures.remove("question") {
+                        (question.text, question.is_cut) = (text, false);
+                    }
+                    question
+                });
+                is_present && self.does(*activity, &rule.name, question)
+            }
             RuleAction::Annotate => self.annotate_by_rule(rule, groups),
             RuleAction::Event => {
                 let events = self.facets.shown().matched.events;

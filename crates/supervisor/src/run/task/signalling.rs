@@ -7,7 +7,7 @@ use crate::base::{
     ports::Kernel,
 };
 use kennel_keeper::client::{ClientError, Interrupted, Sent, SignalResult};
-use kennel_lifecycle::{Command, Input, Refusal, RunId};
+use kennel_lifecycle::{AnsweredBy, Command, Input, Refusal, RunId};
 use tokio::sync::oneshot;
 
 /// A signal in progress, with the channel of its answer.
@@ -93,6 +93,9 @@ impl RunTask {
         let Some(signal) = self.waiters.signal.take() else {
             return;
         };
+        if matches!(signal, Signalling::Interrupt(..)) {
+            self.answered(None, AnsweredBy::Interrupt, String::new(), None);
+        }
         self.op(|shared, run, _| async move {
             signal.send(shared.kernel.as_ref(), run).await;
         });

@@ -2,7 +2,7 @@
 
 use super::RunTask;
 use crate::{base::clock, run::output::Output};
-use kennel_lifecycle::{Deadline, Phase, StopReason, Timestamp};
+use kennel_lifecycle::{Activity, Deadline, Phase, StopReason, Timestamp};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -102,7 +102,10 @@ impl RunTask {
     /// Begins, continues or ends the silence. Returns the reason to stop the run once the limit is reached.
     pub(super) fn keep_silence(&mut self) -> Option<StopReason> {
         self.new.policy().timeouts.inactivity?;
+        let waits =
+            self.facets.shown().activity_of(self.new.attempt) == Some(Activity::AwaitingInput);
         let counts = matches!(self.machine.phase(), Phase::Running)
+            && (!waits || self.new.policy().timeouts.counts_awaiting)
             && !self.output.as_ref().is_some_and(Output::is_held_back);
         let now = clock::instant();
         let paused = matches!(self.machine.phase(), Phase::Paused);

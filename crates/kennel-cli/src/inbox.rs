@@ -1,0 +1,159 @@
+//! `inbox` and `answer`: the runs that wait for a person, what they ask, and the answer to a question.
+
+use super::{
+    link::{Link, new_request_id, print_exact, run_of},
+    list::all,
+    table::{Cell, fitting},
+    values, words,
+};
+use crate::{
+    args::{AnswerArgs, Format, InboxArgs},
+    failure::Failure,
+};
+use kennel_linux::own_terminal;
+use kennel_proto::pb;
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    time::{Duration, SystemTime},
+};
+
+/// Interval of the looks of `--watch`.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Prints the runs that wait for input, the oldest question first.
+pub(crate) async fn inbox(link: &Link, args: InboxArgs) -> Result<(), Failure> {
+    let mut filter = args.filters.with(&args.labels);
+    filter.waits.push(pb::Wait::Input.into());
+    let is_screen = args.watch && io::stdout().is_terminal();
+    let mut before = None;
+    loop {
+        let listed = all(&link.connection, filter.clone(), usize::MAX).await;
+        let mut runs = listed.map_err(super::link::refused)?.noting_others();
+        runs.sort_by_key(|run| {
+            let since = run.questions.first().and_then(|first| first.since_time);
+            since.map(|at| (at.seconds, at.nanos))
+        });
+        let asked: Vec<_> = runs
+            .iter()
+            .map(|run| (&run.run_id, &run.questions))
+            .collect();
+        let is_news = before.as_ref() != Some(&format!("{asked:?}"));
+        before = Some(format!("{asked:?}"));
+        if is_screen {
+            // Ages change too.
+            print_exact(&format!("\x1b[H\x1b[2J{}", table(&runs)))?;
+        } else if is_news {
+            match link.format {
+                Format::Name => {
+                    let ids = runs.iter().map(|run| format!("{}\n", run.run_id));
+                    print_exact(&ids.collect::<String>())?;
+                }
+                _ => link.print_all(&runs, || table(&runs))?,
+            }
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn table(runs: &[pb::Run]) -> String {
+    let now = SystemTime::now();
+    let row = |run: &pb::Run, question: Option<&pb::Question>| {
+        let name = run.spec.as_ref().map(|spec| spec.name.as_str());
+        let name = name.filter(|name| !name.is_empty()).unwrap_or(&run.run_id);
+        let waits = question.and_then(|question| question.since_time);
+        let waits = waits.and_then(|since| now.duration_since(since.try_into().ok()?).ok());
+        vec![
+            Cell::from(name),
+            Cell::or_dash(question.map(|question| question.number)),
+            Cell::or_dash(waits.map(values::age)),
+            Cell::from(question.map_or("-", |question| &question.text)),
+        ]
+    };
+    let rows = runs.iter().flat_map(|run| {
+        let asked = run
+            .questions
+            .iter()
+            .map(|question| row(run, Some(question)));
+        // It waits by its activity alone.
+        let silent = run.questions.is_empty().then(|| row(run, None));
+        asked.chain(silent)
+    });
+    let width = io::stdout().is_terminal().then(own_terminal::size);
+    let width = width.flatten().map(|size| usize::from(size.cols));
+    fitting(
+        &["RUN", "NO", "WAITS", "QUESTION"],
+        rows.collect(),
+        width,
+        false,
+    )
+}
+
+/// Answers a question of a run, if it still waits.
+pub(crate) async fn answer(link: &Link, args: AnswerArgs) -> Result<(), Failure> {
+    let run_id = link.run_id(&args.run.run).await?;
+    let run = run_of(link.ask(pb::GetRunRequest { run_id }).await?.run)?;
+    let question = match (args.question, &run.questions[..]) {
+        (Some(number), asked) => asked.iter().find(|question| question.number == number),
+        (None, [question]) => Some(question),
+        (None, []) => None,
+        (None, several) => {
+            let asked = several
+                .iter()
+                .map(|one| format!("{} {:?}", one.number, one.text));
+            let asked = asked.collect::<Vec<_>>().join(", ");
+            let failure = Failure::new(format!("run {} asks several questions", run.run_id));
+            return Err(failure.hint(format!("choose one by --question: {asked}")));
+        }
+    };
+    let Some(question) = question else {
+        let failure = Failure::new(format!("run {} does not ask this", run.run_id));
+        return Err(failure
+            .hint("kennel inbox lists what is asked; kennel write writes without a question"));
+    };
+    let mut text = match args.text {
+        Some(text) => text,
+        None => read_line(question)?,
+    };
+    if !args.raw {
+        let is_terminal = run.kind() == pb::RunKind::Terminal;
+        text.push(if is_terminal { '\r' } else { '\n' });
+    }
+    let request = pb::WriteInputRequest {
+        run_id: run.run_id,
+        data: text.into_bytes().into(),
+        write_id: new_request_id(),
+        expected_attempt: Some(question.attempt),
+        if_awaiting: Some(question.number),
+        ..pb::WriteInputRequest::default()
+    };
+    let input = link.call(request).await?.input;
+    let status = input.unwrap_or_default();
+    link.print(&status, || words::input(&status))
+}
+
+/// Reads a line from standard input, without showing it where the run's terminal would not.
+fn read_line(question: &pb::Question) -> Result<String, Failure> {
+    let unreadable = |cause: io::Error| Failure::new(format!("cannot read the answer: {cause}"));
+    let is_typed = io::stdin().is_terminal();
+    if is_typed {
+        let text = crate::terminal_text::one_line(&question.text);
+        let _ = write!(io::stderr(), "{text} ");
+    }
+    let hidden = question.echo_off.then(own_terminal::echo_off).transpose();
+    let hidden = hidden.map_err(unreadable)?;
+    let mut line = String::new();
+    let read = io::stdin().read_line(&mut line).map_err(unreadable)?;
+    drop(hidden);
+    if is_typed && question.echo_off {
+        let _ = writeln!(io::stderr());
+    }
+    if read == 0 {
+        return Err(Failure::new(
+            "standard input has ended: nothing was answered",
+        ));
+    }
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+}
