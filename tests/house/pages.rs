@@ -20,6 +20,9 @@ const README_LINES_MAX: usize = 80;
 const DEPTH_MAX: usize = 1;
 /// Folders whose pages have a question as title.
 const QUESTIONS: [&str; 2] = ["docs/guide", "docs/errors/README.md"];
+/// The index of the guides, by question; the runbook has its own.
+const GUIDES: &str = "docs/guide/README.md";
+const RUNBOOK: &str = "docs/guide/runbook";
 /// The index of the pages of errors, and the heading of its table.
 const ERRORS: &str = "docs/errors/README.md";
 /// The reasons, whose comments are their meanings in the index.
@@ -247,6 +250,26 @@ pub(super) fn words_of(line: &str) -> String {
         .join(" ")
 }
 
+/// Returns the guides that their index lacks, or lists under another title.
+fn wrong_in_index(pages: &[Page], index: &str) -> Vec<String> {
+    let folder = Path::new(GUIDES).parent().expect("it is in a folder");
+    let guides = pages.iter().filter(|page| {
+        page.path.starts_with(folder) && !page.path.starts_with(RUNBOOK) && name(page) != GUIDES
+    });
+    let row = |page: &Page| {
+        let title = page.text.lines().next().unwrap_or_default();
+        let title = title.trim_start_matches("# ");
+        let target = page.path.strip_prefix(folder).expect("it is below");
+        let (from, to) = (
+            format!("| {title} | ["),
+            format!("]({}) |", target.display()),
+        );
+        let is_row = |line: &str| line.starts_with(&from) && line.ends_with(&to);
+        (!index.lines().any(is_row)).then(|| format!("{GUIDES} has no row {from}...{to}"))
+    };
+    guides.filter_map(row).collect()
+}
+
 /// Builds the index of errors: their codes from the heads of their pages, their meanings from the list of reasons.
 fn errors_table(pages: &[Page]) -> String {
     let reasons = fs::read_to_string(programs::repository().join(REASONS)).expect("the reasons");
@@ -299,6 +322,14 @@ fn every_page_is_two_clicks_away() {
 #[test]
 fn guides_begin_with_question_and_answer() {
     assert_eq!(without_question(&pages::all()), Vec::<String>::new());
+}
+
+#[test]
+fn index_of_guides_lists_each_under_its_title() {
+    let pages = pages::all();
+    let index = pages.iter().find(|page| name(page) == GUIDES);
+    let index = &index.expect("an index of guides").text;
+    assert_eq!(wrong_in_index(&pages, index), Vec::<String>::new());
 }
 
 #[test]
@@ -377,6 +408,11 @@ fn planted_faults_of_pages_are_seen() {
     assert_eq!(
         long_lines(&planted),
         ["docs/guide/b.md:3 is longer than 120"]
+    );
+    let index = "| Why? | [a](a.md) |\n| Another title | [b](b.md) |\n";
+    assert_eq!(
+        wrong_in_index(&planted, index),
+        ["docs/guide/README.md has no row | No question | [...](b.md) |"]
     );
     let summary = [
         (0, "README.md".into()),
