@@ -119,9 +119,9 @@ vm: ## the virtual machines, the long ones too: limits of runs, no memory left, 
 	$(LINTED) build --workspace --bins
 	$(LINTED) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
 
-site: ## build the documentation into target/site/book, and check its links
-	.ci/tools site
-	$(LINTED) build --workspace --bins
+site: ## build the documentation into target/site/book, and check its links; with chromium also tables and colours
+	.ci/tools mdbook
+	$(CARGO) build -p kennel -p kennel-site
 	"$(CARGO_TARGET_DIR)/debug/site" "$(CARGO_TARGET_DIR)/site"
 
 tools: ## install what make test needs, where it is missing

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// A workspace crate and the workspace crates that it may use.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("kennel-lifecycle", &[]),
     ("kennel-linux", &["kennel-lifecycle"]),
     ("kennel-keeper", &["kennel-linux", "kennel-lifecycle"]),
@@ -75,11 +75,17 @@ const MAY_USE: [(&str, &[&str]); 14] = [
             "kennel-proto",
             "kennel-journal",
             "kennel-naughty",
+            "kennel-site",
             "kennel-store",
             "kennel-lifecycle",
         ],
     ),
+    // Built without the tests.
+    ("kennel-site", &["kennel-proto"]),
 ];
+
+/// Crates of which nothing ships.
+const NOT_SHIPPED: [&str; 2] = ["kennel-tests", "kennel-site"];
 
 /// A foreign crate and the only workspace crates that may name it. The tests may name anything.
 const OWNED_BY: [(&str, &[&str]); 28] = [
@@ -194,7 +200,10 @@ fn wrong_edges(graph: &Graph) -> Vec<String> {
 
 fn wrong_owners(graph: &Graph) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (name, uses) in graph.iter().filter(|(name, _)| *name != "kennel-tests") {
+    for (name, uses) in graph
+        .iter()
+        .filter(|(name, _)| !NOT_SHIPPED.contains(&name.as_str()))
+    {
         for (foreign, owners) in OWNED_BY {
             if uses.contains(foreign) && !owners.contains(&name.as_str()) {
                 wrong.push(format!("{name} must not name {foreign}"));
@@ -271,8 +280,11 @@ fn unused(listed: &[Listed]) -> Vec<String> {
 
 /// Whether a dependency of this kind is for code that ships. The tests of the real binary never do.
 fn ships(package: &str, kind: &Value) -> bool {
-    kind.is_null() && package != "kennel-tests"
+    kind.is_null() && !NOT_SHIPPED.contains(&package)
 }
+
+/// Folders of other crates below that of the tests.
+const NESTED: [&str; 2] = ["tests/mutations/", "tests/site/"];
 
 /// Whether a source may name dependencies of this kind.
 fn may_name(source: &Source, package: &str, kind: &Value) -> bool {
@@ -283,8 +295,11 @@ fn may_name(source: &Source, package: &str, kind: &Value) -> bool {
         None if ships(package, kind) => {
             source.path.contains("/src/") && !is_test_file(&source.path)
         }
-        // In the folder beside them is a crate with its own manifest.
-        None => !source.path.starts_with("tests/mutations/"),
+        // Crates below the folder of another one have a manifest of their own.
+        None => {
+            package != "kennel-tests"
+                || !NESTED.iter().any(|folder| source.path.starts_with(folder))
+        }
     }
 }
 

@@ -265,7 +265,7 @@ impl Writer<'_> {
         let short = name.trim_start_matches(PACKAGE);
         self.types.get(name).map_or_else(
             || format!("`{}`", name.trim_start_matches('.')),
-            |page| format!("[{short}]({page}#{})", kennel_tests::pages::anchor(short)),
+            |page| format!("[{short}]({page}#{})", kennel_site::pages::anchor(short)),
         )
     }
 

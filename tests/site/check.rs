@@ -1,7 +1,7 @@
 //! Every link of the built site leads to a file of it, and its anchor to an element; every page is two clicks away.
 
 use anyhow::Context as _;
-use kennel_tests::pages::normal;
+use kennel_site::pages::normal;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

@@ -1,20 +1,25 @@
 //! `make site`: builds the documentation with mdBook from the pages of the repository and generated ones, and checks
-//! that every link of the result leads somewhere and every page is two clicks away.
+//! that every link of the result leads somewhere, every page is two clicks away, and, where chromium is installed, that
+//! tables fit and texts are readable.
 //!
 //! `site DIR` writes into `DIR/src`, `DIR/book.toml` and `DIR/book`. The binary writes its own pages (`kennel
 //! help-pages`).
 
 mod api;
 mod check;
+mod describe;
+mod rendered;
 
 use anyhow::{Context as _, bail, ensure};
-use kennel_tests::{
+use kennel_site::{
     pages::{self, Page},
-    programs, promises,
+    promises, repository,
 };
 use std::{
     collections::BTreeSet,
-    env, fs,
+    env,
+    fmt::Write as _,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -22,9 +27,18 @@ use std::{
 /// The line of the list of contents that the generated pages replace.
 const GENERATED: &str = "<!-- generated pages -->";
 
+/// Pages that search leaves out: records of what was promised, changed and decided, in the words of all others.
+const NOT_SEARCHED: [&str; 4] = [
+    "CHANGELOG.md",
+    "SPECIFICATION.md",
+    "docs/adr",
+    "generated/promises.md",
+];
+
+/// Its title is on every page.
 const BOOK: &str = "\
 [book]
-title = \"Kennel\"
+title = \"Kennel VERSION\"
 language = \"en\"
 src = \"src\"
 
@@ -38,6 +52,7 @@ preferred-dark-theme = \"navy\"
 no-section-label = true
 smart-punctuation = false
 additional-css = [\"site.css\"]
+additional-js = [\"search.js\"]
 
 [output.html.fold]
 enable = true
@@ -45,15 +60,11 @@ level = 0
 
 [output.html.search]
 limit-results = 30
+boost-title = 4
 ";
 
-/// Tables of flags and fields need more room than prose.
-const STYLE: &str = "\
-:root { --content-max-width: 1100px; }
-.content td { vertical-align: top; }
-.content td:first-child { white-space: nowrap; }
-.content td:nth-child(n+3) code { white-space: normal; overflow-wrap: anywhere; }
-";
+const STYLE: &str = include_str!("site.css");
+const SEARCH: &str = include_str!("search.js");
 
 fn main() -> anyhow::Result<()> {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -69,10 +80,17 @@ fn main() -> anyhow::Result<()> {
     copy(&pages, &source)?;
     let generated = generate(&source)?;
     write(&source.join("SUMMARY.md"), &contents(&generated)?)?;
-    write(&dir.join("book.toml"), BOOK)?;
+    write(&dir.join("book.toml"), &configuration())?;
     write(&dir.join("site.css"), STYLE)?;
+    write(&dir.join("search.js"), SEARCH)?;
     build(&dir)?;
     let book = dir.join("book");
+    let sources = pages.iter().map(|page| page.path.clone());
+    let generated_sources = generated.iter().map(|(_, path)| PathBuf::from(path));
+    let mut shown = Vec::new();
+    for path in sources.chain(generated_sources) {
+        shown.push(describe::page(&source, &book, &path)?);
+    }
     let wrong = check::wrong(&book)?;
     for line in &wrong {
         println!("{line}");
@@ -80,6 +98,14 @@ fn main() -> anyhow::Result<()> {
     ensure!(wrong.is_empty(), "{} links lead nowhere", wrong.len());
     let far = check::far(&book)?;
     ensure!(far.is_empty(), "more than two clicks away: {far:?}");
+    match rendered::faults(&book, &shown)? {
+        None => println!("tables and colours were not measured: chromium is not installed"),
+        Some(faults) => ensure!(
+            faults.is_empty(),
+            "tables that do not fit, and colours that are hard to read:\n{}",
+            faults.join("\n")
+        ),
+    }
     println!(
         "{} pages and {} generated ones in {}",
         pages.len(),
@@ -87,6 +113,18 @@ fn main() -> anyhow::Result<()> {
         book.display()
     );
     Ok(())
+}
+
+/// Returns the configuration of mdBook.
+fn configuration() -> String {
+    let mut text = BOOK.replace("VERSION", env!("CARGO_PKG_VERSION"));
+    for path in NOT_SEARCHED {
+        let _ = write!(
+            text,
+            "\n[output.html.search.chapter.\"{path}\"]\nenable = false\n"
+        );
+    }
+    text
 }
 
 /// Copies the pages, and the files that they link to, to the same paths.
@@ -105,7 +143,7 @@ fn copy(pages: &[Page], source: &Path) -> anyhow::Result<()> {
         .map(|(_, file, _)| file)
         .collect();
     for file in linked {
-        let (from, to) = (programs::repository().join(&file), source.join(&file));
+        let (from, to) = (repository().join(&file), source.join(&file));
         ensure!(
             from.is_file(),
             "{} is linked to and is no file",
@@ -131,7 +169,7 @@ fn generate(source: &Path) -> anyhow::Result<Vec<(String, String)>> {
             "generated/commands.md".to_owned(),
         ),
     ];
-    let status = Command::new(programs::kennel())
+    let status = Command::new(beside("kennel")?)
         .arg("help-pages")
         .arg(source.join("generated"))
         .status()
@@ -179,10 +217,14 @@ fn contents(generated: &[(String, String)]) -> anyhow::Result<String> {
 }
 
 fn build(dir: &Path) -> anyhow::Result<()> {
-    let mdbook = programs::tools().join("mdbook/bin/mdbook");
+    let tools = match env::var_os("KENNEL_TOOLS") {
+        Some(tools) => PathBuf::from(tools),
+        None => beside("../tools")?,
+    };
+    let mdbook = tools.join("mdbook/bin/mdbook");
     ensure!(
         mdbook.exists(),
-        "{} is missing: `make tools` installs it",
+        "{} is missing: `.ci/tools mdbook` installs it",
         mdbook.display()
     );
     let output = Command::new(mdbook)
@@ -197,6 +239,12 @@ fn build(dir: &Path) -> anyhow::Result<()> {
         "mdbook: {said}"
     );
     Ok(())
+}
+
+/// Returns the path of a file beside this program.
+fn beside(name: &str) -> anyhow::Result<PathBuf> {
+    let own = env::current_exe().context("a process has an executable")?;
+    Ok(own.with_file_name(name))
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {

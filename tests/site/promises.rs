@@ -1,7 +1,7 @@
 //! The promises of SPECIFICATION.md and the tests that hold them: a comment above a test names its promises, such as
 //! `promise: D-1, D-4` behind two slashes.
 
-use crate::{pages, programs};
+use crate::{pages, repository};
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 /// The page of the promises.
@@ -69,7 +69,7 @@ pub fn cells(row: &str) -> Vec<&str> {
 /// If a file cannot be read.
 #[must_use]
 pub fn table_of_tests() -> String {
-    let root = programs::repository();
+    let root = repository();
     let mut files = Vec::new();
     for folder in ["crates", "tests"] {
         pages::collect("rs", &root.join(folder), &mut files);

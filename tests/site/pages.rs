@@ -1,6 +1,6 @@
 //! The pages of the documentation, as the house tests and the site read them: their text, links and anchors.
 
-use crate::programs;
+use crate::repository;
 use std::{
     collections::BTreeSet,
     fs,
@@ -40,13 +40,13 @@ const PAGES_OF: &str = "<!-- pages of ";
 pub fn all() -> Vec<Page> {
     let mut paths = Vec::new();
     for root in ROOTS {
-        collect("md", &programs::repository().join(root), &mut paths);
+        collect("md", &repository().join(root), &mut paths);
     }
     paths.sort();
     let page = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("a page can be read");
         let path = path
-            .strip_prefix(programs::repository())
+            .strip_prefix(repository())
             .expect("it is below")
             .to_owned();
         Page { path, text }
@@ -168,9 +168,8 @@ pub fn anchor(heading: &str) -> String {
 /// If it or a page cannot be read.
 #[must_use]
 pub fn contents() -> String {
-    let docs = programs::repository().join("docs");
-    let text =
-        fs::read_to_string(programs::repository().join(SUMMARY)).expect("the list of contents");
+    let docs = repository().join("docs");
+    let text = fs::read_to_string(repository().join(SUMMARY)).expect("the list of contents");
     let mut lines = Vec::new();
     for line in text.lines() {
         let Some((indent, folder)) = line.split_once(PAGES_OF) else {
