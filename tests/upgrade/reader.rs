@@ -48,7 +48,7 @@ impl Reader {
 
 async fn read(sockets: Vec<PathBuf>, app: &'static str, ends: Arc<AtomicBool>) -> Crowd {
     let mut crowd = Crowd::default();
-    // What came after the last cursor comes again.
+    // Events after the last cursor are delivered again.
     let mut repeats = Repeats::default();
     let mut until = None;
     for socket in sockets.iter().cycle() {

@@ -123,7 +123,7 @@ impl Failure {
         self.code
     }
 
-    /// Whether it only means that the output has no reader any more.
+    /// Whether the failure only means that the output has no reader any more.
     pub fn is_quiet(&self) -> bool {
         self.quiet
     }

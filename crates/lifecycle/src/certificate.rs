@@ -58,7 +58,7 @@ pub enum StopCommandEnd {
     TimedOut,
     /// The command did not start; errno(3) where a call failed.
     NotStarted(Option<i32>),
-    /// The run's command exited before this one was done, or had exited before.
+    /// The run's command exited before the helper command was done, or had exited already.
     CutOff,
 }
 

@@ -10,7 +10,7 @@ use std::{
 /// Buffer for the first read: enough for most.
 pub(crate) const FIRST_READ_BYTES: usize = 1024;
 
-/// Reads all of a list.
+/// Reads a whole file of the kernel that is a list of records.
 pub(crate) fn read_list(file: File) -> io::Result<Vec<u8>> {
     read(file, false)
 }

@@ -142,7 +142,7 @@ reasons! {
     CursorExpired = "CURSOR_EXPIRED", OutOfRange;
     /// There is no such consumer.
     ConsumerNotFound = "CONSUMER_NOT_FOUND", NotFound;
-    /// Another reader came under the same name.
+    /// A newer reader of the same name replaced this one.
     ConsumerTakenOver = "CONSUMER_TAKEN_OVER", FailedPrecondition;
     /// The journal cannot be read.
     JournalUnreadable = "JOURNAL_UNREADABLE", DataLoss;

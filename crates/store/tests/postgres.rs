@@ -42,7 +42,7 @@ async fn lease_keeps_other_keepers_out() {
     store.insert(&new_run(1)).await.unwrap();
     let refused = store.open_node(&other).await;
     assert!(matches!(refused, Err(StoreError::Held)), "{refused:?}");
-    // None of its changes stays.
+    // The refused acquisition changed nothing.
     let stored_node = store.stored_node(first.node).await.unwrap();
     assert_eq!(stored_node.generation, Some(1));
     store.insert(&new_run(2)).await.unwrap();

@@ -181,7 +181,7 @@ pub(crate) enum Logs {
     Summed,
 }
 
-/// What an answer is not waited for. Each call has its caller's deadline as well.
+/// Events that end a wait for the answer, in addition to the caller's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// It comes soon: a server that ends or is replaced gives it time.

@@ -166,7 +166,7 @@ impl NodeLog {
     fn remove(&self, id: SegmentId) -> io::Result<()> {
         remove(&id.path(&self.dir))?;
         self.head.lock().inventory.remove(id);
-        // One by one: were a later one removed and an earlier one back, it would be missing in between.
+        // One sync for each removal: after a power loss that restores this segment, no later one may be gone.
         self.disk
             .sync_dir(&self.dir)
             .map_err(|e| failed("sync", &self.dir, e))

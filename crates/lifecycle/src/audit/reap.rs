@@ -40,9 +40,9 @@ pub struct Candidate<'a> {
 /// Decision on a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// The scope does not select it.
+    /// The scope does not select the finding.
     OutOfScope,
-    /// The scope selects it, and it is spared.
+    /// The scope selects the finding, but its process is spared.
     Spared(Spared),
     /// The process may be terminated.
     Reap,

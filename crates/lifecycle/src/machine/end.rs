@@ -35,7 +35,7 @@ impl Machine {
     }
 
     /// Handles the keeper's own stop: the run exceeded its time limit, and the keeper has begun the run's own plan. The
-    /// reason that began the end stays; a stop in progress can only have become shorter.
+    /// first reason stays; a stop in progress can only become shorter.
     pub(super) fn keeper_stops(
         &mut self,
         phase: Phase,

@@ -135,8 +135,8 @@ impl Deref for RunView {
     }
 }
 
-/// A run about which this version decides nothing: a later one has said something of it without which that would be
-/// wrong. It is supervised as its keeper does, and only an abort acts.
+/// Why this version decides nothing about a run: a later version has recorded something about it that this one does not
+/// know. The keeper supervises the run as before; only an abort acts on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pinned {
     /// Name of the need, or of the kind of message, that is not known.

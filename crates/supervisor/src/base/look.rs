@@ -1,5 +1,5 @@
-//! Looks at paths that a caller has named. One may take for ever, where a file system does not answer: it is taken in
-//! the server, beside its tasks and for a limited time.
+//! Checks of paths that a caller has named. A check may never return if a file system does not answer: it runs on a
+//! blocking thread, and the caller waits for a limited time.
 
 use super::blocking::blocking;
 use std::{fmt::Display, io, time::Duration};
@@ -8,10 +8,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// Longest wait for the looks of one call or attempt.
+/// Longest wait for the path checks of one call or attempt.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// Looks at a time: one that never ends holds a thread, and the others are left for everything else.
+/// Path checks at a time: one that never returns holds a thread, and the remaining threads serve everything else.
 pub(crate) static LOOKS: Semaphore = Semaphore::const_new(16);
 
 /// There was no answer in time.

@@ -23,7 +23,7 @@ const STEPS_MAX: u64 = 1 << 31;
 /// Content of a terminal, and the events that it is made of.
 #[derive(Clone, Debug)]
 pub struct ScreenView {
-    /// The run as it was before.
+    /// The run, read before its screen.
     pub run: RunView,
     /// Attempt of the terminal.
     pub attempt: u32,

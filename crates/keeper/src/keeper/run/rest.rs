@@ -80,7 +80,7 @@ impl Run {
         matches!(self.rest, Rest::Kept) && self.shim.is_some()
     }
 
-    /// Returns when to check the rest without any event.
+    /// Returns when to check the remaining processes if no event comes.
     pub(super) fn rest_wakes_at(&self, again: u64) -> Option<u64> {
         match &self.rest {
             Rest::Drains { until } if self.ladder.is_none() => *until,

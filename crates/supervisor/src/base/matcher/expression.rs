@@ -22,7 +22,8 @@ const STATES_BYTES_MAX: usize = 2 << 20;
 const CLEARS_MIN: usize = 3;
 /// Bytes of a line that each state of the automaton is worth.
 const BYTES_PER_STATE_MIN: usize = 10;
-/// To make a state takes time by the size of the expression: this many of its states are worth a byte of a line more.
+/// States of the expression that add a byte to the cost of a new state of the automaton: making one takes time in
+/// proportion to them.
 const STATES_PER_BYTE: usize = 16;
 /// Memory for the visited places of a backtracker: one bit for each state of the expression and byte of the line, which
 /// is a step at most.

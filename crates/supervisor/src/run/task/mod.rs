@@ -56,8 +56,8 @@ use tokio::{sync::watch, time::Instant};
 use waiters::Waiters;
 pub(crate) use {adopted::KeeperRun, attempts::outlives_service, audit_log::round};
 
-/// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
-/// is never refused.
+/// Longest wait of a stop for its record and for the writes before it. Then the tree is signalled without the record: a
+/// stop is never refused.
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
 /// Pause before recovery may begin with a run again whose row is not this server's to write.
 const DISOWNED_PAUSE: Duration = Duration::from_secs(1);
