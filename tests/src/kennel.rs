@@ -812,8 +812,9 @@ fn family(keeper: i32) -> Vec<Proc> {
         .collect()
 }
 
+/// Whether a child of the keeper is its server, perhaps under valgrind, whose own arguments come first.
 fn is_server(proc: &Proc) -> bool {
-    proc.cmdline().get(1).is_some_and(|word| word == "server")
+    proc.cmdline().iter().skip(1).any(|word| word == "server")
 }
 
 /// Whether a child of the keeper is its fork, which has its arguments; an orphan has others.
