@@ -213,9 +213,10 @@ struct SqliteCommitter {
 
 fn statements() -> Statements {
     let names = column_list("");
-    let row: Vec<String> = (1..)
-        .zip(COLUMNS)
-        .map(|(n, column)| format!("?{n} AS {}", column.name))
+    // Without numbers: sqlx searches the name of each parameter that has one.
+    let row: Vec<String> = COLUMNS
+        .iter()
+        .map(|column| format!("? AS {}", column.name))
         .collect();
     let row = row.join(", ");
     // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
