@@ -91,29 +91,40 @@ impl SignalSet {
 
     /// Ignores these in this process, whatever their earlier disposition.
     pub fn ignore(self) -> io::Result<()> {
-        // The handler comes first in the kernel's sigaction; 1 is SIG_IGN.
-        let ignore = [1u64, 0, 0, 0];
+        self.dispose(libc::SIG_IGN)
+    }
+
+    /// Resets all signals to what they do by default, which children inherit: those that this program ignores, and the
+    /// two that Rust handles.
+    pub fn reset() -> io::Result<()> {
+        let faults = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
+        Self(Self::ignored().0 | faults).dispose(libc::SIG_DFL)
+    }
+
+    fn dispose(self, handler: libc::sighandler_t) -> io::Result<()> {
+        // The handler comes first in the kernel's sigaction.
+        let action = [handler as u64, 0, 0, 0];
         for number in self.numbers() {
-            // SAFETY: `ignore` is as long as the kernel's sigaction is on any architecture; a null old action is allowed.
-            let ignored = unsafe {
+            // SAFETY: `action` is as long as the kernel's sigaction is on any architecture; a null old action is allowed.
+            let disposed = unsafe {
                 libc::syscall(
                     libc::SYS_rt_sigaction,
                     number,
-                    ignore.as_ptr(),
+                    action.as_ptr(),
                     ptr::null::<u64>(),
                     size_of::<u64>(),
                 )
             };
             // KILL and STOP cannot be changed.
-            if ignored != 0 && !matches!(number, libc::SIGKILL | libc::SIGSTOP) {
+            if disposed != 0 && !matches!(number, libc::SIGKILL | libc::SIGSTOP) {
                 return Err(io::Error::last_os_error());
             }
         }
         Ok(())
     }
 
-    /// The signals that this process ignores. Read once: a process forked after that inherits the answer, so the keeper
-    /// reads it before it forks its shims, and neither changes a disposition later.
+    /// The signals that this process ignored at its start. Read once: a process forked after that inherits the answer, so
+    /// the keeper and its zygote read it before they fork shims.
     pub fn ignored() -> Self {
         static IGNORED: OnceLock<SignalSet> = OnceLock::new();
         *IGNORED.get_or_init(|| {

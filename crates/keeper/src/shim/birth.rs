@@ -20,10 +20,10 @@ use std::{
     rc::Rc,
 };
 
-/// Descriptor of the socket to the keeper.
-pub(super) const KEEPER_FD: RawFd = 3;
+/// Descriptor of the socket to the keeper: this process has no input.
+pub(super) const KEEPER_FD: RawFd = libc::STDIN_FILENO;
 /// Descriptor of the file of exit records, if there is one.
-const EXITS_FD: RawFd = 4;
+const EXITS_FD: RawFd = libc::STDERR_FILENO + 1;
 
 /// Becomes a shim, in a process that the single-threaded zygote or keeper has just forked. Never returns: values in
 /// their memory are not this process's to drop.
@@ -42,6 +42,8 @@ pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathB
 
 fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::Result<Shim> {
     SignalSet::ALL.block()?;
+    // Once for all of its commands.
+    SignalSet::reset()?;
     // A session of its own: the keeper's terminal and group signals do not reach it.
     setsid()?;
     prctl::set_child_subreaper(true)?;
@@ -53,6 +55,8 @@ fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::R
     // Inherited by commands; the files of this process have modes of their own.
     umask(Mode::from_bits_truncate(UMASK));
     let (keeper, exits) = keep_only(socket, exits)?;
+    // It has no output either: the descriptor of signals gets the number.
+    nix::unistd::close(libc::STDOUT_FILENO)?;
     Ok(Shim {
         keeper: Some(keeper),
         exits: exits.map(|exits| Rc::new(File::from(exits))),
@@ -94,7 +98,7 @@ pub(super) fn keep_only(
         OFlag::O_RDWR | OFlag::O_CLOEXEC,
         Mode::empty(),
     )?;
-    for standard in 0..KEEPER_FD {
+    for standard in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         place(null.as_raw_fd(), standard, 0)?;
     }
     // It is closed with the others.

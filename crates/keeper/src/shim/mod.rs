@@ -232,7 +232,11 @@ impl Shim {
         match (message, head.run) {
             (ToShim::Job(job), Some(run)) if self.work.is_none() => {
                 match Work::begin(run, *job, fds, self.exits.clone(), self.identity) {
-                    Ok(work) => self.work = Some(work),
+                    Ok(work) => {
+                        // The exit of the process that made the child. A child that has ended has closed its status pipe.
+                        let _ = self.signals.read_signal();
+                        self.work = Some(work);
+                    }
                     Err(failure) => {
                         self.say(&FromShim::PrepareFailed(failure));
                         self.lose_keeper();

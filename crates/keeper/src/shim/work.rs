@@ -227,7 +227,6 @@ impl Work {
             waiting,
             look_at: None,
             trim_at: None,
-            // One that has ended meanwhile sends a signal, which is taken next.
             ends: Collecting::Done,
             words: Vec::new(),
         })
@@ -317,6 +316,9 @@ impl Work {
 
     /// Handles the close of the status pipe: by exec, or by the child's exit.
     fn conclude(&mut self) {
+        if self.stage != Stage::Going {
+            self.look_for_ends();
+        }
         match self.stage {
             Stage::SettingUp => self.never_ran(StartFailure {
                 stage: StartStage::Gate,

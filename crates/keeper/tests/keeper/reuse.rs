@@ -14,8 +14,8 @@ const UNWATCHED: &str = "unwatched";
 const RUNS: usize = 20;
 /// Most shims for them: the idle ones, and one that is not back when the next run begins.
 const SHIMS_MAX: usize = 6;
-/// Descriptors of a shim without a run: the standard ones, its keeper, the file of exit records, signals.
-const DESCRIPTORS: usize = 6;
+/// Descriptors of a shim without a run: its keeper, signals, standard error, the file of exit records.
+const DESCRIPTORS: usize = 4;
 
 pub(crate) fn plays(name: &str) -> bool {
     [SERVES_NEXT, IS_CHANGED, UNWATCHED].contains(&name)

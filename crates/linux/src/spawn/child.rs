@@ -11,7 +11,6 @@ use super::{
     sandbox::Rules,
     secrets::FIRST_FD,
 };
-use crate::signal_set::SignalSet;
 use libc::{c_char, c_int, c_long, c_void};
 pub(super) use namespaces::Namespaces;
 use profile::{bound_capabilities, drop_capabilities, enter_sandbox, filter_calls};
@@ -113,8 +112,6 @@ pub(super) struct Plan {
     pub(super) score: Option<Score>,
     /// Whether it was born into a pid namespace of its own, and so needs that namespace's /proc.
     pub(super) own_proc: bool,
-    /// Signals that this process ignores, and the command must not inherit.
-    pub(super) ignored: SignalSet,
     /// Whether stdin is a terminal that becomes its session's.
     pub(super) terminal: bool,
 }
@@ -225,7 +222,7 @@ pub(super) extern "C" fn deliver(birth: *const c_void) -> ! {
 
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
 pub(super) fn run(plan: &Plan) -> ! {
-    reset_signals(plan.ignored);
+    unblock_signals();
     // SAFETY: setsid takes nothing.
     if let Err(errno) = unsafe { call(libc::SYS_setsid, [0; 5]) } {
         fail(plan.fds[4], STEP_SESSION, errno, EXIT_NOT_RELEASED);
@@ -306,25 +303,8 @@ pub(super) fn run(plan: &Plan) -> ! {
     }
 }
 
-/// Resets ignored signals to their default, and unblocks all: the command must not inherit what Kennel ignores. exec
-/// resets the signals that Kennel handles.
-fn reset_signals(ignored: SignalSet) {
-    // All zeroes is the kernel's sigaction for SIG_DFL: no handler, no flags, no mask. libc's own signal(2) refuses the
-    // two numbers that it uses itself, which may be ignored all the same.
-    let default = [0u64; 4];
-    // Rust's handlers for these two are for the owner of this memory.
-    for signal in ignored.numbers().chain([libc::SIGSEGV, libc::SIGBUS]) {
-        let action = [
-            wide(signal),
-            default.as_ptr() as usize,
-            0,
-            size_of::<u64>(),
-            0,
-        ];
-        // SAFETY: `default` is as long as the kernel's sigaction is on any architecture; a null old action is allowed;
-        // KILL and STOP are refused and left unchanged.
-        let _ = unsafe { call(libc::SYS_rt_sigaction, action) };
-    }
+/// Unblocks all signals. None is ignored or handled: the caller of the clone has reset them.
+fn unblock_signals() {
     let none: u64 = 0;
     let mask = [
         wide(libc::SIG_SETMASK),

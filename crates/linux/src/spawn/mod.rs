@@ -12,7 +12,6 @@ use crate::{
     attributes::{self, Attributes},
     pidfd::PidFd,
     reap,
-    signal_set::SignalSet,
 };
 use child::{Birth, Namespaces, Plan, Score, Strings, User};
 use kennel_lifecycle::{Network, PidNamespace, Rlimit, Seccomp, StartFailure, StartStage};
@@ -26,7 +25,7 @@ use std::{
     fmt, io,
     mem::{ManuallyDrop, MaybeUninit},
     os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+        fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
@@ -114,7 +113,7 @@ pub enum Memory {
 }
 
 /// Clones the child, into the pid namespace that this process has made for its children, if any. The caller is
-/// single-threaded and has blocked all signals.
+/// single-threaded, has blocked all signals, and has reset them ([`SignalSet::reset`](crate::signal_set::SignalSet::reset)).
 pub fn fork_gated(
     child: &ChildImage,
     ends: Ends,
@@ -174,7 +173,17 @@ pub fn fork_gated(
     };
     let (pid, leader, lent) = born.map_err(|error| failure(stage, &error, None))?;
     // Only the child may hold its ends, above all the gate's.
-    drop((ends, files));
+    let Ends {
+        stdin,
+        stdout,
+        stderr,
+        gate,
+        born_in,
+        ..
+    } = ends;
+    let own = [stdin, stdout, stderr, gate, status_write];
+    close_together(own.into_iter().chain(born_in));
+    drop(files);
     Ok(Gated {
         pid,
         leader,
@@ -231,7 +240,6 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         score: score.transpose()?,
         secrets: Vec::new(),
         own_proc: false,
-        ignored: SignalSet::ignored(),
         terminal: false,
     })
 }
@@ -387,6 +395,23 @@ fn c_string(text: impl Into<Vec<u8>>) -> io::Result<CString> {
 fn c_strings(texts: impl Iterator<Item: Into<Vec<u8>>>) -> io::Result<Strings> {
     let strings: io::Result<Vec<CString>> = texts.map(c_string).collect();
     Ok(Strings::new(strings?))
+}
+
+/// Closes descriptors; those with neighbouring numbers, as they come with one message, by one call.
+fn close_together(fds: impl Iterator<Item = OwnedFd>) {
+    let mut numbers: Vec<RawFd> = fds.map(IntoRawFd::into_raw_fd).collect();
+    numbers.sort_unstable();
+    for range in numbers.chunk_by(|one, next| one + 1 == *next) {
+        // SAFETY: close_range takes integers; this process owned all these numbers until here.
+        let closed =
+            unsafe { libc::syscall(libc::SYS_close_range, range[0], range[range.len() - 1], 0) };
+        if closed != 0 {
+            // SAFETY: as above; nothing was closed.
+            range
+                .iter()
+                .for_each(|fd| unsafe { drop(OwnedFd::from_raw_fd(*fd)) });
+        }
+    }
 }
 
 /// Copies the descriptor to a number that is not below this one.
