@@ -16,7 +16,6 @@ use kennel_linux::{
 };
 use nix::{
     NixPath,
-    dir::Dir,
     fcntl::{AT_FDCWD, OFlag, renameat},
     sys::stat::{Mode, mkdirat},
 };
@@ -90,16 +89,17 @@ impl SpareDirs {
         })
     }
 
-    /// Takes the directory of a silent run without living processes, or the `tmp` of another, for the next run.
-    /// `false`: `tmp` is not as created, or the pool is full, or it cannot be read or renamed; the caller removes it.
+    /// Takes the directory of a silent run without living processes, or its `tmp` or that of another, for the next run;
+    /// an empty directory of a silent run is then removed. `false`: `tmp` is not as created, or the pool is full, or it
+    /// cannot be read or renamed; the caller removes both.
     pub fn take_back(&self, run: RunId, is_silent: bool) -> bool {
         self.try_take_back(run, is_silent).unwrap_or(false)
     }
 
     fn try_take_back(&self, run: RunId, is_silent: bool) -> io::Result<bool> {
         let path = rundir::path(&self.data_dir, run);
-        let mut run_dir = Dir::open(&path, DIR_FLAGS, Mode::empty())?;
-        let mut tmp = Dir::openat(&run_dir, rundir::TMP, DIR_FLAGS, Mode::empty())?;
+        let run_dir = nix::fcntl::open(&path, DIR_FLAGS, Mode::empty())?;
+        let tmp = nix::fcntl::openat(&run_dir, rundir::TMP, DIR_FLAGS, Mode::empty())?;
         let mut waiting = self.waiting.lock();
         if waiting.failed {
             return Ok(false);
@@ -120,20 +120,23 @@ impl SpareDirs {
         else {
             return Ok(false);
         };
-        if !plain_dir::is_as_made(&mut tmp, empty, None)? {
+        if !plain_dir::is_as_made(&tmp, empty, None)? {
             return Ok(false);
         }
         *last += 1;
         let number = last.to_string();
         let is_whole = is_silent
             && free_whole.len() < SPARES_MAX
-            && plain_dir::is_as_made(&mut run_dir, whole, Some(rundir::TMP))?;
+            && plain_dir::is_as_made(&run_dir, whole, Some(rundir::TMP))?;
         if is_whole {
             renameat(AT_FDCWD, &path, &*dir, number.as_str())?;
             free_whole.push(*last);
         } else if free_tmp.len() < SPARES_MAX {
             renameat(&run_dir, rundir::TMP, &*dir, number.as_str())?;
             free_tmp.push(*last);
+            if is_silent {
+                rundir::remove_empty(&self.data_dir, run)?;
+            }
         } else {
             return Ok(false);
         }

@@ -43,9 +43,9 @@ impl Cleanup {
                 remove_secrets(data_dir, run)?;
                 if !shared.spare_dirs.take_back(run, is_silent) {
                     rundir::remove_tmp(data_dir, run)?;
-                }
-                if is_silent {
-                    rundir::remove_empty(data_dir, run)?;
+                    if is_silent {
+                        rundir::remove_empty(data_dir, run)?;
+                    }
                 }
             }
             Self::All => rundir::remove(data_dir, run)?,
@@ -58,8 +58,7 @@ impl Cleanup {
 /// Carries out [`Cleanup::Empty`] of a run without a token and a persisted spec, where it takes few steps: the run's
 /// directory for temporary files is empty. `false`: it takes more steps, which may block.
 pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) -> bool {
-    let is_done = shared.spare_dirs.take_back(run, is_silent)
-        && (!is_silent || rundir::remove_empty(&shared.config.data_dir, run).is_ok());
+    let is_done = shared.spare_dirs.take_back(run, is_silent);
     if is_done {
         shared.record.forget(run);
     }
