@@ -1,0 +1,27 @@
+// Client of Kennel: runs that outlive their clients and their servers.
+
+export type { CallOptions, Stats } from "./calls.js";
+export {
+  type Action,
+  type Caller,
+  type ClientOptions,
+  type CompletedRun,
+  type CompletedRunBytes,
+  type ConnectOptions,
+  type ExecOptions,
+  type ForEachOptions,
+  type ForEachResult,
+  Kennel,
+  type RunList,
+  type RunQuery,
+} from "./client.js";
+export { type ClientReason, type ErrorContent, KennelError, type Reason, type ServerReason, type Violation } from "./errors.js";
+export type { EventBase, EventFeed, EventOptions, From, RunEvent } from "./events.js";
+export type { Duplex, InputOptions } from "./input.js";
+export type { LocalOptions, LocalServer } from "./local.js";
+export type { JsonOptions, Line, LineOptions } from "./output.js";
+export type { AbortOptions, ReadOutput, Run, RunEvents, Stopped } from "./run.js";
+export type { Pattern, Ready, Restart, Rule, SpawnOptions } from "./spec.js";
+export { type Address, addressText, type Credentials, resolveTarget, type Surroundings, type Target, type TargetOptions } from "./target.js";
+export type { AttachOptions, Disposable, Match, Terminal } from "./terminal.js";
+export type { Exit, Verdict } from "./view.js";
