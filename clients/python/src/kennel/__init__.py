@@ -1,0 +1,65 @@
+"""A client for Kennel, a service that owns processes. `kennel.aio` has the same names for asyncio.
+
+    with kennel.connect() as client:
+        done = client.run(["make", "test"])
+"""
+
+from kennel import _reasons as errors
+from kennel import ready
+from kennel._error import KennelError, Violation
+from kennel._reasons import *  # noqa: F403 - every reason is a name of this package
+from kennel._reasons import __all__ as _reason_names
+from kennel._rules import CONTRACT_LEVEL
+from kennel._settings import ConnectOptions
+from kennel._spec import SpawnOptions
+from kennel._sync.client import Client, connect
+from kennel._sync.local import local
+from kennel._sync.run import JsonLines, Run
+from kennel._sync.stdin import Stdin
+from kennel._sync.streams import Events, Lines, OutputReader
+from kennel._sync.terminal import Terminal
+from kennel._values import (
+    CompletedRun,
+    Event,
+    Exit,
+    Line,
+    OutputMatch,
+    OutputPart,
+    Process,
+    Seconds,
+    Stats,
+    Stopped,
+)
+from kennel._version import VERSION as __version__
+
+__all__ = [
+    "CONTRACT_LEVEL",
+    "Client",
+    "CompletedRun",
+    "ConnectOptions",
+    "Event",
+    "Events",
+    "Exit",
+    "JsonLines",
+    "KennelError",
+    "Line",
+    "Lines",
+    "OutputMatch",
+    "OutputPart",
+    "OutputReader",
+    "Process",
+    "Run",
+    "Seconds",
+    "SpawnOptions",
+    "Stats",
+    "Stdin",
+    "Stopped",
+    "Terminal",
+    "Violation",
+    "__version__",
+    "connect",
+    "errors",
+    "local",
+    "ready",
+]
+__all__ += [name for name in _reason_names if name != "BY_REASON"]

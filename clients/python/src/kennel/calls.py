@@ -1,0 +1,3 @@
+"""The calls of the contract, for `client.raw.call`."""
+
+from kennel._calls import *  # noqa: F403
