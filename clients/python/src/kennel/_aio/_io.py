@@ -24,9 +24,9 @@ sleep = asyncio.sleep
 Cancelled: tuple[type[BaseException], ...] = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 
 
-async def give_way() -> None:
-    """Lets other tasks run."""
-    await asyncio.sleep(0)
+def count_tasks() -> int:
+    """Returns the number of tasks of this loop."""
+    return len(asyncio.all_tasks())
 
 
 class Signal:

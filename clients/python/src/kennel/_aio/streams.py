@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from types import TracebackType
 
 import grpc
@@ -35,7 +36,7 @@ class EventStream:
         self._connection: Connection | None = None
         self._stream: _io.Stream[process_service_pb2.StreamEventsResponse] | None = None
         self._probe: Probe | None = None
-        self._events = iter(())
+        self._events: Iterator[Event] = iter(())
         self._error: KennelError | None = None
         self._is_over = False
         self._is_closed = False
@@ -49,6 +50,14 @@ class EventStream:
     def seq(self) -> int:
         """Seq of the last event that was read."""
         return self._position.seq
+
+    async def open(self) -> None:
+        """Opens it now, so that its position is fixed: what happens from here on is in it."""
+        self._check()
+        while self._stream is None and not self._is_over:
+            message = await self._read()
+            if message is not None:
+                self._events = self._position.events(message)
 
     async def next_event(self) -> Event | None:
         """Returns the next event; None: there is no further one."""

@@ -466,6 +466,8 @@ class Run(RunView):
         offset = None if take_over or not self._is_own else 0
         writer = Stdin(self._caller, self.id, attempt=attempt, offset=offset, is_shared=False, is_duplex=True)
         stream = self._stream(kinds=("lifecycle", "stdout"), on_gap="error", is_live=take_over)
+        if take_over:
+            stream.open()
         return OutputReader(stream, "stdout", attempt), writer
 
     def communicate(
