@@ -179,6 +179,10 @@ function lost(name: string, cause: unknown, runId: string | undefined): KennelEr
 export interface Stats {
   /** Calls made again. */
   repeats: number;
+  /** Times that the server was lost. */
+  outages: number;
+  /** Times that it answered again. */
+  resumed: number;
   /** Probes sent while the server was away. */
   probes: number;
   /** Connections made. */

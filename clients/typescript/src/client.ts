@@ -288,7 +288,23 @@ export class Kennel {
   get stats(): Stats {
     const { pool, gate } = this.#shared;
     const { dials, connections, streams } = pool;
-    return { ...this.#calls.stats, probes: gate.probes, dials, connections, streams };
+    const { outages, epoch: resumed, probes } = gate;
+    return { ...this.#calls.stats, outages, resumed, probes, dials, connections, streams };
+  }
+
+  /** Adds a listener: `lost` when the server is lost and calls wait for it, `resumed` when it answers again. */
+  on(event: "lost", listener: (cause: unknown) => void): this;
+  /** Adds a listener of the server's return. */
+  on(event: "resumed", listener: () => void): this;
+  on(event: "lost" | "resumed", listener: (cause: unknown) => void): this {
+    this.#shared.gate.on(event, listener);
+    return this;
+  }
+
+  /** Removes a listener. */
+  off(event: "lost" | "resumed", listener: (cause: unknown) => void): this {
+    this.#shared.gate.off(event, listener);
+    return this;
   }
 
   /** Returns a client of another node of the database, over the same connections. */

@@ -52,7 +52,7 @@ export type From =
   | { readonly tailLines: number | bigint }
   | { readonly tailBytes: number | bigint }
   | { readonly afterSeq: bigint }
-  | { readonly cursor: Uint8Array };
+  | { readonly cursor: Uint8Array | undefined };
 
 /** Settings of a stream of events. */
 export interface EventOptions {
@@ -87,7 +87,10 @@ export function positionOf(from: From): Position {
   if (from === "beginning") return { case: "beginning", value: {} };
   if (from === "live") return { case: "live", value: {} };
   if ("afterSeq" in from) return { case: "afterSeq", value: from.afterSeq };
-  if ("cursor" in from) return { case: "cursor", value: from.cursor as Bytes };
+  if ("cursor" in from) {
+    // Before the first cursor of a stream the position is its beginning.
+    return from.cursor ? { case: "cursor", value: from.cursor as Bytes } : { case: "beginning", value: {} };
+  }
   const amount =
     "tailLines" in from
       ? ({ case: "lines", value: BigInt(from.tailLines) } as const)

@@ -45,6 +45,8 @@ export interface GateEvents {
 export class Gate extends EventEmitter<GateEvents> {
   /** Number of outages that are over; a call that began in an earlier one does not report a new one. */
   epoch = 0;
+  /** Number of outages, for `stats`. */
+  outages = 0;
   /** Number of probes, for `stats`. */
   probes = 0;
   #isDown = false;
@@ -97,6 +99,7 @@ export class Gate extends EventEmitter<GateEvents> {
       this.#schedule();
     } else if (!this.#isDown && epoch === this.epoch) {
       this.#isDown = true;
+      this.outages += 1;
       this.#tries = 0;
       this.#downSince = performance.now();
       this.emit("lost", cause);

@@ -17,7 +17,8 @@ export {
 } from "./client.js";
 export { type ClientReason, type ErrorContent, KennelError, type Reason, type ServerReason, type Violation } from "./errors.js";
 export type { EventBase, EventFeed, EventOptions, From, RunEvent } from "./events.js";
-export type { Duplex, InputOptions } from "./input.js";
+export { CONTRACT_LEVEL } from "./gen/rules.js";
+export type { Duplex, InputOptions, InputStream } from "./input.js";
 export type { LocalOptions, LocalServer } from "./local.js";
 export type { JsonOptions, Line, LineOptions } from "./output.js";
 export type { AbortOptions, ReadOutput, Run, RunEvents, Stopped } from "./run.js";

@@ -42,6 +42,11 @@ export class InputPosition {
     return this.#attempt;
   }
 
+  /** Number of accepted bytes, once it is known. */
+  get offset(): bigint | undefined {
+    return this.#offset;
+  }
+
   /** Reads the position, where it is not known. */
   async find(signal?: AbortSignal): Promise<void> {
     if (this.#attempt !== undefined) return;
@@ -89,6 +94,11 @@ export class InputStream extends Writable {
 
   constructor(private readonly position: InputPosition) {
     super({ highWaterMark: INPUT.buffer_bytes, decodeStrings: true });
+  }
+
+  /** Number of bytes of the attempt's input that were accepted; `undefined`: not known before the first write. */
+  get accepted(): bigint | undefined {
+    return this.position.offset;
   }
 
   override _write(chunk: Buffer, _encoding: BufferEncoding, done: (error?: Error | null) => void): void {

@@ -1,6 +1,6 @@
 // Options of a command, and the RunSpec that they make.
 
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, isFieldSet, type MessageInitShape } from "@bufbuild/protobuf";
 import { ApiAccessSchema } from "./gen/kennel/v1/access_pb.js";
 import { OnNameConflict, OnNameConflictSchema, type SpawnRequest, SpawnRequestSchema } from "./gen/kennel/v1/process_service_pb.js";
 import {
@@ -18,6 +18,7 @@ import {
   RestartPresetSchema,
   RunKindSchema,
   type RunLimitsSchema,
+  type RunSpec,
   RunSpecSchema,
   type SecretSchema,
   type StopActionSchema,
@@ -268,10 +269,6 @@ export function spawnRequest(args: readonly string[], options: SpawnOptions, run
     if (args.length !== 1 || line === undefined) throw new TypeError("with shell the command is one line");
     fields.command = { case: "argv", value: { args: [shell === true ? "/bin/sh" : shell, "-c", line] } };
   }
-  for (const name of Object.keys(spec)) {
-    if (!(name in RunSpecSchema.field) && name !== "command" && name !== "stdio") throw new TypeError(`${name} is no field of a RunSpec`);
-    if ((fields as Record<string, unknown>)[name] !== undefined) throw new TypeError(`${name} is both in spec and in the options`);
-  }
   if (key !== undefined && options.runId !== undefined) throw new TypeError("runId and key are both given");
   const conflict = options.onNameConflict;
   return create(SpawnRequestSchema, {
@@ -279,8 +276,27 @@ export function spawnRequest(args: readonly string[], options: SpawnOptions, run
     requestKey: key ?? "",
     validateOnly: options.validateOnly ?? false,
     onNameConflict: conflict === undefined ? OnNameConflict.UNSPECIFIED : enumValue(OnNameConflictSchema, conflict),
-    spec: { ...(spec as object), ...fields } as Init,
+    spec: merged(spec, fields),
   });
+}
+
+/** Returns a spec with the fields of the options, none of which it may have itself. */
+function merged(below: Init, fields: Fields): RunSpec {
+  for (const name of Object.keys(below)) {
+    const isMember = RunSpecSchema.members.some(({ localName }) => localName === name);
+    if (!isMember && !name.startsWith("$")) throw new TypeError(`${name} is no field of a RunSpec`);
+  }
+  const spec = create(RunSpecSchema, fields as Init);
+  const base = create(RunSpecSchema, below);
+  const isSet = (message: RunSpec, member: (typeof RunSpecSchema.members)[number]) =>
+    member.kind === "oneof" ? message[member.localName as "command" | "stdio"].case !== undefined : isFieldSet(message, member);
+  for (const member of RunSpecSchema.members) {
+    if (!isSet(base, member)) continue;
+    const name = member.localName as keyof RunSpec;
+    if (isSet(spec, member)) throw new TypeError(`${name} is both in spec and in the options`);
+    Object.assign(spec, { [name]: base[name] });
+  }
+  return spec;
 }
 
 /** Returns a pattern as the contract has it. */

@@ -91,6 +91,7 @@ export class Terminal {
   #unanswered: Write[] = [];
   #seen = "";
   #size: { rows: number; cols: number } | undefined;
+  #actual: { rows: number; cols: number } | undefined;
   #takes: boolean;
   #isWriter = false;
   #isConnected = false;
@@ -135,6 +136,11 @@ export class Terminal {
   /** Whether this client is the one that may write. */
   get isWriter(): boolean {
     return this.#isWriter;
+  }
+
+  /** Size of the terminal, as the server has reported it last. */
+  get size(): { readonly rows: number; readonly cols: number } | undefined {
+    return this.#actual;
   }
 
   /** How the command has exited; `undefined`: it has not, or its terminal was left before. */
@@ -320,7 +326,9 @@ export class Terminal {
   #take({ response }: AttachResponse): void {
     if (response.case === "opened") {
       this.#isWriter = response.value.writer?.you ?? false;
-      const { screen } = response.value;
+      const { screen, run } = response.value;
+      const size = screen?.size ?? run?.terminalSize;
+      if (size) this.#actual = { rows: size.rows, cols: size.cols };
       if (!screen) return;
       this.#cursor = screen.cursor as Bytes;
       if (!screen.untouched) this.#show(screen.repaint);
@@ -331,6 +339,7 @@ export class Terminal {
           if (payload.case !== "lifecycle") continue;
           const { station } = payload.value;
           if (station.case === "leaderExited") this.#exit = exitOf(station.value.exit);
+          if (station.case === "terminalResized") this.#actual = { rows: station.value.rows, cols: station.value.cols };
           if (station.case === "ended") this.#hasEnded = true;
         }
       }
