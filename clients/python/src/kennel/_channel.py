@@ -36,7 +36,8 @@ def options(target: Target) -> list[tuple[str, str | int]]:
         ("grpc.max_receive_message_length", _rules.MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", -1),
         ("grpc.initial_reconnect_backoff_ms", int(_rules.CONNECT_BACKOFF_MIN * 1000)),
-        ("grpc.min_reconnect_backoff_ms", int(_rules.CONNECT_BACKOFF_MIN * 1000)),
+        # The time of one attempt, in spite of its name.
+        ("grpc.min_reconnect_backoff_ms", int(_rules.DIAL_TIMEOUT * 1000)),
         ("grpc.max_reconnect_backoff_ms", int(_rules.CONNECT_BACKOFF_MAX * 1000)),
         *([("grpc.ssl_target_name_override", target.server_name)] if _has_own_name(target) else []),
     ]

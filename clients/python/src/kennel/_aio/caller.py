@@ -148,6 +148,7 @@ class Caller:
                     await self.connections.give_back(connection)
             except grpc.RpcError as error:
                 failure = failure_of(error)
+                connection.is_suspect = failure.is_lost and failure.code != "DEADLINE_EXCEEDED"
             except BaseException:
                 self.gate.abandon(probe)
                 raise

@@ -109,6 +109,8 @@ class EventStream:
                 await self._end()
                 return None
             failure = Failure("UNAVAILABLE", "the stream ended before the run")
+        if failure.is_lost and self._connection is not None:
+            self._connection.is_suspect = True
         await self._end()
         if self._is_closed or caller.is_closed:
             raise Closed("the stream is closed", run_id=self._run_id)
@@ -124,6 +126,7 @@ class EventStream:
             await self._caller.connections.give_back(connection)
             raise
         self._connection = connection
+        self._caller.connections.add(self)
         self._caller.stats.open_streams += 1
 
     async def _overcome(self, failure: Failure) -> None:

@@ -5,11 +5,20 @@ behind streams."""
 from __future__ import annotations
 
 import os
+import weakref
+from typing import Protocol
 
 from kennel import _channel, _rules
 from kennel._sync import _io
 from kennel._reasons import Closed, Forked
 from kennel._target import Target
+
+
+class Closable(Protocol):
+    """A stream."""
+
+    def close(self) -> None:
+        """Closes it."""
 
 
 class Connection:
@@ -21,6 +30,9 @@ class Connection:
         self.files = files
         self.tokens: set[str] = set()
         self.is_retired = False
+        self.is_suspect = False
+        """Whether a call on it was lost: the next one begins with a new connection, without a wait of the transport."""
+        self.since = _io.monotonic()
 
 
 class Connections:
@@ -34,6 +46,7 @@ class Connections:
         self._retired: list[Connection] = []
         self._kept: list[Connection] = []
         self._signal = _io.Signal()
+        self._streams: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -64,6 +77,11 @@ class Connections:
         metadata = [("authorization", f"Bearer {token}")] if token is not None else []
         return connection, metadata
 
+    def add(self, stream: Closable) -> None:
+        """Notes a stream, which is closed with the client."""
+        with self._signal:
+            self._streams.add(stream)
+
     def give_back(self, connection: Connection) -> None:
         """Notes the end of a call."""
         with self._signal:
@@ -88,6 +106,8 @@ class Connections:
         if os.getpid() != self._pid:
             self._kept += found
             return
+        for stream in list(self._streams):
+            stream.close()
         for connection in found:
             connection.channel.close()
 
@@ -98,6 +118,8 @@ class Connections:
         return None
 
     def _is_good(self, connection: Connection, token: str | None) -> bool:
+        if connection.is_suspect and _io.monotonic() - connection.since >= _rules.CONNECT_BACKOFF_MIN:
+            return False
         if token is not None and token not in connection.tokens:
             if len(connection.tokens) >= _rules.TOKENS_PER_CONNECTION:
                 return False

@@ -18,7 +18,7 @@ from kennel._reasons import DataGap, NotReady, RunEnded
 from kennel._ulid import new_id
 from kennel._values import OutputMatch, OutputPart, Process, Seconds, Stopped, duration, exit_of, seconds
 from kennel._view import RunView, verdict_of
-from kennel.v1 import event_pb2, process_service_pb2, run_pb2
+from kennel.v1 import consumer_pb2, event_pb2, process_service_pb2, run_pb2, terminal_pb2
 
 Condition = Literal["started", "paused", "leader_exited", "streams_closed", "tree_empty", "ended", "ready"]
 """What can be waited for."""
@@ -365,7 +365,7 @@ class Run(RunView):
 
     def ack(self, consumer: str, *, cursor: bytes = b"", seq: int | None = None) -> int:
         """Acknowledges events of a consumer, and returns the position in force."""
-        request = process_service_pb2.AckEventsRequest(run_id=self.id, consumer=consumer)
+        request = consumer_pb2.AckEventsRequest(run_id=self.id, consumer=consumer)
         if seq is not None:
             request.seq = seq
         else:
@@ -502,7 +502,7 @@ class Run(RunView):
 
     def screen(self) -> list[str]:
         """Returns the lines that its terminal shows, as text."""
-        request = process_service_pb2.ReadScreenRequest(run_id=self.id)
+        request = terminal_pb2.ReadScreenRequest(run_id=self.id)
         return screen_text((self._caller.call(_calls.ReadScreen, request, run_id=self.id)).screen)
 
     def resize(self, rows: int, cols: int) -> Run:

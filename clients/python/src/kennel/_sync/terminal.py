@@ -261,6 +261,8 @@ class Terminal:
             self._patience.reset()
             self._take(message)
             return
+        if failure.is_lost and self._connection is not None:
+            self._connection.is_suspect = True
         self._end()
         if self._is_closed or caller.is_closed:
             raise Closed("the terminal is closed", run_id=self._run_id)
@@ -296,6 +298,7 @@ class Terminal:
             self._caller.connections.give_back(connection)
             raise
         self._connection, self._attachment = connection, attachment
+        self._caller.connections.add(self)
         self._caller.stats.open_streams += 1
         opening = terminal_pb2.AttachOpen(run_id=self._run_id, read_only=self._is_read_only, cursor=self._cursor)
         if self._size is not None and not self._is_read_only:
