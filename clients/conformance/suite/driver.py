@@ -7,7 +7,7 @@ import subprocess
 import threading
 
 
-class Red(Exception):
+class Red(Exception):  # noqa: N818 - the word of the table
     """A case is red."""
 
 

@@ -58,7 +58,8 @@ def run_out(run):
     return {
         "id": run.id, "state": run.state, "live": run.is_live, "attempt": run.attempt, "exit": exit_out(run.exit),
         "end_reason": run.end_reason, "verdict": run.verdict.upper(), "ready_by": run.ready_by, "labels": run.labels,
-        "annotations": run.annotations, "annotations_version": run.annotations_version, "name": run.name, "pid": run.pid,
+        "annotations": run.annotations, "annotations_version": run.annotations_version, "name": run.name,
+        "pid": run.pid,
     }
 
 
@@ -152,8 +153,9 @@ class Driver:
         more = {key: a[key] for key in ("max_output", "on_gap", "check") if key in a}
         done = await self.client(r.get("on")).run(command_of(a), **more, **options_of(a))
         return {"exit": exit_out(done.exit), "state": done.state, "end_reason": done.end_reason,
-                "stdout": bytes_out(done.stdout), "stderr": bytes_out(done.stderr), "omitted_stdout": done.omitted_stdout,
-                "omitted_stderr": done.omitted_stderr, "timed_out": done.end_reason == "deadline_exceeded"}
+                "stdout": bytes_out(done.stdout), "stderr": bytes_out(done.stderr),
+                "omitted_stdout": done.omitted_stdout, "omitted_stderr": done.omitted_stderr,
+                "timed_out": done.end_reason == "deadline_exceeded"}
 
     async def op_handle(self, r, a):
         self.put(r["as"], self.client(r.get("on")).handle(a["run_id"]))
@@ -193,7 +195,8 @@ class Driver:
         await self.objects[r["of"]].send_signal(a.get("signal", "SIGTERM"))
 
     async def op_signal(self, r, a):
-        return {"repeated": (await self.objects[r["of"]].signal(a["signal"], a.get("target", "leader"))).repeated_request}
+        answer = await self.objects[r["of"]].signal(a["signal"], a.get("target", "leader"))
+        return {"repeated": answer.repeated_request}
 
     async def op_interrupt(self, r, a):
         return run_out(await self.objects[r["of"]].interrupt())
@@ -242,7 +245,8 @@ class Driver:
         key = (r["of"], a["stream"])
         if key not in self.readers:
             run = self.objects[r["of"]]
-            self.readers[key] = run.read_from(a["stream"], on_gap=a["on_gap"]) if "on_gap" in a else getattr(run, a["stream"])
+            own = getattr(run, a["stream"])
+            self.readers[key] = run.read_from(a["stream"], on_gap=a["on_gap"]) if "on_gap" in a else own
         data, eof = await self.read_up_to(self.readers[key], a.get("at_most"))
         return {"data": bytes_out(data), "total": self.total(*key).add(data), "eof": eof}
 

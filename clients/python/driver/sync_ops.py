@@ -9,8 +9,8 @@ import kennel
 import kennel as api
 from google.protobuf import json_format
 from kennel import v1
-from kennel._sync import _io
 from kennel._settings import Settings
+from kennel._sync import _io
 from kennel._target import Surroundings
 
 LANGUAGE = "python"
@@ -59,7 +59,8 @@ def run_out(run):
     return {
         "id": run.id, "state": run.state, "live": run.is_live, "attempt": run.attempt, "exit": exit_out(run.exit),
         "end_reason": run.end_reason, "verdict": run.verdict.upper(), "ready_by": run.ready_by, "labels": run.labels,
-        "annotations": run.annotations, "annotations_version": run.annotations_version, "name": run.name, "pid": run.pid,
+        "annotations": run.annotations, "annotations_version": run.annotations_version, "name": run.name,
+        "pid": run.pid,
     }
 
 
@@ -153,8 +154,9 @@ class Driver:
         more = {key: a[key] for key in ("max_output", "on_gap", "check") if key in a}
         done = self.client(r.get("on")).run(command_of(a), **more, **options_of(a))
         return {"exit": exit_out(done.exit), "state": done.state, "end_reason": done.end_reason,
-                "stdout": bytes_out(done.stdout), "stderr": bytes_out(done.stderr), "omitted_stdout": done.omitted_stdout,
-                "omitted_stderr": done.omitted_stderr, "timed_out": done.end_reason == "deadline_exceeded"}
+                "stdout": bytes_out(done.stdout), "stderr": bytes_out(done.stderr),
+                "omitted_stdout": done.omitted_stdout, "omitted_stderr": done.omitted_stderr,
+                "timed_out": done.end_reason == "deadline_exceeded"}
 
     def op_handle(self, r, a):
         self.put(r["as"], self.client(r.get("on")).handle(a["run_id"]))
@@ -194,7 +196,8 @@ class Driver:
         self.objects[r["of"]].send_signal(a.get("signal", "SIGTERM"))
 
     def op_signal(self, r, a):
-        return {"repeated": (self.objects[r["of"]].signal(a["signal"], a.get("target", "leader"))).repeated_request}
+        answer = self.objects[r["of"]].signal(a["signal"], a.get("target", "leader"))
+        return {"repeated": answer.repeated_request}
 
     def op_interrupt(self, r, a):
         return run_out(self.objects[r["of"]].interrupt())
@@ -243,7 +246,8 @@ class Driver:
         key = (r["of"], a["stream"])
         if key not in self.readers:
             run = self.objects[r["of"]]
-            self.readers[key] = run.read_from(a["stream"], on_gap=a["on_gap"]) if "on_gap" in a else getattr(run, a["stream"])
+            own = getattr(run, a["stream"])
+            self.readers[key] = run.read_from(a["stream"], on_gap=a["on_gap"]) if "on_gap" in a else own
         data, eof = self.read_up_to(self.readers[key], a.get("at_most"))
         return {"data": bytes_out(data), "total": self.total(*key).add(data), "eof": eof}
 

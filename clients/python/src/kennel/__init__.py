@@ -7,7 +7,7 @@
 from kennel import _reasons as errors
 from kennel import ready
 from kennel._error import KennelError, Violation
-from kennel._reasons import *  # noqa: F403 - every reason is a name of this package
+from kennel._reasons import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary] - every reason
 from kennel._reasons import __all__ as _reason_names
 from kennel._rules import CONTRACT_LEVEL
 from kennel._settings import ConnectOptions
@@ -30,7 +30,7 @@ from kennel._values import (
     Stats,
     Stopped,
 )
-from kennel._version import VERSION as __version__
+from kennel._version import VERSION as __version__  # noqa: N811 - the name of the language
 
 __all__ = [
     "CONTRACT_LEVEL",

@@ -16,7 +16,7 @@ def find_binary(given: str | os.PathLike[str] | None) -> str:
     """Returns the path of the binary: the given one, KENNEL_BINARY, or `kennel` in PATH."""
     if sys.platform != "linux":
         raise LocalUnsupported("a local server runs on Linux only: connect to one by KENNEL_SERVER")
-    tried = []
+    tried: list[str] = []
     for source, name in (("binary=", given), ("KENNEL_BINARY=", os.environ.get("KENNEL_BINARY")), ("PATH: ", "kennel")):
         if not name:
             continue

@@ -39,12 +39,15 @@ def options(target: Target) -> list[tuple[str, str | int]]:
         # The time of one attempt, in spite of its name.
         ("grpc.min_reconnect_backoff_ms", int(_rules.DIAL_TIMEOUT * 1000)),
         ("grpc.max_reconnect_backoff_ms", int(_rules.CONNECT_BACKOFF_MAX * 1000)),
-        *([("grpc.ssl_target_name_override", target.server_name)] if _has_own_name(target) else []),
+        *_own_name(target),
     ]
 
 
-def _has_own_name(target: Target) -> bool:
-    return target.path is None and bool(target.server_name)
+def _own_name(target: Target) -> list[tuple[str, str | int]]:
+    """Returns the option for a certificate of another name than that of the host."""
+    if target.path is not None or not target.server_name:
+        return []
+    return [("grpc.ssl_target_name_override", target.server_name)]
 
 
 def uri(target: Target) -> str:
@@ -93,7 +96,8 @@ class Files:
 
     def state(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Returns what changes when a certificate file is replaced."""
-        target, found = self._target, []
+        target = self._target
+        found: list[tuple[int, int, int] | None] = []
         if target.path is None:
             for path in (target.ca, target.certificate, target.key):
                 try:

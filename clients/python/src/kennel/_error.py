@@ -58,8 +58,8 @@ class KennelError(Exception):
         self.run_id = run_id
         number = _ERRNOS.get(self.reason)
         if number is not None and isinstance(self, OSError):
-            self.errno = number
-            self.strerror = message
+            object.__setattr__(self, "errno", number)
+            object.__setattr__(self, "strerror", message)
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}" if self.reason else self.message

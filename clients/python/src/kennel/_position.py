@@ -9,7 +9,7 @@ from kennel._values import Event, Line, Stats, enum_text
 from kennel.v1 import event_pb2, process_service_pb2, run_pb2
 
 _LIFECYCLE = process_service_pb2.EVENT_KIND_LIFECYCLE
-_STREAMS = {run_pb2.OUTPUT_STREAM_STDOUT: "stdout", run_pb2.OUTPUT_STREAM_STDERR: "stderr"}
+_STREAMS: dict[int, str] = {run_pb2.OUTPUT_STREAM_STDOUT: "stdout", run_pb2.OUTPUT_STREAM_STDERR: "stderr"}
 
 
 def stream_name(stream: int) -> str:
@@ -68,7 +68,7 @@ class Position:
         self._repeats = Repeats() if self._is_many else None
         self._is_raw = request.output_view in (event_pb2.OUTPUT_VIEW_UNSPECIFIED, event_pb2.OUTPUT_VIEW_RAW)
         begins = request.WhichOneof("position")
-        is_whole = begins in (None, "beginning") or begins == "after_seq" and request.after_seq == 0
+        is_whole = begins in (None, "beginning") or (begins == "after_seq" and request.after_seq == 0)
         self._expected: dict[int, int] = {1: 0, 2: 0} if is_whole and not request.consumer else {}
         self._wanted = frozenset(request.kinds)
         self.cursor = b""
@@ -205,10 +205,9 @@ class Position:
         return not self._wanted or kind in self._wanted
 
 
-def kinds_of(names: Sequence[str]) -> list[process_service_pb2.EventKind]:
+def kinds_of(names: Sequence[str]) -> list[str]:
     """Reads names of kinds, such as `stdout`."""
-    try:
-        return [process_service_pb2.EventKind.Value(f"EVENT_KIND_{name.upper()}") for name in names]
-    except ValueError:
-        known = [name.removeprefix("EVENT_KIND_").lower() for name in process_service_pb2.EventKind.keys()[1:]]
-        raise ValueError(f"kinds={list(names)!r}: they are of {', '.join(known)}") from None
+    known = [name.removeprefix("EVENT_KIND_").lower() for name in process_service_pb2.EventKind.keys()[1:]]
+    if not set(names) <= set(known):
+        raise ValueError(f"kinds={list(names)!r}: they are of {', '.join(known)}")
+    return [f"EVENT_KIND_{name.upper()}" for name in names]

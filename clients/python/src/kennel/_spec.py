@@ -91,7 +91,7 @@ def _value(enum: Any, prefix: str, option: str, text: str) -> Any:
     try:
         return enum.Value(prefix + text.upper())
     except ValueError:
-        words = [name.removeprefix(prefix).lower() for name in enum.keys() if not name.endswith("_UNSPECIFIED")]
+        words = [name.removeprefix(prefix).lower() for name in list(enum.keys()) if not name.endswith("_UNSPECIFIED")]
         raise ValueError(f"{option}={text!r}: it is one of {', '.join(words)}") from None
 
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 Seconds = float | timedelta
 """A duration: seconds, or a timedelta."""
-
-
-class _Enum(Protocol):
-    def Name(self, number: int) -> str: ...  # noqa: N802 - the name of protobuf
 
 
 def enum_text(enum: Any, prefix: str, number: int) -> str:
@@ -114,7 +110,7 @@ class Event:
     """An event of a run. `message` has all that the contract says of it."""
 
     kind: str
-    """`snapshot`, `gap`, `signal_sent`, `warning`, `stdout`, `stderr`, or a lifecycle event such as `started`, `ended`."""
+    """`snapshot gap signal_sent warning stdout stderr`, or a lifecycle event such as `started` or `ended`."""
     run_id: str
     """Run that it is of."""
     seq: int

@@ -102,7 +102,8 @@ class RunView:
     @property
     def end_reason(self) -> str | None:
         """Why it ended, such as `exited` or `aborted`. None: it has not ended."""
-        return self._message.end_reason.WhichOneof("reason")
+        reason: str | None = self._message.end_reason.WhichOneof("reason")
+        return reason
 
     @property
     def verdict(self) -> str:
@@ -121,7 +122,7 @@ class RunView:
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, or the negative number of a signal; None while it runs. Raises ExitUnknown where it is not known."""
+        """Exit code, or the negative number of a signal; None while it runs. Raises ExitUnknown."""
         found = self.exit
         if found is None and not self.is_live:
             raise ExitUnknown("the command never ran", run_id=self.id)

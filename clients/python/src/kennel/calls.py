@@ -1,3 +1,3 @@
 """The calls of the contract, for `client.raw.call`."""
 
-from kennel._calls import *  # noqa: F403
+from kennel._calls import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]

@@ -147,13 +147,14 @@ class Stream(Generic[R]):
 
     async def read(self, timeout: float | None = None) -> R | None:
         """Returns the next message; None: the server has ended the stream. Raises grpc.RpcError, or TimeoutError."""
-        if self._pending is None:
-            self._pending = asyncio.ensure_future(self._call.read())
-        if not self._pending.done():
-            done, _ = await asyncio.wait({self._pending}, timeout=timeout)
-            if not done:
+        pending = self._pending
+        if pending is None:
+            pending = self._pending = asyncio.ensure_future(self._call.read())
+        if not pending.done():
+            await asyncio.wait({pending}, timeout=timeout)
+            if not pending.done():
                 raise TimeoutError
-        pending, self._pending = self._pending, None
+        self._pending = None
         if pending.cancelled():
             raise Closed("the stream is closed")
         message = pending.result()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import grpc
 
@@ -19,6 +19,8 @@ from kennel._reasons import Closed, DeadlineExceeded, ServerLost, ServiceEnded
 from kennel._settings import Settings
 from kennel._target import Target
 from kennel._values import Stats
+
+_DEADLINE_SLACK = 0.05
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -70,7 +72,7 @@ class Caller:
 
     def on_behalf(self, pairs: tuple[tuple[str, str], ...]) -> Caller:
         """Returns one with the same connections whose calls are for another principal."""
-        other = cast(Caller, object.__new__(Caller))
+        other = object.__new__(Caller)
         other.__dict__.update(self.__dict__)
         other.behalf = pairs
         return other
@@ -141,6 +143,10 @@ class Caller:
             began = _io.monotonic()
             try:
                 connection, credentials = self.connections.take(is_bulk=is_bulk or rpc.kind == "wait")
+            except BaseException:
+                self.gate.abandon(probe)
+                raise
+            try:
                 try:
                     metadata = await self.metadata(credentials)
                     answer = await connection.channel.unary(rpc, request, limit, metadata)
@@ -159,11 +165,11 @@ class Caller:
                 raise Closed("the client is closed", run_id=run_id)
             if failure.is_of_server:
                 self.gate.alive()
-            if failure.code == "DEADLINE_EXCEEDED" and limit is not None:
-                if _io.monotonic() - began >= limit - 0.05:
-                    self.gate.abandon(probe)
-                    probe, is_repeat = None, True
-                    continue
+            took = _io.monotonic() - began
+            if failure.code == "DEADLINE_EXCEEDED" and limit is not None and took >= limit - _DEADLINE_SLACK:
+                self.gate.abandon(probe)
+                probe, is_repeat = None, True
+                continue
             if is_repeat and rpc.done is not None and rpc.done == failure.reason:
                 return rpc.parse(b"")
             if failure.not_now(is_spawn=rpc.name == "Spawn", is_stream=False) and rpc.is_repeated:

@@ -117,7 +117,7 @@ class Client:
             await self._caller.connections.give_back(connection)
 
     def on_behalf_of(self, principal: str, *, role: str = "", owner: str = "") -> Client:
-        """Returns a client on the same connections whose calls are for another principal, where the server allows it."""
+        """Returns a client on the same connections whose calls are for another principal, as the server permits."""
         pairs = [("kennel-principal", principal), ("kennel-role", role), ("kennel-owner", owner)]
         return Client(self._caller.on_behalf(tuple(pair for pair in pairs if pair[1])), is_derived=True)
 
@@ -178,8 +178,8 @@ class Client:
     ) -> CompletedRun:
         """Runs a command to its end, and returns its output and its exit.
 
-        `max_output`: bytes of each stream that are returned, head and tail. `check`: raises CalledProcessError unless it
-        has succeeded. Where the call is cancelled, the run is aborted."""
+        `max_output`: bytes of each stream that are returned, head and tail. `check`: raises CalledProcessError unless
+        it has succeeded. Where the call is cancelled, the run is aborted."""
         rest: bytes | None = None
         given = options.get("input")
         if given is not None:
@@ -278,7 +278,7 @@ class Client:
         wanted.labels.update(labels or {})
         wanted.names.extend(names)
         if live and not wanted.states:
-            wanted.states.extend(run_pb2.RunState.Value(state) for state in _rules.LIVE_STATES)
+            wanted.MergeFrom(process_service_pb2.RunFilter(states=_rules.LIVE_STATES))
         return wanted
 
     def events(
@@ -316,7 +316,9 @@ class Client:
     # Scope
 
     async def close(self) -> None:
-        """Closes it: open calls end with Closed. Its runs continue. One that `at` or `on_behalf_of` made is closed alone."""
+        """Closes it: open calls end with Closed. Its runs continue.
+
+        Of clients on the same connections, see `at`, this one alone is closed, unless it is the first."""
         caller = self._caller
         if caller.is_closed:
             return

@@ -52,8 +52,7 @@ class Run(RunView):
 
     async def wait_for(self, condition: Condition, timeout: Seconds | None = None) -> bool:
         """Waits for a condition; False: it can no longer be met."""
-        wanted = process_service_pb2.WaitCondition.Value(f"WAIT_CONDITION_{condition.upper()}")
-        request = process_service_pb2.WaitRunRequest(run_id=self.id, condition=wanted)
+        request = process_service_pb2.WaitRunRequest(run_id=self.id, condition=f"WAIT_CONDITION_{condition.upper()}")
         limit = None if timeout is None else seconds(timeout)
         answer = await self._caller.call(_calls.WaitRun, request, timeout=limit, run_id=self.id)
         self._message = answer.run
@@ -83,7 +82,7 @@ class Run(RunView):
         request = process_service_pb2.WaitForOutputRequest(
             run_id=self.id,
             pattern=line,
-            streams=[run_pb2.OutputStream.Value(f"OUTPUT_STREAM_{name.upper()}") for name in streams],
+            streams=[f"OUTPUT_STREAM_{name.upper()}" for name in streams],
             after_seq=after_seq,
         )
         limit = None if timeout is None else seconds(timeout)
@@ -116,7 +115,7 @@ class Run(RunView):
             run_id=self.id,
             request_id=new_id(),
             grace=None if grace is None else duration(grace),
-            wait=process_service_pb2.AbortWait.Value(f"ABORT_WAIT_{wait.upper()}"),
+            wait=f"ABORT_WAIT_{wait.upper()}",
             if_unknown=unknown,
         )
         if timeout is None:
@@ -153,7 +152,7 @@ class Run(RunView):
             run_id=self.id,
             request_id=new_id(),
             signal=name,
-            target=process_service_pb2.SignalTarget.Value(f"SIGNAL_TARGET_{target.upper()}"),
+            target=f"SIGNAL_TARGET_{target.upper()}",
         )
         answer = await self._caller.call(_calls.Signal, request, run_id=self.id)
         self._message = answer.run
@@ -216,10 +215,12 @@ class Run(RunView):
     ) -> Run:
         """Changes annotations. Raises AnnotationsChanged where they have another version than the expected one."""
         request = process_service_pb2.AnnotateRunRequest(
-            run_id=self.id, set=set, remove=remove, expected_version=expected_version
+            run_id=self.id,
+            set=set,
+            remove=remove,
+            expected_version=expected_version,
+            activity=None if activity is None else f"ACTIVITY_{activity.upper()}",
         )
-        if activity is not None:
-            request.activity = run_pb2.Activity.Value(f"ACTIVITY_{activity.upper()}")
         self._message = (await self._caller.call(_calls.AnnotateRun, request, run_id=self.id)).run
         return self
 
@@ -232,7 +233,7 @@ class Run(RunView):
         request = process_service_pb2.ExtendTimeoutsRequest(
             run_id=self.id,
             duration=duration(by),
-            limits=[run_pb2.Deadline.Value(f"DEADLINE_{name.upper()}") for name in limits],
+            limits=[f"DEADLINE_{name.upper()}" for name in limits],
         )
         self._message = (await self._caller.call(_calls.ExtendTimeouts, request, run_id=self.id)).run
         return self
@@ -382,7 +383,7 @@ class Run(RunView):
     ) -> OutputPart:
         """Returns output that is there, without waiting: up to 1 MiB from an offset, or head and tail."""
         request = process_service_pb2.ReadOutputRequest(
-            run_id=self.id, stream=run_pb2.OutputStream.Value(f"OUTPUT_STREAM_{stream.upper()}"), bytes_max=size
+            run_id=self.id, stream=f"OUTPUT_STREAM_{stream.upper()}", bytes_max=size
         )
         if head is not None or tail is not None:
             request.head_tail.head_bytes, request.head_tail.tail_bytes = head or 0, tail or 0

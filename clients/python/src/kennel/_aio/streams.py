@@ -84,7 +84,7 @@ class EventStream:
         self._caller.connections.check_owner(self._pid, "the stream")
 
     async def _read(self) -> process_service_pb2.StreamEventsResponse | None:
-        """Reads a message. Opens the stream where it is not open; None: it has ended, or was refused and begins anew."""
+        """Reads a message, of a stream that it opens where it is not. None: it has ended, or begins anew."""
         caller = self._caller
         caller.check()
         failure: Failure
@@ -184,7 +184,7 @@ class Events:
 
     @property
     def cursor(self) -> bytes:
-        """Position after the last message whose events were all read: save it, and continue with `events(cursor=...)`."""
+        """Position after the last message whose events were all read, for `events(cursor=...)`."""
         return self._stream.cursor
 
     def __aiter__(self) -> Events:

@@ -241,14 +241,14 @@ class Channel:
                 rpc.path, request_serializer=rpc.serialize, response_deserializer=rpc.parse
             )
             self._unary[rpc.path] = call
-        return cast(R, call(request, timeout=timeout, metadata=metadata))
+        return cast(R, call(request, timeout=timeout, metadata=tuple(metadata)))
 
     def stream(self, rpc: StreamCall[Q, R], request: Q, metadata: Metadata) -> Stream[R]:
         """Opens a stream of answers."""
         open_stream = self._channel.unary_stream(
             rpc.path, request_serializer=rpc.serialize, response_deserializer=rpc.parse
         )
-        return Stream(open_stream(request, metadata=metadata))
+        return Stream(open_stream(request, metadata=tuple(metadata)))
 
     def bidi(self, rpc: BidiCall[Q, R], metadata: Metadata) -> Bidi[Q, R]:
         """Opens streams in both directions."""
@@ -256,7 +256,7 @@ class Channel:
             rpc.path, request_serializer=rpc.serialize, response_deserializer=rpc.parse
         )
         requests: _Requests[Q] = _Requests()
-        return Bidi(open_stream(iter(requests), metadata=metadata), requests)
+        return Bidi(open_stream(iter(requests), metadata=tuple(metadata)), requests)
 
     def close(self) -> None:
         """Ends it, with all its calls."""

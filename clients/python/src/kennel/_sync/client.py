@@ -11,18 +11,18 @@ from typing import Literal, Unpack
 import grpc
 
 from kennel import _calls, _channel, _rules
-from kennel._sync import _io
-from kennel._sync.caller import Caller
-from kennel._sync.raw import Raw
-from kennel._sync.run import OnGap, Run
-from kennel._sync.streams import Events, EventStream
-from kennel._sync.terminal import Terminal
 from kennel._binary import LocalServer
 from kennel._error import KennelError, failure_of
 from kennel._position import kinds_of
 from kennel._reasons import Closed, UntrustedServer
 from kennel._settings import ConnectOptions, Settings
 from kennel._spec import SpawnOptions, spawn_request
+from kennel._sync import _io
+from kennel._sync.caller import Caller
+from kennel._sync.raw import Raw
+from kennel._sync.run import OnGap, Run
+from kennel._sync.streams import Events, EventStream
+from kennel._sync.terminal import Terminal
 from kennel._target import Target
 from kennel._values import CompletedRun, Stats
 from kennel.v1 import admin_service_pb2, event_pb2, process_service_pb2, run_pb2
@@ -118,7 +118,7 @@ class Client:
             self._caller.connections.give_back(connection)
 
     def on_behalf_of(self, principal: str, *, role: str = "", owner: str = "") -> Client:
-        """Returns a client on the same connections whose calls are for another principal, where the server allows it."""
+        """Returns a client on the same connections whose calls are for another principal, as the server permits."""
         pairs = [("kennel-principal", principal), ("kennel-role", role), ("kennel-owner", owner)]
         return Client(self._caller.on_behalf(tuple(pair for pair in pairs if pair[1])), is_derived=True)
 
@@ -179,8 +179,8 @@ class Client:
     ) -> CompletedRun:
         """Runs a command to its end, and returns its output and its exit.
 
-        `max_output`: bytes of each stream that are returned, head and tail. `check`: raises CalledProcessError unless it
-        has succeeded. Where the call is cancelled, the run is aborted."""
+        `max_output`: bytes of each stream that are returned, head and tail. `check`: raises CalledProcessError unless
+        it has succeeded. Where the call is cancelled, the run is aborted."""
         rest: bytes | None = None
         given = options.get("input")
         if given is not None:
@@ -279,7 +279,7 @@ class Client:
         wanted.labels.update(labels or {})
         wanted.names.extend(names)
         if live and not wanted.states:
-            wanted.states.extend(run_pb2.RunState.Value(state) for state in _rules.LIVE_STATES)
+            wanted.MergeFrom(process_service_pb2.RunFilter(states=_rules.LIVE_STATES))
         return wanted
 
     def events(
@@ -317,7 +317,9 @@ class Client:
     # Scope
 
     def close(self) -> None:
-        """Closes it: open calls end with Closed. Its runs continue. One that `at` or `on_behalf_of` made is closed alone."""
+        """Closes it: open calls end with Closed. Its runs continue.
+
+        Of clients on the same connections, see `at`, this one alone is closed, unless it is the first."""
         caller = self._caller
         if caller.is_closed:
             return

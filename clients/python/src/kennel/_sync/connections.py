@@ -9,8 +9,8 @@ import weakref
 from typing import Protocol
 
 from kennel import _channel, _rules
-from kennel._sync import _io
 from kennel._reasons import Closed, Forked
+from kennel._sync import _io
 from kennel._target import Target
 
 
@@ -120,9 +120,9 @@ class Connections:
     def _is_good(self, connection: Connection, token: str | None) -> bool:
         if connection.is_suspect and _io.monotonic() - connection.since >= _rules.CONNECT_BACKOFF_MIN:
             return False
-        if token is not None and token not in connection.tokens:
-            if len(connection.tokens) >= _rules.TOKENS_PER_CONNECTION:
-                return False
+        is_other = token is not None and token not in connection.tokens
+        if is_other and len(connection.tokens) >= _rules.TOKENS_PER_CONNECTION:
+            return False
         return self.target.path is not None or connection.files == self.files.state()
 
     def _retire(self, connection: Connection | None) -> None:

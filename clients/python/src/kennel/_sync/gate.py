@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from kennel import _rules
-from kennel._sync import _io
 from kennel._error import Failure, KennelError
 from kennel._reasons import Closed, DeadlineExceeded
+from kennel._sync import _io
 from kennel._values import Stats
 
 
@@ -125,7 +126,7 @@ class Gate:
                     self._finish("expired")
                     raise self._ended(outage.cause)
                 probe.sent_at = _io.monotonic()
-                probe.timer = _io.Timer(_rules.GATE_PROBE_ALIVE, lambda: self._probe_waits(probe))
+                probe.timer = _io.Timer(_rules.GATE_PROBE_ALIVE, partial(self._probe_waits, probe))
                 self._stats.probes += 1
                 return probe
 

@@ -7,11 +7,11 @@ import os
 from typing import Unpack
 
 from kennel import _binary
+from kennel._reasons import ConnectFailed
+from kennel._settings import ConnectOptions
 from kennel._sync import _io
 from kennel._sync.client import Client
 from kennel._sync.client import connect as connect_to
-from kennel._reasons import ConnectFailed
-from kennel._settings import ConnectOptions
 
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 30.0

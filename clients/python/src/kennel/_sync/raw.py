@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import grpc
 
-from kennel._sync.caller import Caller
 from kennel._call import UnaryCall
 from kennel._error import failure_of
+from kennel._sync.caller import Caller
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Any, Literal
 
 from kennel import _calls, _rules
+from kennel._position import kinds_of, stream_name
+from kennel._reasons import DataGap, NotReady, RunEnded
 from kennel._sync import _io
 from kennel._sync.caller import Caller
 from kennel._sync.stdin import Stdin
 from kennel._sync.streams import Events, EventStream, Lines, OutputReader
 from kennel._sync.terminal import Terminal, screen_text
-from kennel._position import kinds_of, stream_name
-from kennel._reasons import DataGap, NotReady, RunEnded
 from kennel._ulid import new_id
 from kennel._values import OutputMatch, OutputPart, Process, Seconds, Stopped, duration, exit_of, seconds
 from kennel._view import RunView, verdict_of
@@ -53,8 +53,7 @@ class Run(RunView):
 
     def wait_for(self, condition: Condition, timeout: Seconds | None = None) -> bool:
         """Waits for a condition; False: it can no longer be met."""
-        wanted = process_service_pb2.WaitCondition.Value(f"WAIT_CONDITION_{condition.upper()}")
-        request = process_service_pb2.WaitRunRequest(run_id=self.id, condition=wanted)
+        request = process_service_pb2.WaitRunRequest(run_id=self.id, condition=f"WAIT_CONDITION_{condition.upper()}")
         limit = None if timeout is None else seconds(timeout)
         answer = self._caller.call(_calls.WaitRun, request, timeout=limit, run_id=self.id)
         self._message = answer.run
@@ -84,7 +83,7 @@ class Run(RunView):
         request = process_service_pb2.WaitForOutputRequest(
             run_id=self.id,
             pattern=line,
-            streams=[run_pb2.OutputStream.Value(f"OUTPUT_STREAM_{name.upper()}") for name in streams],
+            streams=[f"OUTPUT_STREAM_{name.upper()}" for name in streams],
             after_seq=after_seq,
         )
         limit = None if timeout is None else seconds(timeout)
@@ -117,7 +116,7 @@ class Run(RunView):
             run_id=self.id,
             request_id=new_id(),
             grace=None if grace is None else duration(grace),
-            wait=process_service_pb2.AbortWait.Value(f"ABORT_WAIT_{wait.upper()}"),
+            wait=f"ABORT_WAIT_{wait.upper()}",
             if_unknown=unknown,
         )
         if timeout is None:
@@ -154,7 +153,7 @@ class Run(RunView):
             run_id=self.id,
             request_id=new_id(),
             signal=name,
-            target=process_service_pb2.SignalTarget.Value(f"SIGNAL_TARGET_{target.upper()}"),
+            target=f"SIGNAL_TARGET_{target.upper()}",
         )
         answer = self._caller.call(_calls.Signal, request, run_id=self.id)
         self._message = answer.run
@@ -217,10 +216,12 @@ class Run(RunView):
     ) -> Run:
         """Changes annotations. Raises AnnotationsChanged where they have another version than the expected one."""
         request = process_service_pb2.AnnotateRunRequest(
-            run_id=self.id, set=set, remove=remove, expected_version=expected_version
+            run_id=self.id,
+            set=set,
+            remove=remove,
+            expected_version=expected_version,
+            activity=None if activity is None else f"ACTIVITY_{activity.upper()}",
         )
-        if activity is not None:
-            request.activity = run_pb2.Activity.Value(f"ACTIVITY_{activity.upper()}")
         self._message = (self._caller.call(_calls.AnnotateRun, request, run_id=self.id)).run
         return self
 
@@ -233,7 +234,7 @@ class Run(RunView):
         request = process_service_pb2.ExtendTimeoutsRequest(
             run_id=self.id,
             duration=duration(by),
-            limits=[run_pb2.Deadline.Value(f"DEADLINE_{name.upper()}") for name in limits],
+            limits=[f"DEADLINE_{name.upper()}" for name in limits],
         )
         self._message = (self._caller.call(_calls.ExtendTimeouts, request, run_id=self.id)).run
         return self
@@ -383,7 +384,7 @@ class Run(RunView):
     ) -> OutputPart:
         """Returns output that is there, without waiting: up to 1 MiB from an offset, or head and tail."""
         request = process_service_pb2.ReadOutputRequest(
-            run_id=self.id, stream=run_pb2.OutputStream.Value(f"OUTPUT_STREAM_{stream.upper()}"), bytes_max=size
+            run_id=self.id, stream=f"OUTPUT_STREAM_{stream.upper()}", bytes_max=size
         )
         if head is not None or tail is not None:
             request.head_tail.head_bytes, request.head_tail.tail_bytes = head or 0, tail or 0

@@ -6,9 +6,9 @@ from __future__ import annotations
 from types import TracebackType
 
 from kennel import _calls, _rules
+from kennel._reasons import AttemptEnded, AttemptMismatch, InputClosed, InputOffsetUnknown, RunEnded
 from kennel._sync import _io
 from kennel._sync.caller import Caller
-from kennel._reasons import AttemptEnded, AttemptMismatch, InputClosed, InputOffsetUnknown, RunEnded
 from kennel._ulid import new_id
 from kennel.v1 import process_service_pb2
 

@@ -11,13 +11,13 @@ from types import TracebackType
 import grpc
 
 from kennel import _calls
+from kennel._error import Failure, KennelError, failure_of
+from kennel._position import Position
+from kennel._reasons import AttemptEnded, Closed
 from kennel._sync import _io
 from kennel._sync.caller import Caller, Patience
 from kennel._sync.connections import Connection
 from kennel._sync.gate import Probe
-from kennel._error import Failure, KennelError, failure_of
-from kennel._position import Position
-from kennel._reasons import AttemptEnded, Closed
 from kennel._values import Event, Line
 from kennel.v1 import event_pb2, process_service_pb2
 
@@ -85,7 +85,7 @@ class EventStream:
         self._caller.connections.check_owner(self._pid, "the stream")
 
     def _read(self) -> process_service_pb2.StreamEventsResponse | None:
-        """Reads a message. Opens the stream where it is not open; None: it has ended, or was refused and begins anew."""
+        """Reads a message, of a stream that it opens where it is not. None: it has ended, or begins anew."""
         caller = self._caller
         caller.check()
         failure: Failure
@@ -185,7 +185,7 @@ class Events:
 
     @property
     def cursor(self) -> bytes:
-        """Position after the last message whose events were all read: save it, and continue with `events(cursor=...)`."""
+        """Position after the last message whose events were all read, for `events(cursor=...)`."""
         return self._stream.cursor
 
     def __iter__(self) -> Events:

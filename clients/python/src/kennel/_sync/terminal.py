@@ -10,12 +10,12 @@ from types import TracebackType
 import grpc
 
 from kennel import _calls, _rules
+from kennel._error import Failure, KennelError, failure_of
+from kennel._reasons import BY_REASON, Closed, DeadlineExceeded
 from kennel._sync import _io
 from kennel._sync.caller import Caller, Patience
 from kennel._sync.connections import Connection
 from kennel._sync.gate import Probe
-from kennel._error import Failure, KennelError, failure_of
-from kennel._reasons import BY_REASON, Closed, DeadlineExceeded
 from kennel._ulid import new_id
 from kennel._values import Seconds, seconds
 from kennel.v1 import run_pb2, terminal_pb2
