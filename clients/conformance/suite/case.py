@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from suite.driver import Red
+from suite.network import Network, listen_as, other_service
 from suite.relay import Relay
 from suite.server import Server
 
@@ -93,6 +94,8 @@ class Case:
         self.case, self.driver, self.directory = case, driver, directory
         self.server = Server(binary, directory, self.words(case.get("server", [])))
         self.relay = None
+        self.network = None
+        self.others = []
         self.answers = {}
         self.open = {}
         self.ids = {}
@@ -108,6 +111,9 @@ class Case:
         missing -= set(hello["ops"])
         if missing:
             raise Red(f"the driver has no {', '.join(sorted(missing))}")
+        if "network" in self.case:
+            self.network = Network(self.server.binary, self.directory, self.case["network"])
+            self.server.words += self.network.words()
         if self.case.get("start", True):
             self.server.start()
             self.warm_up()
@@ -159,6 +165,9 @@ class Case:
         """Ends everything, also of a red case."""
         if self.relay is not None:
             self.relay.close()
+        for other in self.others:
+            other.kill()
+            other.wait()
         self.server.stop()
         self.server.sweep()
 
@@ -179,6 +188,16 @@ class Case:
             self.driver.call("cancel", {"n": self.open[step["cancel"]]})
         elif "processes" in step:
             self.until_processes(step)
+        elif "repeat" in step:
+            for _ in range(step["repeat"]):
+                for inner in step["steps"]:
+                    self.step(inner)
+        elif "remove_file" in step:
+            Path(self.filled(step["remove_file"])).unlink()
+        elif "listen_as" in step:
+            self.others.append(listen_as(step["listen_as"], self.directory / "foreign.sock"))
+        elif "other_service" in step:
+            self.others.append(other_service(self.directory / "other.sock"))
         elif "write_file" in step:
             path = Path(self.filled(step["write_file"]))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -260,6 +279,8 @@ class Case:
                 return self.server.address
             if word == "relay":
                 return self.relay.address
+            if word in ("tcp", "certs", "other"):
+                return str(getattr(self.network, word))
             if word.startswith("ulid"):
                 return self.ids.setdefault(word, new_ulid())
             name, _, field = word.partition(".")
@@ -292,6 +313,10 @@ class Case:
             self.server.start()
         elif fault == "halt_server":
             self.server.halt_server()
+        elif fault == "upgrade":
+            self.server.upgrade()
+        elif fault == "rotate_token":
+            self.network.rotate_token()
         else:
             raise Red(f"unknown fault {fault}")
 

@@ -101,6 +101,17 @@ class Server:
         """Halts the API server, which neither answers nor ends."""
         signal_process(self.server(), signal.SIGSTOP)
 
+    def upgrade(self):
+        """Has the API server replaced by another one of the same binary, and waits for it."""
+        before = self.server()
+        words = [self.binary, "--server", self.address, "upgrade"]
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
+        until = time.monotonic() + START
+        while self.server() in (None, before):
+            if time.monotonic() > until:
+                raise RuntimeError("no other server came")
+            time.sleep(0.01)
+
     def kill_keeper(self):
         """Kills the keeper; its other processes notice that by themselves."""
         self.remember()

@@ -4,8 +4,9 @@
         done = client.run(["make", "test"])
 """
 
+from kennel import _quiet  # isort: skip # noqa: F401  # pyright: ignore[reportUnusedImport] - before gRPC
 from kennel import _reasons as errors
-from kennel import ready
+from kennel import calls, ready
 from kennel._error import KennelError, Violation
 from kennel._reasons import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary] - every reason
 from kennel._reasons import __all__ as _reason_names
@@ -57,6 +58,7 @@ __all__ = [
     "Terminal",
     "Violation",
     "__version__",
+    "calls",
     "connect",
     "errors",
     "local",

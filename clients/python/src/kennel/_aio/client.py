@@ -19,7 +19,7 @@ from kennel._aio.terminal import Terminal
 from kennel._binary import LocalServer
 from kennel._error import KennelError, failure_of
 from kennel._position import kinds_of
-from kennel._reasons import Closed, UntrustedServer
+from kennel._reasons import Closed, Configuration, UntrustedServer
 from kennel._settings import ConnectOptions, Settings
 from kennel._spec import SpawnOptions, spawn_request
 from kennel._target import Target
@@ -97,6 +97,7 @@ class Client:
 
     async def _greet(self) -> None:
         """Calls a server on the network: its certificate and the credentials are refused here."""
+        target = self._caller.target
         connection, credentials = self._caller.connections.take(is_bulk=False)
         try:
             metadata = await self._caller.metadata(credentials)
@@ -108,6 +109,8 @@ class Client:
                 if failure.reason == "UNAUTHENTICATED" or not failure.is_of_server:
                     raise failure.error() from error
                 return
+            if _BAD_KEY in failure.message:
+                raise Configuration(f"cannot use the certificate {target.certificate} with its key") from error
             if any(word in failure.message for word in _UNTRUSTED):
                 raise UntrustedServer(
                     f"the certificate of {self.address} is not trusted: {failure.message}", code=failure.code
@@ -357,4 +360,6 @@ class Client:
 
 _GREET_TIMEOUT = 10.0
 _INITIAL_INPUT_MAX = 1 << 20
-_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "certificate", "Peer name", "peer name", "Ssl handshake", "handshake")
+# What grpcio says of a certificate; it has no codes for them.
+_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "erification", "certificate", "handshake")
+_BAD_KEY = "Failed to create security handshaker"
