@@ -1,5 +1,6 @@
 //! Clients in other languages, from stubs that their own tools generate from `proto/`, against the real binary.
 
+mod conformance;
 mod kubernetes;
 mod pages;
 mod retry;

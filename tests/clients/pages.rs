@@ -1,6 +1,6 @@
 //! The projects of the pages for each language, run as written there, across a SIGKILL of the server.
 
-use super::CLIENT_PATIENCE;
+use super::{CLIENT_PATIENCE, conformance::pack_python};
 use kennel_tests::{
     Kennel, eventually,
     programs::{repository, tools},
@@ -62,8 +62,13 @@ async fn run_page(language: &str) {
     let [build, run] = &page.commands[..] else {
         panic!("the page has two blocks of commands: {page:?}");
     };
+    let packages = kennel.scratch().join("packages");
+    if language == "python" {
+        pack_python(&packages).await;
+    }
     let proto = format!("cp -r '{}/proto' proto", repository().display());
-    let build = shell(&project, &format!("{proto}\n{build}"));
+    let mut build = shell(&project, &format!("{proto}\n{build}"));
+    build.env("PIP_FIND_LINKS", &packages);
     let done = run_to_end(build, BUILD_PATIENCE).await;
     let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{}\n{errors}", text(&done));
