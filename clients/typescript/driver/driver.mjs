@@ -34,7 +34,7 @@ class Total {
 function bytesIn(data) {
   if (data.text !== undefined) return Buffer.from(data.text);
   if (data.b64 !== undefined) return Buffer.from(data.b64, "base64");
-  return Buffer.from({ length: data.pattern }, (_, i) => (i * 31 + Math.floor(i / 251)) % 256);
+  return Uint8Array.from({ length: data.pattern }, (_, i) => i * 31 + Math.floor(i / 251));
 }
 
 function bytesOut(data) {
@@ -51,8 +51,23 @@ function exitOf(exit) {
 function runOf(run) {
   const { id, state, isLive, attempt, endReason, verdict, readyBy, annotations, labels, name, pid, info } = run;
   return {
-    ...{ id, state, live: isLive, attempt: attempt ?? 0, exit: exitOf(run.exit), end_reason: snake(endReason ?? ""), labels, name },
-    ...{ verdict: upper(verdict?.kind) ?? "", ready_by: readyBy, annotations, annotations_version: info?.annotationsVersion ?? 0n, pid: pid ?? 0 },
+    ...{
+      id,
+      state,
+      live: isLive,
+      attempt: attempt ?? 0,
+      exit: exitOf(run.exit),
+      end_reason: snake(endReason ?? ""),
+      labels,
+      name,
+    },
+    ...{
+      verdict: upper(verdict?.kind) ?? "",
+      ready_by: readyBy,
+      annotations,
+      annotations_version: info?.annotationsVersion ?? 0n,
+      pid: pid ?? 0,
+    },
   };
 }
 
@@ -106,8 +121,21 @@ async function* chunksOf(readable) {
   }
 }
 
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
 const ops = {
-  hello: () => ({ language: process.versions.bun ? "bun" : "node", version: about.version, level: CONTRACT_LEVEL, ops: Object.keys(ops) }),
+  hello: () => ({
+    language: process.versions.bun ? "bun" : "node",
+    version: about.version,
+    level: CONTRACT_LEVEL,
+    ops: Object.keys(ops),
+  }),
   async connect(args, _, { as = "c", signal }) {
     const { patience_ms, call_timeout_ms, connect_patience_ms, ...rest } = args;
     const names = { patience: patience_ms, callTimeout: call_timeout_ms, connectPatience: connect_patience_ms };
@@ -132,7 +160,12 @@ const ops = {
     const orNull = (value) => value ?? null;
     return {
       address: address.kind === "unix" ? `unix:${address.path}` : `${tcp(address.host)}:${address.port}`,
-      ...{ ca: orNull(of.caFile), certificate: orNull(of.certFile), key: orNull(of.keyFile), server_name: orNull(of.serverName) },
+      ...{
+        ca: orNull(of.caFile),
+        certificate: orNull(of.certFile),
+        key: orNull(of.keyFile),
+        server_name: orNull(of.serverName),
+      },
       ...{ token_file: orNull(of.tokenFile), node: orNull(node), server_user: orNull(of.serverUser) },
     };
   },
@@ -147,10 +180,7 @@ const ops = {
   }),
   async spawn(args, client, { signal }) {
     const [file, words, options] = specOf(args);
-    const before = new AbortController();
-    // A request that is cancelled ends the call; afterwards the run is not bound to it.
-    signal.addEventListener("abort", () => before.abort(signal.reason));
-    return await client.spawn(file, words, { ...options, signal: before.signal });
+    return await client.spawn(file, words, { ...options, signal });
   },
   async run(args, client, { signal }) {
     const [file, words, options] = specOf(args);
@@ -177,16 +207,22 @@ const ops = {
     return runOf(run);
   },
   async wait_output(args, run, { signal }) {
-    const found = await run.waitForOutput(args.literal ?? new RegExp(args.regex), times(args, signal));
-    if (!found) return { line: null };
-    return { line: found.line, text: found.text, seq: found.seq, groups: Object.fromEntries(found.groups.map(({ name, text }) => [name, text])) };
+    const found = await run.waitForOutput(args.literal ?? new RegExp(args.regex.replaceAll("(?P<", "(?<")), times(args, signal));
+    return {
+      line: found.line,
+      text: found.text,
+      seq: found.seq,
+      groups: Object.fromEntries(found.groups.map(({ name, text }) => [name, text])),
+    };
   },
   async abort({ grace_ms, wait }, run, { signal }) {
     const { state, verdict, proof } = await run.abort({ graceMs: grace_ms, wait, signal });
     return { state, verdict: upper(verdict?.kind) ?? "", proof: proof ?? "", exit: exitOf(run.exit) };
   },
   kill: (args, run, { signal }) => run.kill(args.signal, { signal }),
-  signal: async (args, run, { signal }) => ({ repeated: (await run.signal(args.signal, { target: args.target, signal })).repeatedRequest }),
+  signal: async (args, run, { signal }) => ({
+    repeated: (await run.signal(args.signal, { target: args.target, signal })).repeatedRequest,
+  }),
   async interrupt(_, run, { signal }) {
     await run.interrupt({ signal });
     return runOf(run);
@@ -222,8 +258,11 @@ const ops = {
     const reader = saved(run, "lines", () => {
       const from = tail === undefined ? {} : { from: { tailLines: tail } };
       const options = { ...from, ...(stream && { streams: [stream] }), ...(on_gap && { onGap: on_gap }) };
-      const lines = json ? run.jsonLines(options) : run.lines({ ...options, lineBytesMax: line_bytes_max });
-      return { lines, total: new Total(), eof: false };
+      return {
+        lines: run.lines({ ...options, plain: json, lineBytesMax: line_bytes_max }),
+        total: new Total(),
+        eof: false,
+      };
     });
     const lines = [];
     let count = 0;
@@ -234,9 +273,8 @@ const ops = {
         break;
       }
       count += 1;
-      const text = json ? JSON.stringify(value) : value.text;
-      reader.total.add(`${text}\n`, 1);
-      if (count <= 1_000) lines.push(json ? { json: value, text, truncated: false } : { ...value, truncated: value.isTruncated, json: null });
+      reader.total.add(`${value.text}\n`, 1);
+      if (count <= 1_000) lines.push({ ...value, truncated: value.isTruncated, json: json ? parsed(value.text) : null });
     }
     return { lines, count, total: reader.total.result, eof: reader.eof };
   },
@@ -275,13 +313,14 @@ const ops = {
     return { acked_seq: seq };
   },
   async write({ data, shared }, run, { signal }) {
-    const input = saved(run, "input", () => run.input({ shared }).on("error", () => {}));
+    const name = shared ? "shared" : "input";
+    const input = saved(run, name, () => run.input({ shared }).on("error", () => {}));
     const stop = () => input.destroy(signal.reason);
     signal.addEventListener("abort", stop);
     try {
       await new Promise((done, failed) => input.write(bytesIn(data), (error) => (error ? failed(error) : done())));
     } catch (error) {
-      delete run.driver.input;
+      delete run.driver[name];
       throw signal.aborted ? signal.reason : error;
     } finally {
       signal.removeEventListener("abort", stop);
@@ -293,30 +332,50 @@ const ops = {
     await new Promise((done, failed) => input.once("error", failed).end(done));
   },
   duplex: ({ take_over }, run) => run.duplex({ takeOver: take_over ?? false }),
-  duplex_write: ({ data }, { writable }) => saved(writable, "writer", () => writable.getWriter()).write(bytesIn(data)),
-  duplex_end: (_, { writable }) => saved(writable, "writer", () => writable.getWriter()).close(),
-  duplex_read: ({ at_most }, { readable }) => take(saved(readable, "reader", () => ({ chunks: chunksOf(readable), total: new Total(), eof: false })), at_most),
+  async duplex_write({ data }, { writable }) {
+    const writer = saved(writable, "writer", () => writable.getWriter());
+    // A stream of the web that is closed throws a TypeError at once, whatever its sink would say.
+    if (writable.isClosed) throw Object.assign(new TypeError("closed"), { reason: "INPUT_CLOSED" });
+    await writer.write(bytesIn(data));
+  },
+  async duplex_end(_, { writable }) {
+    writable.isClosed = true;
+    await saved(writable, "writer", () => writable.getWriter()).close();
+  },
+  duplex_read: ({ at_most }, { readable }) =>
+    take(
+      saved(readable, "reader", () => ({ chunks: chunksOf(readable), total: new Total(), eof: false })),
+      at_most,
+    ),
   async attach({ rows, cols, read_only }, run) {
     const terminal = await run.attach({ readOnly: read_only ?? false, ...(rows && { size: { rows, cols } }) });
-    terminal.text = [];
-    terminal.onData((text) => terminal.text.push(text));
+    terminal.text = "";
+    terminal.onData((text) => {
+      terminal.text += text;
+    });
     return terminal;
   },
   t_write: ({ data }, terminal) => terminal.write(bytesIn(data)),
   async t_expect({ text, timeout_ms }, terminal, { signal }) {
-    return { before: Buffer.byteLength((await terminal.expect(text, { timeoutMs: timeout_ms, signal })).before) };
+    const { before } = await terminal.expect(text, { timeoutMs: timeout_ms, signal });
+    terminal.text = terminal.text.slice(before.length + text.length);
+    return { before: Buffer.byteLength(before) };
   },
   async t_read(_, terminal) {
     await terminal.closed;
-    return { data: bytesOut(Buffer.from(terminal.text.join(""))), eof: true };
+    return { data: bytesOut(Buffer.from(terminal.text)), eof: true };
   },
   t_resize: ({ rows, cols }, terminal) => terminal.resize(cols, rows),
   t_take: (_, terminal) => terminal.take(),
   t_detach: (_, terminal) => terminal.detach(),
   t_state: (_, terminal) => ({ writer: terminal.isWriter, ...terminal.size }),
   async screen(_, run) {
-    const { screen } = await objects.get("c").raw.process.readScreen({ runId: run.id });
-    return { lines: screen.lines.map(({ spans }) => spans.map(({ text }) => text).join("")), rows: screen.size.rows, cols: screen.size.cols };
+    const screen = await run.screen();
+    return {
+      lines: screen.lines.map(({ spans }) => spans.map(({ text }) => text).join("")),
+      rows: screen.size.rows,
+      cols: screen.size.cols,
+    };
   },
   async many({ count, argv: [file, ...words], read, labels }, client) {
     const errors = {};
@@ -354,8 +413,18 @@ const ops = {
 function failure(error, { timeout_ms }) {
   const { reason, code = "", message, metadata = {}, violations = [], isRetryable = false } = error;
   const name = error.name === "AbortError" ? "CANCELLED" : reason === "DEADLINE_EXCEEDED" && timeout_ms !== undefined ? "TIMEOUT" : reason;
-  const shown = { reason: name ?? "", code: code === "EPIPE" ? "FAILED_PRECONDITION" : String(code), type: error.constructor.name };
-  return { ...shown, retryable: isRetryable, message: `${message}`, metadata, violations: violations.map(({ field }) => field) };
+  const shown = {
+    reason: name ?? "",
+    code: code === "EPIPE" ? "FAILED_PRECONDITION" : String(code),
+    type: error.constructor.name,
+  };
+  return {
+    ...shown,
+    retryable: isRetryable,
+    message: `${message}`,
+    metadata,
+    violations: violations.map(({ field }) => field),
+  };
 }
 
 async function answer({ n, op, as, of, on = "c", args = {} }) {

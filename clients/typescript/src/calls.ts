@@ -32,7 +32,14 @@ export interface InnerOptions extends CallOptions {
 }
 
 /** Codes of a lost call, where no reason of Kennel is in the answer. */
-const LOST = new Set([Code.Unavailable, Code.Canceled, Code.Internal, Code.Unknown, Code.DeadlineExceeded, Code.Aborted]);
+const LOST = new Set([
+  Code.Unavailable,
+  Code.Canceled,
+  Code.Internal,
+  Code.Unknown,
+  Code.DeadlineExceeded,
+  Code.Aborted,
+]);
 
 /** Milliseconds by which a timer may be early. */
 const TIMER_ERROR_MAX = 50;
@@ -172,7 +179,11 @@ function late(name: string, cause: unknown, runId: string | undefined): KennelEr
 
 function lost(name: string, cause: unknown, runId: string | undefined): KennelError {
   const why = ConnectError.from(cause).rawMessage;
-  return new KennelError("SERVER_LOST", `${name} was lost, and is not repeated: ${why}`, { code: "UNAVAILABLE", runId, cause });
+  return new KennelError("SERVER_LOST", `${name} was lost, and is not repeated: ${why}`, {
+    code: "UNAVAILABLE",
+    runId,
+    cause,
+  });
 }
 
 /** Counters of a client. */

@@ -6,15 +6,14 @@ import { type CallOptions, Calls, only, type Stats, Tries } from "./calls.js";
 import { aborted, closed, KennelError } from "./errors.js";
 import { EventFeed, type EventOptions } from "./events.js";
 import { Gate, isAbsent, jitter, pause } from "./gate.js";
-import { AdminService, type Node as NodeMessage, type ServerInfo } from "./raw.js";
 import {
   AbortUnknown,
   AbortWait,
-  type ForEachRunRequestSchema,
   ForEachRunRequestSchema as ForEachRunRequest,
+  type ForEachRunRequestSchema,
   OnNameConflict,
   ProcessService,
-  RunFilterSchema,
+  type RunFilterSchema,
   type RunOutcome,
   RunOutcome_OutcomeSchema,
 } from "./gen/kennel/v1/process_service_pb.js";
@@ -22,6 +21,7 @@ import { RunStateSchema } from "./gen/kennel/v1/run_pb.js";
 import { DEFAULTS, GATE } from "./gen/rules.js";
 import { type LocalOptions, type LocalServer, startLocal } from "./local.js";
 import { HeadTail } from "./output.js";
+import { AdminService, type Node as NodeMessage, type ServerInfo } from "./raw.js";
 import { Run } from "./run.js";
 import { type SpawnOptions, spawnRequest } from "./spec.js";
 import { addressText, resolveTarget, type Target, type TargetOptions } from "./target.js";
@@ -142,7 +142,12 @@ export interface ForEachOptions extends CallOptions {
 /** Result of {@link Kennel.forEach}. */
 export interface ForEachResult {
   /** What was done to each run. */
-  readonly outcomes: readonly { readonly run: Run; readonly outcome: string; readonly reason: string; readonly message: string }[];
+  readonly outcomes: readonly {
+    readonly run: Run;
+    readonly outcome: string;
+    readonly reason: string;
+    readonly message: string;
+  }[];
   /** Number of runs by outcome. */
   readonly counts: Readonly<Record<string, number>>;
   /** The runs, for the real call after a dry run. */
@@ -233,7 +238,14 @@ export class Kennel {
   static #of(target: Target, options: ClientOptions, local: LocalServer | undefined): Kennel {
     const pool = new Pool(target);
     const gate = new Gate(options.patience ?? DEFAULTS.patience_ms, () => local?.hasEnded ?? false);
-    const shared = { pool, gate, fences: new Set<Promise<unknown>>(), children: new Set<Calls>(), local, closing: undefined };
+    const shared = {
+      pool,
+      gate,
+      fences: new Set<Promise<unknown>>(),
+      children: new Set<Calls>(),
+      local,
+      closing: undefined,
+    };
     return new Kennel(shared, options, target.node === undefined ? {} : { "kennel-node": target.node });
   }
 
@@ -248,10 +260,18 @@ export class Kennel {
         if (cause instanceof KennelError) throw cause;
         const why = (cause as Error).message;
         const { local } = this.#shared;
-        if (local?.hasEnded) throw new KennelError("SERVICE_ENDED", `the local server has ended: ${local.log}`, { code: "UNAVAILABLE", cause });
+        if (local?.hasEnded)
+          throw new KennelError("SERVICE_ENDED", `the local server has ended: ${local.log}`, {
+            code: "UNAVAILABLE",
+            cause,
+          });
         const content = { code: "UNAVAILABLE", isRetryable: true, cause };
-        if (performance.now() >= until || !(isAbsent(cause) || tries === 0)) throw new KennelError("CONNECT_FAILED", `no server at ${where}: ${why}`, content);
-        await pause(Math.min(jitter(GATE.probe_base_ms * 2 ** Math.min(tries, 5)), Math.max(0, until - performance.now())), signal);
+        if (performance.now() >= until || !(isAbsent(cause) || tries === 0))
+          throw new KennelError("CONNECT_FAILED", `no server at ${where}: ${why}`, content);
+        await pause(
+          Math.min(jitter(GATE.probe_base_ms * 2 ** Math.min(tries, 5)), Math.max(0, until - performance.now())),
+          signal,
+        );
       }
     }
     if (target.address.kind === "unix") return;
@@ -261,7 +281,10 @@ export class Kennel {
       // All other refusals are those of the call that the caller makes.
       if (KennelError.is(error, "UNAUTHENTICATED", "NOT_KENNEL", "UNTRUSTED_SERVER")) throw error;
       if (KennelError.is(error, "SERVER_LOST", "SERVICE_ENDED")) {
-        throw new KennelError("CONNECT_FAILED", `no server at ${where}: ${error.message}`, { code: "UNAVAILABLE", cause: error });
+        throw new KennelError("CONNECT_FAILED", `no server at ${where}: ${error.message}`, {
+          code: "UNAVAILABLE",
+          cause: error,
+        });
       }
       if (!KennelError.is(error)) throw error;
     }
@@ -329,10 +352,18 @@ export class Kennel {
   }
 
   /** Runs a command to its end, and returns what it wrote. A failure of the command is a result, not an error. */
-  execFile(file: string, args: readonly string[], options: ExecOptions & { encoding: "buffer" }): Promise<CompletedRunBytes>;
+  execFile(
+    file: string,
+    args: readonly string[],
+    options: ExecOptions & { encoding: "buffer" },
+  ): Promise<CompletedRunBytes>;
   /** Runs a command to its end, and returns what it wrote as text. */
   execFile(file: string, args?: readonly string[], options?: ExecOptions): Promise<CompletedRun>;
-  async execFile(file: string, args: readonly string[] = [], options: ExecOptions = {}): Promise<CompletedRun | CompletedRunBytes> {
+  async execFile(
+    file: string,
+    args: readonly string[] = [],
+    options: ExecOptions = {},
+  ): Promise<CompletedRun | CompletedRunBytes> {
     return await this.#execute([file, ...args], options);
   }
 
@@ -394,7 +425,15 @@ export class Kennel {
 
   /** Does one thing to each run of a selection. The call is not repeated: a lost one is SERVER_LOST, and may be half done. */
   async forEach(query: string | RunQuery, action: Action, options: ForEachOptions = {}): Promise<ForEachResult> {
-    const { dryRun = false, atMost = 0, parallel = 0, all = false, selection = new Uint8Array(), signal, timeoutMs } = options;
+    const {
+      dryRun = false,
+      atMost = 0,
+      parallel = 0,
+      all = false,
+      selection = new Uint8Array(),
+      signal,
+      timeoutMs,
+    } = options;
     const request = create(ForEachRunRequest, {
       filter: filterOf(query, false),
       all,
@@ -407,7 +446,9 @@ export class Kennel {
     const own = new AbortController();
     const stop = () => own.abort(signal && aborted(signal));
     signal?.addEventListener("abort", stop, { once: true });
-    const late = new KennelError("DEADLINE_EXCEEDED", "ForEachRun had no answer in its time", { code: "DEADLINE_EXCEEDED" });
+    const late = new KennelError("DEADLINE_EXCEEDED", "ForEachRun had no answer in its time", {
+      code: "DEADLINE_EXCEEDED",
+    });
     const timer = timeoutMs === undefined ? undefined : setTimeout(() => own.abort(late), timeoutMs);
     const tries = new Tries(this.#calls, "ForEachRun", { signal: own.signal });
     const outcomes: ForEachResult["outcomes"][number][] = [];
@@ -421,14 +462,18 @@ export class Kennel {
         if (done) throw new Error("the answer ended before its summary");
         tries.answered();
         const { part } = value;
-        if (part.case === "matched") Object.assign(found, { selection: part.value.selection, unreachableNodes: part.value.unreachableNodes });
+        if (part.case === "matched")
+          Object.assign(found, { selection: part.value.selection, unreachableNodes: part.value.unreachableNodes });
         else if (part.case === "run") outcomes.push(this.#outcome(part.value));
         else if (part.case === "summary") return { outcomes, counts: part.value.counts, ...found };
       }
     } catch (fault) {
       if (KennelError.is(fault) || own.signal.aborted) throw own.signal.aborted ? own.signal.reason : fault;
       await tries.after(fault);
-      throw new KennelError("SERVER_LOST", "ForEachRun was lost, and is not repeated", { code: "UNAVAILABLE", cause: fault });
+      throw new KennelError("SERVER_LOST", "ForEachRun was lost, and is not repeated", {
+        code: "UNAVAILABLE",
+        cause: fault,
+      });
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", stop);
@@ -508,7 +553,10 @@ export class Kennel {
     const written = isLong ? feedInput(run, bytes) : Promise.resolve();
     await run.wait({ signal });
     await written;
-    const [stdout, stderr] = [await readWhole(run, "stdout", maxOutput, onGap, signal), await readWhole(run, "stderr", maxOutput, onGap, signal)];
+    const [stdout, stderr] = [
+      await readWhole(run, "stdout", maxOutput, onGap, signal),
+      await readWhole(run, "stderr", maxOutput, onGap, signal),
+    ];
     const { id, exitCode, signalCode, state = "", endReason, verdict } = run;
     const omitted = { stdout: stdout.omitted, stderr: stderr.omitted };
     const result = { id, exitCode, signalCode, omitted, state, endReason, verdict };
@@ -519,7 +567,12 @@ export class Kennel {
 
   #outcome({ run, outcome, reason, message }: RunOutcome): ForEachResult["outcomes"][number] {
     const found = present(run);
-    return { run: new Run(this.#calls, found.runId, found), outcome: enumName(RunOutcome_OutcomeSchema, outcome), reason, message };
+    return {
+      run: new Run(this.#calls, found.runId, found),
+      outcome: enumName(RunOutcome_OutcomeSchema, outcome),
+      reason,
+      message,
+    };
   }
 }
 
@@ -539,7 +592,13 @@ async function feedInput(run: Run, bytes: Uint8Array): Promise<void> {
 }
 
 /** Reads a stream of an ended run: its head and its tail, where it is longer than the bound. */
-async function readWhole(run: Run, stream: "stdout" | "stderr", most: number, onGap: "error" | "skip", signal: AbortSignal | undefined): Promise<HeadTail> {
+async function readWhole(
+  run: Run,
+  stream: "stdout" | "stderr",
+  most: number,
+  onGap: "error" | "skip",
+  signal: AbortSignal | undefined,
+): Promise<HeadTail> {
   const held = new HeadTail(most);
   const half = BigInt(Math.ceil(most / 2));
   let offset = 0n;
@@ -548,7 +607,11 @@ async function readWhole(run: Run, stream: "stdout" | "stderr", most: number, on
     for (const { part } of read.parts) {
       if (part.case === "data") held.add(Buffer.from(part.value));
       else if (part.case === "removedBytes" || part.case === "damagedBytes") {
-        if (onGap === "error") throw new KennelError("DATA_GAP", `${part.value} bytes of ${stream} are no longer kept`, { code: "DATA_LOSS", runId: run.id });
+        if (onGap === "error")
+          throw new KennelError("DATA_GAP", `${part.value} bytes of ${stream} are no longer kept`, {
+            code: "DATA_LOSS",
+            runId: run.id,
+          });
         held.omitted += part.value;
       }
     }
@@ -565,9 +628,22 @@ async function readWhole(run: Run, stream: "stdout" | "stderr", most: number, on
 
 function filterOf(query: string | RunQuery, liveByDefault = true): MessageInitShape<typeof RunFilterSchema> {
   if (typeof query === "string") return filterOf({ selector: query }, liveByDefault);
-  const { selector = "", labels = {}, states, live, names = [], ids = [], owners = [], node = "", parent = "", below = "", filter } = query;
+  const {
+    selector = "",
+    labels = {},
+    states,
+    live,
+    names = [],
+    ids = [],
+    owners = [],
+    node = "",
+    parent = "",
+    below = "",
+    filter,
+  } = query;
   const known = ["selector", "labels", "states", "live", "names", "ids", "owners", "node", "parent", "below", "filter"];
-  for (const name of Object.keys(query)) if (!known.includes(name)) throw new TypeError(`${name} is no field of a selection`);
+  for (const name of Object.keys(query))
+    if (!known.includes(name)) throw new TypeError(`${name} is no field of a selection`);
   const isLive = live ?? (liveByDefault && states === undefined);
   const values = states?.map((state) => enumValue(RunStateSchema, state)) ?? (isLive ? LIVE_STATE_VALUES : []);
   return {
@@ -586,7 +662,8 @@ function filterOf(query: string | RunQuery, liveByDefault = true): MessageInitSh
 
 function actionOf(action: Action): NonNullable<MessageInitShape<typeof ForEachRunRequestSchema>["action"]> {
   const requestId = ulid();
-  if (action === "interrupt" || action === "remove" || action === "restart") return { case: action, value: { requestId } };
+  if (action === "interrupt" || action === "remove" || action === "restart")
+    return { case: action, value: { requestId } };
   if (action === "pause" || action === "resume") return { case: action, value: {} };
   if ("signal" in action) return { case: "signal", value: { signal: action.signal, requestId } };
   if ("annotate" in action) return { case: "annotate", value: action.annotate };

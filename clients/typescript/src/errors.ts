@@ -96,7 +96,8 @@ export function aborted(signal: AbortSignal): unknown {
 
 /** Returns the error of a server with its details, or `undefined` if no reason of Kennel is in it. */
 export function fromServer(error: ConnectError, runId?: string): KennelError | undefined {
-  const all = (type: string) => error.details.flatMap((detail) => ("type" in detail && detail.type === type ? [detail.value] : []));
+  const all = (type: string) =>
+    error.details.flatMap((detail) => ("type" in detail && detail.type === type ? [detail.value] : []));
   const info = all("google.rpc.ErrorInfo")
     .map((bytes) => fromBinary(ErrorInfoSchema, bytes))
     .find(({ domain }) => domain === DOMAIN);

@@ -1,10 +1,9 @@
 // Events of a run or of many, each once and in order, over the loss of servers and connections.
 
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { type Calls, only, Tries } from "./calls.js";
 import { aborted, closed, KennelError } from "./errors.js";
-import { only, type Calls, Tries } from "./calls.js";
 import {
-
   type Event,
   GapReason,
   GapSchema,
@@ -26,7 +25,9 @@ import { isLiveState, nanos } from "./view.js";
 type Bytes = Uint8Array<ArrayBuffer>;
 type Request = MessageInitShape<typeof StreamEventsRequestSchema>;
 type Position = NonNullable<Request["position"]>;
-type Named<T> = T extends { case: infer K extends string; value: infer V } ? { readonly kind: K; readonly value: V } : never;
+type Named<T> = T extends { case: infer K extends string; value: infer V }
+  ? { readonly kind: K; readonly value: V }
+  : never;
 
 /** Common part of events. */
 export interface EventBase {
@@ -43,7 +44,8 @@ export interface EventBase {
 }
 
 /** Event of a run: `kind` says which, and `value` is the message of the contract. */
-export type RunEvent = EventBase & (Named<Exclude<Event["payload"], { case: "lifecycle" }>> | Named<Lifecycle["station"]>);
+export type RunEvent = EventBase &
+  (Named<Exclude<Event["payload"], { case: "lifecycle" }>> | Named<Lifecycle["station"]>);
 
 /** Where a stream of events begins: at the first event, at new ones, near the end, or after a saved position. */
 export type From =
@@ -80,7 +82,12 @@ export interface FeedOptions extends EventOptions {
   lineBytesMax?: number | undefined;
 }
 
-const KINDS = { stdout: EventKind.STDOUT, stderr: EventKind.STDERR, signals: EventKind.SIGNAL_SENT, warnings: EventKind.WARNING };
+const KINDS = {
+  stdout: EventKind.STDOUT,
+  stderr: EventKind.STDERR,
+  signals: EventKind.SIGNAL_SENT,
+  warnings: EventKind.WARNING,
+};
 
 /** Returns a position as a request has it. */
 export function positionOf(from: From): Position {
@@ -278,9 +285,18 @@ export class EventFeed implements AsyncIterableIterator<RunEvent> {
       const head = BigInt(error.metadata.head_seq ?? 0);
       this.#afterSeq = head;
       this.#offsets.clear();
-      const gap = create(GapSchema, { firstSeq: head + 1n, lastSeq: this.#lastSeq ?? head, reason: GapReason.HOST_LOST });
+      const gap = create(GapSchema, {
+        firstSeq: head + 1n,
+        lastSeq: this.#lastSeq ?? head,
+        reason: GapReason.HOST_LOST,
+      });
       this.#queue.push({ ...this.#synthetic(), kind: "gap", value: gap });
-    } else if (KennelError.is(error, "INVALID_FIELD") && !this.#hasReplaced && this.#lastSeq !== undefined && this.options.runId !== undefined) {
+    } else if (
+      KennelError.is(error, "INVALID_FIELD") &&
+      !this.#hasReplaced &&
+      this.#lastSeq !== undefined &&
+      this.options.runId !== undefined
+    ) {
       this.#hasReplaced = true;
       this.#afterSeq = this.#lastSeq;
       const message = "the server refuses the position of the stream, which continues after the last event";
@@ -349,7 +365,10 @@ export class EventFeed implements AsyncIterableIterator<RunEvent> {
     if (event.kind === "gap") {
       for (const { stream, endOffset } of event.value.missing) if (this.#hasBytes) this.#offsets.set(stream, endOffset);
       if (this.options.onGap !== "error" || !this.#isMissing(event.value.missing)) return event;
-      throw dataGap(event.runId, `output of the run is no longer kept: ${GapReason[event.value.reason] ?? event.value.reason}`);
+      throw dataGap(
+        event.runId,
+        `output of the run is no longer kept: ${GapReason[event.value.reason] ?? event.value.reason}`,
+      );
     }
     if (event.kind !== "output" || !this.#hasBytes) return event;
     return this.#inOrder(event);
@@ -357,7 +376,8 @@ export class EventFeed implements AsyncIterableIterator<RunEvent> {
 
   #isMissing(missing: { stream: OutputStream; bytes?: bigint }[]): boolean {
     const { kinds } = this.options;
-    const wanted = (stream: OutputStream) => !kinds || kinds.includes(stream === OutputStream.STDERR ? "stderr" : "stdout");
+    const wanted = (stream: OutputStream) =>
+      !kinds || kinds.includes(stream === OutputStream.STDERR ? "stderr" : "stdout");
     return missing.length === 0 || missing.some(({ stream, bytes }) => wanted(stream) && bytes !== 0n);
   }
 
@@ -390,4 +410,3 @@ export class EventFeed implements AsyncIterableIterator<RunEvent> {
 function dataGap(runId: string, message: string): KennelError {
   return new KennelError("DATA_GAP", message, { code: "DATA_LOSS", runId });
 }
-

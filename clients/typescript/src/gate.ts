@@ -174,7 +174,10 @@ export class Gate extends EventEmitter<GateEvents> {
   #ended(): KennelError {
     const why = this.#cause instanceof Error ? this.#cause.message : String(this.#cause);
     if (this.hasEnded() || isAbsent(this.#cause)) {
-      return new KennelError("SERVICE_ENDED", `the service has ended: ${why}`, { code: "UNAVAILABLE", cause: this.#cause });
+      return new KennelError("SERVICE_ENDED", `the service has ended: ${why}`, {
+        code: "UNAVAILABLE",
+        cause: this.#cause,
+      });
     }
     const content = { code: "UNAVAILABLE", isRetryable: true, cause: this.#cause };
     return new KennelError("SERVER_LOST", `the server does not answer: ${why}`, content);

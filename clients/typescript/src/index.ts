@@ -15,7 +15,14 @@ export {
   type RunList,
   type RunQuery,
 } from "./client.js";
-export { type ClientReason, type ErrorContent, KennelError, type Reason, type ServerReason, type Violation } from "./errors.js";
+export {
+  type ClientReason,
+  type ErrorContent,
+  KennelError,
+  type Reason,
+  type ServerReason,
+  type Violation,
+} from "./errors.js";
 export type { EventBase, EventFeed, EventOptions, From, RunEvent } from "./events.js";
 export { CONTRACT_LEVEL } from "./gen/rules.js";
 export type { Duplex, InputOptions, InputStream } from "./input.js";
@@ -23,6 +30,14 @@ export type { LocalOptions, LocalServer } from "./local.js";
 export type { JsonOptions, Line, LineOptions } from "./output.js";
 export type { AbortOptions, ReadOutput, Run, RunEvents, Stopped } from "./run.js";
 export type { Pattern, Ready, Restart, Rule, SpawnOptions } from "./spec.js";
-export { type Address, addressText, type Credentials, resolveTarget, type Surroundings, type Target, type TargetOptions } from "./target.js";
+export {
+  type Address,
+  addressText,
+  type Credentials,
+  resolveTarget,
+  type Surroundings,
+  type Target,
+  type TargetOptions,
+} from "./target.js";
 export type { AttachOptions, Disposable, Match, Terminal } from "./terminal.js";
 export type { Exit, Verdict } from "./view.js";

@@ -59,7 +59,8 @@ exit "$code"
 
 /** Starts a server in a private directory. It may not listen yet. */
 export async function startLocal(options: LocalOptions): Promise<LocalServer> {
-  if (process.platform !== "linux") throw new KennelError("LOCAL_UNSUPPORTED", "a local server needs Linux", { code: "UNIMPLEMENTED" });
+  if (process.platform !== "linux")
+    throw new KennelError("LOCAL_UNSUPPORTED", "a local server needs Linux", { code: "UNIMPLEMENTED" });
   const binary = findBinary(options.binary);
   const directory = mkdtempSync(join(options.baseDirectory ?? tmpdir(), "kennel-"));
   const owner = spawn("/bin/sh", ["-c", OWNER, "kennel-local", binary, directory], {
@@ -131,5 +132,7 @@ function findBinary(option: string | undefined): string {
       tried.push(platform);
     }
   }
-  throw new KennelError("BINARY_NOT_FOUND", `there is no binary of Kennel; tried: ${tried.join(", ")}`, { code: "NOT_FOUND" });
+  throw new KennelError("BINARY_NOT_FOUND", `there is no binary of Kennel; tried: ${tried.join(", ")}`, {
+    code: "NOT_FOUND",
+  });
 }

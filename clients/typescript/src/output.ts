@@ -34,7 +34,7 @@ export interface LineOptions extends Omit<EventOptions, "kinds"> {
 
 /** Settings of lines of JSON. */
 export interface JsonOptions extends Omit<LineOptions, "lineBytesMax" | "plain"> {
-  /** What a line means that is not JSON. Default: `error`. */
+  /** What a line means that is not JSON: a SyntaxError, or nothing. Default: `skip`. */
   onInvalid?: "error" | "skip";
 }
 
@@ -184,4 +184,3 @@ export class HeadTail {
     return Buffer.concat([...this.#head, ...this.#tail]);
   }
 }
-

@@ -1,7 +1,7 @@
 // A run: a handle of something that is the server's. A handle that is dropped ends nothing.
 
 import { EventEmitter } from "node:events";
-import { Readable, type Writable } from "node:stream";
+import type { Readable, Writable } from "node:stream";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { ABORT_TIMEOUT, type CallOptions, type Calls } from "./calls.js";
 import { KennelError } from "./errors.js";
@@ -19,16 +19,43 @@ import {
   type SignalResponse,
   SignalTargetSchema,
   type TreeProcess,
-  WaitCondition,
+  type WaitCondition,
   WaitConditionSchema,
 } from "./gen/kennel/v1/process_service_pb.js";
-import { ActivitySchema, DeadlineSchema, OutputStream, RestartMode, type Run as RunMessage } from "./gen/kennel/v1/run_pb.js";
+import {
+  ActivitySchema,
+  DeadlineSchema,
+  OutputStream,
+  RestartMode,
+  type Run as RunMessage,
+} from "./gen/kennel/v1/run_pb.js";
+import type { Screen } from "./gen/kennel/v1/terminal_pb.js";
 import { type Duplex, duplexOf, type InputOptions, InputPosition, InputStream } from "./input.js";
-import { iterate, type JsonOptions, jsonParser, type Line, type LineOptions, lineOf, OutputReadable } from "./output.js";
+import {
+  iterate,
+  type JsonOptions,
+  jsonParser,
+  type Line,
+  type LineOptions,
+  lineOf,
+  OutputReadable,
+} from "./output.js";
 import { linePattern, type Pattern, streamOf } from "./spec.js";
 import { type AttachOptions, Terminal } from "./terminal.js";
 import { isUlid, ulid } from "./ulid.js";
-import { duration, type Exit, enumName, enumValue, exitOf, isLiveState, milliseconds, present, stateName, type Verdict, verdictOf } from "./view.js";
+import {
+  duration,
+  type Exit,
+  enumName,
+  enumValue,
+  exitOf,
+  isLiveState,
+  milliseconds,
+  present,
+  stateName,
+  type Verdict,
+  verdictOf,
+} from "./view.js";
 
 const rpc = ProcessService.method;
 
@@ -217,7 +244,11 @@ export class Run extends EventEmitter<RunEvents> {
   /** Waits for a condition, such as `started`, and says whether it was met; false: it can be met no more. */
   async waitFor(condition: string, options?: CallOptions): Promise<boolean> {
     const value: WaitCondition = enumValue(WaitConditionSchema, condition);
-    const { run, reached } = await this.calls.unary(rpc.waitRun, { runId: this.id, condition: value }, this.#with(options));
+    const { run, reached } = await this.calls.unary(
+      rpc.waitRun,
+      { runId: this.id, condition: value },
+      this.#with(options),
+    );
     this.#note(present(run));
     return reached;
   }
@@ -229,16 +260,17 @@ export class Run extends EventEmitter<RunEvents> {
     throw new KennelError("NOT_READY", `run ${this.id} has ended before it was ready: ${this.endReason}`, content);
   }
 
-  /** Waits for a line that matches; `undefined`: the run has ended without one. */
+  /** Waits for a line that matches. RUN_ENDED: the run has ended without one. */
   async waitForOutput(
     pattern: Pattern,
     options: CallOptions & { streams?: ("stdout" | "stderr")[]; afterSeq?: bigint } = {},
-  ): Promise<OutputMatch | undefined> {
+  ): Promise<OutputMatch> {
     const { streams = [], afterSeq = 0n } = options;
     const request = { runId: this.id, pattern: linePattern(pattern), streams: streams.map(streamOf), afterSeq };
     const { result, run } = await this.calls.unary(rpc.waitForOutput, request, this.#with(options));
     this.#note(present(run));
-    return result.case === "match" ? result.value : undefined;
+    if (result.case === "match") return result.value;
+    throw new KennelError("RUN_ENDED", `run ${this.id} has ended, and no line of its output matches`, { runId: this.id });
   }
 
   /** Ends the run: SIGTERM to its tree, the grace, SIGKILL. Resolves when its tree is proved empty. */
@@ -270,7 +302,11 @@ export class Run extends EventEmitter<RunEvents> {
 
   /** Sends SIGINT as a key would, and returns how. */
   async interrupt(options?: CallOptions): Promise<string> {
-    const { run, method } = await this.calls.unary(rpc.interrupt, { runId: this.id, requestId: ulid() }, this.#with(options));
+    const { run, method } = await this.calls.unary(
+      rpc.interrupt,
+      { runId: this.id, requestId: ulid() },
+      this.#with(options),
+    );
     this.#note(present(run));
     return enumName(InterruptMethodSchema, method);
   }
@@ -287,7 +323,10 @@ export class Run extends EventEmitter<RunEvents> {
 
   /** Begins the next attempt; of an ended run, a new run. Returns the run that goes. */
   async restart(
-    options: CallOptions & { graceMs?: number } & Pick<MessageInitShape<typeof RestartRequestSchema>, "env" | "initialInput" | "secrets"> = {},
+    options: CallOptions & { graceMs?: number } & Pick<
+        MessageInitShape<typeof RestartRequestSchema>,
+        "env" | "initialInput" | "secrets"
+      > = {},
   ): Promise<Run> {
     // The attempt makes all repeats one restart.
     await this.refresh(options);
@@ -339,7 +378,13 @@ export class Run extends EventEmitter<RunEvents> {
   /** Reads output by offset: what was written so far, or both ends of it. */
   async readOutput(
     stream: "stdout" | "stderr",
-    options: CallOptions & { offset?: bigint; bytesMax?: number; headBytes?: number; tailBytes?: number; plain?: boolean } = {},
+    options: CallOptions & {
+      offset?: bigint;
+      bytesMax?: number;
+      headBytes?: number;
+      tailBytes?: number;
+      plain?: boolean;
+    } = {},
   ): Promise<ReadOutput> {
     const { offset, bytesMax, headBytes, tailBytes, plain } = options;
     const ends = { headBytes: headBytes ?? 0, tailBytes: tailBytes ?? 0 };
@@ -355,7 +400,11 @@ export class Run extends EventEmitter<RunEvents> {
   }
 
   /** Acknowledges events of a consumer up to a position. */
-  async ack(consumer: string, position: { cursor: Uint8Array } | { seq: bigint }, options?: CallOptions): Promise<void> {
+  async ack(
+    consumer: string,
+    position: { cursor: Uint8Array } | { seq: bigint },
+    options?: CallOptions,
+  ): Promise<void> {
     const at =
       "cursor" in position
         ? ({ case: "cursor", value: position.cursor as Uint8Array<ArrayBuffer> } as const)
@@ -403,9 +452,9 @@ export class Run extends EventEmitter<RunEvents> {
     return iterate(() => this.#feed({ onGap: "error", ...rest, kinds: streams, view }), lineOf);
   }
 
-  /** Values of lines of JSON, each once; of standard output where no stream is named. */
+  /** Values of those lines that are JSON, each once; of standard output where no stream is named. */
   jsonLines<T = unknown>(options: JsonOptions = {}): AsyncIterableIterator<T> {
-    const { streams = ["stdout"], onInvalid = "error", ...rest } = options;
+    const { streams = ["stdout"], onInvalid = "skip", ...rest } = options;
     const open = () => this.#feed({ onGap: "error", ...rest, kinds: streams, view: OutputView.TEXT_LINES });
     const values = iterate(open, jsonParser<T>(onInvalid));
     const iterator: AsyncIterableIterator<T> = {
@@ -441,6 +490,13 @@ export class Run extends EventEmitter<RunEvents> {
     return terminal;
   }
 
+  /** Returns what the terminal of the run shows; of an ended run, what it showed last. */
+  async screen(options?: CallOptions): Promise<Screen> {
+    const { screen } = await this.calls.unary(rpc.readScreen, { runId: this.id }, this.#with(options));
+    if (!screen) throw new KennelError("NOT_KENNEL", "the answer has no screen", { code: "INTERNAL" });
+    return screen;
+  }
+
   /** Ends the run, if it is live. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.refresh();
@@ -456,7 +512,11 @@ export class Run extends EventEmitter<RunEvents> {
   }
 
   #with(options: CallOptions | undefined) {
-    return { signal: options?.signal, runId: this.id, ...(options?.timeoutMs === undefined ? {} : { timeoutMs: options.timeoutMs }) };
+    return {
+      signal: options?.signal,
+      runId: this.id,
+      ...(options?.timeoutMs === undefined ? {} : { timeoutMs: options.timeoutMs }),
+    };
   }
 
   #note(info: RunMessage): this {
@@ -524,7 +584,9 @@ export class Run extends EventEmitter<RunEvents> {
     await this.refresh();
     const [code, signal] = [this.exitCode, this.signalCode];
     if (this.#restarts || this.#exits === 0) this.emit("exit", code, signal);
-    const open = [this.#stdout, this.#stderr].filter((stream) => stream !== undefined && !stream.closed && stream.readableFlowing !== null);
+    const open = [this.#stdout, this.#stderr].filter(
+      (stream) => stream !== undefined && !stream.closed && stream.readableFlowing !== null,
+    );
     await Promise.all(open.map((stream) => new Promise<void>((done) => stream?.once("close", done))));
     this.emit("close", code, signal);
     this.calls.gate.off("lost", this.#lost);
@@ -536,7 +598,10 @@ export class Run extends EventEmitter<RunEvents> {
   /** Whether another attempt may follow. */
   get #restarts(): boolean {
     const policy = this.#info?.spec?.restart;
-    return policy !== undefined && (policy.preset !== 0 || (policy.mode !== RestartMode.UNSPECIFIED && policy.mode !== RestartMode.NEVER));
+    return (
+      policy !== undefined &&
+      (policy.preset !== 0 || (policy.mode !== RestartMode.UNSPECIFIED && policy.mode !== RestartMode.NEVER))
+    );
   }
 
   #emitOne(event: RunEvent): void {

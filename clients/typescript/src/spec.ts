@@ -2,7 +2,12 @@
 
 import { create, isFieldSet, type MessageInitShape } from "@bufbuild/protobuf";
 import { ApiAccessSchema } from "./gen/kennel/v1/access_pb.js";
-import { OnNameConflict, OnNameConflictSchema, type SpawnRequest, SpawnRequestSchema } from "./gen/kennel/v1/process_service_pb.js";
+import {
+  OnNameConflict,
+  OnNameConflictSchema,
+  type SpawnRequest,
+  SpawnRequestSchema,
+} from "./gen/kennel/v1/process_service_pb.js";
 import {
   ActivitySchema,
   EnvModeSchema,
@@ -32,8 +37,14 @@ export type Pattern = string | RegExp;
 export type Ready = (
   | { /** Pattern of a line. */ readonly line: Pattern }
   | { /** Port that accepts connections. */ readonly tcp: number }
-  | { /** Port that answers a GET with a code below 400. */ readonly http: number; /** Path. Default: `/`. */ readonly path?: string }
-  | { /** Port of gRPC's health service. */ readonly grpc: number; /** Name of the service. */ readonly service?: string }
+  | {
+      /** Port that answers a GET with a code below 400. */ readonly http: number /** Path. Default: `/`. */;
+      readonly path?: string;
+    }
+  | {
+      /** Port of gRPC's health service. */ readonly grpc: number /** Name of the service. */;
+      readonly service?: string;
+    }
   | { /** Command that exits with 0. */ readonly exec: readonly string[] }
   | { /** READY=1 of sd_notify(3). */ readonly notify: true }
 ) & {
@@ -54,7 +65,12 @@ export interface Rule {
   /** Streams. Default: both. */
   readonly streams?: readonly ("stdout" | "stderr")[];
   /** The run is ready, annotated by the named groups, reported in an event, or has its result. */
-  readonly then: "ready" | "annotate" | "event" | { readonly activity: string } | { readonly resultAfterMs: number; readonly graceMs?: number };
+  readonly then:
+    | "ready"
+    | "annotate"
+    | "event"
+    | { readonly activity: string }
+    | { readonly resultAfterMs: number; readonly graceMs?: number };
 }
 
 /** When an attempt is followed by another one. */
@@ -163,9 +179,16 @@ type Fields = { -readonly [K in keyof Init]?: Init[K] };
 const OTHER = ["shell", "onNameConflict", "runId", "key", "validateOnly", "signal", "spec"] as const;
 
 /** What each option sets. */
-const SETS: { [K in Exclude<keyof SpawnOptions, (typeof OTHER)[number]>]-?: (value: NonNullable<SpawnOptions[K]>, fields: Fields) => void } = {
+const SETS: {
+  [K in Exclude<keyof SpawnOptions, (typeof OTHER)[number]>]-?: (
+    value: NonNullable<SpawnOptions[K]>,
+    fields: Fields,
+  ) => void;
+} = {
   env: (env, fields) => {
-    const vars = Object.fromEntries(Object.entries(env).filter((pair): pair is [string, string] => pair[1] !== undefined));
+    const vars = Object.fromEntries(
+      Object.entries(env).filter((pair): pair is [string, string] => pair[1] !== undefined),
+    );
     fields.env = { ...(fields.env as object), vars };
   },
   envMode: (mode, fields) => {
@@ -289,7 +312,9 @@ function merged(below: Init, fields: Fields): RunSpec {
   const spec = create(RunSpecSchema, fields as Init);
   const base = create(RunSpecSchema, below);
   const isSet = (message: RunSpec, member: (typeof RunSpecSchema.members)[number]) =>
-    member.kind === "oneof" ? message[member.localName as "command" | "stdio"].case !== undefined : isFieldSet(message, member);
+    member.kind === "oneof"
+      ? message[member.localName as "command" | "stdio"].case !== undefined
+      : isFieldSet(message, member);
   for (const member of RunSpecSchema.members) {
     if (!isSet(base, member)) continue;
     const name = member.localName as keyof RunSpec;
@@ -314,8 +339,10 @@ function readiness(ready: Ready): Init["readiness"] {
   };
   if ("line" in ready) return { probe: { case: "line", value: linePattern(ready.line) }, ...times };
   if ("tcp" in ready) return { probe: { case: "tcp", value: { port: ready.tcp } }, ...times };
-  if ("http" in ready) return { probe: { case: "http", value: { port: ready.http, path: ready.path ?? "/" } }, ...times };
-  if ("grpc" in ready) return { probe: { case: "grpc", value: { port: ready.grpc, service: ready.service ?? "" } }, ...times };
+  if ("http" in ready)
+    return { probe: { case: "http", value: { port: ready.http, path: ready.path ?? "/" } }, ...times };
+  if ("grpc" in ready)
+    return { probe: { case: "grpc", value: { port: ready.grpc, service: ready.service ?? "" } }, ...times };
   if ("exec" in ready) return { probe: { case: "exec", value: { args: [...ready.exec] } }, ...times };
   if ("notify" in ready) return { probe: { case: "notify", value: {} }, ...times };
   throw new TypeError("ready names no probe");
@@ -328,7 +355,8 @@ function outputRule(rule: Rule): NonNullable<Init["outputRules"]>[number] {
   if (then === "ready") return { ...common, action: { case: "ready", value: {} } };
   if (then === "annotate") return { ...common, action: { case: "annotate", value: {} } };
   if (then === "event") return { ...common, action: { case: "event", value: {} } };
-  if ("activity" in then) return { ...common, action: { case: "activity", value: enumValue(ActivitySchema, then.activity) } };
+  if ("activity" in then)
+    return { ...common, action: { case: "activity", value: enumValue(ActivitySchema, then.activity) } };
   const grace = then.graceMs === undefined ? undefined : duration(then.graceMs);
   return { ...common, action: { case: "result", value: { after: duration(then.resultAfterMs), grace } } };
 }

@@ -57,7 +57,9 @@ export interface Surroundings {
   isRoot: boolean;
 }
 
-type Values = Pick<Credentials, "caFile" | "certFile" | "keyFile" | "serverName" | "tokenFile" | "token"> & { server: string };
+type Values = Pick<Credentials, "caFile" | "certFile" | "keyFile" | "serverName" | "tokenFile" | "token"> & {
+  server: string;
+};
 interface Entry extends Values {}
 
 function wrong(message: string): KennelError {

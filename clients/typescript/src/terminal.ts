@@ -70,9 +70,10 @@ class RequestQueue {
       const next = this.#queue.shift();
       if (next) yield next;
       else if (this.#isEnded) return;
-      else await new Promise<void>((wake) => {
-        this.#wake = wake;
-      });
+      else
+        await new Promise<void>((wake) => {
+          this.#wake = wake;
+        });
     }
   }
 }
@@ -197,10 +198,20 @@ export class Terminal {
     if (this.#isConnected) this.#requests.push({ request: { case: "resize", value: this.#size } });
   }
 
-  /** Makes this client the writer. */
-  take(): void {
+  /** Makes this client the writer. Resolves when it is. */
+  async take(): Promise<void> {
     this.#takes = true;
     if (this.#isConnected) this.#requests.push({ request: { case: "take", value: {} } });
+    await new Promise<void>((done, failed) => {
+      const look = () => {
+        if (!this.#isWriter && !this.#end) return;
+        this.#changes.delete(look);
+        if (this.#isWriter) done();
+        else failed(this.#end?.error ?? closed("terminal"));
+      };
+      this.#changes.add(look);
+      look();
+    });
   }
 
   /** Stops reading. The command waits for no reader; its output stays at the server. */
@@ -220,7 +231,10 @@ export class Terminal {
   async expect(pattern: string | RegExp, options: { timeoutMs?: number; signal?: AbortSignal } = {}): Promise<Match> {
     const { signal, timeoutMs } = options;
     const find = () => {
-      const found = typeof pattern === "string" ? this.#findText(pattern) : new RegExp(pattern, pattern.flags.replace(/[gy]/g, "")).exec(this.#seen);
+      const found =
+        typeof pattern === "string"
+          ? this.#findText(pattern)
+          : new RegExp(pattern, pattern.flags.replace(/[gy]/g, "")).exec(this.#seen);
       if (!found) return undefined;
       const [text = "", ...groups] = found;
       const before = this.#seen.slice(0, found.index);
@@ -326,6 +340,7 @@ export class Terminal {
   #take({ response }: AttachResponse): void {
     if (response.case === "opened") {
       this.#isWriter = response.value.writer?.you ?? false;
+      for (const look of this.#changes) look();
       const { screen, run } = response.value;
       const size = screen?.size ?? run?.terminalSize;
       if (size) this.#actual = { rows: size.rows, cols: size.cols };
@@ -353,8 +368,10 @@ export class Terminal {
       else write?.done(new KennelError(response.value.reason, response.value.message, { runId }));
       this.#send();
       this.#endIfDetached();
-    } else if (response.case === "writer") this.#isWriter = response.value.you;
-    else this.calls.stats.unknownEvents += 1;
+    } else if (response.case === "writer") {
+      this.#isWriter = response.value.you;
+      for (const look of this.#changes) look();
+    } else this.calls.stats.unknownEvents += 1;
   }
 
   #show(data: Uint8Array): void {

@@ -93,7 +93,10 @@ class Link {
 
   #ping(): void {
     if (this.streams === 0 || performance.now() - this.heard < DEFAULTS.ping_interval_ms / 2) return;
-    const late = setTimeout(() => this.session.destroy(new Error("the server does not answer pings")), DEFAULTS.ping_timeout_ms);
+    const late = setTimeout(
+      () => this.session.destroy(new Error("the server does not answer pings")),
+      DEFAULTS.ping_timeout_ms,
+    );
     late.unref();
     try {
       this.session.ping(() => {
@@ -262,7 +265,8 @@ export class Pool {
       maxSessionMemory: SESSION_MEMORY_MAX,
       peerMaxConcurrentStreams: DEFAULTS.calls_per_connection,
     });
-    session.once("connect", () => session.setLocalWindowSize?.(CONNECTION_WINDOW));
+    // Bun 1.4 grants no more bytes of a connection whose window was set: its own default keeps streams going.
+    if (!process.versions.bun) session.once("connect", () => session.setLocalWindowSize(CONNECTION_WINDOW));
     const link = new Link(session);
     this.#links.add(link);
     session.once("close", () => this.#links.delete(link));
@@ -326,7 +330,9 @@ async function dialUnix(path: string, serverUser: number | undefined): Promise<n
   const isShared = directory && (directory.mode & 0o022) !== 0 && (directory.mode & sticky) === 0;
   if (file && directory && (!isTrusted(file.uid) || !isTrusted(directory.uid) || isShared)) {
     const whose = isTrusted(file.uid) ? `its directory can be changed by others` : `it belongs to user ${file.uid}`;
-    throw new KennelError("FOREIGN_SERVER", `cannot trust the server at ${path}: ${whose}`, { code: "PERMISSION_DENIED" });
+    throw new KennelError("FOREIGN_SERVER", `cannot trust the server at ${path}: ${whose}`, {
+      code: "PERMISSION_DENIED",
+    });
   }
   const socket = net.connect(path);
   await opened(socket, "connect", SOCKET_DIAL_MAX);

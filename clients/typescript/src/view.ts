@@ -4,7 +4,7 @@ import { create, type DescEnum } from "@bufbuild/protobuf";
 import { type Duration, DurationSchema, type Timestamp } from "@bufbuild/protobuf/wkt";
 import { KennelError } from "./errors.js";
 import type { Exit as ExitMessage, Run as RunMessage } from "./gen/kennel/v1/run_pb.js";
-import { EmptyProofSchema, RunState, RunStateSchema } from "./gen/kennel/v1/run_pb.js";
+import { EmptyProofSchema, type RunState, RunStateSchema } from "./gen/kennel/v1/run_pb.js";
 import { LIVE_STATES } from "./gen/rules.js";
 
 const LIVE = new Set<string>(LIVE_STATES);
@@ -91,7 +91,9 @@ export function isLiveState(state: RunState): boolean {
 }
 
 /** Values of the states that are live. */
-export const LIVE_STATE_VALUES: RunState[] = RunStateSchema.values.filter(({ name }) => LIVE.has(name)).map(({ number }) => number);
+export const LIVE_STATE_VALUES: RunState[] = RunStateSchema.values
+  .filter(({ name }) => LIVE.has(name))
+  .map(({ number }) => number);
 
 /** Returns the run of an answer, which always has one. */
 export function present(run: RunMessage | undefined): RunMessage {

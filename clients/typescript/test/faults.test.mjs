@@ -7,7 +7,10 @@ import { test } from "node:test";
 import { Kennel, KennelError } from "@kennel/client";
 import { eventually, linesIn, processesWith, program, Service } from "./harness.mjs";
 
-const reason = (...reasons) => (error) => KennelError.is(error, ...reasons);
+const reason =
+  (...reasons) =>
+  (error) =>
+    KennelError.is(error, ...reasons);
 
 /** Runs a test with a service of its own. */
 function faulty(name, play) {
@@ -98,7 +101,7 @@ faulty("each_byte_of_input_is_read_once_over_sigkills", async (service, kennel) 
   assert.equal(text.compare(data), 0);
 });
 
-faulty("duplex_goes_on_over_sigkills", async (service, kennel) => {
+faulty("duplex_continues_over_sigkills", async (service, kennel) => {
   const run = await kennel.spawn("cat", { stdin: "pipe" });
   const { readable, writable } = run.duplex();
   const [reader, writer] = [readable.getReader(), writable.getWriter()];
@@ -148,7 +151,12 @@ faulty("lost_answers_make_nothing_twice", async (service) => {
   const starts = service.file("starts");
   const signals = service.file("signals");
   const script = `echo x >>${starts}; trap 'echo x >>${signals}' USR1 INT; cat >${service.file("input")} & while :; do sleep 0.05; done`;
-  const run = await lose(() => kennel.spawn("bash", ["-c", `exec 3<&0; ${script.replace("cat", "cat <&3")}`], { stdin: "pipe", restart: { mode: "always", delayMs: 10 } }));
+  const run = await lose(() =>
+    kennel.spawn("bash", ["-c", `exec 3<&0; ${script.replace("cat", "cat <&3")}`], {
+      stdin: "pipe",
+      restart: { mode: "always", delayMs: 10 },
+    }),
+  );
   await eventually("a start", () => linesIn(starts) === 1);
   await eventually("the trap", () => processesWith("sleep 0.05").length > 0);
   await lose(() => run.signal("SIGUSR1"));
@@ -161,7 +169,9 @@ faulty("lost_answers_make_nothing_twice", async (service) => {
   await lose(() => run.pause());
   assert.equal(run.state, "PAUSED");
   await lose(() => run.resume());
-  await lose(() => new Promise((done, failed) => run.stdin.write("once\n", (error) => (error ? failed(error) : done()))));
+  await lose(
+    () => new Promise((done, failed) => run.stdin.write("once\n", (error) => (error ? failed(error) : done()))),
+  );
   await lose(() => new Promise((done) => run.stdin.end(done)));
   await eventually("the input", () => linesIn(service.file("input")) === 1);
   // Restart reads the attempt first: the answer of the second call is lost.
@@ -195,7 +205,9 @@ faulty("spawn_that_is_cancelled_before_its_answer_never_runs_on", async (service
   const direct = await service.client();
   const run = direct.handle(ulid);
   await eventually("the end", async () => {
-    const view = await run.refresh().catch((error) => (KennelError.is(error, "RUN_NOT_FOUND") ? undefined : Promise.reject(error)));
+    const view = await run
+      .refresh()
+      .catch((error) => (KennelError.is(error, "RUN_NOT_FOUND") ? undefined : Promise.reject(error)));
     return view && !view.isLive;
   });
   assert.deepEqual(processesWith("sleep 754321"), []);
@@ -214,7 +226,7 @@ faulty("thousand_waits_send_one_probe_at_a_time", async (service, kennel) => {
   assert.ok(exits.every(({ signal }) => signal === "SIGKILL" || signal === "SIGTERM"));
 });
 
-faulty("abort_passes_a_thousand_streams", async (service, kennel) => {
+faulty("abort_passes_a_thousand_streams", async (_, kennel) => {
   const run = await kennel.spawn("sh", ["-c", "while :; do echo line; sleep 0.2; done"]);
   const feeds = Array.from({ length: 1_100 }, () => run.events());
   const ends = feeds.map(async (feed) => {
@@ -227,7 +239,7 @@ faulty("abort_passes_a_thousand_streams", async (service, kennel) => {
   assert.deepEqual(new Set(await Promise.all(ends)), new Set(["ended"]));
 });
 
-faulty("thousand_runs_of_one_client_end_as_they_should", async (service, kennel) => {
+faulty("thousand_runs_of_one_client_end_as_they_should", async (_, kennel) => {
   const results = await Promise.all(
     Array.from({ length: 1_000 }, async (_, i) => {
       const run = await kennel.spawn("sh", ["-c", `echo ${i}`]);
@@ -239,7 +251,7 @@ faulty("thousand_runs_of_one_client_end_as_they_should", async (service, kennel)
   await eventually("no stream is open", () => kennel.stats.streams === 0);
 });
 
-faulty("reader_that_stops_holds_up_no_other_and_little_memory", async (service, kennel) => {
+faulty("reader_that_stops_holds_up_no_other_and_little_memory", async (_, kennel) => {
   const output = { maxBytes: 1n << 30n };
   const size = 100_000_000;
   const run = await kennel.spawn("sh", ["-c", `head -c ${size} /dev/zero; echo end >&2; sleep 600`], { output });
@@ -287,7 +299,10 @@ faulty("client_waits_for_the_next_service", async (service, kennel) => {
   const run = await kennel.spawn("sleep", ["600"]);
   const waits = run.wait();
   const gone = new Promise((done) => service.keeper.once("exit", done));
-  const [lost, resumed] = [new Promise((done) => run.once("lost", done)), new Promise((done) => run.once("resumed", done))];
+  const [lost, resumed] = [
+    new Promise((done) => run.once("lost", done)),
+    new Promise((done) => run.once("resumed", done)),
+  ];
   await eventually("a wait", () => kennel.stats.streams === 1);
   service.keeper.kill("SIGKILL");
   await gone;
@@ -316,7 +331,10 @@ test("local_server_ends_with_its_user_and_leaves_nothing", async () => {
     await kennel.spawn("sleep", ["854321"]);
     console.log(kennel.local.directory);
     setInterval(() => {}, 1000);`;
-  const user = spawn(process.execPath, ["--input-type=module", "-e", script], { cwd: import.meta.dirname, stdio: ["ignore", "pipe", "inherit"] });
+  const user = spawn(process.execPath, ["--input-type=module", "-e", script], {
+    cwd: import.meta.dirname,
+    stdio: ["ignore", "pipe", "inherit"],
+  });
   let directory = "";
   user.stdout.on("data", (text) => {
     directory += text;
@@ -324,7 +342,10 @@ test("local_server_ends_with_its_user_and_leaves_nothing", async () => {
   await eventually("a local server", () => directory.endsWith("\n"));
   assert.ok(processesWith("sleep 854321").length > 0);
   user.kill("SIGKILL");
-  await eventually("nothing is left", () => processesWith(directory.trim()).length === 0 && processesWith("sleep 854321").length === 0);
+  await eventually(
+    "nothing is left",
+    () => processesWith(directory.trim()).length === 0 && processesWith("sleep 854321").length === 0,
+  );
   await eventually("no directory", () => {
     try {
       readFileSync(`${directory.trim()}/log`);

@@ -134,7 +134,8 @@ export class Relay {
     client.on("data", (data) => server.write(data));
     client.on("end", () => server.end());
     server.on("data", async (data) => {
-      if (this.#armed && hasHeaders((rest = Buffer.concat([rest, data])))) {
+      rest = Buffer.concat([rest, data]);
+      if (this.#armed && hasHeaders(rest)) {
         const armed = this.#armed;
         this.#armed = undefined;
         client.destroy();
@@ -142,7 +143,7 @@ export class Relay {
         armed();
         return;
       }
-      rest = restOfFrames(rest.length ? rest : data);
+      rest = restOfFrames(rest);
       if (this.#held) {
         this.#holding?.();
         await this.#held;
