@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { readdirSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fromJson, toJson } from "@bufbuild/protobuf";
-import { CONTRACT_LEVEL, Kennel, resolveTarget } from "@kennel/client";
+import { CONTRACT_LEVEL, Kennel, KennelError, resolveTarget } from "@kennel/client";
 import about from "@kennel/client/package.json" with { type: "json" };
 import { AdminService, ProcessService, RunSpecSchema } from "@kennel/client/raw";
 
@@ -436,7 +436,7 @@ async function answer({ n, op, as, of, on = "c", args = {} }) {
     if (as !== undefined && done) objects.set(as, done);
     send({ n, ok: done?.waitFor ? runOf(done) : done?.readable || done?.onData ? {} : (done ?? {}) });
   } catch (error) {
-    send({ n, error: failure(error, args) });
+    send({ n, error: failure(KennelError.from(error) ?? error, args) });
   } finally {
     open.delete(n);
   }

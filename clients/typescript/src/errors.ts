@@ -71,6 +71,12 @@ export class KennelError extends Error {
     this.runId = content.runId;
   }
 
+  /** Returns the error that a raw stub has thrown, with its reason; `undefined`: no reason of Kennel is in it. */
+  static from(error: unknown): KennelError | undefined {
+    if (error instanceof KennelError) return error;
+    return error instanceof ConnectError ? fromServer(error) : undefined;
+  }
+
   /** Says whether a value is such an error, and, with reasons, one of these. */
   static is(value: unknown, ...reasons: Reason[]): value is KennelError {
     return value instanceof KennelError && (reasons.length === 0 || reasons.includes(value.reason));
@@ -112,9 +118,4 @@ export function fromServer(error: ConnectError, runId?: string): KennelError | u
     isRetryable: delay !== undefined || error.code === Code.Unavailable,
     runId: info.metadata.run_id || runId,
   });
-}
-
-/** Returns a fault of the connection in a form that names neither addresses of memory nor headers. */
-export function asConnectError(error: unknown): ConnectError {
-  return ConnectError.from(error);
 }

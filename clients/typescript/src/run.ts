@@ -270,7 +270,9 @@ export class Run extends EventEmitter<RunEvents> {
     const { result, run } = await this.calls.unary(rpc.waitForOutput, request, this.#with(options));
     this.#note(present(run));
     if (result.case === "match") return result.value;
-    throw new KennelError("RUN_ENDED", `run ${this.id} has ended, and no line of its output matches`, { runId: this.id });
+    throw new KennelError("RUN_ENDED", `run ${this.id} has ended, and no line of its output matches`, {
+      runId: this.id,
+    });
   }
 
   /** Ends the run: SIGTERM to its tree, the grace, SIGKILL. Resolves when its tree is proved empty. */
