@@ -29,7 +29,7 @@ pub(crate) async fn pack_python(packages: &Path) {
 }
 
 /// Runs a program to its end, which must be a success.
-async fn succeeds(command: Command) -> Output {
+pub(crate) async fn succeeds(command: Command) -> Output {
     let what = format!("{command:?}");
     let done = run_to_end(command, COLUMN_PATIENCE).await;
     let errors = String::from_utf8_lossy(&done.stderr);
@@ -58,7 +58,7 @@ async fn installed_python(scratch: &Path) -> PathBuf {
 }
 
 /// Plays all cases through a driver. A red cell fails the test, with the table.
-async fn play(driver: &str) {
+pub(crate) async fn play(driver: &str) {
     let mut suite = Command::new(tool_python());
     suite
         .arg(repository().join("clients/conformance/run"))

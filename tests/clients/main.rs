@@ -4,6 +4,7 @@ mod conformance;
 mod kubernetes;
 mod pages;
 mod retry;
+mod typescript;
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{

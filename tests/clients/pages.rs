@@ -1,6 +1,10 @@
 //! The projects of the pages for each language, run as written there, across a SIGKILL of the server.
 
-use super::{CLIENT_PATIENCE, conformance::pack_python};
+use super::{
+    CLIENT_PATIENCE,
+    conformance::pack_python,
+    typescript::{pack_typescript, runtimes},
+};
 use kennel_tests::{
     Kennel, eventually,
     programs::{repository, tools},
@@ -21,11 +25,11 @@ const SOCKET: &str = "/run/kennel/kennel.sock";
 /// The server is killed when a client has printed this.
 const MIDDLE: &str = "line 20\n";
 
-/// Returns a shell in the project, which finds the programs of Debian and Go alone: a page installs all else that it
-/// uses. Installs stay in the project; downloads are cached for the next run.
+/// Returns a shell in the project, which finds the programs of Debian, Go, Node and Bun only: a page installs all else
+/// that it uses. Installs stay in the project; downloads are cached for the next run.
 pub(crate) fn shell(project: &Path, script: &str) -> Command {
     let cache = |name: &str| tools().join("cache").join(name);
-    let path = format!("{}:/usr/bin:/bin", go().display());
+    let path = format!("{}:{}:/usr/bin:/bin", runtimes().display(), go().display());
     let repository = format!("-Dmaven.repo.local={}", cache("maven").display());
     let mut shell = Command::new("bash");
     shell
@@ -65,6 +69,9 @@ async fn run_page(language: &str) {
     let packages = kennel.scratch().join("packages");
     if language == "python" {
         pack_python(&packages).await;
+    } else if language == "typescript" {
+        pack_typescript(&packages, &kennel.scratch().join("installed")).await;
+        use_packed(&project.join("package.json"), &packages);
     }
     let proto = format!("cp -r '{}/proto' proto", repository().display());
     let mut build = shell(&project, &format!("{proto}\n{build}"));
@@ -75,6 +82,17 @@ async fn run_page(language: &str) {
     for client in run.lines() {
         run_client(&mut kennel, &project, client).await;
     }
+}
+
+/// Names the packed file in place of a release of the package.
+fn use_packed(project: &Path, packages: &Path) {
+    let text = fs::read_to_string(project).expect("the page has a project");
+    let version = env!("CARGO_PKG_VERSION");
+    let released = format!("\"@kennel/client\": \"{version}\"");
+    assert!(text.contains(&released), "{text}");
+    let file = packages.join(format!("kennel-client-{version}.tgz"));
+    let packed = format!("\"@kennel/client\": \"file:{}\"", file.display());
+    fs::write(project, text.replace(&released, &packed)).expect("written");
 }
 
 async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) {
