@@ -90,7 +90,8 @@ export class Terminal {
   #cursor: Bytes = new Uint8Array();
   #waiting: Write[] = [];
   #unanswered: Write[] = [];
-  #seen = "";
+  #seen: string[] = [];
+  #seenLength = 0;
   #size: { rows: number; cols: number } | undefined;
   #actual: { rows: number; cols: number } | undefined;
   #takes: boolean;
@@ -231,15 +232,16 @@ export class Terminal {
   async expect(pattern: string | RegExp, options: { timeoutMs?: number; signal?: AbortSignal } = {}): Promise<Match> {
     const { signal, timeoutMs } = options;
     const find = () => {
+      const seen = this.#text();
       const found =
         typeof pattern === "string"
-          ? this.#findText(pattern)
-          : new RegExp(pattern, pattern.flags.replace(/[gy]/g, "")).exec(this.#seen);
+          ? findText(seen, pattern)
+          : new RegExp(pattern, pattern.flags.replace(/[gy]/g, "")).exec(seen);
       if (!found) return undefined;
       const [text = "", ...groups] = found;
-      const before = this.#seen.slice(0, found.index);
-      this.#seen = this.#seen.slice(found.index + text.length);
-      return { before, text, groups };
+      const rest = seen.slice(found.index + text.length);
+      [this.#seen, this.#seenLength] = [[rest], rest.length];
+      return { before: seen.slice(0, found.index), text, groups };
     };
     return await new Promise<Match>((done, failed) => {
       const finish = (end: () => void) => {
@@ -377,14 +379,19 @@ export class Terminal {
   #show(data: Uint8Array): void {
     const text = this.#decoder.decode(data, { stream: true });
     if (text === "") return;
-    this.#seen = (this.#seen + text).slice(-DEFAULTS.expect_bytes);
+    this.#seen.push(text);
+    this.#seenLength += text.length;
+    // Twice the bound, so that the text is put together once in a while only.
+    if (this.#seenLength > 2 * DEFAULTS.expect_bytes) this.#text();
     for (const reader of this.#readers) reader(text);
     for (const look of this.#changes) look();
   }
 
-  #findText(text: string): (RegExpExecArray | (string[] & { index: number })) | null {
-    const index = this.#seen.indexOf(text);
-    return index < 0 ? null : Object.assign([text], { index });
+  /** Returns what was shown and not found yet, up to the bound. */
+  #text(): string {
+    const text = this.#seen.join("").slice(-DEFAULTS.expect_bytes);
+    [this.#seen, this.#seenLength] = [[text], text.length];
+    return text;
   }
 
   #type({ id, data }: Write): void {
@@ -420,4 +427,9 @@ export class Terminal {
     const exit = { exitCode: this.#exit?.code ?? null, signal: this.#exit?.signal ?? null };
     for (const listener of this.#exits) listener(exit);
   }
+}
+
+function findText(seen: string, text: string): (RegExpExecArray | (string[] & { index: number })) | null {
+  const index = seen.indexOf(text);
+  return index < 0 ? null : Object.assign([text], { index });
 }
