@@ -366,7 +366,10 @@ class Driver:
                     results.append(len((await client.run(a["argv"], labels=a.get("labels", {}))).stdout))
                     return
                 run = await client.spawn(a["argv"], labels=a.get("labels", {}))
+                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0))]
                 data = await run.stdout.read()
+                for wait in waits:
+                    assert await wait.result()
                 await run.wait_for("ended")
                 results.append(len(data))
             except Exception as error:

@@ -367,7 +367,10 @@ class Driver:
                     results.append(len((client.run(a["argv"], labels=a.get("labels", {}))).stdout))
                     return
                 run = client.spawn(a["argv"], labels=a.get("labels", {}))
+                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0))]
                 data = run.stdout.read()
+                for wait in waits:
+                    assert wait.result()
                 run.wait_for("ended")
                 results.append(len(data))
             except Exception as error:
