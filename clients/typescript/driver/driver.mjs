@@ -4,7 +4,7 @@ import { createHash } from "node:crypto";
 import { readdirSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fromJson, toJson } from "@bufbuild/protobuf";
-import { CONTRACT_LEVEL, Kennel, KennelError, resolveTarget } from "@kennel/client";
+import { addressText, CONTRACT_LEVEL, Kennel, KennelError, resolveTarget } from "@kennel/client";
 import about from "@kennel/client/package.json" with { type: "json" };
 import { AdminService, ProcessService, RunSpecSchema } from "@kennel/client/raw";
 
@@ -15,8 +15,11 @@ const counts = { lost: 0, resumed: 0 };
 
 const send = (message) => process.stdout.write(`${JSON.stringify(message, (_, value) => (typeof value === "bigint" ? Number(value) : value))}\n`);
 const camel = (name) => name.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
+const camels = (args) => Object.fromEntries(Object.entries(args).map(([name, value]) => [camel(name), value]));
 const snake = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-const upper = (name) => name && snake(name).toUpperCase();
+const upper = (name) => (name ? snake(name).toUpperCase() : "");
+const sum = (values) => values.reduce((all, value) => all + value, 0);
+const statistics = (name) => sum([...clients].map(({ stats }) => stats[name]));
 
 /** Sum of bytes or lines over the calls of one reader. */
 class Total {
@@ -49,40 +52,18 @@ function exitOf(exit) {
 }
 
 function runOf(run) {
-  const { id, state, isLive, attempt, endReason, verdict, readyBy, annotations, labels, name, pid, info } = run;
-  return {
-    ...{
-      id,
-      state,
-      live: isLive,
-      attempt: attempt ?? 0,
-      exit: exitOf(run.exit),
-      end_reason: snake(endReason ?? ""),
-      labels,
-      name,
-    },
-    ...{
-      verdict: upper(verdict?.kind) ?? "",
-      ready_by: readyBy,
-      annotations,
-      annotations_version: info?.annotationsVersion ?? 0n,
-      pid: pid ?? 0,
-    },
-  };
+  const { id, state, isLive: live, attempt = 0, endReason = "", verdict, readyBy: ready_by, annotations, labels, name, pid = 0, info } = run;
+  const view = { id, state, live, attempt, exit: exitOf(run.exit), end_reason: snake(endReason), verdict: upper(verdict?.kind), labels, name };
+  return { ...view, ready_by, annotations, annotations_version: info?.annotationsVersion ?? 0n, pid };
 }
 
 /** Options of a command, with those that are protobuf JSON as fields of `spec`. */
 function specOf(args) {
-  const { argv, shell, request_key, restart, ready, output, spec, max_output, check, ...rest } = args;
-  const options = Object.fromEntries(Object.entries(rest).map(([name, value]) => [camel(name), value]));
+  const { argv, shell, request_key: key, restart, ready, output, spec, check, input, ...rest } = args;
   const json = { ...spec, ...(restart && { restart }), ...(ready && { readiness: ready }), ...(output && { output }) };
-  if (Object.keys(json).length > 0) options.spec = fromJson(RunSpecSchema, json);
-  if (request_key !== undefined) options.key = request_key;
-  if (max_output !== undefined) options.maxOutput = max_output;
-  if (args.input !== undefined) options.input = bytesIn(args.input);
-  if (shell !== undefined) options.shell = true;
+  const fields = Object.keys(json).length > 0 && { spec: fromJson(RunSpecSchema, json) };
   const [file = shell, ...words] = argv ?? [];
-  return [file, words, options];
+  return [file, words, { ...camels(rest), ...fields, ...(key && { key }), ...(input && { input: bytesIn(input) }), ...(shell && { shell: true }) }];
 }
 
 const times = (args, signal) => ({ signal, ...(args.timeout_ms !== undefined && { timeoutMs: args.timeout_ms }) });
@@ -91,6 +72,8 @@ const saved = (object, name, make) => {
   object.driver[name] ??= make();
   return object.driver[name];
 };
+const writerOf = (writable) => saved(writable, "writer", () => writable.getWriter());
+const inputOf = (run, name, options) => saved(run, name, () => run.input(options).on("error", () => {}));
 
 /** Reads at most so many bytes of a reader, whose rest stays for the next call. */
 async function take(reader, most = Number.POSITIVE_INFINITY) {
@@ -99,7 +82,7 @@ async function take(reader, most = Number.POSITIVE_INFINITY) {
     if (!reader.rest?.length) {
       const { done, value } = await reader.chunks.next();
       reader.eof = done === true;
-      reader.rest = value;
+      reader.rest = value && Buffer.from(value.buffer, value.byteOffset, value.length);
       continue;
     }
     const part = reader.rest.subarray(0, left);
@@ -112,15 +95,6 @@ async function take(reader, most = Number.POSITIVE_INFINITY) {
   return { data: bytesOut(data), total: reader.total.result, eof: reader.eof };
 }
 
-async function* chunksOf(readable) {
-  const reader = readable.getReader();
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    yield Buffer.from(value);
-  }
-}
-
 function parsed(text) {
   try {
     return JSON.parse(text);
@@ -129,18 +103,20 @@ function parsed(text) {
   }
 }
 
+/** Operations whose method has their name, takes a signal, and returns the run. */
+const plain = ["pause", "resume", "refresh", "interrupt"].map((name) => [
+  name,
+  async (_, run, { signal }) => {
+    await run[name]({ signal });
+    return runOf(run);
+  },
+]);
+
 const ops = {
-  hello: () => ({
-    language: process.versions.bun ? "bun" : "node",
-    version: about.version,
-    level: CONTRACT_LEVEL,
-    ops: Object.keys(ops),
-  }),
-  async connect(args, _, { as = "c", signal }) {
-    const { patience_ms, call_timeout_ms, connect_patience_ms, ...rest } = args;
-    const names = { patience: patience_ms, callTimeout: call_timeout_ms, connectPatience: connect_patience_ms };
-    const options = Object.fromEntries(Object.entries(rest).map(([name, value]) => [camel(name), value]));
-    const client = await Kennel.connect({ ...options, ...names, signal });
+  ...Object.fromEntries(plain),
+  hello: () => ({ language: process.versions.bun ? "bun" : "node", version: about.version, level: CONTRACT_LEVEL, ops: Object.keys(ops) }),
+  async connect({ patience_ms: patience, call_timeout_ms: callTimeout, connect_patience_ms: connectPatience, ...rest }, _, { as = "c", signal }) {
+    const client = await Kennel.connect({ ...camels(rest), patience, callTimeout, connectPatience, signal });
     for (const event of ["lost", "resumed"])
       client.on(event, () => {
         counts[event] += 1;
@@ -154,28 +130,18 @@ const ops = {
     await client.close();
   },
   resolve({ env, root, ...args }) {
-    const options = Object.fromEntries(Object.entries(args).map(([name, value]) => [camel(name), value]));
-    const { address, credentials: of, node } = resolveTarget(options, { env, isRoot: root });
-    const tcp = (host) => `tcp://${host.includes(":") ? `[${host}]` : host}`;
-    const orNull = (value) => value ?? null;
-    return {
-      address: address.kind === "unix" ? `unix:${address.path}` : `${tcp(address.host)}:${address.port}`,
-      ...{
-        ca: orNull(of.caFile),
-        certificate: orNull(of.certFile),
-        key: orNull(of.keyFile),
-        server_name: orNull(of.serverName),
-      },
-      ...{ token_file: orNull(of.tokenFile), node: orNull(node), server_user: orNull(of.serverUser) },
-    };
+    const { address, credentials: of, node } = resolveTarget(camels(args), { env, isRoot: root });
+    const { caFile: ca, certFile: certificate, keyFile: key, serverName: server_name, tokenFile: token_file, serverUser: server_user } = of;
+    const found = { ca, certificate, key, server_name, token_file, node, server_user };
+    return { address: addressText(address), ...Object.fromEntries(Object.entries(found).map(([name, value]) => [name, value ?? null])) };
   },
   info: async (_, client, { signal }) => ({ version: (await client.info({ signal })).version, level: null }),
   stats: () => ({
     rss_peak: process.resourceUsage().maxRSS * 1024,
     tasks: open.size - 1,
     fds: readdirSync("/proc/self/fd").length,
-    streams: [...clients].reduce((sum, { stats }) => sum + stats.streams, 0),
-    probes: [...clients].reduce((sum, { stats }) => sum + stats.probes, 0),
+    streams: statistics("streams"),
+    probes: statistics("probes"),
     ...counts,
   }),
   async spawn(args, client, { signal }) {
@@ -185,19 +151,14 @@ const ops = {
   async run(args, client, { signal }) {
     const [file, words, options] = specOf(args);
     const done = await client.execFile(file, words, { ...options, encoding: "buffer", signal });
-    const exit = exitOf({ code: done.exitCode, signal: done.signalCode });
-    const { state, omitted, endReason } = done;
-    const timedOut = endReason === "deadlineExceeded";
-    const output = { stdout: bytesOut(done.stdout), stderr: bytesOut(done.stderr) };
-    const missing = { omitted_stdout: omitted.stdout, omitted_stderr: omitted.stderr, timed_out: timedOut };
-    return { exit, state, end_reason: snake(endReason ?? ""), ...output, ...missing };
+    const { state, omitted, endReason = "" } = done;
+    const view = { exit: exitOf({ code: done.exitCode, signal: done.signalCode }), state, end_reason: snake(endReason) };
+    const output = { stdout: bytesOut(done.stdout), stderr: bytesOut(done.stderr), omitted_stdout: omitted.stdout, omitted_stderr: omitted.stderr };
+    return { ...view, ...output, timed_out: endReason === "deadlineExceeded" };
   },
   handle: ({ run_id }, client) => client.handle(run_id),
   get: ({ run_id }, client, { signal }) => client.get(run_id, { signal }),
-  async find(args, client, { signal }) {
-    return { ids: (await client.find(args, { signal }).all()).map(({ id }) => id) };
-  },
-  refresh: (_, run, { signal }) => run.refresh({ signal }),
+  find: async (args, client, { signal }) => ({ ids: (await client.find(args, { signal }).all()).map(({ id }) => id) }),
   async wait(args, run, { signal }) {
     const reached = await run.waitFor(args.for ?? "ended", times(args, signal));
     return { ...runOf(run), reached };
@@ -207,28 +168,16 @@ const ops = {
     return runOf(run);
   },
   async wait_output(args, run, { signal }) {
-    const found = await run.waitForOutput(args.literal ?? new RegExp(args.regex.replaceAll("(?P<", "(?<")), times(args, signal));
-    return {
-      line: found.line,
-      text: found.text,
-      seq: found.seq,
-      groups: Object.fromEntries(found.groups.map(({ name, text }) => [name, text])),
-    };
+    const pattern = args.literal ?? new RegExp(args.regex.replaceAll("(?P<", "(?<"));
+    const { line, text, seq, groups } = await run.waitForOutput(pattern, times(args, signal));
+    return { line, text, seq, groups: Object.fromEntries(groups.map(({ name, text }) => [name, text])) };
   },
   async abort({ grace_ms, wait }, run, { signal }) {
-    const { state, verdict, proof } = await run.abort({ graceMs: grace_ms, wait, signal });
-    return { state, verdict: upper(verdict?.kind) ?? "", proof: proof ?? "", exit: exitOf(run.exit) };
+    const { state, verdict, proof = "" } = await run.abort({ graceMs: grace_ms, wait, signal });
+    return { state, verdict: upper(verdict?.kind), proof, exit: exitOf(run.exit) };
   },
   kill: (args, run, { signal }) => run.kill(args.signal, { signal }),
-  signal: async (args, run, { signal }) => ({
-    repeated: (await run.signal(args.signal, { target: args.target, signal })).repeatedRequest,
-  }),
-  async interrupt(_, run, { signal }) {
-    await run.interrupt({ signal });
-    return runOf(run);
-  },
-  pause: (_, run, { signal }) => run.pause({ signal }),
-  resume: (_, run, { signal }) => run.resume({ signal }),
+  signal: async (args, run, { signal }) => ({ repeated: (await run.signal(args.signal, { target: args.target, signal })).repeatedRequest }),
   restart: (args, run, { signal }) => run.restart({ ...args, signal }),
   annotate({ set = {}, remove = [], expected_version: version }, run, { signal }) {
     const changes = { ...set, ...Object.fromEntries(remove.map((key) => [key, undefined])) };
@@ -239,13 +188,12 @@ const ops = {
     const processes = await run.tree({ signal });
     return { processes: processes.length, names: processes.map(({ name }) => name) };
   },
-  async read_output(args, run, { signal }) {
-    const { stream, offset, bytes_max, head, tail } = args;
-    const ends = { ...(head !== undefined && { headBytes: head }), ...(tail !== undefined && { tailBytes: tail }) };
-    const read = await run.readOutput(stream, { offset: BigInt(offset ?? 0), bytesMax: bytes_max, ...ends, signal });
-    const data = Buffer.concat(read.parts.flatMap(({ part }) => (part.case === "data" ? [part.value] : [])));
-    const omitted = read.parts.reduce((sum, { part }) => (part.case === "omittedBytes" ? sum + part.value : sum), 0n);
-    return { data: bytesOut(data), omitted, end_offset: read.endOffset, final: read.isFinal };
+  async read_output({ stream, offset = 0, bytes_max, head, tail }, run, { signal }) {
+    const range = { offset: BigInt(offset), bytesMax: bytes_max, headBytes: head, tailBytes: tail };
+    const { parts, endOffset, isFinal } = await run.readOutput(stream, { ...range, signal });
+    const data = Buffer.concat(parts.flatMap(({ part }) => (part.case === "data" ? [part.value] : [])));
+    const omitted = sum(parts.map(({ part }) => (part.case === "omittedBytes" ? Number(part.value) : 0)));
+    return { data: bytesOut(data), omitted, end_offset: endOffset, final: isFinal };
   },
   read({ stream = "stdout", at_most, on_gap }, run) {
     const reader = saved(run, stream, () => {
@@ -254,27 +202,19 @@ const ops = {
     });
     return take(reader, at_most);
   },
-  async lines({ at_most = Number.POSITIVE_INFINITY, stream, json, line_bytes_max, tail, on_gap }, run) {
+  async lines({ at_most = Number.POSITIVE_INFINITY, stream, json, line_bytes_max: lineBytesMax, tail, on_gap: onGap }, run) {
     const reader = saved(run, "lines", () => {
-      const from = tail === undefined ? {} : { from: { tailLines: tail } };
-      const options = { ...from, ...(stream && { streams: [stream] }), ...(on_gap && { onGap: on_gap }) };
-      return {
-        lines: run.lines({ ...options, plain: json, lineBytesMax: line_bytes_max }),
-        total: new Total(),
-        eof: false,
-      };
+      const some = { ...(tail !== undefined && { from: { tailLines: tail } }), ...(stream && { streams: [stream] }), ...(onGap && { onGap }) };
+      return { lines: run.lines({ ...some, plain: json, lineBytesMax }), total: new Total(), eof: false };
     });
     const lines = [];
     let count = 0;
-    while (count < at_most) {
+    for (; count < at_most && !reader.eof; count += 1) {
       const { done, value } = await reader.lines.next();
-      if (done) {
-        reader.eof = true;
-        break;
-      }
-      count += 1;
+      reader.eof = done === true;
+      if (done) break;
       reader.total.add(`${value.text}\n`, 1);
-      if (count <= 1_000) lines.push({ ...value, truncated: value.isTruncated, json: json ? parsed(value.text) : null });
+      if (count < 1_000) lines.push({ ...value, truncated: value.isTruncated, json: json ? parsed(value.text) : null });
     }
     return { lines, count, total: reader.total.result, eof: reader.eof };
   },
@@ -284,21 +224,20 @@ const ops = {
     while (events.length < at_most) {
       const { done, value } = await feed.next();
       if (done) return { events, eof: true };
-      const { kind, seq, attempt } = value;
-      const output = kind === "output" ? { stream: value.value.stream === 2 ? "stderr" : "stdout", len: value.value.data.length } : {};
-      events.push({ kind: snake(kind), seq, attempt, ...output });
-      if (snake(kind) === until) break;
+      const output = value.kind === "output" ? { stream: value.value.stream === 2 ? "stderr" : "stdout", len: value.value.data.length } : {};
+      events.push({ kind: snake(value.kind), seq: value.seq, attempt: value.attempt, ...output });
+      if (snake(value.kind) === until) break;
     }
     return { events, eof: false };
   },
   async events_of({ selector, until_ended }, client, { signal }) {
     const totals = new Map();
-    const ended = new Set();
-    for await (const event of client.events({ selector, live: false }, { signal })) {
-      if (!totals.has(event.runId)) totals.set(event.runId, new Total());
-      if (event.kind === "output" && event.value.stream === 1) totals.get(event.runId).add(event.value.data);
-      if (event.kind === "ended") ended.add(event.runId);
-      if (ended.size >= until_ended) break;
+    let ended = 0;
+    for await (const { runId, kind, value } of client.events({ selector, live: false }, { signal })) {
+      if (!totals.has(runId)) totals.set(runId, new Total());
+      if (kind === "output" && value.stream === 1) totals.get(runId).add(value.data);
+      if (kind === "ended") ended += 1;
+      if (ended >= until_ended) break;
     }
     return { runs: totals.size, bytes: Object.fromEntries([...totals].map(([id, total]) => [id, total.result])) };
   },
@@ -314,7 +253,7 @@ const ops = {
   },
   async write({ data, shared }, run, { signal }) {
     const name = shared ? "shared" : "input";
-    const input = saved(run, name, () => run.input({ shared }).on("error", () => {}));
+    const input = inputOf(run, name, { shared });
     const stop = () => input.destroy(signal.reason);
     signal.addEventListener("abort", stop);
     try {
@@ -322,109 +261,83 @@ const ops = {
     } catch (error) {
       delete run.driver[name];
       throw signal.aborted ? signal.reason : error;
-    } finally {
-      signal.removeEventListener("abort", stop);
     }
+    signal.removeEventListener("abort", stop);
     return { offset: input.accepted };
   },
-  async end_input(_, run) {
-    const input = saved(run, "input", () => run.input().on("error", () => {}));
-    await new Promise((done, failed) => input.once("error", failed).end(done));
-  },
+  end_input: (_, run) => new Promise((done, failed) => inputOf(run, "input").once("error", failed).end(done)),
   duplex: ({ take_over }, run) => run.duplex({ takeOver: take_over ?? false }),
   async duplex_write({ data }, { writable }) {
-    const writer = saved(writable, "writer", () => writable.getWriter());
     // A stream of the web that is closed throws a TypeError at once, whatever its sink would say.
     if (writable.isClosed) throw Object.assign(new TypeError("closed"), { reason: "INPUT_CLOSED" });
-    await writer.write(bytesIn(data));
+    await writerOf(writable).write(bytesIn(data));
   },
   async duplex_end(_, { writable }) {
     writable.isClosed = true;
-    await saved(writable, "writer", () => writable.getWriter()).close();
+    await writerOf(writable).close();
   },
   duplex_read: ({ at_most }, { readable }) =>
     take(
-      saved(readable, "reader", () => ({ chunks: chunksOf(readable), total: new Total(), eof: false })),
+      saved(readable, "reader", () => ({ chunks: readable.values(), total: new Total(), eof: false })),
       at_most,
     ),
   async attach({ rows, cols, read_only }, run) {
     const terminal = await run.attach({ readOnly: read_only ?? false, ...(rows && { size: { rows, cols } }) });
-    terminal.text = "";
-    terminal.onData((text) => {
-      terminal.text += text;
-    });
+    terminal.texts = [];
+    terminal.onData((text) => terminal.texts.push(text));
     return terminal;
   },
   t_write: ({ data }, terminal) => terminal.write(bytesIn(data)),
   async t_expect({ text, timeout_ms }, terminal, { signal }) {
     const { before } = await terminal.expect(text, { timeoutMs: timeout_ms, signal });
-    terminal.text = terminal.text.slice(before.length + text.length);
+    terminal.texts = [terminal.texts.join("").slice(before.length + text.length)];
     return { before: Buffer.byteLength(before) };
   },
   async t_read(_, terminal) {
     await terminal.closed;
-    return { data: bytesOut(Buffer.from(terminal.text)), eof: true };
+    return { data: bytesOut(Buffer.from(terminal.texts.join(""))), eof: true };
   },
   t_resize: ({ rows, cols }, terminal) => terminal.resize(cols, rows),
   t_take: (_, terminal) => terminal.take(),
   t_detach: (_, terminal) => terminal.detach(),
   t_state: (_, terminal) => ({ writer: terminal.isWriter, ...terminal.size }),
   async screen(_, run) {
-    const screen = await run.screen();
-    return {
-      lines: screen.lines.map(({ spans }) => spans.map(({ text }) => text).join("")),
-      rows: screen.size.rows,
-      cols: screen.size.cols,
-    };
+    const { lines, size } = await run.screen();
+    return { lines: lines.map(({ spans }) => spans.map(({ text }) => text).join("")), rows: size.rows, cols: size.cols };
   },
   async many({ count, argv: [file, ...words], read, labels }, client) {
     const errors = {};
     let [ok, bytes] = [0, 0];
     const one = async () => {
-      try {
-        const run = await client.spawn(file, words, { labels });
-        if (read) for await (const chunk of run.stdout) bytes += chunk.length;
-        await run.wait();
-        ok += 1;
-      } catch (error) {
-        errors[error.reason ?? error.name] = (errors[error.reason ?? error.name] ?? 0) + 1;
-      }
+      const run = await client.spawn(file, words, { labels });
+      if (read) for await (const chunk of run.stdout) bytes += chunk.length;
+      await run.wait();
+      ok += 1;
     };
-    await Promise.all(Array.from({ length: count }, one));
+    const failed = ({ reason, name }) => {
+      errors[reason ?? name] = (errors[reason ?? name] ?? 0) + 1;
+    };
+    await Promise.all(Array.from({ length: count }, () => one().catch(failed)));
     return { ok, errors, bytes };
   },
   async raw({ rpc, request }, client) {
-    const [stub, service] = rpc[0].toLowerCase() + rpc.slice(1) in client.raw.process ? [client.raw.process, ProcessService] : [client.raw.admin, AdminService];
     const name = rpc[0].toLowerCase() + rpc.slice(1);
-    const method = service.method[name];
-    return { response: toJson(method.output, await stub[name](fromJson(method.input, request))) };
+    const [stub, { method }] = name in client.raw.process ? [client.raw.process, ProcessService] : [client.raw.admin, AdminService];
+    return { response: toJson(method[name].output, await stub[name](fromJson(method[name].input, request))) };
   },
-  cancel({ n }) {
-    open.get(n)?.abort();
-  },
+  cancel: ({ n }) => open.get(n)?.abort(),
   async scope(args, client) {
-    const [file, words, options] = specOf(args);
-    const run = await client.spawn(file, words, options);
+    const run = await client.spawn(...specOf(args));
     await run[Symbol.asyncDispose]();
     return run;
   },
 };
 
 function failure(error, { timeout_ms }) {
-  const { reason, code = "", message, metadata = {}, violations = [], isRetryable = false } = error;
-  const name = error.name === "AbortError" ? "CANCELLED" : reason === "DEADLINE_EXCEEDED" && timeout_ms !== undefined ? "TIMEOUT" : reason;
-  const shown = {
-    reason: name ?? "",
-    code: code === "EPIPE" ? "FAILED_PRECONDITION" : String(code),
-    type: error.constructor.name,
-  };
-  return {
-    ...shown,
-    retryable: isRetryable,
-    message: `${message}`,
-    metadata,
-    violations: violations.map(({ field }) => field),
-  };
+  const { reason = "", code = "", message, metadata = {}, violations = [], isRetryable = false } = error;
+  const isLate = reason === "DEADLINE_EXCEEDED" && timeout_ms !== undefined;
+  const shown = { reason: error.name === "AbortError" ? "CANCELLED" : isLate ? "TIMEOUT" : reason, type: error.constructor.name, message, metadata };
+  return { ...shown, code: code === "EPIPE" ? "FAILED_PRECONDITION" : `${code}`, retryable: isRetryable, violations: violations.map(({ field }) => field) };
 }
 
 async function answer({ n, op, as, of, on = "c", args = {} }) {
@@ -437,9 +350,8 @@ async function answer({ n, op, as, of, on = "c", args = {} }) {
     send({ n, ok: done?.waitFor ? runOf(done) : done?.readable || done?.onData ? {} : (done ?? {}) });
   } catch (error) {
     send({ n, error: failure(KennelError.from(error) ?? error, args) });
-  } finally {
-    open.delete(n);
   }
+  open.delete(n);
 }
 
 for await (const line of createInterface({ input: process.stdin })) if (line.trim() !== "") void answer(JSON.parse(line));

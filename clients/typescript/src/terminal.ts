@@ -7,7 +7,7 @@ import { ProcessService } from "./gen/kennel/v1/process_service_pb.js";
 import type { AttachRequestSchema, AttachResponse, Screen } from "./gen/kennel/v1/terminal_pb.js";
 import { DEFAULTS, TERMINAL } from "./gen/rules.js";
 import { ulid } from "./ulid.js";
-import { type Exit, exitOf } from "./view.js";
+import { type Exit, exitOf, isLiveState } from "./view.js";
 
 type Request = MessageInitShape<typeof AttachRequestSchema>;
 type Bytes = Uint8Array<ArrayBuffer>;
@@ -344,6 +344,11 @@ export class Terminal {
       this.#isWriter = response.value.writer?.you ?? false;
       for (const look of this.#changes) look();
       const { screen, run } = response.value;
+      if (run && !isLiveState(run.state)) {
+        // The screen is the last one, and no event follows it.
+        this.#hasEnded = true;
+        this.#exit = exitOf(run.currentAttempt?.exit);
+      }
       const size = screen?.size ?? run?.terminalSize;
       if (size) this.#actual = { rows: size.rows, cols: size.cols };
       if (!screen) return;

@@ -274,6 +274,36 @@ test("restart_ends_both_directions_of_a_duplex", async () => {
   await run.abort({ graceMs: 0 });
 });
 
+test("terminal_of_an_ended_run_shows_its_last_screen", async () => {
+  const tty = await kennel.pty("sh", ["-c", "echo last words; exit 6"]);
+  await tty.closed;
+  const again = await tty.run.attach();
+  let shown = "";
+  again.onData((text) => {
+    shown += text;
+  });
+  const exit = new Promise((done) => again.onExit(done));
+  await again.closed;
+  assert.match(shown, /last words/);
+  assert.deepEqual(await exit, { exitCode: 6, signal: null });
+  assert.match((await tty.run.screen()).lines[0].spans[0].text, /last words/);
+});
+
+test("terminal_writer_is_taken_and_watchers_are_refused", async () => {
+  const tty = await kennel.pty("cat");
+  const other = await tty.run.attach();
+  assert.deepEqual([tty.isWriter, other.isWriter], [true, false]);
+  await other.take();
+  await eventually("the writer", () => !tty.isWriter);
+  await assert.rejects(tty.write("refused"), reason("NOT_WRITER"));
+  await other.write("typed\r");
+  await tty.expect(/typed\r\ntyped/);
+  await assert.rejects(other.expect("never shown", { timeoutMs: 50 }), reason("DEADLINE_EXCEEDED"));
+  await other.detach();
+  await tty.run.abort({ graceMs: 0 });
+  await assert.rejects(tty.write("late"));
+});
+
 test("two_writers_get_a_typed_mismatch_and_another_process_continues", async () => {
   const run = await kennel.spawn("cat", { stdin: "pipe" });
   const write = (input, text) =>
