@@ -1,7 +1,7 @@
 // Conformance driver of the TypeScript package: requests of clients/conformance/README.md, on Node and Bun.
 
 import { createHash } from "node:crypto";
-import { readdirSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fromJson, toJson } from "@bufbuild/protobuf";
 import { addressText, CONTRACT_LEVEL, Kennel, KennelError, resolveTarget } from "@kennel/client";
@@ -137,7 +137,8 @@ const ops = {
   },
   info: async (_, client, { signal }) => ({ version: (await client.info({ signal })).version, level: null }),
   stats: () => ({
-    rss_peak: process.resourceUsage().maxRSS * 1024,
+    // Since its exec: the kernel's ru_maxrss has the peak of the parent too.
+    rss_peak: Number(/VmHWM:\s+(\d+)/.exec(readFileSync("/proc/self/status", "utf8"))[1]) * 1024,
     tasks: open.size - 1,
     fds: readdirSync("/proc/self/fd").length,
     streams: statistics("streams"),

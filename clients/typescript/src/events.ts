@@ -167,6 +167,22 @@ export class EventFeed implements AsyncIterableIterator<RunEvent> {
     return turn;
   }
 
+  /** Opens the stream, so that events from now on are of it. */
+  async start(): Promise<void> {
+    const turn = this.#turn.then(async () => {
+      while (!this.#messages && !this.#isDone && !this.#hasEnded) {
+        await this.#receive();
+        // The Snapshot has the position: a stream that is lost now continues there.
+        if (this.#queue.every(({ kind }) => kind === "snapshot")) {
+          this.#queue = [];
+          this.#commit();
+        }
+      }
+    });
+    this.#turn = turn.catch(() => {});
+    await turn;
+  }
+
   /** Ends the stream. */
   async return(): Promise<IteratorResult<RunEvent, undefined>> {
     this.#finish();

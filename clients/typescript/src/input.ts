@@ -135,11 +135,16 @@ export interface Duplex {
   readonly writable: WritableStream<Uint8Array>;
 }
 
-/** Makes the pair of an attempt, whose end ends both. */
-export function duplexOf(feed: EventFeed, position: InputPosition, runId: string): Duplex {
+/** Makes the pair of an attempt, whose end ends both. With `isLive` nothing is written before its output is followed. */
+export function duplexOf(feed: EventFeed, position: InputPosition, runId: string, isLive: boolean): Duplex {
   const own = new AbortController();
   const over = () => new KennelError("ATTEMPT_ENDED", "the attempt of this stream has ended", { runId });
   let isOver = false;
+  let opening: Promise<void> | undefined;
+  const open = () => {
+    opening ??= position.find(own.signal).then(() => (isLive ? feed.start() : undefined));
+    return opening;
+  };
   const end = () => {
     isOver = true;
     own.abort(over());
@@ -148,7 +153,7 @@ export function duplexOf(feed: EventFeed, position: InputPosition, runId: string
   const readable = new ReadableStream<Uint8Array<ArrayBuffer>>(
     {
       async pull(controller) {
-        await position.find(own.signal);
+        await open();
         for (;;) {
           const { done, value: event } = await feed.next();
           if (done) {
@@ -183,6 +188,7 @@ export function duplexOf(feed: EventFeed, position: InputPosition, runId: string
     {
       async write(chunk) {
         if (isOver) throw over();
+        await open();
         await position.write(chunk, own.signal).catch((error) => {
           throw KennelError.is(error, "ATTEMPT_MISMATCH", "RUN_ENDED", "INVALID_STATE") ? over() : error;
         });

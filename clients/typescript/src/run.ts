@@ -480,9 +480,9 @@ export class Run extends EventEmitter<RunEvents> {
 
   /** Standard input and output of the present attempt as web streams; its end ends both. */
   duplex(options: { takeOver?: boolean } = {}): Duplex {
-    const from = options.takeOver ? "live" : "beginning";
-    const feed = this.#feed({ kinds: ["stdout"], onGap: "error", from });
-    return duplexOf(feed, this.#position({}), this.id);
+    const { takeOver = false } = options;
+    const feed = this.#feed({ kinds: ["stdout"], onGap: "error", from: takeOver ? "live" : "beginning" });
+    return duplexOf(feed, this.#position({}), this.id, takeOver);
   }
 
   /** Attaches to the terminal of the run. */

@@ -1,6 +1,7 @@
 // Connections: one for short calls, and on demand others for streams and waits, so that no stream holds up a call.
 // They repeat nothing. A connection that is lost is a lost call; the gate decides what follows.
 
+import { X509Certificate } from "node:crypto";
 import { readFileSync, type Stats, statSync } from "node:fs";
 import * as http2 from "node:http2";
 import * as net from "node:net";
@@ -285,7 +286,7 @@ export class Pool {
       cert: certFile && this.#files.read(certFile, "a certificate"),
       key: keyFile && this.#files.read(keyFile, "a private key"),
       servername: net.isIP(name) ? undefined : name,
-      checkServerIdentity: (_, certificate) => tls.checkServerIdentity(name, certificate),
+      checkServerIdentity: (_, certificate) => checkName(name, certificate),
       minVersion: "TLSv1.3",
       ALPNProtocols: ["h2"],
       noDelay: true,
@@ -337,6 +338,14 @@ async function dialUnix(path: string, serverUser: number | undefined): Promise<n
   const socket = net.connect(path);
   await opened(socket, "connect", SOCKET_DIAL_MAX);
   return socket;
+}
+
+/** Compares the name of a server with its certificate. That of Node knows no IPv6 address in another form than its own. */
+function checkName(name: string, certificate: tls.PeerCertificate): Error | undefined {
+  if (!net.isIPv6(name)) return tls.checkServerIdentity(name, certificate);
+  if (new X509Certificate(certificate.raw).checkIP(name) !== undefined) return undefined;
+  const message = `${name} is not among its names: ${certificate.subjectaltname ?? ""}`;
+  return Object.assign(new Error(message), { code: "ERR_TLS_CERT_ALTNAME_INVALID" });
 }
 
 /** Says whether the handshake has failed at the server's certificate. */
