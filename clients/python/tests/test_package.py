@@ -7,12 +7,16 @@ import os
 import re
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 
+import grpc
 import kennel
 import kennel.aio
 import pytest
 from kennel import _rules, v1
+from kennel._error import failure_of
+from kennel._internal import status_pb2
 from kennel._spec import SpawnOptions, spawn_request
 
 REPOSITORY = Path(os.environ.get("KENNEL_REPOSITORY") or Path(__file__).resolve().parents[3])
@@ -26,6 +30,9 @@ def test_reasons_are_those_of_the_server():
     assert set(wanted) <= set(rules)
     assert {"SERVER_LOST", "DATA_GAP", "LOCAL_UNSAFE"} <= own
     assert all(rules[name].reason == name and issubclass(rules[name], kennel.KennelError) for name in rules)
+    with open(REPOSITORY / "clients/rules.toml", "rb") as file:
+        codes = {name: rule["code"].replace("_", "").lower() for name, rule in tomllib.load(file)["reason"].items()}
+    assert codes == {name: code.lower() for name, code in wanted.items()}
     assert issubclass(kennel.CommandNotFound, FileNotFoundError)
     assert issubclass(kennel.InputClosed, BrokenPipeError)
 
@@ -230,3 +237,58 @@ def test_fixtures_of_the_plugin(tmp_path):
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+class Status(grpc.RpcError):
+    """A status, as a call has it."""
+
+    def __init__(self, code, details, reason=None, domain="kennel.v1", raw=None):
+        self._code, self._details = code, details
+        status = status_pb2.Status(code=code.value[0], message=details)
+        if reason is not None:
+            info = status_pb2.ErrorInfo(reason=reason, domain=domain, metadata={"k": "v"})
+            status.details.add(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=info.SerializeToString())
+        self._metadata = (("other", "x"), ("grpc-status-details-bin", raw or status.SerializeToString()))
+
+    def code(self):
+        return self._code
+
+    def details(self):
+        return self._details
+
+    def trailing_metadata(self):
+        return self._metadata
+
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_unknown_reason_stays_text():
+    error = failure_of(Status(grpc.StatusCode.FAILED_PRECONDITION, "why", "OF_A_LATER_VERSION")).error("RUN")
+    assert type(error) is kennel.KennelError
+    assert (error.reason, error.code, error.run_id) == ("OF_A_LATER_VERSION", "FAILED_PRECONDITION", "RUN")
+    assert error.metadata == {"k": "v"}
+    assert str(error) == "OF_A_LATER_VERSION: why"
+
+
+@pytest.mark.parametrize(
+    ("status", "is_lost"),
+    [
+        (Status(UNAVAILABLE, "connection reset"), True),
+        (Status(UNAVAILABLE, "502", "PROXY", domain="proxy.example"), True),
+        (Status(grpc.StatusCode.DEADLINE_EXCEEDED, "of a proxy"), True),
+        (Status(grpc.StatusCode.INTERNAL, "stream removed", raw=b"\xff\xff"), True),
+        (Status(UNAVAILABLE, "drains", "NODE_DRAINING"), False),
+        (Status(grpc.StatusCode.INTERNAL, "a fault", "INTERNAL"), False),
+        (Status(grpc.StatusCode.PERMISSION_DENIED, "no"), False),
+    ],
+)
+def test_call_is_lost_without_reason_of_server(status, is_lost):
+    assert failure_of(status).is_lost is is_lost
+
+
+def test_draining_node_is_asked_again_except_for_a_spawn():
+    failure = failure_of(Status(UNAVAILABLE, "drains", "NODE_DRAINING"))
+    assert failure.not_now(is_spawn=False, is_stream=False)
+    assert not failure.not_now(is_spawn=True, is_stream=False)
+    assert failure.error().is_retryable

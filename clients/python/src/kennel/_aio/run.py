@@ -324,7 +324,7 @@ class Run(RunView):
         cursor: bytes = b"",
         follow: bool = True,
         line_bytes_max: int = 0,
-        on_gap: OnGap = "skip",
+        on_gap: OnGap = "error",
     ) -> Lines:
         """Returns lines of both streams as they come, each once.
 
