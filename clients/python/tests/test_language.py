@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 
 import kennel
@@ -189,6 +190,26 @@ def test_interrupted_wait_leaves_run(server):
     assert process.communicate(timeout=60)[0] == "True\n"
     with kennel.connect(server=server.address) as client:
         client.get(run_id).abort(grace=0)
+
+
+def test_local_server_ends_with_killed_process():
+    text = textwrap.dedent(
+        """
+        import os, kennel
+        client = kennel.local()
+        run = client.spawn(["sleep", "600"])
+        print(client.local.pid, run.pid, client.local.directory, flush=True)
+        os.kill(os.getpid(), 9)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    keeper, command, directory = done.stdout.split()
+    for path in (f"/proc/{keeper}", f"/proc/{command}", directory):
+        until = time.monotonic() + 60
+        while os.path.exists(path):
+            assert time.monotonic() < until, f"{path} is left"
+            time.sleep(0.02)
 
 
 def test_plugin_loads_grpc_lazily():

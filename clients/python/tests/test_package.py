@@ -5,6 +5,7 @@ import asyncio
 import datetime
 import os
 import re
+import signal
 import subprocess
 import time
 import tomllib
@@ -209,6 +210,16 @@ def test_local_server_ends_with_its_runs():
     assert not Path(directory).exists()
     assert not Path(f"/proc/{pid}").exists()
     assert not Path(f"/proc/{command}").exists()
+
+
+def test_local_server_that_died_is_not_waited_for():
+    with kennel.local(patience=3600) as client:
+        run = client.spawn(["sleep", "600"])
+        os.kill(client.local.pid, signal.SIGKILL)
+        with pytest.raises(kennel.ServiceEnded):
+            run.wait()
+        with pytest.raises(kennel.ServiceEnded):
+            client.find()
 
 
 def test_local_without_binary_says_what_was_tried(monkeypatch):

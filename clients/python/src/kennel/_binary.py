@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,32 +26,50 @@ def find_binary(given: str | os.PathLike[str] | None) -> str:
     raise BinaryNotFound(f"there is no binary of kennel; tried {', '.join(tried)}")
 
 
+# The server ends when its input does: when it is closed here, and when this process dies, however that happens.
+_OWNER = """
+exec 3<&0
+"$1" serve --config "$2/kennel.toml" --data-dir "$2/data" --listen "unix:$2/kennel.sock" \\
+    >"$2/log" 2>&1 </dev/null 3<&- &
+server=$!
+echo "$server"
+(cat <&3 >/dev/null; kill -TERM "$server" 2>/dev/null) >/dev/null &
+watcher=$!
+exec 3<&-
+wait "$server"
+code=$?
+kill "$watcher" 2>/dev/null
+tail -n 3 "$2/log"
+rm -rf "$2"
+exit "$code"
+"""
+
+
 class LocalServer:
-    """A server in a fresh directory, for the clients of this process alone."""
+    """A server in a fresh directory, for the clients of this process alone. It ends with this process."""
 
     def __init__(self, binary: str | os.PathLike[str] | None) -> None:
         self.binary = find_binary(binary)
         """Path of the binary."""
         self.directory = tempfile.mkdtemp(prefix="kennel-local-")
         """Directory of the server: its data, its socket, its log."""
-        self._pid = os.getpid()
+        self._own = os.getpid()
         env = {name: value for name, value in os.environ.items() if not name.startswith("KENNEL_")}
-        self._log_path = os.path.join(self.directory, "log")
-        config = os.path.join(self.directory, "kennel.toml")
-        with open(config, "w", encoding="utf-8") as file:
-            file.write("")
-        words = [self.binary, "serve", "--config", config, "--data-dir", os.path.join(self.directory, "data")]
         try:
-            with open(self._log_path, "wb") as log:
-                self._process = subprocess.Popen(
-                    [*words, "--listen", self.address],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=env,
-                    start_new_session=True,
-                )
-        except OSError:
+            with open(os.path.join(self.directory, "kennel.toml"), "w", encoding="utf-8"):
+                pass
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _OWNER, "kennel-local", self.binary, self.directory],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=env,
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            self.pid = int(self._process.stdout.readline())
+            """Process id of its keeper."""
+        except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
 
@@ -61,35 +78,29 @@ class LocalServer:
         """Address of the server."""
         return f"unix:{self.directory}/kennel.sock"
 
-    @property
-    def pid(self) -> int:
-        """Process id of its keeper."""
-        return self._process.pid
-
     def check(self) -> None:
         """Raises ServiceEnded where it has ended."""
         code = self._process.poll()
         if code is not None:
-            with open(self._log_path, encoding="utf-8", errors="replace") as file:
-                last = file.read()[-2000:]
-            raise ServiceEnded(f"{self.binary} serve ended with {code}: {last}")
+            last = self._process.stdout.read() if self._process.stdout is not None else b""
+            raise ServiceEnded(f"{self.binary} serve ended with {code}: {last.decode(errors='replace').strip()}")
 
     def is_gone(self) -> bool:
-        """Whether its keeper has ended."""
+        """Whether it has ended."""
         return self._process.poll() is not None
 
     def stop(self) -> None:
         """Ends it with its runs, and does not wait."""
-        if os.getpid() == self._pid and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Ends its keeper at once."""
-        if os.getpid() == self._pid and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        if os.getpid() == self._own and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def remove(self) -> None:
-        """Removes its directory."""
-        if os.getpid() == self._pid:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        """Ends what is left of it, and removes its directory."""
+        if os.getpid() != self._own:
+            return
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        shutil.rmtree(self.directory, ignore_errors=True)

@@ -99,7 +99,7 @@ class Caller:
 
     def ended(self, cause: Failure) -> KennelError:
         """Returns the error of a server that does not come back."""
-        listens = _channel.listens(self.target, cause.message)
+        listens = not self.gate.is_gone() and _channel.listens(self.target, cause.message)
         kind = ServerLost if listens else ServiceEnded
         what = "the server does not answer" if listens else f"nothing listens at {self.target.address}"
         return kind(f"{what}; last cause: {cause.message}", code=cause.code, is_retryable=True)

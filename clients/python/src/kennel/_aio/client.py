@@ -76,6 +76,11 @@ class Client:
             raise ValueError(f"{event!r}: it is one of lost, resumed")
         self._caller.listeners.append((event, function))
 
+    def own(self, server: LocalServer) -> None:
+        """Notes that the server belongs to this process: when it has ended, no other one comes."""
+        self.local = server
+        self._caller.gate.is_gone = server.is_gone
+
     async def dial(self) -> None:
         """Tries the connection, so that what is wrong with it shows here."""
         target, settings = self._caller.target, self._caller.settings

@@ -59,6 +59,8 @@ class Gate:
         self._signal = _io.Signal()
         self._outage: _Outage | None = None
         self._is_closed = False
+        self.is_gone: Callable[[], bool] = bool
+        """Whether the server is known not to come back."""
 
     def alive(self) -> None:
         """Notes a sign of life of the server."""
@@ -103,6 +105,10 @@ class Gate:
         while True:
             if self._is_closed:
                 raise Closed("the client is closed")
+            lost = self._outage
+            if lost is not None and self.is_gone():
+                self._finish("expired")
+                raise self._ended(lost.cause)
             probe = await self._wait(until)
             if probe is None:
                 await _io.sleep(random.uniform(0, _rules.GATE_SPREAD))

@@ -110,6 +110,8 @@ class Run(RunView):
         """Ends it with all its processes, and waits until none is left: SIGTERM, the grace, SIGKILL.
 
         Grace 0 is SIGKILL at once; without one it is the run's own. An abort of an ended run returns how it ended."""
+        if not self._message.HasField("grace") and timeout is None and grace is None:
+            await self.refresh()  # how long it may take is not known of a handle
         unknown = process_service_pb2.ABORT_UNKNOWN_FENCE if self._is_own else process_service_pb2.ABORT_UNKNOWN_REFUSE
         request = process_service_pb2.AbortRequest(
             run_id=self.id,

@@ -20,8 +20,8 @@ _STOP_TIMEOUT = 30.0
 def local(binary: str | os.PathLike[str] | None = None, **options: Unpack[ConnectOptions]) -> Client:
     """Starts a private server in a fresh directory, and connects to it. `close` ends it with all its runs.
 
-    `binary`: path of the binary; else KENNEL_BINARY, or `kennel` in PATH. Where this process is killed, its server
-    continues with its runs: use a server of the host for runs that matter."""
+    `binary`: path of the binary; else KENNEL_BINARY, or `kennel` in PATH. It ends too when this process dies, however
+    that happens: use a server of the host for runs that shall outlive it."""
     server = _binary.LocalServer(binary)
     options["server"] = server.address
     try:
@@ -29,7 +29,7 @@ def local(binary: str | os.PathLike[str] | None = None, **options: Unpack[Connec
     except BaseException:
         _end(server)
         raise
-    client.local = server
+    client.own(server)
     client.at_close(lambda: _end(server))
     return client
 
@@ -54,5 +54,4 @@ def _end(server: _binary.LocalServer) -> None:
     until = _io.monotonic() + _STOP_TIMEOUT
     while not server.is_gone() and _io.monotonic() < until:
         _io.sleep(0.01)
-    server.kill()
     server.remove()
