@@ -52,12 +52,17 @@ class Network:
 
 
 def wait_for(path, process):
+    """Waits until a process listens on a socket."""
     until = time.monotonic() + 30
-    while not os.path.exists(path):
-        if process.poll() is not None or time.monotonic() > until:
-            raise RuntimeError(f"nothing listens at {path}")
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(path))
+                return process
+            except OSError:
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"nothing listens at {path}") from None
         time.sleep(0.01)
-    return process
 
 
 LISTEN = """

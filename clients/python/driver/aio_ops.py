@@ -14,24 +14,14 @@ from kennel._target import Surroundings
 
 LANGUAGE = "python-aio"
 PERIOD = bytes((i * 31 + i // 251) % 256 for i in range(251 * 128))
-CANCEL = ["cancel"] if "aio" in LANGUAGE else []
+MESSAGES = {"restart": v1.RestartPolicy, "ready": v1.Readiness, "output": v1.OutputPolicy, "spec": v1.RunSpec}
 
 
 def bytes_in(given):
     """Reads bytes of a request."""
-    if "text" in given:
-        return given["text"].encode()
-    if "b64" in given:
-        return base64.b64decode(given["b64"])
-    return (PERIOD * (given["pattern"] // len(PERIOD) + 1))[: given["pattern"]]
-
-
-def bytes_out(data):
-    """Writes bytes of an answer."""
-    found = {"len": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    if len(data) <= 65536:
-        found["b64"] = base64.b64encode(data).decode()
-    return found
+    if "pattern" in given:
+        return (PERIOD * (given["pattern"] // len(PERIOD) + 1))[: given["pattern"]]
+    return given["text"].encode() if "text" in given else base64.b64decode(given["b64"])
 
 
 class Total:
@@ -44,26 +34,6 @@ class Total:
         self.len += len(data) if count is None else count
         self.hash.update(data)
         return {"len": self.len, "sha256": self.hash.hexdigest()}
-
-
-def exit_out(found):
-    if found is None:
-        return None
-    if found.is_unknown:
-        return {"unknown": True}
-    return {"code": found.code} if found.code is not None else {"signal": found.signal}
-
-
-def run_out(run):
-    return {
-        "id": run.id, "state": run.state, "live": run.is_live, "attempt": run.attempt, "exit": exit_out(run.exit),
-        "end_reason": run.end_reason, "verdict": run.verdict.upper(), "ready_by": run.ready_by, "labels": run.labels,
-        "annotations": run.annotations, "annotations_version": run.annotations_version, "name": run.name,
-        "pid": run.pid,
-    }
-
-
-MESSAGES = {"restart": v1.RestartPolicy, "ready": v1.Readiness, "output": v1.OutputPolicy, "spec": v1.RunSpec}
 
 
 def options_of(args):
@@ -85,12 +55,109 @@ def options_of(args):
     return found
 
 
-def command_of(args):
-    return args["shell"] if "shell" in args else args.get("argv")
+def some(args, *names):
+    return {name: args[name] for name in names if name in args}
 
 
 def limit(args, default=None):
     return args["timeout_ms"] / 1000 if "timeout_ms" in args else default
+
+
+def out(value):
+    """Writes a value of the package as the protocol has it."""
+    if isinstance(value, bytes):
+        found = Total().add(value)
+        return {**found, "b64": base64.b64encode(value).decode()} if len(value) <= 65536 else found
+    if isinstance(value, kennel.Exit):
+        code, signal = value.code, value.signal
+        return {"unknown": True} if value.is_unknown else {"signal": signal} if code is None else {"code": code}
+    if isinstance(value, api.Run):
+        names = "id state attempt end_reason ready_by labels annotations annotations_version name pid exit"
+        found = {name: out(getattr(value, name)) for name in names.split()}
+        return {**found, "live": value.is_live, "verdict": value.verdict.upper()}
+    if isinstance(value, kennel.CompletedRun):
+        names = "exit state end_reason stdout stderr omitted_stdout omitted_stderr"
+        found = {name: out(getattr(value, name)) for name in names.split()}
+        return {**found, "timed_out": value.end_reason == "deadline_exceeded"}
+    if isinstance(value, kennel.Stopped):
+        return {"state": value.state, "verdict": value.verdict.upper(), "proof": value.proof, "exit": out(value.exit)}
+    if isinstance(value, kennel.OutputMatch):
+        return {"line": value.line, "text": value.text, "seq": value.seq, "groups": dict(value.groups)}
+    if isinstance(value, kennel.OutputPart):
+        data, end = out(value.data), value.end_offset
+        return {"data": data, "omitted": value.omitted, "end_offset": end, "final": value.is_final}
+    return dict(value) if hasattr(value, "keys") else value
+
+
+def with_(**fields):
+    """Returns a function that makes an answer of one value."""
+    return lambda value: {name: field(value) for name, field in fields.items()}
+
+
+# Operations on an object that are one call of it: the call, and what is made of its value.
+CALLS = {
+    "close": (lambda client, a: client.close(), None),
+    "info": (lambda client, a: client.info(), with_(version=lambda info: info.server.version)),
+    "refresh": (lambda run, a: run.refresh(), out),
+    "ready": (lambda run, a: run.ready(limit(a)), out),
+    "interrupt": (lambda run, a: run.interrupt(), out),
+    "pause": (lambda run, a: run.pause(), out),
+    "resume": (lambda run, a: run.resume(), out),
+    "restart": (lambda run, a: run.restart(), out),
+    "extend": (lambda run, a: run.extend(a["by_ms"] / 1000), out),
+    "annotate": (lambda run, a: run.annotate(a.get("set"), **some(a, "remove", "expected_version")), out),
+    "kill": (lambda run, a: run.send_signal(a.get("signal", "SIGTERM")), None),
+    "signal": (
+        lambda run, a: run.signal(a["signal"], a.get("target", "leader")),
+        with_(repeated=lambda answer: answer.repeated_request),
+    ),
+    "abort": (lambda run, a: run.abort(**options_of(some(a, "grace_ms", "wait"))), out),
+    "wait_output": (
+        lambda run, a: run.wait_for_output(a.get("literal"), regex=a.get("regex"), timeout=limit(a)),
+        out,
+    ),
+    "tree": (lambda run, a: run.tree(), with_(processes=len, names=lambda found: [process.name for process in found])),
+    "read_output": (
+        lambda run, a: run.read_output(**{{"bytes_max": "size"}.get(key, key): value for key, value in a.items()}),
+        out,
+    ),
+    "ack": (lambda run, a: run.ack(a["consumer"], seq=a["seq"]), with_(acked_seq=int)),
+    "end_input": (lambda run, a: run.stdin.close(), None),
+    "screen": (lambda run, a: run.screen(), with_(lines=list, rows=len)),
+    "duplex": (lambda run, a: run.duplex(take_over=a.get("take_over", False)), lambda duplex: {}),
+    "duplex_write": (lambda duplex, a: duplex[1].write(bytes_in(a["data"])), lambda written: {}),
+    "duplex_end": (lambda duplex, a: duplex[1].close(), None),
+    "attach": (
+        lambda run, a: run.attach(
+            size=(a["rows"], a["cols"]) if "rows" in a else None, read_only=a.get("read_only", False)
+        ),
+        lambda terminal: {},
+    ),
+    "t_write": (lambda terminal, a: terminal.write(bytes_in(a["data"])), None),
+    "t_expect": (lambda terminal, a: terminal.expect(a["text"], limit(a, 30)), with_(before=out)),
+    "t_read": (lambda terminal, a: terminal.read_all(), with_(data=out, eof=lambda data: True)),
+    "t_resize": (lambda terminal, a: terminal.resize(a["rows"], a["cols"]), None),
+    "t_take": (lambda terminal, a: terminal.take(30), None),
+    "t_detach": (lambda terminal, a: terminal.detach(), None),
+}
+# Operations on a client, likewise.
+CLIENT_CALLS = {
+    "spawn": (lambda client, a: client.spawn(a.get("shell", a.get("argv")), **options_of(a)), out),
+    "run": (
+        lambda client, a: client.run(
+            a.get("shell", a.get("argv")), **some(a, "max_output", "on_gap", "check"), **options_of(a)
+        ),
+        out,
+    ),
+    "get": (lambda client, a: client.get(a["run_id"]), out),
+    "find": (lambda client, a: client.find(**a), with_(ids=lambda runs: [run.id for run in runs])),
+    "raw": (
+        lambda client, a: client.raw.call(
+            getattr(kennel.calls, a["rpc"]), json_format.ParseDict(a["request"], getattr(v1, a["rpc"] + "Request")())
+        ),
+        with_(response=json_format.MessageToDict),
+    ),
+}
 
 
 class Driver:
@@ -99,49 +166,22 @@ class Driver:
     def __init__(self, emit):
         self.emit, self.objects, self.readers, self.totals, self.clients = emit, {}, {}, {}, []
 
-    def client(self, name):
-        return self.objects[name or "c"]
+    async def answer(self, r, a):
+        """Does what a request says, and returns its answer."""
+        op, found = r["op"], None
+        if op in CALLS or op in CLIENT_CALLS:
+            is_client = op in CLIENT_CALLS
+            call, shape = (CLIENT_CALLS if is_client else CALLS)[op]
+            value = await call(self.client(r) if is_client else self.objects[r.get("of", "c")], a)
+            if "as" in r:
+                self.put(r["as"], value)
+            found = shape(value) if shape else None
+        else:
+            found = await getattr(self, f"op_{op}")(r, a)
+        return found if found is not None else {}
 
-    def total(self, *key):
-        return self.totals.setdefault(key, Total())
-
-    async def op_hello(self, r, a):
-        ops = [name[3:] for name in dir(self) if name.startswith("op_")] + CANCEL
-        return {"language": LANGUAGE, "version": kennel.__version__, "level": kennel.CONTRACT_LEVEL, "ops": ops}
-
-    async def op_connect(self, r, a):
-        client = await api.connect(**options_of(a))
-        name = r.get("as", "c")
-        client.on("lost", lambda: self.emit({"event": "lost", "of": name}))
-        client.on("resumed", lambda: self.emit({"event": "resumed", "of": name}))
-        self.objects[name] = client
-        self.clients.append(client)
-
-    async def op_close(self, r, a):
-        await self.client(r.get("of")).close()
-
-    async def op_resolve(self, r, a):
-        given = {key: value for key, value in a.items() if key not in ("env", "root")}
-        found = Settings.target(options_of(given), Surroundings(a["env"], is_root=a.get("root", False)))
-        return {name: getattr(found, name) for name in
-                ("address", "ca", "certificate", "key", "server_name", "token_file", "node", "server_user")}
-
-    async def op_info(self, r, a):
-        return {"version": (await self.client(r.get("of")).info()).server.version, "level": None}
-
-    async def op_stats(self, r, a):
-        with open("/proc/self/status", encoding="ascii") as file:
-            peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-        tasks = _io.count_tasks()
-        totals = [client.stats for client in self.clients]
-        count = {name: sum(getattr(stats, name) for stats in totals) for name in ("lost", "resumed", "probes")}
-        return {"rss_peak": peak, "tasks": tasks, "fds": len(os.listdir("/proc/self/fd")),
-                "streams": sum(stats.open_streams for stats in totals), **count}
-
-    async def op_spawn(self, r, a):
-        run = await self.client(r.get("on")).spawn(command_of(a), **options_of(a))
-        self.put(r["as"], run)
-        return run_out(run)
+    def client(self, r):
+        return self.objects[r.get("on") or "c"]
 
     def put(self, name, value):
         self.objects[name] = value
@@ -149,134 +189,91 @@ class Driver:
             for key in [key for key in kept if key[0] == name]:
                 del kept[key]
 
-    async def op_run(self, r, a):
-        more = {key: a[key] for key in ("max_output", "on_gap", "check") if key in a}
-        done = await self.client(r.get("on")).run(command_of(a), **more, **options_of(a))
-        return {"exit": exit_out(done.exit), "state": done.state, "end_reason": done.end_reason,
-                "stdout": bytes_out(done.stdout), "stderr": bytes_out(done.stderr),
-                "omitted_stdout": done.omitted_stdout, "omitted_stderr": done.omitted_stderr,
-                "timed_out": done.end_reason == "deadline_exceeded"}
+    def reader(self, key, make):
+        if key not in self.readers:
+            self.readers[key] = make()
+        return self.readers[key], self.totals.setdefault(key, Total())
+
+    async def op_hello(self, r, a):
+        own = [name[3:] for name in dir(self) if name.startswith("op_")]
+        ops = [*own, *CALLS, *CLIENT_CALLS] + (["cancel"] if "aio" in LANGUAGE else [])
+        return {"language": LANGUAGE, "version": kennel.__version__, "level": kennel.CONTRACT_LEVEL, "ops": ops}
+
+    async def op_connect(self, r, a):
+        client, name = await api.connect(**options_of(a)), r.get("as", "c")
+        client.on("lost", lambda: self.emit({"event": "lost", "of": name}))
+        client.on("resumed", lambda: self.emit({"event": "resumed", "of": name}))
+        self.objects[name] = client
+        self.clients.append(client)
+
+    async def op_resolve(self, r, a):
+        given = {key: value for key, value in a.items() if key not in ("env", "root")}
+        found = Settings.target(options_of(given), Surroundings(a["env"], is_root=a.get("root", False)))
+        names = "address ca certificate key server_name token_file node server_user"
+        return {name: getattr(found, name) for name in names.split()}
+
+    async def op_stats(self, r, a):
+        with open("/proc/self/status", encoding="ascii") as file:
+            peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+        fields = {"streams": "open_streams", "lost": "lost", "resumed": "resumed", "probes": "probes"}
+        counts = {name: sum(getattr(client.stats, own) for client in self.clients) for name, own in fields.items()}
+        return {"rss_peak": peak, "tasks": _io.count_tasks(), "fds": len(os.listdir("/proc/self/fd")), **counts}
 
     async def op_handle(self, r, a):
-        self.put(r["as"], self.client(r.get("on")).handle(a["run_id"]))
+        self.put(r["as"], self.client(r).handle(a["run_id"]))
         return {"id": a["run_id"]}
-
-    async def op_get(self, r, a):
-        run = await self.client(r.get("on")).get(a["run_id"])
-        self.put(r["as"], run)
-        return run_out(run)
-
-    async def op_find(self, r, a):
-        given = dict(a)
-        selector = given.pop("selector", "")
-        return {"ids": [run.id for run in await self.client(r.get("on")).find(selector, **given)]}
-
-    async def op_refresh(self, r, a):
-        return run_out(await self.objects[r["of"]].refresh())
 
     async def op_wait(self, r, a):
         run = self.objects[r["of"]]
         reached = await run.wait_for(a.get("for", "ended"), limit(a))
-        return {**run_out(run), "reached": reached}
+        return {**out(run), "reached": reached}
 
-    async def op_ready(self, r, a):
-        return run_out(await self.objects[r["of"]].ready(limit(a)))
-
-    async def op_wait_output(self, r, a):
-        found = await self.objects[r["of"]].wait_for_output(a.get("literal"), regex=a.get("regex"), timeout=limit(a))
-        return {"line": found.line, "text": found.text, "seq": found.seq, "groups": found.groups}
-
-    async def op_abort(self, r, a):
-        grace = a["grace_ms"] / 1000 if "grace_ms" in a else None
-        done = await self.objects[r["of"]].abort(grace, wait=a.get("wait", "tree_empty"))
-        return {"state": done.state, "verdict": done.verdict.upper(), "proof": done.proof, "exit": exit_out(done.exit)}
-
-    async def op_kill(self, r, a):
-        await self.objects[r["of"]].send_signal(a.get("signal", "SIGTERM"))
-
-    async def op_signal(self, r, a):
-        answer = await self.objects[r["of"]].signal(a["signal"], a.get("target", "leader"))
-        return {"repeated": answer.repeated_request}
-
-    async def op_interrupt(self, r, a):
-        return run_out(await self.objects[r["of"]].interrupt())
-
-    async def op_pause(self, r, a):
-        return run_out(await self.objects[r["of"]].pause())
-
-    async def op_resume(self, r, a):
-        return run_out(await self.objects[r["of"]].resume())
-
-    async def op_restart(self, r, a):
-        run = await self.objects[r["of"]].restart()
-        if "as" in r:
-            self.put(r["as"], run)
-        return run_out(run)
-
-    async def op_annotate(self, r, a):
-        more = {key: a[key] for key in ("remove", "expected_version") if key in a}
-        return run_out(await self.objects[r["of"]].annotate(a.get("set"), **more))
-
-    async def op_extend(self, r, a):
-        return run_out(await self.objects[r["of"]].extend(a["by_ms"] / 1000))
-
-    async def op_tree(self, r, a):
-        found = await self.objects[r["of"]].tree()
-        return {"processes": len(found), "names": [process.name for process in found]}
-
-    async def op_read_output(self, r, a):
-        given = {{"bytes_max": "size"}.get(key, key): value for key, value in a.items() if key != "stream"}
-        found = await self.objects[r["of"]].read_output(a.get("stream", "stdout"), **given)
-        return {"data": bytes_out(found.data), "omitted": found.omitted, "end_offset": found.end_offset,
-                "final": found.is_final}
-
-    async def read_up_to(self, reader, at_most):
+    async def read_up_to(self, reader, total, at_most):
         """Reads so many bytes, fewer at the end."""
         parts, left = [], at_most
         while left is None or left > 0:
             piece = await reader.read(left if left is not None else 1 << 20)
-            if not piece:
-                return b"".join(parts), True
             parts.append(piece)
             left = None if left is None else left - len(piece)
-        return b"".join(parts), False
+            if not piece:
+                break
+        data = b"".join(parts)
+        return {"data": out(data), "total": total.add(data), "eof": bool(parts) and not parts[-1]}
 
     async def op_read(self, r, a):
-        key = (r["of"], a["stream"])
-        if key not in self.readers:
-            run = self.objects[r["of"]]
-            own = getattr(run, a["stream"])
-            self.readers[key] = run.read_from(a["stream"], on_gap=a["on_gap"]) if "on_gap" in a else own
-        data, eof = await self.read_up_to(self.readers[key], a.get("at_most"))
-        return {"data": bytes_out(data), "total": self.total(*key).add(data), "eof": eof}
+        run, stream = self.objects[r["of"]], a["stream"]
+        given = some(a, "on_gap")
+        make = (lambda: run.read_from(stream, **given)) if given else (lambda: getattr(run, stream))
+        return await self.read_up_to(*self.reader((r["of"], stream), make), a.get("at_most"))
+
+    async def op_duplex_read(self, r, a):
+        reader = self.objects[r["of"]][0]
+        return await self.read_up_to(*self.reader((r["of"], "duplex"), lambda: reader), a.get("at_most"))
 
     async def op_lines(self, r, a):
-        key = (r["of"], "lines", a.get("stream", ""))
-        if key not in self.readers:
-            given = {name: a[name] for name in ("json", "line_bytes_max", "tail", "on_gap") if name in a}
-            streams = (a["stream"],) if a.get("stream") else ("stdout", "stderr")
-            self.readers[key] = self.objects[r["of"]].lines(streams, **given)
+        run, streams = self.objects[r["of"]], (a["stream"],) if a.get("stream") else ("stdout", "stderr")
+        given = some(a, "json", "line_bytes_max", "tail", "on_gap")
+        reader, total = self.reader((r["of"], "lines", a.get("stream", "")), lambda: run.lines(streams, **given))
         lines, texts, eof = [], [], True
-        async for line in self.readers[key]:
+        async for line in reader:
             texts.append(line.text + "\n")
             if len(lines) < 1000:
-                lines.append({"stream": line.stream, "text": line.text, "seq": line.seq, "truncated": line.is_truncated,
-                              "json": line.json() if line.is_json else None})
+                found = {"stream": line.stream, "text": line.text, "seq": line.seq, "truncated": line.is_truncated}
+                lines.append({**found, "json": line.json() if line.is_json else None})
             if len(texts) == a.get("at_most"):
                 eof = False
                 break
-        total = self.total(*key).add("".join(texts).encode(), len(texts))
+        total = total.add("".join(texts).encode(), len(texts))
         return {"lines": lines, "count": len(texts), "total": total, "eof": eof}
 
     async def op_events(self, r, a):
-        key = (r["of"], "events", a.get("consumer", ""))
-        if key not in self.readers:
-            self.readers[key] = self.objects[r["of"]].events(consumer=a.get("consumer", ""))
+        run, consumer = self.objects[r["of"]], a.get("consumer", "")
+        reader, _ = self.reader((r["of"], "events", consumer), lambda: run.events(consumer=consumer))
         found, eof = [], True
-        async for event in self.readers[key]:
+        async for event in reader:
             stream = event.kind if event.kind in ("stdout", "stderr") else None
-            found.append({"kind": event.kind, "seq": event.seq, "attempt": event.attempt, "stream": stream,
-                          "len": len(event.data)})
+            position = {"kind": event.kind, "seq": event.seq, "attempt": event.attempt}
+            found.append({**position, "stream": stream, "len": len(event.data)})
             if len(found) == a.get("at_most") or event.kind == a.get("until"):
                 eof = False
                 break
@@ -284,81 +281,32 @@ class Driver:
 
     async def op_events_of(self, r, a):
         totals, ended = {}, 0
-        async with self.client(r.get("on")).events(a["selector"], kinds=["stdout", "lifecycle"]) as events:
+        async with self.client(r).events(a["selector"], kinds=["stdout", "lifecycle"]) as events:
             async for event in events:
-                total = totals.setdefault(event.run_id, Total())
-                total.add(event.data)
+                totals.setdefault(event.run_id, Total()).add(event.data)
                 ended += event.kind == "ended"
                 if ended == a["until_ended"]:
                     break
         return {"runs": len(totals), "bytes": {run: total.add(b"") for run, total in totals.items()}}
 
     async def op_break(self, r, a):
-        key = (r["of"], a["stream"])
-        if a["stream"] in ("lines", "events"):
-            key += (a.get("consumer", ""),)
-        await self.readers.pop(key).close()
-
-    async def op_ack(self, r, a):
-        return {"acked_seq": await self.objects[r["of"]].ack(a["consumer"], seq=a["seq"])}
+        more = (a.get("consumer", ""),) if a["stream"] in ("lines", "events") else ()
+        await self.readers.pop((r["of"], a["stream"], *more)).close()
 
     async def op_write(self, r, a):
-        key = (r["of"], "stdin", str(a.get("shared", False)))
-        if key not in self.readers:
-            run = self.objects[r["of"]]
-            self.readers[key] = run.open_stdin(shared=True) if a.get("shared") else run.stdin
-        await self.readers[key].write(bytes_in(a["data"]))
-        return {"offset": self.readers[key].offset}
-
-    async def op_end_input(self, r, a):
-        await self.objects[r["of"]].stdin.close()
-
-    async def op_duplex(self, r, a):
-        self.put(r["as"], await self.objects[r["of"]].duplex(take_over=a.get("take_over", False)))
-
-    async def op_duplex_write(self, r, a):
-        await self.objects[r["of"]][1].write(bytes_in(a["data"]))
-
-    async def op_duplex_end(self, r, a):
-        await self.objects[r["of"]][1].close()
-
-    async def op_duplex_read(self, r, a):
-        data, eof = await self.read_up_to(self.objects[r["of"]][0], a.get("at_most"))
-        return {"data": bytes_out(data), "total": self.total(r["of"], "duplex").add(data), "eof": eof}
-
-    async def op_attach(self, r, a):
-        size = (a["rows"], a["cols"]) if "rows" in a else None
-        self.put(r["as"], await self.objects[r["of"]].attach(size=size, read_only=a.get("read_only", False)))
-
-    async def op_t_write(self, r, a):
-        await self.objects[r["of"]].write(bytes_in(a["data"]))
-
-    async def op_t_expect(self, r, a):
-        return {"before": bytes_out(await self.objects[r["of"]].expect(a["text"], limit(a, 30)))}
-
-    async def op_t_read(self, r, a):
-        return {"data": bytes_out(await self.objects[r["of"]].read_all()), "eof": True}
-
-    async def op_t_resize(self, r, a):
-        await self.objects[r["of"]].resize(a["rows"], a["cols"])
-
-    async def op_t_take(self, r, a):
-        await self.objects[r["of"]].take(30)
-
-    async def op_t_detach(self, r, a):
-        await self.objects[r["of"]].detach()
+        run, shared = self.objects[r["of"]], a.get("shared", False)
+        make = (lambda: run.open_stdin(shared=True)) if shared else (lambda: run.stdin)
+        stdin, _ = self.reader((r["of"], "stdin", shared), make)
+        await stdin.write(bytes_in(a["data"]))
+        return {"offset": stdin.offset}
 
     async def op_t_state(self, r, a):
         terminal = self.objects[r["of"]]
         rows, cols = terminal.size or (None, None)
         return {"writer": terminal.is_writer, "rows": rows, "cols": cols}
 
-    async def op_screen(self, r, a):
-        lines = await self.objects[r["of"]].screen()
-        return {"lines": lines, "rows": len(lines)}
-
     async def op_many(self, r, a):
-        client, results = self.client(r.get("on")), []
+        client, results = self.client(r), []
 
         async def one():
             try:
@@ -366,33 +314,23 @@ class Driver:
                     results.append(len((await client.run(a["argv"], labels=a.get("labels", {}))).stdout))
                     return
                 run = await client.spawn(a["argv"], labels=a.get("labels", {}))
-                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0))]
+                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0) + 1)]
                 data = await run.stdout.read()
                 for wait in waits:
                     assert await wait.result()
-                await run.wait_for("ended")
                 results.append(len(data))
             except Exception as error:
                 results.append(getattr(error, "reason", "") or type(error).__name__)
 
         for task in [_io.Task(one) for _ in range(a["count"])]:
             await task.join()
-        good, errors = [item for item in results if isinstance(item, int)], {}
-        for item in results:
-            if not isinstance(item, int):
-                errors[item] = errors.get(item, 0) + 1
-        return {"ok": len(good), "errors": errors, "bytes": sum(good)}
-
-    async def op_raw(self, r, a):
-        request = json_format.ParseDict(a["request"], getattr(v1, a["rpc"] + "Request")())
-        answer = await self.client(r.get("on")).raw.call(getattr(kennel.calls, a["rpc"]), request)
-        return {"response": json_format.MessageToDict(answer)}
+        good, bad = ([item for item in results if isinstance(item, kind)] for kind in (int, str))
+        return {"ok": len(good), "errors": {item: bad.count(item) for item in bad}, "bytes": sum(good)}
 
     async def op_scope(self, r, a):
-        async with await self.client(r.get("on")).spawn(command_of(a), **options_of(a)) as run:
-            if "as" in r:
-                self.put(r["as"], run)
-        return run_out(run)
+        async with await self.client(r).spawn(a.get("shell", a.get("argv")), **options_of(a)) as run:
+            self.put(r.get("as", "scope"), run)
+        return out(run)
 
     async def finish(self):
         """Closes everything."""

@@ -36,8 +36,7 @@ def requests():
 async def answer_aio(driver, request):
     args = request.get("args", {})
     try:
-        ok = await getattr(driver, f"op_{request['op']}")(request, args)
-        emit({"n": request["n"], "ok": ok if ok is not None else {}})
+        emit({"n": request["n"], "ok": await driver.answer(request, args)})
     except BaseException as error:
         emit({"n": request["n"], "error": error_of(error, args)})
 
@@ -64,8 +63,7 @@ async def main_aio():
 def answer_sync(driver, request):
     args = request.get("args", {})
     try:
-        ok = getattr(driver, f"op_{request['op']}")(request, args)
-        emit({"n": request["n"], "ok": ok if ok is not None else {}})
+        emit({"n": request["n"], "ok": driver.answer(request, args)})
     except BaseException as error:
         emit({"n": request["n"], "error": error_of(error, args)})
 
