@@ -9,7 +9,6 @@ from kennel import _reasons as errors
 from kennel import calls, ready
 from kennel._error import KennelError, Violation
 from kennel._reasons import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary] - every reason
-from kennel._reasons import __all__ as _reason_names
 from kennel._rules import CONTRACT_LEVEL
 from kennel._settings import ConnectOptions
 from kennel._spec import SpawnOptions
@@ -64,4 +63,4 @@ __all__ = [
     "local",
     "ready",
 ]
-__all__ += [name for name in _reason_names if name != "BY_REASON"]
+__all__ += errors.__all__

@@ -149,6 +149,11 @@ class Stopped:
     exit: Exit | None
     """Exit of the command."""
 
+    @property
+    def signal(self) -> str | None:
+        """Name of the signal that ended the command, such as `SIGTERM`. None: it exited, or never ran."""
+        return self.exit.signal if self.exit is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class OutputMatch:
