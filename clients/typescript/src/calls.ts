@@ -204,14 +204,11 @@ export interface Stats {
   streams: number;
   /** Events that this version does not know. */
   unknownEvents: number;
-  /** Values of enums that this version does not know. */
-  unknownValues: number;
 }
 
 /** Calls to one server. */
 export class Calls {
-  isClosed = false;
-  readonly stats = { repeats: 0, unknownEvents: 0, unknownValues: 0 };
+  readonly stats = { repeats: 0, unknownEvents: 0 };
 
   constructor(
     readonly pool: Pool,
@@ -220,6 +217,11 @@ export class Calls {
     readonly patience: number,
     readonly callTimeout: number,
   ) {}
+
+  /** Whether the client is closed. */
+  get isClosed(): boolean {
+    return this.pool.isClosed;
+  }
 
   /** Makes a call with one answer. */
   async unary<I extends DescMessage, O extends DescMessage>(

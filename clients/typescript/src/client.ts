@@ -1,34 +1,33 @@
 // The client: how a server is reached, and what is asked of it as a whole.
 
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { type Client, createClient } from "@connectrpc/connect";
-import { type CallOptions, Calls, only, type Stats, Tries } from "./calls.js";
-import { aborted, closed, KennelError } from "./errors.js";
+import { type CallOptions, Calls, type Stats } from "./calls.js";
+import { type CompletedRun, type CompletedRunBytes, type ExecOptions, execute } from "./completed.js";
+import { aborted, KennelError } from "./errors.js";
 import { EventFeed, type EventOptions } from "./events.js";
 import { Gate, isAbsent, jitter, pause } from "./gate.js";
-import {
-  AbortUnknown,
-  AbortWait,
-  ForEachRunRequestSchema as ForEachRunRequest,
-  type ForEachRunRequestSchema,
-  OnNameConflict,
-  ProcessService,
-  type RunFilterSchema,
-  type RunOutcome,
-  RunOutcome_OutcomeSchema,
-} from "./gen/kennel/v1/process_service_pb.js";
-import { RunStateSchema } from "./gen/kennel/v1/run_pb.js";
+import { AdminService, type ServerInfo } from "./gen/kennel/v1/admin_service_pb.js";
+import { AbortUnknown, AbortWait, OnNameConflict, ProcessService } from "./gen/kennel/v1/process_service_pb.js";
+import type { Node as NodeMessage } from "./gen/kennel/v1/run_pb.js";
 import { DEFAULTS, GATE } from "./gen/rules.js";
 import { type LocalOptions, type LocalServer, startLocal } from "./local.js";
-import { HeadTail } from "./output.js";
-import { AdminService, type Node as NodeMessage, type ServerInfo } from "./raw.js";
 import { Run } from "./run.js";
+import {
+  type Action,
+  type ForEachOptions,
+  type ForEachResult,
+  filterOf,
+  forEachRun,
+  listRuns,
+  type RunList,
+  type RunQuery,
+} from "./selection.js";
 import { type SpawnOptions, spawnRequest } from "./spec.js";
 import { addressText, resolveTarget, type Target, type TargetOptions } from "./target.js";
 import type { AttachOptions, Terminal } from "./terminal.js";
 import { Pool } from "./transport.js";
 import { ulid } from "./ulid.js";
-import { duration, enumName, enumValue, LIVE_STATE_VALUES, present } from "./view.js";
+import { present } from "./view.js";
 
 /** Settings of a client. */
 export interface ClientOptions {
@@ -48,114 +47,6 @@ export interface ConnectOptions extends TargetOptions, ClientOptions {
   signal?: AbortSignal;
 }
 
-/** Result of a command that has ended. */
-export interface CompletedRun {
-  /** Id of the run. */
-  readonly id: string;
-  /** Exit code; `null`: a signal ended the command, or its exit is not known. */
-  readonly exitCode: number | null;
-  /** Name of the signal that ended the command. */
-  readonly signalCode: string | null;
-  /** Standard output: text, or bytes with `encoding: "buffer"`. */
-  readonly stdout: string;
-  /** Standard error. */
-  readonly stderr: string;
-  /** Bytes of each stream that are missing between its head and its tail. */
-  readonly omitted: { readonly stdout: bigint; readonly stderr: bigint };
-  /** Final state, such as `SUCCEEDED`. */
-  readonly state: string;
-  /** Why the run has ended, such as `exited`. */
-  readonly endReason: string | undefined;
-  /** What is known of its processes. */
-  readonly verdict: Run["verdict"];
-}
-
-/** Result of a command whose output is wanted as bytes. */
-export interface CompletedRunBytes extends Omit<CompletedRun, "stdout" | "stderr"> {
-  /** Standard output. */
-  readonly stdout: Buffer;
-  /** Standard error. */
-  readonly stderr: Buffer;
-}
-
-/** Settings of a command that is run to its end. */
-export interface ExecOptions extends SpawnOptions {
-  /** Bytes of each stream that are held, head and tail. Default: 16 MiB. */
-  maxOutput?: number;
-  /** `buffer`: output as bytes. Default: text. */
-  encoding?: "utf8" | "buffer";
-  /** Missing output beyond `maxOutput`'s bound: an error (default), or counted in `omitted`. */
-  onGap?: "error" | "skip";
-}
-
-/** Selection of runs. Each field that is given must match. */
-export interface RunQuery {
-  /** Label selector, as that of Kubernetes. */
-  selector?: string;
-  /** Labels. */
-  labels?: Readonly<Record<string, string>>;
-  /** States, such as `RUNNING`. */
-  states?: readonly string[];
-  /** True (default, unless `states` are given): runs that have not ended. */
-  live?: boolean;
-  /** Names, with `*` and `?`. */
-  names?: readonly string[];
-  /** Ids. */
-  ids?: readonly string[];
-  /** Owners. */
-  owners?: readonly string[];
-  /** Node, by name or id. */
-  node?: string;
-  /** Run whose children are selected. */
-  parent?: string;
-  /** Run whose descendants are selected. */
-  below?: string;
-  /** Other fields of the contract. */
-  filter?: MessageInitShape<typeof RunFilterSchema>;
-}
-
-/** What is done to each run of a selection. */
-export type Action =
-  | "interrupt"
-  | "pause"
-  | "resume"
-  | "restart"
-  | "remove"
-  | { readonly abort: { readonly graceMs?: number } }
-  | { readonly signal: string }
-  | { readonly annotate: { readonly set?: Record<string, string>; readonly remove?: string[] } };
-
-/** Settings of {@link Kennel.forEach}. */
-export interface ForEachOptions extends CallOptions {
-  /** True: nothing is done; the result has the runs, and their `selection`. */
-  dryRun?: boolean;
-  /** Most runs that may match. Default: 1000. */
-  atMost?: number;
-  /** Runs that are acted upon at the same time. */
-  parallel?: number;
-  /** True: an empty selection is meant. */
-  all?: boolean;
-  /** `selection` of a dry run: other runs are left out. */
-  selection?: Uint8Array;
-}
-
-/** Result of {@link Kennel.forEach}. */
-export interface ForEachResult {
-  /** What was done to each run. */
-  readonly outcomes: readonly {
-    readonly run: Run;
-    readonly outcome: string;
-    readonly reason: string;
-    readonly message: string;
-  }[];
-  /** Number of runs by outcome. */
-  readonly counts: Readonly<Record<string, number>>;
-  /** The runs, for the real call after a dry run. */
-  readonly selection: Uint8Array;
-  /** Nodes with some of these runs that cannot be reached. */
-  readonly unreachableNodes: readonly string[];
-}
-
 /** Caller on whose behalf an admin calls. */
 export interface Caller {
   /** Principal, such as `uid:1000`. */
@@ -166,24 +57,13 @@ export interface Caller {
   owner: string;
 }
 
-/** Runs page by page. */
-export interface RunList extends AsyncIterable<Run> {
-  /** Returns all of them. */
-  all(): Promise<Run[]>;
-}
-
 const rpc = ProcessService.method;
-/** Bytes that one ReadOutput returns at most. */
-const READ_BYTES = 1024 * 1024;
-/** Longest standard input that a spec has. */
-const INPUT_BYTES_MAX = 1024 * 1024;
 
 /** What several views of one client share. */
 interface Shared {
   readonly pool: Pool;
   readonly gate: Gate;
   readonly fences: Set<Promise<unknown>>;
-  readonly children: Set<Calls>;
   readonly local: LocalServer | undefined;
   closing: Promise<void> | undefined;
 }
@@ -200,7 +80,6 @@ export class Kennel {
     const { patience = DEFAULTS.patience_ms, callTimeout = DEFAULTS.call_timeout_ms, metadata } = options;
     const transport = shared.pool.transport({ headers: () => ({ ...metadata?.(), ...headers }) });
     this.#calls = new Calls(shared.pool, transport, shared.gate, patience, callTimeout);
-    shared.children.add(this.#calls);
     [this.#shared, this.#options, this.#headers] = [shared, options, headers];
   }
 
@@ -238,14 +117,8 @@ export class Kennel {
   static #of(target: Target, options: ClientOptions, local: LocalServer | undefined): Kennel {
     const pool = new Pool(target);
     const gate = new Gate(options.patience ?? DEFAULTS.patience_ms, () => local?.hasEnded ?? false);
-    const shared = {
-      pool,
-      gate,
-      fences: new Set<Promise<unknown>>(),
-      children: new Set<Calls>(),
-      local,
-      closing: undefined,
-    };
+    local?.onEnd(() => gate.giveUp());
+    const shared = { pool, gate, fences: new Set<Promise<unknown>>(), local, closing: undefined };
     return new Kennel(shared, options, target.node === undefined ? {} : { "kennel-node": target.node });
   }
 
@@ -364,7 +237,7 @@ export class Kennel {
     args: readonly string[] = [],
     options: ExecOptions = {},
   ): Promise<CompletedRun | CompletedRunBytes> {
-    return await this.#execute([file, ...args], options);
+    return await execute((words, rest) => this.#spawn(words, rest), [file, ...args], options);
   }
 
   /** Runs a line of the shell to its end, and returns what it wrote. */
@@ -372,7 +245,7 @@ export class Kennel {
   /** Runs a line of the shell to its end, and returns what it wrote as text. */
   exec(line: string, options?: ExecOptions): Promise<CompletedRun>;
   async exec(line: string, options: ExecOptions = {}): Promise<CompletedRun | CompletedRunBytes> {
-    return await this.#execute([line], { shell: true, ...options });
+    return await execute((words, rest) => this.#spawn(words, rest), [line], { shell: true, ...options });
   }
 
   /** Starts a command on a terminal, and attaches to it. The run is `terminal.run`. */
@@ -400,22 +273,7 @@ export class Kennel {
 
   /** Returns runs, newest first: those that live, where the selection names no states. A text is a label selector. */
   find(query: string | RunQuery = {}, options: CallOptions = {}): RunList {
-    const filter = filterOf(query);
-    const calls = this.#calls;
-    const pages = async function* () {
-      let pageToken = "";
-      do {
-        const page = await calls.unary(rpc.listRuns, { filter, pageToken, pageSize: 250 }, options);
-        for (const run of page.runs) yield new Run(calls, run.runId, run);
-        pageToken = page.nextPageToken;
-      } while (pageToken !== "");
-    };
-    const all = async () => {
-      const runs: Run[] = [];
-      for await (const run of pages()) runs.push(run);
-      return runs;
-    };
-    return { [Symbol.asyncIterator]: pages, all };
+    return listRuns(this.#calls, filterOf(query), options);
   }
 
   /** Returns the events of all runs that a selection matches, now or later. It does not end by itself. */
@@ -425,60 +283,7 @@ export class Kennel {
 
   /** Does one thing to each run of a selection. The call is not repeated: a lost one is SERVER_LOST, and may be half done. */
   async forEach(query: string | RunQuery, action: Action, options: ForEachOptions = {}): Promise<ForEachResult> {
-    const {
-      dryRun = false,
-      atMost = 0,
-      parallel = 0,
-      all = false,
-      selection = new Uint8Array(),
-      signal,
-      timeoutMs,
-    } = options;
-    const request = create(ForEachRunRequest, {
-      filter: filterOf(query, false),
-      all,
-      action: actionOf(action),
-      atMost,
-      parallel,
-      dryRun,
-      selection: selection as Uint8Array<ArrayBuffer>,
-    } satisfies MessageInitShape<typeof ForEachRunRequestSchema>);
-    const own = new AbortController();
-    const stop = () => own.abort(signal && aborted(signal));
-    signal?.addEventListener("abort", stop, { once: true });
-    const late = new KennelError("DEADLINE_EXCEEDED", "ForEachRun had no answer in its time", {
-      code: "DEADLINE_EXCEEDED",
-    });
-    const timer = timeoutMs === undefined ? undefined : setTimeout(() => own.abort(late), timeoutMs);
-    const tries = new Tries(this.#calls, "ForEachRun", { signal: own.signal });
-    const outcomes: ForEachResult["outcomes"][number][] = [];
-    const found = { selection: new Uint8Array() as Uint8Array, unreachableNodes: [] as string[] };
-    try {
-      if (signal?.aborted) throw aborted(signal);
-      if (this.#calls.isClosed) throw closed("client");
-      const answers = await this.#calls.open(rpc.forEachRun, only(request), own.signal);
-      for (;;) {
-        const { done, value } = await answers.next();
-        if (done) throw new Error("the answer ended before its summary");
-        tries.answered();
-        const { part } = value;
-        if (part.case === "matched")
-          Object.assign(found, { selection: part.value.selection, unreachableNodes: part.value.unreachableNodes });
-        else if (part.case === "run") outcomes.push(this.#outcome(part.value));
-        else if (part.case === "summary") return { outcomes, counts: part.value.counts, ...found };
-      }
-    } catch (fault) {
-      if (KennelError.is(fault) || own.signal.aborted) throw own.signal.aborted ? own.signal.reason : fault;
-      await tries.after(fault);
-      throw new KennelError("SERVER_LOST", "ForEachRun was lost, and is not repeated", {
-        code: "UNAVAILABLE",
-        cause: fault,
-      });
-    } finally {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", stop);
-      own.abort();
-    }
+    return await forEachRun(this.#calls, query, action, options);
   }
 
   /** Returns facts about the server, its keeper and its host. */
@@ -504,14 +309,13 @@ export class Kennel {
   }
 
   async #close(): Promise<void> {
-    const { pool, fences, children, local } = this.#shared;
+    const { pool, gate, fences, local } = this.#shared;
     const stop = new AbortController();
     const late = pause(DEFAULTS.close_timeout_ms, stop.signal).catch(() => {});
     await Promise.race([Promise.allSettled([...fences]), late]);
     stop.abort();
-    for (const calls of children) calls.isClosed = true;
     pool.close();
-    this.#shared.gate.close();
+    gate.close();
     await local?.end();
   }
 
@@ -543,130 +347,9 @@ export class Kennel {
     this.#shared.fences.add(fence);
     void fence.then(() => this.#shared.fences.delete(fence));
   }
-
-  async #execute(words: readonly string[], options: ExecOptions): Promise<CompletedRun | CompletedRunBytes> {
-    const { maxOutput = DEFAULTS.max_output_bytes, encoding = "utf8", onGap = "error", input, ...rest } = options;
-    const bytes = typeof input === "string" ? new TextEncoder().encode(input) : input;
-    const isLong = bytes !== undefined && bytes.length > INPUT_BYTES_MAX;
-    const run = await this.#spawn(words, isLong ? { ...rest, stdin: "pipe" } : { ...rest, input });
-    const { signal } = options;
-    const written = isLong ? feedInput(run, bytes) : Promise.resolve();
-    await run.wait({ signal });
-    await written;
-    const [stdout, stderr] = [
-      await readWhole(run, "stdout", maxOutput, onGap, signal),
-      await readWhole(run, "stderr", maxOutput, onGap, signal),
-    ];
-    const { id, exitCode, signalCode, state = "", endReason, verdict } = run;
-    const omitted = { stdout: stdout.omitted, stderr: stderr.omitted };
-    const result = { id, exitCode, signalCode, omitted, state, endReason, verdict };
-    const [out, err] = [stdout.bytes(), stderr.bytes()];
-    if (encoding === "buffer") return { ...result, stdout: out, stderr: err };
-    return { ...result, stdout: out.toString("utf8"), stderr: err.toString("utf8") };
-  }
-
-  #outcome({ run, outcome, reason, message }: RunOutcome): ForEachResult["outcomes"][number] {
-    const found = present(run);
-    return {
-      run: new Run(this.#calls, found.runId, found),
-      outcome: enumName(RunOutcome_OutcomeSchema, outcome),
-      reason,
-      message,
-    };
-  }
 }
 
 function parted(file: string, args: readonly string[] | SpawnOptions, options: SpawnOptions): [string[], SpawnOptions] {
   if (Array.isArray(args)) return [[file, ...(args as readonly string[])], options];
   return [[file], args as SpawnOptions];
-}
-
-/** Writes a long input. A command that reads no more has had what it wanted. */
-async function feedInput(run: Run, bytes: Uint8Array): Promise<void> {
-  await new Promise<void>((done, failed) => {
-    const stdin = run.stdin;
-    stdin.on("error", (error: Error) => ((error as KennelError).code === "EPIPE" ? done() : failed(error)));
-    stdin.on("finish", done);
-    stdin.end(bytes);
-  });
-}
-
-/** Reads a stream of an ended run: its head and its tail, where it is longer than the bound. */
-async function readWhole(
-  run: Run,
-  stream: "stdout" | "stderr",
-  most: number,
-  onGap: "error" | "skip",
-  signal: AbortSignal | undefined,
-): Promise<HeadTail> {
-  const held = new HeadTail(most);
-  const half = BigInt(Math.ceil(most / 2));
-  let offset = 0n;
-  for (;;) {
-    const read = await run.readOutput(stream, { offset, bytesMax: READ_BYTES, signal });
-    for (const { part } of read.parts) {
-      if (part.case === "data") held.add(Buffer.from(part.value));
-      else if (part.case === "removedBytes" || part.case === "damagedBytes") {
-        if (onGap === "error")
-          throw new KennelError("DATA_GAP", `${part.value} bytes of ${stream} are no longer kept`, {
-            code: "DATA_LOSS",
-            runId: run.id,
-          });
-        held.omitted += part.value;
-      }
-    }
-    if (read.nextOffset <= offset || read.nextOffset >= read.endOffset) return held;
-    offset = read.nextOffset;
-    // What would be dropped is not read.
-    const tail = read.endOffset - (BigInt(most) - half);
-    if (offset >= half && offset < tail) {
-      held.omitted += tail - offset;
-      offset = tail;
-    }
-  }
-}
-
-function filterOf(query: string | RunQuery, liveByDefault = true): MessageInitShape<typeof RunFilterSchema> {
-  if (typeof query === "string") return filterOf({ selector: query }, liveByDefault);
-  const {
-    selector = "",
-    labels = {},
-    states,
-    live,
-    names = [],
-    ids = [],
-    owners = [],
-    node = "",
-    parent = "",
-    below = "",
-    filter,
-  } = query;
-  const known = ["selector", "labels", "states", "live", "names", "ids", "owners", "node", "parent", "below", "filter"];
-  for (const name of Object.keys(query))
-    if (!known.includes(name)) throw new TypeError(`${name} is no field of a selection`);
-  const isLive = live ?? (liveByDefault && states === undefined);
-  const values = states?.map((state) => enumValue(RunStateSchema, state)) ?? (isLive ? LIVE_STATE_VALUES : []);
-  return {
-    labelSelector: selector,
-    labels: { ...labels },
-    states: values,
-    names: [...names],
-    runIds: [...ids],
-    owners: [...owners],
-    node,
-    parentRunId: parent,
-    belowRunId: below,
-    ...(filter as object),
-  };
-}
-
-function actionOf(action: Action): NonNullable<MessageInitShape<typeof ForEachRunRequestSchema>["action"]> {
-  const requestId = ulid();
-  if (action === "interrupt" || action === "remove" || action === "restart")
-    return { case: action, value: { requestId } };
-  if (action === "pause" || action === "resume") return { case: action, value: {} };
-  if ("signal" in action) return { case: "signal", value: { signal: action.signal, requestId } };
-  if ("annotate" in action) return { case: "annotate", value: action.annotate };
-  const { graceMs } = action.abort;
-  return { case: "abort", value: { requestId, grace: graceMs === undefined ? undefined : duration(graceMs) } };
 }

@@ -7,6 +7,7 @@ import { GATE } from "./gen/rules.js";
 /** A call that waits for its turn. */
 interface Waiter {
   go(isProbe: boolean): void;
+  fail(error: KennelError): void;
 }
 
 /** Returns a random time below a bound. */
@@ -122,7 +123,10 @@ export class Gate extends EventEmitter<GateEvents> {
         end();
       };
       const stop = () => finish(() => failed(aborted(signal as AbortSignal)));
-      const waiter = { go: (isProbe: boolean) => finish(() => done(isProbe)) };
+      const waiter: Waiter = {
+        go: (isProbe) => finish(() => done(isProbe)),
+        fail: (error) => finish(() => failed(error)),
+      };
       const until = Math.min(givesUp, deadline);
       const late = () => finish(() => failed(until === deadline ? this.#late() : this.#ended()));
       // Without a bound there is no timer: the answer to a probe ends this.
@@ -132,6 +136,12 @@ export class Gate extends EventEmitter<GateEvents> {
       if (this.#isDown) this.#schedule();
       else setTimeout(() => waiter.go(false), jitter(GATE.spread_ms));
     });
+  }
+
+  /** Ends all waits, as no server follows. */
+  giveUp(): void {
+    if (!this.#isDown || !this.hasEnded()) return;
+    for (const waiter of this.#waiters) waiter.fail(this.#ended());
   }
 
   /** Ends all waits, as the client is closed. */

@@ -1,20 +1,8 @@
 // Client of Kennel: runs that outlive their clients and their servers.
 
 export type { CallOptions, Stats } from "./calls.js";
-export {
-  type Action,
-  type Caller,
-  type ClientOptions,
-  type CompletedRun,
-  type CompletedRunBytes,
-  type ConnectOptions,
-  type ExecOptions,
-  type ForEachOptions,
-  type ForEachResult,
-  Kennel,
-  type RunList,
-  type RunQuery,
-} from "./client.js";
+export { type Caller, type ClientOptions, type ConnectOptions, Kennel } from "./client.js";
+export type { CompletedRun, CompletedRunBytes, ExecOptions } from "./completed.js";
 export {
   type ClientReason,
   type ErrorContent,
@@ -29,6 +17,7 @@ export type { Duplex, InputOptions, InputStream } from "./input.js";
 export type { LocalOptions, LocalServer } from "./local.js";
 export type { JsonOptions, Line, LineOptions } from "./output.js";
 export type { AbortOptions, ReadOutput, Run, RunEvents, Stopped } from "./run.js";
+export type { Action, ForEachOptions, ForEachResult, RunList, RunQuery } from "./selection.js";
 export type { Pattern, Ready, Restart, Rule, SpawnOptions } from "./spec.js";
 export {
   type Address,

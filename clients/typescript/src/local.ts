@@ -32,6 +32,8 @@ export interface LocalServer {
   readonly started: true;
   /** Whether the server has ended. */
   readonly hasEnded: boolean;
+  /** Adds a listener of the server's end. */
+  onEnd(listener: () => void): void;
   /** Last lines of the server's log, once it has ended. */
   readonly log: string;
   /** Ends the server with its runs, and removes the directory. */
@@ -71,11 +73,13 @@ export async function startLocal(options: LocalOptions): Promise<LocalServer> {
     env: Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("KENNEL_"))),
   });
   let hasEnded = false;
+  const listeners: (() => void)[] = [];
   const ended = new Promise<void>((done) => {
     owner.once("exit", () => done());
     owner.once("error", () => done());
   }).then(() => {
     hasEnded = true;
+    for (const listener of listeners) listener();
   });
   owner.stdin.on("error", () => {});
   let log = "";
@@ -94,6 +98,7 @@ export async function startLocal(options: LocalOptions): Promise<LocalServer> {
     get hasEnded() {
       return hasEnded;
     },
+    onEnd: (listener) => listeners.push(listener),
     get log() {
       return log.trim();
     },

@@ -122,7 +122,7 @@ export class Pool {
   readonly #links = new Set<Link>();
   readonly #files = new FileCache();
   readonly #tokens = new Set<string>();
-  #isClosed = false;
+  isClosed = false;
 
   constructor(readonly target: Target) {
     const { address, credentials } = target;
@@ -187,7 +187,7 @@ export class Pool {
 
   /** Ends all calls and connections. */
   close(): void {
-    this.#isClosed = true;
+    this.isClosed = true;
     for (const link of this.#links) link.session.destroy();
   }
 
@@ -253,7 +253,7 @@ export class Pool {
   }
 
   async #dial(): Promise<Link> {
-    if (this.#isClosed) throw closed("client");
+    if (this.isClosed) throw closed("client");
     this.dials += 1;
     const { address, credentials } = this.target;
     const socket =
@@ -271,7 +271,7 @@ export class Pool {
     const link = new Link(session);
     this.#links.add(link);
     session.once("close", () => this.#links.delete(link));
-    if (this.#isClosed) session.destroy();
+    if (this.isClosed) session.destroy();
     return link;
   }
 
