@@ -29,6 +29,8 @@ export interface InnerOptions extends CallOptions {
   runId?: string | undefined;
   /** Time for one try, in milliseconds: then the same request follows. */
   tryMs?: number | undefined;
+  /** Counts the repeats of this call, for its caller. */
+  counter?: { repeats: number };
 }
 
 /** Codes of a lost call, where no reason of Kennel is in the answer. */
@@ -247,6 +249,7 @@ export class Calls {
         const wasRepeat = tries.isRepeat;
         try {
           await tries.after(fault);
+          if (options.counter) options.counter.repeats += 1;
         } catch (error) {
           // A repeat of a call that was done before its answer was lost.
           const isDone = wasRepeat && CALLS[name].done !== "" && KennelError.is(error, CALLS[name].done);

@@ -31,7 +31,10 @@ import { present } from "./view.js";
 
 /** Settings of a client. */
 export interface ClientOptions {
-  /** Time without a sign of life of the server after which calls fail, in milliseconds; 0: no call is repeated. Default: 60 s. */
+  /**
+   * Time without a sign of life of the server after which calls fail, in milliseconds; 0: no call is repeated. Default:
+   * 60 s.
+   */
   patience?: number;
   /** Time for a short call with its repeats, in milliseconds. Default: 60 s. */
   callTimeout?: number;
@@ -39,7 +42,9 @@ export interface ClientOptions {
   metadata?: () => Record<string, string>;
 }
 
-/** Settings of a connection: options win over variables, variables over a context, a context over the default socket. */
+/**
+ * Settings of a connection: options win over variables, variables over a context, a context over the default socket.
+ */
 export interface ConnectOptions extends TargetOptions, ClientOptions {
   /** Time for the first connection where nothing listens, in milliseconds. Default: 0. */
   connectPatience?: number;
@@ -98,7 +103,9 @@ export class Kennel {
     return client;
   }
 
-  /** Starts a server of this process only, in a fresh directory. It ends with the client or the process, with its runs. */
+  /**
+   * Starts a server of this process only, in a fresh directory. It ends with the client or the process, with its runs.
+   */
   static async local(options: LocalOptions & ClientOptions = {}): Promise<Kennel> {
     const local = await startLocal(options);
     const target: Target = { address: { kind: "unix", path: local.socket }, credentials: {}, node: undefined };
@@ -281,7 +288,10 @@ export class Kennel {
     return new EventFeed(this.#calls, { ...options, filter: filterOf(query, false) });
   }
 
-  /** Does one thing to each run of a selection. The call is not repeated: a lost one is SERVER_LOST, and may be half done. */
+  /**
+   * Does one thing to each run of a selection. The call is not repeated: a lost one is SERVER_LOST, and may be half
+   * done.
+   */
   async forEach(query: string | RunQuery, action: Action, options: ForEachOptions = {}): Promise<ForEachResult> {
     return await forEachRun(this.#calls, query, action, options);
   }

@@ -39,7 +39,8 @@ export interface ErrorContent {
 }
 
 /**
- * Failure of a call. Compare `reason`, not `message`. Neither contains a token, a key, or a value of a variable, a secret
+ * Failure of a call. Compare `reason`, not `message`. Neither contains a token, a key, or a value of a variable, a
+ * secret
  * or an input.
  */
 export class KennelError extends Error {

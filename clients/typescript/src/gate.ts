@@ -40,7 +40,8 @@ export interface GateEvents {
 }
 
 /**
- * State of the server as calls see it. First tries never wait. A lost call waits here: while the server is down, one at a
+ * State of the server as calls see it. First tries never wait. A lost call waits here: while the server is down, one at
+ * a
  * time goes out as the probe, and the others follow its answer within a moment.
  */
 export class Gate extends EventEmitter<GateEvents> {
@@ -59,7 +60,9 @@ export class Gate extends EventEmitter<GateEvents> {
   #alive: NodeJS.Timeout | undefined;
   readonly #waiters = new Set<Waiter>();
 
-  /** Makes a gate that gives up after `patience` milliseconds, or at once where `hasEnded` says that no server follows. */
+  /**
+   * Makes a gate that gives up after `patience` milliseconds, or at once where `hasEnded` says that no server follows.
+   */
   constructor(
     private readonly patience: number,
     private readonly hasEnded: () => boolean = () => false,

@@ -65,8 +65,12 @@ export class InputPosition {
       const piece = data.subarray(at, at + INPUT.piece_bytes) as Uint8Array<ArrayBuffer>;
       const position = this.#isShared ? {} : { offset: this.#offset, expectedAttempt: this.#attempt };
       const request = { runId, data: piece, writeId: ulid(), ...position };
-      const options = { signal, runId, timeoutMs: Number.POSITIVE_INFINITY, tryMs: INPUT.call_timeout_ms };
-      const { input } = await this.calls.unary(writeInput, request, options);
+      const counter = { repeats: 0 };
+      const bounds = { timeoutMs: Number.POSITIVE_INFINITY, tryMs: INPUT.call_timeout_ms };
+      const answer = await this.calls.unary(writeInput, request, { signal, runId, counter, ...bounds });
+      const { input } = answer;
+      // A first try cannot be a repeat: another client has written these bytes' place, and they were not written.
+      if (answer.repeatedRequest && counter.repeats === 0) throw mismatch(runId, input?.acceptedOffset);
       this.#offset = input?.acceptedOffset ?? (this.#offset ?? 0n) + BigInt(piece.length);
     }
   }
@@ -79,6 +83,14 @@ export class InputPosition {
     const options = { signal, runId, timeoutMs: Number.POSITIVE_INFINITY, tryMs: INPUT.call_timeout_ms };
     await this.calls.unary(closeInput, { runId, ...position }, options);
   }
+}
+
+function mismatch(runId: string, accepted: bigint | undefined): KennelError {
+  return new KennelError("INPUT_OFFSET_MISMATCH", "another client has written to the input meanwhile", {
+    code: "OUT_OF_RANGE",
+    metadata: { accepted_offset: `${accepted ?? ""}` },
+    runId,
+  });
 }
 
 /** Returns the error of a write as a stream of Node reports it: EPIPE where the command reads no more. */
@@ -135,7 +147,9 @@ export interface Duplex {
   readonly writable: WritableStream<Uint8Array>;
 }
 
-/** Makes the pair of an attempt, whose end ends both. With `isLive` nothing is written before its output is followed. */
+/**
+ * Makes the pair of an attempt, whose end ends both. With `isLive` nothing is written before its output is followed.
+ */
 export function duplexOf(feed: EventFeed, position: InputPosition, runId: string, isLive: boolean): Duplex {
   const own = new AbortController();
   const over = () => new KennelError("ATTEMPT_ENDED", "the attempt of this stream has ended", { runId });

@@ -12,7 +12,10 @@ const LOG_BYTES = 4096;
 
 /** Settings of a local server. */
 export interface LocalOptions {
-  /** Path of Kennel's binary. Default: `KENNEL_BINARY`, else `kennel` in PATH, else that of an installed platform package. */
+  /**
+   * Path of Kennel's binary. Default: `KENNEL_BINARY`, else `kennel` in PATH, else that of an installed platform
+   * package.
+   */
   binary?: string;
   /** Directory below which the private one is made. Default: that for temporary files. */
   baseDirectory?: string;
@@ -41,7 +44,8 @@ export interface LocalServer {
 }
 
 /**
- * The owner: standard input is a pipe that the kernel closes however this process ends. Then the server ends with all of its
+ * The owner: standard input is a pipe that the kernel closes however this process ends. Then the server ends with all
+ * of its
  * runs, and the directory goes.
  */
 const OWNER = `

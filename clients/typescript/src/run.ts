@@ -541,7 +541,9 @@ export class Run extends EventEmitter<RunEvents> {
     return new OutputReadable(() => this.#feed({ onGap: "error", ...options, kinds }), stream);
   }
 
-  /** Returns the position of a writer: the first one of the client that has spawned the run begins at its first byte. */
+  /**
+   * Returns the position of a writer: the first one of the client that has spawned the run begins at its first byte.
+   */
   #position(options: InputOptions): InputPosition {
     const isNew = this.isOwn && !this.#hasInput && (this.attempt ?? 1) === 1;
     this.#hasInput = true;

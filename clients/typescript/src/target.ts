@@ -1,4 +1,5 @@
-// The server to call, and the credentials for it: as the command line resolves it. Options win over variables, variables
+// The server to call, and the credentials for it: as the command line resolves it. Options win over variables,
+// variables
 // over the context, a context over the default socket. A server that is named gets no credentials of a context.
 
 import { lstatSync, readFileSync } from "node:fs";

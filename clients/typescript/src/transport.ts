@@ -340,7 +340,9 @@ async function dialUnix(path: string, serverUser: number | undefined): Promise<n
   return socket;
 }
 
-/** Compares the name of a server with its certificate. That of Node knows no IPv6 address in another form than its own. */
+/**
+ * Compares the name of a server with its certificate. That of Node knows no IPv6 address in another form than its own.
+ */
 function checkName(name: string, certificate: tls.PeerCertificate): Error | undefined {
   if (!net.isIPv6(name)) return tls.checkServerIdentity(name, certificate);
   if (new X509Certificate(certificate.raw).checkIP(name) !== undefined) return undefined;

@@ -9,7 +9,9 @@ import { LIVE_STATES } from "./gen/rules.js";
 
 const LIVE = new Set<string>(LIVE_STATES);
 
-/** Returns the name of a value without the prefix of its enum; of a value that this version does not know `UNKNOWN(n)`. */
+/**
+ * Returns the name of a value without the prefix of its enum; of a value that this version does not know `UNKNOWN(n)`.
+ */
 export function enumName(schema: DescEnum, value: number): string {
   return schema.value[value]?.localName ?? `UNKNOWN(${value})`;
 }
@@ -65,7 +67,9 @@ export function exitOf(exit: ExitMessage | undefined): Exit | undefined {
 
 /** What is known of the processes of a run. */
 export interface Verdict {
-  /** `empty`: none is left, `neverRan`, `kept`: detached by policy; `survivors`, `unverified`, `stuck`: some may live. */
+  /**
+   * `empty`: none is left, `neverRan`, `kept`: detached by policy; `survivors`, `unverified`, `stuck`: some may live.
+   */
   readonly kind: "empty" | "survivors" | "unverified" | "neverRan" | "stuck" | "kept" | "unknown";
   /** Name of the proof that none is left. */
   readonly proof: string | undefined;
@@ -84,7 +88,9 @@ export function stateName(state: RunState): string {
   return enumName(RunStateSchema, state);
 }
 
-/** Says whether a state is one of a run that has not ended. A state that this version does not know is taken as live. */
+/**
+ * Says whether a state is one of a run that has not ended. A state that this version does not know is taken as live.
+ */
 export function isLiveState(state: RunState): boolean {
   const name = RunStateSchema.value[state]?.name;
   return name === undefined || LIVE.has(name);
