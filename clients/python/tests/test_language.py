@@ -69,6 +69,60 @@ def test_client_is_shared_by_threads(client):
     assert codes == list(range(32))
 
 
+def test_close_during_calls_of_threads_is_closed(server):
+    client = kennel.connect(server=server.address)
+    ends = []
+
+    def work():
+        try:
+            while True:
+                client.info()
+        except BaseException as error:
+            ends.append(type(error))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    client.find()
+    client.close()
+    for thread in threads:
+        thread.join()
+    assert ends == [kennel.Closed] * 8
+
+
+def test_listener_may_use_client():
+    with kennel.local() as client:
+        found = []
+        client.on("lost", lambda: found.append("lost"))
+        client.on("lost", lambda: 1 // 0)
+        client.on("resumed", lambda: found.append(client.run(["echo", "hi"]).stdout))
+        run = client.spawn(["sh", "-c", "echo up; exec sleep 600"], grace=0)
+        assert run.stdout.readline() == b"up\n"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            os.kill(server_of(client.local.pid), signal.SIGKILL)
+            reads = threading.Thread(target=run.stdout.read)
+            reads.start()
+            until = time.monotonic() + 60
+            while len(found) < 2:
+                assert time.monotonic() < until, found
+                time.sleep(0.02)
+            run.abort()
+            reads.join()
+        assert found[:2] == ["lost", b"hi\n"]
+        assert any("ZeroDivisionError" in str(warning.message) for warning in caught)
+
+
+def server_of(keeper):
+    """Returns the process of the API server below a keeper."""
+    children = subprocess.run(["pgrep", "-P", str(keeper)], capture_output=True, text=True, check=True).stdout.split()
+    for child in children:
+        with open(f"/proc/{child}/cmdline", "rb") as file:
+            if file.read().split(b"\0")[1:2] == [b"server"]:
+                return int(child)
+    raise AssertionError("there is no server")
+
+
 def test_client_belongs_to_its_loop(server):
     client = asyncio.run(kennel.aio.connect(server=server.address))
 

@@ -207,6 +207,7 @@ class Channel:
         else:
             self._channel = grpc.aio.secure_channel(uri, credentials, options=options)
         self._unary: dict[str, Any] = {}
+        self._is_closed = False
 
     async def unary(
         self, rpc: UnaryCall[Q, R], request: Q, timeout: float | None, metadata: Metadata
@@ -224,6 +225,10 @@ class Channel:
             if _is_own_cancel():
                 raise
             raise Closed("the client is closed") from None
+        except grpc.aio.UsageError:
+            if self._is_closed:
+                raise Closed("the client is closed") from None
+            raise
 
     def stream(self, rpc: StreamCall[Q, R], request: Q, metadata: Metadata) -> Stream[R]:
         """Opens a stream of answers."""
@@ -241,6 +246,7 @@ class Channel:
 
     async def close(self) -> None:
         """Ends it, with all its calls."""
+        self._is_closed = True
         await self._channel.close()
 
 

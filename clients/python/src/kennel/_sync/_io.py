@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import grpc
 
 from kennel._call import BidiCall, StreamCall, UnaryCall
+from kennel._reasons import Closed
 
 P = ParamSpec("P")
 Q = TypeVar("Q")
@@ -232,6 +233,7 @@ class Channel:
         else:
             self._channel = grpc.secure_channel(uri, credentials, options=options)
         self._unary: dict[str, Any] = {}
+        self._is_closed = False
 
     def unary(self, rpc: UnaryCall[Q, R], request: Q, timeout: float | None, metadata: Metadata) -> R:
         """Makes a call with one answer."""
@@ -241,7 +243,13 @@ class Channel:
                 rpc.path, request_serializer=rpc.serialize, response_deserializer=rpc.parse
             )
             self._unary[rpc.path] = call
-        return cast(R, call(request, timeout=timeout, metadata=tuple(metadata)))
+        try:
+            return cast(R, call(request, timeout=timeout, metadata=tuple(metadata)))
+        except ValueError:
+            # What grpcio raises where another thread has closed the channel.
+            if self._is_closed:
+                raise Closed("the client is closed") from None
+            raise
 
     def stream(self, rpc: StreamCall[Q, R], request: Q, metadata: Metadata) -> Stream[R]:
         """Opens a stream of answers."""
@@ -260,6 +268,7 @@ class Channel:
 
     def close(self) -> None:
         """Ends it, with all its calls."""
+        self._is_closed = True
         self._channel.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import warnings
 from dataclasses import replace
 from typing import TypeVar
 
@@ -86,8 +87,12 @@ class Caller:
 
     def _event(self, name: str) -> None:
         for wanted, function in list(self.listeners):
-            if wanted == name and callable(function):
+            if wanted != name or not callable(function):
+                continue
+            try:
                 function()
+            except Exception as error:
+                warnings.warn(f"a listener of {name!r} failed: {error!r}", RuntimeWarning, stacklevel=2)
 
     def check(self) -> None:
         """Refuses a closed client, another loop, and renews what a fork has split."""

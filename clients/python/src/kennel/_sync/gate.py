@@ -57,6 +57,7 @@ class Gate:
         self._stats = stats
         self._ended = ended
         self._event = event
+        self._events: list[str] = []
         self._signal = _io.Signal()
         self._outage: _Outage | None = None
         self._is_closed = False
@@ -67,6 +68,7 @@ class Gate:
         """Notes a sign of life of the server."""
         if self._outage is not None:
             self._finish("up")
+            self._report()
 
     def lost(self, cause: Failure, probe: Probe | None) -> None:
         """Notes that a call was lost."""
@@ -83,7 +85,8 @@ class Gate:
             if self._outage is None:
                 self._outage = _Outage(cause)
                 self._stats.lost += 1
-                self._event("lost")
+                self._events.append("lost")
+        self._report()
 
     def abandon(self, probe: Probe | None) -> None:
         """Notes that the caller of a probe has left."""
@@ -162,6 +165,7 @@ class Gate:
         with self._signal:
             if self._outage is not None and self._outage.probe is probe:
                 self._finish("up")
+        self._report()
 
     def _finish(self, how: str) -> None:
         with self._signal:
@@ -172,6 +176,11 @@ class Gate:
             if outage.probe is not None:
                 outage.probe.forget()
             self._signal.notify()
-        if how == "up":
-            self._stats.resumed += 1
-            self._event("resumed")
+            if how == "up":
+                self._stats.resumed += 1
+                self._events.append("resumed")
+
+    def _report(self) -> None:
+        """Calls the listeners, outside of the lock: they may use the client."""
+        while self._events:
+            self._event(self._events.pop(0))
