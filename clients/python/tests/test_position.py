@@ -5,6 +5,7 @@ import pytest
 from kennel import v1
 from kennel._position import Position, Repeats
 from kennel._values import Exit, Stats
+from kennel._view import RunView
 
 
 def left(repeats, seqs):
@@ -140,3 +141,13 @@ def test_unknown_exit_is_no_number():
     assert (Exit(code=3).returncode, Exit(signal="SIGKILL", signal_number=9).returncode) == (3, -9)
     with pytest.raises(kennel.ExitUnknown):
         _ = Exit(is_unknown=True).returncode
+
+
+def test_unknown_state_of_newer_server_stays_a_number():
+    stats = Stats()
+    view = RunView()
+    view._message, view._stats = v1.Run(state=99, spec=v1.RunSpec()), stats
+    assert (view.state, view.is_live, stats.unknown_values) == ("UNKNOWN(99)", False, 1)
+    newer = v1.Run.FromString(v1.Run(run_id="R").SerializeToString() + b"\xfa\x3f\x02hi")
+    view._message = newer
+    assert view.id == "R"
