@@ -48,7 +48,13 @@ async fn installed_python(scratch: &Path) -> PathBuf {
     let python = venv.join("bin/python");
     let mut install = Command::new(&python);
     install
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ])
         .arg("--find-links")
         .arg(&packages)
         .args(["kennel-client", "pytest==9.2.0"])
@@ -74,7 +80,12 @@ async fn python_package_conforms_under_faults() {
     let python = installed_python(scratch.path()).await;
     let program = repository().join("clients/python/driver/driver.py");
     for form in ["aio", "sync"] {
-        play(&format!("{} {} {form}", python.display(), program.display())).await;
+        play(&format!(
+            "{} {} {form}",
+            python.display(),
+            program.display()
+        ))
+        .await;
     }
 }
 
