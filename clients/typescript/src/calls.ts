@@ -206,11 +206,13 @@ export interface Stats {
   streams: number;
   /** Events that this version does not know. */
   unknownEvents: number;
+  /** States and activities that this version does not know. */
+  unknownValues: number;
 }
 
 /** Calls to one server. */
 export class Calls {
-  readonly stats = { repeats: 0, unknownEvents: 0 };
+  readonly stats = { repeats: 0, unknownEvents: 0, unknownValues: 0 };
 
   constructor(
     readonly pool: Pool,

@@ -28,6 +28,7 @@ import {
   OutputStream,
   RestartMode,
   type Run as RunMessage,
+  RunStateSchema,
 } from "./gen/kennel/v1/run_pb.js";
 import type { Screen } from "./gen/kennel/v1/terminal_pb.js";
 import { type Duplex, duplexOf, type InputOptions, InputPosition, InputStream } from "./input.js";
@@ -524,6 +525,8 @@ export class Run extends EventEmitter<RunEvents> {
   #note(info: RunMessage): this {
     this.#info = info;
     this.#exit = exitOf(info.currentAttempt?.exit);
+    const isKnown = RunStateSchema.value[info.state] && ActivitySchema.value[info.activity];
+    if (!isKnown) this.calls.stats.unknownValues += 1;
     if (isLiveState(info.state)) return this;
     this.#onEnd?.();
     this.#onEnd = undefined;

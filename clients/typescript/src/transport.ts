@@ -56,7 +56,11 @@ class Link {
   heard = performance.now();
   readonly #pings: NodeJS.Timeout;
 
-  constructor(readonly session: http2.ClientHttp2Session) {
+  constructor(
+    readonly session: http2.ClientHttp2Session,
+    /** Host of the requests: Node would take the brackets off an IPv6 address. */
+    private readonly host: string,
+  ) {
     this.#pings = setInterval(() => this.#ping(), DEFAULTS.ping_interval_ms);
     this.#pings.unref();
     // Errors reach the streams; this listener keeps them from ending the process.
@@ -74,7 +78,8 @@ class Link {
   }
 
   open(method: string, path: string, headers: http2.OutgoingHttpHeaders): http2.ClientHttp2Stream {
-    const stream = this.session.request({ ...headers, ":method": method, ":path": path });
+    const of = { ":method": method, ":path": path, ":authority": this.host };
+    const stream = this.session.request({ ...headers, ...of });
     this.streams += 1;
     if (this.streams === 1) this.session.ref();
     stream.once("close", () => {
@@ -268,7 +273,7 @@ export class Pool {
     });
     // Bun 1.4 grants no more bytes of a connection whose window was set: its own default keeps streams going.
     if (!process.versions.bun) session.once("connect", () => session.setLocalWindowSize(CONNECTION_WINDOW));
-    const link = new Link(session);
+    const link = new Link(session, new URL(this.authority).host);
     this.#links.add(link);
     session.once("close", () => this.#links.delete(link));
     if (this.isClosed) session.destroy();

@@ -430,6 +430,18 @@ test("raw_stubs_repeat_nothing_and_share_the_connection", async () => {
   assert.equal(runs.length, 1);
 });
 
+test("states_of_a_newer_server_stay_open_and_are_counted", async () => {
+  const inner = (name) => import(new URL(name, import.meta.resolve("@kennel/client")).href);
+  const [{ Run }, { create }, { RunSchema }] = await Promise.all([
+    inner("./run.js"),
+    import("@bufbuild/protobuf"),
+    import("@kennel/client/raw"),
+  ]);
+  const calls = { stats: { unknownValues: 0 } };
+  const run = new Run(calls, "x", create(RunSchema, { runId: "x", state: 99 }));
+  assert.deepEqual([run.state, run.isLive, run.exit, calls.stats.unknownValues], ["UNKNOWN(99)", true, undefined, 1]);
+});
+
 test("closed_client_refuses_calls_and_leaves_runs", async () => {
   const client = await Kennel.connect({ server: `unix:${service.socket}` });
   const run = await client.spawn("sleep", ["600"]);

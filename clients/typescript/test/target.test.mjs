@@ -122,12 +122,16 @@ test("network_servers_are_called_with_certificate_or_token", async () => {
   const make = (...args) =>
     execFileSync(BINARY, ["certs", ...args], { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
   make("init", certs);
-  const entries = [make("server", certs, "localhost"), make("client", certs, "alice"), make("token", certs, "ci")];
+  const entries = [
+    make("server", certs, "localhost", "::1"),
+    make("client", certs, "alice"),
+    make("token", certs, "ci"),
+  ];
   const access = join(dir, "access.toml");
   writeFileSync(access, entries.join("\n"), { mode: 0o600 });
   const service = new Service();
   const port = 20_000 + (process.pid % 20_000);
-  service.args = ["--listen", `tcp:127.0.0.1:${port}`, "--access", access];
+  service.args = ["--listen", `tcp:127.0.0.1:${port}`, "--listen", `tcp:[::1]:${port}`, "--access", access];
   await service.startKeeper();
   try {
     const at = { server: `tcp://localhost:${port}`, caFile: join(certs, "ca.pem") };
@@ -142,6 +146,8 @@ test("network_servers_are_called_with_certificate_or_token", async () => {
     const run = await byCertificate.spawn("echo", ["by certificate"]);
     assert.equal(Buffer.concat(await run.stdout.toArray()).toString(), "by certificate\n");
     assert.equal((await run.refresh()).info.owner, "spiffe://kennel/alice");
+    const byAddress = await service.client({ ...at, ...pair, server: `tcp://[0:0::1]:${port}` });
+    assert.equal((await byAddress.get(run.id)).id, run.id);
     const tokenFile = join(dir, "token");
     copyFileSync(join(certs, "ci.token"), tokenFile);
     const byToken = await service.client({ ...at, tokenFile });
