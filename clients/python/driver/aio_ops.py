@@ -314,8 +314,9 @@ class Driver:
                     results.append(len((await client.run(a["argv"], labels=a.get("labels", {}))).stdout))
                     return
                 run = await client.spawn(a["argv"], labels=a.get("labels", {}))
-                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0) + 1)]
+                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0))]
                 data = await run.stdout.read()
+                await run.wait_for("ended")
                 for wait in waits:
                     assert await wait.result()
                 results.append(len(data))

@@ -315,8 +315,9 @@ class Driver:
                     results.append(len((client.run(a["argv"], labels=a.get("labels", {}))).stdout))
                     return
                 run = client.spawn(a["argv"], labels=a.get("labels", {}))
-                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0) + 1)]
+                waits = [_io.Task(run.wait_for, "ended") for _ in range(a.get("waits", 0))]
                 data = run.stdout.read()
+                run.wait_for("ended")
                 for wait in waits:
                     assert wait.result()
                 results.append(len(data))
