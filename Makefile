@@ -22,7 +22,7 @@ ring: ## run slow rings by name, as in `make ring clients site`, and record that
 	@.ci/ring $(if $(RINGS),run $(RINGS),list)
 else
 
-.PHONY: help build serve quick test test-all binaries versions nextest check lint form fmt proto proto-image record mutants bench growth profile soak vm site tools
+.PHONY: help build serve quick test test-all binaries versions nextest check lint form fmt proto proto-image record mutants bench growth profile soak conformance vm site tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -108,6 +108,12 @@ profile: ## one run, hop by hop: times, system calls, page faults, switches; pri
 	.ci/tools profile
 	$(CARGO) build --release --workspace --bins
 	"$(CARGO_TARGET_DIR)/release/bench" profile
+
+conformance: tools ## play the cases of clients/conformance with faults against each client package: an hour at most
+	.ci/tools clients
+	$(MAKE) --no-print-directory binaries
+	cargo nextest run --cargo-metadata "$(CARGO_TARGET_DIR)/packages.json" --binaries-metadata "$(CARGO_TARGET_DIR)/tests.json" \
+		--run-ignored only --test-threads 1 -E 'binary(clients)'
 
 soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, an empty database after 10,000 runs, twenty upgrades, a long input, 2,000 runs on five nodes of a Postgres under faults beside a witness, a million wrong encodings for each decoder, thirty million lines under a hundred and fifty deaths, every rule and probe over twenty, a store that is stopped for a minute
 	$(CARGO) build --release --workspace --bins

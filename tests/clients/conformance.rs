@@ -74,7 +74,9 @@ pub(crate) async fn play(driver: &str) {
     println!("{}", text(&succeeds(suite).await));
 }
 
+// promise: O-47
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a quarter of an hour: `make conformance` runs it"]
 async fn python_package_conforms_under_faults() {
     let scratch = tempfile::tempdir().expect("a directory");
     let python = installed_python(scratch.path()).await;
@@ -89,6 +91,7 @@ async fn python_package_conforms_under_faults() {
     }
 }
 
+// promise: O-47
 #[tokio::test(flavor = "multi_thread")]
 async fn python_package_passes_own_tests() {
     let scratch = tempfile::tempdir().expect("a directory");
@@ -103,6 +106,7 @@ async fn python_package_passes_own_tests() {
 }
 
 /// Types are checked in the installed package, as a user's checker finds it.
+// promise: O-47
 #[tokio::test(flavor = "multi_thread")]
 async fn python_package_passes_linter_and_type_checkers() {
     let mut check = Command::new(repository().join("clients/python/check"));

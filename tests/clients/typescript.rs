@@ -33,17 +33,23 @@ async fn conforms(runtime: &str) {
     play(&format!("{} {}", runtime.display(), driver.display())).await;
 }
 
+// promise: O-47a
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes: `make conformance` runs it"]
 async fn typescript_package_conforms_under_faults_with_node() {
     conforms("node").await;
 }
 
+// promise: O-47a
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes: `make conformance` runs it"]
 async fn typescript_package_conforms_under_faults_with_bun() {
     conforms("bun").await;
 }
 
+// promise: O-47a
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes: `make conformance` runs it"]
 async fn typescript_package_passes_own_tests() {
     let scratch = tempfile::tempdir().expect("a directory");
     let project = scratch.path().join("project");
@@ -60,6 +66,7 @@ async fn typescript_package_passes_own_tests() {
     }
 }
 
+// promise: O-47a
 #[tokio::test(flavor = "multi_thread")]
 async fn typescript_package_passes_linter_and_type_checker() {
     let mut check = Command::new(repository().join("clients/typescript/check"));
