@@ -219,7 +219,7 @@ async fn newer_activity_outlives_server_death() {
     service
         .shows(&client, "its word", is(Activity::Working))
         .await;
-    let words = ["annotate", &service.run, "--activity", "awaiting-input"];
+    let words = ["annotate", &service.run, "--activity", "idle"];
     let annotated = run_to_end(kennel.cli(&words), PATIENCE).await;
     assert!(annotated.status.success(), "{annotated:?}");
     kennel.kill_server();
@@ -229,11 +229,15 @@ async fn newer_activity_outlives_server_death() {
     let seen = service
         .shows(&client, "a status", |run| run.status == "here")
         .await;
-    assert_eq!(seen.activity(), Activity::AwaitingInput);
+    assert_eq!(seen.activity(), Activity::Idle);
     service.says(&mut client, "X_KENNEL_ACTIVITY=working").await;
     // The keeper reports changes, and there is none for it.
-    service.says(&mut client, "X_KENNEL_ACTIVITY=idle").await;
-    service.shows(&client, "the next", is(Activity::Idle)).await;
+    service
+        .says(&mut client, "X_KENNEL_ACTIVITY=awaiting_input")
+        .await;
+    service
+        .shows(&client, "the next", is(Activity::AwaitingInput))
+        .await;
     must("abort", client.abort(&service.run).await);
 }
 

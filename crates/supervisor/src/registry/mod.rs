@@ -47,8 +47,8 @@ use kennel_keeper::{
     spare_dirs::SpareDirs,
 };
 use kennel_lifecycle::{
-    AnsweringWrite, DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal, RetentionLimits,
-    RowLimits, RunId, RunKind, Signal, StopOrder, Timestamp,
+    AnsweredBy, AnsweringWrite, DefaultGrace, DefaultLimits, NodeId, Privileges, Refusal,
+    RetentionLimits, RowLimits, RunId, RunKind, Signal, StopOrder, Timestamp,
 };
 use kennel_store::{Age, Claim, NewRun, RunRow, Store};
 use parking_lot::Mutex;
@@ -143,14 +143,18 @@ impl SupervisorConfig {
 /// Input that was accepted.
 #[derive(Debug)]
 pub(crate) struct InputNews {
-    /// Number of the question that it names.
-    pub(crate) answers: Option<u64>,
+    /// Numbers of the questions that waited when it was written, or of the one that it names.
+    pub(crate) questions: Vec<u64>,
+    /// What it is to them.
+    pub(crate) how: AnsweredBy,
     /// Who has written it; empty: not known.
     pub(crate) by: String,
     /// What was written; absent: it is not known.
     pub(crate) write: Option<AnsweringWrite>,
     /// Whether it was accepted before.
     pub(crate) is_repeat: bool,
+    /// When it was written.
+    pub(crate) at: tokio::time::Instant,
 }
 
 /// A request to one run, with the channel of its answer.

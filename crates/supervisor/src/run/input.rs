@@ -5,6 +5,7 @@ use crate::{
     base::{
         blocking::blocking,
         calls::{CallError, InputEnd},
+        clock,
     },
     registry::{Handle, InputNews, Order, Supervisor},
 };
@@ -13,8 +14,8 @@ use kennel_keeper::{
     input_note, rundir,
 };
 use kennel_lifecycle::{
-    ANSWER, Answered, AnsweringWrite, InputClosed, InputRefusal, InputWrite, OutputRule, Refusal,
-    RunId, RunKind, RunState,
+    ANSWER, Answered, AnsweredBy, AnsweringWrite, InputClosed, InputRefusal, InputWrite,
+    OutputRule, Refusal, RunId, RunKind, RunState,
 };
 
 /// A request to write.
@@ -119,17 +120,18 @@ impl Supervisor {
             write.offset = write.offset.or(offset);
         }
         let kernel = &self.shared.kernel;
+        let (at, waiting, is_news) = {
+            let view = &handle.live.borrow().view;
+            let open = view.facets.questions.of(attempt);
+            let open: Vec<u64> = open.map(|open| open.asked.number).collect();
+            let policy = view.policy();
+            let is_news = !open.is_empty()
+                || policy.timeouts.inactivity.is_some()
+                || policy.output_rules.iter().any(OutputRule::asks);
+            (clock::instant(), open, is_news)
+        };
         let answer = kernel.write_input(run, attempt, &write, &call.data).await;
         let (state, said) = self.input_result(run, &handle, answer).await?;
-        let is_news = {
-            let view = &handle.live.borrow().view;
-            let mut open = view.facets.questions.of(attempt);
-            let policy = view.policy();
-            let rules = &policy.output_rules;
-            open.next().is_some()
-                || policy.timeouts.inactivity.is_some()
-                || rules.iter().any(OutputRule::asks)
-        };
         // Another write has come before the answer: of a server that has died since.
         let is_late = said == InputResult::Refused(InputRefusal::Offset) && call.answers.is_some();
         let is_repeat = matches!(said, InputResult::Taken { repeated: true, .. });
@@ -144,10 +146,15 @@ impl Supervisor {
                 _ => None,
             };
             let news = Box::new(InputNews {
-                answers: call.answers.filter(|_| !is_late),
+                questions: call.answers.map_or(waiting, |number| vec![number]),
+                how: call
+                    .answers
+                    .filter(|_| !is_late)
+                    .map_or(AnsweredBy::Input, |_| AnsweredBy::Answer),
                 by: if is_late { String::new() } else { call.by },
                 write,
                 is_repeat,
+                at,
             });
             let _ = handle.ask(|reply| Order::InputAccepted(news, reply)).await;
         }

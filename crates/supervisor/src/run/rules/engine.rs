@@ -42,8 +42,8 @@ pub(crate) enum RuleStep {
 /// Position up to which the output of an attempt has to be tested before the attempt may end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flush {
-    /// Number of accepted inputs: each answers what is shown.
-    pub(crate) inputs: u64,
+    /// When the last input was written: it answers what was shown by then.
+    pub(crate) input: Option<Instant>,
     /// Number of the attempt; 0: none yet.
     attempt: u32,
     /// Its last seq.
@@ -56,7 +56,7 @@ impl Flush {
     pub(crate) fn now(attempt: u32, seq: u64) -> Self {
         let due = clock::instant() + END_WAITS_MAX;
         Self {
-            inputs: 0,
+            input: None,
             attempt,
             seq,
             due,
@@ -77,12 +77,13 @@ pub(crate) struct RuleWork {
 
 /// Runs until the run's last event, or until its task has ended.
 pub(crate) async fn run(shared: Arc<Shared>, run: RunId, work: RuleWork) {
-    let asked = work.mark.asked.map(|asked| asked.unwrap_or((u64::MAX, 0)));
+    let asked = work.mark.asked.map(Option::unwrap_or_default);
     let mut engine = Engine {
         run,
         asks: work.rules.iter().any(OutputRule::asks_in_unfinished_lines),
         asked,
-        inputs: 0,
+        shown: [((0, 0), clock::instant()); 2],
+        input: None,
         quiet: None,
         tester: Some(Tester::new(run, work.rules, &work.off)),
         supervisor: Supervisor { shared },
@@ -111,8 +112,10 @@ struct Engine {
     asks: bool,
     /// For each stream, the offset of a line, and the length of its beginning that is no question any more.
     asked: [(u64, usize); 2],
-    /// Number of inputs so far.
-    inputs: u64,
+    /// For each stream, the unfinished line likewise, and when it became so.
+    shown: [((u64, usize), Instant); 2],
+    /// When the last input was written.
+    input: Option<Instant>,
     /// Time at which what is shown may be a question.
     quiet: Option<Instant>,
     /// Absent: its thread has failed.
@@ -131,21 +134,18 @@ impl Engine {
     /// Reads until the run's last event, until the task has ended, or until a test has failed.
     async fn read(&mut self, mut events: Events) -> Result<(), CallError> {
         let mut attempt = 1;
-        let mut shown = Vec::new();
         loop {
             let wanted = *self.flush.borrow_and_update();
-            if wanted.inputs > self.inputs {
-                self.inputs = wanted.inputs;
-                for line in events.unfinished_lines(attempt) {
-                    self.asked[usize::from(line.stream) - 1] = (line.offset, line.text.len());
-                }
-            }
             if self.asks {
-                let places = |line: OutputLine| (line.stream, line.offset, line.text.len());
-                let now: Vec<_> = events.unfinished_lines(attempt).map(places).collect();
-                if now != shown {
-                    self.quiet = Some(clock::instant() + limits::QUIET);
-                    shown = now;
+                self.look(&events, attempt);
+            }
+            if wanted.input > self.input {
+                self.input = wanted.input;
+                for ((place, since), asked) in self.shown.iter().zip(&mut self.asked) {
+                    // What came later may be an answer to the input.
+                    if Some(*since) <= wanted.input {
+                        *asked = (*asked).max(*place);
+                    }
                 }
             }
             if wanted.attempt > self.flushed && events.position().seq >= wanted.seq {
@@ -190,6 +190,21 @@ impl Engine {
             }
             if !self.test(lines).await {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Notes what is shown, and when it may be a question.
+    fn look(&mut self, events: &Events, attempt: u32) {
+        let now = clock::instant();
+        for line in events.unfinished_lines(attempt) {
+            let (shown, place) = (
+                &mut self.shown[usize::from(line.stream) - 1],
+                (line.offset, line.text.len()),
+            );
+            if shown.0 != place {
+                *shown = (place, now);
+                self.quiet = Some(now + limits::QUIET);
             }
         }
     }

@@ -71,10 +71,10 @@ impl RunTask {
         is_news
     }
 
-    /// Ends a question of the present attempt; `None`: all of them.
+    /// Ends these questions of the present attempt; `None`: all of them.
     pub(super) fn answered(
         &mut self,
-        number: Option<u64>,
+        these: Option<&[u64]>,
         how: AnsweredBy,
         by: String,
         write: Option<AnsweringWrite>,
@@ -83,7 +83,7 @@ impl RunTask {
         let open = self.facets.shown().questions.of(attempt);
         let open = open.map(|question| question.asked.number);
         let questions: Vec<u64> = open
-            .filter(|open| number.is_none_or(|number| number == *open))
+            .filter(|open| these.is_none_or(|these| these.contains(open)))
             .collect();
         if !questions.is_empty() {
             self.note(&Entry::Answered {

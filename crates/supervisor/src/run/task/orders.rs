@@ -3,11 +3,11 @@
 use super::{RunTask, signalling::Signalling};
 use crate::{
     base::{calls::CallError, clock},
-    registry::Order,
+    registry::{InputNews, Order},
     run::output::Output,
 };
 use kennel_keeper::client::SignalResult;
-use kennel_lifecycle::{AnsweredBy, Command, Entry, Input, Phase, Refusal, StopOrder, StopReason};
+use kennel_lifecycle::{Command, Entry, Input, Phase, Refusal, StopOrder, StopReason};
 
 impl RunTask {
     /// Refuses an order whose event readers of the journal or the next server need, where the events of the run have
@@ -52,12 +52,16 @@ impl RunTask {
             Order::InputAccepted(input, reply) => {
                 if !input.is_repeat {
                     self.conditions.silence.break_off();
-                    self.conditions.answer_shown();
+                    self.conditions.answer_shown(input.at);
                 }
-                let how = input
-                    .answers
-                    .map_or(AnsweredBy::Input, |_| AnsweredBy::Answer);
-                self.answered(input.answers, how, input.by, input.write);
+                let InputNews {
+                    questions,
+                    how,
+                    by,
+                    write,
+                    ..
+                } = *input;
+                self.answered(Some(&questions), how, by, write);
                 // A caller that has gone needs no answer.
                 let _ = reply.send(());
             }

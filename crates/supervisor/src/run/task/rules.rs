@@ -96,10 +96,10 @@ impl Conditions {
         }
     }
 
-    /// What the output shows is answered: it is no question any more.
-    pub(super) fn answer_shown(&self) {
+    /// What the output showed then is answered: it is no question any more.
+    pub(super) fn answer_shown(&self, at: Instant) {
         if let Some(flush) = &self.flush {
-            flush.send_modify(|flush| flush.inputs += 1);
+            flush.send_modify(|flush| flush.input = Some(at));
         }
     }
 
@@ -227,9 +227,9 @@ impl RunTask {
         self.conditions.closing = Some(end);
         let end = Flush::now(self.new.attempt, seq);
         flush.send_modify(|flush| {
-            let inputs = flush.inputs;
+            let input = flush.input;
             *flush = end;
-            flush.inputs = inputs;
+            flush.input = input;
         });
     }
 
