@@ -1180,14 +1180,9 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
         let heard = ends.0.lock().unwrap().get(&run).cloned();
         assert_eq!(heard.unwrap_or_else(|| outcome.clone()), outcome);
         let last = (run, row.new.attempt);
-        // A store that brings a withdrawn row back leaves no evidence that its command never ran. Where such a run is to
-        // be started again, its files are gone.
-        let is_brought_back = stage.world.was_left_at_gate(run)
-            && outcome.exit == Some(Exit::Unknown)
-            && matches!(
-                &outcome.reason,
-                EndReason::ServiceLost | EndReason::StartFailed(_)
-            );
+        // A store that brings a withdrawn row back leaves no evidence that its command never ran, however it ends then.
+        let is_brought_back =
+            stage.world.was_left_at_gate(run) && outcome.exit == Some(Exit::Unknown);
         assert_eq!(
             outcome.exit.is_some() && !is_brought_back,
             once.contains(&last),
