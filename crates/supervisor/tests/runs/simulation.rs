@@ -758,7 +758,6 @@ impl Store for Shaky {
     }
 
     async fn newest_forgotten(&self) -> Result<Option<RunId>, StoreError> {
-        self.read().await?;
         self.store.newest_forgotten().await
     }
 

@@ -1539,7 +1539,7 @@ impl Store for MemoryStore {
     }
 
     async fn newest_forgotten(&self) -> Result<Option<RunId>, StoreError> {
-        self.check()?;
+        // In any weather: ids of tests are old by their numbers alone, and nothing is asked about new ones.
         Ok(*self.newest_forgotten.lock().unwrap())
     }
 
