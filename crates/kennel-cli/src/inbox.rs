@@ -24,7 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) async fn inbox(link: &Link, args: InboxArgs) -> Result<(), Failure> {
     let mut filter = args.filters.with(&args.labels);
     filter.waits.push(pb::Wait::Input.into());
-    let is_screen = args.watch && io::stdout().is_terminal();
+    let is_table = matches!(link.format, Format::Text | Format::Wide);
+    let is_screen = args.watch && is_table && io::stdout().is_terminal();
     let mut before = None;
     loop {
         let listed = all(&link.connection, filter.clone(), usize::MAX).await;
@@ -33,16 +34,13 @@ pub(crate) async fn inbox(link: &Link, args: InboxArgs) -> Result<(), Failure> {
             let since = run.questions.first().and_then(|first| first.since_time);
             since.map(|at| (at.seconds, at.nanos))
         });
-        let asked: Vec<_> = runs
-            .iter()
-            .map(|run| (&run.run_id, &run.questions))
-            .collect();
-        let is_news = before.as_ref() != Some(&format!("{asked:?}"));
-        before = Some(format!("{asked:?}"));
+        let asked = runs.iter();
+        let asked = asked.map(|run| (run.run_id.clone(), run.questions.clone()));
+        let asked = Some(asked.collect::<Vec<_>>());
         if is_screen {
             // Ages change too.
             print_exact(&format!("\x1b[H\x1b[2J{}", table(&runs)))?;
-        } else if is_news {
+        } else if asked != before {
             match link.format {
                 Format::Name => {
                     let ids = runs.iter().map(|run| format!("{}\n", run.run_id));
@@ -54,6 +52,7 @@ pub(crate) async fn inbox(link: &Link, args: InboxArgs) -> Result<(), Failure> {
         if !args.watch {
             return Ok(());
         }
+        before = asked;
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -252,8 +252,12 @@ impl Facets {
 
     /// Returns the question of an attempt that waits from here on, or that has a new text.
     pub fn asks_now(&self, attempt: u32, activity: Activity, text: String) -> Option<Asked> {
+        let begins = self.activity_of(attempt) != Some(activity);
+        // The same report may come again: of a client that repeats its call, and of the keeper to each server.
+        let before = self.questions.of(attempt).last();
+        let is_other = before.is_none_or(|before| before.asked.text != text);
         let asks = activity == Activity::AwaitingInput;
-        let is_new = asks && (self.activity_of(attempt) != Some(activity) || !text.is_empty());
+        let is_new = asks && (begins || !text.is_empty() && is_other);
         is_new.then(|| Asked {
             text,
             ..Asked::default()

@@ -149,6 +149,11 @@ impl Questions {
         open.filter(move |question| question.attempt == attempt)
     }
 
+    /// Returns their numbers.
+    pub fn numbers(&self, attempt: u32) -> Vec<u64> {
+        self.of(attempt).map(|open| open.asked.number).collect()
+    }
+
     /// Whether more input was accepted than when this attempt asked.
     pub fn are_behind(&self, attempt: u32, accepted: u64) -> bool {
         self.of(attempt)

@@ -232,3 +232,35 @@ fn oldest_questions_go_where_there_are_too_many() {
     let open = facets.questions.of(1).map(|open| open.asked.number);
     assert_eq!(open.collect::<Vec<_>>(), (5..=20).collect::<Vec<_>>());
 }
+
+// promise: AS-1
+#[test]
+fn repeated_report_is_no_other_question() {
+    let mut facets = Facets::default();
+    let asks = |facets: &Facets, text: &str| {
+        facets
+            .asks_now(1, Activity::AwaitingInput, text.to_owned())
+            .map(|asked| asked.text)
+    };
+    assert_eq!(asks(&facets, "").as_deref(), Some(""), "it begins to wait");
+    for text in ["one", "two"] {
+        assert_eq!(asks(&facets, text).as_deref(), Some(text));
+        let number = facets.questions.count + 1;
+        let question = Some(Box::new(Asked {
+            number,
+            text: text.to_owned(),
+            ..Asked::default()
+        }));
+        let entry = Entry::ActivityChanged {
+            attempt: 1,
+            activity: Activity::AwaitingInput,
+            by: "notify".to_owned(),
+            question,
+        };
+        facets.fold(Timestamp(1), &entry);
+        for repeat in [text, ""] {
+            assert_eq!(asks(&facets, repeat), None, "{repeat:?} after {text:?}");
+        }
+    }
+    assert_eq!(facets.asks_now(1, Activity::Idle, String::new()), None);
+}

@@ -343,7 +343,7 @@ fn place_descriptors(plan: &Plan) {
 }
 
 /// Closes the descriptors with these numbers: no code in this process uses them any more.
-fn close_all(first: c_int, last: c_int) {
+pub(super) fn close_all(first: c_int, last: c_int) {
     let all = [wide(first), wide(last), 0, 0, 0];
     // SAFETY: close_range takes integers.
     if unsafe { call(libc::SYS_close_range, all) }.is_err() {

@@ -402,15 +402,7 @@ fn close_together(fds: impl Iterator<Item = OwnedFd>) {
     let mut numbers: Vec<RawFd> = fds.map(IntoRawFd::into_raw_fd).collect();
     numbers.sort_unstable();
     for range in numbers.chunk_by(|one, next| one + 1 == *next) {
-        // SAFETY: close_range takes integers; this process owned all these numbers until here.
-        let closed =
-            unsafe { libc::syscall(libc::SYS_close_range, range[0], range[range.len() - 1], 0) };
-        if closed != 0 {
-            // SAFETY: as above; nothing was closed.
-            range
-                .iter()
-                .for_each(|fd| unsafe { drop(OwnedFd::from_raw_fd(*fd)) });
-        }
+        child::close_all(range[0], range[range.len() - 1]);
     }
 }
 

@@ -151,8 +151,8 @@ pub(crate) struct InputNews {
     pub(crate) by: String,
     /// What was written; absent: it is not known.
     pub(crate) write: Option<AnsweringWrite>,
-    /// Whether it was accepted before.
-    pub(crate) is_repeat: bool,
+    /// Whether it was accepted just now, and not before.
+    pub(crate) is_new: bool,
     /// When it was written.
     pub(crate) at: tokio::time::Instant,
 }

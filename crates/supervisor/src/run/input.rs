@@ -103,13 +103,14 @@ impl Supervisor {
         let handle = self.writable(run).await?;
         let _turn = handle.input_turn.lock().await;
         let attempt = present(run, &handle, call.expected_attempt)?;
-        let id = match call.write_id {
-            Some(id) if call.answers.is_some() => format!("{ANSWER}{id}"),
-            Some(id) => format!("w{id}"),
-            // An id that no other caller knows: it joins the parts of this one write.
-            None if call.answers.is_some() => format!("{ANSWER}{}", self.shared.next_id()),
-            None => format!("c{}", self.shared.next_id()),
+        let kind = match (call.answers, &call.write_id) {
+            (Some(_), _) => ANSWER,
+            (None, Some(_)) => 'w',
+            (None, None) => 'c',
         };
+        // An id that no other caller knows joins the parts of this one write.
+        let own_id = || self.shared.next_id().to_string();
+        let id = format!("{kind}{}", call.write_id.unwrap_or_else(own_id));
         let mut write = InputWrite {
             id,
             offset: call.offset,
@@ -122,8 +123,7 @@ impl Supervisor {
         let kernel = &self.shared.kernel;
         let (at, waiting, is_news) = {
             let view = &handle.live.borrow().view;
-            let open = view.facets.questions.of(attempt);
-            let open: Vec<u64> = open.map(|open| open.asked.number).collect();
+            let open = view.facets.questions.numbers(attempt);
             let policy = view.policy();
             let is_news = !open.is_empty()
                 || policy.timeouts.inactivity.is_some()
@@ -132,35 +132,40 @@ impl Supervisor {
         };
         let answer = kernel.write_input(run, attempt, &write, &call.data).await;
         let (state, said) = self.input_result(run, &handle, answer).await?;
-        // Another write has come before the answer: of a server that has died since.
-        let is_late = said == InputResult::Refused(InputRefusal::Offset) && call.answers.is_some();
-        let is_repeat = matches!(said, InputResult::Taken { repeated: true, .. });
-        let is_input = matches!(said, InputResult::Taken { .. });
-        if is_news && (is_late || is_input && (!is_repeat || call.answers.is_some())) {
-            let write = match said {
-                InputResult::Taken { start, .. } => Some(AnsweringWrite {
+        let news = match said {
+            InputResult::Taken { start, repeated } if !repeated || call.answers.is_some() => {
+                let write = AnsweringWrite {
                     end: start + write.len,
                     id: write.id,
                     start,
-                }),
-                _ => None,
+                };
+                Some((Some(write), !repeated))
+            }
+            // Another write has come before the answer: to a server that has died since.
+            InputResult::Refused(InputRefusal::Offset) if call.answers.is_some() => {
+                Some((None, false))
+            }
+            _ => None,
+        };
+        if let Some((write, is_new)) = news.filter(|_| is_news) {
+            let (by, how) = match (&write, call.answers) {
+                (Some(_), Some(_)) => (call.by, AnsweredBy::Answer),
+                (Some(_), None) => (call.by, AnsweredBy::Input),
+                (None, _) => (String::new(), AnsweredBy::Input),
             };
             let news = Box::new(InputNews {
                 questions: call.answers.map_or(waiting, |number| vec![number]),
-                how: call
-                    .answers
-                    .filter(|_| !is_late)
-                    .map_or(AnsweredBy::Input, |_| AnsweredBy::Answer),
-                by: if is_late { String::new() } else { call.by },
+                how,
+                by,
                 write,
-                is_repeat,
+                is_new,
                 at,
             });
             let _ = handle.ask(|reply| Order::InputAccepted(news, reply)).await;
         }
         match said {
-            InputResult::Refused(InputRefusal::Offset) if is_late => {
-                let (question, by) = (call.answers.unwrap_or_default(), String::new());
+            InputResult::Refused(InputRefusal::Offset) if let Some(question) = call.answers => {
+                let by = String::new();
                 Err(CallError::AnsweredAlready { run, question, by })
             }
             InputResult::Taken { start, repeated } => Ok(InputWritten {
@@ -314,10 +319,7 @@ fn waiting_at(
         None => Err(CallError::QuestionGone {
             run,
             question,
-            open: questions
-                .of(view.attempt)
-                .map(|open| open.asked.number)
-                .collect(),
+            open: questions.numbers(view.attempt),
         }),
     }
 }

@@ -48,7 +48,7 @@ async fn is_gone(stage: &Stage, run: RunId) -> bool {
 }
 
 /// Removes the row as a server does that dies then: directory and node log stay as they are.
-async fn remove_row_alone(stage: &Stage, run: RunId) {
+async fn remove_row_without_directory(stage: &Stage, run: RunId) {
     remove_rows(stage, vec![run], RunId::from_u128(0)).await;
 }
 
@@ -70,7 +70,7 @@ fn forgotten_id_makes_no_run() {
     let lives = lives(b"", RowLimits::NONE);
     lives.live(async |stage| {
         ran(stage, 2).await;
-        remove_row_alone(stage, run(2)).await;
+        remove_row_without_directory(stage, run(2)).await;
         // As a server with a short horizon does, or one whose clock was ahead.
         remove_rows(stage, Vec::new(), run(3)).await;
         let executed = stage.kernel().executed.len();
@@ -231,7 +231,7 @@ fn removed_run_is_not_rewritten_after_restart() {
             ran(stage, id).await;
         }
         // As a server does that dies before it notes the removal: its log has the row.
-        remove_row_alone(stage, removed).await;
+        remove_row_without_directory(stage, removed).await;
         stage.world.store.rows.lock().unwrap().remove(&kept);
         stage.world.store.go_back(0);
         while stage.world.store.row(kept).is_none() {
@@ -267,7 +267,7 @@ fn directory_of_removed_run_goes_at_next_start() {
         for id in [1, 2] {
             ran(stage, id).await;
         }
-        remove_row_alone(stage, run(1)).await;
+        remove_row_without_directory(stage, run(1)).await;
     });
     lives.live_long(async |stage| {
         tokio::time::sleep(WALKED).await;

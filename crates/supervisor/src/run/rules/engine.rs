@@ -150,10 +150,7 @@ impl Engine {
             }
             if wanted.attempt > self.flushed && events.position().seq >= wanted.seq {
                 // The last lines of an attempt need no line end.
-                let mut unfinished: Vec<_> = events.unfinished_lines(attempt).collect();
-                unfinished.retain(|line| self.unseen(line.stream, line.offset));
-                let unfinished = unfinished.into_iter();
-                let unfinished = unfinished.map(|line| self.without_asked(line)).collect();
+                let unfinished = self.unseen(events.unfinished_lines(attempt));
                 if !self.test(unfinished).await {
                     return Ok(());
                 }
@@ -184,9 +181,7 @@ impl Engine {
             let mut lines = Vec::new();
             for event in read {
                 attempt = event.attempt;
-                let line = OutputLine::of(event);
-                let line = line.filter(|line| self.unseen(line.stream, line.offset));
-                lines.extend(line.map(|line| self.without_asked(line)));
+                lines.extend(self.unseen(OutputLine::of(event)));
             }
             if !self.test(lines).await {
                 return Ok(());
@@ -259,15 +254,17 @@ impl Engine {
         true
     }
 
-    fn unseen(&mut self, stream: u8, offset: u64) -> bool {
-        let Some(seen) = self.seen.get_mut(usize::from(stream) - 1) else {
-            return false;
-        };
-        let is_new = seen.is_none_or(|seen| offset > seen);
-        if is_new {
-            *seen = Some(offset);
+    /// Returns the lines that were not tested before, and takes note of them.
+    fn unseen(&mut self, lines: impl IntoIterator<Item = OutputLine>) -> Vec<OutputLine> {
+        let mut new = Vec::new();
+        for line in lines {
+            let seen = &mut self.seen[usize::from(line.stream) - 1];
+            if seen.is_none_or(|seen| line.offset > seen) {
+                *seen = Some(line.offset);
+                new.push(self.without_asked(line));
+            }
         }
-        is_new
+        new
     }
 
     /// Tests lines in turns. Returns `false` where nothing more can be tested, or need be.

@@ -80,11 +80,8 @@ impl RunTask {
         write: Option<AnsweringWrite>,
     ) {
         let attempt = self.new.attempt;
-        let open = self.facets.shown().questions.of(attempt);
-        let open = open.map(|question| question.asked.number);
-        let questions: Vec<u64> = open
-            .filter(|open| these.is_none_or(|these| these.contains(open)))
-            .collect();
+        let mut questions = self.facets.shown().questions.numbers(attempt);
+        questions.retain(|open| these.is_none_or(|these| these.contains(open)));
         if !questions.is_empty() {
             self.note(&Entry::Answered {
                 attempt,

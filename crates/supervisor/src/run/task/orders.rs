@@ -50,7 +50,7 @@ impl RunTask {
             Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
             Order::Resize(call, reply) => self.resize(call, reply),
             Order::InputAccepted(input, reply) => {
-                if !input.is_repeat {
+                if input.is_new {
                     self.conditions.silence.break_off();
                     self.conditions.answer_shown(input.at);
                 }
