@@ -164,9 +164,10 @@ impl Supervisor {
         Err(CallError::SpecMismatch { run, between })
     }
 
-    /// Returns the parts in which the spec of a run and the requested one differ; absent: which ones is not known. A digest is keyed by the installation that made it, so that no
-    /// reader can guess values from it; for another node's run the recorded specs are compared, which have no values of
-    /// variables and no input. A grace that the call does not name is the one that the other node has given.
+    /// Returns the parts in which the spec of a run and the requested one differ; absent: which ones is not known. A
+    /// digest is keyed by the installation that made it, so that no reader can guess values from it; for another node's
+    /// run the recorded specs are compared, which have no values of variables and no input. A grace that the call does
+    /// not name is the one that the other node has given.
     fn different(&self, found: &Found, call: &SpawnCall) -> Option<Vec<SpecPart>> {
         let existing = &found.view.spec;
         if found.view.node == self.shared.config.node {
