@@ -2,7 +2,10 @@
 //! the output.
 
 use kennel_proto::pb::{self, RunState};
-use kennel_tests::{Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, must, sh};
+use kennel_tests::{
+    Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, kennel::kill_exactly, must, sh,
+};
+use nix::sys::signal::Signal;
 use std::{fs, time::Duration};
 
 /// On a stop it writes lines, then more than a pipe holds, and exits with its own code.
@@ -26,6 +29,20 @@ async fn grace_holds_when_keeper_and_server_are_killed() {
         (run.state(), run.reason()),
         (RunState::Lost, "service_lost")
     );
+}
+
+// promise: R-2b
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_saved_beside_the_next_server() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let run_id = up(&kennel).await;
+    let shims = kennel.shims();
+    let all = |signal| shims.iter().for_each(|shim| kill_exactly(shim, signal));
+    // They find the death of their service when the next one serves.
+    kennel.kill_service_after(|| all(Signal::SIGSTOP));
+    kennel.restart().await;
+    all(Signal::SIGCONT);
+    all_is_there(&kennel, &run_id).await;
 }
 
 // promise: R-2a

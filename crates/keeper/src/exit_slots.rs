@@ -27,7 +27,10 @@ use std::{
     collections::HashMap,
     fs::{self, File, TryLockError},
     io,
-    os::{fd::AsFd, unix::fs::FileExt},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::FileExt,
+    },
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -45,6 +48,15 @@ const MARK: [u8; 4] = *b"KEX\x01";
 const SLOTS_AHEAD: u32 = 64;
 /// Bytes read at once, and more than a half ever has.
 const READ_BYTES: usize = 256 * 1024;
+
+/// Returns the name of the keeper whose file this is, its epoch; `None`: the kernel does not give the file's name.
+pub(crate) fn keeper_of(file: &File) -> Option<String> {
+    let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let is_in_place = path.parent().is_some_and(|dir| dir.ends_with(DIR));
+    // The name of a removed file has more behind it.
+    let name = path.file_name()?.to_str()?;
+    (is_in_place && !name.contains(' ')).then(|| name.to_owned())
+}
 
 /// Place of a slot in its keeper's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -64,6 +64,9 @@ pub fn path(data_dir: &Path, run: RunId) -> PathBuf {
     data_dir.join("runs").join(run.to_string())
 }
 
+/// Directory of serving locks, one for each keeper, in the data directory.
+pub(crate) const SERVERS: &str = "servers";
+
 /// Returns the data directory of a run's directory.
 pub(crate) fn data_dir(run_dir: &Path) -> io::Result<&Path> {
     let dir = run_dir.parent().and_then(Path::parent);

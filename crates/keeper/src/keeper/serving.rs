@@ -4,6 +4,7 @@
 //! one server at a time: the next keeper adopts them only after that.
 
 use super::KeeperError;
+use crate::rundir::SERVERS;
 use kennel_lifecycle::KeeperEpoch;
 use kennel_linux::own_file;
 use std::{
@@ -29,7 +30,7 @@ pub(super) struct Serving {
 impl Serving {
     /// Takes the lock.
     pub(super) fn take(data_dir: &Path, epoch: KeeperEpoch) -> Result<Self, KeeperError> {
-        let dir = data_dir.join("servers");
+        let dir = data_dir.join(SERVERS);
         let name = epoch.to_string();
         let taken = own_file::create_locked(&dir, &name);
         let file = taken.map_err(|source| KeeperError::DataDir {

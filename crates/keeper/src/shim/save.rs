@@ -2,12 +2,17 @@
 //! saved for the next server, and the command gets no SIGPIPE in its grace.
 
 use super::{keep::Rest, work::Work};
-use crate::saved_output::{self, SAVED_BYTES_MAX};
+use crate::{
+    exit_slots,
+    rundir::{self, SERVERS},
+    saved_output::{self, SAVED_BYTES_MAX},
+};
 use std::{
     fs::{File, TryLockError},
     io::{self, Write},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 /// Bytes read at once.
@@ -20,6 +25,8 @@ const LOOK_EVERY_MS: u64 = 20;
 /// Read ends of both outputs; nothing is read while a server may.
 pub(super) struct Save {
     run_dir: PathBuf,
+    /// The keeper's file of exit records, if there is one: its name is that of the keeper.
+    exits: Option<Rc<File>>,
     ends: Vec<End>,
     /// The run is being ended without a server.
     has_begun: bool,
@@ -36,10 +43,11 @@ struct End {
 
 impl Save {
     /// `pipes`: those of standard output and standard error, or none.
-    pub(super) fn new(run_dir: &Path, pipes: Vec<OwnedFd>) -> Self {
+    pub(super) fn new(run_dir: &Path, exits: Option<Rc<File>>, pipes: Vec<OwnedFd>) -> Self {
         let ends = pipes.into_iter().enumerate();
         Self {
             run_dir: run_dir.to_owned(),
+            exits,
             ends: ends
                 .map(|(stream, pipe)| End {
                     stream,
@@ -74,16 +82,21 @@ impl Save {
         self.ends.retain_mut(|end| end.save(run_dir, &mut buffer));
     }
 
-    /// Whether no server reads: a server holds its lock for as long as it lives, and each server of this run's keeper
-    /// had these pipes.
+    /// Whether no server reads: each server of this run's keeper had these pipes, and holds the keeper's serving lock
+    /// for as long as it lives. The next keeper's server may be there by now, which has `server.lock` like all servers:
+    /// that one decides only where the keeper's name is unknown.
     fn is_unread(&mut self) -> bool {
-        if !self.no_reader {
-            let data_dir = self.run_dir.parent().and_then(Path::parent);
-            let lock = data_dir.map(|dir| File::open(dir.join("server.lock")));
-            self.no_reader = match lock {
-                Some(Ok(lock)) => !matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
-                Some(Err(error)) => error.kind() == io::ErrorKind::NotFound,
-                None => false,
+        if !self.no_reader
+            && let Ok(data_dir) = rundir::data_dir(&self.run_dir)
+        {
+            let keeper = self.exits.as_deref().and_then(exit_slots::keeper_of);
+            let lock = match keeper {
+                Some(name) => data_dir.join(SERVERS).join(name),
+                None => data_dir.join("server.lock"),
+            };
+            self.no_reader = match File::open(lock) {
+                Ok(lock) => !matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
+                Err(error) => error.kind() == io::ErrorKind::NotFound,
             };
         }
         self.no_reader
@@ -160,7 +173,7 @@ mod tests {
         let server = File::create(data.path().join("server.lock")).expect("a file");
         server.lock().expect("it is free");
         let (read, write) = pipe2(OFlag::O_NONBLOCK).expect("a pipe");
-        let mut save = Save::new(&run_dir, vec![read]);
+        let mut save = Save::new(&run_dir, None, vec![read]);
         save.begin();
         nix::unistd::write(&write, b"late").expect("there is room");
         save.step();

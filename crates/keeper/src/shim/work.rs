@@ -186,10 +186,10 @@ impl Work {
         .inspect_err(|_| detached::forget(&run_dir, shim.as_ref()))?;
         helpers::forget_unneeded(&mut child, &policy);
         let (init, of_tree) = init.unzip();
-        let slot = exits.zip(job.exit_slot);
+        let slot = exits.clone().zip(job.exit_slot);
         let slot = slot.map(|(file, place)| ExitSlot::new(file, place));
         Ok(Self {
-            save: Save::new(&run_dir, pipes),
+            save: Save::new(&run_dir, exits, pipes),
             run_dir,
             policy,
             helpers: Helpers::default(),
