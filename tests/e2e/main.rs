@@ -79,6 +79,7 @@ mod own_log;
 mod pause;
 mod pgbouncer;
 mod pidns;
+mod prompts;
 mod questions;
 mod quotas;
 mod read_output;

@@ -28,7 +28,7 @@ async fn asked(client: &mut Client, run_id: &str) -> Vec<pb::Question> {
     asks(client, run_id, |asked| !asked.is_empty()).await
 }
 
-async fn asks(
+pub(crate) async fn asks(
     client: &mut Client,
     run_id: &str,
     are: impl Fn(&[pb::Question]) -> bool,
@@ -55,7 +55,7 @@ fn answer(run_id: &str, number: u64, write_id: &str, text: &str) -> pb::WriteInp
 }
 
 /// Returns the texts of all questions that the events have, in order.
-fn texts(heard: &Heard) -> Vec<String> {
+pub(crate) fn texts(heard: &Heard) -> Vec<String> {
     let questions = heard
         .events
         .iter()
