@@ -64,6 +64,7 @@ lint: form check ## form, licences, types and lints
 
 form: tools
 	cargo fmt --all -- --check
+	.ci/mutants --places
 	cargo fetch --locked --quiet
 	cargo deny --offline --locked check bans licenses sources
 	if GIT_TERMINAL_PROMPT=0 timeout 30 cargo deny --log-level off fetch db >/dev/null 2>&1; then \
