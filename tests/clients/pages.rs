@@ -55,11 +55,22 @@ fn go() -> PathBuf {
     go.parent().expect("it is in a directory").to_owned()
 }
 
-/// Runs a page: the first block of commands builds, each line of the second is a client.
+/// Runs the page of a language. Its clients end with a stopped run and an error's reason.
 async fn run_page(language: &str) {
+    for rest in run_project(&format!("clients/{language}"), language).await {
+        let [stopped, refused] = &rest[..] else {
+            panic!("two lines follow: {rest:?}");
+        };
+        assert!(stopped.ends_with("CANCELLED SIGTERM"), "{stopped}");
+        assert!(refused.ends_with(" RUN_NOT_FOUND"), "{refused}");
+    }
+}
+
+/// Runs the project of a page: the first block of commands builds, each line of the second is a client. Returns what
+/// each has printed behind the output of its run.
+async fn run_project(page: &str, language: &str) -> Vec<Vec<String>> {
     let mut kennel = Kennel::on_sqlite().await;
-    let page = repository().join(format!("docs/guide/clients/{language}.md"));
-    let page = Project::read(&page);
+    let page = Project::read(&repository().join(format!("docs/guide/{page}.md")));
     let project = kennel.scratch().join("project");
     fs::create_dir(&project).expect("a directory can be made");
     page.write_files(&project);
@@ -79,9 +90,11 @@ async fn run_page(language: &str) {
     let done = run_to_end(build, BUILD_PATIENCE).await;
     let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{}\n{errors}", text(&done));
+    let mut rests = Vec::new();
     for client in run.lines() {
-        run_client(&mut kennel, &project, client).await;
+        rests.push(run_client(&mut kennel, &project, client).await);
     }
+    rests
 }
 
 /// Names the packed file in place of a release of the package.
@@ -95,7 +108,7 @@ fn use_packed(project: &Path, packages: &Path) {
     fs::write(project, text.replace(&released, &packed)).expect("written");
 }
 
-async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) {
+async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) -> Vec<String> {
     let socket = kennel.socket().display().to_string();
     let printed = project.join("printed");
     let output = fs::File::create(&printed).expect("a file can be made");
@@ -124,12 +137,14 @@ async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) {
     let wanted = lines.join("\n") + "\n";
     let (output, rest) = printed.split_at(wanted.len().min(printed.len()));
     assert_eq!(output, wanted, "all of it, once");
-    let rest: Vec<&str> = rest.lines().collect();
-    let [stopped, refused] = rest[..] else {
-        panic!("two lines follow: {rest:?}");
-    };
-    assert!(stopped.ends_with("CANCELLED SIGTERM"), "{stopped}");
-    assert!(refused.ends_with(" RUN_NOT_FOUND"), "{refused}");
+    rest.lines().map(str::to_owned).collect()
+}
+
+// promise: O-47a
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_protocol_page_runs_over_a_server_death() {
+    let rests = run_project("how-to/acp", "typescript").await;
+    assert_eq!(rests, [["end_turn", "CANCELLED SIGTERM"]]);
 }
 
 /// No .NET SDK is to be had for these tests: the page ends with message classes.

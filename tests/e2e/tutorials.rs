@@ -130,6 +130,11 @@ async fn agent_runner_page_works_as_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn inbox_page_works_as_written() {
+    run_tutorial("inbox").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ci_job_page_works_as_written() {
     run_tutorial("ci-job").await;
 }
