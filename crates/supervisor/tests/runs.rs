@@ -110,7 +110,7 @@ async fn run_is_recorded_and_ends_with_exit_code() {
 
 // promise: D-3
 #[tokio::test]
-async fn unavailable_store_runs_nothing_and_frees_the_id() {
+async fn spawn_with_unavailable_store_frees_the_id() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     stage.world.store.set(Weather::Away);
@@ -178,7 +178,7 @@ async fn stop_before_the_withdrawal_is_recorded() {
 /// The database begins an INSERT after the server has given it up and withdrawn the record.
 // promise: D-4
 #[tokio::test]
-async fn late_insert_is_withdrawn_where_it_is_met() {
+async fn late_insert_is_withdrawn_when_found() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     let (store, generation) = (&stage.world.store, stage.world.store.generation());
@@ -202,7 +202,7 @@ async fn late_insert_is_withdrawn_where_it_is_met() {
 
 // promise: K-1
 #[tokio::test]
-async fn concurrent_duplicate_waits_and_starts_nothing() {
+async fn concurrent_duplicate_spawn_waits_for_the_first() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     stage.world.store.hold_inserts();
@@ -262,7 +262,7 @@ async fn exec_failure_is_typed_and_repeatable() {
 }
 
 #[tokio::test]
-async fn start_failed_before_gate_leaves_nothing() {
+async fn start_failed_before_gate_leaves_no_row() {
     let failure = StartFailure {
         stage: StartStage::WorkDir,
         errno: Some(20),
@@ -400,7 +400,7 @@ async fn pause_resume_and_interrupt_are_answered_when_done() {
 }
 
 #[tokio::test]
-async fn a_shutdown_stops_every_run_and_exits_clean() {
+async fn shutdown_stops_every_run_and_exits_zero() {
     let stage = Stage::set(Nature::default()).await;
     let mut runs = Vec::new();
     for _ in 0..5 {
@@ -458,7 +458,7 @@ async fn grace_cut_by_shutdown_is_reported_to_run() {
 
 // promise: S-4
 #[tokio::test(start_paused = true)]
-async fn undying_run_does_not_delay_shutdown() {
+async fn unkillable_run_does_not_delay_shutdown() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -470,7 +470,7 @@ async fn undying_run_does_not_delay_shutdown() {
 }
 
 #[tokio::test]
-async fn start_closes_ended_runs_and_ends_live_ones() {
+async fn server_start_closes_ended_and_terminates_live_runs() {
     let (gone, alive, recorded) = (
         RunId::from_u128(1),
         RunId::from_u128(2),

@@ -196,7 +196,7 @@ mod tests {
 
     // promise: W-11a
     #[test]
-    fn members_are_known_across_restarts() {
+    fn cgroup_members_are_recognized_across_restarts() {
         let data = tempfile::tempdir().expect("a directory");
         let members = |keeper| Members {
             data_dir: data.path(),

@@ -45,7 +45,7 @@ fn seqs(records: &[TrailRecord]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn next_server_continues_numbers_and_reads_by_run() {
+async fn next_server_continues_audit_seqs() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = Trail::open(dir.path(), ClockSettings::default());
     first.record(asked("Spawn", 1));
@@ -69,7 +69,7 @@ async fn next_server_continues_numbers_and_reads_by_run() {
 }
 
 #[tokio::test]
-async fn followers_get_new_records() {
+async fn audit_log_followers_get_new_records() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
     let mut reader = trail
@@ -88,7 +88,7 @@ async fn followers_get_new_records() {
 
 // promise: AU-4
 #[tokio::test]
-async fn torn_line_after_host_crash_is_ignored() {
+async fn torn_audit_line_after_host_crash_is_ignored() {
     let dir = tempfile::tempdir().expect("a directory");
     let before = Trail::open(dir.path(), ClockSettings::default());
     before.record(asked("Spawn", 1));
@@ -106,7 +106,7 @@ async fn torn_line_after_host_crash_is_ignored() {
 
 // promise: AU-4
 #[tokio::test]
-async fn many_calls_are_two_lines_with_counts() {
+async fn frequent_calls_are_summarized_with_counts() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
     for _ in 0..100 {
@@ -150,7 +150,7 @@ async fn signal_repeated_by_a_keeper_is_recorded_once() {
 
 // promise: AU-4
 #[tokio::test]
-async fn files_are_bounded_and_newest_lines_stay() {
+async fn audit_files_are_bounded_and_keep_newest_lines() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");
@@ -181,7 +181,7 @@ fn signalled(owner: &str, target: &str) -> TrailRecord {
 /// Signals to large trees of one principal, and refused calls of many strangers, fill a log.
 // promise: RW-143b
 #[tokio::test]
-async fn full_log_keeps_lines_of_small_writers() {
+async fn full_audit_log_keeps_lines_of_quiet_callers() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");
@@ -231,7 +231,7 @@ async fn full_log_keeps_lines_of_small_writers() {
 
 // promise: AU-3
 #[tokio::test]
-async fn failed_writes_wait_and_excess_is_counted() {
+async fn failed_audit_writes_are_queued_and_excess_counted() {
     let dir = tempfile::tempdir().expect("a directory");
     // A file stands in the place of the directory.
     let in_the_way = dir.path().join(files::DIR);
@@ -259,7 +259,7 @@ async fn failed_writes_wait_and_excess_is_counted() {
 
 // promise: AU-8
 #[tokio::test]
-async fn refused_callers_are_summed() {
+async fn refused_calls_are_summed_per_caller() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
     let denied = |by: usize, rpc: usize| {
@@ -289,7 +289,7 @@ async fn refused_callers_are_summed() {
 
 // promise: RW-143
 #[tokio::test]
-async fn refused_runs_take_no_place_of_users() {
+async fn refused_runs_do_not_displace_refused_users() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
     for _ in 0..2 {
@@ -317,7 +317,7 @@ async fn refused_runs_take_no_place_of_users() {
 
 // promise: RW-143a
 #[tokio::test]
-async fn refused_strangers_take_no_place_of_named_principals() {
+async fn unknown_callers_do_not_displace_named_principals() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
     for by in 1000..1100 {
@@ -350,7 +350,7 @@ async fn chained(dir: &Path) -> PathBuf {
 
 // promise: AU-20
 #[tokio::test]
-async fn foreign_line_is_found() {
+async fn foreign_line_in_audit_chain_is_detected() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = chained(dir.path()).await;
     let whole = fs::read(&file).expect("a file");
@@ -368,7 +368,7 @@ async fn foreign_line_is_found() {
 
 // promise: AU-20
 #[tokio::test]
-async fn chain_goes_through_all_files() {
+async fn audit_chain_spans_all_files() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");
@@ -393,7 +393,7 @@ async fn chained_once(dir: &Path, run: u8) {
 
 // promise: AU-20
 #[tokio::test]
-async fn chain_holds_over_servers_and_fragments() {
+async fn audit_chain_holds_across_servers_and_fragments() {
     let dir = tempfile::tempdir().expect("a directory");
     chained(dir.path()).await;
     let checked = check_audit_chain(dir.path(), None).expect("it holds");
@@ -421,7 +421,7 @@ async fn chain_holds_over_servers_and_fragments() {
 
 // promise: AU-20
 #[tokio::test]
-async fn changed_lost_and_added_lines_are_found() {
+async fn changed_lost_and_added_audit_lines_are_detected() {
     type Change = fn(Vec<String>) -> Vec<String>;
     let changes: [(Change, u64); 4] = [
         (
@@ -470,7 +470,7 @@ async fn changed_lost_and_added_lines_are_found() {
 
 // promise: RW-142
 #[tokio::test]
-async fn export_leaves_out_files_removed_meanwhile() {
+async fn export_skips_files_removed_meanwhile() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
     trail.record(asked("Spawn", 1));
@@ -497,7 +497,7 @@ async fn export_leaves_out_files_removed_meanwhile() {
 
 // promise: AU-4
 #[tokio::test]
-async fn files_age_by_their_last_line() {
+async fn audit_file_age_is_that_of_last_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");

@@ -46,7 +46,7 @@ mod tests {
     use kennel_lifecycle::{OutputBound, Timestamp};
 
     #[test]
-    fn full_disk_is_found_behind_file_name() {
+    fn full_disk_is_detected_in_wrapped_error() {
         let dir = tempfile::tempdir().expect("a directory");
         let error = kennel_journal::Writer::create(
             &dir.path().join("missing"),

@@ -144,7 +144,7 @@ mod tests {
 
     // promise: R-14d
     #[test]
-    fn times_of_earlier_settings_keep_their_age() {
+    fn timestamps_keep_their_age_after_clock_changes() {
         let dir = tempfile::tempdir().expect("a directory");
         server_at(dir.path(), 0);
         let at = now().minus(Duration::from_mins(1));
@@ -161,7 +161,7 @@ mod tests {
 
     // promise: R-14b
     #[test]
-    fn time_between_readings_is_free_of_settings() {
+    fn elapsed_time_excludes_clock_changes() {
         for ahead in [HOUR_US, -HOUR_US] {
             let dir = tempfile::tempdir().expect("a directory");
             let clock = server_at(dir.path(), 0);
@@ -179,7 +179,7 @@ mod tests {
 
     // promise: R-14b
     #[test]
-    fn reckoned_and_least_times_follow_the_settings() {
+    fn deadline_conversion_follows_clock_changes() {
         let dir = tempfile::tempdir().expect("a directory");
         let clock = server_at(dir.path(), 0);
         let (age, from) = (
@@ -207,7 +207,7 @@ mod tests {
 
     // promise: R-14d
     #[test]
-    fn settings_are_bounded_and_of_one_boot() {
+    fn recorded_clock_changes_are_bounded_per_boot() {
         let dir = tempfile::tempdir().expect("a directory");
         for hour in 0..40 {
             server_at(dir.path(), hour * HOUR_US);

@@ -70,7 +70,7 @@ mod tests {
 
     // promise: RW-123a
     #[tokio::test]
-    async fn unanswered_looks_refuse_a_start_in_time() {
+    async fn hanging_device_lookup_refuses_start_in_time() {
         static TWO: Semaphore = Semaphore::const_new(2);
         let mut held = Vec::new();
         // The third finds no room to look.

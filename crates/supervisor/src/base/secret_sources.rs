@@ -183,7 +183,7 @@ mod tests {
 
     // promise: RW-93
     #[tokio::test]
-    async fn only_opened_sources_are_read() {
+    async fn only_configured_secret_sources_are_read() {
         let (one, other) = (tempfile::tempdir(), tempfile::tempdir());
         let (one, other) = (one.expect("a directory"), other.expect("a directory"));
         let both = sources(&[one.path(), other.path()]);
@@ -213,7 +213,7 @@ mod tests {
 
     // promise: RW-90a
     #[test]
-    fn core_limit_is_one_byte_if_permitted() {
+    fn secret_run_gets_minimal_core_limit() {
         let secret = Secret {
             name: "A".to_owned(),
             source: SecretSource::ServerFile("db".to_owned()),

@@ -484,7 +484,7 @@ mod tests {
 
     /// An attempt was aborted before its gate was opened; its row says so with the identity of the attempt before.
     #[test]
-    fn unstarted_child_belongs_to_the_ended_run() {
+    fn unstarted_child_is_assigned_to_its_ended_run() {
         let mut new = crate::registry::tests::new_run();
         new.identity = Some(identity(10));
         let mut spec = RunSpec::default();

@@ -95,7 +95,7 @@ mod tests {
 
     // promise: AC-23
     #[test]
-    fn changed_mode_and_owner_are_put_back() {
+    fn changed_mode_of_data_directory_is_restored() {
         let parent = tempfile::tempdir().expect("a directory");
         let path = parent.path().join("data");
         kennel_linux::own_file::make_dir(&path).expect("own directory");

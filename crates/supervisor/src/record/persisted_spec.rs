@@ -140,7 +140,7 @@ mod tests {
 
     // promise: B-7
     #[test]
-    fn written_spec_is_read_by_its_owner_only() {
+    fn persisted_spec_is_private_to_its_owner() {
         let dir = tempfile::tempdir().expect("a directory");
         let runs = dir.path().join("runs/one");
         fs::create_dir_all(&runs).expect("directories");

@@ -115,7 +115,7 @@ async fn drop_all(record: Arc<NodeRecord>) {
 }
 
 #[tokio::test]
-async fn later_server_of_this_boot_knows_all_rows() {
+async fn next_server_of_same_boot_knows_all_rows() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     assert!(!record.differs(&stored_node("a", 0)), "nothing is known");
@@ -144,7 +144,7 @@ async fn later_server_of_this_boot_knows_all_rows() {
 
 /// A row may have the generation of another write than the one that the log knows; it is not repeated for that.
 #[tokio::test]
-async fn next_server_logs_no_known_row_again() {
+async fn next_server_does_not_log_known_rows_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut open_rows: Vec<RunRow> = (1..=50).map(|id| RunRow::open(new(id))).collect();
     let mut grown = Vec::new();
@@ -165,7 +165,7 @@ async fn next_server_logs_no_known_row_again() {
 }
 
 #[tokio::test]
-async fn server_of_another_boot_knows_no_row() {
+async fn server_of_another_boot_forgets_logged_rows() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     record.raised(3);
@@ -190,7 +190,7 @@ async fn server_of_another_boot_knows_no_row() {
 }
 
 #[tokio::test]
-async fn assumed_row_is_of_this_server_alone() {
+async fn assumed_row_is_not_logged_for_next_server() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     record.assume(&RunRow::open(new(8)));
@@ -224,7 +224,7 @@ async fn run_is_unfinished_until_it_is_forgotten() {
 }
 
 #[tokio::test]
-async fn newest_ends_are_kept_in_bounded_log() {
+async fn bounded_log_keeps_newest_ended_runs() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     begin(&record, 1);
@@ -259,7 +259,7 @@ async fn newest_ends_are_kept_in_bounded_log() {
 
 // promise: D-9e
 #[tokio::test]
-async fn unopenable_log_is_opened_by_next_promise() {
+async fn unopenable_log_is_reopened_by_next_write() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     fs::create_dir(&data).unwrap();
@@ -288,7 +288,7 @@ async fn unopenable_log_is_opened_by_next_promise() {
 }
 
 #[tokio::test]
-async fn unreadable_log_is_kept_aside() {
+async fn unreadable_log_is_moved_aside() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("log"), b"another file").unwrap();
     let record = open(dir.path()).await;
@@ -300,7 +300,7 @@ async fn unreadable_log_is_kept_aside() {
 }
 
 #[tokio::test]
-async fn changes_of_a_run_are_due_in_order() {
+async fn pending_changes_of_a_run_stay_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let mut record = open(dir.path()).await;
     begin(&record, 7);
@@ -332,7 +332,7 @@ async fn changes_of_a_run_are_due_in_order() {
 }
 
 #[tokio::test]
-async fn log_left_behind_is_not_believed() {
+async fn rows_of_outdated_node_log_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     begin(&record, 7);
@@ -355,7 +355,7 @@ async fn log_left_behind_is_not_believed() {
 /// refused.
 // promise: D-9e
 #[tokio::test]
-async fn damage_invents_nothing_and_taints_only_its_runs() {
+async fn damaged_log_taints_only_its_runs() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     begin(&record, 7);
@@ -439,7 +439,7 @@ fn pending_texts(record: &NodeRecord, id: u128) -> Vec<String> {
 
 // promise: A-22m
 #[tokio::test]
-async fn pending_change_of_later_version_waits_for_it() {
+async fn pending_change_of_later_version_is_kept() {
     let later = r#"{"closed":[{"of_tomorrow":1}, 2]}"#;
     let dir = tempfile::tempdir().unwrap();
     let mut record = open(dir.path()).await;
@@ -472,7 +472,7 @@ async fn pending_change_of_later_version_waits_for_it() {
 
 // promise: A-22e
 #[tokio::test]
-async fn frames_of_later_version_hide_nothing_else() {
+async fn frames_of_later_version_do_not_hide_others() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     // A value of its policy, in an intention and in a row.

@@ -136,7 +136,7 @@ mod tests {
 
     // promise: RW-5c
     #[test]
-    fn tenth_of_a_processor_exceeds_the_allowance() {
+    fn tenth_of_a_cpu_exceeds_the_allowance() {
         let mut allowance = Allowance::default();
         let start = clock::instant();
         let mut second = |at: u64, millis: u64| {
@@ -153,7 +153,7 @@ mod tests {
 
     // promise: RW-5c
     #[test]
-    fn rules_share_a_tenth_of_a_processor() {
+    fn rules_of_run_share_a_tenth_of_cpu() {
         let mut allowance = Allowance::default();
         let start = clock::instant();
         let mut off = Vec::new();
@@ -175,7 +175,7 @@ mod tests {
 
     // promise: RW-5d
     #[test]
-    fn volume_is_free_of_charge() {
+    fn output_volume_does_not_use_up_allowance() {
         let mut allowance = Allowance::default();
         let now = clock::instant();
         let bytes = 1 << 20;

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn panic_in_a_task_ends_the_server() {
+    async fn panic_in_a_background_task_ends_server() {
         let serving = Serving::default();
         let background = Background::new(serving.clone());
         background.spawn(async {});

@@ -115,7 +115,7 @@ mod tests {
 
     // promise: M-14
     #[test]
-    fn each_finding_is_counted_by_kind_while_present() {
+    fn leak_findings_are_counted_by_kind() {
         let all = Found::default();
         assert_eq!(
             (all.orphans(), all.zombies()),

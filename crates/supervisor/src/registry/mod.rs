@@ -570,7 +570,7 @@ pub(crate) mod tests {
 
     // promise: A-15
     #[tokio::test(start_paused = true)]
-    async fn unseen_order_is_answered_by_tasks_end() {
+    async fn queued_command_is_answered_when_task_ends() {
         let (handle, task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Pause).await.is_none() });
         // It stays in the queue, as an order does that enters while the queue is being closed.
@@ -583,7 +583,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answer_before_the_tasks_end_counts() {
+    async fn answer_sent_before_task_end_is_delivered() {
         let (handle, mut task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Resume).await });
         let Some(Order::Resume(reply)) = task.orders.recv().await.map(|order| *order) else {

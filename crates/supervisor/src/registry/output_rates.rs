@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_without_a_rate_is_unlimited() {
+    async fn output_without_configured_rate_is_unlimited() {
         let rates = rates(0);
         let mut run = rates.of(&Arc::from("team"));
         let now = Instant::now();
@@ -212,7 +212,7 @@ mod tests {
 
     // promise: I-100
     #[tokio::test]
-    async fn debt_ends_with_the_rate_that_made_it() {
+    async fn removed_rate_clears_the_debt() {
         let (rates, quota) = quota(1);
         let (owner, now) = (Arc::from("team"), Instant::now());
         let mut runs = [rates.of(&owner), rates.of(&owner)];
@@ -231,7 +231,7 @@ mod tests {
 
     // promise: I-100
     #[tokio::test]
-    async fn ended_runs_do_not_starve_living_ones() {
+    async fn ended_runs_do_not_starve_live_ones() {
         let (rates, owner) = (rates(100_000), Arc::from("team"));
         let (mut living, mut sum, start) = ([rates.of(&owner)], 0, Instant::now());
         for step in 0..600 {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn owners_whose_bytes_are_paid_are_forgotten() {
+    async fn owners_without_output_debt_are_forgotten() {
         let rates = rates(8);
         let start = Instant::now();
         for n in 0..2 * OWNERS_KEPT {

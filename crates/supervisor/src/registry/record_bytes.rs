@@ -62,7 +62,7 @@ mod tests {
 
     // promise: I-132
     #[test]
-    fn records_are_counted_by_owner() {
+    fn record_bytes_are_limited_per_owner() {
         let (bytes, most) = (RecordBytes::default(), NonZeroU64::new(100));
         bytes.add("team", 60);
         bytes.change("team", 10, 49);

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn sums_of_owners_are_used_for_a_second() {
+    async fn retained_sums_are_cached_for_a_second() {
         let (mut sums, now) = (Sums::default(), Instant::now());
         sums.set("team", 7, now);
         let moment = Duration::from_millis(1);

@@ -295,7 +295,7 @@ mod tests {
 
     // promise: P-10c
     #[tokio::test]
-    async fn screen_waits_for_other_screens_of_its_owner() {
+    async fn screens_of_one_owner_are_drawn_sequentially() {
         let (screens, threads) = (Screens::default(), OwnerThreads::default());
         let first = screens.begin(&threads, "a").await;
         let mut second = std::pin::pin!(screens.begin(&threads, "a"));
@@ -317,7 +317,7 @@ mod tests {
 
     // promise: P-10c
     #[tokio::test]
-    async fn repetition_is_drawn_in_turns_within_steps() {
+    async fn expensive_repetition_is_drawn_in_several_turns() {
         let (screens, threads) = (Screens::default(), OwnerThreads::default());
         let drawing = screens.begin(&threads, "a").await;
         let mut follower = Follower::default();

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn state_only_advances_and_reaches_all_clones() {
+    async fn serving_state_only_advances_in_all_clones() {
         let serving = Serving::default();
         let other = serving.clone();
         serving.has_answered();

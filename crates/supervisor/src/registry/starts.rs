@@ -172,7 +172,7 @@ mod tests {
 
     // promise: I-105
     #[tokio::test]
-    async fn starts_of_an_owner_come_in_order() {
+    async fn starts_of_one_owner_are_fifo() {
         let starts = Arc::new(Starts::with(1));
         let first = starts.turn("a").await;
         let (mut second, mut third) = (ask(&starts, "a"), ask(&starts, "a"));
@@ -188,7 +188,7 @@ mod tests {
 
     // promise: I-105
     #[tokio::test]
-    async fn another_owner_passes_a_flood() {
+    async fn start_of_another_owner_overtakes_a_flood() {
         let starts = Arc::new(Starts::with(2));
         let held = (starts.turn("a").await, starts.turn("a").await);
         let mut flood: Vec<Waiting> = (0..100).map(|_| ask(&starts, "a")).collect();
@@ -209,7 +209,7 @@ mod tests {
 
     // promise: I-105
     #[tokio::test]
-    async fn call_that_left_gives_its_turn_on() {
+    async fn cancelled_start_passes_its_turn_on() {
         let starts = Arc::new(Starts::with(1));
         let first = starts.turn("a").await;
         let gone: Vec<Waiting> = (0..3).map(|_| ask(&starts, "a")).collect();
@@ -222,7 +222,7 @@ mod tests {
 
     // promise: I-105a
     #[tokio::test(start_paused = true)]
-    async fn long_start_holds_up_no_other() {
+    async fn long_start_does_not_block_others() {
         let starts = Arc::new(Starts::with(1));
         let began = Instant::now();
         let turn = starts.turn("a").await;

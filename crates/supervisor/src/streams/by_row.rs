@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_is_cut_at_entries_within_it() {
+    fn gap_is_split_at_known_entries() {
         let row = row(&[(1, 0), (2, 0), (5, 30), (8, 100), (12, 100)], None, true);
         let all = row.fill(gap(3, 11, Some(100), 100));
         assert_eq!(
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_before_an_entry_may_be_unknown() {
+    fn missing_bytes_before_an_entry_may_be_unknown() {
         let counted = row(&[(5, 30), (8, 100)], None, true);
         let all = counted.fill(gap(3, 9, None, 120));
         assert_eq!(
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn run_without_journal_is_given_from_any_position() {
+    fn run_without_journal_is_read_from_any_position() {
         let from = |position| {
             let row = row(&[(1, 0), (4, 9)], Some((6, 11)), true);
             let given = ByRow::from(row, GapReason::Retention, position).unwrap();

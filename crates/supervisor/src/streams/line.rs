@@ -113,7 +113,7 @@ mod tests {
 
     // promise: AS-1
     #[test]
-    fn question_is_the_shown_end_of_its_line() {
+    fn question_text_is_the_visible_line_end() {
         for (text, asked, seen) in [
             ("Name? ", 0, "Name?"),
             ("10 %\r20 %\rGo on? ", 0, "Go on?"),

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_read_and_written_alike() {
+    fn trace_context_round_trips() {
         let context = parse(CALLER).expect("it is valid");
         assert_eq!(traceparent(&context), CALLER);
         // Flags that this version does not know are not passed on.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_is_in_callers_trace_and_service_not() {
+    fn only_a_turn_continues_the_callers_trace() {
         let turn = RunTrace::of(run(7), RunKind::Heartbeat, Some(CALLER), |_| false);
         let caller = parse(CALLER).expect("it is valid");
         assert_eq!(turn.context(Part::Run).trace_id(), caller.trace_id());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_of_successive_runs_have_own_ids() {
+    fn span_ids_of_successive_runs_differ() {
         let mut seen = HashSet::new();
         let first = 0x0190_0000_0000_0000_0000_0000_0000_0000_u128;
         for number in first..first + 50 {

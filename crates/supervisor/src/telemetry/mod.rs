@@ -263,7 +263,7 @@ mod tests {
 
     // promise: M-9
     #[test]
-    fn only_named_entries_of_baggage_are_passed_on() {
+    fn only_configured_baggage_entries_are_passed_on() {
         let some = telemetry(Sampling::default(), &["tenant", "turn"]);
         assert_eq!(
             some.baggage("secret=x, tenant=a;prop=1 ,turn = 7,tenants=b")
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callers_decision_counts_where_it_shall() {
+    fn callers_sampling_decision_is_obeyed_if_configured() {
         let never = Sampling {
             obeys_caller: true,
             ratio: 0.0,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_that_part_of_all_traces() {
+    fn sampling_ratio_selects_that_share_of_traces() {
         let half = Sampling {
             obeys_caller: true,
             ratio: 0.5,

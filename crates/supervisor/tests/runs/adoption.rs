@@ -19,7 +19,7 @@ use std::{io::Write as _, time::Duration};
 
 // promise: T-15
 #[test]
-fn signal_is_sent_once_whichever_server_is_called() {
+fn repeated_signal_is_sent_once_across_servers() {
     let lives = Lives::of(Nature::default());
     let hang_up = || SignalCall {
         run: run_id(),
@@ -43,7 +43,7 @@ fn signal_is_sent_once_whichever_server_is_called() {
 /// A keeper on a copy of the data directory had the node, and took its runs for those of another boot.
 // promise: I-67a
 #[test]
-fn record_that_a_copy_closed_is_mended() {
+fn row_closed_by_a_copied_node_is_repaired() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     let row = lives.world.store.row(run_id()).unwrap();
@@ -173,7 +173,7 @@ fn pause_holds_until_next_server_resumes_it() {
 
 // promise: R-14
 #[test]
-fn orderer_and_deadline_of_a_stop_survive() {
+fn stop_keeps_caller_and_deadline_across_servers() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -280,7 +280,7 @@ fn run_without_records_is_rebuilt_from_its_keeper() {
 
 // promise: R-16
 #[test]
-fn child_at_gate_never_ran_and_is_respawnable() {
+fn child_at_gate_never_ran_and_can_respawn() {
     for recorded in [false, true] {
         let lives = Lives::of(Nature::default());
         lives.live(async |stage| {

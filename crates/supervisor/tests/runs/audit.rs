@@ -105,7 +105,7 @@ fn order(scope: Scope, execute: bool) -> ReapCall {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_audit_tells_whose_each_process_is() {
+async fn leak_check_names_run_of_each_process() {
     let (stage, _, _) = left_behind().await;
     let audit = stage.supervisor.audit().await.unwrap();
     let ended = Some(RunStatus::Ended);
@@ -122,7 +122,7 @@ async fn an_audit_tells_whose_each_process_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shim_with_new_work_is_no_leak() {
+async fn reused_shim_is_not_a_leak() {
     let (stage, over, live) = left_behind().await;
     let given_back = KeeperInventory {
         spare_shims: vec![500],
@@ -153,7 +153,7 @@ async fn shim_with_new_work_is_no_leak() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn audit_without_store_reports_that_and_keepers_knowledge() {
+async fn leak_check_without_store_uses_keepers_inventory() {
     let (stage, over, live) = left_behind().await;
     stage.world.store.set(Weather::Away);
     let audit = stage.supervisor.audit().await.unwrap();
@@ -185,7 +185,7 @@ async fn audit_without_store_reports_that_and_keepers_knowledge() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_an_order_signals_proven_or_named_processes() {
+async fn only_reap_execute_signals_leaked_processes() {
     let (stage, over, _) = left_behind().await;
     let planned = stage
         .supervisor
@@ -235,7 +235,7 @@ async fn only_an_order_signals_proven_or_named_processes() {
 
 // promise: F-5
 #[tokio::test(start_paused = true)]
-async fn labels_age_and_identity_narrow_a_reap() {
+async fn reap_is_filtered_by_labels_age_and_identity() {
     let (stage, _, _) = left_behind().await;
     let count = async |scope: Scope| {
         let report = stage.supervisor.reap(order(scope, false)).await.unwrap();

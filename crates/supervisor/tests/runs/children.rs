@@ -107,7 +107,7 @@ fn waiting_child_ends_under_the_next_server() {
 
 // promise: RW-82, RW-82a
 #[tokio::test]
-async fn parent_is_live_at_the_first_call() {
+async fn parent_must_be_live_at_first_spawn() {
     let stage = Stage::set(Nature::default()).await;
     let child = || below(run_id(), child_id(), OnParentEnd::End);
     let refused = stage.supervisor.spawn(child()).await;

@@ -58,7 +58,7 @@ async fn wait(stage: &Stage, condition: Condition) -> RunView {
 
 // promise: R-14c
 #[test]
-fn next_attempt_waits_as_long_as_its_policy() {
+fn restart_delay_ignores_clock_changes() {
     let crashing = || Nature {
         exits_at_once: Some(1),
         ..Nature::default()
@@ -88,7 +88,7 @@ async fn wait_state(stage: &Stage) -> RunState {
 
 // promise: R-14b
 #[test]
-fn silence_is_counted_without_settings_of_the_clock() {
+fn inactivity_limit_ignores_clock_changes() {
     let begin = async |stage: &Stage| {
         let mut call = call(Some(run_id()));
         call.spec.policy.timeouts.inactivity = Some(LIMIT);
@@ -102,7 +102,7 @@ fn silence_is_counted_without_settings_of_the_clock() {
 /// Shown ends of limits, pauses, graces and pauses between attempts are on the clock of their reader.
 // promise: R-14c
 #[test]
-fn shown_ends_follow_settings_of_the_clock() {
+fn reported_deadlines_follow_clock_changes() {
     let stubborn = || Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -167,7 +167,7 @@ fn ends_on_the_readers_clock(
 
 // promise: R-14b
 #[test]
-fn drain_has_its_deadline_despite_settings() {
+fn drain_deadline_ignores_clock_changes() {
     let begin = async |stage: &Stage| {
         spawn(stage, call(Some(run_id()))).await;
         let drain = DrainCall {
@@ -186,7 +186,7 @@ fn drain_has_its_deadline_despite_settings() {
 /// The start is counted by the clocks of the host, which do not run ahead: it is not over for a clock set forward.
 // promise: R-14b
 #[test]
-fn start_is_counted_without_settings_of_the_clock() {
+fn start_timeout_ignores_clock_changes() {
     let begin = async |stage: &Stage| {
         let mut call = call(Some(run_id()));
         call.spec.policy.readiness = Some(Box::new(Readiness {
@@ -208,7 +208,7 @@ fn start_is_counted_without_settings_of_the_clock() {
 /// An attempt of less than the shortest time of success counts as a failed one.
 // promise: R-14c
 #[test]
-fn uptime_is_counted_without_settings_of_the_clock() {
+fn restart_uptime_ignores_clock_changes() {
     let restarted = async |stage: &Stage, attempt: u32| {
         stage.exits(run_id(), 1);
         loop {
@@ -247,7 +247,7 @@ async fn plans_from(stage: &Stage, count: usize) -> Vec<StopPlan> {
 
 // promise: R-14b
 #[test]
-fn shortened_grace_holds_despite_settings() {
+fn shortened_grace_ignores_clock_changes() {
     let stubborn = || Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -274,7 +274,7 @@ fn shortened_grace_holds_despite_settings() {
 
 // promise: O-30b
 #[test]
-fn set_clock_makes_no_output_old() {
+fn clock_change_expires_no_output() {
     for ahead in [HOUR_US, -HOUR_US] {
         clock::AHEAD.set(0);
         let lives = Lives::of(Nature {

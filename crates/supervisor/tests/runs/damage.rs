@@ -18,7 +18,7 @@ const TIDIED: Duration = Duration::from_secs(20);
 
 // promise: O-40b
 #[test]
-fn damaged_index_hides_no_missing_bytes() {
+fn damaged_index_reports_missing_bytes() {
     let output = format!("{}\n", "x".repeat(LINE_BYTES - 1)).repeat(LINES);
     let lives = Lives::of(Nature {
         output: output.into_bytes(),
@@ -55,7 +55,7 @@ fn damaged_index_hides_no_missing_bytes() {
 /// The command of an ordinary user may close the directory of its run, which is the user's.
 // promise: O-32c
 #[test]
-fn closed_directory_loses_no_output() {
+fn inaccessible_run_directory_loses_no_output() {
     let work = || {
         // Of this thread and those that it makes: root may do what the owner may not.
         nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));

@@ -110,7 +110,7 @@ async fn inactive_run_is_stopped_by_the_server() {
 
 // promise: TM-10
 #[tokio::test]
-async fn output_begins_inactivity_anew() {
+async fn output_resets_the_inactivity_limit() {
     let (stage, run) = inactive_for_a_minute().await;
     for _ in 0..4 {
         tokio::time::sleep(MAX / 2).await;
@@ -164,7 +164,7 @@ async fn too_long_extension_of_inactivity_is_refused() {
 
 // promise: RW-118
 #[test]
-fn extended_inactivity_outlasts_its_server() {
+fn inactivity_extension_survives_server_death() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         let mut call = call(Some(run_id()));
@@ -216,7 +216,7 @@ fn extension_is_durable_during_store_outage() {
 /// A start that is probed is counted by the server, on the clock of the host.
 // promise: RW-116
 #[tokio::test]
-async fn probed_start_ends_no_sooner_than_extended() {
+async fn start_timeout_ends_no_sooner_than_extended() {
     const START: Duration = Duration::from_millis(100);
     let stage = Stage::set(Nature::default()).await;
     let mut call = call(None);
@@ -318,7 +318,7 @@ async fn next_attempt_begins_without_extensions() {
 
 /// The keeper has heard that the run is ready, and its server has not yet.
 #[tokio::test]
-async fn start_that_is_over_refuses_no_other_limit() {
+async fn extending_ended_start_timeout_spares_other_limits() {
     let stage = Stage::set(Nature::default()).await;
     let mut call = limited();
     call.spec.policy.readiness = Some(Box::new(Readiness {
@@ -339,7 +339,7 @@ async fn start_that_is_over_refuses_no_other_limit() {
 }
 
 #[tokio::test]
-async fn extension_by_keeper_is_recorded_and_refused_whole() {
+async fn extension_is_recorded_or_refused_entirely() {
     let (stage, run) = running(Temper::Obeys).await;
     let view = stage.supervisor.extend(extend(run.run, &[], MAX)).await;
     let first = due(&run).unwrap();
@@ -369,7 +369,7 @@ async fn extension_by_keeper_is_recorded_and_refused_whole() {
 
 // promise: TM-4
 #[tokio::test]
-async fn a_stop_that_came_first_stays_the_reason() {
+async fn first_stop_determines_the_end_reason() {
     let (stage, run) = running(Temper::Ignores).await;
     let call = AbortCall {
         wait: AbortWait::None,
@@ -388,7 +388,7 @@ async fn a_stop_that_came_first_stays_the_reason() {
 
 // promise: TM-4
 #[tokio::test]
-async fn abort_may_shorten_a_deadline_stop_without_reason() {
+async fn abort_shortens_deadline_stop_but_keeps_reason() {
     let (stage, run) = running(Temper::Ignores).await;
     stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
     let at_once = AbortCall {
@@ -403,7 +403,7 @@ async fn abort_may_shorten_a_deadline_stop_without_reason() {
 
 // promise: TM-7
 #[tokio::test]
-async fn expired_pause_ends_with_its_reason() {
+async fn expired_pause_resumes_with_its_reason() {
     let (stage, run) = running(Temper::Obeys).await;
     let paused = stage.supervisor.pause(run.run).await.unwrap();
     assert_eq!(paused.state, RunState::Paused);
@@ -418,7 +418,7 @@ async fn expired_pause_ends_with_its_reason() {
 
 // promise: TM-9
 #[tokio::test]
-async fn paused_run_shows_end_of_its_pause() {
+async fn paused_run_reports_end_of_its_pause() {
     let stage = Stage::set(Nature::default()).await;
     let mut wanted = call(None);
     wanted.spec.policy.pause.max_pause = Some(MAX);
@@ -444,7 +444,7 @@ fn due(run: &RunView) -> Option<Timestamp> {
 
 // promise: TM-5
 #[tokio::test]
-async fn run_shows_its_deadline_while_it_counts() {
+async fn run_reports_deadline_only_while_counting() {
     let (stage, run) = running(Temper::Obeys).await;
     let first = run.times.started.unwrap().plus(MAX);
     assert_eq!(due(&run), Some(first));

@@ -33,7 +33,7 @@ async fn state(stage: &Stage, run: RunId) -> RunState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn drained_node_takes_no_new_run_only() {
+async fn drained_node_refuses_only_new_runs() {
     let (stage, run) = running().await;
     let status = stage.supervisor.drain(finish(None)).await.unwrap();
     assert_eq!(status.remaining, [run]);
@@ -73,7 +73,7 @@ async fn drain_deadline_aborts_remaining_runs() {
 
 // promise: S-6
 #[tokio::test(start_paused = true)]
-async fn replaced_or_undone_drain_has_no_deadline() {
+async fn replaced_or_undone_drain_clears_its_deadline() {
     let (stage, run) = running().await;
     let supervisor = &stage.supervisor;
     supervisor.drain(finish(Some(DEADLINE))).await.unwrap();
@@ -88,7 +88,7 @@ async fn replaced_or_undone_drain_has_no_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_aborts_ends_every_run() {
+async fn drain_with_abort_ends_every_run() {
     let (stage, run) = running().await;
     let call = DrainCall {
         action: DrainAction::Abort,
@@ -110,7 +110,7 @@ fn lives() -> Lives {
 
 // promise: S-7
 #[test]
-fn drain_stays_in_force_for_next_server() {
+fn drain_persists_for_next_server() {
     let lives = lives();
     let before = lives.live(async |stage| stage.supervisor.drain(finish(None)).await.unwrap());
     lives.live(async |stage| {

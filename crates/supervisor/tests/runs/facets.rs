@@ -134,7 +134,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 // promise: I-134, I-134a
 #[test]
-fn events_beyond_the_bound_are_counted_over_deaths() {
+fn events_beyond_bound_are_counted_across_deaths() {
     let (all, none) = events_of_lives(MAX_BYTES * 4);
     assert_eq!(none, 0);
     let (stored, counted) = events_of_lives(MAX_BYTES);
@@ -147,7 +147,7 @@ fn events_beyond_the_bound_are_counted_over_deaths() {
 /// The copy lacks the annotations of the run, or its whole row.
 // promise: RW-3
 #[test]
-fn annotations_survive_a_store_without_them() {
+fn annotations_lost_by_the_store_are_restored() {
     for is_row_lost in [false, true] {
         let lives = Lives::of(Nature::default());
         lives.begin();

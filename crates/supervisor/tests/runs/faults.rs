@@ -53,7 +53,7 @@ async fn panic_does_not_cut_a_shutdown_short() {
 }
 
 #[tokio::test]
-async fn output_just_before_the_end_is_read() {
+async fn output_written_just_before_exit_is_read() {
     let stage = Stage::set(Nature {
         output: b"first".to_vec(),
         last_words: b" and last".to_vec(),
@@ -71,7 +71,7 @@ async fn output_just_before_the_end_is_read() {
 }
 
 #[tokio::test]
-async fn no_event_precedes_recorded_or_output_started() {
+async fn recorded_and_started_events_precede_output() {
     let stage = Stage::set(Nature {
         output: b"quick".to_vec(),
         verdict_held: true,
@@ -121,7 +121,7 @@ async fn stop_does_not_wait_behind_hanging_write() {
 }
 
 #[tokio::test]
-async fn unreadable_output_prevents_release_and_open_row() {
+async fn unreadable_output_pipe_refuses_the_spawn() {
     let stage = Stage::set(Nature {
         unreadable: true,
         ..Nature::default()
@@ -161,7 +161,7 @@ async fn end_owned_by_another_generation_is_not_reported() {
 }
 
 #[tokio::test]
-async fn wait_reports_no_end_of_untraceable_run() {
+async fn wait_never_reports_withdrawn_run_as_ended() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     let spawn = spawn_to_the_gate(&stage, run).await;
@@ -219,7 +219,7 @@ async fn open_rows_beyond_the_limit_are_recovered() {
 }
 
 #[tokio::test]
-async fn pages_of_live_runs_are_complete_and_end() {
+async fn pagination_of_live_runs_is_complete() {
     let stage = Stage::set(Nature::default()).await;
     let mut spawned = Vec::new();
     for _ in 0..7 {
@@ -271,7 +271,7 @@ async fn output(events: &mut Events, len: usize) -> Vec<u8> {
 
 // promise: N-3
 #[tokio::test]
-async fn too_weakly_contained_run_leaves_no_trace() {
+async fn spawn_below_minimum_containment_is_refused() {
     // The host has control groups, and refuses one at the moment of the spawn.
     let stage = Stage::set(Nature {
         cgroup_refused: Some("budget".into()),

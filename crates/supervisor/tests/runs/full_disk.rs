@@ -97,7 +97,7 @@ fn output_dropped_at_the_end_is_reported_later() {
 
 // promise: O-18a
 #[test]
-fn dropped_count_survives_the_server() {
+fn dropped_byte_count_survives_the_server() {
     let lives = begun(OnDiskFull::Drop);
     lives.live(async |stage| {
         fill(&lives);

@@ -66,7 +66,7 @@ async fn remove_rows(stage: &Stage, runs: Vec<RunId>, forgotten_before: RunId) {
 
 // promise: K-13a
 #[test]
-fn forgotten_id_makes_no_run() {
+fn spawn_with_a_removed_id_is_refused() {
     let lives = lives(b"", RowLimits::NONE);
     lives.live(async |stage| {
         ran(stage, 2).await;
@@ -122,7 +122,7 @@ fn rows_beyond_an_owners_limit_are_removed() {
 
 // promise: K-12
 #[test]
-fn row_stays_while_its_output_does() {
+fn row_is_kept_while_its_output_exists() {
     let limits = RowLimits {
         per_owner: Some(0),
         ..RowLimits::NONE
@@ -151,7 +151,7 @@ fn row_stays_while_its_output_does() {
 
 // promise: K-13
 #[test]
-fn removed_run_is_gone_with_its_output() {
+fn removing_a_run_removes_its_output() {
     let lives = lives(b"output", RowLimits::NONE);
     lives.live(async |stage| {
         let first = ran(stage, 1).await;
@@ -187,7 +187,7 @@ fn removed_run_is_gone_with_its_output() {
 
 // promise: K-12
 #[test]
-fn record_of_processes_that_may_live_stays() {
+fn row_with_possible_survivors_is_kept() {
     let limits = RowLimits {
         per_owner: Some(0),
         ..RowLimits::NONE
@@ -244,7 +244,7 @@ fn removed_run_is_not_rewritten_after_restart() {
 /// A run that was removed after the copy was made comes back as it ended, and is never made again.
 // promise: K-13a
 #[test]
-fn restored_database_gets_the_end_of_removed_run() {
+fn removed_run_is_restored_as_ended() {
     let lives = lives(b"", RowLimits::NONE);
     lives.live(async |stage| {
         let first = ran(stage, 1).await;
@@ -261,7 +261,7 @@ fn restored_database_gets_the_end_of_removed_run() {
 
 // promise: K-14
 #[test]
-fn directory_of_removed_run_goes_at_next_start() {
+fn directory_of_removed_run_is_deleted_next_start() {
     let lives = lives(b"output", RowLimits::NONE);
     lives.live(async |stage| {
         for id in [1, 2] {
@@ -282,7 +282,7 @@ fn directory_of_removed_run_goes_at_next_start() {
 
 // promise: K-13a
 #[test]
-fn id_from_another_time_makes_no_run() {
+fn spawn_with_expired_or_future_id_is_refused() {
     const HOUR_MS: u128 = 60 * 60 * 1000;
     let limits = RowLimits {
         ids: Duration::from_hours(1),

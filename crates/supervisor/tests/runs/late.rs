@@ -42,7 +42,7 @@ async fn ended(stage: &Stage) -> kennel_supervisor::RunView {
 
 // promise: R-50a
 #[test]
-fn run_with_slow_shim_is_adopted_when_answering() {
+fn slow_shim_is_adopted_once_it_answers() {
     slow().live_long(async |stage| {
         tokio::time::sleep(LONG).await;
         let view = stage.supervisor.get(run_id()).await.unwrap();

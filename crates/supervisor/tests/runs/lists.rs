@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The row of a running run is written late, and the run may end between the read of that row and the answer.
 // promise: E-3c
 #[tokio::test]
-async fn list_never_says_starting_after_spawn_answered() {
+async fn list_reports_running_once_spawn_has_answered() {
     let stage = Stage::set(Nature::default()).await;
     let spawned = stage.supervisor.spawn(call(None)).await.unwrap();
     assert_eq!(spawned.run.state, RunState::Running);

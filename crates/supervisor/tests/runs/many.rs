@@ -97,7 +97,7 @@ async fn stream_follows_run_respawned_during_lookup() {
 /// A client may write into its position what it likes.
 // promise: I-82, RW-89
 #[tokio::test]
-async fn position_opens_no_run_outside_the_filter() {
+async fn forged_cursor_reads_no_run_outside_filter() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     let foreign = ManyCall {
@@ -208,7 +208,7 @@ async fn repeated_spawn_of_ended_run_repeats_no_event() {
 
 // promise: D-4, O-22a
 #[tokio::test(start_paused = true)]
-async fn spawn_is_given_once_it_is_recorded() {
+async fn stream_yields_run_once_after_uncertain_insert() {
     for written in [true, false] {
         let stage = Stage::set(ends_at_once()).await;
         let mut stream = from_beginning(&stage);
@@ -269,7 +269,7 @@ async fn recovery_of_ended_run_repeats_no_event() {
 /// and one that resumes by its position give each run once.
 // promise: A-9
 #[tokio::test]
-async fn streams_give_each_run_once_over_set_clock() {
+async fn stream_yields_each_run_once_despite_clock_changes() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()

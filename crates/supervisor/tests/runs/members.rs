@@ -59,7 +59,7 @@ async fn signal_is_sent_once_per_request_with_result() {
 
 // promise: T-15a
 #[tokio::test]
-async fn signal_without_target_is_sent_on_repeat() {
+async fn undelivered_signal_is_resent_on_retry() {
     let (stage, run) = running().await;
     for result in [SignalOutcome::Failed(1), SignalOutcome::Gone] {
         stage.kernel().signal_result = result;
@@ -113,7 +113,7 @@ async fn signal_to_paused_or_ended_run_is_refused() {
 
 // promise: T-13a
 #[tokio::test]
-async fn refusal_names_state_at_its_decision() {
+async fn refusal_names_state_at_decision_time() {
     let (stage, run) = running().await;
     stage.supervisor.pause(run).await.unwrap();
     stage.world.signals_held.send_replace(true);
@@ -205,7 +205,7 @@ async fn tree_is_listed_while_run_lives() {
 
 // promise: T-15b
 #[tokio::test]
-async fn oversized_answer_is_reported_and_no_signal_repeated() {
+async fn oversized_signal_answer_does_not_resend_signal() {
     let (stage, run) = running().await;
     stage.kernel().full = true;
     let listed = stage.supervisor.tree(run).await;

@@ -25,7 +25,7 @@ async fn leader_killed_for_memory_is_oom_failure() {
 
 // promise: Q-8a
 #[tokio::test]
-async fn kills_that_the_leader_outlived_are_a_warning() {
+async fn memory_kills_survived_by_leader_are_a_warning() {
     let (run, reasons) = ended(Exit::Code(0), false).await;
     assert_eq!(run.row.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(run.state, RunState::Succeeded);
@@ -35,7 +35,7 @@ async fn kills_that_the_leader_outlived_are_a_warning() {
 
 // promise: Q-8a
 #[tokio::test]
-async fn leader_killed_by_caller_is_no_oom() {
+async fn leader_killed_by_caller_is_not_oom() {
     let (run, reasons) = ended(KILLED, true).await;
     assert_eq!(run.row.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(reasons.len(), 2, "{reasons:?}");

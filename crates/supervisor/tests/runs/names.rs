@@ -48,7 +48,7 @@ async fn ends(stage: &Stage, run: RunId) {
 
 // promise: K-5
 #[tokio::test]
-async fn one_of_many_calls_makes_named_run() {
+async fn concurrent_spawns_of_a_name_create_one_run() {
     let stage = Stage::set(Nature::default()).await;
     let ways = [OnNameConflict::Fail, OnNameConflict::Return];
     let calls = ways.into_iter().cycle().take(CALLS).map(named);
@@ -88,7 +88,7 @@ async fn one_of_many_calls_makes_named_run() {
 
 // promise: K-5
 #[tokio::test]
-async fn name_is_free_once_the_end_counts() {
+async fn name_can_be_reused_after_run_ended() {
     let stage = Stage::set(Nature::default()).await;
     let first = stage
         .supervisor
@@ -114,7 +114,7 @@ async fn name_is_free_once_the_end_counts() {
 
 // promise: K-6
 #[tokio::test]
-async fn start_without_trace_frees_name_and_key() {
+async fn refused_spawn_frees_name_and_key() {
     let stage = Stage::set(Nature::default()).await;
     let call = SpawnCall {
         request_key: Some("order/7".to_owned()),
@@ -136,7 +136,7 @@ async fn start_without_trace_frees_name_and_key() {
 
 // promise: K-6
 #[tokio::test]
-async fn same_key_is_the_same_run() {
+async fn spawns_with_one_key_return_one_run() {
     let stage = Stage::set(Nature::default()).await;
     let calls = (0..CALLS).map(|_| keyed("order/7")).collect();
     let answers = at_once(&stage, calls).await;
@@ -182,7 +182,7 @@ async fn same_key_is_the_same_run() {
 
 // promise: K-6
 #[tokio::test]
-async fn digest_of_the_version_before_recognises_its_run() {
+async fn run_with_older_digest_version_is_recognized() {
     let stage = Stage::set(Nature::default()).await;
     let spawned = stage.supervisor.spawn(keyed("order/7")).await.unwrap();
     let run = spawned.run.run;
@@ -206,7 +206,7 @@ async fn digest_of_the_version_before_recognises_its_run() {
 /// The store decides between nodes.
 // promise: K-5
 #[tokio::test]
-async fn run_of_another_node_has_its_name() {
+async fn name_held_by_another_node_is_a_conflict() {
     let stage = Stage::set(Nature::default()).await;
     let mut spec = named(OnNameConflict::Fail).spec;
     spec.policy.stop.grace = None;

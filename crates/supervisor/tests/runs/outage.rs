@@ -126,7 +126,7 @@ async fn pause_is_durable_during_store_outage() {
 
 // promise: D-9a
 #[tokio::test]
-async fn hanging_store_is_away_and_ended_runs_end() {
+async fn read_only_store_is_reported_unreachable() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     let other = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
@@ -147,7 +147,7 @@ async fn hanging_store_is_away_and_ended_runs_end() {
 
 // promise: D-9b
 #[tokio::test]
-async fn a_store_that_hangs_is_not_waited_for() {
+async fn hanging_store_does_not_delay_pause() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.world.store.set(Weather::StatesHang);
@@ -161,7 +161,7 @@ async fn a_store_that_hangs_is_not_waited_for() {
 /// The servers die with the store unavailable; only the last one finds it again.
 // promise: D-9b
 #[test]
-fn promises_without_store_are_written_by_later_server() {
+fn pending_writes_are_flushed_by_later_server() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -211,7 +211,7 @@ fn promises_without_store_are_written_by_later_server() {
 
 // promise: D-9d
 #[test]
-fn end_reported_without_store_stays_the_same() {
+fn end_reported_during_outage_never_changes() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     lives.live(async |stage| {
@@ -255,7 +255,7 @@ fn end_reported_without_store_stays_the_same() {
 /// late.
 // promise: D-9d
 #[test]
-fn unwritten_end_is_no_open_row_after_takeover() {
+fn run_with_pending_end_is_not_reopened() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     lives.world.store.set(Weather::Away);
@@ -376,7 +376,7 @@ fn abort_fences_unknown_id_during_store_outage() {
 /// may promise more without a pause.
 // promise: D-9b
 #[test]
-fn node_is_acquired_while_stops_are_promised() {
+fn node_is_acquired_despite_new_pending_stops() {
     let lives = Lives::of(Nature::default());
     let store = &lives.world.store;
     lives.live(async |_| {});
@@ -406,7 +406,7 @@ fn node_is_acquired_while_stops_are_promised() {
 
 // promise: R-53b
 #[tokio::test]
-async fn row_read_without_the_store_is_not_believed() {
+async fn read_across_store_rollback_is_refused() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()
@@ -439,7 +439,7 @@ async fn row_read_without_the_store_is_not_believed() {
 }
 
 #[tokio::test]
-async fn restarted_store_gets_no_known_row_again() {
+async fn restarted_store_gets_no_redundant_row_writes() {
     let stage = Stage::set(Nature::default()).await;
     let store = &stage.world.store;
     stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
@@ -461,7 +461,7 @@ async fn restarted_store_gets_no_known_row_again() {
 /// The store has returned the open runs, and the server has not adopted them yet.
 // promise: D-9b
 #[test]
-fn abort_during_takeover_of_waiting_run_is_done() {
+fn abort_during_acquisition_ends_waiting_run() {
     let lives = Lives::of(Nature {
         exits_at_once: Some(1),
         ..Nature::default()

@@ -155,7 +155,7 @@ fn pinned_run_takes_only_an_abort() {
 
 // promise: A-22d, A-22k
 #[test]
-fn no_attempt_of_a_pinned_run_begins() {
+fn pinned_run_starts_no_attempt() {
     let lives = Lives::of(Nature::default());
     recorded_with(&lives, restarting(), &[NEED]);
     lives.live_long(async |stage| {
@@ -184,7 +184,7 @@ fn no_attempt_of_a_pinned_run_begins() {
 }
 
 #[tokio::test]
-async fn recorded_spec_names_its_needs() {
+async fn persisted_spec_names_its_required_features() {
     let stage = Stage::set(Nature::default()).await;
     let mut call = call(Some(run_id()));
     call.spec.policy.umask = Some(0o077);
@@ -248,7 +248,7 @@ async fn waiting_pinned_run_outlives_shutdown() {
 
 /// A server that knows the need ends the run at its limit.
 #[test]
-fn limit_of_a_pinned_run_waits() {
+fn pinned_run_is_not_stopped_at_its_limit() {
     let mut call = call(Some(run_id()));
     call.spec.policy.timeouts.inactivity = Some(Duration::from_mins(1));
     let lives = Lives::of(Nature::default());
@@ -286,7 +286,7 @@ async fn critical_message_pins_its_run() {
 
 // promise: A-22e
 #[test]
-fn later_entries_are_kept_and_critical_ones_pin() {
+fn critical_entry_of_later_version_pins_run() {
     const LATER: &str = r#"{"of_tomorrow":{"b":1,"a":2}}"#;
     const CRITICAL: &str = r#"{"of_today_after":[],"critical":true}"#;
     let lives = Lives::of(Nature {
@@ -354,7 +354,7 @@ fn unknown_value_in_spec_pins_run() {
 
 // promise: D-31a
 #[test]
-fn run_with_unread_row_is_pinned() {
+fn run_with_unreadable_row_is_pinned() {
     let lives = Lives::of(Nature::default());
     recorded_with(&lives, call(Some(run_id())), &[]);
     lives.world.store.unread.lock().unwrap().insert(run_id());
@@ -374,7 +374,7 @@ fn run_with_unread_row_is_pinned() {
 /// Its row has the attempts before and the restarts: the end of this one waits for a server that can read it.
 // promise: D-31b
 #[test]
-fn unread_row_keeps_attempts_and_state() {
+fn unreadable_row_keeps_attempts_and_state() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.supervisor.spawn(restarting()).await.unwrap();
@@ -414,7 +414,7 @@ fn unread_row_keeps_attempts_and_state() {
 /// A stop that was accepted is carried out, and an abort ends the run whose attempt is over.
 // promise: D-31b
 #[test]
-fn stop_of_unread_row_is_carried_out() {
+fn stop_of_unreadable_row_is_carried_out() {
     for is_late in [false, true] {
         let lives = Lives::of(Nature {
             temper: Temper::Ignores,
@@ -458,7 +458,7 @@ fn stop_of_unread_row_is_carried_out() {
 
 // promise: D-31c
 #[tokio::test]
-async fn node_with_unread_row_is_not_removed() {
+async fn node_with_unreadable_row_is_not_removed() {
     let stage = Stage::set(Nature::default()).await;
     let (node, run) = (NodeId::from_u128(2), run_id());
     let store = &stage.world.store;
@@ -482,7 +482,7 @@ async fn node_with_unread_row_is_not_removed() {
 
 // promise: D-31a
 #[test]
-fn unread_row_without_keeper_is_not_changed() {
+fn unreadable_row_without_keeper_is_not_changed() {
     let lives = Lives::of(Nature::default());
     recorded_with(&lives, call(Some(run_id())), &[]);
     lives.world.store.unread.lock().unwrap().insert(run_id());

@@ -33,13 +33,13 @@ async fn end(stage: &Stage, run: RunId, code: i32) -> RunView {
 }
 
 #[test]
-fn empty_store_gets_live_runs_and_newest_ends() {
+fn empty_store_is_refilled_from_node_log() {
     begin_with_empty_store(KEPT + 20, 8);
 }
 
 #[test]
 #[ignore = "a minute: `make soak` runs it"]
-fn empty_store_after_ten_thousand_runs_loses_none() {
+fn empty_store_is_refilled_after_ten_thousand_runs() {
     begin_with_empty_store(10_000, 100);
 }
 
@@ -108,7 +108,7 @@ fn files(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 // promise: D-9e
 #[test]
-fn damaged_node_log_ends_and_invents_no_run() {
+fn damaged_node_log_does_not_end_runs() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         for number in 1..=3 {
@@ -207,7 +207,7 @@ fn open_row_of_earlier_child_is_recovered() {
 /// The write of an earlier server arrives while this one tries to record another end of a run that never ran.
 // promise: E-5
 #[test]
-fn end_that_came_first_stands() {
+fn first_recorded_end_is_final() {
     let lives = Lives::of(Nature::default());
     let store = &lives.world.store;
     let first = Outcome {

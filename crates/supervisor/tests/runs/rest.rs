@@ -47,7 +47,7 @@ fn hang_up(run: RunId) -> SignalCall {
 
 // promise: W-4
 #[tokio::test]
-async fn drain_may_be_signalled_and_aborted() {
+async fn draining_run_can_be_signalled_and_aborted() {
     let (stage, run) = leaving_one(DRAIN).await;
     leader_exited(&stage, run).await;
     let view = stage.supervisor.get(run).await.unwrap();

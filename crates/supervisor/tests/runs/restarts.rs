@@ -142,7 +142,7 @@ async fn abort_ends_a_waiting_run_without_signals() {
 
 // promise: B-2
 #[tokio::test(start_paused = true)]
-async fn nothing_follows_what_may_not_be_gone() {
+async fn no_restart_while_tree_has_survivors() {
     let stage = Stage::set(Nature::default()).await;
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
     stage.kernel().children.get_mut(&run_id()).unwrap().alive = false;
@@ -186,7 +186,7 @@ async fn attempt_with_unknown_record_never_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_failed_start_is_retried_first_is_reported() {
+async fn failed_restart_is_retried_failed_spawn_is_reported() {
     let mut nature = Nature {
         exec_fails: Some(2),
         ..Nature::default()
@@ -235,7 +235,7 @@ async fn shutdown_leaves_services_and_ends_other_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requested_attempt_begins_after_old_tree_ends() {
+async fn requested_restart_begins_after_old_tree_ends() {
     let stage = Stage::set(Nature::default()).await;
     let policy = RestartPolicy {
         delay: Duration::from_hours(1),
@@ -276,7 +276,7 @@ async fn requested_attempt_begins_after_old_tree_ends() {
 
 // promise: B-6a
 #[tokio::test(start_paused = true)]
-async fn aborted_or_unrepeatable_run_gets_no_attempt() {
+async fn aborted_or_unrepeatable_run_cannot_be_restarted() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -386,7 +386,7 @@ fn abort_of_attempt_being_replaced_is_durable() {
 
 // promise: B-4
 #[tokio::test(start_paused = true)]
-async fn a_server_that_leaves_begins_no_attempt() {
+async fn leaving_server_starts_no_attempt() {
     let stage = Stage::set(Nature::default()).await;
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
     stage.send_event(KeeperEvent::Leave {});
@@ -494,7 +494,7 @@ fn repeated_reports_of_ended_attempt_are_ignored() {
 
 // promise: B-2b
 #[test]
-fn intended_next_attempt_is_not_the_last_one() {
+fn intended_next_attempt_is_not_counted_as_run() {
     let lives = Lives::of(crashing());
     lose_server_before_the_keeper_lets_go(&lives);
     let mut next = log::intended(&lives.data_dir, run_id());
@@ -516,7 +516,7 @@ fn intended_next_attempt_is_not_the_last_one() {
 
 // promise: B-2b
 #[test]
-fn next_attempt_without_log_is_not_the_last() {
+fn unlogged_next_attempt_is_not_counted_as_run() {
     let lives = Lives::of(crashing());
     lives.live(async |stage| {
         let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
@@ -557,7 +557,7 @@ fn next_attempt_without_log_is_not_the_last() {
 
 // promise: B-5
 #[test]
-fn only_a_service_returns_with_next_service() {
+fn only_kind_service_restarts_after_keeper_loss() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
         let lives = Lives::of(Nature::default());
         lives.live(async |stage| {
@@ -581,7 +581,7 @@ fn only_a_service_returns_with_next_service() {
 
 // promise: B-5
 #[test]
-fn service_returns_after_reboot_without_leftover_tree() {
+fn service_restarts_after_reboot() {
     let other_boot = |mut seen: kennel_lifecycle::recovery::Observation| {
         seen.host = Host::Other;
         seen
@@ -641,7 +641,7 @@ fn ended_by_itself(lives: &Lives, exit: Exit) {
 
 // promise: B-5a
 #[test]
-fn policy_judges_end_before_the_services_end() {
+fn exit_before_service_loss_is_judged_by_policy() {
     let on_failure = RestartPolicy {
         mode: RestartMode::OnFailure,
         max_restarts: Some(1),
@@ -684,7 +684,7 @@ fn policy_judges_end_before_the_services_end() {
 /// The shim has recorded the exit while no service was there.
 // promise: RW-54
 #[test]
-fn recorded_exit_of_success_starts_no_attempt() {
+fn recorded_success_exit_starts_no_attempt() {
     let mut spec = service();
     spec.spec.policy.restart.mode = RestartMode::OnFailure;
     spec.spec.policy.success_exit_codes = vec![143];

@@ -220,7 +220,7 @@ fn entries_beyond_bound_of_row_are_a_gap() {
 
 // promise: O-31a
 #[test]
-fn reader_at_middle_gets_gap_for_removed_rest() {
+fn reader_midway_gets_gap_for_pruned_output() {
     for view in [false, true] {
         // On a busy machine the clock of these lives may be ahead of the readers.
         let met = (0..10).any(|_| is_given_a_gap_for_the_rest(view));
@@ -282,7 +282,7 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
 
 // promise: O-32
 #[test]
-fn nothing_is_removed_while_the_store_is_away() {
+fn output_is_not_removed_during_store_outage() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         // The clock runs ahead while a run is awaited, so that its output may be removed before the store fails: then
@@ -356,7 +356,7 @@ fn marked_output_is_removed_by_next_server() {
 
 // promise: O-32
 #[test]
-fn unremovable_output_is_reported_removed_and_goes_later() {
+fn undeletable_output_is_marked_and_deleted_later() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let run = spawned(stage, run_id(), "uid:0").await;
@@ -406,7 +406,7 @@ fn node_byte_limit_spares_live_runs() {
 
 // promise: O-30
 #[test]
-fn output_of_restarted_run_is_removed_together() {
+fn output_of_all_attempts_is_removed_together() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let mut call = call(Some(run_id()));
@@ -444,7 +444,7 @@ fn output_of_restarted_run_is_removed_together() {
 
 // promise: O-32
 #[test]
-fn restored_store_gets_removals_again() {
+fn restored_store_gets_output_removals_again() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let run = ran(stage, run_id(), "uid:0").await;

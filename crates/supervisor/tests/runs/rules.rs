@@ -110,7 +110,7 @@ async fn events_named(stage: &Stage, wanted: &str) -> usize {
 /// The line is written while a server lives, or while none does.
 // promise: RW-10
 #[test]
-fn ready_line_is_found_once_over_deaths() {
+fn ready_line_is_matched_once_across_server_deaths() {
     for is_written_alone in [true, false] {
         for found_by in 0..3 {
             let lives = Lives::of(Nature::default());
@@ -145,7 +145,7 @@ fn ready_line_is_found_once_over_deaths() {
 
 // promise: RW-7a
 #[tokio::test]
-async fn run_that_ends_unready_never_is_ready() {
+async fn wait_for_ready_ends_with_unready_run() {
     let stage = Stage::set(Nature::default()).await;
     stage.supervisor.spawn(ready_by_line(None)).await.unwrap();
     stage.exits(run_id(), 3);
@@ -157,7 +157,7 @@ async fn run_that_ends_unready_never_is_ready() {
 
 // promise: RW-8
 #[test]
-fn start_timeout_counts_over_server_deaths() {
+fn start_timeout_keeps_counting_across_server_deaths() {
     for deaths in 0..2 {
         let lives = Lives::of(Nature::default());
         let spec = ready_by_line(Some(SHORT));
@@ -183,7 +183,7 @@ fn start_timeout_counts_over_server_deaths() {
 /// A run that becomes ready and dies is no crash loop; one that never becomes ready is, whatever its uptime.
 // promise: RW-9
 #[tokio::test]
-async fn readiness_begins_the_restart_count_anew() {
+async fn readiness_resets_the_restart_count() {
     let nature = |output: &[u8]| Nature {
         exits_at_once: Some(1),
         output: output.to_vec(),
@@ -223,7 +223,7 @@ async fn readiness_begins_the_restart_count_anew() {
 
 // promise: RW-7
 #[tokio::test(start_paused = true)]
-async fn readiness_is_probed_until_it_is_there() {
+async fn readiness_is_probed_until_it_succeeds() {
     let stage = Stage::set(Nature::default()).await;
     answers(&stage, 1);
     let spec = ready_by(ReadyProbe::State(helper()), None);
@@ -245,7 +245,7 @@ async fn readiness_is_probed_until_it_is_there() {
 
 // promise: RW-160
 #[tokio::test]
-async fn listener_of_another_process_is_no_success() {
+async fn tcp_probe_ignores_listener_of_another_process() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let probe = || StateProbe::Tcp(listener.local_addr().unwrap().port());
     let inode = nix::sys::stat::fstat(&listener).unwrap().st_ino;
@@ -406,7 +406,7 @@ fn next_server_counts_failures_from_zero() {
 
 // promise: RW-13
 #[test]
-fn run_has_its_time_after_its_result() {
+fn run_may_finish_after_its_result_line() {
     // By itself, or by the stop; the server that saw the line lives, or dies at once.
     for (exits, state, by_itself) in [
         (Some(0), RunState::Succeeded, true),
@@ -529,7 +529,7 @@ async fn emitted(stage: &Stage, count: u32) -> Facets {
 
 // promise: RW-5d
 #[test]
-fn dear_rule_stays_off() {
+fn expensive_rule_stays_switched_off() {
     let lives = Lives::of(Nature::default());
     let seen = lives.live(async |stage| {
         stage.supervisor.spawn(with_dear_rule()).await.unwrap();
@@ -555,7 +555,7 @@ fn dear_rule_stays_off() {
 
 // promise: RW-5a
 #[tokio::test(start_paused = true)]
-async fn slow_rules_hold_up_no_call() {
+async fn slow_rules_do_not_block_calls() {
     let stage = Stage::set(Nature::default()).await;
     let end = lagging(&stage).await;
     let other = RunId::from_u128(8);
@@ -611,7 +611,7 @@ async fn oversized_group_is_left_out_with_a_warning() {
 
 // promise: RW-5b
 #[test]
-fn abort_comes_before_rules_that_lag() {
+fn abort_does_not_wait_for_lagging_rules() {
     for is_adopted in [false, true] {
         let lives = Lives::of(Nature::default());
         if is_adopted {
@@ -650,7 +650,7 @@ async fn end_does_not_wait_for_slow_rules() {
 
 // promise: RW-5d
 #[tokio::test]
-async fn wait_for_a_dear_pattern_is_refused() {
+async fn wait_for_an_expensive_pattern_is_refused() {
     let stage = Stage::set(Nature::default()).await;
     stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
     stage.writes(run_id(), &dear_line());

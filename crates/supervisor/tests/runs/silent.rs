@@ -117,7 +117,7 @@ fn entries_in_the_node_log_outlive_their_server() {
 
 // promise: O-42c
 #[test]
-fn lost_node_log_gives_no_seq_twice() {
+fn seqs_are_not_reused_after_node_log_loss() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     fs::remove_dir_all(lives.data_dir.path().join("log")).unwrap();
@@ -140,7 +140,7 @@ fn lost_node_log_gives_no_seq_twice() {
 /// Its server died before the keeper heard that it is closed, and the node log does not have it.
 // promise: O-42c
 #[test]
-fn closed_row_and_journal_agree_on_end() {
+fn closed_row_and_journal_have_the_same_end() {
     let lives = Lives::of(Nature::default());
     let store = &lives.world.store;
     store.reads_held.send_replace(true);
@@ -171,7 +171,7 @@ fn closed_row_and_journal_agree_on_end() {
 
 // promise: O-42
 #[test]
-fn many_entries_make_the_journal() {
+fn many_entries_create_the_journal_file() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
@@ -216,7 +216,7 @@ fn silent_run_has_no_output_to_remove() {
 /// Its server died after it had written the end, and before it noted that in the node log.
 // promise: O-42c
 #[test]
-fn events_of_unnoted_end_outlive_older_store() {
+fn events_survive_outdated_store_and_unlogged_end() {
     let lives = Lives::of(Nature::default());
     let store = &lives.world.store;
     let log = lives.data_dir.path().join("log");

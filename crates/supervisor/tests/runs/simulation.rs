@@ -863,21 +863,21 @@ impl Store for Shaky {
 
 // promise: R-13, R-53a, B-3
 #[test]
-fn every_run_ends_once_and_none_is_unrecorded() {
+fn every_simulated_run_is_recorded_and_ends_once() {
     play_all(1..=SEEDS / 2);
 }
 
 /// The other half, in a thread of its own.
 // promise: R-13
 #[test]
-fn every_other_run_ends_once_too() {
+fn every_simulated_run_ends_once_for_further_seeds() {
     play_all(SEEDS / 2 + 1..=SEEDS);
 }
 
 // promise: R-13
 #[test]
 #[ignore = "minutes: `make soak` runs it"]
-fn every_run_ends_once_in_ten_thousand_lives() {
+fn each_run_ends_once_in_ten_thousand_simulations() {
     play_all(1..=MANY_SEEDS);
 }
 

@@ -58,7 +58,7 @@ async fn all_made(stage: &Stage) {
 
 // promise: I-105
 #[tokio::test(start_paused = true)]
-async fn starts_take_turns_over_a_slow_store() {
+async fn starts_take_turns_despite_slow_store() {
     let (stage, spawning) = spawning().await;
     all_made(&stage).await;
     stage.world.store.let_inserts_go();
@@ -69,7 +69,7 @@ async fn starts_take_turns_over_a_slow_store() {
 
 // promise: I-105
 #[tokio::test(start_paused = true)]
-async fn restarts_take_turns_as_spawns_do() {
+async fn restarts_take_turns_like_spawns() {
     let stage = Stage::set(Nature::default()).await;
     for run in 1..=asked() {
         let mut call = call(Some(RunId::from_u128(run as u128)));

@@ -9,7 +9,7 @@ fn owner(name: &str) -> Arc<str> {
 
 // promise: RW-5a
 #[test]
-fn owners_take_turns() {
+fn owners_take_turns_in_thread_queue() {
     let mut queue = Queue::default();
     for name in ["a", "a", "a", "b", "b"] {
         queue.push(&owner(name), Box::new(|_| {}));
@@ -30,7 +30,7 @@ fn owners_take_turns() {
 
 // promise: RW-5a
 #[tokio::test]
-async fn slow_owner_holds_up_no_other() {
+async fn slow_owner_does_not_block_others() {
     let threads = OwnerThreads::default();
     let (end, ended) = mpsc::channel::<()>();
     let slow = owner("slow");

@@ -33,7 +33,7 @@ mod tests {
 
     // promise: RW-163
     #[test]
-    fn entry_is_found_by_its_number() {
+    fn passwd_entry_is_found_by_uid() {
         let passwd =
             b"+nis\n\xff:x:7:7::/:/bin/sh\nu:x:1000:100:U,,,:/home/u:\nn:x:8:8::::\nd:x:9:9:::/x\n";
         let values = |uid| {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn timed_pipe_is_watched_when_nothing_may_gather() {
+    async fn polled_pipe_is_watched_when_delay_is_forbidden() {
         let (mut pace, now) = (Pace::default(), Instant::now());
         pace.unwatched(now);
         assert_eq!(pace.looked(100, now, false), Change::Watch);
@@ -164,7 +164,7 @@ mod tests {
 
     // promise: O-33
     #[tokio::test(start_paused = true)]
-    async fn fast_or_rare_pipe_is_watched() {
+    async fn fast_or_infrequent_pipe_is_watched() {
         for (step, bytes) in [(SOON, 1), (SOON, LITTLE_BYTES), (STEP, LITTLE_BYTES)] {
             let (mut pace, mut now) = (Pace::default(), Instant::now());
             let found = look(&mut pace, &mut now, step, bytes);

@@ -23,7 +23,7 @@ impl OwnerQuotas for Appearing {
 
 // promise: I-100
 #[tokio::test(start_paused = true)]
-async fn silent_pipe_rests_when_a_rate_appears() {
+async fn silent_pipe_is_unwatched_when_rate_is_set() {
     let dir = tempfile::tempdir().expect("a directory");
     let bound = OutputBound::default();
     let writer = Writer::create(dir.path(), bound, Boot::UNKNOWN, clock::now());

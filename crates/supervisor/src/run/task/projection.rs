@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facets_replace_those_that_wait() {
+    fn newer_facets_replace_queued_ones() {
         let mut projection = Projection::default();
         let facets = |revision| {
             let facets = Facets {

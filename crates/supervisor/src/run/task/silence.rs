@@ -126,7 +126,7 @@ mod tests {
 
     // promise: TM-10b
     #[test]
-    fn adopted_silence_continues_and_leaves_time_to_read() {
+    fn adopted_inactivity_limit_leaves_time_to_read() {
         let limit = Duration::from_mins(10);
         let now = Instant::now();
         let left = |passed| {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn extension_outlasts_silence_and_stands_in_pauses() {
+    fn inactivity_extension_does_not_run_in_pauses() {
         let (limit, second) = (Duration::from_secs(10), Duration::from_secs(1));
         let now = Instant::now();
         let mut silence = Silence::default();

@@ -118,7 +118,7 @@ mod tests {
     proptest! {
         // promise: O-24
         #[test]
-        fn read_stretches_stay_read_and_apart(steps in steps()) {
+        fn read_ranges_stay_read_and_disjoint(steps in steps()) {
             let mut reached = ManyReached::default();
             let mut given = [false; 256];
             for step in steps {

@@ -53,7 +53,7 @@ fn attribute(span: &Span, name: &str) -> Option<String> {
 
 // promise: M-13
 #[test]
-fn oom_and_final_ends_are_named_on_span() {
+fn span_names_oom_and_final_end_reasons() {
     let killed = MemoryKills {
         kills: 1,
         memory_max: None,
@@ -100,7 +100,7 @@ fn oom_and_final_ends_are_named_on_span() {
 }
 
 #[test]
-fn program_with_non_text_bytes_has_a_name() {
+fn executable_name_with_non_utf8_bytes_is_lossy() {
     let of = |program: &[u8]| {
         let mut spec = kennel_lifecycle::RunSpec::default();
         spec.command.argv = vec![OsStr::from_bytes(program).into(), "-c".into()];
