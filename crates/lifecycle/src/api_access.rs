@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn child_has_no_more_privileges_than_its_parent() {
+    fn child_run_inherits_restrictions_of_its_parent() {
         let parent = held();
         let child = RunSpec::default()
             .within_parent(&parent)

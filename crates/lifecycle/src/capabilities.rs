@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_numbers_and_back() {
+    fn capability_names_and_numbers_convert() {
         let raw: CapabilitySet = "cap_net_raw".parse().expect("a name");
         assert_eq!(raw.0, 1 << 13);
         let last: CapabilitySet = "CHECKPOINT_RESTORE".parse().expect("a name");

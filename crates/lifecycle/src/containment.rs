@@ -174,7 +174,7 @@ mod tests {
 
     // promise: N-2
     #[test]
-    fn each_rung_names_what_it_leaves_open() {
+    fn each_containment_lists_its_coverage_gaps() {
         use Gap::{
             ForeignPidNamespace, OwnerMayMove, RootMayLeaveCgroup, SetuidChildUnkillable,
             WorkHandedToDaemons,
@@ -209,7 +209,7 @@ mod tests {
 
     // promise: N-2
     #[test]
-    fn gap_that_the_host_closes_is_none() {
+    fn gap_closed_by_the_host_is_not_listed() {
         let closed = HostFacts {
             groups_are_open: false,
             namespaces_are_open: false,
@@ -244,7 +244,7 @@ mod tests {
 
     // promise: RW-168
     #[test]
-    fn only_root_and_owner_may_leave_a_group() {
+    fn cgroup_escape_gap_depends_on_user() {
         let gaps = |host: &HostFacts, uid| {
             let mut policy = Policy::default();
             policy.privileges.user = Some(crate::RunUser {
@@ -263,7 +263,7 @@ mod tests {
 
     // promise: AC-21a
     #[test]
-    fn sandbox_lists_what_this_host_cannot_hold() {
+    fn sandbox_gaps_depend_on_host_capabilities() {
         let mut policy = Policy::default();
         policy.privileges.sandbox = Some(crate::Sandbox::default());
         let gaps = |host: &HostFacts, policy: &Policy| Held::on(host, Ok(()), policy).gaps;
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_are_ordered_and_reached_one_is_reported() {
+    fn containments_are_ordered_and_reached_one_reported() {
         assert!(Containment::Subreaper < Containment::Cgroup);
         assert!(Containment::Cgroup < Containment::PrivatePidns);
         assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn private_pid_namespace_closes_holes_of_other_rungs() {
+    fn private_pid_namespace_closes_gaps_of_other_containments() {
         let private = |host: &HostFacts, cgroup| {
             let policy = Policy {
                 pid_namespace: PidNamespace::Private,

@@ -52,7 +52,7 @@ mod tests {
 
     // promise: L-2a
     #[test]
-    fn kind_wins_over_all_kinds() {
+    fn grace_of_a_kind_overrides_general_grace() {
         let mut node = DefaultGrace::default();
         assert_eq!(node.of(RunKind::Job), None);
         let seconds = Duration::from_secs;

@@ -105,7 +105,7 @@ mod tests {
 
     // promise: L-2b
     #[test]
-    fn spec_wins_over_kind_and_kind_over_all() {
+    fn limit_of_spec_overrides_kind_and_node() {
         let mut node = DefaultLimits::default();
         for (kind, limit) in [
             (None, pids(100)),
@@ -128,7 +128,7 @@ mod tests {
 
     // promise: L-2e
     #[test]
-    fn unfit_limit_of_node_is_not_taken() {
+    fn node_limit_conflicting_with_spec_is_skipped() {
         let mut node = DefaultLimits::default();
         node.add(None, &memory(Some(100), None)).expect("a limit");
         node.add(None, &memory(None, Some(80))).expect("a limit");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn doubled_and_wrong_limits_are_refused() {
+    fn duplicate_and_invalid_limits_are_refused() {
         let mut node = DefaultLimits::default();
         node.add(None, &pids(100)).expect("a limit");
         let job = Some(RunKind::Job);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_capability_is_named_once() {
+    fn missing_limit_capability_is_reported_once() {
         let mut node = DefaultLimits::default();
         node.add(None, &open_files(1024, 4096)).expect("a limit");
         node.add(None, &pids(100)).expect("a limit");

@@ -72,7 +72,7 @@ mod tests {
 
     // promise: A-22d
     #[test]
-    fn policy_names_what_it_is_wrong_without() {
+    fn policy_names_its_required_features() {
         let mut policy = Policy::default();
         policy.name_needs();
         assert_eq!(policy.needs, Vec::<String>::new());

@@ -78,7 +78,7 @@ mod tests {
 
     // promise: A-22
     #[test]
-    fn wrong_bytes_of_a_notice_are_ignored() {
+    fn notify_message_parsing_survives_corrupt_bytes() {
         let valid = "READY=1\nSTATUS=Löwe 7\nX_KENNEL_ACTIVITY=idle\nWATCHDOG=1\nEXTEND_TIMEOUT_USEC=2000000";
         kennel_mutations::each(valid.as_bytes(), |wrong| {
             let status = Notice::parse(wrong).status.unwrap_or_default();
@@ -89,7 +89,7 @@ mod tests {
 
     // promise: RW-70
     #[test]
-    fn lines_of_a_notice_are_read() {
+    fn notify_message_lines_are_parsed() {
         let said = Notice::parse(
             b"READY=1\nSTATUS=Loaded \x1b[1m7\nX_KENNEL_ACTIVITY=Awaiting_Input\nWATCHDOG=1\n\
               EXTEND_TIMEOUT_USEC=2000000\nMAINPID=7\nnonsense\n",
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn status_is_cut_at_a_character() {
+    fn status_text_is_cut_between_characters() {
         let long = format!("STATUS=x{}", "\u{e4}".repeat(limits::STATUS_BYTES_MAX));
         let status = Notice::parse(long.as_bytes()).status.expect("there is one");
         assert_eq!(status.len(), limits::STATUS_BYTES_MAX - 1);

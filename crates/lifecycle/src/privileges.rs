@@ -152,7 +152,7 @@ mod tests {
 
     // promise: AC-20
     #[test]
-    fn node_makes_privileges_stricter_alone() {
+    fn node_privileges_only_restrict_a_run() {
         let node = Privileges {
             drop_capabilities: CapabilitySet(1),
             sandbox: Some(Sandbox::default()),

@@ -251,7 +251,7 @@ mod tests {
 
     // promise: O-30
     #[test]
-    fn newest_runs_of_each_owner_keep_output() {
+    fn newest_runs_of_each_owner_keep_their_output() {
         let mut all = ended("a", 1..=150);
         all.extend(ended("b", 200..=260));
         all.sort_by_key(|one| std::cmp::Reverse(one.ended));
@@ -297,7 +297,7 @@ mod tests {
 
     // promise: O-30b
     #[test]
-    fn clock_set_back_makes_nothing_old() {
+    fn clock_set_back_expires_no_output() {
         let limits = RetentionLimits {
             at_least: Duration::from_hours(1),
             at_most: Some(Duration::from_hours(1)),
@@ -313,7 +313,7 @@ mod tests {
 
     // promise: K-12
     #[test]
-    fn rows_beyond_an_owners_limit_go_oldest_first() {
+    fn oldest_rows_beyond_owner_limit_are_removed() {
         const HOUR: Duration = Duration::from_hours(1);
         let limits = RowLimits {
             per_owner: Some(3),
@@ -356,7 +356,7 @@ mod tests {
 
     // promise: K-12
     #[test]
-    fn rows_of_runs_that_ended_long_ago_go() {
+    fn rows_past_maximum_age_are_removed() {
         const HOUR: Duration = Duration::from_hours(1);
         let limits = RowLimits {
             at_most: Some(5 * HOUR),
@@ -371,7 +371,7 @@ mod tests {
 
     // promise: O-30
     #[test]
-    fn oldest_ended_runs_make_room_on_a_node() {
+    fn node_byte_limit_removes_oldest_ended_runs() {
         let limits = RetentionLimits {
             node_bytes: Some(100),
             ..RetentionLimits::NONE

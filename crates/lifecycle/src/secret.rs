@@ -217,7 +217,7 @@ mod tests {
 
     // promise: RW-91
     #[test]
-    fn value_is_in_no_log_and_no_form() {
+    fn secret_value_is_never_logged_or_serialized() {
         let secret = secret("A", sent(b"hush"));
         let text = format!(
             "{secret:?} {}",
@@ -233,7 +233,7 @@ mod tests {
 
     // promise: RW-164
     #[test]
-    fn one_line_end_is_trimmed() {
+    fn one_trailing_newline_of_secret_is_trimmed() {
         for (value, trimmed) in [
             ("a\n", "a"),
             ("a\r\n", "a"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_of_a_secret_is_found() {
+    fn each_invalid_secret_is_a_violation() {
         let file = |path: &str| SecretSource::ServerFile(path.to_owned());
         let credential = |name: &str| SecretSource::Credential(name.to_owned());
         let faults = |secrets: Vec<Secret>| {

@@ -94,7 +94,7 @@ mod tests {
 
     // promise: A-19b
     #[test]
-    fn closed_connections_are_separated_until_the_stop() {
+    fn accept_batch_separates_closed_connections() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).expect("bound");

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_resources_are_those_of_the_kernel() {
+    fn rlimit_numbers_match_the_kernel() {
         let numbers = [
             libc::RLIMIT_CPU,
             libc::RLIMIT_FSIZE,
@@ -370,7 +370,7 @@ mod tests {
 
     // promise: Q-4
     #[test]
-    fn favours_are_not_passed_on_and_burdens_are() {
+    fn run_does_not_inherit_raised_priority() {
         let none = Policy::default();
         let default = inherited(0, 0).attributes(&none);
         let files = Rlimit {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_of_the_run_win() {
+    fn run_attributes_override_inherited_ones() {
         let files = Rlimit {
             resource: Resource::OpenFiles,
             soft: 10,
@@ -409,7 +409,7 @@ mod tests {
 
     // promise: L-2c, L-2f
     #[test]
-    fn soft_limits_are_raised_and_hard_ones_named() {
+    fn own_soft_limits_are_raised_to_hard_limits() {
         let file_size = Resource::FileSize;
         let [_, hard] = rlimit(file_size).expect("it can be read");
         set_rlimit(file_size, &[hard / 2, hard]).expect("it can be lowered");
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_that_can_be_set_is_found() {
+    fn lowest_settable_value_is_found() {
         for wanted in -20..=3 {
             assert_eq!(lowest(-20, 3, |value| value >= wanted), wanted);
         }
@@ -440,7 +440,7 @@ mod tests {
 
     // promise: Q-2
     #[test]
-    fn a_try_leaves_all_as_it_was() {
+    fn probing_limits_leaves_them_unchanged() {
         let before = |r: &Resource| rlimit(*r).expect("it can be read");
         let limits: Vec<[u64; 2]> = Resource::ALL.iter().map(before).collect();
         let (nice_before, adj) = (nice().expect("read"), oom_score_adj().expect("read"));
@@ -458,7 +458,7 @@ mod tests {
 
     // promise: Q-4
     #[test]
-    fn protection_is_given_up_for_a_while_alone() {
+    fn oom_protection_is_dropped_only_temporarily() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let value = || {
             let text = fs::read_to_string(file.path()).expect("it can be read");
@@ -479,7 +479,7 @@ mod tests {
 
     // promise: Q-11, Q-11a
     #[test]
-    fn commands_are_ended_before_kennel() {
+    fn oom_killer_prefers_commands_over_kennel() {
         let shared_out = |inherited, own, is_settable| {
             let mut protection = Protection {
                 inherited,

@@ -54,7 +54,7 @@ mod tests {
 
     // promise: RW-93
     #[test]
-    fn links_are_followed_below_the_directory_only() {
+    fn symlinks_are_followed_only_below_the_directory() {
         let outside = tempfile::tempdir().expect("a directory");
         fs::write(outside.path().join("x"), b"outside").expect("a file");
         let top = tempfile::tempdir().expect("another");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn renames_elsewhere_delay_an_open() {
+    fn open_below_directory_retries_on_eagain() {
         let mut tries = 0;
         let opened = persistently(|| {
             tries += 1;

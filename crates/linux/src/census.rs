@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn live_processes_are_counted_and_ended() {
+    fn footprint_counts_and_ends_live_processes() {
         // Unique to this test process: another run of the test may be in progress.
         let run = RunId::from_u128(0xbead << 32 | u128::from(std::process::id()));
         let mut leader = in_own_session(None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_found_by_its_directory() {
+    fn processes_are_found_by_data_directory() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut child = Command::new("sleep")
             .arg("600")

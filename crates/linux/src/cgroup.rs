@@ -347,7 +347,7 @@ mod tests {
     /// Longer than a path may be.
     // promise: T-46
     #[test]
-    fn groups_of_any_depth_are_read_and_removed() {
+    fn nested_cgroups_are_read_and_removed() {
         let top = tempfile::tempdir().expect("a directory");
         let group = identify(top.path()).expect("it is there");
         let name = OsStr::from_bytes(&[b'g'; 200]);
@@ -378,7 +378,7 @@ mod tests {
 
     // promise: T-46
     #[test]
-    fn unreadable_group_is_not_called_empty() {
+    fn unreadable_cgroup_is_not_reported_empty() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = identify(dir.path()).expect("it is there");
         let events = dir.path().join("cgroup.events");

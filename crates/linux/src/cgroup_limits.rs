@@ -170,7 +170,7 @@ mod tests {
 
     // promise: Q-6
     #[test]
-    fn each_limit_is_written_in_kernel_format() {
+    fn each_cgroup_limit_is_written_in_kernel_format() {
         let dir = tempfile::tempdir().expect("a directory");
         for knob in Knob::ALL {
             fs::write(dir.path().join(file(*knob)), "").expect("a file");
@@ -195,7 +195,7 @@ mod tests {
 
     // promise: RW-123
     #[test]
-    fn lower_limit_of_one_device_holds() {
+    fn lowest_io_limit_of_a_device_is_written() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("io.max"), "").expect("a file");
         let limits = RunLimits {
@@ -209,7 +209,7 @@ mod tests {
 
     // promise: RW-123a
     #[test]
-    fn io_limit_of_a_path_is_refused_unread() {
+    fn io_limit_must_name_a_device_number() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("io.max"), "").expect("a file");
         for path in ["/", "/dev/sda", "8", "8:", "8:x"] {
@@ -238,7 +238,7 @@ mod tests {
 
     // promise: Q-6
     #[test]
-    fn controllers_that_are_there_are_handed_on() {
+    fn available_controllers_are_delegated() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str| dir.path().join(name);
         fs::write(file("cgroup.subtree_control"), "").expect("a file");

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_no_more_room_than_there_is() {
+    fn disk_usage_is_at_most_its_size() {
         let room = room_of(Path::new("/")).expect("there is one");
         assert!(room.total > 0 && room.used <= room.total, "{room:?}");
         assert!(room_of(Path::new("/nonexistent")).is_err());

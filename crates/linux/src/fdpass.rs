@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn last_messages_of_a_deaf_peer_arrive() {
+    fn last_message_arrives_before_connection_reset() {
         let (one, other) = pair().expect("a pair");
         send(&one, b"unread", &[]).expect("it is sent");
         send(&other, b"last words", &[]).expect("it is sent");

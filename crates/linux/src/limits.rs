@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_runs_as_both_processes_can_hold() {
+    fn run_limit_is_computed_from_descriptor_limit() {
         let runs = runs_by_descriptors;
         assert_eq!(runs(20_000), (20_000 - 512) / 6);
         assert_eq!(runs(1024), 512 / 6);

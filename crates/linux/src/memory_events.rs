@@ -60,7 +60,7 @@ mod tests {
 
     // promise: Q-8
     #[test]
-    fn kills_are_reported_with_the_limit() {
+    fn memory_kills_are_reported_with_the_limit() {
         let killed = |kills, memory_max| Some(MemoryKills { kills, memory_max });
         let limit = ("memory.max", "536870912\n");
         let limited = read(&[("memory.events", KILLED), limit]);
@@ -72,7 +72,7 @@ mod tests {
 
     // promise: Q-8b
     #[test]
-    fn no_kill_or_no_counter_reports_nothing() {
+    fn no_memory_kills_are_reported_without_counter() {
         let limit = ("memory.max", "402653184\n");
         let met = "low 0\nhigh 0\nmax 13693\noom 0\noom_kill 0\noom_group_kill 0\n";
         assert_eq!(read(&[("memory.events", met), limit]), None);
@@ -85,7 +85,7 @@ mod tests {
 
     // promise: Q-8
     #[test]
-    fn kinds_may_be_missing_added_moved_or_unreadable() {
+    fn memory_event_keys_are_found_in_any_order() {
         let count = |events| count(events, "oom_kill");
         assert_eq!(count("low 0\nhigh 0\nmax 0\noom 0\noom_kill 7\n"), Some(7));
         assert_eq!(count(KILLED_AS_ONE), Some(2));

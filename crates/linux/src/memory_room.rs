@@ -107,7 +107,7 @@ mod tests {
 
     // promise: RW-121
     #[test]
-    fn no_limit_or_no_controller_is_no_room() {
+    fn memory_room_is_unknown_without_limit() {
         let dir = tempfile::tempdir().expect("a directory");
         let unlimited = group(dir.path(), ["max\n", "900\n", ""]);
         assert!(is_counted(&unlimited));

@@ -116,7 +116,7 @@ mod tests {
 
     // promise: RW-71
     #[test]
-    fn datagram_names_its_sender_until_it_is_taken() {
+    fn peeked_datagram_has_its_sender_until_taken() {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = NotifySocket::bind(dir.path(), "notify", None).expect("bound");
         let path = dir.path().join("notify");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_takes_the_place_of_a_former_one() {
+    fn notify_socket_replaces_an_earlier_one() {
         let dir = tempfile::tempdir().expect("a directory");
         let former = NotifySocket::bind(dir.path(), "notify", None).expect("bound");
         let socket = NotifySocket::bind(dir.path(), "notify", None).expect("bound again");

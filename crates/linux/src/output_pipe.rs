@@ -253,7 +253,7 @@ mod tests {
     use std::{io::Write, os::unix::fs::FileExt};
 
     #[tokio::test]
-    async fn bytes_move_to_offset_and_end_follows_them() {
+    async fn output_is_spliced_at_offset_until_eof() {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         crate::fdpass::set_nonblocking(&read).expect("flags");
         let file = tempfile::tempfile().expect("a file");
@@ -292,7 +292,7 @@ mod tests {
 
     // promise: O-33
     #[tokio::test]
-    async fn unwatched_pipe_holds_more_and_is_still_read() {
+    async fn unwatched_pipe_has_larger_buffer_and_is_read() {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         crate::fdpass::set_nonblocking(&read).expect("flags");
         crate::fdpass::set_nonblocking(&write).expect("flags");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn terminal_relay_is_emptied_before_the_end() {
+    async fn terminal_relay_is_drained_before_eof() {
         let size = kennel_lifecycle::TerminalSize::default();
         let (mut terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
         let file = tempfile::tempfile().expect("a file");

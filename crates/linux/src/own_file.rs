@@ -116,7 +116,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn leftover_temporary_file_does_no_harm() {
+    fn leftover_temporary_file_is_not_followed() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, other) = (dir.path().join("f"), dir.path().join("other"));
         let fresh = dir.path().join(format!("f.{}", std::process::id()));

@@ -137,7 +137,7 @@ mod tests {
 
     // promise: T-54
     #[test]
-    fn limits_set_by_another_process_are_seen() {
+    fn limits_set_by_another_process_are_read() {
         assert!(changed_by("renice", &["-n", "3", "-p", "PID"]));
         assert!(changed_by("prlimit", &["--pid", "PID", "--nofile=800:800"]));
         assert!(changed_by("ionice", &["-c", "3", "-p", "PID"]));

@@ -65,7 +65,7 @@ mod tests {
 
     // promise: C-39
     #[test]
-    fn streams_that_are_not_ready_are_waited_for() {
+    fn nonblocking_streams_are_polled_until_ready() {
         const BYTES: usize = 1 << 20;
         let (from, to) = unistd::pipe2(OFlag::O_NONBLOCK).expect("a pipe");
         let mut to = File::from(to);

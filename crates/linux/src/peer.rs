@@ -305,7 +305,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn peer_is_known_by_uid_pid_and_descriptor() {
+    fn peer_is_identified_by_pid_and_pidfd() {
         let (one, other) = UnixStream::pair().expect("a pair");
         let me = i32::try_from(std::process::id()).expect("a pid");
         assert_eq!(credentials(&one).expect("credentials").pid, me);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn descent_is_found_through_parents() {
+    fn ancestor_is_found_through_parents() {
         let me = i32::try_from(std::process::id()).expect("a pid");
         let parent = procfs::stat(me).expect("own stat").ppid;
         assert!(descends_from(me, &[me]));
@@ -323,7 +323,7 @@ mod tests {
 
     // promise: T-18c
     #[test]
-    fn known_ancestor_is_known_with_its_start_only() {
+    fn cached_ancestor_is_matched_by_start_time() {
         let me = i32::try_from(std::process::id()).expect("a pid");
         let parent = procfs::stat(me).expect("own stat").ppid;
         let mut known = HashMap::new();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn descent_is_judged_by_the_process_that_connected() {
+    fn peer_descent_is_that_of_connecting_process() {
         let (one, _other) = UnixStream::pair().expect("a pair");
         let me = i32::try_from(std::process::id()).expect("a pid");
         let parent = procfs::stat(me).expect("own stat").ppid;
@@ -369,7 +369,7 @@ mod tests {
 
     // promise: W-11a
     #[test]
-    fn chain_below_process_1_belongs_to_its_keeper() {
+    fn process_below_init_belongs_to_keeper_as_init() {
         let chain = |is_below_init| Chain {
             processes: vec![(30, 3), (20, 2)],
             is_below_init,

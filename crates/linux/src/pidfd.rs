@@ -219,7 +219,7 @@ mod tests {
 
     // promise: I-6
     #[test]
-    fn handle_leads_to_its_process_alone() {
+    fn pidfd_handle_opens_only_its_process() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

@@ -147,7 +147,7 @@ mod tests {
 
     // promise: O-42a
     #[test]
-    fn only_an_untouched_directory_is_as_made() {
+    fn directory_changes_are_detected() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("dir");
         let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn attribute_or_name_list_is_recognized() {
+    fn xattrs_and_grown_directory_are_detected() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("dir");
         let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");

@@ -27,7 +27,7 @@ mod tests {
 
     // promise: M-22
     #[test]
-    fn private_socket_is_for_its_user_alone() {
+    fn private_socket_has_mode_0600() {
         let dir = tempfile::TempDir::new().expect("a directory");
         let path = dir.path().join("socket");
         let _listener = bind_private(&path).expect("bound");

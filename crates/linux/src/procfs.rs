@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spaces_and_parentheses_in_names_shift_no_field() {
+    fn stat_is_parsed_despite_parentheses_in_name() {
         let text = b"7 (a) b (c) S 3 4 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1000 2\n";
         let stat = parse(text).expect("it parses");
         assert_eq!(
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn length_of_environment_is_that_of_its_file() {
+    fn environment_length_matches_environ_file() {
         let me = std::process::id().cast_signed();
         let environ = fs::read("/proc/self/environ").expect("own environment");
         assert_eq!(environment_bytes(me), Some(environ.len() as u64));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_children_of_every_thread_are_found() {
+    fn children_of_every_thread_are_found() {
         let (tell, forked) = std::sync::mpsc::channel();
         let (leave, left) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn file_longer_than_first_read_is_read_whole() {
+    fn file_longer_than_first_read_is_read_completely() {
         let long = read("/proc/self/smaps").expect("own mappings");
         assert!(long.len() > kernel_file::FIRST_READ_BYTES);
         assert!(long.ends_with(b"\n"));

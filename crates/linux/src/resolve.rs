@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_name_is_looked_up_in_order() {
+    fn bare_name_is_searched_in_path_order() {
         let found = executable("sh", Path::new("/"), Some("/nonexistent:/bin"));
         assert_eq!(found, Ok(PathBuf::from("/bin/sh")));
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn unexecutable_file_and_directory_differ_from_absent_ones() {
+    fn non_executable_file_differs_from_missing_one() {
         let refused = executable("/etc/passwd", Path::new("/"), None);
         let expected = ResolveError::NotExecutable {
             path: "/etc/passwd".into(),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn name_may_be_any_bytes() {
+    fn command_name_may_be_any_bytes() {
         let name = OsStr::from_bytes(b"\xff");
         let missing = executable(name, Path::new("/"), Some("/bin"));
         let expected = ResolveError::NotFound {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_from_memory_is_that_of_a_look() {
+    fn cached_path_lookup_matches_uncached_lookup() {
         let names = [
             "sh",
             "no-such-command",

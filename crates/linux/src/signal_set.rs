@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_are_those_the_kernel_names() {
+    fn ignored_signals_match_proc_status() {
         let status = std::fs::read_to_string("/proc/self/status").expect("own status");
         let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         let mask = u64::from_str_radix(line.expect("a line").trim(), 16).expect("a mask");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn set_has_what_ends_a_process_by_default() {
+    fn signal_set_has_signals_terminating_by_default() {
         let set = SignalSet::of_others();
         for number in [1, 2, 3, 10, 12, 14, 15, 16, 17, 24, 25, 26, 27, 29, 30] {
             assert!(set.has(number), "{number}");

@@ -88,7 +88,7 @@ mod tests {
 
     // promise: RW-160
     #[test]
-    fn connection_goes_to_the_nearest_address() {
+    fn connection_is_matched_to_most_specific_listener() {
         let chosen = |sockets: &[&str], to: &str| {
             let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
             let sockets = (1..).zip(sockets.iter().map(|text| at(text))).collect();

@@ -138,7 +138,7 @@ mod tests {
 
     // promise: T-26a
     #[test]
-    fn each_reason_is_as_the_kernel_shows() {
+    fn stuck_reason_follows_kernel_process_state() {
         let me = std::process::id().cast_signed();
         let in_state = |state| Stat {
             state,

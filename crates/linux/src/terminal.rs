@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn obstacles_to_a_terminal_are_distinguished() {
+    fn exhausted_ptys_differ_from_unavailable_ones() {
         let none = |errno| no_pty::<()>(errno);
         let Ok(Err(NoPty::Exhausted { current, max })) = none(Errno::ENOSPC) else {
             panic!("not exhausted")
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_terminal_is_given_the_key() {
+    fn raw_terminal_gets_the_interrupt_character() {
         let size = TerminalSize::default();
         let (terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
         let mut settings = tcgetattr(&slave).expect("it says");

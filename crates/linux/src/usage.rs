@@ -168,7 +168,7 @@ mod tests {
 
     // promise: RW-120
     #[test]
-    fn counters_are_read_and_devices_added() {
+    fn usage_counters_are_read_and_summed() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = group(dir.path(), FILES);
         let used = Usage {
@@ -206,7 +206,7 @@ mod tests {
 
     // promise: RW-120a
     #[test]
-    fn missing_counters_are_absent_and_never_zero() {
+    fn missing_counters_are_absent_not_zero() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = group(dir.path(), &FILES[..1]);
         let found = counted(&group).expect("processor time is counted");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_other_controllers_are_not_looked_for() {
+    fn files_of_disabled_controllers_are_not_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = group(dir.path(), FILES);
         let none = Counting {
@@ -244,7 +244,7 @@ mod tests {
 
     // promise: RW-120a
     #[test]
-    fn group_that_is_gone_has_no_usage() {
+    fn removed_cgroup_has_no_usage() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut other = group(dir.path(), FILES);
         other.inode += 1;

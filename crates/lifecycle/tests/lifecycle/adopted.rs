@@ -20,7 +20,7 @@ const EMPTY: TreeVerdict = TreeVerdict::Empty(Proof::Echild);
 
 // promise: R-13
 #[test]
-fn every_standing_is_taken_up_as_agreed() {
+fn adoption_matches_golden_table() {
     let mut table = String::new();
     for (name, adopted_run) in adopted_runs() {
         let mut machine = Machine::adopted(NOW, adopted_run);
@@ -117,7 +117,7 @@ fn adopted_runs() -> Vec<(String, AdoptedRun)> {
 }
 
 #[test]
-fn entries_missing_in_journal_are_reported_first() {
+fn adoption_first_writes_missing_journal_entries() {
     let mut silent = adopted_run(LeaderExit::Stop);
     silent.record = AttemptRecord::default();
     let mut machine = Machine::adopted(NOW, silent.clone());
@@ -167,7 +167,7 @@ fn stop_keeps_its_grace_despite_clock_changes() {
 
 // promise: R-14
 #[test]
-fn shortened_stop_continues_with_its_remaining_grace() {
+fn adopted_stop_continues_with_remaining_grace() {
     // A clock that was set back delays nothing.
     for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
         let mut adopted_run = adopted_run(LeaderExit::Stop);
@@ -193,7 +193,7 @@ fn shortened_stop_continues_with_its_remaining_grace() {
 
 // promise: R-14
 #[test]
-fn a_deadline_that_is_reported_again_changes_nothing() {
+fn repeated_deadline_report_has_no_effect() {
     let mut adopted_run = adopted_run(LeaderExit::Stop);
     let (order, deadline) = late();
     adopted_run.row = Some(RowContents {
@@ -214,7 +214,7 @@ fn a_deadline_that_is_reported_again_changes_nothing() {
 
 // promise: R-11b
 #[test]
-fn run_ended_without_a_server_reports_that() {
+fn orphaned_run_reports_its_stop_once() {
     for reported in [false, true] {
         let mut adopted_run = adopted_run(LeaderExit::Stop);
         let order = StopOrder {
@@ -244,7 +244,7 @@ fn run_ended_without_a_server_reports_that() {
 }
 
 #[test]
-fn reported_stop_stays_the_reason_despite_the_row() {
+fn journaled_stop_reason_overrides_the_row() {
     let mut adopted_run = adopted_run(LeaderExit::Stop);
     adopted_run.record.stopping = Some(late());
     adopted_run.record.leader = Some(killed_by(Signal::TERM));
@@ -262,7 +262,7 @@ fn reported_stop_stays_the_reason_despite_the_row() {
 }
 
 #[test]
-fn repeated_rounds_of_signals_are_counted_once() {
+fn repeated_signal_rounds_are_counted_once() {
     let listed = u32::try_from(limits::STEPS_LISTED_MAX).unwrap();
     let mut adopted_run = adopted_run(LeaderExit::Stop);
     adopted_run.record.leader = Some(killed_by(Signal::KILL));
@@ -307,7 +307,7 @@ fn sigkill_survivors_are_reported_once() {
 }
 
 #[test]
-fn written_outcome_is_reported_where_not_yet_reported() {
+fn unreported_stored_outcome_is_reported_after_adoption() {
     let outcome = Outcome {
         reason: EndReason::Exited,
         exit: Some(Exit::Code(3)),
@@ -394,7 +394,7 @@ fn recorded_at_gate() -> Machine {
 
 // promise: R-16
 #[test]
-fn first_attempt_left_at_gate_loses_its_row() {
+fn row_of_attempt_left_at_gate_is_withdrawn() {
     let mut machine = recorded_at_gate();
     let mut report = |report| {
         machine.step(NOW, Input::Report(report)).unwrap();

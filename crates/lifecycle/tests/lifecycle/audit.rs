@@ -151,7 +151,7 @@ fn hint(run: RunId, evidence: Evidence) -> Verdict {
 }
 
 #[test]
-fn keeper_server_and_their_shims_are_no_findings() {
+fn leak_check_ignores_keeper_server_and_shims() {
     let seen = [alone(KEEPER), below(KEEPER, SERVER), below(KEEPER, 199)];
     let compared = compare(&seen, &inventory());
     assert_eq!(compared.findings, []);
@@ -160,7 +160,7 @@ fn keeper_server_and_their_shims_are_no_findings() {
 
 // promise: M-18
 #[test]
-fn escaped_process_is_reported_but_no_shim() {
+fn leak_check_reports_escaped_process_not_shim() {
     let with = |pid: i32, pgid: i32, sid: i32| {
         let mut seen = below(199, pid);
         seen.identity.pgid = pgid;
@@ -235,7 +235,7 @@ fn descendants_of_a_shim_belong_to_its_run() {
 }
 
 #[test]
-fn group_is_proven_by_leader_or_certain_member() {
+fn group_membership_needs_leader_or_verified_member() {
     let inventory = inventory();
     let member = || of_session(100, 300);
     let leader = is(identity(100, BEGAN));
@@ -273,7 +273,7 @@ fn group_is_proven_by_leader_or_certain_member() {
 
 // promise: F-2
 #[test]
-fn reused_number_proves_nothing() {
+fn reused_pid_is_no_evidence() {
     let inventory = inventory();
     let stranger = is(identity(100, BEGAN + 1));
     let seen = [stranger, of_session(100, 300)];
@@ -289,7 +289,7 @@ fn reused_number_proves_nothing() {
 }
 
 #[test]
-fn marker_alone_is_only_a_hint() {
+fn environment_marker_is_only_a_hint() {
     let mut inventory = inventory();
     let at = |run, inventory: &HostInventory| reported(&[marked(alone(300), run)], inventory, 300);
     assert_eq!(at(over(), &inventory), hint(over(), Evidence::Marker));
@@ -305,7 +305,7 @@ fn marker_alone_is_only_a_hint() {
 
 // promise: F-1
 #[test]
-fn members_of_live_runs_are_no_findings() {
+fn leak_check_ignores_members_of_live_runs() {
     let inventory = inventory();
     let seen = [
         below(KEEPER, 199),
@@ -327,7 +327,7 @@ fn members_of_live_runs_are_no_findings() {
 }
 
 #[test]
-fn unowned_child_of_keeper_is_a_stray() {
+fn unknown_child_of_keeper_is_a_stray() {
     let seen = [
         below(KEEPER, 300),
         below(300, 301),
@@ -344,7 +344,7 @@ fn unowned_child_of_keeper_is_a_stray() {
 }
 
 #[test]
-fn only_those_we_should_have_reaped_are_unreaped() {
+fn only_our_zombies_count_as_unreaped() {
     let dead = |parent, pid| Seen {
         has_ended: true,
         ..below(parent, pid)
@@ -427,7 +427,7 @@ fn only_proven_or_named_leaks_may_be_ended() {
 }
 
 #[test]
-fn detached_process_is_no_leak_and_ends_named() {
+fn detached_process_is_reaped_only_by_name() {
     let mut inventory = inventory();
     inventory.runs.get_mut(&over()).unwrap().standing = RunStatus::Kept;
     let seen = [
@@ -454,7 +454,7 @@ fn detached_process_is_no_leak_and_ends_named() {
 
 // promise: F-10
 #[test]
-fn possibly_detached_process_ends_only_by_its_run() {
+fn possibly_detached_process_needs_its_run_named() {
     for evidence in [Evidence::LeakedCgroup, Evidence::ShimChild] {
         let finding = finding(evidence, Certainty::Proven, None);
         let away = Candidate {
@@ -479,7 +479,7 @@ fn possibly_detached_process_ends_only_by_its_run() {
 
 // promise: F-9
 #[test]
-fn shim_of_detached_processes_is_no_finding() {
+fn leak_check_ignores_shim_of_detached_processes() {
     let mut inventory = inventory();
     inventory.runs.get_mut(&over()).unwrap().standing = RunStatus::Kept;
     inventory.shims.insert(99, over());
@@ -496,7 +496,7 @@ fn shim_of_detached_processes_is_no_finding() {
 }
 
 #[test]
-fn a_named_marker_of_another_user_is_spared() {
+fn marked_process_of_another_user_is_spared() {
     let finding = finding(Evidence::Marker, Certainty::Hint, Some(RunStatus::Ended));
     let scope = Scope {
         evidence: BTreeSet::from([Evidence::Marker]),
@@ -513,7 +513,7 @@ fn a_named_marker_of_another_user_is_spared() {
 
 // promise: F-5
 #[test]
-fn every_part_of_a_scope_narrows_it() {
+fn every_field_of_reap_scope_narrows_it() {
     let finding = finding(
         Evidence::ShimChild,
         Certainty::Proven,

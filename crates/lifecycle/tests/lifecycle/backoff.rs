@@ -10,7 +10,7 @@ const SERIES: u32 = 2_000;
 
 // promise: R-65
 #[test]
-fn delays_fill_the_range_below_doubling_bound() {
+fn backoff_delays_spread_below_doubling_bound() {
     for (nth, bound) in BOUNDS_MS.into_iter().enumerate() {
         let bound = Duration::from_millis(bound);
         let delays = (0..SERIES).map(|seed| {
@@ -30,7 +30,7 @@ fn delays_fill_the_range_below_doubling_bound() {
 }
 
 #[test]
-fn success_resets_the_bound() {
+fn success_resets_the_backoff() {
     let mut first = Duration::ZERO;
     for seed in 0..SERIES {
         let mut retries = BACKOFF.retries(seed);
@@ -44,7 +44,7 @@ fn success_resets_the_bound() {
 }
 
 #[test]
-fn only_equal_seeds_have_equal_delays() {
+fn backoff_delays_depend_on_the_seed() {
     let delays = |seed: &str| {
         let mut retries = BACKOFF.retries(seed);
         [(); 3].map(|()| retries.next_delay())
@@ -55,7 +55,7 @@ fn only_equal_seeds_have_equal_delays() {
 
 // promise: R-65
 #[test]
-fn requested_delay_is_the_least() {
+fn requested_delay_is_a_lower_bound() {
     let least = Duration::from_secs(2);
     let mut retries = BACKOFF.retries("any");
     let delays: Vec<Duration> = (0..SERIES)
@@ -71,7 +71,7 @@ fn requested_delay_is_the_least() {
 }
 
 #[test]
-fn longest_delays_do_not_overflow() {
+fn longest_backoff_does_not_overflow() {
     let mut retries = Backoff::up_to(Duration::ZERO, Duration::MAX).retries(0);
     assert_eq!(retries.next_delay(), Duration::ZERO);
     assert!(retries.next_delay_after(Duration::MAX) == Duration::MAX);

@@ -9,7 +9,7 @@ use kennel_lifecycle::{
 };
 
 #[test]
-fn run_that_ended_alone_has_no_steps() {
+fn run_ended_by_itself_has_no_stop_steps() {
     let outcome = ended(&[]);
     let wanted = StopCertificate {
         census: Some(Timestamp(9)),
@@ -20,7 +20,7 @@ fn run_that_ended_alone_has_no_steps() {
 
 // promise: T-22
 #[test]
-fn every_round_is_reported_in_order_and_once() {
+fn certificate_lists_each_signal_round_once() {
     let (term, kill) = (step(1, Signal::TERM), step(2, Signal::KILL));
     let reported = [
         Report::Signalled(term),
@@ -37,7 +37,7 @@ fn every_round_is_reported_in_order_and_once() {
 
 // promise: T-25
 #[test]
-fn more_rounds_than_are_reported_are_counted() {
+fn signal_rounds_beyond_limit_are_counted() {
     let all = i64::try_from(STEPS_LISTED_MAX).unwrap() + 3;
     let reported: Vec<_> = (0..all)
         .map(|at| Report::Signalled(step(at, Signal::KILL)))

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 #[test]
-fn countdown_stands_still_unless_it_runs() {
+fn stopped_countdown_does_not_advance() {
     let mut left = Countdown::new(Duration::from_millis(100));
     assert_eq!(left.over_at(), None);
     assert!(!left.is_over(u64::MAX));
@@ -18,7 +18,7 @@ fn countdown_stands_still_unless_it_runs() {
 }
 
 #[test]
-fn countdown_run_twice_does_not_restart() {
+fn starting_a_running_countdown_has_no_effect() {
     let mut left = Countdown::new(Duration::from_millis(100));
     left.run(0);
     left.run(50);
@@ -26,7 +26,7 @@ fn countdown_run_twice_does_not_restart() {
 }
 
 #[test]
-fn missed_end_is_extended_from_now_on() {
+fn extension_after_expiry_counts_from_now() {
     let mut left = Countdown::new(Duration::from_millis(100));
     left.run(0);
     left.extend(50, 60);
@@ -46,7 +46,7 @@ proptest! {
     /// A run gets its whole time, however it is paused.
     // promise: TM-3
     #[test]
-    fn only_time_that_was_not_paused_is_counted(
+    fn paused_time_does_not_count(
         limit in 0u64..5_000,
         spans in prop::collection::vec((0u64..1_000, 0u64..1_000), 0..12),
     ) {

@@ -197,7 +197,7 @@ fn one_of_each() -> Vec<Entry> {
 }
 
 #[test]
-fn entries_have_the_locked_form() {
+fn journal_entry_formats_match_lock_file() {
     let mut text = String::new();
     for entry in one_of_each() {
         let json = serde_json::to_string(&entry).unwrap();
@@ -209,7 +209,7 @@ fn entries_have_the_locked_form() {
 
 // promise: A-22
 #[test]
-fn wrong_bytes_are_an_entry_or_an_error() {
+fn journal_entry_decoding_survives_corrupt_bytes() {
     for entry in one_of_each() {
         let json = serde_json::to_vec(&entry).unwrap();
         kennel_mutations::each(&json, |wrong| {
@@ -259,7 +259,7 @@ fn entry_of_later_version_is_kept() {
 }
 
 #[test]
-fn every_entry_changes_the_record_or_facets() {
+fn every_journal_entry_changes_record_or_facets() {
     for entry in one_of_each() {
         let mut record = AttemptRecord::default();
         record.fold(Timestamp(1), &entry);
@@ -298,7 +298,7 @@ fn paused_time_is_summed_over_pauses() {
 /// The clock is set forward by an hour in the pause; later pauses than the known ones are measured by it.
 // promise: R-14c
 #[test]
-fn pauses_are_measured_by_the_clock_of_then() {
+fn paused_time_excludes_clock_changes() {
     let resumed = Entry::Resumed {
         reason: ResumeReason::Asked,
     };
@@ -331,7 +331,7 @@ fn pauses_are_measured_by_the_clock_of_then() {
 }
 
 #[test]
-fn other_attempts_leave_the_record_alone() {
+fn entries_of_other_attempts_are_ignored() {
     let entries = [
         (Timestamp(1), 1, Entry::Started),
         (Timestamp(2), 1, Entry::LeaderExited(Exit::Code(1))),

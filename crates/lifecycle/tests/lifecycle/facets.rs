@@ -21,7 +21,7 @@ fn entry(annotations: &Annotations, change: AnnotationChange) -> Entry {
 
 // promise: RW-3
 #[test]
-fn facets_are_the_fold_of_their_entries() {
+fn facets_are_rebuilt_from_journal_entries() {
     let mut facets = Facets::default();
     let mut entries = Vec::new();
     for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
@@ -41,7 +41,7 @@ fn facets_are_the_fold_of_their_entries() {
 
 // promise: RW-2
 #[test]
-fn repeat_of_a_change_is_made_once() {
+fn repeated_annotation_change_is_applied_once() {
     let mut facets = Facets::default();
     let change = set("a", "1", Some(0));
     let first = entry(&facets.annotations, change.clone());
@@ -74,7 +74,7 @@ fn matched(seq: u64, stream: u8, offset: u64, action: RuleAction) -> Entry {
 
 // promise: RW-11
 #[test]
-fn line_matches_once_by_its_place() {
+fn output_line_matches_once_by_offset() {
     let mut facets = Facets::default();
     assert!(facets.fold(Timestamp(1), &matched(7, 1, 100, RuleAction::Event)));
     assert!(!facets.fold(Timestamp(2), &matched(7, 1, 100, RuleAction::Event)));
@@ -91,7 +91,7 @@ fn line_matches_once_by_its_place() {
 
 // promise: RW-13
 #[test]
-fn first_result_of_an_attempt_counts() {
+fn first_result_of_an_attempt_is_used() {
     let result = |seconds| RuleAction::Result {
         after: Duration::from_secs(seconds),
         grace: Duration::ZERO,
@@ -106,7 +106,7 @@ fn first_result_of_an_attempt_counts() {
 
 // promise: RW-10
 #[test]
-fn readiness_and_activity_are_those_of_their_attempt() {
+fn readiness_and_activity_belong_to_one_attempt() {
     let by = || "r".to_owned();
     let mut facets = Facets::default();
     let ready = |attempt| Entry::Ready { attempt, by: by() };
@@ -154,7 +154,7 @@ fn rule_is_switched_off_once() {
 
 // promise: AS-2
 #[test]
-fn answer_ends_its_question_and_moves_the_others() {
+fn answer_closes_its_question_and_keeps_others() {
     let mut facets = Facets::default();
     let ask = |number: u64, line: Option<AskedLine>| Entry::ActivityChanged {
         attempt: 1,
@@ -211,7 +211,7 @@ fn answer_ends_its_question_and_moves_the_others() {
 
 // promise: AS-1
 #[test]
-fn oldest_questions_go_where_there_are_too_many() {
+fn oldest_questions_beyond_the_limit_are_dropped() {
     let mut facets = Facets::default();
     for number in 1..=20 {
         let text = "x".repeat(if number > 18 { 4096 } else { 1 });
@@ -235,7 +235,7 @@ fn oldest_questions_go_where_there_are_too_many() {
 
 // promise: AS-1
 #[test]
-fn repeated_report_is_no_other_question() {
+fn repeated_report_asks_no_new_question() {
     let mut facets = Facets::default();
     let asks = |facets: &Facets, text: &str| {
         facets

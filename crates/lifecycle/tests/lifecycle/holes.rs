@@ -12,7 +12,7 @@ const NOW: Timestamp = Timestamp(1_000_000);
 const EMPTY: TreeVerdict = TreeVerdict::Empty(Proof::CgroupAndEchild);
 
 #[test]
-fn admit_twice_asks_for_one_child() {
+fn repeated_admit_is_refused() {
     let mut run = Run::new();
     assert_eq!(run.command(Command::Admit), Ok(vec![Effect::Prepare]));
     assert_eq!(run.command(Command::Admit), Err(Refusal::AlreadyAdmitted));
@@ -39,7 +39,7 @@ fn leader_exit_before_exec_failure_has_no_code() {
 }
 
 #[test]
-fn exit_code_without_exec_result_is_not_believed() {
+fn exit_code_before_exec_result_is_unknown() {
     let mut run = Run::released();
     run.report(Report::LeaderExited(Exit::Code(0)));
     let effects = run.report(Report::TreeEnded(TreeVerdict::Unverified(
@@ -71,7 +71,7 @@ fn empty_tree_does_not_wait_for_pipe_holder() {
 }
 
 #[test]
-fn leader_exit_is_reported_despite_a_held_pipe() {
+fn leader_exit_is_reported_before_pipes_close() {
     let mut run = Run::running();
     assert_eq!(
         run.report(Report::LeaderExited(Exit::Code(3))),
@@ -81,7 +81,7 @@ fn leader_exit_is_reported_despite_a_held_pipe() {
 }
 
 #[test]
-fn stop_during_hanging_exec_has_deadline_and_plan() {
+fn stop_during_hanging_exec_signals_the_tree() {
     let mut run = Run::released();
     assert_eq!(run.stop(GRACE), Ok(vec![recorded(GRACE)]));
     let effects = run.report(Report::StopRecorded);
@@ -92,7 +92,7 @@ fn stop_during_hanging_exec_has_deadline_and_plan() {
 }
 
 #[test]
-fn the_drain_keeps_the_deadline_of_the_stop() {
+fn stop_deadline_holds_while_draining() {
     let mut run = Run::stopping();
     run.report(Report::LeaderExited(killed_by(Signal::TERM)));
     let Phase::Draining { stop, deadline, .. } = run.machine.phase() else {
@@ -142,7 +142,7 @@ fn child_that_ended_at_gate_is_not_released() {
 }
 
 #[test]
-fn stop_before_any_record_is_recorded() {
+fn stop_before_the_row_is_recorded() {
     // The spawn may be retried late: it must meet the stop.
     let mut run = Run::new();
     let closed = outcome(&run.stop(GRACE).unwrap());
@@ -157,7 +157,7 @@ fn stop_before_any_record_is_recorded() {
 }
 
 #[test]
-fn stop_survives_a_run_that_cannot_be_recorded() {
+fn stop_survives_a_failed_row_insert() {
     let mut run = Run::gated();
     run.report(Report::RecordFailed);
     assert_eq!(run.stop(GRACE), Ok(vec![]));
@@ -186,7 +186,7 @@ fn stop_for_another_runs_row_is_refused() {
 }
 
 #[test]
-fn a_failed_or_unknown_record_shuts_the_gate() {
+fn failed_row_insert_closes_the_gate() {
     for (report, row) in [
         (Report::RecordFailed, Row::Absent),
         (Report::RecordUnknown, Row::Void),
@@ -204,7 +204,7 @@ fn a_failed_or_unknown_record_shuts_the_gate() {
 }
 
 #[test]
-fn nothing_is_signalled_before_the_stop_is_recorded() {
+fn stop_is_recorded_before_any_signal() {
     for mut run in [
         Run::released(),
         Run::running(),
@@ -217,7 +217,7 @@ fn nothing_is_signalled_before_the_stop_is_recorded() {
 }
 
 #[test]
-fn a_repeated_stop_is_obeyed_and_only_shortens() {
+fn repeated_stop_only_shortens_the_grace() {
     let mut run = Run::stopping();
     assert_eq!(run.stop(GRACE), Ok(vec![]));
     assert_eq!(run.stop(GRACE * 2), Ok(vec![]));
@@ -241,7 +241,7 @@ fn a_repeated_stop_is_obeyed_and_only_shortens() {
 }
 
 #[test]
-fn stop_of_a_drain_bounds_the_rest() {
+fn stop_during_drain_terminates_remaining_processes() {
     let mut run = Run::running();
     run.report(Report::LeaderExited(Exit::Code(0)));
     assert_eq!(run.stop(Duration::ZERO), Ok(vec![recorded(Duration::ZERO)]));
@@ -256,7 +256,7 @@ fn stop_of_a_drain_bounds_the_rest() {
 }
 
 #[test]
-fn leader_exit_before_stop_signal_is_its_own() {
+fn leader_exit_before_stop_signal_counts_as_exited() {
     let mut run = Run::running();
     run.stop(GRACE).unwrap();
     run.report(Report::LeaderExited(Exit::Code(0)));
@@ -271,7 +271,7 @@ fn leader_exit_before_stop_signal_is_its_own() {
 }
 
 #[test]
-fn stop_of_ended_run_changes_nothing() {
+fn stop_of_ended_run_has_no_effect() {
     let mut run = Run::stopping();
     run.report(Report::LeaderExited(killed_by(Signal::TERM)));
     run.report(Report::StreamsClosed(StreamsEnd::Eof));
@@ -300,7 +300,7 @@ fn tree_without_leader_report_still_ends() {
 }
 
 #[test]
-fn stop_during_a_pause_does_not_freeze_afterwards() {
+fn stop_during_a_pause_cancels_the_freeze() {
     let mut run = Run::running();
     run.command(Command::Pause).unwrap();
     run.stop(GRACE).unwrap();
@@ -312,7 +312,7 @@ fn stop_during_a_pause_does_not_freeze_afterwards() {
 
 // promise: TM-7
 #[test]
-fn pause_end_before_its_begin_is_reordered() {
+fn resume_report_before_pause_report_is_reordered() {
     let mut run = Run::pausing();
     assert_eq!(run.report(Report::PauseExpired), []);
     let expected = [
@@ -328,7 +328,7 @@ fn pause_end_before_its_begin_is_reordered() {
 
 // promise: TM-7
 #[test]
-fn doubly_ended_pause_ends_once() {
+fn pause_resumed_twice_ends_once() {
     let mut run = Run::paused();
     run.command(Command::Resume).unwrap();
     assert_eq!(run.report(Report::PauseExpired), []);

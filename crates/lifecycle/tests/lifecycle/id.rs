@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const GOOD: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
 #[test]
-fn an_id_reads_back_as_it_was_written() {
+fn id_round_trips_through_text() {
     for text in [
         GOOD,
         "00000000000000000000000000",
@@ -27,7 +27,7 @@ fn an_id_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn anything_else_is_refused() {
+fn malformed_id_is_refused() {
     let refused = [
         "",
         "../../x",
@@ -59,21 +59,21 @@ fn anything_else_is_refused() {
 
 proptest! {
     #[test]
-    fn every_value_has_one_text(value: u128) {
+    fn any_id_value_round_trips(value: u128) {
         let id = RunId::from_u128(value);
         let back: RunId = id.to_string().parse().unwrap();
         prop_assert_eq!(back.as_u128(), value);
     }
 
     #[test]
-    fn accepted_text_is_the_canonical_text(text in "[0-9A-Za-z./]{25,27}") {
+    fn accepted_id_text_is_canonical(text in "[0-9A-Za-z./]{25,27}") {
         if let Ok(id) = text.parse::<RunId>() {
             prop_assert_eq!(id.to_string(), text);
         }
     }
 
     #[test]
-    fn ids_sort_like_their_texts(a: u128, b: u128) {
+    fn ids_sort_like_their_text_form(a: u128, b: u128) {
         let (a, b) = (RunId::from_u128(a), RunId::from_u128(b));
         prop_assert_eq!(a.cmp(&b), a.to_string().cmp(&b.to_string()));
     }

@@ -69,7 +69,7 @@ fn cut_off_write_resumes_when_repeated_by_offset() {
 }
 
 #[test]
-fn closed_input_takes_nothing_and_answers_repeats() {
+fn closed_input_refuses_writes_but_answers_repeats() {
     let mut ledger = InputLedger::default();
     take(&mut ledger, "a", None, 4).unwrap();
     ledger.close(InputClosed::Command);
@@ -81,7 +81,7 @@ fn closed_input_takes_nothing_and_answers_repeats() {
 }
 
 #[test]
-fn unknown_count_reports_only_certain_bytes() {
+fn unknown_input_count_refuses_further_writes() {
     let mut ledger = InputLedger::default();
     take(&mut ledger, "a", None, 4).unwrap();
     ledger.in_doubt = 2;
@@ -95,7 +95,7 @@ proptest! {
     /// A client that repeats every unanswered write, with a pipe that takes any number of bytes.
     // promise: I-44, V-1
     #[test]
-    fn every_byte_is_taken_once_and_in_order(
+    fn every_input_byte_is_accepted_once_in_order(
         steps in prop::collection::vec((1..20u64, 0..25u64, any::<bool>()), 1..60),
     ) {
         let mut ledger = InputLedger::default();

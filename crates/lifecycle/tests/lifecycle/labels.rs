@@ -12,7 +12,7 @@ fn matches(selector: &str, labels: &[(&str, &str)]) -> bool {
 
 // promise: C-43
 #[test]
-fn keys_and_values_are_those_of_kubernetes() {
+fn label_syntax_matches_kubernetes() {
     let long = "a".repeat(63);
     for key in ["a", "app.kubernetes.io/name", "A_b-c.9", "0", &long] {
         assert_eq!(check_key(key), Ok(()), "{key:?}");
@@ -47,7 +47,7 @@ fn keys_and_values_are_those_of_kubernetes() {
 
 // promise: C-43
 #[test]
-fn each_operator_selects_as_in_kubernetes() {
+fn label_selector_operators_match_kubernetes() {
     let web = &[("app", "web"), ("tier", "front")][..];
     for (selector, holds) in [
         ("", true),

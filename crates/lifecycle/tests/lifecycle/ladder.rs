@@ -44,7 +44,7 @@ fn terminal_gets_hup_then_term_then_kill() {
 
 // promise: L-2
 #[test]
-fn no_grace_is_kill_at_once() {
+fn zero_grace_kills_at_once() {
     for plan in [
         StopPlan::abort(Duration::ZERO),
         StopPlan::shutdown(Duration::ZERO),
@@ -56,7 +56,7 @@ fn no_grace_is_kill_at_once() {
 
 // promise: RW-74
 #[test]
-fn command_that_is_over_brings_the_rest_forward() {
+fn exited_stop_command_starts_next_step() {
     let step = |action, wait| StopAction {
         action,
         wait: Duration::from_millis(wait),
@@ -87,7 +87,7 @@ fn command_that_is_over_brings_the_rest_forward() {
 }
 
 #[test]
-fn second_order_only_brings_kill_forward() {
+fn second_stop_only_brings_kill_forward() {
     let first = StopPlan::abort(Duration::from_secs(5));
     let sooner = (1000, StopPlan::abort(Duration::from_secs(1)));
     assert_eq!(
@@ -108,7 +108,7 @@ fn second_order_only_brings_kill_forward() {
 
 // promise: RW-55a
 #[test]
-fn actions_come_first_and_kill_when_due() {
+fn stop_actions_precede_signals_and_kill_deadline() {
     let ms = Duration::from_millis;
     let actions = [
         StopAction {
@@ -153,7 +153,7 @@ fn actions_come_first_and_kill_when_due() {
 }
 
 #[test]
-fn after_kill_there_is_nothing_to_wait_for() {
+fn ladder_ends_after_sigkill() {
     let plan = StopPlan::abort(Duration::ZERO);
     let mut ladder = Ladder::start(&plan, 7);
     assert_eq!(ladder.wake_at(), Some(7));
@@ -165,7 +165,7 @@ fn after_kill_there_is_nothing_to_wait_for() {
 
 proptest! {
     #[test]
-    fn kill_comes_once_last_and_in_time(
+    fn sigkill_is_sent_once_last_and_in_time(
         first in plan(),
         orders in prop::collection::vec((0u64..20_000, plan()), 0..5),
     ) {
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn a_climber_that_overslept_does_not_signal_twice(plan in plan(), looks in prop::collection::vec(0u64..40_000, 1..10)) {
+    fn late_wakeup_sends_each_signal_once(plan in plan(), looks in prop::collection::vec(0u64..40_000, 1..10)) {
         let mut ladder = Ladder::start(&plan, 0);
         let mut sent = Vec::new();
         for now in looks {

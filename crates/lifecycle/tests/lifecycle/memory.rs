@@ -19,7 +19,7 @@ fn leader_killed_for_memory_is_oom_failure() {
 }
 
 #[test]
-fn ladder_after_leader_exit_is_not_its_killer() {
+fn sigkill_after_leader_exit_is_not_its_cause() {
     let after = Report::Signalled(step(1, Signal::KILL));
     let (outcome, beside) = ended(&reports(&[killed(), after, KILLED]));
     assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
@@ -28,7 +28,7 @@ fn ladder_after_leader_exit_is_not_its_killer() {
 
 // promise: Q-8a
 #[test]
-fn leader_that_survives_oom_kill_ended_by_itself() {
+fn leader_that_survives_oom_kill_exited() {
     let by_itself = [Exit::Code(0), Exit::Code(137), killed_by(Signal::TERM)];
     for exit in by_itself {
         let (outcome, beside) = ended(&reports(&[Report::LeaderExited(exit), KILLED]));
@@ -53,7 +53,7 @@ fn leader_possibly_killed_by_kennel_is_no_oom() {
 
 // promise: Q-8a
 #[test]
-fn a_stop_stays_the_reason() {
+fn stop_overrides_oom_kill_as_end_reason() {
     let stop = Input::Command(Command::Stop(abort(GRACE)));
     let rest = reports(&[Report::StopRecorded, killed(), KILLED]);
     let (outcome, beside) = ended(&[vec![stop], rest].concat());
@@ -76,7 +76,7 @@ fn sigkill_without_oom_count_is_plain_kill() {
 
 // promise: RW-120
 #[test]
-fn usage_is_in_the_outcome() {
+fn outcome_contains_resource_usage() {
     let used = Report::Usage(Box::new(USAGE));
     // The next server hears it again.
     let (outcome, _) = ended(&reports(&[used.clone(), killed(), used]));

@@ -77,7 +77,7 @@ fn not_executed() -> StartFailure {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a list")]
-fn names_are_those_of_the_lock() {
+fn serialized_names_match_lock_file() {
     let mut lock = String::new();
     lines!(
         lock,
@@ -204,7 +204,7 @@ fn verdicts() -> Vec<TreeVerdict> {
 }
 
 #[test]
-fn contract_names_are_capitals() {
+fn api_names_are_upper_case() {
     assert_eq!(StartStage::WorkDir.api_name(), "WORK_DIR");
     assert_eq!(RunState::Backoff.api_name(), "BACKOFF");
 }

@@ -58,7 +58,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn all_properties_hold_after_any_inputs(inputs in inputs(), policy in policy()) {
+    fn machine_invariants_hold_for_any_inputs(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         let changes = run_compared(policy, &inputs);
         let run = Run { policy, inputs, reported, changes };
@@ -87,7 +87,7 @@ proptest! {
 
     // promise: E-5
     #[test]
-    fn an_end_once_known_does_not_change(inputs in inputs(), policy in policy()) {
+    fn known_exit_or_verdict_never_changes(inputs in inputs(), policy in policy()) {
         let mut machine = Machine::with(policy);
         for (at, input) in inputs.into_iter().enumerate() {
             let before = machine.ends().clone();

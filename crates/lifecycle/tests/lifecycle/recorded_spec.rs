@@ -48,7 +48,7 @@ fn recorded_spec_has_names_and_no_values() {
 }
 
 #[test]
-fn reading_a_recorded_spec_drops_values_too() {
+fn reading_a_recorded_spec_drops_secret_values() {
     let whole = serde_json::to_string(&with_secrets()).expect("JSON");
     assert!(whole.contains("hush"));
     let read: RecordedSpec = serde_json::from_str(&whole).expect("a spec");
@@ -118,7 +118,7 @@ fn absent_fields_read_as_their_defaults() {
 }
 
 #[test]
-fn bytes_that_are_not_text_survive() {
+fn non_utf8_bytes_round_trip_through_json() {
     let raw = OsString::from_vec(vec![b'a', 0xff]);
     let spec = edited(good(), |s| {
         s.command.argv = vec!["sh".into(), raw.clone()];
@@ -132,7 +132,7 @@ fn bytes_that_are_not_text_survive() {
 }
 
 #[test]
-fn policy_gives_the_plan_of_its_kind() {
+fn stop_plan_depends_on_run_kind() {
     let mut policy = Policy::default();
     policy.stop.grace = Some(Duration::from_secs(2));
     assert_eq!(policy.stop_plan().kill_after, Duration::from_secs(2));
@@ -155,7 +155,7 @@ fn input_is_open_on_terminals_and_open_pipes() {
 }
 
 #[test]
-fn first_signal_of_each_plan_is_chosen_one() {
+fn stop_signal_of_spec_begins_each_plan() {
     use kennel_lifecycle::{
         Signal,
         ladder::{Action, StopPlan},

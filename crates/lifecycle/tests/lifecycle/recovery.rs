@@ -18,7 +18,7 @@ const CGROUPS: [CgroupSeen; 4] = [
 const HOSTS: [Host; 2] = [Host::Same, Host::Other];
 
 #[test]
-fn every_combination_is_decided_as_agreed() {
+fn recovery_decisions_match_golden_table() {
     let mut text = String::new();
     for (seen, before) in combinations() {
         let record = match &seen.exit_record {
@@ -67,7 +67,7 @@ fn other_boot_or_namespace_is_never_signalled() {
 
 // promise: E-5a
 #[test]
-fn run_ended_by_itself_has_exited_despite_service() {
+fn run_ended_before_service_loss_counts_as_exited() {
     let record = |seen: &Observation| seen.exit_record.clone().filter(|r| r.exit.is_some());
     for (mut seen, before) in combinations().filter(|(seen, _)| record(seen).is_some()) {
         let lost = decide(&seen, before);
@@ -89,7 +89,7 @@ fn run_ended_by_itself_has_exited_despite_service() {
 
 // promise: R-3a
 #[test]
-fn termination_of_an_earlier_start_counts() {
+fn earlier_termination_attempt_sets_end_reason() {
     let mut begun = 0;
     for (mut seen, before) in combinations() {
         let lost = decide(&seen, before);
@@ -113,7 +113,7 @@ fn termination_of_an_earlier_start_counts() {
 
 // promise: N-10a
 #[test]
-fn private_namespace_is_empty_without_its_first_process() {
+fn private_namespace_is_empty_without_its_init() {
     for (mut seen, before) in combinations().filter(|(s, _)| s.host == Host::Same) {
         let decided = decide(&seen, before);
         seen.namespace = Some(Seen::Unknown);
@@ -136,7 +136,7 @@ fn private_namespace_is_empty_without_its_first_process() {
 
 // promise: I-4
 #[test]
-fn later_namespace_of_same_inode_is_another() {
+fn pid_namespace_identity_includes_init_start_time() {
     let container = |began| HostIdentity {
         boot_id: "b".into(),
         pidns_inode: 4_026_532_178,
@@ -210,7 +210,7 @@ fn row_stays_open_while_a_member_lives() {
 }
 
 #[test]
-fn after_own_termination_survivors_are_watched() {
+fn survivors_of_recovery_termination_are_watched() {
     for (seen, before) in combinations().filter(|(_, before)| before.terminated) {
         match decide(&seen, before) {
             Decision::Close(_) => {}
@@ -225,7 +225,7 @@ fn after_own_termination_survivors_are_watched() {
 
 // promise: T-10, N-10
 #[test]
-fn empty_is_said_only_with_a_proof() {
+fn recovery_reports_empty_only_with_proof() {
     for (seen, before) in combinations() {
         let Decision::Close(outcome) = decide(&seen, before) else {
             continue;
@@ -261,7 +261,7 @@ fn empty_is_said_only_with_a_proof() {
 /// Such a group is not killed either; the shim's own scan of the group still counts.
 // promise: T-10a
 #[test]
-fn unreadable_group_is_not_called_empty() {
+fn unreadable_cgroup_is_not_reported_empty() {
     let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
     for (mut seen, before) in combinations().filter(unread) {
         if let Decision::Close(outcome) = decide(&seen, before) {

@@ -101,7 +101,7 @@ fn exhausted_run_is_held_until_it_is_restarted() {
 
 // promise: B-1
 #[test]
-fn mode_and_exit_code_class_decide_restarts() {
+fn restart_depends_on_mode_and_exit_code() {
     let code = |code| Some(Exit::Code(code));
     let killed = Some(Exit::Signal {
         signal: Signal::KILL,
@@ -141,7 +141,7 @@ fn mode_and_exit_code_class_decide_restarts() {
 
 // promise: RW-54
 #[test]
-fn code_of_success_is_no_failure() {
+fn success_exit_code_causes_no_restart() {
     let policy = Policy {
         success_exit_codes: vec![143],
         ..Policy::default()
@@ -205,7 +205,7 @@ fn failed_first_start_is_reported_and_later_retried() {
 }
 
 #[test]
-fn first_attempt_never_run_is_not_followed() {
+fn first_attempt_never_run_is_not_restarted() {
     let stopped = outcome(EndReason::ServerShutdown, None, TreeVerdict::NeverRan);
     let of = |number: u32| {
         next(&RestartPolicy::keepalive(), &stopped, |a| {
@@ -237,7 +237,7 @@ fn unrecorded_attempt_is_not_counted_in_row() {
 }
 
 #[test]
-fn oom_end_is_a_failure() {
+fn oom_kill_counts_as_failure_for_restart() {
     let kills = MemoryKills {
         kills: 1,
         memory_max: None,
@@ -291,7 +291,7 @@ fn run_ended_with_service_is_restarted_at_once() {
 }
 
 #[test]
-fn another_boot_proves_that_nothing_is_left() {
+fn reboot_allows_restart_of_unverified_tree() {
     let why = TreeVerdict::Unverified("another boot".into());
     let ended = outcome(EndReason::Rebooted, Some(Exit::Unknown), why);
     let of = |boot_over: bool| {
@@ -348,7 +348,7 @@ fn all_violations_of_a_policy_are_reported() {
 proptest! {
     // promise: B-2
     #[test]
-    fn nothing_begins_beside_what_may_be_left(
+    fn no_restart_while_tree_may_have_survivors(
         attempted in any_attempt(),
         policy in any_policy(),
         chance in any::<u32>(),
@@ -381,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn no_pause_is_shorter_than_the_one_before(policy in any_policy(), restarts in 0..200_u32) {
+    fn restart_backoff_never_decreases(policy in any_policy(), restarts in 0..200_u32) {
         prop_assert!(policy.pause(restarts, 7) <= policy.pause(restarts + 1, 7));
         prop_assert!(policy.pause(restarts, 0) <= policy.pause(restarts, u32::MAX));
     }

@@ -3,7 +3,7 @@
 use kennel_lifecycle::Signal;
 
 #[test]
-fn names_and_numbers_find_each_other() {
+fn signal_names_and_numbers_round_trip() {
     // 32 and 33 belong to the C library and have no name.
     for number in (1..=64).filter(|n| ![32, 33].contains(n)) {
         let signal = Signal::from_number(number).unwrap();
@@ -16,7 +16,7 @@ fn names_and_numbers_find_each_other() {
 }
 
 #[test]
-fn other_names_are_those_of_kill() {
+fn signal_aliases_of_kill_are_parsed() {
     let numbers = [
         ("SIGIOT", 6),
         ("SIGCLD", 17),

@@ -10,7 +10,7 @@ use kennel_lifecycle::{
 use std::{collections::BTreeMap, time::Duration};
 
 #[test]
-fn open_input_is_not_given_with_the_spec() {
+fn open_input_excludes_initial_input() {
     let spec = edited(good(), |s| {
         s.command.input = InputMode::Open;
     });
@@ -78,7 +78,7 @@ fn terminal_refuses_options_it_cannot_honour() {
 }
 
 #[test]
-fn a_good_spec_is_not_found_fault_with() {
+fn valid_spec_has_no_violations() {
     assert_eq!(good().violations(), []);
     let largest = edited(good(), |s| {
         s.command.cwd = Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1)).into());
@@ -103,7 +103,7 @@ fn a_good_spec_is_not_found_fault_with() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a list")]
-fn all_that_is_wrong_is_reported_together() {
+fn all_violations_of_a_spec_are_reported() {
     let spec = edited(RunSpec::default(), |s| {
         s.policy.kind = RunKind::Heartbeat;
         s.command.argv = vec![
@@ -227,7 +227,7 @@ fn all_that_is_wrong_is_reported_together() {
 
 // promise: TM-6, L-1, L-1a
 #[test]
-fn each_bound_is_reported_by_its_field() {
+fn each_exceeded_bound_names_its_field() {
     let timeout = |max_runtime| {
         edited(good(), |s| {
             s.policy.timeouts.max_runtime = Some(max_runtime);
@@ -319,7 +319,7 @@ fn each_bound_is_reported_by_its_field() {
 
 // promise: L-2a, RW-102
 #[test]
-fn stop_waits_fit_the_grace_in_force() {
+fn stop_step_waits_must_fit_the_grace() {
     let spec = |grace: Option<u64>| {
         edited(good(), |s| {
             s.policy.stop.grace = grace.map(Duration::from_secs);
@@ -345,7 +345,7 @@ fn stop_waits_fit_the_grace_in_force() {
 }
 
 #[test]
-fn a_field_of_a_hostile_name_stays_short() {
+fn violation_field_with_hostile_name_is_truncated() {
     let spec = edited(good(), |s| {
         s.command.env = map(&[(&"=".repeat(100_000), "")]);
         s.labels = map(&[(&"l".repeat(100_000), "")]);
@@ -356,7 +356,7 @@ fn a_field_of_a_hostile_name_stays_short() {
 }
 
 #[test]
-fn server_settings_and_secrets_pass_in_no_mode() {
+fn server_variables_never_reach_a_run() {
     let own = [
         "KENNEL_STORE",
         "KENNEL_RUN_ID",
@@ -443,7 +443,7 @@ fn mode_decides_which_server_variables_pass() {
 }
 
 #[test]
-fn caller_wins_over_server_and_kennel_over_caller() {
+fn caller_environment_overrides_server_but_not_kennel() {
     let server = [pair("PATH", "server"), pair("HOME", "server")];
     let caller = map(&[
         ("PATH", "caller"),
@@ -468,7 +468,7 @@ fn caller_wins_over_server_and_kennel_over_caller() {
 
 // promise: K-15
 #[test]
-fn inherited_counts_where_spec_sets_no_other() {
+fn inherited_values_fill_unset_spec_fields() {
     let inherited = Inherited {
         env: map(&[("A", "own"), ("B", "own"), ("S", "own")]),
         cwd: Some("/home".into()),
@@ -498,7 +498,7 @@ fn inherited_counts_where_spec_sets_no_other() {
 
 // promise: Q-2
 #[test]
-fn limit_unavailable_on_this_host_is_missing() {
+fn limit_unsupported_by_host_is_reported() {
     let powers = LimitPowers {
         hard_max: vec![(Resource::OpenFiles, 4096), (Resource::Core, UNLIMITED)],
         nice_min: 5,
@@ -580,7 +580,7 @@ fn pair(name: &str, value: &str) -> (String, String) {
 
 // promise: R-50b
 #[test]
-fn only_a_service_continues_by_default_where_possible() {
+fn only_services_are_adopted_by_default() {
     let recovery = |kind, recovery| {
         edited(good(), |s| {
             s.policy.kind = kind;
@@ -661,7 +661,7 @@ fn probes_of_ports_need_the_network() {
 
 // promise: K-10
 #[test]
-fn pattern_has_names_with_its_wildcards() {
+fn name_pattern_matches_wildcards() {
     let has =
         |pattern: &str, name: &str| NamePattern::new(pattern).expect("a pattern").matches(name);
     for (pattern, name, expected) in [

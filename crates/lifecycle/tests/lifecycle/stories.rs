@@ -16,7 +16,7 @@ proptest! {
 
     /// For every temper of the child, every fault, every time of a stop, and every order of reports.
     #[test]
-    fn every_run_ends_and_leaves_nothing_alive(story in story()) {
+    fn every_run_ends_and_leaves_no_process(story in story()) {
         let world = story.reported();
         let phase = world.machine.phase();
         prop_assert!(matches!(phase, Phase::Closed(_) | Phase::Forgotten(_)), "{phase:?}");
@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn each_child_has_one_outcome_or_no_trace(story in story()) {
+    fn each_child_has_one_outcome_or_no_row(story in story()) {
         let world = story.reported();
         match world.machine.phase() {
             Phase::Closed(outcome) => {
@@ -56,13 +56,13 @@ proptest! {
     }
 
     #[test]
-    fn nothing_runs_without_a_row(story in story()) {
+    fn no_command_runs_without_a_row(story in story()) {
         let world = story.reported();
         prop_assert!(!world.executed || world.row_before_exec);
     }
 
     #[test]
-    fn an_outcome_tells_the_truth(story in story()) {
+    fn outcome_matches_the_simulated_world(story in story()) {
         let fault = story.fault;
         let world = story.reported();
         let Phase::Closed(outcome) = world.machine.phase() else {
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn each_end_is_reported_before_the_last_word(story in story()) {
+    fn exit_streams_and_tree_are_reported_before_ended(story in story()) {
         let world = story.reported();
         let reported = |wanted: fn(&Entry) -> bool| world.announced.iter().filter(|a| wanted(a)).count();
         if let Phase::Closed(outcome) = world.machine.phase() {
@@ -120,7 +120,7 @@ proptest! {
     /// Only a run with that policy detaches processes, and a stop that was accepted while the leader lived is for all.
     // promise: W-8
     #[test]
-    fn no_process_is_kept_against_the_policy(story in story()) {
+    fn processes_are_detached_only_by_policy(story in story()) {
         let (policy, temper) = (story.policy, story.temper);
         let world = story.reported();
         if world.kept {
@@ -133,7 +133,7 @@ proptest! {
     /// Where no caller requests anything, the same reports come in the same number, and the outcome is the same.
     // promise: R-13
     #[test]
-    fn server_death_changes_no_reported_event(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
+    fn server_death_does_not_change_events(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
         let undisturbed = Story { wishes: vec![], deaths: vec![], ..story };
         let disturbed = Story { deaths, ..undisturbed.clone() };
         let (one, other) = (undisturbed.reported(), disturbed.reported());
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn stubborn_child_gets_its_grace_only(grace in 0u64..5_000, sooner in 0u64..5_000, order in order()) {
+    fn stubborn_child_is_killed_after_its_grace(grace in 0u64..5_000, sooner in 0u64..5_000, order in order()) {
         let millis = Duration::from_millis;
         let story = Story {
             temper: Temper::Ignores,
@@ -186,7 +186,7 @@ proptest! {
 }
 
 #[test]
-fn leader_exit_in_stop_keeps_workers_grace() {
+fn worker_keeps_its_grace_after_leader_exit() {
     let world = Story {
         temper: Temper::LeavesAStubbornWorker,
         fault: Fault::None,
@@ -229,7 +229,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 // promise: W-1
 #[test]
-fn rest_is_stopped_with_leader_exit_by_default() {
+fn remaining_processes_are_stopped_after_leader_exit() {
     let (world, outcome) = left_behind(LeaderExit::Stop, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
@@ -237,7 +237,7 @@ fn rest_is_stopped_with_leader_exit_by_default() {
 }
 
 #[test]
-fn drain_lasts_until_timeout_then_rest_gets_grace() {
+fn drain_timeout_stops_remaining_processes_with_grace() {
     let timeout = Some(3 * SECOND);
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout }, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
@@ -258,7 +258,7 @@ fn abort_ends_a_drain_with_its_reason() {
 }
 
 #[test]
-fn detached_process_lives_after_the_run_ended() {
+fn detached_process_outlives_its_run() {
     let (world, outcome) = left_behind(LeaderExit::Keep, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
@@ -268,7 +268,7 @@ fn detached_process_lives_after_the_run_ended() {
 }
 
 #[test]
-fn stop_of_run_with_detached_process_signals_nothing() {
+fn stop_of_run_spares_detached_processes() {
     let stop = Command::Stop(abort(Duration::ZERO));
     let (world, outcome) = left_behind(LeaderExit::Keep, vec![(40, stop)]);
     assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
@@ -306,7 +306,7 @@ fn stuck_tree_stays_open_for_a_day() {
 
 // promise: E-6
 #[test]
-fn a_pipe_that_a_stranger_holds_is_cut() {
+fn pipe_held_by_unrelated_process_is_cut() {
     let world = Story {
         temper: Temper::EndsAlone,
         fault: Fault::None,

@@ -11,7 +11,7 @@ use kennel_lifecycle::{
 use std::{fmt::Write as _, time::Duration};
 
 #[test]
-fn every_phase_answers_every_input_as_agreed() {
+fn state_machine_matches_golden_table() {
     let mut table = String::new();
     let stopped = paths()
         .into_iter()
@@ -36,7 +36,7 @@ fn every_phase_answers_every_input_as_agreed() {
 }
 
 #[test]
-fn the_table_begins_in_every_phase() {
+fn golden_table_covers_every_phase() {
     let mut phases: Vec<_> = paths()
         .iter()
         .map(|(_, path)| first_word(reached(LeaderExit::Stop, path).phase()))

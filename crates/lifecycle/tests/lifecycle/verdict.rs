@@ -51,7 +51,7 @@ fn all() -> Vec<TreeEvidence> {
 }
 
 #[test]
-fn every_evidence_has_the_agreed_verdict() {
+fn tree_verdicts_match_golden_table() {
     let mut table = String::new();
     for evidence in all() {
         let seen = format!(
@@ -64,7 +64,7 @@ fn every_evidence_has_the_agreed_verdict() {
 }
 
 #[test]
-fn empty_is_never_said_without_proof() {
+fn empty_verdict_always_has_a_proof() {
     for evidence in all() {
         let shim_proves = matches!(
             evidence.shim,
@@ -83,7 +83,7 @@ fn empty_is_never_said_without_proof() {
 }
 
 #[test]
-fn gate_and_namespace_decide_over_all_else() {
+fn closed_gate_and_ended_namespace_determine_verdict() {
     for evidence in all() {
         let never_ran = TreeEvidence {
             never_ran: true,

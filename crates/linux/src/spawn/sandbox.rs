@@ -302,7 +302,7 @@ mod tests {
 
     // promise: AC-17
     #[test]
-    fn data_directory_is_closed_below_opened_paths() {
+    fn data_directory_is_hidden_below_writable_paths() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path().canonicalize().expect("it is there");
         let data = root.join("work/data");
@@ -329,7 +329,7 @@ mod tests {
 
     // promise: AC-17
     #[test]
-    fn everything_opened_opens_no_disk() {
+    fn writable_root_excludes_block_devices() {
         let dir = tempfile::tempdir().expect("a directory");
         let run = dir.path().join("data/runs/one");
         fs::create_dir_all(&run).expect("own directory");

@@ -212,7 +212,7 @@ mod tests {
 
     // promise: AC-19
     #[test]
-    fn profile_denies_what_endangers_the_host() {
+    fn seccomp_baseline_denies_dangerous_syscalls() {
         let eperm = ERRNO | libc::EPERM.cast_unsigned();
         let profile = baseline();
         let here = |call, arguments| answer(&profile, ARCHITECTURE, call, arguments);
@@ -236,7 +236,7 @@ mod tests {
 
     // promise: AC-17
     #[test]
-    fn sandbox_denies_limits_of_other_processes() {
+    fn sandbox_denies_prlimit_on_other_processes() {
         let eperm = ERRNO | libc::EPERM.cast_unsigned();
         let sandbox = of_sandbox();
         let here = |call, arguments| answer(&sandbox, ARCHITECTURE, call, arguments);

@@ -54,7 +54,7 @@ fn truncated_list_has_the_missing_count() {
 }
 
 #[test]
-fn number_of_another_session_names_no_orphan() {
+fn reused_session_id_yields_no_member() {
     let gone = session_leader();
     let leader = pidfd(&gone);
     end(gone);

@@ -396,7 +396,7 @@ mod tests {
 
     // promise: AC-21
     #[test]
-    fn place_replaced_meanwhile_is_covered() {
+    fn hidden_path_replaced_meanwhile_stays_hidden() {
         let dir = tempfile::tempdir().expect("a directory");
         let place = |name| c_path(&dir.path().join(name));
         let [private, next, empty] = ["private", "next", "empty"].map(place);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn place_removed_meanwhile_stays_closed() {
+    fn path_removed_meanwhile_stays_inaccessible() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("place");
         fs::create_dir(&path).expect("own directory");
