@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_this_version_do_not_change() {
+    fn journal_header_and_entry_bytes_are_stable() {
         let long = |n: u8| [n, 0, 0, 0, 0, 0, 0, 0];
         let bytes = [
             b"KNLJRNL\n\x04\0\0\0\x07\0\0\0".to_vec(),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_amount_is_known_or_marked_unknown() {
+    fn torn_dropped_count_is_marked_unknown() {
         let dropped = Dropped {
             bytes: [1, 0x0203],
             uncounted: false,
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_with_any_bit_changed_is_refused() {
+    fn index_entry_with_a_flipped_bit_is_refused() {
         let good = ENTRY.encode();
         assert_eq!(IndexEntry::decode(&good), Some(ENTRY));
         for bit in 0..ENTRY_LEN * 8 {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_header_is_recognized_and_foreign_one_not() {
+    fn torn_header_differs_from_foreign_file() {
         let good = header().encode();
         let found = Found::Good(Box::new(header()));
         assert_eq!(Header::decode(&good), found);

@@ -76,7 +76,7 @@ mod tests {
     use kennel_linux::identity;
 
     #[test]
-    fn living_shim_stays_on_file_until_forgotten() {
+    fn detached_shim_stays_recorded_until_forgotten() {
         let data = tempfile::tempdir().expect("a directory");
         let run_dir = rundir::path(data.path(), RunId::from_u128(7));
         let keeps = Policy {

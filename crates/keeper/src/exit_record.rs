@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn last_record_is_read() {
+    fn last_exit_record_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(recorded(dir.path()), None);
         let (mut record, mut will) = (record(), Will::new(run(), None));
@@ -202,7 +202,7 @@ mod tests {
 
     // promise: B-2a
     #[test]
-    fn record_of_earlier_attempt_is_not_this_ones() {
+    fn exit_record_of_another_attempt_is_ignored() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut will = Will::new(run(), None);
         will.name(leader(1));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_record_is_written_again() {
+    fn removed_exit_record_is_rewritten() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut record, mut will) = (record(), Will::new(run(), None));
         will.write(dir.path(), &record).expect("it is written");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn record_in_a_slot_makes_no_file() {
+    fn exit_record_in_a_slot_makes_no_file() {
         let (_data, run_dir, mut slots) = with_slots();
         let (mut record, mut will) = (record(), in_slot(&mut slots));
         will.name(leader(1));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_outgrows_its_slot_is_a_file() {
+    fn exit_record_too_large_for_slot_becomes_file() {
         let (_data, run_dir, mut slots) = with_slots();
         let (mut record, mut will) = (record(), in_slot(&mut slots));
         will.write(&run_dir, &record).expect("it is written");
@@ -265,7 +265,7 @@ mod tests {
 
     // promise: E-4a
     #[test]
-    fn settled_record_is_read_from_its_run() {
+    fn settled_exit_record_is_read_from_run_directory() {
         let (data, run_dir, mut slots) = with_slots();
         let (mut record, mut will) = (record(), in_slot(&mut slots));
         will.write(&run_dir, &record).expect("it is written");
@@ -280,7 +280,7 @@ mod tests {
 
     // promise: B-2a
     #[test]
-    fn settled_record_replaces_only_an_earlier_attempts() {
+    fn settled_record_replaces_only_that_of_earlier_attempt() {
         let (_data, run_dir, _) = with_slots();
         let write = |start_ticks| {
             let mut will = Will::new(run(), None);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_record_is_read_whole() {
+    fn longest_exit_record_round_trips() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut record = record();
         record.tree = Some(TreeVerdict::Survivors(vec![i32::MAX; PIDS_MAX]));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_file_is_neither_followed_nor_awaited() {
+    fn link_or_fifo_is_not_followed_or_opened() {
         let dir = tempfile::tempdir().expect("a directory");
         let victim = dir.path().join("victim");
         fs::write(&victim, b"kept").expect("a file");

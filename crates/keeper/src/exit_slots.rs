@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_record_of_a_run_comes_first() {
+    fn newest_exit_record_of_a_run_comes_first() {
         let (data, slots, number) = with_slot();
         let files = ExitFiles::of(data.path());
         let mut slot = slot(&slots, number);
@@ -409,7 +409,7 @@ mod tests {
 
     // promise: E-4a
     #[test]
-    fn torn_half_leaves_the_record_before_it() {
+    fn torn_slot_half_leaves_the_previous_record() {
         let (data, slots, number) = with_slot();
         let files = ExitFiles::of(data.path());
         let file = slots.file().expect("a file");
@@ -451,7 +451,7 @@ mod tests {
 
     // promise: A-22
     #[test]
-    fn wrong_bytes_are_no_record() {
+    fn exit_record_decoding_survives_corrupt_bytes() {
         let half = encode(run(), 7, b"exited with 3", HALF_BYTES).expect("it fits");
         let written = HEADER_BYTES + b"exited with 3".len();
         let whole = decode(&half);
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn record_that_does_not_fit_is_refused() {
+    fn exit_record_too_large_for_slot_is_refused() {
         let (data, slots, number) = with_slot();
         let mut slot = slot(&slots, number);
         let longest = HALF_BYTES as usize - HEADER_BYTES;
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn record_in_a_removed_file_is_refused() {
+    fn exit_record_in_removed_file_is_refused() {
         let (data, slots, number) = with_slot();
         fs::remove_file(data.path().join("exits/epoch")).expect("it goes");
         assert!(slot(&slots, number).write(run(), b"one").is_err());
@@ -482,7 +482,7 @@ mod tests {
 
     // promise: E-4a
     #[test]
-    fn slot_is_used_again_after_acknowledgement_and_reaping() {
+    fn exit_slot_is_reused_after_acknowledgement_and_reaping() {
         let (_data, mut slots, first) = with_slot();
         slots.acknowledged(1);
         assert_ne!(slots.take(2), Some(first), "its shim may still write");
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_can_be_written_is_not_settled() {
+    fn exit_file_with_a_writer_is_not_settled() {
         let data = tempfile::tempdir().expect("a directory");
         let mut old = ExitSlots::open(data.path(), "old".to_owned());
         let number = old.take(1).expect("a slot");
@@ -523,14 +523,14 @@ mod tests {
     }
 
     #[test]
-    fn file_with_an_unacknowledged_record_outlives_its_keeper() {
+    fn exit_file_with_unacknowledged_record_outlives_its_keeper() {
         let (data, mut slots, _) = with_slot();
         slots.close();
         assert!(data.path().join("exits/epoch").exists());
     }
 
     #[test]
-    fn halves_of_other_size_are_read_by_header() {
+    fn slot_size_is_read_from_the_header() {
         let (data, slots, _) = with_slot();
         // Slots begin at no multiple of ours, and not at a multiple of what is read at once.
         let half_bytes = 1536_u32;

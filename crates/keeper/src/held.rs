@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_list_is_read_whole() {
+    fn longest_list_of_paused_processes_round_trips() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read(dir.path()), Ok(Held::default()));
         let longest = HeldProcess {
@@ -128,7 +128,7 @@ mod tests {
 
     // promise: T-52
     #[test]
-    fn only_the_very_process_is_continued() {
+    fn resume_checks_process_identity() {
         let child = crate::sleeper::Sleeper::new();
         let (pid, start_ticks) = (child.pid(), child.identity().start_ticks);
         let held = HeldProcess::of(pid, start_ticks).expect("it is there");

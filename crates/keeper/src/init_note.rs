@@ -45,7 +45,7 @@ mod tests {
 
     // promise: N-10a
     #[test]
-    fn named_process_is_seen_until_its_exit() {
+    fn recorded_init_process_is_seen_until_its_exit() {
         let dir = tempfile::tempdir().expect("a directory");
         let leader = |start_ticks| WireLeader {
             pid: 7,

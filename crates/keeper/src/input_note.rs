@@ -98,7 +98,7 @@ mod tests {
 
     // promise: V-1a
     #[test]
-    fn last_whole_note_is_read() {
+    fn last_complete_input_note_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read_ledger(dir.path()), Ok(None));
         let mut ledger = InputLedger::default();

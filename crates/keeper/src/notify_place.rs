@@ -213,7 +213,7 @@ mod tests {
 
     // promise: RW-101
     #[test]
-    fn foreign_directory_is_no_place_for_sockets() {
+    fn notify_directory_writable_by_others_is_refused() {
         let base = tempfile::tempdir().expect("a directory");
         let shared = base.path().join("shared");
         fs::create_dir(&shared).expect("a directory");

@@ -40,7 +40,7 @@ mod tests {
 
     // promise: R-3a
     #[test]
-    fn longest_note_is_read_for_its_leader_only() {
+    fn termination_note_is_read_for_its_leader_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let leader = |start_ticks| WireLeader {
             pid: i32::MIN,

@@ -67,7 +67,7 @@ mod tests {
 
     // promise: R-25
     #[test]
-    fn the_answer_has_this_form_for_ever() {
+    fn preflight_answer_format_is_stable() {
         let version = env!("CARGO_PKG_VERSION");
         let wire = WIRE.max;
         let first = format!("kennel wire {wire} version {version}\n");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_answer_is_none() {
+    fn malformed_preflight_answer_is_refused() {
         for bad in [
             "",
             "kennel 0.1.0",

@@ -283,7 +283,7 @@ mod tests {
 
     // promise: RW-87
     #[test]
-    fn token_replaces_files_and_follows_no_link() {
+    fn writing_the_token_follows_no_symlink() {
         let data = tempfile::tempdir().expect("a directory");
         let run = RunId::from_u128(7);
         let dir = create(data.path(), run).expect("it is made");

@@ -79,7 +79,7 @@ mod tests {
 
     // promise: R-2b
     #[test]
-    fn claim_says_the_same_offset_again() {
+    fn repeated_claim_of_saved_output_returns_same_offset() {
         let dir = tempfile::tempdir().expect("a directory");
         assert!(claim(dir.path(), 0, 3).expect("it can be read").is_none());
         for part in [b"one ", b"two "] {

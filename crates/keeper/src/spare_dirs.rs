@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn untouched_directory_serves_the_next_run() {
+    fn untouched_run_directory_is_reused() {
         let (data, spares, [one, other]) = scene();
         let first = spares.create_run_dir(one).expect("it is made");
         let made = inode(&first);
@@ -214,7 +214,7 @@ mod tests {
 
     // promise: O-42a
     #[test]
-    fn silent_runs_directory_serves_the_next() {
+    fn directory_of_silent_run_is_reused() {
         let (data, spares, [one, other]) = scene();
         let first = spares.create_run_dir(one).expect("it is made");
         let made = fs::metadata(&first).expect("it is there").ino();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_with_a_file_stays_with_its_run() {
+    fn directory_with_a_file_is_not_reused() {
         let (_data, spares, [one, other]) = scene();
         let first = spares.create_run_dir(one).expect("it is made");
         fs::write(first.join("child"), b"x").expect("a file");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_wait_than_the_bound() {
+    fn spare_directories_are_bounded() {
         let data = tempfile::tempdir().expect("a directory");
         let spares = SpareDirs::new(data.path());
         let runs = (0..SPARES_MAX as u128 + 5).map(RunId::from_u128);

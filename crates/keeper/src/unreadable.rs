@@ -198,7 +198,7 @@ mod tests {
 
     // promise: A-23a
     #[test]
-    fn unreadable_file_stays_aside_until_run_is_removed() {
+    fn unreadable_file_is_set_aside_until_run_removal() {
         let data = tempfile::tempdir().expect("a directory");
         let run = RunId::from_u128(7);
         let run_dir = rundir::create(data.path(), run).expect("it is made");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_of_no_run_keeps_its_file() {
+    fn unreadable_file_outside_run_directory_is_left() {
         let dir = tempfile::tempdir().expect("a directory");
         write(dir.path(), &[0xff; 9]);
         read_note(dir.path()).expect_err("no decoder reads it");

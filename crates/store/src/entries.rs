@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_the_names_that_readers_know() {
+    fn entry_list_json_format_is_stable() {
         let mut list = EntryList::default();
         let end = EntriesEnd {
             seq: 4,
@@ -252,7 +252,7 @@ mod tests {
     /// The column has its bound for entries of any size, and listed and omitted entries are all of them.
     // promise: O-46
     #[test]
-    fn first_and_newest_entries_are_listed_within_bound() {
+    fn first_and_newest_entries_fit_the_bound() {
         for bytes in [
             0, 100, 5_000, 16_000, 17_000, 30_000, 48_000, 70_000, 127_000,
         ] {

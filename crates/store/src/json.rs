@@ -94,7 +94,7 @@ mod tests {
     use kennel_lifecycle::{RestartPolicy, RunKind, RunSpec};
 
     #[test]
-    fn text_of_a_spec_has_what_differs_alone() {
+    fn spec_json_omits_default_values() {
         assert_eq!(spec_text(&RecordedSpec::default()), "{}");
         let mut spec = RunSpec::default();
         spec.command.argv = vec!["sh".into()];

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_runs_in_life_without_takeover() {
+    fn writes_are_refused_until_new_database_is_acquired() {
         let lives = Lives::default();
         lives.meet(&Life::named("a"));
         assert!(lives.check().is_ok(), "it is taken over in none yet");

@@ -583,7 +583,7 @@ mod tests {
 
     /// Other versions read rows: a line of a version that was released never changes. `UPDATE=1` writes the file anew.
     #[test]
-    fn columns_have_the_form_of_the_lock() {
+    fn row_columns_match_lock_file() {
         let changes = include_str!("change.lock").lines();
         let records =
             changes.filter_map(

@@ -390,7 +390,7 @@ mod tests {
 
     // promise: I-77a
     #[tokio::test]
-    async fn live_runs_are_found_by_their_own_index() {
+    async fn live_runs_query_uses_its_index() {
         let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
         for migration in MIGRATIONS {
             let made = sqlx::raw_sql(AssertSqlSafe(migration.sqlite.to_owned()));

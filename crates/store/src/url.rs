@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_of_a_url_shows_its_password() {
+    fn store_url_text_hides_its_password() {
         for text in [
             "postgres://kennel:s3cret@db.example/kennel",
             "postgresql://kennel:s3cret@db.example:5433/kennel?sslmode=require",
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sqlite_path_is_taken_as_it_is() {
+    fn sqlite_path_is_used_verbatim() {
         for (text, path) in [
             (
                 "sqlite:/var/lib/kennel/kennel.db",

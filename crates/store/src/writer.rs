@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn urgent_writes_leave_room_for_others() {
+    async fn urgent_writes_do_not_starve_others() {
         let mut bench = Bench::busy(None).await;
         bench.queue(state(1, -7)).await;
         for run in 0..WRITES_QUEUED_MAX {
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_refusal_each_row_is_tried_alone() {
+    async fn failed_batch_is_retried_row_by_row() {
         let mut bench = Bench::busy(Some(2)).await;
         for mark in [1, 2, 3] {
             bench.queue(stop(u128::try_from(mark).unwrap(), mark)).await;
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn full_queue_is_reported_and_takes_nothing() {
+    async fn full_write_queue_refuses_further_writes() {
         let mut bench = Bench::busy(None).await;
         for run in 0..WRITES_QUEUED_MAX {
             bench

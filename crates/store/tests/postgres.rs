@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 // promise: D-11
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres_does_what_every_store_has_to_do() {
+async fn postgres_passes_the_store_suite() {
     let server = PostgresServer::start().await.unwrap();
     suite::run(async || server.schema().await.unwrap()).await;
     server.drop_schemas().await.unwrap();
@@ -111,7 +111,7 @@ async fn lease_is_renewed_while_a_write_hangs() {
 /// Each transaction gets another session, and each session belongs to many stores in turn.
 // promise: D-20
 #[tokio::test(flavor = "multi_thread")]
-async fn behind_a_pooler_a_store_does_the_same() {
+async fn postgres_behind_pooler_passes_the_store_suite() {
     let server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     suite::run(async || server.database(&bouncer).await.unwrap()).await;
@@ -119,7 +119,7 @@ async fn behind_a_pooler_a_store_does_the_same() {
 
 // promise: D-20
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_is_noticed_without_being_named() {
+async fn connection_pooler_is_detected() {
     let server = PostgresServer::start_own().await.unwrap();
     let direct = store(&server.schema().await.unwrap()).await;
     assert!(!direct.describe().contains("pooler"));
@@ -145,7 +145,7 @@ async fn a_pooler_is_noticed_without_being_named() {
 
 // promise: D-20
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pooler_may_come_in_between_later() {
+async fn store_works_behind_pooler_added_later() {
     let mut server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     let signposts = tempfile::tempdir().unwrap();
@@ -400,7 +400,7 @@ async fn user_needs_documented_rights_and_no_others() {
 
 // promise: D-29a, D-30
 #[tokio::test]
-async fn user_who_may_only_read_writes_nothing() {
+async fn read_only_user_writes_nothing() {
     let server = PostgresServer::start_own().await.unwrap();
     let admin = server.url(None);
     let written = store(&admin).await;
@@ -469,7 +469,7 @@ async fn login_reads_changed_password_from_file() {
 
 // promise: D-21b
 #[tokio::test]
-async fn unrelated_table_is_reported_and_left_alone() {
+async fn unrelated_table_is_reported_and_unchanged() {
     let server = PostgresServer::start_own().await.unwrap();
     let url = server.schema().await.unwrap();
     let mut raw = Raw::to(&url).await;
@@ -624,7 +624,7 @@ async fn standby_is_unavailable_until_promoted() {
 /// A dump is loaded into the same database, without a restart of its server.
 // promise: R-53
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_that_were_made_anew_are_another_life() {
+async fn recreated_tables_count_as_another_database() {
     let server = PostgresServer::start().await.unwrap();
     let url = server.schema().await.unwrap();
     let store = store(&url).await;
@@ -714,7 +714,7 @@ async fn no_acknowledged_write_is_lost_in_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_statement_is_in_doubt_and_blocks_nothing() {
+async fn slow_statement_times_out_as_in_doubt() {
     let server = PostgresServer::start().await.unwrap();
     let url = server.schema().await.unwrap();
     let store = store(&url).await;
@@ -789,7 +789,7 @@ async fn unusable_server_is_distinguished_without_a_password() {
 }
 
 #[tokio::test]
-async fn recorded_dumps_are_read() {
+async fn recorded_postgres_dumps_are_readable() {
     let server = PostgresServer::start_own().await.unwrap();
     let mut admin = Raw::to(&server.url(None)).await;
     let mut database = async |name: &str| {

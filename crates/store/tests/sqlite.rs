@@ -24,7 +24,7 @@ use suite::{
 
 // promise: D-11
 #[tokio::test(flavor = "multi_thread")]
-async fn sqlite_does_what_every_store_has_to_do() {
+async fn sqlite_passes_the_store_suite() {
     let dir = tempfile::tempdir().unwrap();
     let number = std::cell::Cell::new(0);
     suite::run(|| {
@@ -37,7 +37,7 @@ async fn sqlite_does_what_every_store_has_to_do() {
 
 // promise: D-7
 #[tokio::test]
-async fn written_rows_survive_a_reopen() {
+async fn rows_survive_reopening_the_database() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("kennel.db").display());
     let first = store(&url).await;
@@ -132,7 +132,7 @@ async fn foreign_lock_makes_store_unavailable_while_held() {
 }
 
 #[tokio::test]
-async fn file_that_is_no_database_is_named() {
+async fn file_that_is_not_a_database_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("absent/kennel.db");
     let text = dir.path().join("text");
@@ -166,7 +166,7 @@ fn footprint(path: &std::path::Path) -> (Vec<u8>, Vec<std::ffi::OsString>) {
 
 // promise: D-29a
 #[tokio::test]
-async fn dry_run_changes_no_byte() {
+async fn migration_dry_run_changes_no_byte() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kennel.db");
     let url = StoreUrl::sqlite(&path);
@@ -215,7 +215,7 @@ const MIGRATED: &str = "KENNEL_TEST_MIGRATED";
 
 /// Adds a column, and then reads without end.
 #[tokio::test]
-async fn process_that_is_killed_within_its_migration() {
+async fn migration_that_never_ends() {
     let Ok(url) = std::env::var(MIGRATED) else {
         return;
     };
@@ -236,7 +236,7 @@ async fn migration_of_a_killed_process_leaves_nothing() {
     let store = store(&url).await;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "process_that_is_killed_within_its_migration"])
+        .args(["--exact", "migration_that_never_ends"])
         .env(MIGRATED, &url)
         .stdout(Stdio::null())
         .spawn()
@@ -276,7 +276,7 @@ async fn migration_of_a_killed_process_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn recorded_files_are_read() {
+async fn recorded_sqlite_files_are_readable() {
     let dir = tempfile::tempdir().unwrap();
     let copied = |name: &str| {
         let path = dir.path().join(name);

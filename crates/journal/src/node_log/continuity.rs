@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn contiguous_seqs_prove_a_run_across_damage() {
+    fn contiguous_seqs_prove_no_frame_was_lost() {
         assert_eq!(tainted(&seqs(&[1, 2, 3]), false, &[15, 25]), []);
         assert_eq!(tainted(&seqs(&[1, 2, 3]), true, &[15, 35]), []);
         let open = tainted(&seqs(&[1, 2, 3]), false, &[35]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_is_reported_until_its_seqs_are_found() {
+    fn missing_seqs_are_reported_until_found() {
         let found = tainted(&seqs(&[1, 5]), true, &[]);
         assert_eq!(found[0].missing, [2..=4]);
         assert_eq!(tainted(&seqs(&[3]), true, &[])[0].missing, [1..=2]);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_stands_for_all_before_it() {
+    fn snapshot_replaces_all_earlier_seqs() {
         let snapshot = frame(4, 1 | SNAPSHOT);
         assert_eq!(tainted(&[snapshot, frame(5, 1)], false, &[5]), []);
         assert_eq!(tainted(&[frame(5, 1), snapshot], false, &[]), []);

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_a_header_do_not_change() {
+    fn node_log_header_bytes_are_stable() {
         let header = Header {
             layout: LAYOUT,
             origin: Origin {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_exact_names_are_segments() {
+    fn inexact_file_names_are_not_segments() {
         let id = SegmentId {
             generation: 10,
             number: 255,

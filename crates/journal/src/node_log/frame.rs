@@ -279,7 +279,7 @@ mod tests {
     };
 
     #[test]
-    fn bytes_of_a_fragment_do_not_change() {
+    fn node_log_fragment_bytes_are_stable() {
         let frame = Frame {
             kind: CRITICAL | 7,
             run: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_of_another_place_are_refused() {
+    fn fragments_at_a_wrong_offset_are_refused() {
         let frame = Frame {
             kind: 1,
             run: 1,

@@ -15,7 +15,7 @@ fn text(picture: &Picture) -> Vec<String> {
 }
 
 #[test]
-fn grid_has_text_at_its_written_place() {
+fn screen_shows_text_at_its_position() {
     let picture = shown("one\r\n\x1b[1;31mtwo\x1b[0m 二\x1b[5;3Hx\x1b[?25l".as_bytes());
     assert_eq!(text(&picture), ["one", "two 二", "", "", "  x", ""]);
     let second = &picture.lines[1].spans;
@@ -51,7 +51,7 @@ fn main_screen_is_restored_after_an_editor() {
 }
 
 #[test]
-fn title_and_modes_are_repeated() {
+fn repaint_restores_title_and_modes() {
     let modes = b"\x1b]0;first\x07\x1b[22;2t\x1b]2;a \xc3\xa4\x1b\\\x1b[?1000;1006h\x1b[?2004h\x1b=\x1b[?1h\x1b[4 q\x1b[?1006l";
     let mut screen = Screen::new(SIZE);
     screen.feed(modes);
@@ -83,7 +83,7 @@ fn title_and_modes_are_repeated() {
 
 // promise: P-11
 #[test]
-fn output_of_any_kind_touches_a_screen() {
+fn any_output_marks_the_screen_as_touched() {
     let mut screen = Screen::new(SIZE);
     screen.feed(b"");
     screen.resize(TerminalSize { rows: 3, cols: 30 });
@@ -102,7 +102,7 @@ const EVERY_MODE: &[u8] =
 
 // promise: P-11
 #[test]
-fn late_client_has_modes_of_keyboard_and_screen() {
+fn repaint_restores_keyboard_modes_for_late_client() {
     for leaves in [b"".as_slice(), b"\x1b[?1049h", b"\x1b[<u\x1b[=8;2u\x1b[>4m"] {
         let mut there = Screen::new(SIZE);
         there.feed(b"\x1b[?1049h\x1b[>1u\x1b[>5u\x1b[?1049l");
@@ -126,7 +126,7 @@ fn late_client_has_modes_of_keyboard_and_screen() {
 
 // promise: P-14
 #[test]
-fn terminal_is_put_back_where_the_cursor_stands() {
+fn terminal_reset_keeps_the_cursor_position() {
     for within in [b"".as_slice(), b"\x1b[?1049h\x1b[>5u"] {
         let mut screen = Screen::new(SIZE);
         screen.feed(EVERY_MODE);
@@ -149,7 +149,7 @@ fn terminal_is_put_back_where_the_cursor_stands() {
 }
 
 #[test]
-fn resize_changes_the_grid_and_oversize_is_undrawn() {
+fn resize_rewraps_lines_and_limits_the_grid() {
     let mut screen = Screen::new(SIZE);
     screen.feed(b"0123456789abcdefghij+\r\n");
     assert!(screen.picture().lines[0].is_wrapped);
@@ -176,7 +176,7 @@ fn gap_resets_an_unfinished_sequence() {
 
 // promise: P-10
 #[test]
-fn output_of_a_hostile_command_is_bounded() {
+fn title_of_hostile_output_is_bounded() {
     let mut screen = Screen::new(SIZE);
     screen.feed(b"\x1b]2;");
     for _ in 0..64 {
@@ -194,7 +194,7 @@ fn output_of_a_hostile_command_is_bounded() {
 
 // promise: P-10a
 #[test]
-fn repetitions_and_clears_cost_what_they_touch() {
+fn drawing_cost_is_the_number_of_cells() {
     let large = TerminalSize {
         rows: 512,
         cols: 512,
@@ -309,7 +309,7 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     // promise: P-10
     #[test]
-    fn boundaries_of_reads_change_nothing(data in pieces(), cut in any::<proptest::sample::Index>()) {
+    fn screen_does_not_depend_on_read_boundaries(data in pieces(), cut in any::<proptest::sample::Index>()) {
         let whole = shown(&data);
         let mut halves = Screen::new(SIZE);
         let (left, right) = data.split_at(cut.index(data.len() + 1));
@@ -329,7 +329,7 @@ proptest! {
 
     // promise: P-10a
     #[test]
-    fn resize_has_no_more_cells_in_between(sides in any::<[u16; 4]>()) {
+    fn intermediate_sizes_of_resize_stay_drawable(sides in any::<[u16; 4]>()) {
         let [from, to] = [[sides[0], sides[1]], [sides[2], sides[3]]];
         let size = |[rows, cols]: [u16; 2]| within(TerminalSize { rows, cols });
         let (mut at, to) = (size(from), size(to));
@@ -344,7 +344,7 @@ proptest! {
     /// A client that attaches in the middle sees the same as one that was attached all the time, from then on too.
     // promise: P-11
     #[test]
-    fn repaint_equals_the_live_screen(data in pieces(), before in pieces(), after in pieces()) {
+    fn repaint_reproduces_the_live_screen(data in pieces(), before in pieces(), after in pieces()) {
         let mut there = Screen::new(SIZE);
         there.feed(&data);
         let mut late = Screen::new(SIZE);

@@ -153,7 +153,7 @@ mod tests {
 
     // promise: O-14
     #[test]
-    fn only_invisible_sequences_are_removed() {
+    fn escape_sequences_are_removed_from_plain_text() {
         let endless = |begin: &str, len| [begin.as_bytes(), &vec![b'1'; len][..]].concat();
         for (data, wanted) in [
             (&b"plain \t text\r\n"[..], r"plain \t text\r\n"),

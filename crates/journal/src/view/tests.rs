@@ -55,7 +55,7 @@ fn line_ends_at_newline_or_end_of_stream() {
 
 // promise: O-15
 #[test]
-fn long_line_is_cut_between_letters() {
+fn long_line_is_split_between_characters() {
     let max = usize::try_from(LINE_BYTES_MAX).expect("small");
     let mut long = vec![b'x'; max];
     long.push(b'\n');
@@ -76,7 +76,7 @@ fn long_line_is_cut_between_letters() {
 
 // promise: O-41
 #[test]
-fn line_limit_is_the_readers() {
+fn line_length_limit_is_set_by_the_reader() {
     let form = |line_bytes_max| Form {
         line_bytes_max,
         ..LINES
@@ -118,7 +118,7 @@ proptest! {
 
     // promise: O-14
     #[test]
-    fn cuts_of_reads_make_no_difference(
+    fn lines_do_not_depend_on_read_boundaries(
         data in hard(),
         cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..12),
     ) {
@@ -135,7 +135,7 @@ proptest! {
 
     // promise: O-14
     #[test]
-    fn later_view_continues_like_the_earlier_one(
+    fn resumed_view_continues_like_the_first(
         data in hard(),
         cut in any::<proptest::sample::Index>(),
     ) {
@@ -170,7 +170,7 @@ proptest! {
 }
 
 #[test]
-fn split_at_any_byte_gives_same_lines() {
+fn split_at_any_byte_yields_same_lines() {
     let data =
         "a\x1b[1;31mré\u{9b}1md\x1b]0;é\u{9c}t\x1b\\x\r\n\x1b(B€\n\x1bPq\n\x1b\\end".as_bytes();
     for form in [LINES, PLAIN_LINES] {

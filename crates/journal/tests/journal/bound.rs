@@ -116,7 +116,7 @@ proptest! {
 }
 
 #[test]
-fn twenty_mebibytes_are_kept_to_the_byte() {
+fn read_and_missing_bytes_equal_twenty_mebibytes_written() {
     for on_full in [OnOutputFull::Rotate, OnOutputFull::HeadTail] {
         let dir = tempdir().unwrap();
         let bound = OutputBound {
@@ -146,7 +146,7 @@ fn twenty_mebibytes_are_kept_to_the_byte() {
 }
 
 #[test]
-fn gap_after_missing_seq_has_next_offsets() {
+fn gap_before_first_retained_seq_has_next_offsets() {
     let dir = tempdir().unwrap();
     let mut writer = small(dir.path());
     for n in 0..500 {
@@ -167,7 +167,7 @@ fn gap_after_missing_seq_has_next_offsets() {
 }
 
 #[tokio::test]
-async fn passed_live_reader_continues_behind_a_gap() {
+async fn overtaken_live_reader_continues_after_a_gap() {
     let dir = tempdir().unwrap();
     let mut writer = small(dir.path());
     let mut reader = read_after(&writer.hub(), 0).unwrap();
@@ -362,7 +362,7 @@ fn crash_while_dropping_marks_the_count_unknown() {
 }
 
 #[test]
-fn a_position_is_what_was_read() {
+fn reader_position_is_after_the_last_entry() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for n in 0..10 {
@@ -392,7 +392,7 @@ fn a_position_is_what_was_read() {
 
 // promise: O-29a
 #[test]
-fn held_output_keeps_its_bound_and_unreleased_data() {
+fn blocked_output_stays_within_limit_until_acknowledged() {
     let dir = tempdir().unwrap();
     let bound = OutputBound {
         max_bytes: 64_000,

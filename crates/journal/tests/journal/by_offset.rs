@@ -36,7 +36,7 @@ proptest! {
 
     // promise: O-16
     #[test]
-    fn output_is_read_by_offset_with_line_starts(
+    fn output_is_read_by_offset_at_line_starts(
         writes in writes(),
         max_bytes in prop_oneof![Just(u64::MAX >> 1), 4_000u64..200_000],
         live in any::<bool>(),

@@ -54,7 +54,7 @@ fn read(dir: &Path, bytes_max: usize) -> std::io::Result<Vec<Item>> {
 
 // promise: O-40
 #[test]
-fn output_cut_at_end_is_gap_before_last() {
+fn truncated_output_file_is_read_as_gap() {
     let (dir, written) = journal();
     let newest = files(dir.path())
         .into_iter()
@@ -102,7 +102,7 @@ proptest! {
 
     // promise: O-40
     #[test]
-    fn damage_is_never_read_as_whole(
+    fn damaged_journal_is_never_read_as_complete(
         damage in prop_oneof![Just(Damage::Cut), Just(Damage::Flip), Just(Damage::Remove)],
         file in any::<prop::sample::Index>(),
         at in any::<prop::sample::Index>(),

@@ -66,7 +66,7 @@ async fn entries(dir: &Path) -> Vec<Entry> {
 
 // promise: O-42
 #[tokio::test]
-async fn late_journal_makes_no_file_before_output() {
+async fn late_journal_creates_no_file_before_output() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut writer = late(dir.path());
     assert!(writer.is_late() && files(dir.path()).is_empty());
@@ -99,7 +99,7 @@ async fn readers_outlive_the_writer_of_a_late_journal() {
 }
 
 #[tokio::test]
-async fn facts_alone_are_read_as_their_journal() {
+async fn lifecycle_entries_are_readable_without_journal_files() {
     let dir = tempfile::tempdir().expect("a directory");
     let gone = dir.path().join("gone");
     let mut reader = Reader::of_facts(&gone, &known(false).facts).expect("a reader");
@@ -160,7 +160,7 @@ fn cuts(len: usize) -> impl Iterator<Item = usize> {
 }
 
 #[tokio::test]
-async fn cut_late_journal_continues_above_the_mark() {
+async fn torn_late_journal_continues_above_the_seq_watermark() {
     for boot in [BOOT, Boot::UNKNOWN] {
         continues_above_the_mark(boot).await;
     }

@@ -12,7 +12,7 @@ use tempfile::tempdir;
 use tokio::time::timeout;
 
 #[test]
-fn entries_keep_order_time_and_place() {
+fn entries_keep_order_time_and_offset() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     assert_eq!(writer.lifecycle(b"recorded", Timestamp(10)).unwrap(), 1);
@@ -71,7 +71,7 @@ fn binary_output_of_any_size_is_unchanged() {
 }
 
 #[test]
-fn output_of_no_bytes_makes_no_entry() {
+fn empty_output_makes_no_entry() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     assert_eq!(
@@ -123,7 +123,7 @@ fn journal_is_private_and_never_overwrites_another() {
 }
 
 #[test]
-fn an_error_names_the_file() {
+fn open_error_names_the_file() {
     let dir = tempdir().unwrap();
     let error = Reader::open_ended(dir.path(), Position::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -132,7 +132,7 @@ fn an_error_names_the_file() {
 }
 
 #[tokio::test]
-async fn reader_starts_after_its_seq_within_the_head() {
+async fn reader_position_beyond_the_head_is_refused() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for n in 1..=5u8 {
@@ -198,7 +198,7 @@ async fn waiting_reader_wakes_at_each_entry_and_end() {
 }
 
 #[tokio::test]
-async fn a_cancelled_read_loses_nothing() {
+async fn cancelled_read_loses_no_entry() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for n in 0..200u8 {
@@ -224,7 +224,7 @@ async fn a_cancelled_read_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn readers_from_anywhere_see_one_growing_sequence() {
+async fn concurrent_readers_see_the_same_sequence() {
     const ENTRIES: u64 = 3000;
     const READERS: u64 = 24;
     let dir = tempdir().unwrap();

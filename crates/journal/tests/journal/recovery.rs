@@ -28,7 +28,7 @@ proptest! {
 
     // promise: O-5
     #[test]
-    fn a_crash_anywhere_keeps_what_was_whole(
+    fn recovery_after_any_crash_keeps_complete_entries(
         before in steps(),
         after in steps(),
         cut_file in 0usize..5,
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn recovery_done_twice_changes_nothing_more(
+    fn recovery_is_idempotent(
         steps in steps(),
         cut_file in 0usize..4,
         cut_share in 0.0f64..1.0,
@@ -111,7 +111,7 @@ proptest! {
 }
 
 #[test]
-fn damaged_entry_ends_the_journal_and_renames_output() {
+fn output_after_a_damaged_index_entry_is_kept() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for line in ["one\n", "two\n", "three\n"] {
@@ -266,7 +266,7 @@ fn entries_that_survive<'a>(whole: &'a [Entry], dir: &Path) -> &'a [Entry] {
 
 // promise: O-42
 #[test]
-fn first_lines_make_no_file_of_their_own() {
+fn first_lifecycle_entries_are_stored_in_the_index() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for _ in 0..6 {
@@ -286,7 +286,7 @@ fn first_lines_make_no_file_of_their_own() {
 }
 
 #[test]
-fn line_across_index_and_file_is_read_whole() {
+fn entry_across_index_and_file_is_read_completely() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     let line = |n: u8| vec![n; 500];
@@ -308,7 +308,7 @@ fn line_across_index_and_file_is_read_whole() {
 }
 
 #[test]
-fn line_without_its_bytes_is_cut() {
+fn index_entry_without_its_bytes_is_dropped() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for line in [b"one", b"two"] {

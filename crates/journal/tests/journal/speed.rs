@@ -9,7 +9,7 @@ const TOTAL: usize = 100 << 20;
 
 #[tokio::test]
 #[ignore = "prints figures"]
-async fn replay_and_live_speed() {
+async fn speed_of_replay_and_live_read_is_printed() {
     for entry_bytes in [64 * 1024, 4096, 80] {
         let dir = tempdir().unwrap();
         let mut writer = create(dir.path());

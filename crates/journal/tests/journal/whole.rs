@@ -22,7 +22,7 @@ fn bounded(dir: &Path) -> Writer {
 }
 
 #[test]
-fn end_last_entry_and_size_are_read() {
+fn closed_journal_has_end_last_entry_and_size() {
     let dir = tempdir().unwrap();
     let head = {
         let writer = bounded(dir.path());

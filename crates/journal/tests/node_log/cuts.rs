@@ -63,7 +63,7 @@ fn check(log: &NodeLog, all: &[OwnedFrame], ends: &[u64], cut: u64) {
 }
 
 #[test]
-fn a_cut_anywhere_keeps_exactly_the_whole_frames() {
+fn truncated_segment_keeps_exactly_the_complete_frames() {
     let (_guard, dir) = new_dir();
     let (ends, _) = written(&dir);
     let file = opened(&segment(1, 0, &dir));
@@ -75,7 +75,7 @@ fn a_cut_anywhere_keeps_exactly_the_whole_frames() {
 }
 
 #[test]
-fn zeros_from_anywhere_keep_exactly_the_whole_frames() {
+fn zeroed_segment_tail_keeps_exactly_the_complete_frames() {
     let (_guard, dir) = new_dir();
     let (ends, bytes) = written(&dir);
     let file = opened(&segment(1, 0, &dir));
@@ -90,7 +90,7 @@ fn zeros_from_anywhere_keep_exactly_the_whole_frames() {
 }
 
 #[test]
-fn a_zeroed_page_is_named_and_invents_nothing() {
+fn zeroed_page_is_reported_and_yields_no_frame() {
     let (_guard, dir) = new_dir();
     let (ends, bytes) = written(&dir);
     let file = opened(&segment(1, 0, &dir));
@@ -116,7 +116,7 @@ fn a_zeroed_page_is_named_and_invents_nothing() {
 }
 
 #[test]
-fn a_segment_cut_before_another_is_damage() {
+fn truncated_segment_before_another_is_damage() {
     use crate::common::open_small;
     let (_guard, dir) = new_dir();
     let log = open_small(&dir);

@@ -14,7 +14,7 @@ fn opened(path: &Path) -> File {
 }
 
 #[test]
-fn flip_of_any_byte_is_reported() {
+fn flipped_byte_is_reported_as_damage() {
     let (_guard, dir) = new_dir();
     let log = open_small(&dir);
     let all: Vec<OwnedFrame> = (1..=4).map(|seq| owned(9, seq, 30)).collect();
@@ -42,7 +42,7 @@ fn flip_of_any_byte_is_reported() {
 }
 
 #[test]
-fn a_flip_loses_no_frame_of_another_block() {
+fn flipped_byte_damages_only_its_own_block() {
     let (_guard, dir) = new_dir();
     let log = open(&dir);
     // 13 blocks, frames of all sizes, some over three blocks, each size five times at another place of its block.
@@ -90,7 +90,7 @@ fn a_flip_loses_no_frame_of_another_block() {
 }
 
 #[test]
-fn hole_taints_only_unproven_runs() {
+fn damage_taints_only_runs_with_missing_seqs() {
     let (_guard, dir) = new_dir();
     let log = open(&dir);
     append(&log, &[owned(1, 1, 50), owned(2, 1, 50), owned(3, 1, 50)]).unwrap();

@@ -37,7 +37,7 @@ fn check_full(log: &NodeLog, seq: &mut u64) {
 }
 
 #[test]
-fn a_full_disk_takes_essential_frames_alone() {
+fn full_disk_takes_only_essential_frames() {
     let (_guard, dir) = new_dir();
     let disk = Arc::new(TestDisk::default());
     let log = NodeLog::open_on(Arc::<TestDisk>::clone(&disk), &dir, origin(1), SMALL).unwrap();
@@ -58,7 +58,7 @@ fn a_full_disk_takes_essential_frames_alone() {
 }
 
 #[test]
-fn a_failed_write_leaves_nothing_behind() {
+fn failed_write_leaves_no_partial_frame() {
     let (_guard, dir) = new_dir();
     let disk = Arc::new(TestDisk::default());
     let log = NodeLog::open_on(Arc::<TestDisk>::clone(&disk), &dir, origin(1), SMALL).unwrap();
@@ -76,7 +76,7 @@ fn a_failed_write_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_frame_that_is_too_large_is_refused() {
+fn oversized_frame_is_refused() {
     let (_guard, dir) = new_dir();
     let log = NodeLog::open(&dir, origin(1)).unwrap();
     let large = append(&log, &[owned(1, 1, PAYLOAD_BYTES_MAX + 1)]).unwrap_err();
@@ -116,14 +116,18 @@ fn run_prepared(shell: &mut Command, script: &str, ignored: &str) -> bool {
 }
 
 #[test]
-fn a_full_file_system_loses_no_frame() {
+fn full_file_system_loses_no_frame() {
     let mut shell = Command::new("unshare");
     shell.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
     // In a mount namespace of its own: gone with the process.
     let dir = tempfile::tempdir().unwrap();
     shell.env(SMALL_DIR, dir.path());
     let script = format!("mount -t tmpfs -o size=3m tmpfs \"${SMALL_DIR}\"");
-    if !run_prepared(&mut shell, &script, "full::small_file_system") {
+    if !run_prepared(
+        &mut shell,
+        &script,
+        "full::full_file_system_takes_essential_frames",
+    ) {
         eprintln!("skipped: no mount namespace here");
     }
 }
@@ -132,8 +136,8 @@ fn a_full_file_system_loses_no_frame() {
 const SMALL_DIR: &str = "KENNEL_TEST_SMALL_DIR";
 
 #[test]
-#[ignore = "wants a file system of 3 MiB: run by a_full_file_system_loses_no_frame"]
-fn small_file_system() {
+#[ignore = "wants a file system of 3 MiB: run by full_file_system_loses_no_frame"]
+fn full_file_system_takes_essential_frames() {
     let dir = Path::new(&std::env::var_os(SMALL_DIR).unwrap()).join("log");
     let dir = dir.as_path();
     let log = NodeLog::open(dir, origin(1)).unwrap();
@@ -154,15 +158,19 @@ fn small_file_system() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_loses_no_frame() {
+fn file_size_limit_loses_no_frame() {
     let mut shell = Command::new("sh");
     let script = "trap '' XFSZ; ulimit -f 2048";
-    assert!(run_prepared(shell.arg("-c"), script, "full::small_files"));
+    assert!(run_prepared(
+        shell.arg("-c"),
+        script,
+        "full::limited_file_size_takes_essential_frames"
+    ));
 }
 
 #[test]
-#[ignore = "wants a limit of file sizes: run by a_limit_of_file_sizes_loses_no_frame"]
-fn small_files() {
+#[ignore = "wants a limit of file sizes: run by file_size_limit_loses_no_frame"]
+fn limited_file_size_takes_essential_frames() {
     let (_guard, dir) = new_dir();
     let log = NodeLog::open(&dir, origin(1)).unwrap();
     let mut seq = 0;

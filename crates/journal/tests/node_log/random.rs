@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_loses_frames_and_invents_none(
+    fn random_damage_never_yields_unwritten_frames(
         calls in calls(),
         damages in vec((any::<prop::sample::Index>(), 1..20_000_usize, any::<Option<u8>>()), 1..5),
     ) {

@@ -11,7 +11,7 @@ use std::{
 };
 
 #[test]
-fn frames_of_former_servers_come_in_order() {
+fn frames_of_earlier_servers_are_replayed_in_order() {
     let (_guard, dir) = new_dir();
     let mut all = Vec::new();
     for server in 1..=4 {
@@ -62,7 +62,7 @@ fn logs_of_two_concurrent_servers_are_read() {
 }
 
 #[test]
-fn threads_of_one_server_lose_no_frame() {
+fn concurrent_appends_lose_no_frame() {
     let (_guard, dir) = new_dir();
     let log = crate::common::open_small(&dir);
     std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn threads_of_one_server_lose_no_frame() {
 }
 
 #[test]
-fn replay_waits_for_a_server_that_lives() {
+fn replay_is_refused_while_former_server_lives() {
     let (_guard, dir) = new_dir();
     let former = crate::common::open_small(&dir);
     append(&former, &[owned(1, 1, 10)]).unwrap();
@@ -146,7 +146,7 @@ fn only_the_owner_may_read_the_log() {
 }
 
 #[test]
-fn another_layout_is_refused() {
+fn segment_of_another_layout_is_refused() {
     let (_guard, dir) = new_dir();
     drop(open(&dir));
     let path = segment(1, 0, &dir);

@@ -14,7 +14,7 @@ fn open(dir: &Path, sizes: LogSizes) -> (Arc<TestDisk>, NodeLog) {
 }
 
 #[test]
-fn an_append_is_one_write_and_no_sync() {
+fn append_is_one_write_without_sync() {
     let (_guard, dir) = new_dir();
     let (disk, log) = open(&dir, LogSizes::default());
     disk.writes.store(0, SeqCst);
@@ -29,7 +29,7 @@ fn an_append_is_one_write_and_no_sync() {
 }
 
 #[test]
-fn callers_that_wait_together_share_a_sync() {
+fn concurrent_callers_share_a_sync() {
     let (_guard, dir) = new_dir();
     let (disk, log) = open(&dir, LogSizes::default());
     disk.is_slow.store(true, SeqCst);
@@ -50,7 +50,7 @@ fn callers_that_wait_together_share_a_sync() {
 }
 
 #[test]
-fn a_sync_covers_all_segments_before_it() {
+fn sync_covers_all_earlier_segments() {
     let (_guard, dir) = new_dir();
     let (disk, log) = open(&dir, SMALL);
     let mut seq = 0;
@@ -66,7 +66,7 @@ fn a_sync_covers_all_segments_before_it() {
 }
 
 #[test]
-fn a_failed_sync_abandons_its_segment() {
+fn failed_sync_abandons_its_segment() {
     let (_guard, dir) = new_dir();
     let (disk, log) = open(&dir, SMALL);
     let sure = append(&log, &[owned(1, 1, 100)]).unwrap();

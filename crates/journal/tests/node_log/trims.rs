@@ -73,7 +73,7 @@ fn oldest_segments_are_removed_up_to_needed_one() {
 }
 
 #[test]
-fn former_segments_go_after_they_were_replayed() {
+fn earlier_servers_segments_are_removed_after_replay() {
     let (_guard, dir) = new_dir();
     let log = open_small(&dir);
     fill(&log, 1, 2);
@@ -121,7 +121,7 @@ fn outdated_snapshot_does_not_replace_the_run() {
 }
 
 #[test]
-fn a_snapshot_lets_older_segments_go_without_asking() {
+fn segments_before_a_snapshot_are_removed() {
     let (_guard, dir) = new_dir();
     let disk = Arc::new(TestDisk::default());
     let log = NodeLog::open_on(Arc::<TestDisk>::clone(&disk), &dir, origin(1), SMALL).unwrap();
@@ -140,7 +140,7 @@ fn a_snapshot_lets_older_segments_go_without_asking() {
 
 /// 300 live runs of 60 frames each beside others that end: the size of the log depends on the live ones alone.
 #[test]
-fn long_runs_do_not_make_the_log_grow() {
+fn long_runs_do_not_grow_the_log() {
     let (_guard, dir) = new_dir();
     let sizes = LogSizes {
         copy_above: 1024 * 1024,

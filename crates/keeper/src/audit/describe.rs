@@ -74,7 +74,7 @@ mod tests {
     use std::{os::unix::process::CommandExt, process::Command};
 
     #[test]
-    fn joined_command_line_gives_its_first_word() {
+    fn joined_argv_is_described_by_its_first_word() {
         for (own, shown) in [
             ("/opt/browser --type=page --token=secret", "/opt/browser"),
             ("worker:\tpassword", "worker:"),

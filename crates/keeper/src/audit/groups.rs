@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_directory_of_a_run_names_one() {
+    fn run_id_is_parsed_from_cgroup_name() {
         let run = RunId::from_u128(7);
         assert_eq!(run_of(&format!("run-{run}-12")), Some(run));
         for bad in [

@@ -243,7 +243,7 @@ mod tests {
 
     // promise: F-6
     #[test]
-    fn only_who_is_not_there_is_gone() {
+    fn only_enoent_and_esrch_mean_process_gone() {
         let error = io::Error::from_raw_os_error;
         assert!([libc::ENOENT, libc::ESRCH].map(error).iter().all(is_gone));
         let unread = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES];
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_child_is_seen_with_its_marker_only() {
+    fn scan_finds_marked_child_with_its_marker() {
         let run = RunId::from_u128(0x0123_4567_89AB);
         let mut command = std::process::Command::new("sleep");
         command.arg("60").env(marker::RUN_ID_VAR, run.to_string());

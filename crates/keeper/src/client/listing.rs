@@ -194,7 +194,7 @@ mod tests {
 
     // promise: T-19, RW-160
     #[test]
-    fn own_process_is_described_and_reused_pid_not() {
+    fn reused_pid_is_not_described() {
         let pid = std::process::id().cast_signed();
         let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = socket.local_addr().expect("an address").port();

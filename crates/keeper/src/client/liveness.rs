@@ -82,7 +82,7 @@ mod tests {
 
     // promise: R-63
     #[test]
-    fn unanswered_questions_are_counted_until_an_answer() {
+    fn keeper_is_unresponsive_after_unanswered_pings() {
         let liveness = Liveness::default();
         let seen = liveness.unresponsive();
         assert!(liveness.look(Timestamp(1)), "it is asked");
@@ -103,7 +103,7 @@ mod tests {
 
     // promise: R-63
     #[test]
-    fn a_keeper_that_speaks_is_not_unresponsive() {
+    fn keeper_that_sends_messages_is_responsive() {
         let liveness = Liveness::default();
         for now in 0..100 {
             liveness.look(Timestamp(now));

@@ -88,7 +88,7 @@ mod tests {
 
     // promise: T-18c
     #[tokio::test]
-    async fn list_is_shared_by_earlier_callers() {
+    async fn process_list_is_shared_by_waiting_callers() {
         let lists = Arc::new(SharedLists::default());
         let run = RunId::from_u128(7);
         let (begin, is_begun) = oneshot::channel();

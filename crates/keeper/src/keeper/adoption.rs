@@ -372,7 +372,7 @@ mod tests {
 
     // promise: A-22i
     #[test]
-    fn shim_without_common_level_is_left_to_itself() {
+    fn shim_without_common_level_is_not_adopted() {
         let Levels { min, max } = SHIM;
         for (min, max) in [(min, max + 1), (min - 1, max)] {
             let (heard, is_closed) = heard_of(|of| of.speaks = Levels { min, max });
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_a_shim_lacks_are_found() {
+    fn message_kinds_that_a_shim_lacks_are_reported() {
         let (heard, _) = heard_of(|of| of.knows.retain(|kind| kind != "leave"));
         let Heard::Adoptable(found) = heard else {
             panic!("it has a level in common");
@@ -402,7 +402,7 @@ mod tests {
 
     // promise: R-52
     #[test]
-    fn silent_peer_is_not_awaited_for_ever() {
+    fn silent_shim_is_reported_as_late() {
         let shim = Shim::new();
         let host = identity::host().expect("this host");
         let (found, late) = collect(&shim.sockets, shim.data.path(), &host);

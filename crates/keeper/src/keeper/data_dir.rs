@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_keeps_its_name() {
+    fn node_id_is_created_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let first = node_id(dir.path()).expect("it is made");
         assert_eq!(node_id(dir.path()).expect("it is read"), first);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn second_keeper_learns_the_holder_of_the_lock() {
+    fn busy_lock_error_names_its_holder() {
         let dir = tempfile::tempdir().expect("a directory");
         let held = lock(dir.path()).expect("it is free");
         let refused = lock(dir.path());

@@ -306,7 +306,7 @@ mod tests {
 
     // promise: Q-9
     #[test]
-    fn subgroup_of_delegated_group_is_a_leaf() {
+    fn subgroup_of_delegated_cgroup_is_used_as_leaf() {
         let beside = Seen {
             is_parent_delegated: true,
             has_systemd: true,
@@ -323,7 +323,7 @@ mod tests {
 
     // promise: Q-9
     #[test]
-    fn no_process_blocks_the_root_group() {
+    fn root_cgroup_is_used_unless_managed_by_another() {
         let root = Seen {
             own: "/c".into(),
             is_root: true,

@@ -287,7 +287,7 @@ mod tests {
 
     // promise: AC-6, AC-10
     #[test]
-    fn socket_gets_mode_that_was_asked_for() {
+    fn socket_gets_the_requested_mode() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("made/too/kennel.sock");
         // As the keeper has it.
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn port_is_listened_at_and_taken_port_refused() {
+    fn port_accepts_connections_and_taken_port_is_refused() {
         let any = ListenAddress::Tcp(([127, 0, 0, 1], 0).into());
         let mut none = PassedSockets::default();
         let first = Listening::new(&any, &mut none).expect("it listens");
@@ -355,7 +355,7 @@ mod tests {
 
     // promise: F-7
     #[test]
-    fn removed_socket_returns_and_replaced_one_stays() {
+    fn removed_socket_is_rebound_but_not_replaced_one() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("made/kennel.sock");
         let mut listening = listen_at(&path).expect("it listens");
@@ -376,7 +376,7 @@ mod tests {
 
     // promise: R-61a
     #[test]
-    fn full_queue_at_listen_path_is_refused_soon() {
+    fn listen_path_with_full_backlog_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("kennel.sock");
         let kind = SockType::Stream;
@@ -398,7 +398,7 @@ mod tests {
 
     // promise: AC-4
     #[test]
-    fn port_queues_what_the_host_allows() {
+    fn port_backlog_is_the_host_maximum() {
         let most = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a limit");
         let most: usize = most.trim().parse().expect("a number");
         let port = open_tcp(([127, 0, 0, 1], 0).into()).expect("it listens");

@@ -162,7 +162,7 @@ mod tests {
 
     // promise: RW-121a
     #[test]
-    fn one_run_at_a_time_is_ended() {
+    fn memory_reserve_ends_one_run_at_a_time() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
         let (first, second) = (RunId::from_u128(1), RunId::from_u128(2));
         let is_ending = |_: RunId| true;
@@ -192,7 +192,7 @@ mod tests {
 
     // promise: RW-121a
     #[test]
-    fn next_attempt_is_not_taken_for_the_ended() {
+    fn memory_reserve_may_end_the_next_attempt() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
         let run = RunId::from_u128(1);
         for at_once in [false, true] {
@@ -205,7 +205,7 @@ mod tests {
 
     // promise: RW-122
     #[test]
-    fn limit_that_is_set_later_halves_the_reserve() {
+    fn memory_reserve_is_at_most_half_the_limit() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
         let room = |used| MemoryRoom { limit: 80, used };
         assert_eq!(reserve.demand(room(40), 0, |_| false), None);
@@ -223,7 +223,7 @@ mod tests {
 
     // promise: RW-122
     #[test]
-    fn reserve_above_half_of_a_limit_is_unfit() {
+    fn memory_reserve_above_half_of_limit_is_refused() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         let groups = dirs.iter().map(|dir| dir.path().to_owned()).collect();
         let reserve = MemoryReserve::new(RESERVE, groups);
@@ -242,7 +242,7 @@ mod tests {
 
     // promise: RW-121
     #[test]
-    fn reserve_without_any_limit_demands_nothing() {
+    fn memory_reserve_without_limit_ends_no_run() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = dir.path().to_owned();
         let mut reserve = MemoryReserve::new(RESERVE, vec![group.clone()]);

@@ -474,7 +474,7 @@ mod tests {
 
     // promise: T-53
     #[test]
-    fn freeze_ends_despite_pause_beside_unrelated_process() {
+    fn cgroup_with_unrelated_process_is_thawed() {
         let run_dir = tempfile::tempdir().expect("a directory");
         let dir = tempfile::tempdir().expect("a directory");
         let unrelated = crate::sleeper::Sleeper::new();
@@ -523,7 +523,7 @@ mod tests {
 
     // promise: T-11a
     #[test]
-    fn first_unstopped_processes_have_reasons() {
+    fn unstopped_processes_are_reported_with_reasons() {
         let me = std::process::id().cast_signed();
         let one = |met| unstopped(&[Moving { pid: me, met }]).remove(0);
         let Unstopped { pid, why } = one(Met::Refused(libc::EPERM));

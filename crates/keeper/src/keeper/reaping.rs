@@ -326,7 +326,7 @@ mod tests {
 
     // promise: F-4
     #[test]
-    fn stopped_process_gets_term_and_deaf_one_kill() {
+    fn reap_terminates_stopped_process_and_kills_ignoring_one() {
         let run = RunId::from_u128(7);
         let (mut stopped, process) = child(run);
         let fd = PidFd::open(process.pid).expect("a pidfd");

@@ -102,7 +102,7 @@ mod tests {
 
     // promise: S-21
     #[test]
-    fn watchdog_hears_twice_in_its_time() {
+    fn watchdog_is_notified_twice_per_interval() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("notify");
         let manager = UnixDatagram::bind(&path).expect("bound");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_manager_nothing_wakes() {
+    fn without_service_manager_no_wakeup_is_scheduled() {
         let mut notifier = Notifier::new(&ServiceManager::default(), 0);
         notifier.ready();
         notifier.step(1);

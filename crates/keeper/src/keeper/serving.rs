@@ -89,7 +89,7 @@ mod tests {
 
     // promise: R-52
     #[test]
-    fn other_server_counts_while_its_lock_is_held() {
+    fn other_server_is_live_while_lock_is_held() {
         let data = tempfile::tempdir().expect("a directory");
         let take = |epoch| Serving::take(data.path(), KeeperEpoch::from_u128(epoch));
         let first = take(1).expect("it is free");

@@ -106,7 +106,7 @@ mod tests {
 
     // promise: R-62
     #[test]
-    fn groups_of_runs_differ_from_others() {
+    fn cgroups_of_runs_are_recognized_by_path() {
         let groups = |path: &str| {
             let groups = groups_of_runs(Path::new(path));
             groups.map(|g| g.display().to_string()).collect::<Vec<_>>()
@@ -125,7 +125,7 @@ mod tests {
 
     // promise: R-62
     #[test]
-    fn lock_must_be_held_and_name_the_caller() {
+    fn keeper_lock_must_be_held_by_the_caller() {
         let data = tempfile::tempdir().expect("a directory");
         let own = std::process::id().cast_signed();
         assert!(!holds_lock(own, data.path()), "no lock");

@@ -60,7 +60,7 @@ mod tests {
     use nix::{fcntl::OFlag, unistd::pipe2};
 
     #[test]
-    fn output_is_discarded_when_due_until_its_end() {
+    fn output_is_discarded_from_due_time_to_eof() {
         let (read, write) = pipe2(OFlag::O_NONBLOCK).expect("a pipe");
         let mut discard = Discard::new(vec![read]);
         discard.begin(20);

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn shim_keeps_secrets_for_other_commands_only() {
+    fn secrets_are_forgotten_without_stop_commands() {
         let kept = |policy: &Policy| {
             let mut child = ChildImage {
                 executable: b"/bin/true".to_vec(),

@@ -327,7 +327,7 @@ mod tests {
 
     // promise: N-10b
     #[test]
-    fn child_that_dies_silently_proves_nothing() {
+    fn namespace_probe_needs_its_exit_code() {
         let ended = |exit| Waited::Ended { pid: 7, exit };
         let killed = Exit::Signal {
             signal: Signal::KILL,

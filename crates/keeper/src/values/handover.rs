@@ -58,7 +58,7 @@ mod tests {
     >;
 
     #[tokio::test]
-    async fn server_gets_whole_handover_before_first_event() {
+    async fn server_gets_complete_handover_before_first_event() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         let (out, err) = nix::unistd::pipe().expect("a pipe");
         say(&keeper, None, &hello(2), &[]);
@@ -95,7 +95,7 @@ mod tests {
 
     // promise: W-11b
     #[test]
-    fn detached_identity_needs_group_or_process_1() {
+    fn detached_identity_needs_cgroup_or_pid_1() {
         let base = || Ok("/c/kennel-N-E".into());
         let none = || Err("none".to_owned());
         for (pid, cgroup_base, is_known, adopts) in [
@@ -184,7 +184,7 @@ mod tests {
 
     // promise: A-22c, A-22i
     #[tokio::test]
-    async fn levels_in_common_decide_whether_keeper_is_taken() {
+    async fn keeper_without_common_level_is_refused() {
         let max = WIRE.max;
         for (min, max, is_taken) in [
             (max - 1, max, true),
@@ -206,7 +206,7 @@ mod tests {
 
     // promise: A-22c
     #[tokio::test]
-    async fn older_keeper_gets_only_kinds_it_knows() {
+    async fn older_keeper_gets_only_known_message_kinds() {
         let (keeper, connected) = connect(|hello| hello.knows.retain(|kind| kind != "pause")).await;
         let (client, _events, ..) = connected.expect("a keeper");
         let asked = client.pause(RunId::from_u128(1)).await;
@@ -224,7 +224,7 @@ mod tests {
 
     // promise: A-22a
     #[tokio::test]
-    async fn unknown_kinds_are_reported_once() {
+    async fn unknown_message_kinds_are_reported_once() {
         let (keeper, connected) = connect(|_| {}).await;
         let (_client, mut events, ..) = connected.expect("a keeper");
         let body = br#"{"run":"00000000000000000000000005","kind":{"of_tomorrow":{}}}"#;

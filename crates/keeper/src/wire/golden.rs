@@ -142,26 +142,26 @@ fn check_file<T: Serialize + DeserializeOwned + PartialEq + Debug>(file: &T) {
 /// Other versions read them: a line of a version that was released never changes. `UPDATE=1` writes the files anew.
 // promise: A-22h, A-22f, A-22n
 #[test]
-fn forms_match_the_lock_files() {
+fn wire_formats_match_lock_files() {
     LINES.set(Some([String::new(), String::new()]));
-    requests_survive_wrong_bytes();
-    input_messages_survive_wrong_bytes();
-    upgrade_messages_survive_wrong_bytes();
-    questions_to_keeper_survive_wrong_bytes();
-    stray_signal_survives_wrong_bytes();
-    hello_survives_wrong_bytes();
-    targets_of_a_round_survive_wrong_bytes();
-    answers_and_reports_survive_wrong_bytes();
-    stop_commands_survive_wrong_bytes();
-    notices_survive_wrong_bytes();
-    extensions_survive_wrong_bytes();
-    terminal_messages_survive_wrong_bytes();
-    handed_over_state_survives_wrong_bytes();
-    shim_messages_survive_wrong_bytes();
-    files_survive_wrong_bytes();
-    recovery_messages_survive_wrong_bytes();
-    refusals_survive_wrong_bytes();
-    job_messages_survive_wrong_bytes();
+    request_decoding_survives_corrupt_bytes();
+    input_message_decoding_survives_corrupt_bytes();
+    upgrade_message_decoding_survives_corrupt_bytes();
+    ping_and_help_decoding_survives_corrupt_bytes();
+    stray_signal_decoding_survives_corrupt_bytes();
+    hello_decoding_survives_corrupt_bytes();
+    signal_target_decoding_survives_corrupt_bytes();
+    answer_and_report_decoding_survives_corrupt_bytes();
+    stop_command_decoding_survives_corrupt_bytes();
+    notice_decoding_survives_corrupt_bytes();
+    extension_decoding_survives_corrupt_bytes();
+    terminal_message_decoding_survives_corrupt_bytes();
+    handover_state_decoding_survives_corrupt_bytes();
+    shim_message_decoding_survives_corrupt_bytes();
+    file_decoding_survives_corrupt_bytes();
+    recovery_message_decoding_survives_corrupt_bytes();
+    refusal_decoding_survives_corrupt_bytes();
+    job_message_decoding_survives_corrupt_bytes();
     let mut lines = LINES.take().expect("it was set");
     for lines in &mut lines {
         let levels = later::levels(lines);
@@ -252,7 +252,7 @@ fn process(pid: i32) -> ProcessIdentity {
 
 // promise: A-22
 #[test]
-fn requests_survive_wrong_bytes() {
+fn request_decoding_survives_corrupt_bytes() {
     check(&ToKeeper::Ready(Versions::of_server()));
     let prepare = ToKeeper::Prepare(Box::new(PrepareRequest {
         run_dir: "/r".into(),
@@ -299,7 +299,7 @@ fn requests_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn input_messages_survive_wrong_bytes() {
+fn input_message_decoding_survives_corrupt_bytes() {
     let request = |request| check_request(&ToKeeper::Input { request });
     let write = WireInputRequest::Write {
         attempt: 3,
@@ -362,7 +362,7 @@ fn upgrade() -> Upgrade {
 
 // promise: A-22
 #[test]
-fn upgrade_messages_survive_wrong_bytes() {
+fn upgrade_message_decoding_survives_corrupt_bytes() {
     let request = Some("r".into());
     check_of(Head::of_answer(2), &ToKeeper::Upgrade { request });
     check_answer(Answer::Upgrade(Ok(upgrade())));
@@ -384,7 +384,7 @@ fn upgrade_messages_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn questions_to_keeper_survive_wrong_bytes() {
+fn ping_and_help_decoding_survives_corrupt_bytes() {
     check(&ToKeeper::Ping {});
     let help = ToKeeper::Help {
         argv: vec!["a".into()],
@@ -409,7 +409,7 @@ fn questions_to_keeper_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn stray_signal_survives_wrong_bytes() {
+fn stray_signal_decoding_survives_corrupt_bytes() {
     let stray = KeeperEvent::Stray(StraySignal {
         number: 10,
         pid: 300,
@@ -421,7 +421,7 @@ fn stray_signal_survives_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn hello_survives_wrong_bytes() {
+fn hello_decoding_survives_corrupt_bytes() {
     let Versions { speaks, knows } = Versions::of_keeper();
     let hello = KeeperHello {
         speaks,
@@ -467,7 +467,7 @@ fn hello_survives_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn targets_of_a_round_survive_wrong_bytes() {
+fn signal_target_decoding_survives_corrupt_bytes() {
     let target = RoundTarget {
         pid: 7,
         start_ticks: 9,
@@ -483,7 +483,7 @@ fn targets_of_a_round_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn answers_and_reports_survive_wrong_bytes() {
+fn answer_and_report_decoding_survives_corrupt_bytes() {
     check_answer(Answer::Prepared {
         command: process(200),
         shim: process(100),
@@ -564,7 +564,7 @@ fn answers_and_reports_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn stop_commands_survive_wrong_bytes() {
+fn stop_command_decoding_survives_corrupt_bytes() {
     let done = StopCommand {
         at: Timestamp(1000),
         name: "x".into(),
@@ -575,7 +575,7 @@ fn stop_commands_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn notices_survive_wrong_bytes() {
+fn notice_decoding_survives_corrupt_bytes() {
     let notified = |said| check_fact(Fact::Notified(said));
     notified(Notified::Ready);
     let status = StatusText {
@@ -596,7 +596,7 @@ fn notices_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn extensions_survive_wrong_bytes() {
+fn extension_decoding_survives_corrupt_bytes() {
     let extend = WireExtend {
         limits: vec![Deadline::MaxRuntime, Deadline::StartTimeout],
         time: Duration::from_secs(3),
@@ -625,7 +625,7 @@ fn extensions_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn terminal_messages_survive_wrong_bytes() {
+fn terminal_message_decoding_survives_corrupt_bytes() {
     let size = TerminalSize {
         rows: 40,
         cols: 120,
@@ -648,7 +648,7 @@ fn terminal_messages_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn handed_over_state_survives_wrong_bytes() {
+fn handover_state_decoding_survives_corrupt_bytes() {
     let held = WireHeldRun {
         identity: identity(),
         held: Held {
@@ -674,7 +674,7 @@ fn handed_over_state_survives_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn shim_messages_survive_wrong_bytes() {
+fn shim_message_decoding_survives_corrupt_bytes() {
     check(&ToShim::KillAll {});
     check(&ToShim::Stopping {});
     let left = Leftovers {
@@ -760,7 +760,7 @@ fn shim_messages_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn files_survive_wrong_bytes() {
+fn file_decoding_survives_corrupt_bytes() {
     let child = ChildImage {
         executable: b"/bin/a".into(),
         argv: vec![b"a".into(), b"b".into()],
@@ -842,7 +842,7 @@ fn member() -> WireMember {
 
 // promise: T-21, A-22h, A-22b, RW-149
 #[test]
-fn long_body_travels_in_a_sealed_file() {
+fn long_message_is_sent_in_sealed_file() {
     let listing = WireListing {
         members: vec![member(); MEMBERS_LISTED_MAX],
         unlisted: u32::MAX,
@@ -911,7 +911,7 @@ fn failure() -> StartFailure {
 
 // promise: A-22
 #[test]
-fn recovery_messages_survive_wrong_bytes() {
+fn recovery_message_decoding_survives_corrupt_bytes() {
     check_request(&ToKeeper::Observe {
         identity: identity(),
         run_dir: "/r".into(),
@@ -946,7 +946,7 @@ fn recovery_messages_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn refusals_survive_wrong_bytes() {
+fn refusal_decoding_survives_corrupt_bytes() {
     check_request(&ToKeeper::Pause {});
     check_request(&ToKeeper::Resume {});
     check_answer(Answer::PrepareFailed(failure()));
@@ -984,7 +984,7 @@ fn refusals_survive_wrong_bytes() {
 
 // promise: A-22
 #[test]
-fn job_messages_survive_wrong_bytes() {
+fn job_message_decoding_survives_corrupt_bytes() {
     let RunIdentity {
         command,
         shim,
@@ -1061,7 +1061,7 @@ impl<'de> Deserializer<'de> for Kinds<'_> {
 }
 
 #[test]
-fn each_kind_has_a_line() {
+fn each_message_kind_is_in_lock_file() {
     fn missing<T: DeserializeOwned>(before: &str) -> Vec<&'static str> {
         let lock = include_str!("wire.lock");
         let kinds = kinds::<T>();
@@ -1084,7 +1084,7 @@ fn each_kind_has_a_line() {
 
 // promise: A-22a
 #[test]
-fn broken_messages_differ_from_unknown_kinds() {
+fn malformed_messages_differ_from_unknown_kinds() {
     let of = |flags: u8, body: &str| {
         let len = u8::try_from(body.len()).expect("it is short");
         [&[b'K', 1, flags, 0, len, 0, 0, 0], body.as_bytes()].concat()

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_with_unknown_need_is_not_known() {
+    fn unknown_need_makes_policy_unknown() {
         let text = r#"{"text":{"kind":"job","needs":["sandbox","of_tomorrow"]}}"#;
         let read: WirePolicy = serde_json::from_str(text).expect("a policy");
         assert!(!read.is_known());
@@ -138,7 +138,7 @@ mod tests {
 
     // promise: A-22a, A-22h
     #[test]
-    fn unknown_value_leaves_the_others() {
+    fn unknown_policy_value_keeps_the_other_values() {
         let text = r#"{"text":{"kind":"of_tomorrow","success_exit_codes":[7]}}"#;
         let read: WirePolicy = serde_json::from_str(text).expect("a policy");
         assert!(!read.is_known());

@@ -96,7 +96,7 @@ mod tests {
 
     // promise: A-22b
     #[test]
-    fn ambiguous_texts_are_unreadable() {
+    fn ambiguous_json_is_refused() {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let read = |text: &str| read::<Value>(text.as_bytes()).map_err(|error| error.to_string());
         for good in [
@@ -124,7 +124,7 @@ mod tests {
 
     // promise: A-22b
     #[test]
-    fn wrong_bytes_cause_no_panic() {
+    fn strict_json_decoding_survives_corrupt_bytes() {
         let text = r#"{"a":{"b":[1,-2,"x\"y",{"c":null}]},"d":18446744073709551615}"#;
         kennel_mutations::each(text.as_bytes(), |wrong| {
             // What is read says the same to a decoder without these rules.

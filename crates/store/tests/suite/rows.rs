@@ -228,7 +228,7 @@ pub(super) fn order() -> StopOrder {
 
 /// The printed form of a row may get into a log.
 #[test]
-fn a_row_is_printed_without_the_commands_arguments() {
+fn debug_of_row_omits_command_arguments() {
     let printed = format!("{:?}", new_run(1));
     assert!(
         printed.contains("uid:1000") && !printed.contains("printf"),

@@ -288,7 +288,7 @@ fn changes() -> Vec<Change> {
 /// Other versions read the log: a change of its form needs a new number of the format.
 // promise: R-17
 #[test]
-fn changes_have_the_form_of_the_lock() {
+fn store_change_formats_match_lock_file() {
     let mut lock = String::new();
     for change in changes() {
         let bytes = change.encode();
@@ -315,7 +315,7 @@ fn changes_have_the_form_of_the_lock() {
 
 // promise: A-22
 #[test]
-fn wrong_bytes_are_a_change_or_an_error() {
+fn store_change_decoding_survives_corrupt_bytes() {
     for change in changes() {
         kennel_mutations::random(&change.encode(), |wrong| {
             if let Ok(read) = Change::decode(wrong) {
@@ -327,7 +327,7 @@ fn wrong_bytes_are_a_change_or_an_error() {
 }
 
 #[test]
-fn closed_row_stays_as_it_is() {
+fn closed_row_never_changes() {
     let row = Change::Closed(Box::new(new_run(1)), Box::new(closure())).upon(None);
     for change in changes() {
         match change {
@@ -343,7 +343,7 @@ fn closed_row_stays_as_it_is() {
 }
 
 #[test]
-fn change_of_unknown_row_invents_none() {
+fn partial_change_of_unknown_row_creates_no_row() {
     for change in changes() {
         let is_whole = matches!(
             change,
@@ -354,7 +354,7 @@ fn change_of_unknown_row_invents_none() {
 }
 
 #[test]
-fn a_state_that_has_no_row_is_refused() {
+fn row_with_unknown_state_is_refused() {
     let mut row = RunRow::open(new_run(1));
     for state in [
         StoredState::Starting,

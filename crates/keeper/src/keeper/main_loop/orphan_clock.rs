@@ -72,7 +72,7 @@ mod tests {
 
     // promise: R-11a
     #[test]
-    fn pauses_of_the_keeper_do_not_count() {
+    fn orphan_ttl_excludes_keeper_restart_delays() {
         let mut clock = OrphanClock::of_loss(1_000);
         assert_eq!(clock.reaches_at(5_000), Some(6_000));
         clock.keeper_waits(1_500);
@@ -86,7 +86,7 @@ mod tests {
 
     // promise: R-11a
     #[test]
-    fn servers_that_fail_at_once_are_counted() {
+    fn orphan_ttl_counts_runtime_of_failing_servers() {
         let mut clock = OrphanClock::of_loss(0);
         clock.keeper_waits(0);
         let mut starts = 0;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_ttl_expires_at_the_loss() {
+    fn zero_orphan_ttl_expires_when_server_is_lost() {
         let mut clock = OrphanClock::of_loss(7);
         assert_eq!(clock.reaches_at(0), Some(7));
         clock.keeper_waits(7);

@@ -315,7 +315,7 @@ mod tests {
 
     // promise: A-22c
     #[test]
-    fn older_shim_gets_only_kinds_it_knows() {
+    fn older_shim_gets_only_known_message_kinds() {
         let (socket, theirs) = fdpass::pair().expect("a pair");
         let shim = Shim {
             pid: 1,

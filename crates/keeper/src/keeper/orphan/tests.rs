@@ -65,7 +65,7 @@ fn unreadable_group_may_hold_a_process() {
 
 // promise: R-3a
 #[test]
-fn next_start_knows_steps_of_earlier_ones() {
+fn next_start_resumes_recorded_termination_steps() {
     let dir = tempfile::tempdir().expect("a directory");
     let leader = session_leader();
     let mut recorded = recorded(None);
@@ -91,7 +91,7 @@ fn next_start_knows_steps_of_earlier_ones() {
 }
 
 #[test]
-fn sharing_our_session_makes_no_member() {
+fn process_in_our_session_is_not_a_member() {
     let (leader, _stranger) = (Sleeper::new(), Sleeper::new());
     let mut recorded = recorded(None);
     recorded.identity.command = leader.identity();

@@ -57,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn repeatable_facts_are_bounded_and_in_order() {
+    fn pending_reports_are_bounded_and_in_order() {
         let mut kept = Kept::default();
         let sent = |signal| Fact::SignalSent {
             signal,

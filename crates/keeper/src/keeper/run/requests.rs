@@ -55,7 +55,7 @@ mod tests {
 
     // promise: T-15
     #[test]
-    fn the_newest_ids_are_remembered_for_ten_minutes() {
+    fn recent_request_ids_are_remembered_ten_minutes() {
         let mut requests = Requests::default();
         requests.remember(None, 0);
         requests.remember(Some("a"), 0);

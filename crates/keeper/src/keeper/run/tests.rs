@@ -19,7 +19,7 @@ use std::{os::fd::AsFd, path::Path, process::Command};
 const SHIM: i32 = i32::MAX;
 
 #[test]
-fn exit_unreported_by_shim_is_in_its_record() {
+fn exit_unreported_by_shim_is_read_from_record() {
     let dir = tempfile::tempdir().expect("a directory");
     let record = ExitRecord {
         exit: Some(Exit::Code(6)),
@@ -45,7 +45,7 @@ fn exit_unreported_by_shim_is_in_its_record() {
 }
 
 #[test]
-fn unrecorded_exit_is_the_kernels_or_unknown() {
+fn unrecorded_exit_is_asked_from_the_kernel() {
     let dir = tempfile::tempdir().expect("a directory");
     let leader = reaped();
     let copy = PidFd::from_fd(leader.try_clone().expect("a copy"));
@@ -63,7 +63,7 @@ fn unrecorded_exit_is_the_kernels_or_unknown() {
 }
 
 #[test]
-fn child_collected_by_dead_shim_never_ran() {
+fn child_reaped_before_release_never_ran() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.shim_gone(0);
@@ -127,7 +127,7 @@ fn extend(run: &mut Run, limit: Deadline, seconds: u64, now: u64) -> ExtendResul
 /// A keeper that is killed after its answer has left the extension with the shim.
 // promise: RW-118
 #[test]
-fn shim_holds_an_extension_before_its_answer() {
+fn shim_is_sent_an_extension_before_the_answer() {
     let dir = tempfile::tempdir().expect("a directory");
     let child = Sleeper::new();
     let mut run = limited(dir.path(), &child);
@@ -157,7 +157,7 @@ fn shim_holds_an_extension_before_its_answer() {
 
 // promise: RW-72a
 #[test]
-fn extension_is_refused_beyond_bound_and_in_stop() {
+fn extension_is_refused_beyond_bound_or_while_stopping() {
     let dir = tempfile::tempdir().expect("a directory");
     let child = Sleeper::new();
     let mut run = limited(dir.path(), &child);
@@ -204,7 +204,7 @@ fn paused_time_does_not_use_up_an_extension() {
 /// Each request is answered, and once: for every end of the run, and every time of the request.
 // promise: A-15
 #[test]
-fn each_request_is_answered_once_at_any_end() {
+fn each_request_is_answered_once_however_run_ends() {
     type Act = fn(&mut Run);
     let prepare: Act = |run| run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     let prepare_without_file: Act = |run| receive(run, prepared());
@@ -393,7 +393,7 @@ fn large_tree_is_paused_in_slices() {
 /// The exit of the leader, which the signal causes, is reported after it, with the next rung after that.
 // promise: T-18a, T-18b
 #[test]
-fn large_tree_gets_a_rung_in_slices() {
+fn large_tree_gets_stop_signals_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut run, _tree) = with_large_tree(dir.path());
     run.pause(1, 0);
@@ -433,7 +433,7 @@ fn large_tree_gets_a_rung_in_slices() {
 /// A tree that makes processes faster than slices find them is its shim's to end, which kills beside the keeper.
 // promise: T-18b
 #[test]
-fn large_tree_is_killed_beside_its_shim() {
+fn large_tree_is_killed_by_keeper_and_shim() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut run, tree) = with_large_tree(dir.path());
     run.stop(&StopPlan::abort(Duration::ZERO), 0);
@@ -471,7 +471,7 @@ fn large_tree_is_killed_beside_its_shim() {
 
 // promise: T-18a
 #[test]
-fn processes_of_a_leader_are_listed_in_slices() {
+fn descendants_of_a_leader_are_listed_in_slices() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut run, _tree) = with_large_tree(dir.path());
     let left_by_leader = FromShim::Exited {
@@ -527,7 +527,7 @@ fn childless() -> FromShim {
 
 // promise: T-26
 #[test]
-fn process_that_survives_sigkill_is_no_end() {
+fn survivor_of_sigkill_keeps_run_open() {
     let dir = tempfile::tempdir().expect("a directory");
     let child = Sleeper::new();
     let mut run = running(dir.path(), pidfd(&child));
@@ -545,7 +545,7 @@ fn process_that_survives_sigkill_is_no_end() {
 
 // promise: I-8
 #[test]
-fn pid_given_back_by_a_shim_is_unused() {
+fn pid_of_reaped_shim_is_not_used() {
     let dir = tempfile::tempdir().expect("a directory");
     // As if the number of the shim, which is reaped, had been reused: here by an unrelated process with a child.
     let mut stranger = Command::new("sh")
@@ -588,7 +588,7 @@ fn pid_given_back_by_a_shim_is_unused() {
 }
 
 #[test]
-fn nothing_follows_the_last_word_on_the_tree() {
+fn no_report_follows_tree_ended() {
     let dir = tempfile::tempdir().expect("a directory");
     let child = Sleeper::new();
     let mut run = running(dir.path(), pidfd(&child));
@@ -604,7 +604,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
 }
 
 #[test]
-fn unowned_child_is_over_without_its_shim() {
+fn child_without_pidfd_ends_with_its_shim() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
     // The descriptor of the leader exceeded the limit.
@@ -617,7 +617,7 @@ fn unowned_child_is_over_without_its_shim() {
 
 // promise: R-8
 #[test]
-fn child_of_a_lost_server_is_not_announced() {
+fn child_of_a_lost_server_is_not_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
     run.server_lost();
@@ -633,7 +633,7 @@ fn child_of_a_lost_server_is_not_announced() {
 
 // promise: R-8
 #[test]
-fn pause_of_a_lost_server_continues_unanswered() {
+fn pause_of_a_lost_server_continues_without_answer() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = running(dir.path(), reaped());
     run.outgoing.clear();
@@ -655,7 +655,7 @@ fn pause_of_a_lost_server_continues_unanswered() {
 }
 
 #[test]
-fn ending_pause_is_handed_over_as_ending() {
+fn ending_pause_is_handed_over_with_its_state() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = running(dir.path(), reaped());
     for (expired, wanted) in [
@@ -674,7 +674,7 @@ fn ending_pause_is_handed_over_as_ending() {
 
 // promise: Q-8, RW-120
 #[test]
-fn usage_and_memory_kills_come_before_end() {
+fn usage_and_memory_kills_are_reported_before_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = [
         ("memory.events", "oom 1\noom_kill 2\n"),
@@ -709,7 +709,7 @@ fn usage_and_memory_kills_come_before_end() {
 
 // promise: RW-121
 #[test]
-fn memory_reserve_stops_by_plan_of_run() {
+fn memory_reserve_stops_run_by_its_stop_plan() {
     let shortage = MemoryShortage {
         limit: 1000,
         used: 950,

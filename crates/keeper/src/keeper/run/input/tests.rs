@@ -60,7 +60,7 @@ fn repeated_input_is_reported_and_not_written() {
 }
 
 #[test]
-fn write_without_room_waits_and_continues_in_place() {
+fn write_to_full_pipe_waits_and_resumes() {
     let mut stage = Stage::new();
     let data: Vec<u8> = (0..=250).cycle().take(PIPE + 1000).collect();
     assert_eq!(stage.write("a", None, &data), []);
@@ -77,7 +77,7 @@ fn write_without_room_waits_and_continues_in_place() {
 }
 
 #[test]
-fn later_write_displaces_a_waiting_one() {
+fn later_write_replaces_a_waiting_one() {
     let mut stage = Stage::new();
     let data = vec![7; PIPE + 1];
     stage.write("a", None, &data);
@@ -98,7 +98,7 @@ fn later_write_displaces_a_waiting_one() {
 }
 
 #[test]
-fn closed_pipe_ends_a_write_with_its_count() {
+fn write_to_closed_pipe_reports_its_count() {
     let mut stage = Stage::new();
     assert_eq!(stage.write("a", None, &vec![7; PIPE + 1]), []);
     stage.command = None;
@@ -114,7 +114,7 @@ fn closed_pipe_ends_a_write_with_its_count() {
 }
 
 #[test]
-fn keeper_death_in_a_write_leaves_count_unknown() {
+fn keeper_death_during_write_leaves_count_unknown() {
     let stage = Stage::new();
     let mut input = stage.input;
     let mut readers = Vec::new();
