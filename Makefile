@@ -89,7 +89,7 @@ proto-image: ## accept the present contract as the one that must not break
 
 record: ## write databases, messages and data directory of tests/recorded/next anew, after a change of a form; as root
 	UPDATE=1 $(CARGO) test --quiet -p kennel-store --test sqlite --test postgres recorded_
-	UPDATE=1 $(CARGO) test --quiet -p kennel-keeper --lib forms_match
+	UPDATE=1 $(CARGO) test --quiet -p kennel-keeper --lib wire_formats
 	$(CARGO) build --workspace --bins
 	UPDATE=1 $(CARGO) test --quiet -p kennel-tests --test e2e recorded_data
 
@@ -119,7 +119,7 @@ conformance: tools ## play the cases of clients/conformance with faults against 
 soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, an empty database after 10,000 runs, twenty upgrades, a long input, 2,000 runs on five nodes of a Postgres under faults beside a witness, a million wrong encodings for each decoder, thirty million lines under a hundred and fifty deaths, every rule and probe over twenty, a store that is stopped for a minute
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --test chaos --test e2e --test runs --run-ignored only --no-capture
-	KENNEL_MUTATIONS=1000000 $(CARGO) test --release -p kennel-keeper -p kennel-lifecycle -p kennel-store -p kennel-edge -- wrong_bytes have_these_bytes
+	KENNEL_MUTATIONS=1000000 $(CARGO) test --release -p kennel-keeper -p kennel-lifecycle -p kennel-store -p kennel-edge -- corrupt_bytes
 
 vm: ## the virtual machines, the long ones too: limits of runs, no memory left, escaping programs, loss of power, on Debian's kernel; a booted systemd
 	.ci/tools tests vm images

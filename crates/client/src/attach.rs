@@ -223,7 +223,7 @@ mod tests {
 
     // promise: P-13
     #[tokio::test(start_paused = true)]
-    async fn cancelled_calls_use_up_no_attempt() {
+    async fn cancelled_reads_do_not_count_as_resume_attempts() {
         let (connection, dials) = to_lost_server();
         let mut attachment = Attachment::new(&connection, pb::AttachOpen::default());
         let cancels = 3 * RESUMES_MAX;

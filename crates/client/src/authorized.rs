@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_reported_once() {
+    fn repeated_cause_text_is_printed_once() {
         let root = Box::new(Reported("refused", None));
         let middle = Box::new(Reported("cannot connect: refused", Some(root)));
         let top = Reported("cannot open the store", Some(middle));

@@ -346,7 +346,7 @@ mod tests {
 
     // promise: A-19b
     #[tokio::test]
-    async fn full_queue_is_waited_for() {
+    async fn connect_waits_for_space_in_full_backlog() {
         let dir = tempfile::TempDir::new().expect("a directory");
         let path = dir.path().join("socket");
         let socket = tokio::net::UnixSocket::new_stream().expect("a socket");

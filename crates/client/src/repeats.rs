@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn line_before_gap_is_no_repeat() {
+    fn line_before_gap_is_not_a_duplicate() {
         let mut repeats = Repeats::default();
         assert_eq!(left(&mut repeats, &[3, 4, 4]), [3, 4, 4]);
         // The unfinished line has the seq before the Gap.
@@ -121,7 +121,7 @@ mod tests {
 
     // promise: I-79
     #[test]
-    fn stream_opened_anew_repeats_no_event() {
+    fn reopened_stream_skips_delivered_events() {
         let mut repeats = Repeats::default();
         assert_eq!(left(&mut repeats, &[1, 2]), [1, 2]);
         repeats.cover();

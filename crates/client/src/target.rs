@@ -315,7 +315,7 @@ mod tests {
 
     // promise: C-62
     #[test]
-    fn context_secrets_go_to_its_server_only() {
+    fn context_credentials_are_not_sent_to_other_servers() {
         let dir = contexts();
         let target = resolved("--server tcp://f:1", &here(&dir, &[])).expect("an address");
         assert_eq!(shown(&target), "tcp://f:1    ");
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_unix_sockets_with_an_absolute_path() {
+    fn unix_address_becomes_an_absolute_path() {
         let parse = |text: &str| socket_path(text).ok();
         assert_eq!(parse("unix:/a/b").as_deref(), Some(Path::new("/a/b")));
         assert_eq!(parse("unix:///a/b").as_deref(), Some(Path::new("/a/b")));

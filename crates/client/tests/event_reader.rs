@@ -26,7 +26,7 @@ async fn reader_sees_each_event_once_despite_broken_streams() {
 }
 
 #[tokio::test]
-async fn a_reader_begins_where_asked() {
+async fn reader_starts_after_the_requested_seq() {
     let house = House::open(usize::MAX, usize::MAX).await;
     let read = house.read(Start::AfterSeq(17)).await.expect("the rest");
     assert_eq!(read.seqs, [18, 19, 20]);
@@ -34,7 +34,7 @@ async fn a_reader_begins_where_asked() {
 }
 
 #[tokio::test]
-async fn only_the_snapshot_follows_the_last_event() {
+async fn reading_after_the_last_event_yields_only_snapshot() {
     let house = House::open(usize::MAX, usize::MAX).await;
     let read = house.read(Start::AfterSeq(HEAD)).await.expect("nothing");
     assert_eq!((read.seqs.len(), read.snapshots), (0, 1));
@@ -51,7 +51,7 @@ async fn reader_gives_up_on_a_silent_stream() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_reported_at_once() {
+async fn reader_reports_a_refusal_at_once() {
     let house = House::open(3, usize::MAX).await;
     let mut reader = EventReader::new(&house.connection, "nobody", Start::Beginning);
     let failure = reader.next().await.expect_err("no such run");

@@ -88,7 +88,7 @@ async fn server_of_another_authority_is_not_trusted() {
 
 // promise: C-60
 #[tokio::test]
-async fn server_of_another_name_is_named() {
+async fn certificate_for_another_host_name_is_reported() {
     let ca = Authority::new("right");
     let server = FarServer::start(
         ca.server_config(&ca.server(&[OTHER_NAME], days(1)), &ClientProof::Tokens),
@@ -109,7 +109,7 @@ async fn server_of_another_name_is_named() {
 
 // promise: C-60
 #[tokio::test]
-async fn expired_certificates_are_named_on_both_sides() {
+async fn expired_certificates_are_reported_for_both_sides() {
     let ca = Authority::new("right");
     let server = FarServer::start(
         ca.server_config(&ca.server(&["localhost"], days(-1)), &ClientProof::Tokens),
@@ -135,7 +135,7 @@ async fn expired_certificates_are_named_on_both_sides() {
 
 // promise: C-60
 #[tokio::test]
-async fn absent_foreign_and_revoked_certificates_are_named() {
+async fn missing_foreign_and_revoked_client_certificates_are_distinguished() {
     let (ca, other) = (Authority::new("right"), Authority::new("wrong"));
     let pair = ca.server(&["localhost"], days(1));
     let server = FarServer::start(ca.server_config(&pair, &ClientProof::Certificates)).await;
@@ -197,7 +197,7 @@ async fn token_is_sent_with_each_call_and_hidden() {
 
 // promise: C-61
 #[tokio::test]
-async fn replaced_token_file_is_used_on_a_connection() {
+async fn replaced_token_is_used_on_an_open_connection() {
     let ca = Authority::new("right");
     let server = FarServer::start(
         ca.server_config(&ca.server(&["localhost"], days(1)), &ClientProof::Tokens),
@@ -251,7 +251,7 @@ async fn replaced_certificates_are_used_for_the_next_connection() {
 
 // promise: C-60
 #[tokio::test]
-async fn unusable_files_are_named() {
+async fn unusable_tls_files_are_named_in_errors() {
     let ca = Authority::new("right");
     let server = FarServer::start(ca.server_config(
         &ca.server(&["localhost"], days(1)),
@@ -290,7 +290,7 @@ async fn unusable_files_are_named() {
 
 // promise: C-60
 #[tokio::test]
-async fn absent_server_and_one_without_tls_differ() {
+async fn server_without_tls_differs_from_unreachable_server() {
     let ca = Authority::new("right");
     let plain = FarServer::start_plain().await;
     let error = refusal(&plain, &ca.credentials_alone()).await;

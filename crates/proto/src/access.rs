@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_found_by_their_names_alone() {
+    fn roles_are_found_by_exact_name() {
         for role in [Role::Viewer, Role::Spawner, Role::Operator, Role::Admin] {
             assert_eq!(named(&name(role)), Some(role));
         }
@@ -77,7 +77,7 @@ mod tests {
 
     // promise: RW-84
     #[test]
-    fn runs_may_call_only_what_the_contract_opens() {
+    fn runs_may_call_only_rpcs_opened_to_them() {
         let of_process = |rpc: &str| of_run(&format!("/kennel.v1.ProcessService/{rpc}"));
         assert_eq!(of_process("GetRun"), Some(ApiAccess::OwnRun));
         assert_eq!(of_process("Spawn"), Some(ApiAccess::Children));

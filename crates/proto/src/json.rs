@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_comes_back_from_its_json() {
+    fn message_round_trips_through_json() {
         let run = pb::Run {
             run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
             state: pb::RunState::Running.into(),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_base64_and_wide_numbers_are_strings() {
+    fn bytes_are_base64_and_64_bit_integers_strings() {
         let output = pb::Output {
             stream: pb::OutputStream::Stdout.into(),
             data: bytes::Bytes::from_static(b"\xff\x00"),
@@ -252,7 +252,7 @@ mod tests {
 
     // promise: A-16
     #[test]
-    fn extremes_have_a_json_form() {
+    fn extreme_durations_and_timestamps_have_json() {
         let spans = [i64::MIN, -1, 0, 315_576_000_001, i64::MAX];
         for seconds in spans {
             for nanos in [i32::MIN, 0, 1, i32::MAX] {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_none_are_strings() {
+    fn non_finite_numbers_are_json_strings() {
         use prost_types::{Struct, Value, value::Kind};
         let number = |number| Value {
             kind: Some(Kind::NumberValue(number)),

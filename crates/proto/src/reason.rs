@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn page_begins_with_reason_and_remedy() {
+    fn error_page_begins_with_reason_and_remedy() {
         for reason in Reason::ALL {
             let page = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../../docs/errors")

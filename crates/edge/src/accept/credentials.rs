@@ -145,7 +145,7 @@ mod tests {
 
     // promise: I-102a
     #[tokio::test(start_paused = true)]
-    async fn clients_wait_for_first_keys_for_bounded_time() {
+    async fn first_keys_are_awaited_for_bounded_time() {
         // It connects, and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = silent.local_addr().expect("an address");

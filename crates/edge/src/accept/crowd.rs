@@ -114,7 +114,7 @@ mod tests {
 
     // promise: A-19d
     #[test]
-    fn network_of_ipv6_counts_as_one_address() {
+    fn ipv6_network_counts_as_one_address() {
         let mut crowd = Crowd::<3>::default();
         let (other, _) = crowd.add(address("2001:db8:0:2::1"));
         for host in ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2"] {

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_cannot_take_all() {
+    fn connections_of_one_process_are_limited() {
         let places = Places::default();
         let greedy = peer(1000, 1, PeerVerdict::Allowed);
         let held: Vec<_> = (0..CONNECTIONS_PER_PROCESS_MAX)
@@ -250,7 +250,7 @@ mod tests {
 
     // promise: A-19
     #[test]
-    fn one_user_leaves_places_to_others() {
+    fn connection_limit_of_user_reserves_slots_for_others() {
         let places = Places::default();
         let mut held = Vec::new();
         let full = (1..).find_map(|pid| {
@@ -279,7 +279,7 @@ mod tests {
 
     // promise: RW-139
     #[test]
-    fn runs_take_no_place_of_others() {
+    fn connections_of_runs_are_limited_per_owner() {
         let places = Places::default();
         let mut held = Vec::new();
         let mut take_all = |owner: &str, runs: std::ops::Range<u128>| {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_peers_take_no_place_of_others() {
+    fn refused_peers_use_a_separate_connection_limit() {
         let places = Places::default();
         let refused = peer(1000, 1, PeerVerdict::OfARun(None));
         let held: Vec<_> = (0..CONNECTIONS_REFUSED_MAX)
@@ -323,7 +323,7 @@ mod tests {
 
     // promise: A-19d
     #[test]
-    fn unidentified_clients_take_no_place_of_others() {
+    fn unidentified_clients_use_a_separate_connection_limit() {
         let places = Places::default();
         let one = take(&places, &network("192.0.2.1")).expect("a place");
         let ended = one.displaced();

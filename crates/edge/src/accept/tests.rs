@@ -25,7 +25,7 @@ async fn silent_client_does_not_delay_shutdown() {
 
 // promise: A-19c
 #[tokio::test(start_paused = true)]
-async fn bytes_without_a_call_keep_no_connection() {
+async fn bytes_without_a_call_keep_no_connection_open() {
     let met = meet().await;
     let (mut client, mut accepted) = (met.client, met.accepted);
     client.write_all(b"x").await.expect("sent");
@@ -94,7 +94,7 @@ async fn peer_is_judged_by_socket_credentials() {
 }
 
 #[tokio::test]
-async fn all_listeners_are_accepted_from() {
+async fn connections_of_all_listeners_are_accepted() {
     let dir = TempDir::new().expect("a directory");
     let paths = ["a", "b"].map(|name| dir.path().join(name));
     let listeners = paths

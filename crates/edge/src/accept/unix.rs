@@ -287,7 +287,7 @@ mod tests {
 
     // promise: A-19b
     #[test]
-    fn storm_of_a_run_is_reported_once() {
+    fn connection_storm_of_a_run_is_reported_once() {
         let mut refused = Refused::default();
         let run = RunId::from_u128(1);
         let mut storms = |from: i64| {

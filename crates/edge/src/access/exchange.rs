@@ -107,7 +107,7 @@ mod tests {
 
     // promise: RW-161
     #[tokio::test]
-    async fn final_status_alone_decides() {
+    async fn final_http_status_decides_the_probe() {
         let ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
         let interim = |status| format!("HTTP/1.1 {status}\r\n\r\n{ok}");
         for good in [
@@ -137,7 +137,7 @@ mod tests {
 
     // promise: RW-161
     #[tokio::test]
-    async fn answer_is_read_to_its_end() {
+    async fn probe_reads_http_response_to_its_end() {
         let mut parts = vec!["HTTP/1.1 200 OK\r\nContent-Length: 32768\r\n\r\n".to_owned()];
         parts.extend(vec!["x".repeat(1024); 32]);
         assert_eq!(probe_answered(parts).await, (Ok(()), true));

@@ -209,7 +209,7 @@ mod tests {
 
     // promise: I-103
     #[tokio::test(start_paused = true)]
-    async fn silent_issuer_is_given_up_in_time() {
+    async fn silent_issuer_fails_after_ten_seconds() {
         // It connects, and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = silent.local_addr().expect("an address");
@@ -224,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn files_of_other_kinds_are_not_opened() {
+    fn key_file_must_be_a_regular_file() {
         let why = read_file(Path::new("/dev/null")).expect_err("a device");
         assert!(why.contains("not a regular file"), "{why}");
     }
 
     #[test]
-    fn freshness_is_the_max_age_of_the_answer() {
+    fn key_freshness_is_max_age_of_response() {
         let of = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::CACHE_CONTROL, text.parse().expect("a value"));

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn principals_have_role_and_owner() {
+    fn access_file_gives_principals_role_and_owner() {
         let rules = written(
             "[[principal]]\nname = 'spiffe://a/b'\nrole = 'spawner'\nowner = 'team'\n\
              [[principal]]\nname = 'uid:7'\nrole = 'viewer'\n",
@@ -272,7 +272,7 @@ mod tests {
 
     // promise: RW-93a
     #[test]
-    fn user_of_another_host_is_granted_nothing() {
+    fn forwarded_caller_of_another_host_has_no_grants() {
         let grants = "role = 'spawner'\nrun_as = [7]\nsecrets = ['file:*']\n";
         let rules = written(&format!(
             "[[principal]]\nname = 'uid:7'\n{grants}[[principal]]\nname = 'spiffe://a/b'\n{grants}"
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn output_rate_of_all_spares_admins() {
+    fn default_output_rate_does_not_apply_to_admins() {
         let rules = written(
             "[[principal]]\nname = 'spiffe://a/b'\nrole = 'admin'\nowner = 'ops'\n\
              [quota.'*']\noutput_bytes_per_second = 5\n[quota.slow]\noutput_bytes_per_second = 1\n\
@@ -351,7 +351,7 @@ mod tests {
 
     // promise: I-131
     #[test]
-    fn owners_have_quotas_without_an_entry() {
+    fn owners_without_an_entry_have_default_quotas() {
         let entries = "[[principal]]\nname = 'spiffe://a/b'\nrole = 'spawner'\n\
              [[principal]]\nname = 'spiffe://a/c'\nrole = 'admin'\n\
              [[principal]]\nname = 'spiffe://a/d'\nrole = 'viewer'\nowner = 'team'\n\
@@ -378,7 +378,7 @@ mod tests {
 
     // promise: AC-7
     #[test]
-    fn faults_of_the_file_are_named() {
+    fn faults_of_the_access_file_are_named() {
         for (text, named) in [
             ("[[principal]]\nname = 'a'\nrole = 'boss'\n", "boss"),
             (

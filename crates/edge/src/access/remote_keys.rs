@@ -221,7 +221,7 @@ mod tests {
 
     // promise: I-102a
     #[test]
-    fn keys_last_a_day_without_their_issuer() {
+    fn keys_expire_a_day_after_last_successful_fetch() {
         let (keys, at) = remote();
         assert!(keys.keys(at(0)).is_err());
         keys.begin(at(0));

@@ -200,7 +200,7 @@ mod tests {
 
     // promise: AC-8
     #[test]
-    fn certificate_is_no_user_and_no_token() {
+    fn certificate_cannot_claim_a_user_or_token() {
         let of = |uris: &[&'static str]| principal(uris.iter().copied());
         assert_eq!(of(&["spiffe://a/b", "spiffe://c"]), Some("spiffe://a/b"));
         assert_eq!(of(&["uid:0", "spiffe://a/b"]), Some("spiffe://a/b"));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn file_without_list_of_revoked_certificates_is_refused() {
+    fn file_without_revocation_list_is_refused() {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -229,7 +229,7 @@ mod tests {
 
     // promise: AC-8
     #[test]
-    fn expired_list_of_revoked_certificates_lets_none_in() {
+    fn expired_revocation_list_refuses_all_certificates() {
         let days = |days| OffsetDateTime::now_utc() + Duration::days(days);
         let params = || CertificateParams::new(Vec::new()).expect("no names");
         let mut authority = params();

@@ -162,7 +162,7 @@ mod tests {
 
     // promise: P-12
     #[tokio::test]
-    async fn one_writer_at_a_time_until_it_leaves() {
+    async fn terminal_has_one_writer_at_a_time() {
         let seats = Arc::new(Seats::default());
         let first = seats.join(run(), "uid:1".to_owned(), false);
         let mut second = seats.join(run(), "uid:2".to_owned(), false);

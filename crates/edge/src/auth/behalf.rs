@@ -96,7 +96,7 @@ mod tests {
 
     // promise: AC-9
     #[test]
-    fn admin_calls_with_rights_of_the_named() {
+    fn admin_on_behalf_gets_rights_of_named_principal() {
         let mut headers = headers();
         let called = on_behalf(caller(Role::Admin), &mut headers).expect("allowed");
         assert_eq!(called, alice());
@@ -105,7 +105,7 @@ mod tests {
 
     // promise: AC-9
     #[test]
-    fn others_may_not_name_a_principal() {
+    fn non_admin_may_not_call_on_behalf() {
         for role in [Role::Viewer, Role::Spawner, Role::Operator] {
             let refused = on_behalf(caller(role), &mut headers()).expect_err("refused");
             assert_eq!(refused.code(), Code::PermissionDenied);
@@ -116,7 +116,7 @@ mod tests {
 
     // promise: AC-9
     #[test]
-    fn half_a_principal_is_refused() {
+    fn incomplete_principal_headers_are_refused() {
         for missing in [PRINCIPAL, ROLE, OWNER] {
             let mut headers = headers();
             headers.remove(missing);

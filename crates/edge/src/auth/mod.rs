@@ -485,7 +485,7 @@ mod tests {
 
     // promise: A-10
     #[test]
-    fn only_own_user_and_root_may_call() {
+    fn other_users_may_not_call() {
         let rules = Rules::own(1000);
         let verdict = |uid| Peer::judge(uid, Some(9), &rules, || Descent::Other).verdict;
         assert_eq!(verdict(1000), PeerVerdict::Allowed);
@@ -495,7 +495,7 @@ mod tests {
 
     // promise: A-11a
     #[test]
-    fn only_processes_of_no_run_may_call() {
+    fn processes_of_runs_may_not_call() {
         for uid in [0, 1000] {
             for (descent, verdict) in [
                 (Descent::Member, PeerVerdict::OfARun(None)),
@@ -521,7 +521,7 @@ mod tests {
 
     // promise: AC-1
     #[test]
-    fn roles_hold_those_before_them() {
+    fn each_role_includes_the_lesser_roles() {
         let caller = |role| Caller {
             principal: "a".to_owned(),
             role,
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn viewer_and_run_are_no_consumers() {
+    fn viewers_and_runs_may_not_register_consumers() {
         let caller = |role| Caller {
             role,
             ..Caller::default()

@@ -100,7 +100,7 @@ mod tests {
 
     // promise: RW-86
     #[test]
-    fn token_is_of_one_attempt_and_one_installation() {
+    fn run_token_is_bound_to_attempt_and_key() {
         let (key, run) = (DigestKey::new([7; 32]), RunId::from_u128(5));
         let token = key.token(run, 2);
         let attempt = Attempt { run, number: 2 };

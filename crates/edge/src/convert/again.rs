@@ -91,7 +91,7 @@ mod tests {
     const NEW: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
 
     #[test]
-    fn missing_parts_of_a_spec_are_required_again() {
+    fn run_again_requires_secret_parts_of_the_spec() {
         let call = again(request(&[("A", "1"), ("B", "2")], Some(b"in"))).expect("a spawn");
         assert_eq!(call.run.map(|run| run.to_string()).as_deref(), Some(NEW));
         assert_eq!(call.restarted_from, Some(ended()));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_spec_cannot_be_run_again() {
+    fn run_without_recorded_spec_cannot_be_run_again() {
         let key = DigestKey::new([7; 32]);
         let refused = spawn(
             request(&[], None),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn same_id_repeats_restart_of_same_run_only() {
+    fn digest_of_run_again_covers_the_original_run() {
         let key = DigestKey::new([7; 32]);
         let whole = || request(&[("A", "1"), ("B", "2")], Some(b"in"));
         let digest = |ended: RunId| {

@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn access_goes_there_and_back() {
+    fn api_access_round_trips() {
         let mut found = Vec::new();
         for access in [
             pb::ApiAccess::Unspecified,

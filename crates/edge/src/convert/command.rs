@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn command_keeps_bytes_that_are_not_text() {
+    fn command_keeps_non_utf8_bytes() {
         let spec = raw(&[b"a", b"\xff"], b"/\xfe");
         let mut found = Vec::new();
         let parsed = parse(spec.clone(), &mut found);
@@ -186,7 +186,7 @@ mod tests {
 
     // promise: C-38
     #[test]
-    fn violation_names_the_field_that_was_sent() {
+    fn violation_names_raw_or_text_field_as_sent() {
         let wrong = raw(&[b"", b"\xff\0"], b"\xff");
         assert_eq!(
             fields(wrong),
@@ -216,7 +216,7 @@ mod tests {
 
     // promise: C-38
     #[test]
-    fn digest_covers_bytes_that_are_not_text() {
+    fn digest_covers_non_utf8_bytes() {
         let key = DigestKey::new([7; 32]);
         let of = |spec| key.of_spec(&parse(spec, &mut Vec::new()));
         let one = of(raw(&[b"a", b"\xff"], b"/"));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_has_its_kind_and_its_reason() {
+    fn containment_gap_has_kind_and_reason() {
         let held = Held {
             by: Containment::Subreaper,
             gaps: vec![Gap::NoCgroup("read-only".into()), Gap::WorkHandedToDaemons],

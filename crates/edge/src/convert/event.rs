@@ -295,7 +295,7 @@ mod tests {
     };
 
     #[test]
-    fn a_batch_says_run_seq_and_time_once() {
+    fn event_batch_has_base_seq_and_time_deltas() {
         let run = RunId::from_u128(9);
         let events = vec![
             Event {
@@ -338,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn no_events_make_no_batch() {
+    fn empty_event_list_makes_no_batch() {
         assert_eq!(batches(RunId::from_u128(9), Vec::new(), false), []);
     }
 
     // promise: B-8
     #[test]
-    fn events_of_two_attempts_are_in_two_batches() {
+    fn batch_never_mixes_two_attempts() {
         let event = |seq: u64, attempt: u32| Event {
             seq,
             attempt,
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_never_invented() {
+    fn exit_without_code_or_signal_is_unknown() {
         let of = |code, signal| certificate::exit(Exit::from_parts(code, signal, true));
         assert_eq!(of(Some(3), None).result, Some(pb::exit::Result::Code(3)));
         assert!(!of(Some(3), None).core_dumped);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn stations_keep_what_they_say() {
+    fn lifecycle_events_keep_their_details() {
         let tree = lifecycle(Entry::TreeEnded(TreeVerdict::Empty(Proof::CgroupAndEchild)));
         let event::Payload::Lifecycle(pb::Lifecycle {
             station: Some(Station::TreeEmpty(tree)),

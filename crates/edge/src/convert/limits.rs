@@ -135,7 +135,7 @@ mod tests {
     use std::{collections::BTreeSet, time::Duration};
 
     #[test]
-    fn every_resource_is_meant_by_its_own_name() {
+    fn rlimit_resources_match_proto_by_name() {
         let number = |name: &str| {
             let name = name.replace("RLIMIT_", "RLIMIT_RESOURCE_");
             pb::RlimitResource::from_str_name(&name).expect("it is in the contract")
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_hard_limit_is_the_soft_one() {
+    fn missing_hard_limit_defaults_to_soft_limit() {
         let mut found = Vec::new();
         let limit = pb::Rlimit {
             resource: pb::RlimitResource::Nofile.into(),

@@ -82,7 +82,7 @@ mod tests {
     use prost::Message;
 
     #[test]
-    fn valid_json_is_unchanged_and_other_text_none() {
+    fn only_a_valid_json_line_is_parsed() {
         for bad in ["", "{", "plain", "{} {}", "{\"a\":1e999}"] {
             assert_eq!(json(bad.as_bytes()), None, "{bad:?}");
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn json_nested_too_deep_is_none() {
+    fn json_nested_too_deep_is_not_parsed() {
         let nested = |depth: usize| "{\"a\":".repeat(depth) + "0" + &"}".repeat(depth);
         let deepest = json(nested(DEPTH_MAX).as_bytes()).expect("as deep as it may be");
         let event = crate::pb::StreamEventsResponse {
@@ -132,7 +132,7 @@ mod tests {
 
     // promise: O-41
     #[test]
-    fn lines_of_too_many_values_have_no_json() {
+    fn json_with_too_many_values_is_not_parsed() {
         let of = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
         assert!(json(of(VALUES_MAX).as_bytes()).is_some());
         assert_eq!(json(of(VALUES_MAX + 1).as_bytes()), None);

@@ -361,7 +361,7 @@ mod tests {
 
         // promise: O-24
         #[test]
-        fn foreign_bytes_are_a_canonical_cursor_or_none(
+        fn mutated_cursor_is_refused_or_canonical(
             cursor in cursors(),
             noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             bytes in prop::collection::vec(any::<u8>(), 0..200),
@@ -381,7 +381,7 @@ mod tests {
 
     // promise: O-27
     #[test]
-    fn consumer_cursor_is_private_and_others_are_shared() {
+    fn consumer_cursor_is_bound_to_owner_and_name() {
         let key = DigestKey::new([1; 32]);
         let plain = encode(Seal([3; SEAL_BYTES]), None, &ManyReached::default());
         let consumer = |owner: &str, name: &str| ConsumerKey {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_is_that_of_its_filter() {
+    fn cursor_seal_depends_on_filter_and_owner() {
         let one = ListFilter {
             labels: "a=b".parse().expect("a selector"),
             ..ListFilter::default()

@@ -159,7 +159,7 @@ mod tests {
     /// Places of nodes that have ended stay for as long as there is room.
     // promise: I-78b
     #[test]
-    fn cursor_has_more_nodes_than_a_stream_reads() {
+    fn nodes_cursor_holds_more_nodes_than_a_stream() {
         let mut cursor = cursor();
         for node in 0..=crate::limits::STREAM_NODES_MAX {
             let node = NodeId::from_u128(node as u128);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn cursor_has_places_of_nodes_alone() {
+    fn nodes_cursor_with_a_run_position_is_refused() {
         let mut wrong = cursor();
         wrong.others = Position::Cursor(Bytes::new());
         assert_eq!(NodesCursor::decode(&wrong.encode()), None);

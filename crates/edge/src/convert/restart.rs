@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_gives_what_is_not_set() {
+    fn restart_preset_fills_unset_fields() {
         let keepalive = pb::RestartPolicy {
             preset: pb::RestartPreset::Keepalive.into(),
             mode: pb::RestartMode::OnFailure.into(),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn options_without_restarts_are_refused() {
+    fn restart_options_without_restarts_are_refused() {
         let never = pb::RestartPolicy {
             mode: pb::RestartMode::Never.into(),
             ..pb::RestartPolicy::default()
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_number_is_reported_by_its_field() {
+    fn invalid_restart_values_are_reported_by_field() {
         let strange = pb::RestartPolicy {
             preset: 9,
             mode: 9,

@@ -65,7 +65,7 @@ mod tests {
 
     // promise: RW-91
     #[test]
-    fn all_but_the_value_comes_back() {
+    fn secret_value_is_omitted_from_shown_spec() {
         let file = pb::SecretDelivery::File.into();
         let named = [
             secret(Some(Source::ServerFile("db".to_owned())), file),

@@ -152,7 +152,7 @@ mod tests {
 
     // promise: A-18
     #[test]
-    fn timestamps_beyond_the_type_are_violations() {
+    fn timestamps_out_of_range_are_violations() {
         let parse = |seconds, nanos| {
             let mut found = Vec::new();
             let at = prost_types::Timestamp { seconds, nanos };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn extreme_spans_have_a_text() {
+    fn extreme_durations_are_formatted() {
         let of = |seconds, nanos| text(&prost_types::Duration { seconds, nanos });
         assert_eq!(of(5, 0), "5s");
         assert_eq!(of(1, 500_000_000), "1s 500000000ns");

@@ -337,7 +337,7 @@ mod tests {
     /// was released never changes. `UPDATE=1` writes the file anew.
     // promise: A-9b
     #[test]
-    fn tokens_have_the_form_of_the_lock() {
+    fn token_and_cursor_formats_match_lock_file() {
         let at = Reached {
             seq: 5,
             lens: Some([9, 4]),
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_token_comes_back_as_it_was() {
+    fn page_token_round_trips() {
         let filter = ListFilter::default();
         for created in [0, -5, i64::MAX] {
             let token = PageToken(PageStart {
@@ -423,7 +423,7 @@ mod tests {
 
     // promise: I-73
     #[test]
-    fn page_token_of_another_filter_is_none() {
+    fn page_token_for_another_filter_is_refused() {
         let two = ListFilter {
             states: vec![RunState::Running, RunState::Paused],
             kinds: vec![RunKind::Job],
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn tampered_page_token_is_none() {
+    fn tampered_page_token_is_refused() {
         let filter = ListFilter::default();
         let text = token().encode(&filter);
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(&text).expect("our own");
@@ -466,7 +466,7 @@ mod tests {
 
     // promise: A-22
     #[test]
-    fn wrong_bytes_are_a_cursor_or_none() {
+    fn cursor_decoding_survives_corrupt_bytes() {
         let filter = ListFilter::default();
         let text = token().encode(&filter);
         kennel_mutations::each(text.as_bytes(), |wrong| {
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_cursor_survives_a_round_trip() {
+    fn cursor_round_trips_and_malformed_one_is_refused() {
         let cursor = |lens| Cursor {
             run: RunId::from_u128(77),
             at: Reached {

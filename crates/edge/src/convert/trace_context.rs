@@ -73,7 +73,7 @@ mod tests {
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn valid_context_is_taken_and_states_are_joined() {
+    fn trace_context_headers_are_read_and_tracestate_joined() {
         let mut metadata = HeaderMap::new();
         metadata.insert("traceparent", GOOD.parse().expect("ASCII"));
         metadata.append("tracestate", "a=1".parse().expect("ASCII"));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_parent_is_ignored_with_its_state() {
+    fn invalid_traceparent_is_ignored_with_its_tracestate() {
         let mut metadata = HeaderMap::new();
         metadata.insert("traceparent", "00-x".parse().expect("ASCII"));
         metadata.insert("tracestate", "a=1".parse().expect("ASCII"));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn two_parents_are_none() {
+    fn two_traceparents_are_ignored() {
         let mut metadata = HeaderMap::new();
         metadata.append("traceparent", GOOD.parse().expect("ASCII"));
         metadata.append("traceparent", GOOD.parse().expect("ASCII"));

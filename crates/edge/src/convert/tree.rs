@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_outcome_and_each_hold_has_its_name() {
+    fn signal_outcomes_and_holds_have_proto_values() {
         let results = [
             (SignalOutcome::Delivered, pb::SignalOutcome::Delivered, None),
             (SignalOutcome::Gone, pb::SignalOutcome::Gone, None),

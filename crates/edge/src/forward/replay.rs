@@ -129,7 +129,7 @@ mod tests {
 
     // promise: I-40
     #[tokio::test]
-    async fn body_is_read_again_from_its_beginning() {
+    async fn forwarded_body_can_be_replayed() {
         let replay = Replay::of(chunks(&[1, 2, 3]));
         let mut first = replay.rewound();
         assert_eq!(next(&mut first).await, Some(1));
@@ -143,7 +143,7 @@ mod tests {
 
     // promise: I-40
     #[tokio::test]
-    async fn large_or_forgotten_body_is_read_once() {
+    async fn large_or_forgotten_body_cannot_be_replayed() {
         let replay = Replay::of(chunks(&[REQUEST_BYTES_MAX, 1, 1]));
         let mut first = replay.rewound();
         assert_eq!(next(&mut first).await, Some(REQUEST_BYTES_MAX));

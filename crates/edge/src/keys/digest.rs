@@ -120,7 +120,7 @@ mod tests {
 
     // promise: RW-94
     #[test]
-    fn digest_depends_on_every_part_and_on_secrets() {
+    fn digest_covers_every_field_and_secrets() {
         type Edit = fn(&mut RunSpec);
         const RECORDED: usize = 0;
         const ENV: usize = 1;
@@ -175,7 +175,7 @@ mod tests {
 
     // promise: K-15
     #[test]
-    fn inherited_environment_and_directory_are_not_compared() {
+    fn digest_ignores_inherited_environment_and_directory() {
         let key = DigestKey::new([7; 32]);
         let mut other = spec();
         other.command.inherited.env = [("B".to_owned(), "1".to_owned())].into();

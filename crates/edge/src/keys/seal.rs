@@ -55,7 +55,7 @@ mod tests {
 
     // promise: B-7
     #[test]
-    fn sealed_bytes_open_for_one_run_and_key() {
+    fn sealed_bytes_open_only_for_their_run() {
         let (key, run) = (DigestKey::new([7; 32]), RunId::from_u128(5));
         let sealed = key.seal(run, b"hush").expect("it is sealed");
         let again = key.seal(run, b"hush").expect("it is sealed");

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_unit_is_read() {
+    fn every_grpc_timeout_unit_is_parsed() {
         assert_eq!(parse("1H"), Some(Duration::from_hours(1)));
         assert_eq!(parse("2M"), Some(Duration::from_mins(2)));
         assert_eq!(parse("3S"), Some(Duration::from_secs(3)));
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn invalid_timeout_sets_none() {
+    fn invalid_grpc_timeout_is_ignored() {
         for bad in ["", "1", "S", "1s", "-1S", "+1S", "1 S", "123456789S", "1é"] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
     }
 
     #[test]
-    fn the_answer_goes_out_before_the_deadline() {
+    fn response_is_sent_before_the_deadline() {
         let budget = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("grpc-timeout", text.parse().expect("ASCII"));

@@ -170,7 +170,7 @@ mod tests {
 
     // promise: AC-11a
     #[test]
-    fn second_forged_token_ends_its_connection() {
+    fn second_forged_token_closes_the_connection() {
         let dir = tempfile::tempdir().expect("a directory");
         let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key");
         let key = Ed25519KeyPair::from_pkcs8(key.as_ref()).expect("its key");

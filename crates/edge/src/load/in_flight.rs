@@ -281,7 +281,7 @@ mod tests {
 
     // promise: I-101
     #[tokio::test]
-    async fn calls_wait_at_the_quota_and_lose_nothing() {
+    async fn response_bytes_wait_at_the_owner_quota() {
         let of_owner = Arc::<Share>::default();
         let (mut first, mut second) = (call(&of_owner, 5), call(&of_owner, 2));
         let held = taken(&mut first);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_call_is_woken_by_a_reader() {
+    async fn call_waiting_at_quota_is_woken_by_reader() {
         let of_owner = Arc::<Share>::default();
         let mut first = call(&of_owner, 4);
         let held = taken(&mut first);
@@ -350,7 +350,7 @@ mod tests {
 
     // promise: I-131a
     #[tokio::test(start_paused = true)]
-    async fn calls_count_until_their_answer_is_sent() {
+    async fn call_counts_until_its_response_is_sent() {
         let go = Arc::new(Semaphore::new(0));
         let waits = Arc::clone(&go);
         let mut service = With(counting()).layer(service_fn(move |_: Request<Body>| {
@@ -385,7 +385,7 @@ mod tests {
 
     // promise: I-131a
     #[tokio::test(start_paused = true)]
-    async fn refusals_without_end_end_their_connection() {
+    async fn too_many_pending_refusals_close_the_connection() {
         let mut service = With(counting()).layer(service_fn(|_: Request<Body>| async {
             std::future::pending::<Result<Response<Body>, Infallible>>().await
         }));

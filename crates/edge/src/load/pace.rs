@@ -114,7 +114,7 @@ mod tests {
 
     // promise: I-104
     #[tokio::test(start_paused = true)]
-    async fn refusals_without_pause_wait() {
+    async fn quota_refusals_in_a_row_are_delayed() {
         let paced = last_call(full(), None, &pace()).await;
         assert!(!paced.is_zero() && paced <= REFUSAL_PAUSE_MAX, "{paced:?}");
         let other = last_call(Status::not_found("no such run"), None, &pace()).await;
@@ -123,14 +123,14 @@ mod tests {
 
     // promise: I-104
     #[tokio::test(start_paused = true)]
-    async fn pause_ends_before_the_deadline() {
+    async fn refusal_delay_ends_before_the_deadline() {
         let paced = last_call(full(), Some("8m"), &pace()).await;
         assert!(paced <= Duration::from_millis(5), "{paced:?}");
     }
 
     // promise: I-104
     #[tokio::test(start_paused = true)]
-    async fn ending_server_answers_at_once() {
+    async fn ending_server_does_not_delay_refusals() {
         let ends = pace();
         ends.ending.cancel();
         let paced = last_call(full(), None, &ends).await;

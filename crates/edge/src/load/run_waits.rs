@@ -89,7 +89,7 @@ mod tests {
 
     // promise: RW-139, RW-88
     #[test]
-    fn waits_of_runs_are_bounded_until_dropped() {
+    fn concurrent_waits_are_limited_per_run_and_owner() {
         let waits = RunWaits::default();
         let begin = |run, owner: &str| waits.begin(&caller(Some(run), owner));
         let mut held: Vec<_> = (0..OF_RUN_MAX)

@@ -326,7 +326,7 @@ mod tests {
 
     // promise: I-104
     #[test]
-    fn refusals_above_the_rate_wait() {
+    fn refusals_above_the_rate_are_delayed() {
         let (shares, start) = (Shares::default(), Instant::now());
         let each = SECOND / REFUSALS_PER_SECOND;
         for _ in 0..REFUSALS_PER_SECOND {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_use_nothing_are_forgotten() {
+    fn idle_owners_are_forgotten() {
         let shares = Shares::default();
         let all = Arc::new(Semaphore::new(1));
         for n in 0..2 * OWNERS_KEPT {

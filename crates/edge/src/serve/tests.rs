@@ -19,7 +19,7 @@ use tonic_health::{
 const TOO_LONG: Duration = Duration::from_secs(10);
 
 #[tokio::test]
-async fn a_peer_that_may_call_is_answered() {
+async fn permitted_peer_is_answered() {
     let house = House::open(false);
     let connection = house.connect().await;
     let answer = connection.health().check(whole()).await.expect("admitted");
@@ -71,7 +71,7 @@ async fn no_idle_or_watching_client_delays_shutdown() {
 
 // promise: R-24
 #[tokio::test]
-async fn client_of_a_leaving_server_waits_for_next() {
+async fn client_of_replaced_server_stays_in_the_backlog() {
     let house = House::open(false);
     // The server waits a little for its first byte: during that others must not be accepted any more.
     let _silent = UnixStream::connect(&house.path).await.expect("connected");
@@ -103,7 +103,7 @@ async fn client_of_a_leaving_server_waits_for_next() {
 
 // promise: F-7
 #[tokio::test]
-async fn socket_that_was_bound_again_is_served() {
+async fn rebound_socket_is_served() {
     let house = House::open(false);
     let before = house.connect().await;
     std::fs::remove_file(&house.path).expect("own file");

@@ -8,7 +8,7 @@ use std::{cell::Cell, future::Ready, time::Duration};
 use tonic::{Code, Response, Status};
 
 #[test]
-fn a_failure_has_all_that_the_server_said() {
+fn client_failure_keeps_all_status_details() {
     let run = RunId::from_u128(5);
     let failure = Failure::from(status::of(&CallError::CursorAhead {
         run,
@@ -61,7 +61,7 @@ fn counted(
 
 // promise: I-40b
 #[tokio::test(start_paused = true)]
-async fn unreachable_node_is_asked_once() {
+async fn call_to_an_unreachable_node_is_not_retried() {
     let node = Elsewhere {
         name: "one".to_owned(),
         ..Elsewhere::unknown(NodeId::from_u128(9))
@@ -87,7 +87,7 @@ async fn unreachable_node_is_asked_once() {
 
 // promise: R-23a, R-23b
 #[tokio::test(start_paused = true)]
-async fn calls_are_repeated_as_their_request_permits() {
+async fn retries_depend_on_idempotency_of_the_call() {
     // As the library makes it when the connection is lost during a wait.
     let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
     let draining = || status::of(&CallError::Draining);

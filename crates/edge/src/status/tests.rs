@@ -342,7 +342,7 @@ fn of_the_server() -> Vec<Row> {
 
 // promise: A-6
 #[test]
-fn each_failure_has_code_reason_and_facts() {
+fn each_error_has_code_reason_and_metadata() {
     for (error, code, reason, facts) in table() {
         let status = of(&error);
         assert_eq!(status.code(), code, "{error:?}");
@@ -358,7 +358,7 @@ fn each_failure_has_code_reason_and_facts() {
 }
 
 #[test]
-fn retryable_failure_has_delay_and_precondition_its_type() {
+fn errors_have_retry_precondition_and_quota_details() {
     for (error, code, ..) in table() {
         let details = of(&error).get_error_details();
         // A pattern takes as much when the call is repeated.
@@ -380,7 +380,7 @@ fn retryable_failure_has_delay_and_precondition_its_type() {
 }
 
 #[test]
-fn failed_start_has_code_by_callers_remedy() {
+fn failed_start_code_depends_on_errno() {
     let start = |stage, errno| {
         of(&CallError::SpawnFailed {
             run: RunId::from_u128(1),
@@ -476,7 +476,7 @@ fn long_command_is_cut_to_fit_the_header() {
 
 // promise: A-6
 #[test]
-fn page_gives_the_code_of_its_reason() {
+fn error_page_gives_the_code_of_its_reason() {
     let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
     for reason in Reason::ALL {
         let page = pages.join(format!("{}.md", reason.as_str()));

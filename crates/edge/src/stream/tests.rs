@@ -32,7 +32,7 @@ async fn stream_is_snapshot_then_events_then_end() {
 }
 
 #[tokio::test]
-async fn resume_continues_at_position_of_the_snapshot() {
+async fn snapshot_cursor_is_the_start_position() {
     for (from, wanted) in [
         (Position::Beginning, 0),
         (after(2), 2),
@@ -45,7 +45,7 @@ async fn resume_continues_at_position_of_the_snapshot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_broken_by_heartbeats_that_move_nothing() {
+async fn heartbeats_do_not_move_the_cursor() {
     let mut house = House::new(after(4), 4);
     house.message().await;
     for _ in 0..2 {
@@ -72,7 +72,7 @@ async fn shutdown_sends_pending_events_and_then_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stream_ends_at_once_for_next_server() {
+async fn stream_ends_at_once_when_server_is_replaced() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.write(&[1]).await;
@@ -118,7 +118,7 @@ async fn fault_of_the_source_ends_stream_with_status() {
 
 // promise: O-12
 #[tokio::test]
-async fn gap_is_sent_or_ends_stream_in_place() {
+async fn gap_is_sent_in_order_or_ends_stream() {
     let gap = Gap {
         first_seq: 2,
         last_seq: 9,

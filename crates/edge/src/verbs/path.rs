@@ -209,7 +209,7 @@ mod tests {
 
     // promise: A-7b
     #[tokio::test(start_paused = true)]
-    async fn each_call_ends_with_its_reason() {
+    async fn interrupted_call_gets_the_reason_of_interruption() {
         let grace = limits::LEAVE_CALLS_MAX.as_secs();
         for (waits, leaves_after, needs_keeper) in [
             (Waits::Brief, grace, false),

@@ -71,7 +71,7 @@ fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, Status> {
 }
 
 #[test]
-fn a_spawn_carries_what_identifies_it() {
+fn spawn_carries_run_id_owner_and_trace() {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let mut metadata = MetadataMap::new();
     for (name, value) in [("traceparent", PARENT), ("tracestate", "a=b")] {
@@ -108,7 +108,7 @@ fn spawn_without_run_id_gets_one_from_server() {
 }
 
 #[test]
-fn bad_run_id_has_its_own_reason() {
+fn invalid_run_id_has_its_own_reason() {
     let get = |run: &str| pb::GetRunRequest {
         run_id: run.to_owned(),
     };
@@ -161,7 +161,7 @@ fn all_violations_of_a_spawn_are_reported_together() {
 
 // promise: V-1a
 #[test]
-fn write_id_is_plain_ascii() {
+fn write_id_must_be_plain_ascii() {
     let write = |id: &str| {
         parsed(pb::WriteInputRequest {
             run_id: RUN.to_owned(),
@@ -246,7 +246,7 @@ fn missing_command_and_missing_spec_are_violations() {
 
 // promise: P-1
 #[test]
-fn run_is_on_a_terminal_only_by_spec() {
+fn terminal_comes_from_the_spec_only() {
     let of = |kind: pb::RunKind, stdio: Option<Stdio>| {
         let request = pb::SpawnRequest {
             spec: Some(pb::RunSpec {
@@ -313,7 +313,7 @@ fn abort_waits_for_the_tree_by_default() {
 }
 
 #[test]
-fn an_abort_is_bounded_too() {
+fn abort_violations_are_reported_together() {
     let request = pb::AbortRequest {
         run_id: RUN.to_owned(),
         request_id: "\0".repeat(129),
@@ -330,7 +330,7 @@ fn an_abort_is_bounded_too() {
 
 // promise: L-3
 #[test]
-fn list_has_a_default_and_a_largest_page() {
+fn list_page_size_has_default_and_maximum() {
     let ask = |page_size| {
         let request = pb::ListRunsRequest {
             page_size,
@@ -395,7 +395,7 @@ fn list_resumes_after_its_own_token() {
 }
 
 #[test]
-fn a_filter_of_unknown_values_is_refused() {
+fn filter_with_unknown_values_is_refused() {
     let request = pb::ListRunsRequest {
         filter: Some(pb::RunFilter {
             states: vec![0, 99],
@@ -445,7 +445,7 @@ fn a_filter_of_unknown_values_is_refused() {
 }
 
 #[test]
-fn wait_is_for_the_end_by_default() {
+fn wait_condition_defaults_to_ended() {
     let ask = |condition| {
         let request = pb::WaitRunRequest {
             run_id: RUN.to_owned(),
@@ -459,7 +459,7 @@ fn wait_is_for_the_end_by_default() {
 }
 
 #[test]
-fn a_stream_begins_where_asked() {
+fn stream_position_is_parsed() {
     use stream_events_request::Position as Asked;
     let ask = |position| {
         events(&pb::StreamEventsRequest {
@@ -504,7 +504,7 @@ fn a_stream_begins_where_asked() {
 }
 
 #[test]
-fn tail_is_of_the_requested_output() {
+fn tail_covers_the_requested_streams() {
     use pb::{EventKind, from_tail::Amount as Asked, stream_events_request::Position as From};
     let ask = |amount, kinds: &[EventKind]| {
         events(&pb::StreamEventsRequest {
@@ -600,7 +600,7 @@ fn after(seq: u64) -> Position {
 
 // promise: A-20
 #[test]
-fn excessive_counts_are_refused_first() {
+fn excessive_counts_are_refused_before_parsing() {
     let spec = pb::RunSpec {
         labels: (0..1000)
             .map(|n| (n.to_string(), "x".repeat(5000)))
@@ -659,7 +659,7 @@ fn all() -> Vec<Declared> {
 /// What the contract calls a read is neither recorded nor carried out without its caller, and all else is recorded.
 // promise: A-7c
 #[test]
-fn contract_says_which_verbs_change_something() {
+fn audit_logs_every_rpc_with_side_effects() {
     let verbs = all();
     let set = FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET).expect("our own");
     let services = set.file.into_iter().flat_map(|file| file.service);
@@ -691,7 +691,7 @@ fn futures_of_calls_are_small() {
 
 // promise: K-9
 #[test]
-fn wrong_selection_is_refused_by_field() {
+fn invalid_selection_is_reported_by_field() {
     let each = |labels: &str| pb::ForEachRunRequest {
         filter: Some(pb::RunFilter {
             label_selector: labels.to_owned(),

@@ -25,7 +25,7 @@ const TOO_LONG: Duration = Duration::from_mins(1);
 /// The client blocks the only thread of the test's runtime until its handshake is finished.
 // promise: AC-4
 #[tokio::test]
-async fn handshake_needs_no_turn_of_the_runtime() {
+async fn tls_handshake_completes_while_runtime_is_blocked() {
     let port = Port::open();
     let welcome = port.welcome();
     welcome.credentials.follow().now_or_never();
@@ -54,7 +54,7 @@ async fn handshake_needs_no_turn_of_the_runtime() {
 
 // promise: AC-4a
 #[tokio::test(start_paused = true)]
-async fn client_has_a_second_for_its_first_byte() {
+async fn client_without_first_byte_times_out() {
     let port = Port::open();
     let mut handshakes = Handshakes::new(port.welcome());
     let listener = port.listener.try_clone().expect("a descriptor");

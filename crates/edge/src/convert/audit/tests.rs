@@ -17,7 +17,7 @@ fn empty_request_dry_runs_on_proven_leaks() {
 }
 
 #[test]
-fn a_scope_is_taken_over_whole() {
+fn reap_request_scope_is_parsed_completely() {
     let request = pb::ReapLeaksRequest {
         mode: pb::ReapMode::Execute.into(),
         run_ids: vec![RUN.to_owned()],
@@ -47,7 +47,7 @@ fn a_scope_is_taken_over_whole() {
 }
 
 #[test]
-fn all_violations_of_a_scope_are_reported_together() {
+fn all_violations_of_a_reap_scope_are_reported() {
     let request = pb::ReapLeaksRequest {
         mode: 99,
         run_ids: vec![RUN.to_owned(), "x".to_owned()],
@@ -113,7 +113,7 @@ fn a_finding(labels: BTreeMap<String, String>) -> AuditFinding {
 }
 
 #[test]
-fn each_fate_and_each_reason_has_its_name() {
+fn reap_results_and_spare_reasons_have_proto_values() {
     let spared = [
         (Spared::RunIsLive, pb::SpareReason::RunIsLive),
         (Spared::NotProven, pb::SpareReason::NotProven),
@@ -165,7 +165,7 @@ fn each_fate_and_each_reason_has_its_name() {
 }
 
 #[test]
-fn long_labels_shorten_the_list_and_are_counted() {
+fn findings_beyond_response_size_are_omitted_and_counted() {
     let labels: BTreeMap<String, String> = (0..bounds::LABELS_MAX)
         .map(|i| {
             (

@@ -101,7 +101,7 @@ mod tests {
     const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
     #[test]
-    fn first_request_opens_and_reports_all_violations() {
+    fn attach_must_open_first_and_reports_all_violations() {
         let whole = open(RUN, Some((24, 80)), &[]).expect("valid");
         assert_eq!(whole.size, Some(TerminalSize { rows: 24, cols: 80 }));
         assert_eq!(whole.after, None);

@@ -10,7 +10,7 @@ use kennel_supervisor::{Age, NewRun, RunRow};
 use std::{sync::Arc, time::Duration};
 
 #[test]
-fn live_run_shows_its_process_and_no_end() {
+fn live_run_has_a_process_and_no_end() {
     let shown = run(live());
     assert_eq!(shown.run_id, RunId::from_u128(1).to_string());
     assert_eq!(shown.owner, "uid:0");
@@ -90,7 +90,7 @@ fn certificate() -> StopCertificate {
 }
 
 #[test]
-fn certificate_has_each_round_and_the_survivors() {
+fn certificate_lists_signal_rounds_and_survivors() {
     let mut view = live();
     view.row.outcome = Some(Outcome {
         reason: EndReason::Exited,
@@ -175,7 +175,7 @@ fn ended_run_shows_its_reason_and_proof() {
 }
 
 #[test]
-fn a_fence_has_no_process_and_no_spec() {
+fn fenced_run_has_no_process_and_no_spec() {
     let mut view = live();
     view.row.new.identity = None;
     view.row.new.spec = Arc::default();
@@ -187,7 +187,7 @@ fn a_fence_has_no_process_and_no_spec() {
 }
 
 #[test]
-fn end_reason_is_named_as_in_ended_event() {
+fn end_reason_name_matches_ended_event() {
     let failure = StartFailure {
         stage: StartStage::Exec,
         errno: Some(2),

@@ -9,7 +9,7 @@ use kennel_supervisor::{ComparedSpecs, SpecPart};
 use std::{sync::Arc, time::Duration};
 
 #[test]
-fn every_field_reaches_the_core() {
+fn spec_parses_every_field() {
     let mut found = Vec::new();
     let parsed = parse(full(), &mut found);
     assert_eq!(found, []);
@@ -104,7 +104,7 @@ fn parsed_full() -> RunSpec {
 }
 
 #[test]
-fn an_input_may_stay_open() {
+fn pipes_input_mode_is_parsed() {
     let of = |input: i32| {
         let mut spec = full();
         spec.initial_input = None;
@@ -136,7 +136,7 @@ fn action_after_a_pause_needs_max_pause() {
 }
 
 #[test]
-fn output_bound_has_a_default_and_limits() {
+fn output_limit_has_a_default_and_bounds() {
     let of = |max_bytes, on_full| {
         let mut spec = full();
         spec.output = Some(pb::OutputPolicy {
@@ -170,7 +170,7 @@ fn output_bound_has_a_default_and_limits() {
 
 // promise: A-13
 #[test]
-fn reads_give_names_but_neither_values_nor_input() {
+fn returned_spec_omits_env_values_and_input() {
     let given = shown(&parsed_full().recorded()).expect("it is described");
     let mut wanted = full();
     wanted.initial_input = Some(Bytes::new());
@@ -298,7 +298,7 @@ fn each_spec_value_survives_a_round_trip() {
 }
 
 #[test]
-fn form_and_content_are_found_wrong_together() {
+fn syntax_and_value_violations_are_reported_together() {
     let spec = pb::RunSpec {
         kind: 99,
         cwd: Some("relative".to_owned()),
@@ -337,7 +337,7 @@ fn form_and_content_are_found_wrong_together() {
 
 // promise: W-3
 #[test]
-fn a_drain_timeout_is_for_a_drain_alone() {
+fn drain_timeout_is_refused_without_drain() {
     let of = |action: i32, timeout: Option<i64>| {
         let mut found = Vec::new();
         let policy = pb::LeaderExitPolicy {
@@ -480,7 +480,7 @@ fn full() -> pb::RunSpec {
 }
 
 #[test]
-fn stop_signal_goes_there_and_back() {
+fn stop_signal_round_trips_and_kill_is_refused() {
     let of = |name: &str| {
         let mut spec = full();
         spec.stop.get_or_insert_default().signal = name.to_owned();
@@ -550,7 +550,7 @@ fn output_rules() -> Vec<pb::OutputRule> {
 }
 
 #[test]
-fn readiness_and_rules_go_there_and_back() {
+fn readiness_and_output_rules_round_trip() {
     let mut found = Vec::new();
     let spec = pb::RunSpec {
         readiness: Some(Box::new(readiness())),

@@ -7,7 +7,7 @@ use tower::{Layer, ServiceExt};
 
 // promise: A-16
 #[tokio::test]
-async fn panics_of_handlers_are_answers() {
+async fn handler_panic_becomes_an_internal_status() {
     for when in [When::Call, When::Poll] {
         let response = answer(when).await;
         let status = Status::from_header_map(response.headers()).expect("a status");
@@ -22,7 +22,7 @@ async fn panics_of_handlers_are_answers() {
 
 // promise: A-7a
 #[tokio::test(start_paused = true)]
-async fn every_call_is_answered_before_its_deadline() {
+async fn answer_precedes_the_callers_deadline() {
     let handler = tower::service_fn(|_: Request<()>| async {
         std::future::pending::<Result<Response<Body>, Infallible>>().await
     });

@@ -56,7 +56,7 @@ fn the_last_page_has_no_token() {
 
 // promise: I-76a
 #[test]
-fn unread_run_is_on_one_page_alone() {
+fn unreadable_run_is_on_one_page_only() {
     let filter = ListFilter::default();
     let views = (1..=5).rev().map(|n| of_size(n, 150_000)).collect();
     let first = page(
