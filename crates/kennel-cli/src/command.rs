@@ -80,7 +80,7 @@ mod tests {
 
     // promise: C-38
     #[test]
-    fn text_is_sent_as_text() {
+    fn utf8_arguments_are_sent_as_text() {
         let text = argv(vec!["ls".into(), "ä".into()]);
         assert_eq!((text.args.len(), text.raw_args.len()), (2, 0));
         let raw = argv(vec!["ls".into(), OsString::from_vec(vec![0xff])]);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_are_shown_escaped() {
+    fn non_utf8_arguments_are_printed_escaped() {
         let dir = OsString::from_vec(b"/\x1b\xff".to_vec());
         let (cwd, raw_cwd) = directory(Some(Path::new(&dir))).unwrap_or_else(|f| panic!("{f}"));
         assert_eq!(cwd, None);

@@ -109,7 +109,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_server_is_the_one_that_was_typed() {
+    fn completion_asks_the_server_on_command_line() {
         let typed = |line: &str| {
             typed_client(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).expect(line)
         };
@@ -134,7 +134,7 @@ mod tests {
 
     // promise: C-55
     #[test]
-    fn each_shell_has_a_script() {
+    fn each_shell_has_a_completion_script() {
         for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
             let script = script(shell).expect(shell);
             assert!(

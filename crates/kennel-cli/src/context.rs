@@ -272,7 +272,7 @@ mod tests {
 
     // promise: C-62
     #[test]
-    fn changes_at_the_same_time_are_all_made() {
+    fn concurrent_context_changes_are_all_saved() {
         const MANY: usize = 24;
         let dir = tempfile::tempdir().expect("a directory");
         let here = in_dir(dir.path());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn context_names_are_plain() {
+    fn context_name_must_be_plain_ascii() {
         assert!(check_name("prod-7.eu").is_ok());
         for bad in ["", DEFAULT, "a b", "a/b", "\u{e4}", &"x".repeat(65)] {
             assert!(check_name(bad).is_err(), "{bad}");

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_as_they_are_written() {
+    fn detach_keys_are_parsed_or_refused() {
         let keys = |text: &str| text.parse::<DetachKeys>().map(|keys| keys.keys);
         assert_eq!(keys("ctrl-p,ctrl-q"), Ok(DetachKeys::default().keys));
         assert_eq!(keys("ctrl-],a,~"), Ok(vec![0x1d, b'a', b'~']));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_keys_one_after_the_other_leave() {
+    fn complete_detach_key_sequence_detaches() {
         let filter = |keys: &str, typed: &[&[u8]]| {
             let mut keys: DetachKeys = keys.parse().expect("keys");
             let mut through = Vec::new();
@@ -132,7 +132,7 @@ mod tests {
 
     // promise: P-11a
     #[test]
-    fn released_keys_no_longer_leave() {
+    fn released_keys_do_not_count_for_detaching() {
         let mut keys = DetachKeys::default();
         assert_eq!(keys.filter(b"a\x10"), (b"a".to_vec(), false));
         assert_eq!(keys.release(), b"\x10");

@@ -352,7 +352,7 @@ mod tests {
 
     // promise: F-6
     #[test]
-    fn clean_is_reported_only_after_full_check() {
+    fn doctor_reports_clean_only_after_full_check() {
         assert_eq!(code(&sound()), 0);
         assert!(report(&sound()).ends_with("nothing was left behind\n"));
         let mut unseen = sound();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn each_victim_is_named_with_owner_and_reason() {
+    fn leaked_process_line_has_owner_and_reason() {
         assert_eq!(
             line(&process(pb::LeakCertainty::Proven)),
             "7:8:9 sleep /bin/sleep uid 0 S age 3m00s parent 1 of run 01ARZ3NDEKTSV4RRFFQ69G5FAV (over) team=blue [shim-child]"
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn dry_run_reports_itself_and_why_processes_stay() {
+    fn reap_dry_run_reports_planned_and_spared_processes() {
         let answer = pb::ReapLeaksResponse {
             processes: vec![
                 pb::ReapedProcess {

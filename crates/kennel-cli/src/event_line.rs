@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn long_output_is_reported_by_its_length() {
+    fn long_output_event_prints_its_length() {
         let output = pb::Output {
             stream: pb::OutputStream::Stdout.into(),
             data: vec![b'x'; 4096].into(),

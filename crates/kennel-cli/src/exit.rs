@@ -148,7 +148,7 @@ mod tests {
 
     // promise: C-1
     #[test]
-    fn exit_code_is_the_commands_or_its_signals() {
+    fn exit_code_follows_the_command_or_signal() {
         let signal = |number| {
             let name = String::new();
             pb::exit::Result::Signal(pb::exit::Signal { name, number })
@@ -163,7 +163,7 @@ mod tests {
 
     // promise: C-11
     #[test]
-    fn reason_beyond_the_exit_is_printed() {
+    fn end_reason_determines_exit_code() {
         let code = |reason| code_of_reason(reason).map(|(code, _)| code);
         assert_eq!(code("deadline_exceeded"), Some(124));
         assert_eq!(code("oom_killed"), Some(137));

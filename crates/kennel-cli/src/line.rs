@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn command_follows_the_global_flags() {
+    fn command_is_found_after_global_flags() {
         for (line, command) in [
             ("kennel run --bad", Some("run")),
             ("kennel -o json --server unix:/s run", Some("run")),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_and_lines_have_a_short_form() {
+    fn kill_and_tail_short_flags_are_expanded() {
         for (line, whole) in [
             ("kennel kill -9 R", "kennel kill -s 9 R"),
             ("kennel kill -USR1 R", "kennel kill -s USR1 R"),

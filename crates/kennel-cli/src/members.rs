@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outcome_is_reported() {
+    fn each_signal_outcome_is_printed() {
         let target = |pid, outcome: pb::SignalOutcome, errno| pb::SignalledProcess {
             pid,
             start_ticks: 1,

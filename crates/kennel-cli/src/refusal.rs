@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn command_outside_path_can_be_given_by_path() {
+    fn hint_for_missing_command_depends_on_its_form() {
         let reported = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
         assert!(reported("ls").is_some_and(|hint| hint.contains("--env PATH")));
         assert_eq!(reported("/bin/ls"), None);
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn draining_node_may_be_undrained_or_ended() {
+    fn draining_hint_names_undrain_and_shutdown() {
         let reported = hint("NODE_DRAINING", &facts(&[])).expect("there is something to do");
         assert!(reported.contains("kennel undrain") && reported.contains("shuts down"));
     }
 
     #[test]
-    fn failed_start_has_a_hint_where_one_exists() {
+    fn failed_start_hint_depends_on_stage_and_errno() {
         let reported = |stage, errno| {
             let facts = facts(&[("stage", stage), ("errno", errno)]);
             hint("SPAWN_FAILED", &facts)
@@ -135,7 +135,7 @@ mod tests {
 
     // promise: C-52
     #[test]
-    fn fields_are_named_by_their_flags() {
+    fn violations_name_the_flag_of_a_field() {
         assert_eq!(
             in_place_of_fields("spec.limits.memory.max_bytes and spec.argv.args[2]: bad".into()),
             "--memory-max and command[2]: bad"
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn all_violations_are_reported() {
+    fn all_violations_are_printed() {
         let reported = listed(&[
             Violation::new("spec.cwd", "must be absolute"),
             Violation::new("spec.argv.args", "must name a command"),

@@ -450,7 +450,7 @@ mod tests {
 
     // promise: C-69
     #[test]
-    fn fields_without_a_line_are_printed_by_path() {
+    fn run_fields_without_own_line_are_printed() {
         let fields = |message: &str, before: &str| {
             let own = kennel_proto::names::fields(message).iter();
             let own = own.filter(|(path, _)| !path.contains('.'));
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn treatment_of_rest_is_printed_unless_stopped() {
+    fn leader_exit_policy_is_printed_unless_default() {
         let reported = |action: pb::LeaderExitAction, secs: Option<u64>| {
             let mut run = sample();
             let spec = run.spec.as_mut().expect("it has one");

@@ -116,7 +116,7 @@ mod tests {
 
     // promise: C-34
     #[test]
-    fn caller_environment_is_inherited_unless_asked_otherwise() {
+    fn environment_mode_decides_what_is_inherited() {
         let own = |mode, secret| text(&inherited(mode, secret, &here()));
         assert_eq!(own(EnvModeArg::Inherit, &[]), "A=1 B=2");
         assert_eq!(own(EnvModeArg::Inherit, &["A"]), "B=2");

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_named_and_values_never() {
+    fn secret_sources_are_printed_without_values() {
         let here = Surroundings::of(&[("A", "1"), ("B", "2"), ("C", "3")]);
         let mut spec = pb::RunSpec::default();
         let all = args(&["A", "X=env:B", "Y=file:db/key"], &["Z=credential:db"]);

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_reaches_the_request() {
+    fn spawn_flags_reach_the_request() {
         let spec = spec(
             "--grace 500ms -l a=1 -l b=2 --env X=y=z --cwd /tmp --kind job --on-leader-exit drain \
             --drain-timeout 2m --max-pause 3m --on-max-pause abort --min-containment cgroup \
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_of_a_restart_reaches_the_request() {
+    fn restart_flags_reach_the_request() {
         let words = "--restart on-failure --restart-delay 500ms --restart-max-delay 9s --restart-max 4 \
             --restart-min-uptime 30s -- ls";
         let policy = spec(words).restart.expect("it is set");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_reaches_the_request() {
+    fn terminal_flags_reach_the_request() {
         let words = "--tty --rows 24 --cols 80 --term vt100 -- ls";
         let of = spec(words);
         assert_eq!(of.kind(), pb::RunKind::Terminal);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn every_limit_reaches_the_request() {
+    fn limit_flags_reach_the_request() {
         let words = "--limit nofile=10:20 --limit core=0 --nice -5 --oom-score-adj 500 \
             --memory-max 512M --memory-high 256M --swap-max 0 --pids-max 100 --cpus 1.5 --cpu-weight 50 -- ls";
         let limits = spec(words).limits.expect("it is set");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_has_an_id_of_its_own() {
+    fn each_request_has_a_new_id() {
         let id = || {
             let request = of_spawn(args("ls"), &Surroundings::default());
             request.expect("it is accepted").run_id
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn input_is_read_whole_or_refused() -> io::Result<()> {
+    fn input_file_beyond_limit_is_refused() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("in");
         let line = format!("--input {} cat", file.display());

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_reason_is_shown_once() {
+    fn shared_reason_is_printed_once() {
         let lacks = |name: &str, why: &str| pb::Capability {
             name: name.to_owned(),
             why: why.to_owned(),

@@ -141,7 +141,7 @@ mod tests {
 
     // promise: C-44
     #[test]
-    fn columns_are_as_wide_as_they_are_shown() {
+    fn column_width_counts_displayed_characters() {
         let rows = vec![
             vec![
                 "二二".into(),

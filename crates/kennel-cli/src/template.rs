@@ -220,7 +220,7 @@ mod tests {
 
     // promise: C-44
     #[test]
-    fn paths_of_kubectl_fill_a_template() {
+    fn kubectl_jsonpath_fills_a_template() {
         for (text, shown) in [
             ("{.runId}", "R"),
             (".state", "S"),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_docker_fill_a_template() {
+    fn docker_format_fields_fill_a_template() {
         for (text, shown) in [
             ("{{.ID}}\\t{{.State}}", "R\tS"),
             ("table {{ .runId }}", "R"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_has_blocks_and_quoted_text() {
+    fn yaml_output_has_blocks_and_quoted_strings() {
         assert_eq!(
             yaml(&document()),
             "\"e\": {}\nlabels:\n  \"a_b\": \"x\"\n  \"c.d/e\": \"y\"\n\"n\":\n  - 1\n  - \"k\": \"v\"\nrunId: \"R\"\nstate: \"S\"\n"

@@ -107,7 +107,7 @@ mod tests {
 
     // promise: C-36
     #[test]
-    fn escapes_and_directions_are_shown_and_not_done() {
+    fn control_and_bidi_characters_are_escaped() {
         let text = "a\u{1b}[2Jb\u{9b}c\u{202e}d\u{2066}e\u{200f}\r\n\tä二";
         assert_eq!(
             lines(text),
@@ -118,7 +118,7 @@ mod tests {
 
     // promise: C-36
     #[test]
-    fn json_is_escaped_and_means_the_same() {
+    fn escaped_json_parses_to_the_same_value() {
         let text = "a\u{1b}[2Jb\u{7f}\u{9b}c\u{202e}d\u{2066}e\u{2028}\r\n\tä二";
         let document = serde_json::json!({ "k": text, "\u{9b}": [text] });
         let pretty = serde_json::to_string_pretty(&document).expect("JSON");
@@ -132,7 +132,7 @@ mod tests {
 
     // promise: C-36
     #[test]
-    fn pieces_may_end_within_a_character() {
+    fn character_split_over_chunks_is_printed() {
         let mut pieces = Pieces::default();
         let shown = ["ä".as_bytes(), b"\x1b[m\x9b\r\n", "二".as_bytes()].concat();
         let shown: String = shown.iter().map(|byte| pieces.next(&[*byte])).collect();

@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn enum_values_and_words_match() {
+    fn enum_values_have_words() {
         let all = [
             names(pb::InterruptMethod::as_str_name),
             names(pb::StreamsEnd::as_str_name),

@@ -339,12 +339,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn clap_command_definition_is_valid() {
         command().debug_assert();
     }
 
     #[test]
-    fn one_store_is_named_once() {
+    fn store_and_store_file_conflict() {
         let words = [
             "kennel",
             "serve",

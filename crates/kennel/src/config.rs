@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_the_system_or_user() {
+    fn default_directories_depend_on_user() {
         let system = [("XDG_STATE_HOME", "/x")];
         // An empty variable counts as not set.
         let empty = [("KENNEL_LISTEN", ""), ("KENNEL_STORE", "")];
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn user_without_home_must_name_a_directory() {
+    fn user_without_home_must_set_a_directory() {
         assert!(
             refusal(&ServeFlags::default(), &Surroundings::of(&[])).contains("HOME is not set")
         );
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_store_lies_in_the_data_directory() {
+    fn default_store_is_in_the_data_directory() {
         let flags = ServeFlags {
             data_dir: Some(PathBuf::from("/d")),
             ..ServeFlags::default()

@@ -414,7 +414,7 @@ mod tests {
 
     // promise: C-68
     #[test]
-    fn each_command_has_an_example_that_is_understood() {
+    fn each_command_has_an_example_that_parses() {
         for (name, command) in with_path(&complete(), "") {
             if command.has_subcommands() {
                 continue;
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_commands_and_flags_are_found() {
+    fn unknown_commands_and_flags_are_detected() {
         let command = complete();
         assert!(unknown_in("kennel run --label a=b -- ls --colour", &command).is_none());
         assert!(unknown_in("kennel consumers rm NAME --run RUN", &command).is_none());

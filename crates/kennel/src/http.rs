@@ -237,7 +237,7 @@ mod tests {
 
     // promise: S-20a
     #[tokio::test]
-    async fn idle_clients_hold_up_no_probe() {
+    async fn idle_http_clients_do_not_block_probes() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let routes = Router::new().route("/livez", get(async || "ok"));
@@ -273,7 +273,7 @@ mod tests {
     /// The client blocks the only thread of the test's runtime until it has its answer.
     // promise: S-20a
     #[tokio::test]
-    async fn clients_need_no_turn_of_the_servers_runtime() {
+    async fn http_probe_is_answered_while_runtime_is_blocked() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let routes = Router::new().route("/livez", get(async || "ok"));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn removed_http_socket_is_bound_again() {
+    async fn removed_http_socket_is_rebound() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let address = HttpAddress::Unix(path.clone());

@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_commas() {
+    fn listen_addresses_are_comma_separated() {
         let flags = ["unix:/a, tcp:127.0.0.1:1".to_owned(), "unix:/b".to_owned()];
         let found = addresses(&flags, &Surroundings::default()).map(|all| all.len());
         assert_eq!(found, Ok(3));
     }
 
     #[test]
-    fn sockets_have_mode_and_group() {
+    fn socket_address_takes_mode_and_group() {
         assert_eq!(parsed("unix:/a/b").as_deref(), Some("unix:/a/b 600 None"));
         let shared = parsed("unix:/a/b?mode=0660&group=0");
         assert_eq!(shared.as_deref(), Some("unix:/a/b 660 Some(0)"));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn row_limit_is_a_flag_variable_or_default() {
+    fn row_limits_come_from_flag_variable_or_default() {
         let rows = |words, env| given(words, env).map(|limits| limits.resolve_rows());
         assert_eq!(rows(&[], &[]), Ok(RowLimits::default()));
         let env = [
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_a_flag_variable_or_default() {
+    fn retention_limits_come_from_flag_variable_or_default() {
         assert_eq!(resolved(&[], &[]), Ok(RetentionLimits::default()));
         let env = [
             ("KENNEL_RETAIN_RUNS", "7"),

@@ -239,7 +239,7 @@ mod tests {
     use crate::settings::{Origin, Setting};
 
     #[test]
-    fn the_server_is_given_the_keepers_words() {
+    fn server_gets_the_keepers_arguments_and_settings() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
         let settings = Settings {
             all: vec![Setting {

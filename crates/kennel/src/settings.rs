@@ -401,7 +401,7 @@ mod tests {
 
     // promise: C-50
     #[test]
-    fn flag_variable_file_and_default_are_in_order() {
+    fn setting_precedence_is_flag_variable_file_default() {
         let file = "data_dir = \"/f\"\norphan-ttl = 90\nretain_runs = 7\ntrace_baggage = [\"a\", \"b\"]\nmetrics_public = true\n";
         let env = [("KENNEL_DATA_DIR", "/v"), ("KENNEL_ORPHAN_TTL", "1m")];
         let read = settings(&["--data-dir", "/x"], &env, file).expect("well formed");
@@ -444,7 +444,7 @@ mod tests {
 
     // promise: C-50
     #[test]
-    fn store_of_higher_layer_hides_the_other_kind() {
+    fn store_file_setting_overrides_store_of_config_file() {
         let file = "store = \"sqlite:/f\"\n";
         let read = settings(&["--store-file", "/x"], &[], file).expect("well formed");
         assert_eq!(of(&read, "store").0, None);
@@ -456,7 +456,7 @@ mod tests {
 
     // promise: C-51
     #[test]
-    fn faults_of_a_file_are_named() {
+    fn faults_of_a_config_file_are_named() {
         for (file, named) in [
             ("a = \n", ":1: "),
             ("\nretain_run = 1\n", "retain_runs"),
@@ -479,7 +479,7 @@ mod tests {
 
     // promise: C-51
     #[test]
-    fn value_of_file_is_blamed_by_name() {
+    fn error_names_the_config_file_and_key() {
         let file = "log = \"info\"\nlog_format = \"xml\"\n";
         let read = settings(&[], &[], file).expect("well formed");
         let blamed = |message: &str| {
@@ -497,7 +497,7 @@ mod tests {
 
     // promise: C-51
     #[test]
-    fn defaults_in_the_help_are_values() {
+    fn defaults_are_read_from_the_help() {
         let defaults = defaults();
         for (key, default) in [
             ("node_lease", "45s"),
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_give_variable_and_default() {
+    fn variable_and_default_are_parsed_from_help() {
         let help = "Socket [env: A_B] [default: x for root, else\ny]";
         let (help, default) = bracketed(help, "default");
         let (help, variable) = bracketed(&help, "env");
@@ -530,7 +530,7 @@ mod tests {
 
     // promise: C-50
     #[test]
-    fn each_flag_of_serve_is_a_setting() {
+    fn each_serve_flag_is_a_setting() {
         let keys = keys();
         for key in [
             "listen",

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grace_may_be_of_one_kind() {
+    fn grace_may_be_limited_to_one_kind() {
         let seconds = Duration::from_secs;
         assert_eq!(grace("20s"), Ok((None, seconds(20))));
         assert_eq!(
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_a_node_are_read() {
+    fn node_default_limits_are_parsed() {
         let of = |text: &str| {
             let (kind, limits) = node_limit(text)?;
             let name = RunLimits::default().fill(&limits).concat();

@@ -213,7 +213,7 @@ fn runs_are_listed_in_each_format() {
 }
 
 #[test]
-fn listing_asks_for_states_and_labels() {
+fn ps_sends_state_and_label_filters() {
     let server = FakeServer::start();
     server.answer("ListRuns", &listed(&[]));
     let asked = |words: &[&str]| {
@@ -237,7 +237,7 @@ fn listing_asks_for_states_and_labels() {
 }
 
 #[test]
-fn run_is_shown_with_all_its_facts() {
+fn get_prints_all_details_of_a_run() {
     let server = FakeServer::start();
     let mut run = ended(RUN, RunState::Failed, too_late(), exit::Result::Code(0));
     let spec = run.spec.get_or_insert_default();
@@ -274,7 +274,7 @@ fn seconds<T: TryFrom<std::time::Duration, Error: std::fmt::Debug>>(seconds: u64
 }
 
 #[test]
-fn server_is_described() {
+fn status_prints_server_info() {
     let server = FakeServer::start();
     let capability = |name: &str, available| pb::Capability {
         name: name.to_owned(),
@@ -399,7 +399,7 @@ fn signal_reports_each_process_or_its_refusal() {
 
 // promise: C-35
 #[test]
-fn exit_code_of_wait_is_the_commands() {
+fn wait_exits_with_the_commands_exit_code() {
     let server = FakeServer::start();
     let exited = || EndReason::Exited(end_reason::Exited {});
     let code = exit::Result::Code;
@@ -455,7 +455,7 @@ fn run_exits_like_timeout_after_max_runtime() {
 }
 
 #[test]
-fn run_has_codes_of_shells_for_failed_starts() {
+fn run_exits_126_or_127_for_failed_starts() {
     let server = FakeServer::start();
     let missing = [("command", "no-such-command-of-ours")];
     let message = "command no-such-command-of-ours was not found in PATH";
@@ -496,7 +496,7 @@ fn errors_of_the_server_have_hints() {
 
 // promise: C-5
 #[test]
-fn logs_are_exact_and_on_their_streams() {
+fn logs_are_byte_exact_on_their_streams() {
     let server = FakeServer::start();
     let written = vec![
         output(OutputStream::Stdout, 0, b"a\0b\x1b[31m"),
@@ -532,7 +532,7 @@ fn logs_are_exact_and_on_their_streams() {
 /// Names of runs cannot act on the terminal of an operator, or forge a line of output. JSON is exact.
 // promise: C-36
 #[test]
-fn names_of_runs_are_printed_safely() {
+fn hostile_run_names_are_escaped() {
     let server = FakeServer::start();
     let run = live(RUN, &["sh", "-c", "sleep 300", HOSTILE]);
     server.answer("GetRun", &got(run.clone()));
@@ -699,7 +699,7 @@ fn attach_repeats_modes_and_restores_the_terminal() {
 /// keeper, which does not know this one.
 // promise: R-26
 #[test]
-fn upgrade_beside_another_has_one_result() {
+fn concurrent_upgrades_report_one_result() {
     use pb::UpgradeState::{Done, FellBack, Leaving};
     for (states, keepers, result) in [
         ([Leaving, Leaving, Done], ["a", "a", "a"], (0, true, "")),
@@ -781,7 +781,7 @@ fn upgrade_beside_another_has_one_result() {
 /// A file that the run has as a whole, with more behind it, is written; its end is not that of the input.
 // promise: V-8
 #[test]
-fn write_skips_what_the_run_has() {
+fn write_skips_bytes_already_accepted() {
     let server = FakeServer::start();
     let input = pb::InputStatus {
         attempt: 1,
@@ -807,7 +807,7 @@ fn write_skips_what_the_run_has() {
 }
 
 #[test]
-fn methods_without_an_answer_are_reported() {
+fn unimplemented_methods_are_reported() {
     let server = FakeServer::start();
     insta::assert_snapshot!(server.transcript(&[&["ps"], &["nodes"], &["get", RUN]]));
 }

@@ -35,7 +35,7 @@ fn nowhere(dir: &Path) -> String {
 
 // promise: C-4
 #[test]
-fn hint_without_server_names_how_to_start_one() {
+fn hint_without_server_says_how_to_start() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = nowhere(dir.path());
     for (words, code) in [
@@ -60,7 +60,7 @@ fn hint_without_server_names_how_to_start_one() {
 }
 
 #[test]
-fn server_variable_is_used_and_flag_wins() {
+fn server_variable_is_used_and_flag_overrides() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut command = kennel(&["ps"]);
     command.env("KENNEL_SERVER", nowhere(dir.path()));
@@ -92,7 +92,7 @@ fn a_port_needs_an_access_file() {
 
 // promise: C-8
 #[test]
-fn a_password_never_appears_in_an_error() {
+fn passwords_never_appear_in_errors() {
     let (status, _, err) = run(&["serve", "--store", "postgres://u:hunter2@h:port/d"]);
     assert_eq!(status, Some(2), "{err}");
     assert!(!err.contains("hunter2"), "{err}");
@@ -109,7 +109,7 @@ fn usage_error_has_its_own_exit_code() {
 
 // promise: C-69
 #[test]
-fn text_for_one_purpose_has_no_other_form() {
+fn output_format_flag_is_refused_for_plain_text() {
     for words in [
         &["certs", "ls", "/absent"][..],
         &["completions", "bash"],
@@ -133,7 +133,7 @@ fn text_for_one_purpose_has_no_other_form() {
 
 // promise: C-6
 #[test]
-fn invalid_address_is_no_unavailable_server() {
+fn invalid_address_is_a_usage_error() {
     for address in ["tcp://127.0.0.1", "http://127.0.0.1:1", "unix:", "nonsense"] {
         let ask = |words: &[&str]| run(&[&["--server", address], words].concat());
         assert_eq!(ask(&["ps"]).0, Some(2), "{address}");
@@ -145,7 +145,7 @@ fn invalid_address_is_no_unavailable_server() {
 }
 
 #[test]
-fn the_hidden_part_does_not_start_by_hand() {
+fn hidden_server_command_refuses_manual_start() {
     let (status, _, err) = run(&["server"]);
     assert_eq!(status, Some(2));
     assert!(
@@ -174,7 +174,7 @@ fn help_of_serve_lists_only_accepted_flags() {
 }
 
 #[test]
-fn help_tells_the_exit_codes_and_nothing_hidden() {
+fn help_lists_exit_codes_but_no_hidden_commands() {
     let (status, out, _) = run(&["--help"]);
     assert_eq!(status, Some(0));
     assert!(out.contains("Exit codes:"));
@@ -184,7 +184,7 @@ fn help_tells_the_exit_codes_and_nothing_hidden() {
 }
 
 #[test]
-fn unreadable_input_is_reported_before_any_start() {
+fn unreadable_input_is_reported_before_spawn() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = dir.path().join("missing");
     let missing = missing.to_str().expect("it is UTF-8");
@@ -245,7 +245,7 @@ fn config_shows_where_each_setting_comes_from() {
 
 // promise: L-2a, L-2d, L-2b, L-2e, S-1b, C-51
 #[test]
-fn config_check_finds_what_serve_would_refuse() {
+fn config_check_refuses_what_serve_would_refuse() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("kennel.toml");
     let path = file.to_str().expect("UTF-8");

@@ -160,7 +160,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_habit_is_well_formed_and_unique() {
+    fn hints_for_foreign_commands_are_unique() {
         let mut seen = BTreeSet::new();
         let mut section = "";
         let is_entry = |line: &&str| !line.is_empty() && !line.starts_with('#');

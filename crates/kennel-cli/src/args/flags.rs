@@ -339,7 +339,7 @@ mod tests {
 
     // promise: C-67
     #[test]
-    fn each_row_is_a_field_of_its_kind() {
+    fn each_flag_row_matches_a_spec_field() {
         assert!(ROWS.len() > 52);
         for row in ROWS.iter() {
             let mut fields = names::fields(SPEC).iter();
@@ -367,7 +367,7 @@ mod tests {
 
     // promise: C-67
     #[test]
-    fn set_is_json_or_text_and_flags_win() {
+    fn set_takes_json_or_text_and_flags_override() {
         let line = "--set stop.grace=3s --set timeouts.max_runtime=2s --timeout 5 --set parent.run_id=7 \
             --set success_exit_codes=[3] --set recovery=RECOVERY_POLICY_ADOPT";
         let spec = spec(line).expect("it is well formed");
@@ -389,7 +389,7 @@ mod tests {
 
     // promise: C-67
     #[test]
-    fn unknown_field_names_the_nearest() {
+    fn unknown_field_error_suggests_the_nearest() {
         let refused = spec("--set stop.grase=3s").expect_err("no such field");
         assert!(refused.contains("did you mean stop.grace?"), "{refused}");
         let begun = spec("--set succes=1").expect_err("no such field");

@@ -5,7 +5,7 @@ fn parse(words: &[&str]) -> Result<Cli<Command>, clap::Error> {
 }
 
 #[test]
-fn words_after_the_command_belong_to_it() {
+fn arguments_after_the_command_belong_to_it() {
     for words in [
         &["run", "--", "ls", "--label", "-o", "x"][..],
         &["run", "ls", "--label", "-o", "x"][..],
@@ -41,7 +41,7 @@ fn global_flags_may_precede_or_follow_the_command() {
 
 /// Ignored beside the name of a run, `--dry-run` would act.
 #[test]
-fn flags_of_selections_need_one() {
+fn selection_flags_need_a_selection() {
     for command in [
         &["abort", "x"][..],
         &["signal", "HUP", "x"],

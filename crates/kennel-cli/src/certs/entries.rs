@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_toml_whatever_is_in_them() {
+    fn access_entries_are_valid_toml_for_any_text() {
         let args = RoleArgs {
             owner: Some("a \"team\"\n".to_owned()),
             ..RoleArgs::default()

@@ -201,7 +201,7 @@ mod tests {
 
     // promise: C-63a
     #[test]
-    fn no_name_reaches_the_files_of_the_authority() {
+    fn certificate_name_cannot_overwrite_authority_files() {
         assert_eq!(stem("node7.example").expect("a stem"), "node7.example");
         assert_eq!(
             stem("spiffe://prod/ns/a").expect("a stem"),

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_have_at_most_three_decimals() {
+    fn cpu_count_takes_at_most_three_decimals() {
         assert_eq!(cpus("1.5"), Ok(Duration::from_millis(150)));
         assert_eq!(cpus("2"), Ok(Duration::from_millis(200)));
         assert_eq!(cpus("0.05"), Ok(Duration::from_millis(5)));
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn process_is_named_by_more_than_its_number() {
+    fn process_reference_needs_pid_and_start_time() {
         let full = process("7:8:9").expect("well formed");
         let named = (full.pid, full.start_ticks, full.pidfs_inode);
         assert_eq!(named, (7, 8, Some(9)));
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_have_names_and_numbers() {
+    fn signal_argument_is_a_name_or_number() {
         for text in ["SIGUSR1", "usr1", "Usr1", "10"] {
             assert_eq!(signal(text), Ok(Signal::USR1), "{text:?}");
         }
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_has_lines_and_characters() {
+    fn terminal_size_is_parsed_or_refused() {
         let size = |rows, cols| Ok(TerminalSize { rows, cols });
         assert_eq!(terminal_size("40x120"), size(40, 120));
         assert_eq!(terminal_size("1x65535"), size(1, 65_535));
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_no_plural() {
+    fn counts_have_singular_and_plural() {
         let reported = [0, 1, 2].map(|count: u32| counted(count, "run", "runs"));
         assert_eq!(reported, ["0 runs", "1 run", "2 runs"]);
     }

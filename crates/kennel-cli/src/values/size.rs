@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_type_them() {
+    fn human_readable_sizes_are_parsed() {
         for (text, size) in [
             ("4096", 4096),
             ("4096b", 4096),

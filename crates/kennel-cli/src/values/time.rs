@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_people_type_them() {
+    fn human_readable_durations_are_parsed() {
         for (text, ms) in [
             ("500ms", 500),
             ("5s", 5_000),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_ago_or_absolute() {
+    fn time_argument_is_relative_or_absolute() {
         let now = UNIX_EPOCH + Duration::from_hours(24);
         let at = |text: &str| {
             let at = moment_at(text, now).expect(text);

@@ -212,7 +212,7 @@ mod tests {
 
     // promise: AU-6
     #[test]
-    fn story_omits_refused_calls_of_others() {
+    fn timeline_omits_refused_calls_of_other_runs() {
         let record = |run_id: &str, code: &str| pb::AuditRecord {
             run_id: run_id.to_owned(),
             record: Some(Record::Request(pb::AuditRequest {

@@ -213,7 +213,7 @@ mod tests {
 
     // promise: C-20
     #[test]
-    fn one_lie_breaks_the_guarantee() {
+    fn false_verdict_breaks_the_guarantee() {
         let lie = Outcome::Lie {
             verdict: "empty".to_owned(),
             left: vec![7],
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn skipped_check_has_a_reason_and_fails_nothing() {
+    fn skipped_check_has_a_reason_and_passes() {
         let report = report(Outcome::NotRun("no such thing here".to_owned()));
         assert!(report.holds());
         let text = report.text(Duration::ZERO);

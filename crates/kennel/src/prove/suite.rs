@@ -385,7 +385,7 @@ mod tests {
 
     // promise: C-20
     #[test]
-    fn empty_with_a_process_alive_is_a_lie() {
+    fn empty_verdict_with_live_process_is_false() {
         let empty = verdict(Verdict::Empty(pb::tree_verdict::Empty {
             proof: pb::EmptyProof::Echild.into(),
         }));
@@ -398,7 +398,7 @@ mod tests {
 
     // promise: C-20
     #[test]
-    fn stuck_tree_is_waited_for() {
+    fn stuck_verdict_is_not_judged_yet() {
         let mut run = pb::Run::default();
         assert!(!is_judged(&run));
         run.tree_verdict = Some(verdict(Verdict::Stuck(pb::tree_verdict::Stuck::default())));
@@ -413,7 +413,7 @@ mod tests {
 
     // promise: C-20
     #[test]
-    fn survivors_must_be_named() {
+    fn survivors_verdict_must_list_the_survivors() {
         let pid = std::process::id().cast_signed();
         let named = verdict(Verdict::Survivors(pb::tree_verdict::Survivors {
             pids: vec![pid],

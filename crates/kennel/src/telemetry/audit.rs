@@ -306,21 +306,21 @@ mod tests {
 
     // promise: RW-142
     #[test]
-    fn removed_records_are_counted() {
+    fn unexported_removed_records_are_counted() {
         assert_eq!(removed(7, &records(&[8, 9])), 0);
         assert_eq!(removed(7, &records(&[20, 21, 25])), 15);
         assert_eq!(removed(0, &records(&[20, 21])), 0, "it has exported none");
     }
 
     #[test]
-    fn lasting_refusal_is_logged_every_hour() {
+    fn lasting_export_refusal_is_logged_every_hour() {
         assert!(is_due(None), "it is the first one");
         assert!(!is_due(Some(LOG_AGAIN / 2)));
         assert!(is_due(Some(LOG_AGAIN)));
     }
 
     #[test]
-    fn position_survives_and_damage_begins_anew() {
+    fn export_position_persists_and_damage_resets_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("exported");
         assert_eq!(Position::read(path.clone()).get(), 0);
@@ -335,7 +335,7 @@ mod tests {
 
     // promise: RW-142
     #[test]
-    fn export_goes_on_behind_the_same_line() {
+    fn export_resumes_only_after_its_last_record() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut position = Position::read(dir.path().join("exported"));
         assert!(position.is_followed(&[]), "it has exported none");

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_unless_a_collector_is_named() {
+    fn telemetry_is_sent_only_to_a_configured_collector() {
         let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
         let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", all.1);
         let no_traces = ("OTEL_TRACES_EXPORTER", "none");
@@ -229,7 +229,7 @@ mod tests {
 
     // promise: M-10
     #[test]
-    fn impossible_settings_are_refused_at_the_start() {
+    fn invalid_telemetry_settings_are_refused() {
         for (name, value) in [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4317"),
             ("OTEL_TRACES_EXPORTER", "zipkin"),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_for_other_hosts_are_asked_for() {
+    fn public_metrics_address_needs_opt_in() {
         for address in ["0.0.0.0:9464", "[::]:9464", "192.0.2.1:9464"] {
             let listen = ("KENNEL_METRICS_LISTEN", address);
             let why = resolve(&[listen]).expect_err(address);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn samplers_have_their_names() {
+    fn samplers_are_read_by_otel_name() {
         let ratio = resolve(&[
             ("OTEL_TRACES_SAMPLER", "traceidratio"),
             ("OTEL_TRACES_SAMPLER_ARG", "0.25"),

@@ -194,7 +194,7 @@ mod tests {
 
     // promise: M-31a
     #[test]
-    fn torn_line_ends_before_the_next_one() {
+    fn torn_log_line_ends_before_the_next() {
         let (mut disk, mut is_torn) = (Disk(Vec::new(), 7), false);
         let mut write = |disk: &mut Disk, line: &[u8]| is_taken(disk, line, &mut is_torn);
         assert!(write(&mut disk, b"one\n"));

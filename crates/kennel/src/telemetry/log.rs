@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn line_has_marks_of_its_innermost_marked_span() {
+    fn log_line_has_ids_of_innermost_span() {
         let text = line(LogFormat::Text, within_a_library);
         assert_eq!(text, " WARN wo\"rds count=2 run_id=R trace_id=T\n");
         let json = line(LogFormat::Json, within_a_library);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_in_the_line_are_not_repeated() {
+    fn ids_in_event_override_ids_of_span() {
         let other = || {
             let run = error_span!("run", run_id = %"R", trace_id = %"T");
             run.in_scope(|| tracing::warn!(run_id = %"S", "words"));

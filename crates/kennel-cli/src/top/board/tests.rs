@@ -58,7 +58,7 @@ fn unreadable_runs_are_counted_in_the_heading() {
 
 // promise: C-23a
 #[test]
-fn nothing_is_ended_or_paused_without_a_yes() {
+fn abort_and_pause_need_confirmation() {
     let mut board = board_of(vec![seen(1, "a", Usage::default())]);
     for key in ['x', 'p'] {
         assert_eq!(press(&mut board, KeyCode::Char(key)), None);
@@ -75,7 +75,7 @@ fn nothing_is_ended_or_paused_without_a_yes() {
 
 // promise: C-23
 #[test]
-fn unknown_value_is_a_dash_and_sorts_last() {
+fn unknown_usage_is_a_dash_and_sorts_last() {
     let used = |cpu| Usage {
         cpu_percent: Some(cpu),
         ..Usage::default()
@@ -139,7 +139,7 @@ fn filter_matches_id_command_label_and_state() {
 
 // promise: C-23
 #[test]
-fn use_is_counted_between_two_samples() {
+fn usage_rates_are_computed_between_two_samples() {
     let at = Instant::now();
     let before = Counted {
         at,
@@ -192,7 +192,7 @@ fn click(board: &mut Board, row: u16) -> Option<Action> {
 
 // promise: C-54
 #[test]
-fn clicks_point_at_a_run_and_open_it() {
+fn click_selects_and_second_click_opens_run() {
     let runs = (1..=20).map(|id| seen(id, "a", Usage::default()));
     let mut board = board_of(runs.collect());
     drawn(&mut board, (80, 10));

@@ -34,7 +34,7 @@ fn signal(name: &str) -> pb::exit::Result {
 
 // promise: AU-5
 #[test]
-fn oom_is_explained_with_numbers_and_unknowns() {
+fn oom_is_explained_with_numbers_and_unknown_parts() {
     let killed = pb::end_reason::OomKilled {
         kills: 2,
         memory_max_bytes: Some(64 << 20),
@@ -70,7 +70,7 @@ fn memory_reserve_is_explained_with_numbers() {
 
 // promise: AU-6
 #[test]
-fn only_a_requested_signal_names_its_caller() {
+fn why_names_caller_only_of_requested_signal() {
     let exited = Reason::Exited(pb::end_reason::Exited {});
     let mut known = known(exited, Some(signal("SIGUSR1")));
     let outside = answer(&known);
@@ -104,7 +104,7 @@ fn only_a_requested_signal_names_its_caller() {
 
 // promise: AU-6
 #[test]
-fn text_of_callers_is_escaped_for_terminals() {
+fn caller_text_is_escaped_for_terminals() {
     let aborted = pb::end_reason::Aborted {
         by: "uid:0".into(),
         request_id: "\x1b]0;title\x07\n".into(),
@@ -119,7 +119,7 @@ fn text_of_callers_is_escaped_for_terminals() {
 
 // promise: A-22j
 #[test]
-fn pinned_run_says_by_what() {
+fn why_names_the_cause_of_a_pin() {
     let run = pb::Run {
         state: pb::RunState::Running.into(),
         pinned: Some(pb::PinnedRun {
@@ -143,7 +143,7 @@ fn pinned_run_says_by_what() {
 }
 
 #[test]
-fn unreachable_node_leaves_last_state_and_stop() {
+fn why_shows_last_state_of_unreachable_node() {
     let run = pb::Run {
         state: pb::RunState::Running.into(),
         other_node: Some(pb::Node {
