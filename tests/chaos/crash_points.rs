@@ -124,7 +124,7 @@ async fn accepted_extension_survives_each_death() {
 
 // promise: R-20
 #[tokio::test(flavor = "multi_thread")]
-async fn crash_in_upgrade_costs_what_a_crash_costs() {
+async fn crash_in_upgrade_loses_no_more_than_crash() {
     play(&[Act::Upgrade]).await;
 }
 
@@ -152,7 +152,7 @@ async fn each_attempt_runs_once_or_never_over_crashes() {
 
 // promise: O-32
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_whole_or_removed_over_crashes() {
+async fn output_is_complete_or_removed_over_crashes() {
     play(&[Act::Retain]).await;
 }
 

@@ -6,7 +6,7 @@ const RUNS: usize = 2000;
 
 // promise: I-94, I-94b, I-94a
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_of_a_fleet_is_false() {
+async fn fleet_of_three_nodes_gives_no_false_answer() {
     let tally = prove(Plan {
         nodes: 3,
         runs: 60,
@@ -23,7 +23,7 @@ async fn no_answer_of_a_fleet_is_false() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "many minutes: make soak"]
-async fn no_answer_of_five_nodes_is_false() {
+async fn fleet_of_five_nodes_gives_no_false_answer() {
     let tally = prove(Plan {
         nodes: 5,
         runs: RUNS,
@@ -43,13 +43,13 @@ async fn no_answer_of_five_nodes_is_false() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "many minutes: make soak"]
-async fn no_false_answer_of_old_fleet() {
+async fn fleet_with_large_history_gives_no_false_answer() {
     grow_old(true, 11).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "many minutes: make soak"]
-async fn no_false_answer_of_old_fleet_without_pooler() {
+async fn fleet_with_history_and_no_pooler_never_lies() {
     grow_old(false, 12).await;
 }
 

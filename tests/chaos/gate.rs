@@ -69,7 +69,7 @@ async fn no_command_runs_unrecorded_on_postgres() {
 /// ever (hazard A: descriptors copied by a fork).
 // promise: D-2
 #[tokio::test(flavor = "multi_thread")]
-async fn children_at_their_gates_go_when_service_dies() {
+async fn children_at_gate_end_when_service_dies() {
     let postgres = Postgres::start().await;
     let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
     let ran_file = kennel.scratch().join("ran");

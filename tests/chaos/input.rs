@@ -26,14 +26,14 @@ const UNHEARD: usize = 5;
 
 // promise: V-2
 #[tokio::test(flavor = "multi_thread")]
-async fn input_over_server_deaths_arrives_once_and_whole() {
+async fn input_arrives_once_and_completely_across_server_deaths() {
     arrives(12 * MIB, 5, 5).await;
 }
 
 // promise: V-2
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn long_input_over_many_server_deaths_arrives_whole() {
+async fn long_input_arrives_completely_across_server_deaths() {
     arrives(256 * MIB, 20, 20).await;
 }
 

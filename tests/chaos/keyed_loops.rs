@@ -90,7 +90,7 @@ fn each_once(count: u32) -> BTreeMap<u32, u32> {
 
 // promise: K-16
 #[tokio::test(flavor = "multi_thread")]
-async fn worker_of_the_guide_runs_each_job_once() {
+async fn worker_of_guide_runs_each_job_once() {
     let postgres = Postgres::start().await;
     let one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;

@@ -23,13 +23,13 @@ const STRANGERS: usize = 10;
 
 // promise: I-2, R-4
 #[tokio::test(flavor = "multi_thread")]
-async fn none_is_left_of_fifty_trees_on_sqlite() {
+async fn fifty_trees_leave_no_process_on_sqlite() {
     massacre(Options::default(), true).await;
 }
 
 // promise: R-4
 #[tokio::test(flavor = "multi_thread")]
-async fn none_is_left_of_fifty_trees_on_postgres() {
+async fn fifty_trees_leave_no_process_on_postgres() {
     let postgres = Postgres::start().await;
     massacre(Options::on(&postgres.url()), true).await;
 }

@@ -61,10 +61,10 @@ async fn hundred_thousand_aborts_signal_no_unrelated_process() {
 /// The result of the tests above for a service that signals by number alone.
 // promise: I-7
 #[tokio::test]
-async fn a_bystander_notices_a_signal_to_its_number() {
+async fn unrelated_process_detects_signal_to_reused_pid() {
     if !recycle::is_inside() {
         return recycle::start_again_inside(
-            "soak::a_bystander_notices_a_signal_to_its_number",
+            "soak::unrelated_process_detects_signal_to_reused_pid",
             PATIENCE,
         )
         .await;

@@ -173,7 +173,7 @@ async fn shim_death_after_adoption_is_noticed(together: &Together) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn adopted_runs_continue_as_their_specs_say() {
+async fn adopted_runs_continue_by_their_specs() {
     let together = Together::new(Kennel::on_sqlite().await, 9);
     let events = async {
         // Time limits begin when all are up.
@@ -471,7 +471,7 @@ async fn service_is_adopted_by_default(together: &Together) {
 
 // promise: R-50
 #[tokio::test(flavor = "multi_thread")]
-async fn run_outlives_death_of_keeper_alone() {
+async fn adopted_run_outlives_death_of_its_keeper() {
     let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     let script = "i=0; while [ $i -lt 100 ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 3";
@@ -511,7 +511,7 @@ async fn one_that_is_up(client: &mut Client) -> pb::Run {
 
 // promise: R-50a
 #[tokio::test(flavor = "multi_thread")]
-async fn failing_server_leaves_the_run_to_next_service() {
+async fn failing_server_start_leaves_run_for_next_service() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = one_that_is_up(&mut client).await;
@@ -578,7 +578,7 @@ async fn runs_are_adopted_without_the_store() {
 
 // promise: R-52
 #[tokio::test(flavor = "multi_thread")]
-async fn a_strangers_socket_is_not_trusted() {
+async fn adoption_ignores_a_foreign_socket() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = one_that_is_up(&mut client).await;

@@ -60,7 +60,7 @@ async fn ended_run_is_run_again_as_new_run() {
 
 // promise: B-9
 #[tokio::test(flavor = "multi_thread")]
-async fn missing_parts_are_given_again_or_refused() {
+async fn run_again_needs_the_missing_secrets() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let mut spec = sh("cat; echo $SECRET").env("SECRET", "first");

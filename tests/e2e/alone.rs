@@ -9,7 +9,7 @@ use kennel_tests::{
 use std::{fs, os::unix::fs::PermissionsExt};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_without_server_starts_and_removes_its_own() {
+async fn run_command_starts_and_removes_temporary_server() {
     let scratch = tempfile::tempdir().expect("a directory");
     let dir = scratch.path();
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).expect("own directory");

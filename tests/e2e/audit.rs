@@ -385,7 +385,7 @@ async fn removed_socket_returns_and_replaced_files_are_reported(kennel: &Kennel)
 
 // promise: F-6
 #[tokio::test(flavor = "multi_thread")]
-async fn audit_without_store_reports_that_and_keepers_knowledge() {
+async fn leak_check_without_store_uses_keepers_inventory() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;

@@ -307,7 +307,7 @@ async fn waiting_command_survives_a_store_outage() {
 /// Both ends of a terminal wait, and so do those of a server that is being replaced.
 // promise: O-29a
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_waits_too_and_over_an_upgrade() {
+async fn terminal_output_blocks_across_an_upgrade() {
     let kennel = Kennel::start(Options {
         own_binary: Some(programs::kennel()),
         ..Options::default()

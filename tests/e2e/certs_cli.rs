@@ -266,7 +266,7 @@ async fn token_is_in_file_and_hashed_in_entry((dir, _): &(TempDir, String)) {
 
 // promise: C-62
 #[tokio::test(flavor = "multi_thread")]
-async fn context_names_a_server_and_its_files() {
+async fn context_stores_server_and_credential_files() {
     let dir = TempDir::new().expect("a directory");
     let dir = dir.path();
     let file = |name: &str| dir.join(name).display().to_string();

@@ -40,7 +40,7 @@ fn gaps(run: &pb::Run) -> Vec<pb::CoverageGapKind> {
 
 // promise: N-2
 #[tokio::test(flavor = "multi_thread")]
-async fn run_shows_its_containment_and_holes() {
+async fn run_reports_containment_and_coverage_gaps() {
     for options in [Options::default(), Options::default().without_cgroup()] {
         let kennel = Kennel::start(options).await;
         let mut client = kennel.client().await;
@@ -64,7 +64,7 @@ async fn run_shows_its_containment_and_holes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn host_without_groups_says_and_refuses_so() {
+async fn host_without_cgroups_refuses_strong_containment() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     play_scenes! {
         &kennel;

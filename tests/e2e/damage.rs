@@ -92,7 +92,7 @@ fn lose_last_line(index: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_journals_are_reported_and_made_up_for() {
+async fn damaged_journals_are_reported_and_repaired_from_row() {
     let kennel = Kennel::on_sqlite().await;
     play_scenes! {
         &kennel;

@@ -64,7 +64,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 // promise: R-61
 #[tokio::test(flavor = "multi_thread")]
-async fn links_in_a_data_directory_are_refused_untouched() {
+async fn symlinks_in_data_directory_are_refused() {
     for name in [
         "lock",
         "node",
@@ -93,7 +93,7 @@ async fn links_in_a_data_directory_are_refused_untouched() {
 
 // promise: R-61, R-61a
 #[tokio::test(flavor = "multi_thread")]
-async fn data_directory_of_others_is_refused_untouched() {
+async fn data_directory_open_to_others_is_refused() {
     let (dir, data) = prepared();
     fs::write(data.join("note"), "x").expect("own directory");
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("own directory");

@@ -92,7 +92,7 @@ fn outcomes(proof: &Value) -> Vec<(String, String, String, &Value)> {
 
 // promise: C-20, C-20a
 #[tokio::test(flavor = "multi_thread")]
-async fn proof_as_root_ends_every_program_without_traces() {
+async fn prove_as_root_leaves_no_process() {
     let temporary = temporary();
     let proof = proof(bare_command(&programs::kennel()), temporary.path()).await;
     assert_eq!(proof["holds"], true, "{proof}");
@@ -110,7 +110,7 @@ async fn proof_as_root_ends_every_program_without_traces() {
 
 // promise: C-20
 #[tokio::test(flavor = "multi_thread")]
-async fn unprivileged_proof_lists_skipped_and_open_parts() {
+async fn unprivileged_prove_lists_skipped_checks_and_gaps() {
     let temporary = temporary();
     let copy = temporary.path().join("kennel");
     install(&programs::kennel(), &copy, "0755");
@@ -138,7 +138,7 @@ async fn unprivileged_proof_lists_skipped_and_open_parts() {
 
 // promise: C-20a
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proof_that_is_interrupted_leaves_nothing() {
+async fn interrupted_prove_leaves_no_process() {
     let temporary = temporary();
     let mut command = doctor(bare_command(&programs::kennel()), temporary.path());
     command

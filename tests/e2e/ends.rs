@@ -18,7 +18,7 @@ with_and_without_cgroup!(escapees_and_attackers_end_completely);
 const LONG_GRACE: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn children_out_of_order_end_as_promised() {
+async fn misbehaving_children_end_within_the_guarantees() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     play_scenes! {
         &kennel;

@@ -48,7 +48,7 @@ async fn why_not_live(client: &mut Client, run: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_may_be_commands() {
+async fn exec_probes_decide_readiness_and_liveness() {
     let kennel = Kennel::on_sqlite().await;
     play_scenes! {
         &kennel;
@@ -185,7 +185,7 @@ async fn probe_ends_with_its_run(options: Options) {
 /// The answer to a dead server is for no other; the next one continues probing.
 // promise: RW-60
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_server_leaves_a_probe_to_its_time() {
+async fn running_probe_outlives_server_until_its_timeout() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let dir = kennel.scratch().display().to_string();

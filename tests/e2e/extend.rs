@@ -234,7 +234,7 @@ async fn assert_paused_time_uses_no_extension(client: &mut Client) {
 /// A start that is probed is counted by the server, any other one by the keeper.
 // promise: RW-116, RW-117
 #[tokio::test(flavor = "multi_thread")]
-async fn command_extends_every_limit_that_counts() {
+async fn notify_message_extends_every_active_limit() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut spec = service().max_runtime(LIMIT);

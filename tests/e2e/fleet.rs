@@ -71,7 +71,7 @@ fn is_marked(run: &Run) -> bool {
 
 // promise: I-72
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_of_three_nodes_agree_with_what_lives() {
+async fn answers_of_three_nodes_match_live_processes() {
     let postgres = Postgres::start().await;
     let mut nodes = Vec::new();
     for name in ["one", "two", "three"] {

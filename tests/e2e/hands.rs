@@ -63,7 +63,7 @@ impl Bench {
 
 // promise: RW-110, C-40
 #[tokio::test(flavor = "multi_thread")]
-async fn parts_of_an_id_name_a_run() {
+async fn unique_part_of_an_id_selects_run() {
     let bench = Bench::start().await;
     let (one, other) = (bench.sleeper("n", "1").await, bench.sleeper("n", "2").await);
     for part in [

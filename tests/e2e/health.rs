@@ -25,7 +25,7 @@ fn ask(port: u16, path: &str) -> Option<(u16, String)> {
 
 // promise: S-20
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_over_http_says_why_not() {
+async fn http_readiness_gives_the_reason_for_failure() {
     let mut postgres = Postgres::start().await;
     let port = {
         let held = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -66,7 +66,7 @@ async fn readiness_over_http_says_why_not() {
 
 // promise: S-20
 #[tokio::test(flavor = "multi_thread")]
-async fn health_socket_goes_with_its_service() {
+async fn health_socket_is_removed_with_its_service() {
     let scratch = must("a directory", tempfile::tempdir());
     let socket = scratch.path().join("health.sock");
     let address = format!("unix:{}", socket.display());

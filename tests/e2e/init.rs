@@ -72,7 +72,7 @@ async fn service_ends_with_its_command_and_its_code() {
 
 // promise: S-22
 #[tokio::test(flavor = "multi_thread")]
-async fn other_runs_end_with_the_first() {
+async fn init_command_end_ends_other_runs() {
     let dir = scratch();
     let go = dir.path().join("go");
     let script = format!(

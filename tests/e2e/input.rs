@@ -267,7 +267,7 @@ async fn each_attempt_begins_with_an_empty_input(kennel: &Kennel) {
 
 // promise: V-7
 #[tokio::test(flavor = "multi_thread")]
-async fn input_outlives_the_service_with_its_run() {
+async fn input_survives_service_death_with_adopted_run() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut spec = cat();

@@ -34,7 +34,7 @@ fn is_unresponsive(refused: Result<impl std::fmt::Debug, Status>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_of_keeper_or_server_is_noticed() {
+async fn silent_keeper_or_server_is_detected() {
     play_apart! {
         stopped_keeper_is_noticed_and_acts_once,
         command_line_gives_up_on_a_silent_server,

@@ -9,7 +9,7 @@ const REPEATS: usize = 16;
 
 // promise: K-1, K-2
 #[tokio::test(flavor = "multi_thread")]
-async fn one_key_starts_one_process() {
+async fn repeated_spawn_with_one_id_starts_one_process() {
     let mut kennel = Kennel::on_sqlite().await;
     let ran = kennel.scratch().join("ran");
     let run_id = new_run_id();

@@ -33,7 +33,7 @@ async fn grace_holds_when_keeper_and_server_are_killed() {
 
 // promise: R-2b
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_saved_beside_the_next_server() {
+async fn output_is_saved_while_next_server_serves() {
     let mut kennel = Kennel::on_sqlite().await;
     let run_id = up(&kennel).await;
     let shims = kennel.shims();

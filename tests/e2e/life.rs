@@ -180,7 +180,7 @@ async fn success_and_deaths_by_signal_differ(kennel: &Kennel) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_on_a_run_answer_as_promised() {
+async fn calls_on_a_run_match_the_specification() {
     let kennel = Kennel::on_sqlite().await;
     play_scenes! {
         &kennel;

@@ -257,7 +257,7 @@ struct Situation {
 
 // promise: P-11a, P-14, C-1, C-39
 #[tokio::test(flavor = "multi_thread")]
-async fn run_is_like_the_bare_command() {
+async fn run_command_behaves_like_the_bare_command() {
     let kennel = Kennel::on_sqlite().await;
     let files = kennel.scratch().to_owned();
     let big: Vec<u8> = (0..1 << 18).flat_map(u32::to_le_bytes).collect();

@@ -57,7 +57,7 @@ const MEMORY: u64 = 1 << 40;
 
 // promise: L-2c, L-2f
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_of_the_service_are_raised_or_named() {
+async fn service_limits_are_raised_or_reported() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).expect("it can be read");
     // For this process and what it starts, until the service runs.
     setrlimit(Resource::RLIMIT_FSIZE, BLOCKS * 512, hard).expect("it is lowered");

@@ -174,7 +174,7 @@ async fn no_line_has_private_values_of_clients() {
 
 // promise: M-20
 #[tokio::test(flavor = "multi_thread")]
-async fn levels_are_chosen_by_module() {
+async fn log_levels_are_set_per_module() {
     let mut options = Options::default();
     let filter = "error,kennel_supervisor::run=info".to_owned();
     options.env.push(("KENNEL_LOG".to_owned(), filter));

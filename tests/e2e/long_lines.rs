@@ -47,7 +47,7 @@ async fn lines(client: &Client, run_id: &str, line_bytes_max: u32) -> Vec<pb::Li
 
 // promise: O-41
 #[tokio::test(flavor = "multi_thread")]
-async fn long_json_lines_are_parsed_where_asked_for() {
+async fn long_json_lines_are_parsed_on_request() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = format!(

@@ -370,7 +370,7 @@ async fn stream_and_cursor_are_of_run_or_filter(kennel: &Kennel) {
 
 // promise: O-25
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_of_many_runs_name_each_lines_run() {
+async fn logs_of_many_runs_prefix_lines_with_run() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut wanted = Vec::new();

@@ -317,7 +317,7 @@ async fn next_server_serves_metrics_at_same_place(scene: &mut Scene) {
 
 // promise: M-7
 #[tokio::test(flavor = "multi_thread")]
-async fn no_run_notices_a_collector_that_takes_nothing() {
+async fn unresponsive_collector_does_not_affect_runs() {
     let scratch = must("a directory", tempfile::tempdir());
     for (place, manner) in [("silent", Manner::Silent), ("refusing", Manner::Refusing)] {
         let collector = Collector::start(manner).await;

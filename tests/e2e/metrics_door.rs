@@ -4,7 +4,7 @@ use kennel_tests::{kennel::bare_command, must, programs, shell::text};
 
 // promise: M-22
 #[test]
-fn public_metrics_are_asked_for() {
+fn public_metrics_address_needs_a_flag() {
     let scratch = must("a directory", tempfile::tempdir());
     let dir = scratch.path().join("data");
     let mut serve = bare_command(&programs::kennel());

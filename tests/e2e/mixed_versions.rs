@@ -131,7 +131,7 @@ async fn calls_of_a_later_version_pass_through() {
 /// What a later version would write: fields and values that this one does not have.
 // promise: I-76a, RW-126
 #[tokio::test(flavor = "multi_thread")]
-async fn record_of_a_later_version_hides_no_other() {
+async fn unreadable_row_does_not_hide_other_runs() {
     let postgres = Postgres::start().await;
     let older = Kennel::start(Options::on(&postgres.url())).await;
     let mut newer = Kennel::start(Options::on(&postgres.url())).await;

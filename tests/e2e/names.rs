@@ -30,7 +30,7 @@ fn named() -> pb::RunSpec {
 
 // promise: K-5
 #[tokio::test(flavor = "multi_thread")]
-async fn name_means_one_run_at_all_nodes() {
+async fn name_is_unique_across_nodes() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
@@ -86,7 +86,7 @@ async fn name_means_one_run_at_all_nodes() {
 
 // promise: K-6, K-15
 #[tokio::test(flavor = "multi_thread")]
-async fn key_runs_once_from_each_shell() {
+async fn key_runs_once_across_shells() {
     let mut kennel = Kennel::on_sqlite().await;
     let ran = kennel.scratch().join("ran");
     let script = format!(

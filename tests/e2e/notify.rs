@@ -164,7 +164,7 @@ async fn command_says_that_it_is_ready(kennel: &Kennel) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn notices_are_heard_with_and_without_server() {
+async fn notify_messages_are_received_without_server() {
     play_apart! {
         notices_of_a_command_are_heard,
         missing_sign_ends_a_run_without_a_server,
@@ -208,7 +208,7 @@ time.sleep(300)\"",
 
 /// The keeper reports the last notice to each server.
 #[tokio::test(flavor = "multi_thread")]
-async fn newer_activity_outlives_server_death() {
+async fn latest_activity_survives_server_death() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut service = Service::start(&mut client, service()).await;

@@ -258,7 +258,7 @@ async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
 /// Every metric is in the guide, and every one of the guide is served.
 // promise: M-11, RW-61, RW-104
 #[tokio::test(flavor = "multi_thread")]
-async fn the_guide_lists_what_is_served() {
+async fn guide_lists_every_served_metric() {
     let collector = Collector::start(Manner::Willing).await;
     let net = Net::start_with(Options {
         env: collector.env(),

@@ -10,7 +10,7 @@ fn oom_score_adj(pid: i32) -> i32 {
 
 // promise: Q-11, Q-11a
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_are_ended_before_kennel() {
+async fn oom_killer_prefers_commands_over_kennel() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 300")).await);

@@ -303,7 +303,7 @@ const SCENES: [(Stderr, &str, &str); 5] = [
 /// One after the other: a start reaps zombies, and would take the exits of another one's commands.
 // promise: M-31, R-24a
 #[tokio::test(flavor = "multi_thread")]
-async fn standard_error_that_takes_nothing_stops_nothing() {
+async fn blocked_stderr_does_not_block_the_service() {
     for (stderr, format, _) in SCENES {
         Box::pin(cells(stderr, format, Duration::ZERO)).await;
     }
@@ -312,7 +312,7 @@ async fn standard_error_that_takes_nothing_stops_nothing() {
 // promise: M-31
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the other half of the table: `make soak` runs it"]
-async fn standard_error_in_the_other_form_stops_nothing() {
+async fn blocked_stderr_is_harmless_in_other_format() {
     for (stderr, _, format) in SCENES {
         Box::pin(cells(stderr, format, IDLE)).await;
     }
@@ -374,7 +374,7 @@ impl Drop for InShell {
 
 // promise: R-24a
 #[tokio::test(flavor = "multi_thread")]
-async fn closed_window_is_no_wish_for_an_upgrade() {
+async fn sighup_of_closed_terminal_does_not_upgrade() {
     // The keeper comes to the test when its shell ends.
     prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
     let (near, mut far) = terminal();

@@ -14,7 +14,7 @@ const SOME: usize = 12;
 
 // promise: D-20a
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_holds_behind_a_pooler_that_changes_sessions() {
+async fn service_works_behind_transaction_pooler() {
     let mut postgres = Postgres::start().await;
     let mut bouncer = PgBouncer::start(&postgres).await;
     let mut kennel = Kennel::start(Options::on(&bouncer.url())).await;

@@ -63,7 +63,7 @@ fn assert_proven(run: &pb::Run) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn private_namespace_is_the_commands_own() {
+async fn private_pid_namespace_isolates_the_command() {
     let kennel = Kennel::on_sqlite().await;
     play_scenes! {
         &kennel;
@@ -165,7 +165,7 @@ async fn escaped_process_ends_with_its_namespace(kennel: &Kennel) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn private_namespace_is_left_by_no_process() {
+async fn no_process_leaves_the_private_pid_namespace() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     play_scenes! {
         &kennel;
@@ -447,7 +447,7 @@ async fn unavailable_namespace_is_refused(kennel: &Kennel) {
 
 // promise: N-9
 #[tokio::test(flavor = "multi_thread")]
-async fn without_privilege_a_private_pid_namespace_is_refused() {
+async fn private_pid_namespace_needs_privilege() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }

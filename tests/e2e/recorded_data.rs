@@ -267,7 +267,7 @@ fn said(name: &str, state: RunState, reason: &str, code: Option<i32>, output: &s
 
 // promise: A-22f, A-22n
 #[tokio::test(flavor = "multi_thread")]
-async fn recorded_data_directories_are_continued() {
+async fn recorded_data_directories_are_readable() {
     if std::env::var_os("UPDATE").is_some() {
         record(
             &programs::repository()

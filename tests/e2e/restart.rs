@@ -61,7 +61,7 @@ async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
 
 // promise: R-3, R-3b
 #[tokio::test(flavor = "multi_thread")]
-async fn command_surviving_the_service_is_found_and_ended() {
+async fn command_surviving_service_is_found_and_terminated() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
@@ -87,7 +87,7 @@ async fn command_surviving_the_service_is_found_and_ended() {
 
 // promise: R-3a
 #[tokio::test(flavor = "multi_thread")]
-async fn interrupted_start_informs_the_next_one() {
+async fn next_start_resumes_interrupted_termination() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (asked, go) = (kennel.scratch().join("asked"), kennel.scratch().join("go"));

@@ -319,7 +319,7 @@ fn faulty_ends() -> [Faulty; 4] {
 
 // promise: RW-7, RW-11, RW-54, RW-57, RW-162
 #[tokio::test(flavor = "multi_thread")]
-async fn faults_of_rules_and_probes_are_named() {
+async fn invalid_rules_and_probes_are_reported_by_field() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let all = [faulty_rules()].into_iter();

@@ -95,7 +95,7 @@ fn expected(access: ApiAccess, rpc: &str, least: usize) -> (Code, &'static str) 
 
 // promise: RW-84
 #[tokio::test(flavor = "multi_thread")]
-async fn each_rpc_answers_runs_as_its_access_says() {
+async fn each_rpc_answers_runs_by_api_access() {
     let net = Net::start().await;
     let alice = net.by_certificate("alice").await;
     // A foreign run to the others, though it has their owner.

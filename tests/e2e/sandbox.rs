@@ -177,7 +177,7 @@ async fn missing_capability_of_the_host_is_refused(kennel: &Kennel) {
 
 // promise: AC-20
 #[tokio::test(flavor = "multi_thread")]
-async fn node_holds_every_run_to_its_restrictions() {
+async fn node_restrictions_apply_to_every_run() {
     let words = vec![
         "--restrict-runs",
         "no-new-privileges,sandbox,seccomp=baseline",

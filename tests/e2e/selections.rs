@@ -241,7 +241,7 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changed_run_is_left_as_it_is() {
+async fn changed_run_is_skipped_by_selection() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let first = spawn(&mut client, "acme").await;

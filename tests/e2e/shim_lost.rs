@@ -27,7 +27,7 @@ async fn lost_shim_is_failure_whatever_the_exit(options: Options) {
 
 // promise: T-7b
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_shim_is_recorded_in_postgres() {
+async fn shim_loss_is_recorded_in_postgres() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     lost_shim_fails_run_despite_exit_code_0(&kennel).await;

@@ -164,7 +164,7 @@ async fn node_sets_time_signals_and_code_of_shutdown() {
 
 // promise: S-2
 #[tokio::test(flavor = "multi_thread")]
-async fn second_signal_skips_graces_and_refuses_work() {
+async fn second_shutdown_signal_kills_at_once() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let signals = kennel.scratch().join("signals");

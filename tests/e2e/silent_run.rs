@@ -39,7 +39,7 @@ const LOG_WRITES: usize = 9;
 
 // promise: O-42, O-42b
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_run_makes_counted_files_and_syncs() {
+async fn silent_run_makes_bounded_files_and_syncs() {
     if !Uid::effective().is_root() {
         eprintln!("only root can trace keeper and server: not counted");
         return;
@@ -127,7 +127,7 @@ async fn silent_run_makes_counted_files_and_syncs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bursts_leave_control_groups() {
+async fn burst_of_runs_leaves_cgroups_in_use() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let before = must("spawn", client.spawn(sh("true")).await);

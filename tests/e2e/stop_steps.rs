@@ -137,7 +137,7 @@ async fn terminal_gets_its_end_key_typed(kennel: &Kennel) {
 /// The keeper carries them out, and the next server requests the same stop: nothing is written twice.
 // promise: RW-149, RW-56
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_server_changes_nothing_of_a_stop() {
+async fn stop_steps_continue_after_server_death() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let steps = vec![
@@ -181,7 +181,7 @@ async fn with_long_steps(client: &mut Client) -> String {
 /// The shim carries out the signals, waits and commands of its plan; the standard input of its run ended with the keeper.
 // promise: RW-56, RW-74a
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_keeper_leaves_stop_actions_to_shim() {
+async fn shim_carries_out_stop_actions_without_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let sent = kennel.scratch().join("signals");
@@ -456,7 +456,7 @@ async fn faults_of_stop_actions_are_named(kennel: &Kennel) {
 /// signal.
 // promise: RW-74
 #[tokio::test(flavor = "multi_thread")]
-async fn command_runs_before_the_first_signal() {
+async fn stop_command_runs_before_the_first_signal() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     let said = kennel.scratch().join("said");

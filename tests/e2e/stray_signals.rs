@@ -18,7 +18,7 @@ const STRAY: [Signal; 8] = [
 
 // promise: R-60, R-60a
 #[tokio::test(flavor = "multi_thread")]
-async fn stray_signals_cost_no_run_and_are_logged() {
+async fn stray_signals_are_logged_and_end_no_run() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.05; done";
@@ -50,7 +50,7 @@ async fn stray_signals_cost_no_run_and_are_logged() {
 
 // promise: R-60
 #[tokio::test(flavor = "multi_thread")]
-async fn quit_and_usr2_end_the_service_in_order() {
+async fn sigquit_and_sigusr2_shut_down_gracefully() {
     for signal in [Signal::SIGQUIT, Signal::SIGUSR2] {
         let mut kennel = Kennel::on_sqlite().await;
         let mut client = kennel.client().await;

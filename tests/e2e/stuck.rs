@@ -210,7 +210,7 @@ async fn unreachable_process_is_watched_over_a_crash(options: Options) {
         Err(why) => {
             eprintln!(
                 "this host has no cgroup v1 freezer ({why}): state D is proven by \
-                 stuck.rs::each_reason_is_as_the_kernel_shows alone"
+                 stuck.rs::stuck_reason_follows_kernel_process_state alone"
             );
             return;
         }

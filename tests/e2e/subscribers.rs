@@ -19,7 +19,7 @@ const GROWN_MAX: u64 = 32 << 20;
 
 // promise: O-2a
 #[tokio::test(flavor = "multi_thread")]
-async fn one_unread_stream_costs_no_memory_or_speed() {
+async fn unread_stream_costs_no_memory_or_speed() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");

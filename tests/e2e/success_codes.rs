@@ -14,7 +14,7 @@ fn succeeds_with(script: &str, codes: &[u32]) -> pb::RunSpec {
 
 // promise: RW-54
 #[tokio::test(flavor = "multi_thread")]
-async fn listed_exit_code_is_success_and_stays() {
+async fn listed_exit_code_counts_as_success() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let restart = || pb::RestartPolicy {

@@ -16,7 +16,7 @@ use std::time::Duration;
 const MAX: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn time_limits_need_no_server() {
+async fn time_limits_hold_without_a_server() {
     play_apart! {
         limits_of_runs_and_pauses_are_kept,
         a_deadline_is_kept_while_the_server_hangs,

@@ -193,7 +193,7 @@ fn check_stop(spans: &[SpanRow]) {
 
 // promise: M-2
 #[tokio::test(flavor = "multi_thread")]
-async fn run_keeps_its_spans_over_server_death() {
+async fn spans_of_run_survive_server_death() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, Options::default())).await;
     let instance = {
@@ -298,7 +298,7 @@ async fn unsampled_traces_are_not_exported() {
 
 // promise: M-5
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_error_is_no_server_error() {
+async fn caller_error_is_not_a_server_error_span() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, Options::default())).await;
     let mut client = kennel.client().await;

@@ -242,7 +242,7 @@ async fn signals_of_dead_service_and_recovery_are_audited(kennel: &mut Kennel) {
 
 // promise: AU-3
 #[tokio::test(flavor = "multi_thread")]
-async fn unwritable_trail_is_reported_and_ends_no_run() {
+async fn unwritable_audit_log_is_reported_and_runs_continue() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
     let mut private = fs::DirBuilder::new();

@@ -33,7 +33,7 @@ fn terminals_of(proc: &Proc) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn terminals_belong_to_their_commands() {
+async fn terminal_is_private_to_its_command() {
     let kennel = Kennel::on_sqlite().await;
     play_scenes! {
         &kennel;
@@ -231,7 +231,7 @@ async fn each_attempt_has_its_own_terminal(kennel: &Kennel) {
 
 // promise: P-8a
 #[tokio::test(flavor = "multi_thread")]
-async fn terminal_waits_for_disk_without_loss() {
+async fn terminal_output_waits_for_full_disk() {
     let options = Options {
         data_room: Some(ROOM),
         ..Options::default()

@@ -179,7 +179,7 @@ fn every_tutorial_has_a_test() {
 }
 
 #[test]
-fn dots_stand_for_any_text() {
+fn ellipsis_in_expected_output_matches_anything() {
     assert!(is_as_said("a\n", "a\n") && is_as_said("... b ... d\n", "a b c d\n"));
     assert!(
         !is_as_said("a\n", "a\nb\n") && !is_as_said("...b\n", "a\n") && !is_as_said("a...", "b")

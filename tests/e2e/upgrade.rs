@@ -75,7 +75,7 @@ async fn info(kennel: &Kennel) -> pb::ServerInfo {
 
 // promise: R-24
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_does_not_notice_an_upgrade() {
+async fn run_is_unaffected_by_an_upgrade() {
     let kennel = start().await;
     let mut client = kennel.client().await;
     let spec = naughty(&["mixed-tree"]).max_runtime(PATIENCE * 10);
@@ -372,7 +372,7 @@ async fn repeated_request_upgrades_once_with_one_result() {
 
 // promise: R-26
 #[tokio::test(flavor = "multi_thread")]
-async fn a_termination_during_an_upgrade_wins() {
+async fn termination_during_upgrade_ends_the_service() {
     for at in ["checked", "leaving", "starting"] {
         let mut kennel = start().await;
         let mut client = kennel.client().await;

@@ -185,7 +185,7 @@ fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String
 
 // promise: AU-5, M-13, R-11, RW-8, RW-80
 #[tokio::test(flavor = "multi_thread")]
-async fn first_line_names_each_possible_end() {
+async fn why_explains_each_end_reason() {
     let stage = stage(&[]).await;
     let mut scenes = Vec::new();
     for (script, says, marks) in [
@@ -262,7 +262,7 @@ fn reasons() -> Vec<String> {
 
 // promise: AU-6
 #[tokio::test(flavor = "multi_thread")]
-async fn story_is_in_order_with_orderer_and_rungs() {
+async fn why_timeline_is_ordered_with_callers_and_signals() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = r"trap '' TERM; printf 'last \033[31mwords\033]0;title\007\n'; echo up; while :; do sleep 0.02; done";

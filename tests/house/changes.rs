@@ -53,7 +53,7 @@ fn naming(sources: &[Source], words: &[String]) -> BTreeSet<String> {
 }
 
 #[test]
-fn trials_of_changes_touch_the_listed_files() {
+fn trial_words_occur_only_in_listed_files() {
     let root = programs::repository();
     let page = fs::read_to_string(root.join(PAGE)).expect("the page is there");
     let trials = trials(&page);
@@ -75,7 +75,7 @@ fn trials_of_changes_touch_the_listed_files() {
 }
 
 #[test]
-fn planted_trial_is_read() {
+fn trial_of_a_change_is_parsed() {
     let page = "# P\n\n## A field\n\nTrial: `x:`, `.x`\n\n| file | what |\n|---|---|\n| `a.rs` | it |\n\n## Other\n\ntext\n";
     let [trial] = &trials(page)[..] else {
         panic!("one trial")

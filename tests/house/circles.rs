@@ -242,7 +242,7 @@ fn circles(modules: &Modules) -> BTreeSet<String> {
 }
 
 #[test]
-fn only_known_circles_of_files_stand() {
+fn only_listed_module_cycles_exist() {
     let crates = crates(&shipped());
     let mut found = BTreeSet::new();
     for (krate, modules) in &crates {
@@ -257,7 +257,7 @@ fn only_known_circles_of_files_stand() {
 }
 
 #[test]
-fn planted_circle_of_files_is_seen() {
+fn planted_module_cycle_is_detected() {
     let file = |path: &str, text: &str| Source {
         path: format!("crates/x/src/{path}"),
         text: text.to_owned(),

@@ -62,7 +62,7 @@ fn each_file_names_its_package_in_each_language() {
 
 // promise: O-44
 #[test]
-fn no_field_has_a_name_a_language_reserves() {
+fn no_field_has_a_reserved_name() {
     for file in image() {
         assert_eq!(unusable(&file.message_type), [""; 0], "{}", file.name());
     }

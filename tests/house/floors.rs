@@ -183,7 +183,7 @@ fn calls_up(sources: &[Source]) -> Vec<String> {
 }
 
 #[test]
-fn no_circle_of_imports_across_folders() {
+fn no_import_cycles_across_folders() {
     let crates = imports(&shipped());
     let found: Vec<String> = crates
         .iter()
@@ -205,7 +205,7 @@ fn supervisor_calls_point_downwards() {
 }
 
 #[test]
-fn planted_circle_and_arrow_are_seen() {
+fn planted_cycle_and_upward_import_are_detected() {
     let file = |path: &str, text: &str| Source {
         path: format!("crates/supervisor/src/{path}"),
         text: text.to_owned(),

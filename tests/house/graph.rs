@@ -328,7 +328,7 @@ fn each_dependency_is_used() {
 }
 
 #[test]
-fn unused_dependency_is_found() {
+fn unused_dependency_is_detected() {
     let mut listed = listed();
     listed.retain(|listed| listed.package == "kennel-journal" && listed.dependency == "bytes");
     assert_eq!(unused(&listed), Vec::<String>::new());
@@ -343,17 +343,17 @@ fn unused_dependency_is_found() {
 }
 
 #[test]
-fn crates_know_only_the_level_below() {
+fn crates_depend_only_on_the_level_below() {
     assert_eq!(wrong_edges(&graph()), Vec::<String>::new());
 }
 
 #[test]
-fn each_foreign_crate_is_in_its_room_only() {
+fn external_crates_are_used_only_by_owners() {
     assert_eq!(wrong_owners(&graph()), Vec::<String>::new());
 }
 
 #[test]
-fn graph_check_sees_a_known_neighbour() {
+fn graph_check_detects_a_forbidden_dependency() {
     let mut graph = graph();
     let linux = graph.get_mut("kennel-linux").expect("it is there");
     linux.insert("kennel-store".to_owned());
@@ -364,7 +364,7 @@ fn graph_check_sees_a_known_neighbour() {
 }
 
 #[test]
-fn owner_check_sees_crate_in_wrong_room() {
+fn owner_check_detects_crate_in_wrong_place() {
     let mut graph = graph();
     let journal = graph.get_mut("kennel-journal").expect("it is there");
     journal.insert("sqlx".to_owned());

@@ -68,7 +68,7 @@ fn cites(text: &str, number: u32) -> bool {
 }
 
 #[test]
-fn each_invariant_is_cited_where_it_is_kept() {
+fn each_invariant_is_cited_in_its_code() {
     let page = fs::read_to_string(programs::repository().join("docs/internals/invariants.md"))
         .expect("the page");
     let invariants = invariants(&page);
@@ -88,7 +88,7 @@ fn each_invariant_is_cited_where_it_is_kept() {
 }
 
 #[test]
-fn longer_number_is_no_citation() {
+fn longer_invariant_number_is_not_a_citation() {
     assert!(cites("(INV-1)", 1) && cites("INV-12 INV-1", 1));
     assert!(!cites("INV-12", 1));
     let named = places("`linux/src/{identity,tree}.rs`, `tests/chaos/gate.rs`");

@@ -32,7 +32,7 @@ fn no_file_has_over_600_lines_of_code() {
 }
 
 #[test]
-fn planted_long_file_is_seen_without_tests() {
+fn planted_long_file_is_detected() {
     let long = "// line\n".repeat(LINES_MAX);
     let file = |path: &str, text: String| Source {
         path: path.to_owned(),

@@ -110,7 +110,7 @@ fn log_lines_begin_with_subject_or_verb() {
 }
 
 #[test]
-fn planted_vague_log_line_is_seen() {
+fn planted_vague_log_line_is_detected() {
     let planted = |text: &str| Source {
         path: "crates/journal/src/planted.rs".to_owned(),
         text: format!("fn f() {{\n    tracing::{text};\n}}\n"),
@@ -132,7 +132,7 @@ fn planted_vague_log_line_is_seen() {
 }
 
 #[test]
-fn planted_debug_value_is_seen() {
+fn planted_debug_value_is_detected() {
     let planted = |text: &str| Source {
         path: "crates/journal/src/planted.rs".to_owned(),
         text: format!("fn f() {{\n    tracing::{text};\n}}\n"),

@@ -37,7 +37,7 @@ fn messages_have_no_vague_words() {
 }
 
 #[test]
-fn planted_vague_message_is_seen() {
+fn planted_vague_message_is_detected() {
     let planted = |text: &str| Source {
         path: "crates/kennel/src/planted.rs".to_owned(),
         text: text.to_owned(),

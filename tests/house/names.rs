@@ -1,4 +1,4 @@
-//! Rules of names in code: no vague word, and at most eight words.
+//! Rules of names in code: no vague word, and no test whose name is a riddle.
 
 use super::{
     lexer::{Token, tokens},
@@ -8,8 +8,10 @@ use kennel_tests::programs;
 
 /// Each has a plain word in its place: record, report, log; processes, the caller, any reader.
 const WORDS: [&str; 5] = ["told", "whom", "whoever", "somebody", "nobody"];
-/// Most words of a name. A test has to be found by its name, and a long one is a sentence.
-const WORDS_MAX: usize = 8;
+/// First words of a test's name that stand in the place of its subject.
+const BEGINNINGS: [&str; 3] = ["nothing", "what", "none"];
+/// Last words of a test's name that leave its outcome open: "links are none", "it is read whole".
+const ENDINGS: [&str; 6] = ["none", "alone", "too", "so", "whole", "there"];
 
 /// Returns the words of a name: between `_`, or in their own capitals.
 fn words(name: &str) -> Vec<String> {
@@ -34,15 +36,38 @@ fn breaches(text: &str) -> Vec<String> {
         }
         _ => None,
     });
-    let breaks = |name: &String| {
-        let words = words(name);
-        words.len() > WORDS_MAX || words.iter().any(|word| WORDS.contains(&word.as_str()))
-    };
+    let breaks = |name: &String| words(name).iter().any(|word| WORDS.contains(&&**word));
     names.filter(breaks).collect()
 }
 
-#[test]
-fn names_are_short_and_have_no_vague_words() {
+/// Returns the names of the tests in this text.
+fn tests(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut is_test = false;
+    for line in text.lines().map(str::trim_start) {
+        is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+        if let Some((_, rest)) = line.split_once("fn ")
+            && is_test
+        {
+            found.extend(rest.split_once('(').map(|(name, _)| name));
+            is_test = false;
+        }
+    }
+    found
+}
+
+/// Returns the names of tests that do not say what they are about, or what comes out of it.
+fn riddles(text: &str) -> Vec<&str> {
+    let is_riddle = |name: &&str| {
+        let mut words = name.split('_');
+        let [first, last] = [words.next(), words.next_back()].map(Option::unwrap_or_default);
+        BEGINNINGS.contains(&first) || ENDINGS.contains(&last)
+    };
+    tests(text).into_iter().filter(is_riddle).collect()
+}
+
+/// Asserts that no name in crates and tests is found.
+fn assert_no_name(found_in: fn(&str) -> Vec<String>) {
     let root = programs::repository();
     let sources = below(["crates", "tests"].map(|folder| root.join(folder)));
     assert!(
@@ -52,7 +77,7 @@ fn names_are_short_and_have_no_vague_words() {
     );
     let mut found = Vec::new();
     for Source { path, text } in sources {
-        let names = breaches(&text).into_iter();
+        let names = found_in(&text).into_iter();
         found.extend(names.map(|name| format!("{path}: {name}")));
     }
     found.sort();
@@ -65,16 +90,32 @@ fn names_are_short_and_have_no_vague_words() {
 }
 
 #[test]
-fn planted_names_alone_are_breaches() {
+fn names_have_no_vague_words() {
+    assert_no_name(breaches);
+}
+
+#[test]
+fn test_names_are_no_riddles() {
+    assert_no_name(|text| riddles(text).into_iter().map(str::to_owned).collect());
+}
+
+#[test]
+fn planted_vague_names_are_detected() {
     let text = "fn is_told() { let x: RequestTold = \"told\"; } // nobody\nconst TOLD_MAX: char = '\"';\n\
-        fn f<'a>(x: &'a str) { r#\"whom\"#; toldest(b\"\\\"nobody\"); whoever }\n\
-        fn a_b_c_d_e_f_g_h() {} fn a_b_c_d_e_f_g_h_i() { 1_2_3_4_5_6_7_8_9 } // a_b_c_d_e_f_g_h_j\n";
-    let names = [
-        "is_told",
-        "RequestTold",
-        "TOLD_MAX",
-        "whoever",
-        "a_b_c_d_e_f_g_h_i",
-    ];
+        fn f<'a>(x: &'a str) { r#\"whom\"#; toldest(b\"\\\"nobody\"); whoever }\n";
+    let names = ["is_told", "RequestTold", "TOLD_MAX", "whoever"];
     assert_eq!(breaches(text), names);
+}
+
+#[test]
+fn planted_riddles_are_detected() {
+    let text = "#[test]\nfn nothing_is_left() {}\n#[test]\nfn no_process_is_left() {}\nfn whole() {}\
+        \n#[tokio::test(start_paused = true)]\n#[ignore = \"long\"]\nasync fn two_parents_are_none() {}\
+        \n#[test]\nfn output_is_read_alone() {\n    fn what_is_read() {}\n}\n";
+    let names = [
+        "nothing_is_left",
+        "two_parents_are_none",
+        "output_is_read_alone",
+    ];
+    assert_eq!(riddles(text), names);
 }

@@ -120,12 +120,12 @@ fn too_large(sources: &[Source], larger: &[(&str, usize, usize, &str)]) -> Vec<S
 }
 
 #[test]
-fn owners_of_state_are_small() {
+fn state_owning_types_are_small() {
     assert_eq!(too_large(&shipped(), &LARGER), Vec::<String>::new());
 }
 
 #[test]
-fn planted_large_owner_is_seen() {
+fn planted_large_type_is_detected() {
     let fields = "    x: u8,\n".repeat(21);
     let methods = "    fn f(&mut self) {}\n".repeat(61);
     let text = format!(

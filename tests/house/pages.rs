@@ -304,7 +304,7 @@ fn meanings(source: &str) -> BTreeMap<&str, &str> {
 }
 
 #[test]
-fn every_link_of_a_page_leads_somewhere() {
+fn every_link_of_a_page_resolves() {
     let pages = pages::all();
     assert!(pages.len() > 100, "only {} pages were found", pages.len());
     assert_eq!(wrong_links(&pages), Vec::<String>::new());
@@ -312,7 +312,7 @@ fn every_link_of_a_page_leads_somewhere() {
 
 // promise: RW-114
 #[test]
-fn every_page_is_two_clicks_away() {
+fn every_page_is_within_two_clicks() {
     assert_eq!(
         unreachable(&pages::all(), &pages::summary()),
         Vec::<String>::new()
@@ -325,7 +325,7 @@ fn guides_begin_with_question_and_answer() {
 }
 
 #[test]
-fn index_of_guides_lists_each_under_its_title() {
+fn guide_index_lists_each_page_by_title() {
     let pages = pages::all();
     let index = pages.iter().find(|page| name(page) == GUIDES);
     let index = &index.expect("an index of guides").text;
@@ -345,7 +345,7 @@ fn pages_are_wrapped_and_readme_is_short() {
 }
 
 #[test]
-fn index_of_errors_is_made_of_their_pages() {
+fn error_index_matches_the_error_pages() {
     let pages = pages::all();
     let table = errors_table(&pages);
     let path = programs::repository().join(ERRORS);
@@ -360,7 +360,7 @@ fn index_of_errors_is_made_of_their_pages() {
 }
 
 #[test]
-fn texts_beside_the_code_have_no_vague_words() {
+fn pages_and_contract_have_no_vague_words() {
     let contract = contract();
     assert!(contract.len() > 8, "only {} files", contract.len());
     let instead: BTreeMap<&str, &str> = WORDS.into_iter().collect();
@@ -378,7 +378,7 @@ fn texts_beside_the_code_have_no_vague_words() {
 }
 
 #[test]
-fn planted_faults_of_pages_are_seen() {
+fn planted_faults_of_pages_are_detected() {
     let page = |path: &str, text: &str| Page {
         path: path.into(),
         text: text.to_owned(),

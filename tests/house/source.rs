@@ -216,7 +216,7 @@ pub(super) fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 #[test]
-fn every_room_keeps_to_its_own() {
+fn forbidden_words_stay_out_of_each_crate() {
     let sources = shipped();
     let found: Vec<String> = RULES
         .iter()
@@ -230,7 +230,7 @@ fn every_room_keeps_to_its_own() {
 }
 
 #[test]
-fn each_rule_sees_a_planted_breach() {
+fn each_rule_detects_a_planted_breach() {
     for rule in &RULES {
         for word in rule.words {
             let planted = [Source {
@@ -264,7 +264,7 @@ fn release_binary_is_stripped() {
 }
 
 #[test]
-fn rooms_without_unsafe_take_lints_of_workspace() {
+fn crates_without_unsafe_use_workspace_lints() {
     let root = programs::repository();
     let workspace = fs::read_to_string(root.join("Cargo.toml")).expect("it is there");
     assert!(workspace.contains("unsafe_code = \"forbid\""));
@@ -287,7 +287,7 @@ fn rooms_without_unsafe_take_lints_of_workspace() {
 }
 
 #[test]
-fn both_sets_of_migrations_have_same_numbers() {
+fn sqlite_and_postgres_migrations_have_same_numbers() {
     let root = programs::repository();
     let names = |backend: &str| {
         let mut names: Vec<String> = fs::read_dir(root.join("migrations").join(backend))

@@ -141,7 +141,7 @@ fn faults(page: &str, sources: &[Source]) -> Vec<String> {
 }
 
 #[test]
-fn each_test_that_a_page_names_is_there() {
+fn each_test_named_by_a_page_exists() {
     let sources = sources();
     for name in [
         "SECURITY.md",
@@ -162,7 +162,7 @@ fn each_promise_has_own_number_and_test() {
 }
 
 #[test]
-fn missing_test_and_non_function_are_seen() {
+fn missing_test_names_are_detected() {
     let planted = [
         Source {
             path: "crates/x/tests/suite/held.rs".to_owned(),
@@ -186,7 +186,7 @@ fn missing_test_and_non_function_are_seen() {
 }
 
 #[test]
-fn untested_promise_and_reused_number_are_seen() {
+fn untested_promise_and_reused_number_are_detected() {
     let planted = [Source {
         path: "a.rs".to_owned(),
         text: "// promise: A-1, A-1a, A-1b, A3, A-5\n#[test]\nfn b() {}\n// promise: A-7\n#[test]\nfn c() {}\n// promise: A-1\n\

@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rpc_and_message_has_a_place() {
+    fn every_rpc_and_message_is_documented() {
         let pages = pages().expect("the contract");
         let all: String = pages.iter().map(|page| page.text.as_str()).collect();
         for heading in [

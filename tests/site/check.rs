@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_file_and_missing_anchor_are_found() {
+    fn missing_file_and_missing_anchor_are_detected() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("a.html"), "").expect("a file");
         let here = PathBuf::from("a.html");
@@ -140,7 +140,7 @@ mod tests {
 
     // promise: RW-114
     #[test]
-    fn page_below_two_levels_is_not_near() {
+    fn page_below_two_levels_is_not_listed() {
         let page = |name: &str| format!("<li><a class=\"x\" href=\"{name}\">");
         let sidebar = format!(
             "<ol>{}<ol>{}<ol>{}</ol></ol></ol>{}",
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_read() {
+    fn html_attributes_are_read() {
         let text = "<a class=\"x\" href=\"y\"><h2 id=\"z\">";
         assert_eq!(values(text, "href").collect::<Vec<_>>(), ["y"]);
         assert_eq!(values(text, "id").collect::<Vec<_>>(), ["z"]);

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_in_code_are_none() {
+    fn links_in_code_blocks_are_ignored() {
         let text = "see [a](b.md#c) and `[x](y)`\n```sh\n[x](z)\n```\n[d](../e.md)\n";
         let page = Page {
             path: "docs/guide/f.md".into(),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_are_as_github_writes_them() {
+    fn anchors_match_those_of_github() {
         let anchors = anchors("# What's `kennel run`, in a shell?\n```\n# no heading\n```\n");
         assert_eq!(
             anchors.into_iter().collect::<Vec<_>>(),

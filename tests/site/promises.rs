@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_name_the_test_below() {
+    fn promise_comments_belong_to_the_next_test() {
         let source = "    // promise: A-1, B-2a\n    /// Doc.\n    #[test]\n    async fn first() {}\n\n// promise: A-2\n\
                       (\"second\", f),\n// promise: A-3\nconst X: u8 = 1;\n";
         let found: Vec<_> = claims(source)

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_cut_out_of_the_dumped_page() {
+    fn faults_are_extracted_from_the_dumped_page() {
         let shown = "<html><pre id=\"faults\">2 pages\na: table x | y does not fit</pre></html>";
         assert_eq!(between(shown), Some("2 pages\na: table x | y does not fit"));
         assert_eq!(between("<html></html>"), None);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_planted_process_turns_the_marker_count_red() {
+    fn census_counts_a_planted_marked_process() {
         let planted = Planted::new(Some("01JCENSUSMARKER00000000000"));
         let found = Footprint::of_id("01JCENSUSMARKER00000000000").count();
         assert_eq!(found.marker.len(), 1, "{found}");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn unmarked_process_turns_other_counts_red() {
+    fn census_counts_unmarked_process_by_group() {
         let planted = Planted::new(None);
         let print = Footprint::of_leader("01JCENSUSOTHERS00000000000", planted.pid());
         let found = print.count();
@@ -288,13 +288,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "has left")]
-    fn the_assertion_fails_while_one_lives() {
+    fn assert_nothing_left_fails_on_live_process() {
         let _planted = Planted::new(Some("01JCENSUSASSERT00000000000"));
         Footprint::of_id("01JCENSUSASSERT00000000000").assert_nothing_left();
     }
 
     #[test]
-    fn nothing_is_found_of_unknown_run() {
+    fn census_of_unknown_run_is_empty() {
         Footprint::of_id("01JCENSUSNOBODY00000000000").assert_nothing_left();
     }
 }

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_flush_costs_a_millisecond_where_available() {
+    async fn slow_flush_adds_a_millisecond() {
         let Ok(postgres) = Postgres::start_with_slow_flush().await else {
             return;
         };

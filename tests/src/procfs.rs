@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parentheses_in_a_name_shift_no_field() {
+    fn parentheses_in_process_name_are_parsed() {
         let stat = "7 (a) S 1) S 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0 0";
         let proc = Proc::parse(stat).expect("it parses");
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_test_itself_is_found() {
+    fn procfs_lists_the_test_process() {
         let own = i32::try_from(std::process::id()).expect("pids are small");
         assert!(all().iter().any(|proc| proc.pid == own && proc.is_alive()));
     }

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_counted_once_and_only_below() {
+    fn file_changes_are_counted_below_the_directory() {
         let calls = [
             r#"mkdir("/d/runs/a", 0700) = 0"#,
             r#"mkdirat(18</d/runs/a>, "tmp", 0700) = 0"#,

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_have_the_clock_that_was_set() {
+    fn processes_see_the_shifted_wall_clock() {
         let dir = tempfile::tempdir().expect("a directory");
         let clock = WallClock::new(dir.path());
         let half = Duration::from_mins(30);

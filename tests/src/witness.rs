@@ -224,7 +224,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn report_is_read_as_it_was_written() {
+    fn witness_report_round_trips() {
         for report in [
             Report::Lives {
                 run: "01J".to_owned(),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn witness_has_signals_output_and_death() {
+    async fn witness_records_signals_output_and_exit() {
         let witness = Witness::start();
         let socket = witness.socket().display().to_string();
         let mut child = Command::new(programs::naughty())

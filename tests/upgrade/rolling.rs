@@ -20,7 +20,7 @@ async fn roll(turns: Turns, seed: u64) {
 
 // promise: R-24
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_is_false_while_versions_roll() {
+async fn rolling_upgrade_gives_no_false_answer() {
     roll(Turns::Versions, 2).await;
 }
 

@@ -57,13 +57,13 @@ enum Event {
 
 // promise
 #[tokio::test(flavor = "multi_thread")]
-async fn no_run_notices_the_versions_on_sqlite() {
+async fn runs_survive_version_changes_on_sqlite() {
     play(None).await;
 }
 
 // promise
 #[tokio::test(flavor = "multi_thread")]
-async fn no_run_notices_the_versions_on_postgres() {
+async fn runs_survive_version_changes_on_postgres() {
     let postgres = Postgres::start().await;
     play(Some(postgres.url())).await;
 }

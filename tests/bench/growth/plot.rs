@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cost_that_grows_tenfold_is_drawn_higher() {
+    fn tenfold_cost_is_plotted_higher() {
         let series = Series {
             name: "it",
             points: vec![(10, 5.0), (100, 50.0)],

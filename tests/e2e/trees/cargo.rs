@@ -26,14 +26,14 @@ fn main() {
 
 // promise: T-80e
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_aborted_build_is_left() {
+async fn aborted_build_leaves_no_process() {
     // cargo, the build script, a shell, two sleeps.
     abort_leaves_nothing(Options::default().without_cgroup(), build, "Compiling", 5).await;
 }
 
 // promise: T-80e
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_a_build_that_ends_is_left() {
+async fn finished_build_leaves_no_process() {
     end_leaves_nothing(Options::default(), build).await;
 }
 

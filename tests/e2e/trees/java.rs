@@ -37,14 +37,14 @@ public class Main {
 
 // promise: T-80b
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_aborted_ant_is_left() {
+async fn aborted_ant_leaves_no_process() {
     // Ant's JVM, the program's JVM, a shell, two sleeps.
     abort_leaves_nothing(Options::default(), ant, "compiled and running", 5).await;
 }
 
 // promise: T-80b
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_ant_that_ends_is_left() {
+async fn finished_ant_leaves_no_process() {
     end_leaves_nothing(Options::default().without_cgroup(), ant).await;
 }
 

@@ -10,7 +10,7 @@ const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","param
 
 // promise: T-80c
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_aborted_tool_server_is_left() {
+async fn aborted_tool_server_leaves_no_process() {
     // The shell, the one that holds the input open and its sleep, npx, and the server.
     abort_leaves_nothing(
         Options::default().without_cgroup(),
@@ -23,7 +23,7 @@ async fn nothing_of_an_aborted_tool_server_is_left() {
 
 // promise: T-80c
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_ended_tool_server_is_left() {
+async fn finished_tool_server_leaves_no_process() {
     end_leaves_nothing(Options::default(), tool_server).await;
 }
 

@@ -10,7 +10,7 @@ const LEAVE: &str = "setsid sleep 600 </dev/null >/dev/null 2>&1 &";
 
 // promise: T-80
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_aborted_install_is_left() {
+async fn aborted_install_leaves_no_process() {
     // npm, and of its install script: the shell that npm starts, the one in it, two sleeps.
     abort_leaves_nothing(
         Options::default().without_cgroup(),
@@ -23,20 +23,20 @@ async fn nothing_of_an_aborted_install_is_left() {
 
 // promise: T-80
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_an_ended_install_is_left() {
+async fn finished_install_leaves_no_process() {
     end_leaves_nothing(Options::default(), install).await;
 }
 
 // promise: T-80a
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_aborted_scripts_is_left() {
+async fn aborted_scripts_leave_no_process() {
     // npm, npm in it, and the shells and sleeps of both.
     abort_leaves_nothing(Options::default(), scripts, "working", 6).await;
 }
 
 // promise: T-80a
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_ended_scripts_is_left() {
+async fn finished_scripts_leave_no_process() {
     end_leaves_nothing(Options::default().without_cgroup(), scripts).await;
 }
 

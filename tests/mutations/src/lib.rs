@@ -114,7 +114,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn mutations_are_many_and_always_the_same() {
+    fn mutations_are_many_and_deterministic() {
         let of = |bytes: &[u8]| {
             let mut all = Vec::new();
             each(bytes, |wrong| all.push(wrong.to_vec()));
