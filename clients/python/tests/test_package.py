@@ -118,6 +118,16 @@ def test_contradictions_are_type_errors(args, options):
         spawn_request(args, options)
 
 
+def test_inherit_takes_environment_and_directory_of_this_process(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KENNEL_SERVER", "unix:/elsewhere")
+    monkeypatch.setenv("OWN", "1")
+    inherited = spawn_request(["a"], {"inherit": True}).spec.inherited
+    assert (inherited.vars["OWN"], inherited.cwd) == ("1", str(tmp_path))
+    assert not [name for name in inherited.vars if name.startswith("KENNEL_")]
+    assert not spawn_request(["a"], {}).spec.HasField("inherited")
+
+
 def test_options_and_spec_complete_each_other():
     under = v1.RunSpec(timeouts=v1.Timeouts(inactivity={"seconds": 5}), umask=7)
     spec = spawn_request(["a"], {"timeout": 1, "spec": under}).spec

@@ -105,6 +105,11 @@ export interface SpawnOptions {
   env?: Readonly<Record<string, string | undefined>>;
   /** Other variables: `minimal` (default), `inherit-all` or `none`. */
   envMode?: string;
+  /**
+   * True: environment and directory of this process, as a child of it would have, below `env` and `cwd`. They are not
+   * part of what makes a repeated spawn the same.
+   */
+  inherit?: boolean;
   /** Absolute working directory. Default: `/`. */
   cwd?: string;
   /** True: the file is a line for `/bin/sh -c`; a text: for that shell. */
@@ -193,6 +198,14 @@ const SETS: {
   },
   envMode: (mode, fields) => {
     fields.env = { ...(fields.env as object), mode: enumValue(EnvModeSchema, mode) };
+  },
+  inherit: (inherit, fields) => {
+    if (!inherit) return;
+    // The server sets these itself.
+    const vars = Object.entries(process.env).filter(
+      (pair): pair is [string, string] => pair[1] !== undefined && !pair[0].startsWith("KENNEL_"),
+    );
+    fields.inherited = { vars: Object.fromEntries(vars), cwd: process.cwd() };
   },
   cwd: (cwd, fields) => {
     fields.cwd = cwd;

@@ -31,6 +31,18 @@ test("command_that_fails_is_a_result", async () => {
   assert.deepEqual([killed.exitCode, killed.signalCode], [null, "SIGKILL"]);
 });
 
+test("inherit_takes_environment_and_directory_of_this_process", async () => {
+  process.env.OWN = "1";
+  process.env.KENNEL_ELSEWHERE = "2";
+  try {
+    const done = await kennel.execFile("sh", ["-c", 'echo "$OWN$KENNEL_ELSEWHERE"; pwd'], { inherit: true });
+    assert.equal(done.stdout, `1\n${process.cwd()}\n`);
+  } finally {
+    delete process.env.OWN;
+    delete process.env.KENNEL_ELSEWHERE;
+  }
+});
+
 test("input_longer_than_a_spec_is_written_whole", async () => {
   const input = randomBytes(3_000_000);
   const done = await kennel.execFile("cat", [], { input, encoding: "buffer" });

@@ -18,6 +18,9 @@ class SpawnOptions(TypedDict, total=False):
     """Variables of the command."""
     env_mode: str
     """Variables that it has from the server: `minimal` (default), `inherit_all`, `none`."""
+    inherit: bool
+    """True: environment and directory of this process, as a child of it would have, below `env` and `cwd`. They are not
+    part of what makes a repeated spawn the same."""
     cwd: str | os.PathLike[str]
     """Working directory, absolute."""
     shell: bool
@@ -167,6 +170,11 @@ def spawn_request(args: Sequence[str] | str | None, options: SpawnOptions) -> pr
     for option, (enum, prefix, path) in _ENUMS.items():
         if option in options:
             builder.put(option, _value(enum, prefix, option, cast(Any, options)[option]), *path)
+    if options.get("inherit"):
+        # The server sets the other ones itself. Bytes that are no UTF-8 have no place in the message.
+        known = {name: value for name, value in os.environ.items() if not name.startswith("KENNEL_")}
+        known = {name: value for name, value in known.items() if _is_text(name + value)}
+        builder.put("inherit", run_pb2.Inherited(vars=known, cwd=os.getcwd()), "inherited")
     if "cwd" in options:
         builder.put("cwd", os.fspath(options["cwd"]), "cwd")
     _policies(builder, options)
@@ -183,6 +191,14 @@ def spawn_request(args: Sequence[str] | str | None, options: SpawnOptions) -> pr
     if not request.run_id and not request.request_key:
         request.run_id = new_id()
     return request
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _PLAIN: dict[str, tuple[str, ...]] = {
