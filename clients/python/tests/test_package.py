@@ -15,7 +15,7 @@ import grpc
 import kennel
 import kennel.aio
 import pytest
-from kennel import _rules, v1
+from kennel import _binary, _rules, v1
 from kennel._error import failure_of
 from kennel._internal import status_pb2
 from kennel._spec import SpawnOptions, spawn_request
@@ -237,6 +237,14 @@ def test_local_without_binary_says_what_was_tried(monkeypatch):
     monkeypatch.setenv("PATH", "/no/such")
     with pytest.raises(kennel.BinaryNotFound, match="/no/such/kennel"):
         kennel.local()
+
+
+def test_local_finds_the_platform_package(monkeypatch, tmp_path):
+    (tmp_path / "kennel_bin.py").write_text("def path():\n    return '/the/wheel/kennel'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("KENNEL_BINARY", raising=False)
+    monkeypatch.setenv("PATH", "/no/such")
+    assert _binary.find_binary(None) == "/the/wheel/kennel"
 
 
 def test_local_server_for_asyncio():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from kennel._reasons import BinaryNotFound, LocalUnsupported, ServiceEnded
 
 
 def find_binary(given: str | os.PathLike[str] | None) -> str:
-    """Returns the path of the binary: the given one, KENNEL_BINARY, or `kennel` in PATH."""
+    """Returns the path of the binary: the given one, KENNEL_BINARY, `kennel` in PATH, or that of the wheel."""
     if sys.platform != "linux":
         raise LocalUnsupported("a local server runs on Linux only: connect to one by KENNEL_SERVER")
     tried: list[str] = []
@@ -23,6 +24,11 @@ def find_binary(given: str | os.PathLike[str] | None) -> str:
         if found:
             return found
         tried.append(f"{source}{os.fspath(name)}")
+    # An environment that is not activated is not in PATH.
+    try:
+        return str(importlib.import_module("kennel_bin").path())
+    except ImportError:
+        tried.append("the wheel kennel-bin")
     raise BinaryNotFound(f"there is no binary of kennel; tried {', '.join(tried)}")
 
 

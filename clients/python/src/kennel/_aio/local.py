@@ -19,8 +19,8 @@ _STOP_TIMEOUT = 30.0
 async def local(binary: str | os.PathLike[str] | None = None, **options: Unpack[ConnectOptions]) -> Client:
     """Starts a private server in a fresh directory, and connects to it. `close` ends it with all its runs.
 
-    `binary`: path of the binary; else KENNEL_BINARY, or `kennel` in PATH. It ends too when this process dies, however
-    that happens: use a server of the host for runs that shall outlive it."""
+    `binary`: path of the binary; else KENNEL_BINARY, `kennel` in PATH, or that of the wheel kennel-bin. It ends too
+    when this process dies, however that happens: use a server of the host for runs that shall outlive it."""
     server = _binary.LocalServer(binary)
     options["server"] = server.address
     try:
