@@ -22,10 +22,10 @@ ring: ## run slow rings by name, as in `make ring clients site`, and record that
 	@.ci/ring $(if $(RINGS),run $(RINGS),list)
 else
 
-.PHONY: help build serve quick test test-all binaries versions nextest check lint form fmt proto proto-image record mutants bench growth profile soak conformance vm site tools
+.PHONY: help build serve quick test test-all binaries versions nextest check lint form fmt proto proto-image record mutants bench growth profile soak conformance packages packages-check vm site tools
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 build: ## build the binary
 	$(CARGO) build -p kennel
@@ -115,6 +115,14 @@ conformance: tools ## play the cases of clients/conformance with faults against 
 	$(MAKE) --no-print-directory binaries
 	cargo nextest run --cargo-metadata "$(CARGO_TARGET_DIR)/packages.json" --binaries-metadata "$(CARGO_TARGET_DIR)/tests.json" \
 		--run-ignored only --test-threads 1 -E 'binary(clients)'
+
+packages: ## the static binary, alone, for npm, pip and as an image, and the client packages, into target/packages with SHA256SUMS: some minutes
+	.ci/tools packages
+	deploy/packages/make
+
+packages-check: ## try target/packages as a user does: installs into empty projects, quick starts of the pages, the image in a container; as root
+	.ci/tools packages-check
+	deploy/packages/check
 
 soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, an empty database after 10,000 runs, twenty upgrades, a long input, 2,000 runs on five nodes of a Postgres under faults beside a witness, a million wrong encodings for each decoder, thirty million lines under a hundred and fifty deaths, every rule and probe over twenty, a store that is stopped for a minute
 	$(CARGO) build --release --workspace --bins
