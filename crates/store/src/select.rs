@@ -241,12 +241,18 @@ pub(crate) fn page(
         push_requirement(&mut sql, dialect, requirement);
     }
     if let Some(part) = &filter.id_part {
-        push_beginning(&mut sql, " AND (", "run_id", part.as_str().to_owned());
+        // One set: for either of two, Postgres reads the whole table.
+        push_beginning(
+            &mut sql,
+            " AND run_id IN (",
+            "run_id",
+            part.as_str().to_owned(),
+        );
         if let Some(reversed) = dialect.reversed_id {
             let end = part.as_str().chars().rev().collect();
-            push_beginning(&mut sql, " OR ", reversed, end);
+            push_beginning(&mut sql, " UNION ALL ", reversed, end);
         } else {
-            sql.push(" OR run_id IN (SELECT run_id FROM (")
+            sql.push(" UNION ALL SELECT run_id FROM (SELECT run_id FROM (")
                 .push(NEWEST)
                 .push(") n WHERE n.run_id LIKE ")
                 // None of these characters has a meaning in a pattern.
@@ -268,7 +274,7 @@ pub(crate) fn page(
 /// Adds that an indexed text of a run's id begins with this. `~` is above all characters of an id.
 fn push_beginning(sql: &mut Sql, word: &str, indexed: &str, beginning: String) {
     sql.push(word)
-        .push("run_id IN (SELECT run_id FROM runs WHERE ")
+        .push("SELECT run_id FROM (SELECT run_id FROM runs WHERE ")
         .push(indexed)
         .push(" >= ");
     sql.push_bind(beginning.clone())
@@ -283,7 +289,7 @@ fn push_beginning(sql: &mut Sql, word: &str, indexed: &str, beginning: String) {
 }
 
 /// A part of an id finds no more runs than this by their beginning, and no more by their end: a longer one finds fewer.
-const PART_LIMIT: &str = " LIMIT 1000)";
+const PART_LIMIT: &str = " LIMIT 1000) found";
 /// The ids among which SQLite, which cannot reverse a text, looks for an end.
 const NEWEST: &str = "SELECT run_id FROM runs ORDER BY run_id DESC LIMIT 100000";
 /// Runs below one, which follows [`BELOW`].
@@ -390,27 +396,35 @@ mod tests {
 
     // promise: I-77a
     #[tokio::test]
-    async fn live_runs_query_uses_its_index() {
+    async fn live_runs_and_id_parts_use_their_indexes() {
         let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
         for migration in MIGRATIONS {
             let made = sqlx::raw_sql(AssertSqlSafe(migration.sqlite.to_owned()));
             made.execute(&mut conn).await.unwrap();
         }
-        let filter = ListFilter {
+        let live = ListFilter {
             states: RunState::OPEN.to_vec(),
+            ..ListFilter::default()
+        };
+        let of_part = ListFilter {
+            id_part: "01J".parse().ok(),
             ..ListFilter::default()
         };
         let start = PageStart {
             age: Age(7),
             run: RunId::from_u128(7),
         };
-        for start in [None, Some(start)] {
-            let page = page(&sqlite::DIALECT, &filter, (start, None), 9);
+        for (filter, start, index) in [
+            (&live, None, "runs_open_of_node"),
+            (&live, Some(start), "runs_open_of_node"),
+            (&of_part, None, "sqlite_autoindex_runs_1 (run_id=?)"),
+        ] {
+            let page = page(&sqlite::DIALECT, filter, (start, None), 9);
             let sql = format!("EXPLAIN QUERY PLAN {}", page.text());
             let plan = sqlx::raw_sql(AssertSqlSafe(sql));
             let plan = plan.fetch_all(&mut conn).await.unwrap();
             let plan: Vec<String> = plan.iter().map(|row| row.get("detail")).collect();
-            assert!(plan[0].contains("runs_open_of_node"), "{plan:?}");
+            assert!(plan[0].contains(index), "{plan:?}");
         }
     }
 }
