@@ -42,7 +42,7 @@ async fn prompt_is_answered_after_a_server_death() {
         let open = next(&kennel, &run, number).await;
         assert_eq!(open.text, format!("Part {}?", number - 1));
         kennel.kill_server();
-        answer(&kennel, &run, &format!("{number}")).await;
+        answer(&kennel, &run, number, &number.to_string()).await;
     }
     let got = (0..8).map(|n| format!("Part {n}? got {}\n", n + 1));
     ends_with(&kennel, &run, &got.collect::<String>(), 8).await;
@@ -64,8 +64,8 @@ async fn python_reads_from_a_pipe(kennel: &Kennel) {
 
 async fn python_reads_from_a_terminal(kennel: &Kennel) {
     let spec = argv(&INPUT).on_terminal(pb::Terminal::default());
-    let said = "How old: 4\r\ngot 4\r\n";
-    converse(kennel, spec, &[("How old:", "4")], said).await;
+    let output = "How old: 4\r\ngot 4\r\n";
+    converse(kennel, spec, &[("How old:", "4")], output).await;
 }
 
 async fn hidden_password_is_read(kennel: &Kennel) {
@@ -74,7 +74,7 @@ async fn hidden_password_is_read(kennel: &Kennel) {
     let run = spawn(kennel, spec).await;
     let open = next(kennel, &run, 1).await;
     assert_eq!((&*open.text, open.echo_off), ("Password:", true));
-    answer(kennel, &run, "secret").await;
+    answer(kennel, &run, 1, "secret").await;
     ends_with(kennel, &run, "Password: \r\n6\r\n", 1).await;
 }
 
@@ -97,7 +97,7 @@ async fn npm_makes_a_package(kennel: &Kennel) {
         };
         // The line above the text to be written ends like a question, and is none.
         if !open.text.starts_with("About to write") {
-            answer_number(kennel, &run, number, text).await;
+            answer(kennel, &run, number, text).await;
         }
         seen.push(open.text);
     }
@@ -126,20 +126,20 @@ async fn pip_asks_before_it_removes(kennel: &Kennel) {
         open.iter().any(|open| open.text == "Proceed (Y/n)?")
     });
     let open = open.await.pop().expect("a question");
-    answer_number(kennel, &run, open.number, "n").await;
+    answer(kennel, &run, open.number, "n").await;
     let ended = must("wait", client.ended(&run).await);
     assert_eq!(ended.state(), RunState::Succeeded, "{ended:?}");
     assert!(dir.join("bin/pip").exists(), "the answer was no");
 }
 
-/// Answers each question when it is asked; then the run ends, and has said this.
-async fn converse(kennel: &Kennel, spec: pb::RunSpec, steps: &[Step], said: &str) {
+/// Answers the questions in order, and compares the output of the run once it has ended.
+async fn converse(kennel: &Kennel, spec: pb::RunSpec, steps: &[Step], output: &str) {
     let run = spawn(kennel, spec).await;
     for (number, (text, reply)) in (1..).zip(steps) {
         assert_eq!(next(kennel, &run, number).await.text, *text);
-        answer(kennel, &run, reply).await;
+        answer(kennel, &run, number, reply).await;
     }
-    ends_with(kennel, &run, said, steps.len()).await;
+    ends_with(kennel, &run, output, steps.len()).await;
 }
 
 async fn spawn(kennel: &Kennel, spec: pb::RunSpec) -> String {
@@ -157,23 +157,19 @@ async fn next(kennel: &Kennel, run: &str, number: u64) -> pb::Question {
     open.into_iter().find(is_it).expect("it is there")
 }
 
-async fn answer(kennel: &Kennel, run: &str, text: &str) {
-    let answered = run_to_end(kennel.cli(&["answer", run, text]), PATIENCE).await;
-    assert!(answered.status.success(), "{answered:?}");
-}
-
-async fn answer_number(kennel: &Kennel, run: &str, number: u64, text: &str) {
+async fn answer(kennel: &Kennel, run: &str, number: u64, text: &str) {
     let number = number.to_string();
     let words = ["answer", "--question", &number, run, text];
     let answered = run_to_end(kennel.cli(&words), PATIENCE).await;
     assert!(answered.status.success(), "{answered:?}");
 }
 
-async fn ends_with(kennel: &Kennel, run: &str, said: &str, asked: usize) {
+/// Waits for the end, and compares the whole output and the number of questions.
+async fn ends_with(kennel: &Kennel, run: &str, output: &str, asked: usize) {
     let mut client = kennel.client().await;
     let ended = must("wait", client.ended(run).await);
     assert_eq!(ended.code(), Some(0), "{ended:?}");
     let heard = must("hear", client.hear_all(run, 0).await);
-    assert_eq!(heard.text(), said);
+    assert_eq!(heard.text(), output);
     assert_eq!(texts(&heard).len(), asked, "{heard:?}");
 }

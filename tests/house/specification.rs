@@ -1,7 +1,10 @@
 //! Promises and their tests: each promise of SPECIFICATION.md has a test that names it or is listed among those that
 //! have none, and each test that the page of invariants and those about security name exists.
 
-use super::source::{Source, below};
+use super::{
+    names,
+    source::{Source, below},
+};
 use kennel_tests::{
     programs,
     promises::{self, cells, claims, rows},
@@ -12,8 +15,6 @@ use std::{collections::BTreeSet, fs, path::Path};
 const PROMISE_CHARS_MAX: usize = 200;
 /// Heading of the promises without a test.
 const WITHOUT_TEST: &str = "## Promises without a test";
-/// Attributes between a test's own and its name are few.
-const ATTRIBUTE_LINES_MAX: usize = 4;
 
 fn page(name: &str) -> String {
     fs::read_to_string(programs::repository().join(name)).expect("the page is there")
@@ -54,13 +55,7 @@ fn is_test(source: &Source, test: &str, sources: &[Source]) -> bool {
     let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
     let function = format!("fn {test}(");
     let at = lines.iter().position(|line| line.contains(&function));
-    let marked = at.is_some_and(|at| {
-        lines[at.saturating_sub(ATTRIBUTE_LINES_MAX)..at]
-            .iter()
-            .rev()
-            .take_while(|line| line.starts_with('#') || line.starts_with("//"))
-            .any(|line| line.contains("test]") || line.contains("test("))
-    });
+    let marked = names::tests(&source.text).contains(&test);
     // A list of names, as of the macro that runs a test with and without control groups.
     let entry = format!("{test},");
     let only = format!("!({test});");

@@ -82,8 +82,8 @@ impl ListFilter {
         !self.states.is_empty() && !self.states.iter().any(|state| state.is_terminal())
     }
 
-    /// Whether rows of the table that do not match may stand between those that do. A part of an id is looked up in the
-    /// index of ages, and the children of a run have an index of their own.
+    /// Whether rows of the table that do not match may stand between those that do. A part of an id is looked up in
+    /// indexes of ids, and the children of a run have an index of their own.
     pub(crate) fn is_sparse(&self) -> bool {
         let has_index = self.is_of_open()
             || self.parent.is_some()

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn run_without_recorded_spec_cannot_be_run_again() {
+    fn rerun_without_recorded_spec_is_refused() {
         let key = DigestKey::new([7; 32]);
         let refused = spawn(
             request(&[], None),

@@ -27,7 +27,7 @@ fn stuck_tree_is_reported_once_and_never_ended() {
 
 // promise: T-26
 #[test]
-fn stuck_tree_with_other_processes_is_reported_again() {
+fn change_of_stuck_processes_is_reported() {
     let mut run = Run::up_to_stop();
     run.report(Report::TreeStuck(stuck()));
     let mut others = stuck();

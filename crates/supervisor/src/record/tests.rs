@@ -144,7 +144,7 @@ async fn next_server_of_same_boot_knows_all_rows() {
 
 /// A row may have the generation of another write than the one that the log knows; it is not repeated for that.
 #[tokio::test]
-async fn next_server_does_not_log_known_rows_again() {
+async fn known_rows_are_not_logged_by_next_server() {
     let dir = tempfile::tempdir().unwrap();
     let mut open_rows: Vec<RunRow> = (1..=50).map(|id| RunRow::open(new(id))).collect();
     let mut grown = Vec::new();

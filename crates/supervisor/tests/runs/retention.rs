@@ -444,7 +444,7 @@ fn output_of_all_attempts_is_removed_together() {
 
 // promise: O-32
 #[test]
-fn restored_store_gets_output_removals_again() {
+fn output_removals_are_restored_in_an_older_store() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let run = ran(stage, run_id(), "uid:0").await;
