@@ -51,8 +51,16 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
+/// Text with one space in place of each row of them: the width of a table's column is that of its values.
+fn one_space(text: &str) -> String {
+    let mut words = text.split(' ').filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |all, word| all + " " + word)
+}
+
 /// Whether a text matches the page, with any text in place of the dots.
 fn is_as_said(said: &str, text: &str) -> bool {
+    let (said, text) = (one_space(said), one_space(text));
     let parts: Vec<&str> = said.split(ANY).collect();
     let [first, middle @ .., last] = &parts[..] else {
         return said == text;
@@ -181,6 +189,7 @@ fn every_tutorial_has_a_test() {
 #[test]
 fn ellipsis_in_expected_output_matches_anything() {
     assert!(is_as_said("a\n", "a\n") && is_as_said("... b ... d\n", "a b c d\n"));
+    assert!(is_as_said("a  ...     c\n", "a  1234  c\n"));
     assert!(
         !is_as_said("a\n", "a\nb\n") && !is_as_said("...b\n", "a\n") && !is_as_said("a...", "b")
     );
