@@ -58,6 +58,7 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         audit_records_lost: info.audit_lost,
         unreadable_files: info.unreadable_files,
         unreadable_records: info.unreadable_records,
+        contract_level: kennel_proto::CONTRACT_LEVEL,
         lease_duration: Some(time::duration(info.lease)),
         fenced_by: info
             .fenced_by

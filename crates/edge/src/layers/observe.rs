@@ -1,4 +1,5 @@
 //! A span and a measurement for each call, from its first byte to its status. Calls for health and reflection have none.
+//! Each answer gets the level of the contract here.
 
 use crate::{
     convert::trace_context,
@@ -7,7 +8,7 @@ use crate::{
     status::code_name,
 };
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use http_body::Body as HttpBody;
 use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::telemetry::{CallTrace, Span, Telemetry, context, names};
@@ -33,6 +34,8 @@ const CALL_SECONDS: [f64; 14] = [
 ];
 /// Services whose calls are not about runs, and come every few seconds.
 const UNSEEN: [&str; 2] = ["/grpc.health.", "/grpc.reflection."];
+/// Metadata of each answer: the level of the contract.
+const LEVEL: HeaderName = HeaderName::from_static("kennel-level");
 /// Name of an unknown method.
 pub(crate) const OTHER: &str = "_OTHER";
 
@@ -80,9 +83,9 @@ where
         let answer = inner.call(request);
         Box::pin(async move {
             let Some(mut call) = call else {
-                return Ok(answer.await?.map(Body::new));
+                return Ok(with_level(answer.await?).map(Body::new));
             };
-            let response = answer.instrument(call.marks.clone()).await?;
+            let response = with_level(answer.instrument(call.marks.clone()).await?);
             call.run = response.extensions().get::<Begun>().map(|begun| begun.0);
             call.read_status(Some(response.headers()));
             Ok(response.map(|body| {
@@ -98,6 +101,16 @@ where
             }))
         })
     }
+}
+
+/// Names the level of the contract in an answer. One of another node was made by both: it has the lower level.
+fn with_level<A>(mut answer: Response<A>) -> Response<A> {
+    let own = kennel_proto::CONTRACT_LEVEL;
+    let there = answer.headers().get(LEVEL);
+    let there = there.and_then(|value| value.to_str().ok()?.parse().ok());
+    let level = there.map_or(own, |there: u32| there.min(own));
+    answer.headers_mut().insert(LEVEL, level.into());
+    answer
 }
 
 /// Facts of a call; recorded when it is dropped.
@@ -226,6 +239,25 @@ mod tests {
         fn take(&self, span: Span) {
             self.0.lock().expect("not poisoned").push(span);
         }
+    }
+
+    // promise: O-47b
+    #[test]
+    fn answer_of_another_node_has_the_lower_level() {
+        let level = |there: Option<&'static str>| {
+            let mut answer = Response::new(());
+            if let Some(there) = there {
+                let there = http::HeaderValue::from_static(there);
+                answer.headers_mut().insert(LEVEL, there);
+            }
+            let headers = with_level(answer).into_parts().0.headers;
+            headers.get_all(LEVEL).iter().cloned().collect::<Vec<_>>()
+        };
+        let own = kennel_proto::CONTRACT_LEVEL.to_string();
+        for there in [None, Some("99"), Some("not a number")] {
+            assert_eq!(level(there), [own.as_str()], "{there:?}");
+        }
+        assert_eq!(level(Some("0")), ["0"]);
     }
 
     #[test]
