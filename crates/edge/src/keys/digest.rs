@@ -13,12 +13,12 @@ const AGAIN_DOMAIN: &[u8] = b"kennel.v1.RestartRequest\0";
 
 /// A secret of this installation. The same after a restart, or no repeat is recognised.
 #[derive(Clone)]
-pub struct DigestKey([u8; 32]);
+pub struct DigestKey(Hmac<Sha256>);
 
 impl DigestKey {
     /// Makes a key of these bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        Self(Hmac::new_from_slice(&bytes).expect("HMAC takes keys of every length"))
     }
 
     /// Returns the digests of a client's spec: equal for equivalent specs in any form.
@@ -73,8 +73,7 @@ impl DigestKey {
     }
 
     pub(crate) fn mac(&self, parts: &[&[u8]]) -> [u8; 32] {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of every length");
+        let mut mac = self.0.clone();
         for part in parts {
             mac.update(part);
         }
