@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from suite.driver import Red
-from suite.network import Network, listen_as, other_service
+from suite.network import Network, listen_as, other_service, versioned_service
 from suite.relay import Relay
 from suite.server import Server
 
@@ -198,6 +198,8 @@ class Case:
             self.others.append(listen_as(step["listen_as"], self.directory / "foreign.sock"))
         elif "other_service" in step:
             self.others.append(other_service(self.directory / "other.sock"))
+        elif "service_of_level" in step:
+            self.others.append(versioned_service(self.directory / "other.sock", step["service_of_level"]))
         elif "write_file" in step:
             path = Path(self.filled(step["write_file"]))
             path.parent.mkdir(parents=True, exist_ok=True)

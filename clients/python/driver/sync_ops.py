@@ -98,7 +98,10 @@ def with_(**fields):
 # Operations on an object that are one call of it: the call, and what is made of its value.
 CALLS = {
     "close": (lambda client, a: client.close(), None),
-    "info": (lambda client, a: client.info(), with_(version=lambda info: info.server.version)),
+    "info": (
+        lambda client, a: client.info(),
+        with_(version=lambda info: info.server.version, level=lambda info: info.server.contract_level),
+    ),
     "refresh": (lambda run, a: run.refresh(), out),
     "ready": (lambda run, a: run.ready(limit(a)), out),
     "interrupt": (lambda run, a: run.interrupt(), out),
@@ -123,6 +126,8 @@ CALLS = {
         out,
     ),
     "ack": (lambda run, a: run.ack(a["consumer"], seq=a["seq"]), with_(acked_seq=int)),
+    "answer": (lambda run, a: run.answer(a["text"], **some(a, "question")), None),
+    "remove": (lambda run, a: run.remove(), None),
     "end_input": (lambda run, a: run.stdin.close(), None),
     "screen": (lambda run, a: run.screen(), with_(lines=list, rows=len)),
     "duplex": (lambda run, a: run.duplex(take_over=a.get("take_over", False)), lambda duplex: {}),
@@ -152,6 +157,29 @@ CLIENT_CALLS = {
     ),
     "get": (lambda client, a: client.get(a["run_id"]), out),
     "find": (lambda client, a: client.find(**a), with_(ids=lambda runs: [run.id for run in runs])),
+    "inbox": (
+        lambda client, a: client.inbox(**a),
+        with_(
+            ids=lambda runs: [run.id for run in runs],
+            texts=lambda runs: [question.text for run in runs for question in run.questions],
+            numbers=lambda runs: [question.number for run in runs for question in run.questions],
+            by=lambda runs: [question.by for run in runs for question in run.questions],
+        ),
+    ),
+    "for_each": (
+        lambda client, a: client.for_each(
+            a.get("selector", ""),
+            a["action"],
+            **{**some(a, "dry_run", "at_most", "every", "signal"), **options_of(some(a, "grace_ms"))},
+            selection=base64.b64decode(a.get("selection", "")),
+        ),
+        with_(
+            ids=lambda done: sorted(one.run_id for one in done.outcomes),
+            reasons=lambda done: sorted({one.reason for one in done.outcomes}),
+            counts=lambda done: dict(done.counts),
+            selection=lambda done: base64.b64encode(done.selection).decode(),
+        ),
+    ),
     "raw": (
         lambda client, a: client.raw.call(
             getattr(kennel.calls, a["rpc"]), json_format.ParseDict(a["request"], getattr(v1, a["rpc"] + "Request")())
@@ -217,6 +245,7 @@ class Driver:
         with open("/proc/self/status", encoding="ascii") as file:
             peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
         fields = {"streams": "open_streams", "lost": "lost", "resumed": "resumed", "probes": "probes"}
+        fields |= {"unknown_values": "unknown_values", "unknown_events": "unknown_events"}
         counts = {name: sum(getattr(client.stats, own) for client in self.clients) for name, own in fields.items()}
         return {"rss_peak": peak, "tasks": _io.count_tasks(), "fds": len(os.listdir("/proc/self/fd")), **counts}
 

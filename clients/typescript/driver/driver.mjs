@@ -135,7 +135,10 @@ const ops = {
     const found = { ca, certificate, key, server_name, token_file, node, server_user };
     return { address: addressText(address), ...Object.fromEntries(Object.entries(found).map(([name, value]) => [name, value ?? null])) };
   },
-  info: async (_, client, { signal }) => ({ version: (await client.info({ signal })).version, level: null }),
+  async info(_, client, { signal }) {
+    const { version, contractLevel: level } = await client.info({ signal });
+    return { version, level };
+  },
   stats: () => ({
     // Since its exec: the kernel's ru_maxrss has the peak of the parent too.
     rss_peak: Number(/VmHWM:\s+(\d+)/.exec(readFileSync("/proc/self/status", "utf8"))[1]) * 1024,
@@ -143,6 +146,8 @@ const ops = {
     fds: readdirSync("/proc/self/fd").length,
     streams: statistics("streams"),
     probes: statistics("probes"),
+    unknown_values: statistics("unknownValues"),
+    unknown_events: statistics("unknownEvents"),
     ...counts,
   }),
   async spawn(args, client, { signal }) {
@@ -160,6 +165,22 @@ const ops = {
   handle: ({ run_id }, client) => client.handle(run_id),
   get: ({ run_id }, client, { signal }) => client.get(run_id, { signal }),
   find: async (args, client, { signal }) => ({ ids: (await client.find(args, { signal }).all()).map(({ id }) => id) }),
+  async inbox({ selector = "" }, client, { signal }) {
+    const runs = await client.inbox(selector, { signal });
+    const asked = runs.flatMap(({ questions }) => questions);
+    const of = (name) => asked.map((question) => question[name]);
+    return { ids: runs.map(({ id }) => id), texts: of("text"), numbers: of("number"), by: of("by") };
+  },
+  answer: ({ text, question }, run, { signal }) => run.answer(text, { signal, ...(question !== undefined && { question: BigInt(question) }) }),
+  async for_each({ selector = "", action, grace_ms, signal: name, every, selection, ...rest }, client, { signal }) {
+    const what = action === "abort" ? { abort: { graceMs: grace_ms } } : action === "signal" ? { signal: name } : action;
+    const options = { ...camels(rest), all: every, selection: Buffer.from(selection ?? "", "base64"), signal };
+    const done = await client.forEach(selector, what, options);
+    const reasons = [...new Set(done.outcomes.map(({ reason }) => reason))].sort();
+    const ids = done.outcomes.map(({ run }) => run.id).sort();
+    return { ids, reasons, counts: done.counts, selection: Buffer.from(done.selection).toString("base64") };
+  },
+  remove: (_, run, { signal }) => run.remove({ signal }),
   async wait(args, run, { signal }) {
     const reached = await run.waitFor(args.for ?? "ended", times(args, signal));
     return { ...runOf(run), reached };

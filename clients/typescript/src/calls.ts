@@ -142,7 +142,11 @@ export class Tries {
     if (known) {
       this.#isProbe = false;
       this.calls.gate.answered();
-      return known;
+      if (known.reason !== "UNIMPLEMENTED") return known;
+      return new KennelError("SERVER_TOO_OLD", `the server has no such call: ${known.message}`, {
+        code: known.code,
+        runId,
+      });
     }
     for (let at: unknown = fault; at instanceof Error; at = at.cause) if (at instanceof KennelError) return at;
     const content = { code: codeName(error.code), runId };

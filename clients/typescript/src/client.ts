@@ -8,7 +8,7 @@ import { EventFeed, type EventOptions } from "./events.js";
 import { Gate, isAbsent, jitter, pause } from "./gate.js";
 import { AdminService, type ServerInfo } from "./gen/kennel/v1/admin_service_pb.js";
 import { AbortUnknown, AbortWait, OnNameConflict, ProcessService } from "./gen/kennel/v1/process_service_pb.js";
-import type { Node as NodeMessage } from "./gen/kennel/v1/run_pb.js";
+import { type Node as NodeMessage, Wait } from "./gen/kennel/v1/run_pb.js";
 import { DEFAULTS, GATE } from "./gen/rules.js";
 import { type LocalOptions, type LocalServer, startLocal } from "./local.js";
 import { Run } from "./run.js";
@@ -281,6 +281,14 @@ export class Kennel {
   /** Returns runs, newest first: those that live, where the selection names no states. A text is a label selector. */
   find(query: string | RunQuery = {}, options: CallOptions = {}): RunList {
     return listRuns(this.#calls, filterOf(query), options);
+  }
+
+  /** Returns the runs that wait for input, with their `questions`: the one that waits longest is first. */
+  async inbox(query: string | RunQuery = {}, options: CallOptions = {}): Promise<Run[]> {
+    const selected = filterOf(query);
+    const runs = await listRuns(this.#calls, { ...selected, waits: [Wait.INPUT] }, options).all();
+    const since = (run: Run) => run.questions[0]?.since.getTime() ?? Number.POSITIVE_INFINITY;
+    return runs.sort((one, other) => since(one) - since(other) || 0);
   }
 
   /** Returns the events of all runs that a selection matches, now or later. It does not end by itself. */

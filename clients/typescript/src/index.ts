@@ -29,4 +29,4 @@ export {
   type TargetOptions,
 } from "./target.js";
 export type { AttachOptions, Disposable, Match, Terminal } from "./terminal.js";
-export type { Exit, Verdict } from "./view.js";
+export type { Exit, Question, Verdict } from "./view.js";

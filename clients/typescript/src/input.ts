@@ -5,7 +5,7 @@ import type { Calls } from "./calls.js";
 import { closed, KennelError } from "./errors.js";
 import type { EventFeed, RunEvent } from "./events.js";
 import { ProcessService } from "./gen/kennel/v1/process_service_pb.js";
-import { OutputStream } from "./gen/kennel/v1/run_pb.js";
+import { type InputStatus, OutputStream } from "./gen/kennel/v1/run_pb.js";
 import { INPUT } from "./gen/rules.js";
 import { ulid } from "./ulid.js";
 
@@ -55,6 +55,12 @@ export class InputPosition {
     if (input?.acceptedOffset === undefined)
       throw new KennelError("INPUT_OFFSET_UNKNOWN", "the number of accepted bytes is not known", { runId });
     [this.#attempt, this.#offset] = [input.attempt, input.acceptedOffset];
+  }
+
+  /** Continues after bytes that were written elsewhere. */
+  continueAt(input: InputStatus | undefined): void {
+    [this.#attempt, this.#offset] =
+      input?.acceptedOffset === undefined ? [undefined, undefined] : [input.attempt, input.acceptedOffset];
   }
 
   /** Writes bytes, piece by piece: each has been accepted when this returns. */
@@ -111,6 +117,11 @@ export class InputStream extends Writable {
   /** Number of bytes of the attempt's input that were accepted; `undefined`: not known before the first write. */
   get accepted(): bigint | undefined {
     return this.position.offset;
+  }
+
+  /** @internal Continues after bytes that were written elsewhere. */
+  continueAt(input: InputStatus | undefined): void {
+    this.position.continueAt(input);
   }
 
   override _write(chunk: Buffer, _encoding: BufferEncoding, done: (error?: Error | null) => void): void {

@@ -27,6 +27,7 @@ import {
   DeadlineSchema,
   OutputStream,
   RestartMode,
+  RunKind,
   type Run as RunMessage,
   RunStateSchema,
 } from "./gen/kennel/v1/run_pb.js";
@@ -53,6 +54,8 @@ import {
   isLiveState,
   milliseconds,
   present,
+  type Question,
+  questionsOf,
   stateName,
   type Verdict,
   verdictOf,
@@ -173,6 +176,11 @@ export class Run extends EventEmitter<RunEvents> {
   /** Whether the run has not ended. */
   get isLive(): boolean {
     return this.#info === undefined || isLiveState(this.#info.state);
+  }
+
+  /** What the run asks, the oldest question first. */
+  get questions(): Question[] {
+    return this.#info ? questionsOf(this.#info) : [];
   }
 
   /** Number of the present attempt. */
@@ -413,6 +421,32 @@ export class Run extends EventEmitter<RunEvents> {
         ? ({ case: "cursor", value: position.cursor as Uint8Array<ArrayBuffer> } as const)
         : ({ case: "seq", value: position.seq } as const);
     await this.calls.unary(rpc.ackEvents, { runId: this.id, consumer, position: at }, this.#with(options));
+  }
+
+  /**
+   * Answers a question, if it still waits: of several answers one is accepted, over every death of the server. Others
+   * get ANSWERED_ALREADY, with who answered in `metadata`, or QUESTION_GONE.
+   *
+   * A string gets the end of a line, bytes are written as they are. `question` is its number; without it there must be
+   * one that waits.
+   */
+  async answer(text: string | Uint8Array, options: CallOptions & { question?: bigint } = {}): Promise<void> {
+    const asked = (await this.refresh(options)).questions;
+    const [found, ...others] = asked.filter(({ number }) => number === (options.question ?? number));
+    if (options.question === undefined && (!found || others.length > 0))
+      throw new TypeError(`${asked.length} questions wait: choose one by its number, of \`questions\``);
+    const end = this.info?.kind === RunKind.TERMINAL ? "\r" : "\n";
+    const data = (typeof text === "string" ? Buffer.from(text + end) : text) as Uint8Array<ArrayBuffer>;
+    const request = {
+      runId: this.id,
+      data,
+      writeId: ulid(),
+      expectedAttempt: found?.attempt ?? this.attempt,
+      ifAwaiting: found?.number ?? options.question,
+    };
+    const { input } = await this.calls.unary(rpc.writeInput, request, this.#with(options));
+    this.#stdin ??= this.input();
+    this.#stdin.continueAt(input);
   }
 
   /** Removes an ended run: its record and its output. */

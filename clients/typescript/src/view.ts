@@ -101,6 +101,40 @@ export const LIVE_STATE_VALUES: RunState[] = RunStateSchema.values
   .filter(({ name }) => LIVE.has(name))
   .map(({ number }) => number);
 
+/** What a run asks. */
+export interface Question {
+  /** Number in the run, from 1. */
+  readonly number: bigint;
+  /** What it asks, as far as it said so; of at most 4096 bytes. */
+  readonly text: string;
+  /** Whether a longer text was cut. */
+  readonly isTruncated: boolean;
+  /** Named groups of the rule that saw it. */
+  readonly captures: Readonly<Record<string, string>>;
+  /** Name of that rule, `notify` for the command itself, or a principal. */
+  readonly by: string;
+  /** Time since which it waits. */
+  readonly since: Date;
+  /** Number of the attempt that asks. */
+  readonly attempt: number;
+  /** Whether the terminal does not show what is typed, as for a password. */
+  readonly isHidden: boolean;
+}
+
+/** Returns what a run asks, the oldest question first. */
+export function questionsOf(run: RunMessage): Question[] {
+  return run.questions.map(({ number, text, truncated, captures, by, sinceTime, attempt, echoOff }) => ({
+    number,
+    text,
+    isTruncated: truncated,
+    captures,
+    by,
+    since: new Date(sinceTime ? Number(nanos(sinceTime) / 1_000_000n) : 0),
+    attempt,
+    isHidden: echoOff,
+  }));
+}
+
 /** Returns the run of an answer, which always has one. */
 export function present(run: RunMessage | undefined): RunMessage {
   if (!run) throw new KennelError("NOT_KENNEL", "the answer has no run", { code: "INTERNAL" });

@@ -10,6 +10,7 @@ from kennel import calls, ready
 from kennel._error import KennelError, Violation
 from kennel._reasons import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary] - every reason
 from kennel._rules import CONTRACT_LEVEL
+from kennel._selection import Action, ForEach, RunOutcome
 from kennel._settings import ConnectOptions
 from kennel._spec import SpawnOptions
 from kennel._sync.client import Client, connect
@@ -26,6 +27,7 @@ from kennel._values import (
     OutputMatch,
     OutputPart,
     Process,
+    Question,
     Seconds,
     Stats,
     Stopped,
@@ -34,12 +36,14 @@ from kennel._version import VERSION as __version__  # noqa: N811 - the name of t
 
 __all__ = [
     "CONTRACT_LEVEL",
+    "Action",
     "Client",
     "CompletedRun",
     "ConnectOptions",
     "Event",
     "Events",
     "Exit",
+    "ForEach",
     "JsonLines",
     "KennelError",
     "Line",
@@ -48,7 +52,9 @@ __all__ = [
     "OutputPart",
     "OutputReader",
     "Process",
+    "Question",
     "Run",
+    "RunOutcome",
     "Seconds",
     "SpawnOptions",
     "Stats",

@@ -127,6 +127,8 @@ class Failure:
         """Returns the error that a caller gets."""
         from kennel import _reasons
 
+        if self.is_of_server and self.reason == "UNIMPLEMENTED":
+            return _reasons.ServerTooOld(f"the server has no such call: {self.message}", code=self.code)
         if not self.is_of_server and self.code == "UNIMPLEMENTED":
             return _reasons.NotKennel(f"the server does not answer as Kennel does: {self.message}", code=self.code)
         of_reason = _reasons.BY_REASON.get(self.reason)

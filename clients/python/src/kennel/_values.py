@@ -174,6 +174,42 @@ class OutputMatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What a run asks."""
+
+    number: int
+    """Number in the run, from 1."""
+    text: str
+    """What it asks, as far as it said so; of at most 4096 bytes."""
+    is_truncated: bool
+    """Whether a longer text was cut."""
+    captures: Mapping[str, str]
+    """Named groups of the rule that saw it."""
+    by: str
+    """Name of that rule, `notify` for the command itself, or a principal."""
+    since: datetime
+    """Time since which it waits, in UTC."""
+    attempt: int
+    """Number of the attempt that asks."""
+    is_hidden: bool
+    """Whether the terminal does not show what is typed, as for a password."""
+
+
+def question_of(message: run_pb2.Question) -> Question:
+    """Reads a question."""
+    return Question(
+        number=message.number,
+        text=message.text,
+        is_truncated=message.truncated,
+        captures=dict(message.captures),
+        by=message.by,
+        since=moment(message.since_time),
+        attempt=message.attempt,
+        is_hidden=message.echo_off,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A process of a run."""
 

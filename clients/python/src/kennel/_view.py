@@ -7,7 +7,7 @@ from datetime import datetime
 
 from kennel import _rules
 from kennel._reasons import ExitUnknown
-from kennel._values import Exit, Stats, enum_text, exit_of, moment
+from kennel._values import Exit, Question, Stats, enum_text, exit_of, moment, question_of
 from kennel.v1 import run_pb2
 
 _LIVE = frozenset(state.removeprefix("RUN_STATE_") for state in _rules.LIVE_STATES)
@@ -73,6 +73,11 @@ class RunView:
     def activity(self) -> str:
         """What it does: `WORKING`, `AWAITING_INPUT`, `IDLE`; `UNSPECIFIED`: not known."""
         return enum_text(run_pb2.Activity, "ACTIVITY_", self._message.activity)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What it asks, the oldest first."""
+        return tuple(question_of(question) for question in self._message.questions)
 
     @property
     def status(self) -> str:

@@ -230,12 +230,14 @@ class Channel:
                 raise Closed("the client is closed") from None
             raise
 
-    def stream(self, rpc: StreamCall[Q, R], request: Q, metadata: Metadata) -> Stream[R]:
+    def stream(
+        self, rpc: StreamCall[Q, R], request: Q, metadata: Metadata, timeout: float | None = None
+    ) -> Stream[R]:
         """Opens a stream of answers."""
         open_stream = self._channel.unary_stream(
             rpc.path, request_serializer=rpc.serialize, response_deserializer=rpc.parse
         )
-        return Stream(open_stream(request, metadata=metadata))
+        return Stream(open_stream(request, timeout=timeout, metadata=metadata))
 
     def bidi(self, rpc: BidiCall[Q, R], metadata: Metadata) -> Bidi[Q, R]:
         """Opens streams in both directions."""

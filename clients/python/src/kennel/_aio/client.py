@@ -17,13 +17,14 @@ from kennel._aio.run import OnGap, Run
 from kennel._aio.streams import Events, EventStream
 from kennel._aio.terminal import Terminal
 from kennel._binary import LocalServer
-from kennel._error import KennelError, failure_of
+from kennel._error import Failure, KennelError, failure_of
 from kennel._position import kinds_of
 from kennel._reasons import Closed, Configuration, UntrustedServer
+from kennel._selection import Action, ForEach, RunOutcome, outcome_of, put_action
 from kennel._settings import ConnectOptions, Settings
 from kennel._spec import SpawnOptions, spawn_request
 from kennel._target import Target
-from kennel._values import CompletedRun, Stats
+from kennel._values import CompletedRun, Seconds, Stats, seconds
 from kennel.v1 import admin_service_pb2, event_pb2, process_service_pb2, run_pb2
 
 
@@ -268,6 +269,75 @@ class Client:
             token = page.next_page_token
             if not token:
                 return found
+
+    async def inbox(self, selector: str = "", **labels: str) -> list[Run]:
+        """Returns the runs that wait for input, with their `questions`: the one that waits longest is first."""
+        waits = process_service_pb2.RunFilter(waits=[run_pb2.WAIT_INPUT])
+        runs = await self.find(selector, labels=labels, filter=waits)
+        return sorted(runs, key=lambda run: run.questions[0].since if run.questions else run.create_time)
+
+    async def for_each(
+        self,
+        selector: str,
+        action: Action,
+        *,
+        labels: Mapping[str, str] | None = None,
+        names: Sequence[str] = (),
+        filter: process_service_pb2.RunFilter | None = None,  # noqa: A002 - the name of the contract
+        every: bool = False,
+        at_most: int = 0,
+        parallel: int = 0,
+        dry_run: bool = False,
+        selection: bytes = b"",
+        grace: Seconds | None = None,
+        signal: str = "",
+        annotations: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> ForEach:
+        """Does one thing to each run of a selection. `grace` is that of abort, `signal` and `annotations` likewise.
+
+        The call is not repeated: a lost one is ServerLost, and may be half done. `dry_run`: nothing is done, and the
+        result's `selection` lets a second call act on these runs alone. `every`: an empty selection is meant."""
+        request = process_service_pb2.ForEachRunRequest(
+            filter=self._filter(selector, live=False, labels=labels, names=names, under=filter),
+            all=every,
+            at_most=at_most,
+            parallel=parallel,
+            dry_run=dry_run,
+            selection=selection,
+        )
+        put_action(request, action, grace=grace, signal=signal, annotations=annotations)
+        self._caller.check()
+        connection, credentials = self._caller.connections.take(is_bulk=True)
+        outcomes: list[RunOutcome] = []
+        matched = process_service_pb2.MatchedRuns()
+        try:
+            metadata = await self._caller.metadata(credentials)
+            limit = None if timeout is None else seconds(timeout)
+            stream = connection.channel.stream(_calls.ForEachRun, request, metadata, timeout=limit)
+            try:
+                while (part := await stream.read()) is not None:
+                    if part.HasField("matched"):
+                        matched = part.matched
+                    elif part.HasField("run"):
+                        outcomes.append(outcome_of(part.run))
+                    elif part.HasField("summary"):
+                        return ForEach(
+                            outcomes=tuple(outcomes),
+                            counts=dict(part.summary.counts),
+                            selection=matched.selection,
+                            unreachable_nodes=tuple(matched.unreachable_nodes),
+                        )
+            finally:
+                stream.cancel()
+        except grpc.RpcError as error:
+            failure = failure_of(error)
+            if failure.is_of_server or failure.code == "DEADLINE_EXCEEDED":
+                raise failure.error() from error
+            raise self._caller.ended(failure) from error
+        finally:
+            await self._caller.connections.give_back(connection)
+        raise self._caller.ended(Failure("UNAVAILABLE", "the answer ended before its summary"))
 
     @staticmethod
     def _filter(

@@ -9,7 +9,7 @@ from kennel._aio import _io
 from kennel._aio.caller import Caller
 from kennel._reasons import AttemptEnded, AttemptMismatch, InputClosed, InputOffsetUnknown, RunEnded
 from kennel._ulid import new_id
-from kennel.v1 import process_service_pb2
+from kennel.v1 import process_service_pb2, run_pb2
 
 
 class Stdin:
@@ -31,6 +31,11 @@ class Stdin:
     def offset(self) -> int | None:
         """Number of bytes that were accepted. None: not known before the first write."""
         return self._offset
+
+    def continue_at(self, status: run_pb2.InputStatus) -> None:
+        """Continues after bytes that were written elsewhere."""
+        self._attempt = status.attempt or None
+        self._offset = status.accepted_offset if status.HasField("accepted_offset") else None
 
     async def write(self, data: bytes | bytearray | memoryview | str) -> int:
         """Writes all of it, and returns its length. It waits while the command does not read.

@@ -227,6 +227,29 @@ class Run(RunView):
         self._message = (self._caller.call(_calls.AnnotateRun, request, run_id=self.id)).run
         return self
 
+    def answer(self, text: str | bytes, *, question: int | None = None) -> None:
+        """Answers a question, if it still waits: of several answers one is accepted, over every death of the server.
+
+        A str gets the end of a line, bytes are written as they are. `question` is its number; None: the only one that
+        waits. Raises AnsweredAlready, with who answered in `metadata`, or QuestionGone."""
+        asked = (self.refresh()).questions
+        found = [one for one in asked if question is None or one.number == question]
+        if question is None and len(found) != 1:
+            raise ValueError(f"{len(found)} questions wait: choose one by its number, of `questions`")
+        attempt = found[0].attempt if found else self.attempt
+        if isinstance(text, str):
+            is_terminal = self._message.kind == run_pb2.RUN_KIND_TERMINAL
+            text = (text + ("\r" if is_terminal else "\n")).encode()
+        request = process_service_pb2.WriteInputRequest(
+            run_id=self.id,
+            data=text,
+            write_id=new_id(),
+            expected_attempt=attempt,
+            if_awaiting=found[0].number if found else question,
+        )
+        status = (self._caller.call(_calls.WriteInput, request, run_id=self.id)).input
+        self.stdin.continue_at(status)
+
     def extend(
         self,
         by: Seconds,
