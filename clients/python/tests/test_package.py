@@ -19,6 +19,8 @@ from kennel import _binary, _rules, v1
 from kennel._error import failure_of
 from kennel._internal import status_pb2
 from kennel._spec import SpawnOptions, spawn_request
+from opentelemetry import propagate
+from opentelemetry.sdk.trace import TracerProvider
 
 REPOSITORY = Path(os.environ.get("KENNEL_REPOSITORY") or Path(__file__).resolve().parents[3])
 
@@ -201,6 +203,22 @@ def test_many_runs_are_read_in_one_stream(client):
             found[event.run_id] = found.get(event.run_id, b"") + event.data
     wanted = {run.id: "".join(f"{i}\n" for i in range(1, n + 1)).encode() for n, run in enumerate(runs, 1)}
     assert found == wanted
+
+
+def test_active_span_is_the_parent_of_a_spawn(server):
+    tracer = TracerProvider().get_tracer("caller")
+
+    def metadata():
+        found = {}
+        propagate.inject(found)
+        return found
+
+    with (
+        kennel.connect(server=server.address, metadata=metadata) as client,
+        tracer.start_as_current_span("a step of the caller") as span,
+    ):
+        printed = client.run(["sh", "-c", "echo $TRACEPARENT"]).text
+    assert printed.split("-")[1] == format(span.get_span_context().trace_id, "032x")
 
 
 def test_on_behalf_and_node_share_connections(client):

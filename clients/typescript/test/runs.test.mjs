@@ -6,6 +6,10 @@ import { createHash, randomBytes } from "node:crypto";
 import { createRequire } from "node:module";
 import { after, before, test } from "node:test";
 import { Kennel, KennelError } from "@kennel/client";
+import { context, propagation } from "@opentelemetry/api";
+import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+import { W3CTraceContextPropagator } from "@opentelemetry/core";
+import { BasicTracerProvider } from "@opentelemetry/sdk-trace-base";
 import { eventually, processesWith, Service } from "./harness.mjs";
 
 let service;
@@ -41,6 +45,23 @@ test("inherit_takes_environment_and_directory_of_this_process", async () => {
     delete process.env.OWN;
     delete process.env.KENNEL_ELSEWHERE;
   }
+});
+
+test("active_span_is_the_parent_of_a_spawn", async () => {
+  context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+  propagation.setGlobalPropagator(new W3CTraceContextPropagator());
+  const tracer = new BasicTracerProvider().getTracer("caller");
+  const metadata = () => {
+    const found = {};
+    propagation.inject(context.active(), found);
+    return found;
+  };
+  const traced = await service.client({ metadata });
+  await tracer.startActiveSpan("a step of the caller", async (span) => {
+    const done = await traced.exec("echo $TRACEPARENT");
+    assert.equal(done.stdout.split("-")[1], span.spanContext().traceId);
+    span.end();
+  });
 });
 
 test("input_longer_than_a_spec_is_written_whole", async () => {
