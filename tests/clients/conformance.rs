@@ -57,7 +57,11 @@ async fn installed_python(scratch: &Path) -> PathBuf {
         ])
         .arg("--find-links")
         .arg(&packages)
-        .args(["kennel-client", "pytest==9.2.0", "opentelemetry-sdk==1.45.2"])
+        .args([
+            "kennel-client",
+            "pytest==9.2.0",
+            "opentelemetry-sdk==1.45.2",
+        ])
         .env("PIP_CACHE_DIR", tools().join("cache/pip"));
     succeeds(install).await;
     python

@@ -28,6 +28,7 @@ mod dead_mount;
 mod doctor;
 mod doors;
 mod drain;
+mod duplex;
 mod durable;
 mod ends;
 mod exec_probe;

@@ -9,9 +9,11 @@ mod authorized;
 mod connect;
 mod contexts;
 mod credentials;
+mod duplex;
 mod events;
 mod failure;
 mod health;
+mod input;
 mod repeats;
 mod resumes;
 mod surroundings;
@@ -24,9 +26,11 @@ pub use authorized::{Authorized, has_broken, shown};
 pub use connect::{connect, connect_with, error::ConnectError};
 pub use contexts::{Context, Contexts, DEFAULT_CONTEXT, read_default};
 pub use credentials::{Credentials, CredentialsError, Tls, Token, pem, private_key};
+pub use duplex::Duplex;
 pub use events::{EventReader, Start, last_lines, time_of};
 pub use failure::Failure;
 pub use health::check_health;
+pub use input::InputWriter;
 /// Sequence that undoes what an attached command has set in this terminal.
 pub use kennel_lifecycle::{REMEMBER_TERMINAL, put_terminal_back};
 pub use kennel_proto::{

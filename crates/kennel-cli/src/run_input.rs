@@ -1,8 +1,8 @@
 //! Standard input of `kennel run`: passes this process's input to the command, as to a child in the shell.
 
-use super::write::{PIECE_BYTES, Writer};
+use super::{link::refused, write::PIECE_BYTES};
 use crate::failure::because;
-use kennel_client::Connection;
+use kennel_client::{Connection, InputWriter};
 use kennel_linux::{own_streams::Input, own_terminal};
 use kennel_proto::pb;
 use std::{
@@ -72,14 +72,15 @@ pub(super) fn end_of_file(last: Option<u8>) -> &'static [u8] {
 /// cannot be read ends there.
 pub(super) async fn forward(connection: Connection, run_id: String, on_terminal: bool) {
     let forwarded = async {
-        let mut writer = Writer::begin(&connection, &run_id, None).await?;
+        let writer = InputWriter::begin(&connection, &run_id, None).await;
+        let mut writer = writer.map_err(refused)?;
         let mut pieces = pieces(PIECE_BYTES);
         let (mut last, mut failed) = (None, None);
         while let Some(piece) = pieces.recv().await {
             match piece {
                 Ok(piece) => {
                     last = piece.last().copied();
-                    writer.piece(piece).await?;
+                    writer.write(piece.into()).await.map_err(refused)?;
                 }
                 Err(cause) => failed = Some(cause),
             }
@@ -88,9 +89,10 @@ pub(super) async fn forward(connection: Connection, run_id: String, on_terminal:
             tokio::time::sleep(READS_AFTER).await;
         }
         if on_terminal {
-            writer.piece(end_of_file(last).to_vec()).await?;
+            let end = end_of_file(last).into();
+            writer.write(end).await.map_err(refused)?;
         } else {
-            writer.close().await?;
+            writer.close().await.map_err(refused)?;
         }
         failed.map_or(Ok(()), |cause| {
             Err(because("cannot read standard input")(cause))

@@ -5,9 +5,8 @@ use super::{
     words,
 };
 use crate::{args::WriteArgs, failure::Failure};
-use kennel_client::Connection;
+use kennel_client::InputWriter;
 use kennel_linux::own_streams::Input;
-use kennel_proto::pb;
 use std::{
     fs::File,
     io::{self, Read},
@@ -21,17 +20,26 @@ pub(super) const PIECE_BYTES: usize = 256 * 1024;
 pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
     let mut source = Source::open(args.file.as_deref())?;
     let run_id = link.run_id(&args.run.run).await?;
-    let mut writer = Writer::begin(&link.connection, &run_id, args.attempt).await?;
+    let begun = InputWriter::begin(&link.connection, &run_id, args.attempt).await;
+    let mut writer = begun.map_err(refused)?;
     if let Some(first) = args.offset {
-        writer.offset -= source.skip(first, writer.offset).await?;
+        let known = source.skip(first, writer.offset()).await?;
+        writer.go_back(known);
     }
-    let mut status = writer.copy(&mut source).await?;
+    let mut status = None;
+    loop {
+        let piece = source.next(PIECE_BYTES).await?;
+        if piece.is_empty() {
+            break;
+        }
+        status = Some(writer.write(piece.into()).await.map_err(refused)?);
+    }
     if args.close {
-        status = Some(writer.close().await?);
+        status = Some(writer.close().await.map_err(refused)?);
     }
     let status = match status {
         Some(status) => status,
-        None => writer.status().await?,
+        None => writer.status().await.map_err(refused)?,
     };
     link.print(&status, || words::input(&status))
 }
@@ -100,86 +108,4 @@ impl Source {
 
 fn unreadable(cause: &io::Error) -> Failure {
     Failure::new(format!("cannot read what is to be written: {cause}"))
-}
-
-/// Writes to one attempt from one offset on, across the loss of any server.
-pub(super) struct Writer<'a> {
-    connection: &'a Connection,
-    run_id: &'a str,
-    attempt: u32,
-    offset: u64,
-}
-
-impl<'a> Writer<'a> {
-    /// Begins at the end of the input.
-    pub(super) async fn begin(
-        connection: &'a Connection,
-        run_id: &'a str,
-        attempt: Option<u32>,
-    ) -> Result<Self, Failure> {
-        let mut writer = Self {
-            connection,
-            run_id,
-            attempt: 0,
-            offset: 0,
-        };
-        let status = writer.status().await?;
-        let Some(accepted) = status.accepted_offset else {
-            let message = format!("how far the input of run {run_id} has come is not known");
-            return Err(Failure::new(message));
-        };
-        writer.attempt = attempt.unwrap_or(status.attempt);
-        writer.offset = accepted;
-        Ok(writer)
-    }
-
-    async fn status(&self) -> Result<pb::InputStatus, Failure> {
-        let request = pb::GetInputStatusRequest {
-            run_id: self.run_id.to_owned(),
-        };
-        let response = self.connection.call(request).await.map_err(refused)?;
-        response.input.ok_or_else(empty_answer)
-    }
-
-    /// Writes everything; `None`: the source was empty.
-    async fn copy(&mut self, source: &mut Source) -> Result<Option<pb::InputStatus>, Failure> {
-        let mut status = None;
-        loop {
-            let piece = source.next(PIECE_BYTES).await?;
-            if piece.is_empty() {
-                return Ok(status);
-            }
-            status = Some(self.piece(piece).await?);
-        }
-    }
-
-    pub(super) async fn piece(&mut self, data: Vec<u8>) -> Result<pb::InputStatus, Failure> {
-        let bytes = data.len() as u64;
-        let request = pb::WriteInputRequest {
-            run_id: self.run_id.to_owned(),
-            data: data.into(),
-            offset: Some(self.offset),
-            // The offset alone would suffice for a whole repeat; this one continues where a server has died midway.
-            write_id: super::link::new_request_id(),
-            expected_attempt: Some(self.attempt),
-            if_awaiting: None,
-        };
-        let response = self.connection.call(request).await.map_err(refused)?;
-        self.offset += bytes;
-        response.input.ok_or_else(empty_answer)
-    }
-
-    pub(super) async fn close(&self) -> Result<pb::InputStatus, Failure> {
-        let request = pb::CloseInputRequest {
-            run_id: self.run_id.to_owned(),
-            offset: Some(self.offset),
-            expected_attempt: Some(self.attempt),
-        };
-        let response = self.connection.call(request).await.map_err(refused)?;
-        response.input.ok_or_else(empty_answer)
-    }
-}
-
-fn empty_answer() -> Failure {
-    Failure::new("the server's answer says nothing about the input")
 }
