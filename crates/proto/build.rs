@@ -155,7 +155,8 @@ fn all_fields(pool: &DescriptorPool) -> String {
         });
         format!("{message:?} => &[{}],\n", fields.collect::<String>())
     };
-    let arms = ["kennel.v1.RunSpec", "kennel.v1.Run", "kennel.v1.Attempt"].map(arm);
+    let messages = ["RunSpec", "Run", "Attempt", "Lifecycle"];
+    let arms = messages.map(|message| arm(&format!("kennel.v1.{message}")));
     format!("match message {{\n{}_ => &[],\n}}", arms.concat())
 }
 

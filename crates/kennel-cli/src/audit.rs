@@ -1,7 +1,7 @@
 //! `kennel audit`: the audit log, one line per record.
 
 use super::link::{Link, refused};
-use crate::{args::AuditArgs, failure::Failure, terminal_text, values, words};
+use crate::{args::AuditArgs, failure::Failure, sentence, terminal_text, values};
 use kennel_client as client;
 use kennel_lifecycle::Backoff;
 use kennel_proto::pb::{self, audit_record::Record};
@@ -168,7 +168,7 @@ fn signalled(signal: &pb::AuditSignal) -> String {
         signal.sender,
         signal.scope,
         terminal_text::one_line(&signal.why),
-        words::signal_went(signal.delivered, signal.gone, signal.refused, None)
+        sentence::of("signalCounts", signal)
     );
     for process in signal.processes.iter().take(PROCESSES_SHOWN_MAX) {
         let pb::AuditProcess {

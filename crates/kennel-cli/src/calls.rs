@@ -5,7 +5,7 @@ use super::{
     link::{Link, new_request_id, print_exact, run_of},
     progress, render, run_env, secrets,
     selection::each_of,
-    spec, values, words,
+    sentence, spec, values, words,
 };
 use crate::{
     args::{AbortArgs, ResizeArgs, RestartRunArgs, RunRefs, Targets},
@@ -164,9 +164,9 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
         expected_attempt: args.attempt,
     };
     let run = run_of(link.ask(request).await?.run)?;
-    let size = run.terminal_size.map(words::terminal_size);
-    let size = size.map_or_else(String::new, |size| format!(", terminal {size}"));
-    let shown = || standing_with(&run, &size);
+    let size = run.terminal_size.as_ref();
+    let size = size.map(|size| format!(", terminal {}", sentence::of("terminalSize", size)));
+    let shown = || standing_with(&run, &size.unwrap_or_default());
     link.print(&run, shown)
 }
 

@@ -1,9 +1,16 @@
 //! Leaked processes: `doctor` finds them, `reap` ends them.
 
-use super::{link::Link, spec, words};
+use super::{
+    link::Link,
+    sentence::{self, Fields},
+    spec,
+    view::View,
+    words,
+};
 use crate::{args::ReapArgs, failure::Failure, values};
-use kennel_proto::pb;
-use std::{fmt::Write as _, time::Duration};
+use kennel_proto::{fields::ToFields as _, pb};
+use serde_json::json;
+use std::fmt::Write as _;
 
 /// Leaks or faults were found.
 const FOUND: u8 = 3;
@@ -11,6 +18,8 @@ const FOUND: u8 = 3;
 const UNSURE: u8 = 4;
 /// A selected process is still there.
 const LEFT: u8 = 3;
+/// Width of the words before the lines of a report.
+const KIND_WIDTH: usize = 8;
 
 /// Runs the leak check, and returns the exit code.
 pub(crate) async fn doctor(link: &Link) -> Result<u8, Failure> {
@@ -53,50 +62,6 @@ fn code(audit: &pb::LeakAudit) -> u8 {
 }
 
 fn report(audit: &pb::LeakAudit) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        text,
-        "live     {}, {} of theirs",
-        values::counted(audit.live_runs, "run", "runs"),
-        processes(audit.held_processes)
-    );
-    for process in &audit.processes {
-        let word = match (process.evidence(), process.certainty()) {
-            (pb::LeakEvidence::Kept, _) => "kept",
-            (_, pb::LeakCertainty::Proven) => "LEFT",
-            _ => "hint",
-        };
-        let _ = writeln!(text, "{word:8} {}", line(process));
-    }
-    more(&mut text, audit.unlisted_processes);
-    for group in &audit.empty_cgroups {
-        let _ = writeln!(text, "LEFT     empty control group {}", group.path);
-    }
-    for run in &audit.unattended_run_ids {
-        let _ = writeln!(
-            text,
-            "OPEN     run {run} is recorded as open and is not supervised"
-        );
-    }
-    service(&mut text, &audit.service.clone().unwrap_or_default());
-    if audit.foreign_processes > 0 {
-        let _ = writeln!(
-            text,
-            "others   {} with the marker of another installation",
-            processes(audit.foreign_processes)
-        );
-    }
-    if audit.unknown_run_directories > 0 {
-        let _ = writeln!(
-            text,
-            "note     {} directories of runs have no record",
-            audit.unknown_run_directories
-        );
-    }
-    for area in &audit.unverified {
-        let _ = writeln!(text, "UNSEEN   {}", unseen(area));
-    }
     let verdict = match code(audit) {
         0 => "clean: everything was looked at, and nothing was left behind",
         UNSURE => {
@@ -104,123 +69,15 @@ fn report(audit: &pb::LeakAudit) -> String {
         }
         _ => "not clean",
     };
-    let _ = writeln!(text, "{verdict}");
-    text
+    let mut view = View::new(KIND_WIDTH);
+    let more = json!({"verdict": verdict});
+    let lines = include_str!("doctor.txt");
+    view.lines(lines, &Fields::of(&more).inner(&audit.to_fields()));
+    view.text
 }
 
 fn processes(count: impl TryInto<u64>) -> String {
     values::counted(count, "process", "processes")
-}
-
-fn more(text: &mut String, count: u32) {
-    if count > 0 {
-        let _ = writeln!(text, "... and {count} more");
-    }
-}
-
-fn service(text: &mut String, service: &pb::ServiceCheck) {
-    for socket in &service.sockets {
-        let what = match socket.state() {
-            pb::SocketState::InPlace => continue,
-            pb::SocketState::Missing => "is gone: no new client can connect",
-            _ => "was replaced: no new client can connect",
-        };
-        let _ = writeln!(text, "SOCKET   {} {what}", socket.path);
-    }
-    if !service.lock_in_place {
-        text.push_str("LOCK     the lock of the data directory was replaced: a second service could start on it\n");
-    }
-    if !service.host_unchanged {
-        text.push_str("HOST     boot or pid namespace is another one than at the start\n");
-    }
-    if let Some(behind) = service
-        .clock_behind
-        .and_then(|d| Duration::try_from(d).ok())
-    {
-        let behind = values::age(behind);
-        let _ = writeln!(
-            text,
-            "CLOCK    the clock is {behind} behind the newest record"
-        );
-    }
-    let fds = |name, open: Option<u64>| {
-        let (open, most) = (open?, service.descriptors_max?);
-        Some(format!("{name} {open} of {most}"))
-    };
-    let fds = [
-        fds("keeper", service.keeper_descriptors),
-        fds("server", service.server_descriptors),
-    ];
-    let fds: Vec<String> = fds.into_iter().flatten().collect();
-    if !fds.is_empty() {
-        let _ = writeln!(text, "fds      {}", fds.join(", "));
-    }
-}
-
-/// Formats one process: identity, description, run and evidence.
-fn line(process: &pb::LeakedProcess) -> String {
-    let mut line = identity(process.process.as_ref());
-    let age = process.age.and_then(|age| Duration::try_from(age).ok());
-    let _ = write!(
-        line,
-        " {} {} uid {} {} age {} parent {}",
-        word(&process.name),
-        word(&process.argv0),
-        process.uid,
-        process.state,
-        values::age(age.unwrap_or_default()),
-        process.parent_pid
-    );
-    if process.run_id.is_empty() {
-        line.push_str(" of no run");
-    } else {
-        let _ = write!(
-            line,
-            " of run {}{}",
-            process.run_id,
-            words::word(process.run_standing().as_str_name())
-        );
-    }
-    for (key, value) in &process.labels {
-        let _ = write!(line, " {key}={value}");
-    }
-    let _ = write!(line, " [{}]", words::evidence(process.evidence()));
-    line
-}
-
-/// Formats a process's own name, which may contain anything.
-fn word(text: &str) -> String {
-    values::command_line([text])
-}
-
-/// Formats the identity as `--process` takes it.
-fn identity(process: Option<&pb::ProcessRef>) -> String {
-    let process = process.copied().unwrap_or_default();
-    let inode = process.pidfs_inode.map(|inode| format!(":{inode}"));
-    format!(
-        "{}:{}{}",
-        process.pid,
-        process.start_ticks,
-        inode.unwrap_or_default()
-    )
-}
-
-fn unseen(area: &pb::UnverifiedArea) -> String {
-    use pb::UnverifiedKind as Kind;
-    let count = area.count;
-    match area.kind() {
-        Kind::StoreAway => format!("nothing was compared with the store: {}", area.detail),
-        Kind::RecordsCut => "not all records of ended runs were compared".to_owned(),
-        Kind::Environments => {
-            format!("{}: the environment cannot be read", processes(count))
-        }
-        Kind::LongEnvironments => format!("{}: the environment is too long", processes(count)),
-        Kind::Processes => format!("{}: there are too many", processes(count)),
-        Kind::ProcHidden => format!("processes of other users: /proc is mounted {}", area.detail),
-        Kind::Cgroups => format!("{count} directories of control groups cannot be read"),
-        Kind::RunDirectories => format!("{count} directories of runs: there are too many"),
-        Kind::Unspecified => format!("what this version of kennel does not know: {}", area.detail),
-    }
 }
 
 /// Ends leaked processes, or lists them as a dry run; returns the exit code.
@@ -254,10 +111,11 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
     let mut text = String::new();
     for process in &answer.processes {
         let what = match process.found.as_ref() {
-            Some(found) => line(found),
-            None => identity(process.process.as_ref()),
+            Some(found) => sentence::of("leakedProcess", found),
+            None => sentence::of("processRef", &process.process.unwrap_or_default()),
         };
-        let _ = writeln!(text, "{:12} {what}", outcome(process));
+        let outcome = sentence::of("reapedProcess", process);
+        let _ = writeln!(text, "{outcome:12} {what}");
         if process.outcome() == pb::ReapOutcome::Spared {
             let _ = writeln!(
                 text,
@@ -275,9 +133,12 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
         };
         let _ = writeln!(text, "{} empty control groups {done}", answer.empty_cgroups);
     }
-    more(&mut text, answer.left_over);
+    if answer.left_over > 0 {
+        let _ = writeln!(text, "... and {} more", answer.left_over);
+    }
     for area in &answer.unverified {
-        let _ = writeln!(text, "UNSEEN       {}", unseen(area));
+        let area = sentence::of("unverifiedArea", area);
+        let _ = writeln!(text, "UNSEEN       {area}");
     }
     let planned = |p: &&pb::ReapedProcess| p.outcome() == pb::ReapOutcome::Planned;
     let planned = answer.processes.iter().filter(planned).count();
@@ -294,29 +155,10 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
     text
 }
 
-fn outcome(process: &pb::ReapedProcess) -> String {
-    match process.outcome() {
-        pb::ReapOutcome::Planned => "would end".to_owned(),
-        pb::ReapOutcome::Spared => "LEFT ALONE".to_owned(),
-        pb::ReapOutcome::NotFound => "NOT FOUND".to_owned(),
-        pb::ReapOutcome::Ended => format!("ended {}", process.signal),
-        pb::ReapOutcome::Gone => "gone".to_owned(),
-        pb::ReapOutcome::Changed => "CHANGED".to_owned(),
-        pb::ReapOutcome::Failed => {
-            format!(
-                "FAILED: {}",
-                words::errno(process.error_number.unwrap_or_default())
-            )
-        }
-        pb::ReapOutcome::Survived => "SURVIVED".to_owned(),
-        pb::ReapOutcome::Unspecified => "unknown".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, time::Duration};
 
     fn process(certainty: pb::LeakCertainty) -> pb::LeakedProcess {
         pb::LeakedProcess {
@@ -386,7 +228,7 @@ mod tests {
     #[test]
     fn leaked_process_line_has_owner_and_reason() {
         assert_eq!(
-            line(&process(pb::LeakCertainty::Proven)),
+            sentence::of("leakedProcess", &process(pb::LeakCertainty::Proven)),
             "7:8:9 sleep /bin/sleep uid 0 S age 3m00s parent 1 of run 01ARZ3NDEKTSV4RRFFQ69G5FAV (over) team=blue [shim-child]"
         );
     }

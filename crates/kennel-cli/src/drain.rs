@@ -1,6 +1,6 @@
 //! Draining a node, and undoing that.
 
-use super::{link::Link, progress, spec};
+use super::{link::Link, progress, sentence, spec};
 use crate::{args::DrainArgs, failure::Failure, link::new_request_id};
 use kennel_proto::pb;
 use std::time::Duration;
@@ -56,28 +56,7 @@ fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
 }
 
 fn print_status(link: &Link, status: &pb::DrainStatus) -> Result<(), Failure> {
-    link.print(status, || line(status) + "\n")
-}
-
-/// Formats the drain state of a node, and its remaining runs, on one line.
-pub(super) fn line(status: &pb::DrainStatus) -> String {
-    let left = match status.remaining {
-        0 => "no run is left".to_owned(),
-        1 => format!("1 run is left: {}", status.run_ids.join(" ")),
-        many => format!("{many} runs are left: {}", status.run_ids.join(" ")),
-    };
-    let Some(drain) = &status.drain else {
-        return format!("accepts new runs; {left}");
-    };
-    let how = match (drain.action(), &drain.deadline_time) {
-        (pb::DrainAction::Abort, _) => "runs are being ended".to_owned(),
-        (_, Some(deadline)) => format!("runs may finish until {deadline}"),
-        (_, None) => "runs may finish".to_owned(),
-    };
-    format!(
-        "draining, requested by {}: no new runs; {how}; {left}",
-        drain.by
-    )
+    link.print(status, || sentence::of("drainStatus", status) + "\n")
 }
 
 fn whole(status: Option<pb::DrainStatus>) -> Result<pb::DrainStatus, Failure> {

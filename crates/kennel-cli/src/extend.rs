@@ -2,7 +2,7 @@
 
 use super::{
     link::{Link, print_exact, run_of},
-    spec, words,
+    sentence, spec,
 };
 use crate::{args::ExtendArgs, failure::Failure};
 use kennel_proto::pb;
@@ -28,7 +28,7 @@ fn limits(run: &pb::Run) -> String {
     let mut text = String::new();
     for limit in &run.time_limits {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}", words::time_limit(limit));
+        let _ = writeln!(text, "{}", sentence::of("timeLimit", limit));
     }
     text
 }

@@ -3,6 +3,7 @@
 use super::{
     event_line::{event_line, event_words},
     link::{Link, refused},
+    sentence,
 };
 use crate::{
     args::{AsConsumer, EventsArgs, WhichRuns},
@@ -194,32 +195,13 @@ impl Journal {
                     note(&failure);
                 }
                 Ok(Some(message)) => {
-                    message.nodes.iter().for_each(|node| note(&of_node(node)));
+                    for node in &message.nodes {
+                        note(&sentence::of("streamedNode", node));
+                    }
                     return Ok(Some(message));
                 }
                 read => return read.map_err(refused),
             }
         }
-    }
-}
-
-/// Says that a stream lost a node, or has it again.
-fn of_node(node: &pb::StreamedNode) -> String {
-    use pb::StreamedNodeState as State;
-    let who = match node.node_name.as_str() {
-        "" => "other nodes".to_owned(),
-        name => format!("node {name}"),
-    };
-    match node.state() {
-        State::Unreachable => {
-            let since = node.since_time.map(|at| at.to_string()).unwrap_or_default();
-            let why = &node.message;
-            format!("events of {who} are missing since {since}, until it answers: {why}")
-        }
-        State::Reached => format!("{who} can be reached again, the missing events follow"),
-        State::Forgotten => {
-            format!("{who} was forgotten, what the records of its runs have follows")
-        }
-        State::Unspecified => format!("{who} has changed"),
     }
 }

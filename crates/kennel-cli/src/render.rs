@@ -1,19 +1,16 @@
 //! Runs as text for people. Pure: takes messages and the time, returns text.
 
 use super::{
-    command, limits, list, secrets,
+    command, limits,
+    sentence::Fields,
     table::{self, Cell, Colour},
-    usage,
-    view::View,
+    view::{NAME_WIDTH, View},
     words,
 };
-use crate::{retention, values};
-use kennel_proto::{json::ToJson as _, pb};
-use serde_json::Value;
-use std::{
-    collections::BTreeSet,
-    time::{Duration, SystemTime},
-};
+use crate::values;
+use kennel_proto::{fields::ToFields as _, json::ToJson as _, pb};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, time::SystemTime};
 
 /// Columns of the table of runs, and whether only the wide one has them.
 const COLUMNS: [(&str, bool); 14] = [
@@ -35,6 +32,9 @@ const COLUMNS: [(&str, bool); 14] = [
 /// Shortest id and widest labels of a table that fits a terminal.
 const ID_WIDTH_MIN: usize = 12;
 const LABELS_WIDTH_MAX: usize = 24;
+
+/// Lines about a run.
+const LINES: &str = include_str!("get.txt");
 
 /// Look of a table.
 #[derive(Clone, Copy, Debug, Default)]
@@ -202,107 +202,29 @@ pub(crate) fn waits_for(run: &pb::Run, now: SystemTime) -> Option<String> {
 
 /// Formats everything known of a run, one fact per line.
 pub(crate) fn run(run: &pb::Run) -> String {
+    let spec = run.spec.clone().unwrap_or_default();
     let attempt = run.current_attempt.clone().unwrap_or_default();
-    let mut view = View::default();
-    view.line("run", &run.run_id);
-    view.some("name", name(run));
-    view.line("state", words::state(run.state()));
-    view.some("next attempt", run.next_restart_time);
-    if let Some(node) = &run.other_node {
-        let known = if node.node_name.is_empty() {
-            format!("{}, which was removed", node.node_id)
-        } else {
-            format!("{} at {}", node.node_name, node.address)
-        };
-        view.line("on another node", known);
-        if node.reachability() == pb::NodeReachability::Unreachable {
-            view.some("node unreachable since", node.unreachable_since);
-        }
+    let user = spec.privileges.and_then(|privileges| privileges.user);
+    let mut fields = run.to_fields();
+    if attempt.pid == 0 {
+        fields["coverage"].take();
     }
-    view.some("stop left", run.left_stop.as_ref().map(words::left_stop));
-    view.some("pinned by", run.pinned.as_ref().map(words::pinned));
-    if attempt.number > 1 || run.consecutive_restarts > 0 {
-        view.line("attempt", attempt.number);
-        view.line("restarts in a row", run.consecutive_restarts);
-    }
-    if run.desired() == pb::DesiredState::Stop && run.end_reason.is_none() {
-        view.line("wanted", "that it end");
-    }
-    view.some("end", run.end_reason.as_ref().map(words::end_reason));
-    view.some("exit", attempt.exit.as_ref().map(words::exit));
-    view.some("tree", run.tree_verdict.as_ref().map(words::verdict));
-    if attempt.streams_end() != pb::StreamsEnd::Unspecified {
-        view.line("output", words::word(attempt.streams_end().as_str_name()));
-    }
-    let removed = run.output_removed.as_ref();
-    view.some("output is", removed.map(retention::removed));
-    view.line("command", command::or_dash(run));
-    view.some("cwd", command::shown_directory(run));
-    view.line("kind", words::kind(run.kind()));
-    view.some("terminal", run.terminal_size.map(words::terminal_size));
-    let privileges = run.spec.as_ref().and_then(|spec| spec.privileges.as_ref());
-    view.some(
-        "user",
-        privileges.and_then(|p| p.user.as_ref()).map(words::user),
-    );
-    if let Some(privileges) = privileges {
-        for held in words::held_back(privileges) {
-            view.line("privileges", held);
-        }
-    }
-    view.line("owner", &run.owner);
-    let mut labels: Vec<_> = run.labels.iter().collect();
-    labels.sort();
-    for (key, value) in labels {
-        view.line("label", format!("{key}={value}"));
-    }
-    add_reports(&mut view, run);
-    process(&mut view, run, &attempt);
-    let used = attempt.usage.as_deref().map(usage::lines);
-    for (what, used) in used.unwrap_or_default() {
-        view.line(what, used);
-    }
-    if let Some(certificate) = &attempt.certificate {
-        certified(&mut view, certificate);
-    }
-    let grace = run.grace.and_then(|g| Duration::try_from(g).ok());
-    view.some("grace", grace.map(|g| format!("{g:?}")));
-    let timeouts = run.spec.as_ref().and_then(|s| s.timeouts);
-    let max_runtime = timeouts.and_then(|t| Duration::try_from(t.max_runtime?).ok());
-    view.some("timeout", max_runtime.map(|t| format!("{t:?}")));
-    let inactivity = timeouts.and_then(|t| Duration::try_from(t.inactivity?).ok());
-    view.some("inactivity", inactivity.map(|t| format!("{t:?}")));
-    for limit in &run.time_limits {
-        view.line("time limit", words::time_limit(limit));
-    }
-    let limits = run.spec.as_ref().and_then(|s| s.limits.as_ref());
-    for limit in limits.iter().flat_map(|limits| limits::words(limits)) {
-        view.line("limit", limit);
-    }
-    let umask = run.spec.as_ref().and_then(|s| s.umask);
-    view.some("umask", umask.map(|mask| format!("{mask:03o}")));
-    let pause = run.spec.as_ref().and_then(|s| s.pause);
-    view.some("max pause", pause.and_then(words::max_pause));
-    let policy = run.spec.as_ref().and_then(|s| s.on_leader_exit);
-    view.some("on leader exit", policy.and_then(words::on_leader_exit));
-    let kept = run.spec.as_ref().and_then(|s| s.output);
-    view.some("output kept", kept.and_then(words::kept_output));
-    add_times(&mut view, run, &attempt);
-    view.some("parent", list::parent_of(run));
-    if let Some(spec) = &run.spec {
-        add_grants(&mut view, spec);
-    }
-    view.text("restarted from", &run.restarted_from);
-    view.text("traceparent", &run.trace_parent);
-    view.text("own traceparent", &run.run_trace_parent);
-    view.line("node", &run.node_id);
+    let more = json!({
+        "command": command::or_dash(run),
+        "cwd": command::shown_directory(run).unwrap_or_default(),
+        "isLive": command::live_pid(run).is_some(),
+        "limits": spec.limits.as_ref().map(limits::words).unwrap_or_default(),
+        "ready": ready(run).unwrap_or_default(),
+        "umask": spec.umask.map_or_else(String::new, |mask| format!("{mask:03o}")),
+        "user": user.as_ref().map(words::user).unwrap_or_default(),
+        "wasRestarted": attempt.number > 1 || run.consecutive_restarts > 0,
+    });
+    let mut view = View::new(NAME_WIDTH);
+    view.lines(LINES, &Fields::of(&more).inner(&fields));
     let json = serde_json::from_str(&run.to_json()).unwrap_or_default();
     add_others(&mut view, "", &json);
     view.text
 }
-
-/// Fields of a run that the lines above are about, or that none needs.
-const NAMED: &str = include_str!("get.txt");
 
 /// Adds all other fields, those of a later contract, under their paths.
 fn add_others(view: &mut View, before: &str, fields: &Value) {
@@ -310,108 +232,26 @@ fn add_others(view: &mut View, before: &str, fields: &Value) {
         let path = format!("{before}{name}");
         if matches!(&*path, "spec" | "currentAttempt") {
             add_others(view, &format!("{path}."), value);
-        } else if !NAMED.lines().any(|named| named == path) {
+        } else if !is_named(&path) {
             view.line(&path, value);
         }
     }
 }
 
-/// Formats the times of the run and of its present attempt.
-fn add_times(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
-    view.some("created", run.create_time);
-    view.some("started", attempt.start_time);
-    view.some("timeout due", run.deadline_time);
-    view.some("pause over", run.pause_expires_at);
-    if run.end_time.is_none() {
-        view.some("SIGKILL due", run.stop_deadline_time);
-    }
-    view.some("leader exited", attempt.leader_exited_time);
-    view.some("streams closed", attempt.streams_closed_time);
-    view.some("tree empty", attempt.tree_empty_time);
-    view.some("ended", run.end_time);
-}
-
-/// Formats what the run may call, and its secrets.
-fn add_grants(view: &mut View, spec: &pb::RunSpec) {
-    view.some("may call", words::api_access(spec.api_access()));
-    for secret in &spec.secrets {
-        view.line("secret", secrets::line(secret));
-    }
-}
-
-/// Formats the reports of clients, output and the command itself.
-fn add_reports(view: &mut View, run: &pb::Run) {
-    view.some("ready", ready(run));
-    view.some("ready since", run.ready_time);
-    view.text("ready by", &run.ready_by);
-    if run.activity() != pb::Activity::Unspecified {
-        view.line("activity", words::activity(run.activity()));
-    }
-    view.text("status", &run.status);
-    for asked in &run.questions {
-        let text = crate::terminal_text::one_line(&asked.text);
-        view.line("question", format!("{}: {text}", asked.number));
-    }
-    if run.is_ending_itself {
-        view.line("ending", "by itself, as the command reports");
-    }
-    for off in &run.switched_off_rules {
-        let why = words::word(off.reason().as_str_name());
-        view.line("rule off", format!("{}: {why}", off.rule));
-    }
-    for (key, value) in &run.annotations {
-        view.line("annotation", format!("{key}={value}"));
-    }
-}
-
-fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
-    if attempt.pid == 0 {
-        return;
-    }
-    let is_gone = command::live_pid(run).is_none();
-    let process = format!(
-        "{}pid {}, group {}, session {}, shim {}",
-        if is_gone { "was " } else { "" },
-        attempt.pid,
-        attempt.process_group_id,
-        attempt.session_id,
-        attempt.shim_pid
-    );
-    view.line("process", process);
-    view.line("containment", words::containment(run.containment()));
-    let identity = attempt.identity.as_ref();
-    view.some("cgroup", identity.and_then(|i| i.cgroup_path.as_ref()));
-    for gap in run.coverage.iter().flat_map(|c| &c.gaps) {
-        view.line("not covered", &gap.text);
-    }
-}
-
-/// Formats the actions that ended a run. The proof of its end is beside its state.
-fn certified(view: &mut View, certificate: &pb::StopCertificate) {
-    for step in &certificate.steps {
-        let at = step.time.map_or_else(String::new, |at| format!("{at} "));
-        view.line("signal", format!("{at}{}", words::stop_step(step)));
-    }
-    for input in &certificate.inputs {
-        view.line("stop step", words::stop_input(input));
-    }
-    for command in &certificate.commands {
-        view.line("stop step", words::stop_command(command));
-    }
-    if certificate.steps_unlisted > 0 {
-        let more = format!("and {} more rounds", certificate.steps_unlisted);
-        view.line("signal", more);
-    }
-    if !certificate.leftovers.is_empty() {
-        let left = words::leftovers(&certificate.leftovers, certificate.leftovers_unlisted);
-        view.line("left by leader", left);
-    }
-    view.some("looked last", certificate.census_time);
+/// Whether one of the lines is about this field.
+fn is_named(path: &str) -> bool {
+    let mut named = LINES.split(|c: char| c != '.' && !c.is_alphanumeric());
+    named.any(|named| {
+        let below = named.strip_prefix(path);
+        below.is_some_and(|below| below.is_empty() || below.starts_with('.'))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sentence::tests::json_name;
+    use std::time::Duration;
 
     fn sample() -> pb::Run {
         pb::Run {
@@ -462,14 +302,10 @@ mod tests {
             fields("kennel.v1.RunSpec", "spec."),
             fields("kennel.v1.Attempt", "currentAttempt."),
         ];
-        let plain = |path: &str| path.replace('_', "").to_lowercase();
-        let named: Vec<String> = NAMED.lines().map(plain).collect();
-        let unnamed = all
-            .concat()
-            .into_iter()
-            .filter(|path| !named.contains(&plain(path)));
-        assert_eq!(unnamed.collect::<Vec<_>>(), ["spec", "current_attempt"]);
-        let mut view = View::default();
+        let unnamed = all.concat().into_iter();
+        let unnamed = unnamed.filter(|path| !is_named(&json_name(path)));
+        assert_eq!(unnamed.collect::<Vec<_>>(), [""; 0]);
+        let mut view = View::new(NAME_WIDTH);
         let later = serde_json::json!({"runId": "x", "note": "n", "spec": {"kind": 1, "sort": 2}});
         add_others(&mut view, "", &later);
         assert_eq!(view.text, "note            \"n\"\nspec.sort       2\n");
@@ -560,5 +396,51 @@ mod tests {
         assert!(row.lines().all(|line| line.len() <= 80), "{row}");
         assert!(row.trim_end().ends_with("..."), "{row}");
         assert!(run(&long).contains(&["word"; 50].join(" ")));
+    }
+
+    #[test]
+    fn only_known_counters_of_usage_are_printed() {
+        let lines = |usage: pb::Usage| {
+            let mut run = sample();
+            let attempt = run.current_attempt.get_or_insert_default();
+            attempt.usage = Some(Box::new(usage));
+            super::run(&run)
+        };
+        let none = lines(pb::Usage::default());
+        let span = |millis| Duration::from_millis(millis).try_into().ok();
+        let ended = pb::Usage {
+            cpu_user_time: span(1500),
+            cpu_system_time: span(0),
+            cpu_throttled_time: span(0),
+            memory_peak_bytes: Some(5 << 20),
+            memory_kills: Some(0),
+            io_read_bytes: Some(0),
+            io_written_bytes: Some(2048),
+            ..pb::Usage::default()
+        };
+        let expected = "\ncpu used        1.5s user, 0ns system\nmemory used     at most 5.0M\n\
+            disk used       0 read, 2.0K written\ncreated  ";
+        assert!(lines(ended).contains(expected));
+        assert!(
+            !none.contains(" used ") && !none.contains("tasks ") && !none.contains("pressure ")
+        );
+        let live = pb::Usage {
+            cpu_throttled_time: span(20),
+            memory_bytes: Some(1 << 20),
+            memory_kills: Some(2),
+            pids: Some(3),
+            pids_peak: Some(9),
+            memory_pressure: Some(pb::Pressure {
+                some: Some(pb::Stall {
+                    avg10_percent: 12.05,
+                    total_time: span(77),
+                }),
+                full: None,
+            }),
+            ..pb::Usage::default()
+        };
+        let expected = "\ncpu used        20ms throttled\nmemory used     1.0M, 2 killed for lack of it\n\
+            tasks           3, at most 9\npressure        memory 12.05%\ncreated  ";
+        assert!(lines(live).contains(expected));
     }
 }

@@ -86,28 +86,10 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Formats a secret for `inspect`: its name, its source, and how the command gets it.
-pub(super) fn line(secret: &pb::Secret) -> String {
-    let source = match &secret.source {
-        Some(Source::ServerFile(path)) => format!("file:{path}"),
-        Some(Source::Credential(name)) => format!("credential:{name}"),
-        Some(Source::Value(_)) | None => "sent".to_owned(),
-    };
-    let form = match secret.delivery() {
-        pb::SecretDelivery::File => ", as a file",
-        pb::SecretDelivery::Unspecified | pb::SecretDelivery::Variable => "",
-    };
-    let trimmed = if secret.trim_newline {
-        ", without its line end"
-    } else {
-        ""
-    };
-    format!("{} from {source}{form}{trimmed}", secret.name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sentence;
 
     fn args(secret: &[&str], secret_file: &[&str]) -> SecretArgs {
         let parsed = |texts: &[&str]| {
@@ -128,7 +110,11 @@ mod tests {
         let all = args(&["A", "X=env:B", "Y=file:db/key"], &["Z=credential:db"]);
         assert_eq!(variables(&all), ["A", "A", "X", "B", "Y", "Z"]);
         add(all, &here, &mut spec).expect("all are there");
-        let lines: Vec<_> = spec.secrets.iter().map(line).collect();
+        let lines: Vec<_> = spec
+            .secrets
+            .iter()
+            .map(|secret| sentence::of("secret", secret))
+            .collect();
         let wanted = [
             "A from sent",
             "X from sent",

@@ -8,7 +8,11 @@ use prost_reflect::{
     ReflectMessage, SerializeOptions, Value,
 };
 use serde_json::Value as Json;
-use std::{collections::HashSet, sync::LazyLock, time::SystemTime};
+use std::{
+    collections::HashSet,
+    sync::LazyLock,
+    time::{Duration, SystemTime},
+};
 
 /// The text is not the message.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +97,7 @@ fn by_the_rules(message: &DynamicMessage) -> Result<Json, serde_json::Error> {
     message.serialize_with_options(serde_json::value::Serializer, &SerializeOptions::new())
 }
 
-fn lenient_value(value: &Value) -> Json {
+pub(crate) fn lenient_value(value: &Value) -> Json {
     match value {
         Value::Message(message) => lenient(message),
         Value::List(values) => values.iter().map(lenient_value).collect(),
@@ -159,7 +163,13 @@ pub fn time(text: &str) -> Option<SystemTime> {
     SystemTime::try_from(at).ok()
 }
 
-fn dynamic<M: Message + Name>(message: &M) -> DynamicMessage {
+/// Parses a duration as in JSON, such as `1.500s`.
+pub fn duration(text: &str) -> Option<Duration> {
+    let span: prost_types::Duration = text.parse().ok()?;
+    Duration::try_from(span).ok()
+}
+
+pub(crate) fn dynamic<M: Message + Name>(message: &M) -> DynamicMessage {
     let mut dynamic = DynamicMessage::new(descriptor::<M>());
     dynamic
         .transcode_from(message)

@@ -8,6 +8,7 @@ pub const CONTRACT_LEVEL: u32 = 1;
 
 pub mod access;
 pub mod call;
+pub mod fields;
 pub mod json;
 pub mod limits;
 pub mod names;

@@ -1,13 +1,26 @@
 //! The events, in the order of their times. Pure.
 
 use super::{Records, UNREAD_AUDIT};
-use crate::{audit, command, event_line::event_words, limits, terminal_text, words};
+use crate::{
+    audit, command,
+    event_line::event_words,
+    limits,
+    sentence::{self, Fields},
+    terminal_text,
+    view::View,
+    words,
+};
 use kennel_client::Time;
-use kennel_proto::pb::{self, audit_record::Record, event::Payload};
-use std::time::Duration;
+use kennel_proto::{
+    fields::ToFields as _,
+    pb::{self, audit_record::Record, event::Payload},
+};
+use serde_json::json;
 
 /// Largest difference between two records of one signal.
 const SAME_SIGNAL_SECS: i64 = 2;
+/// Width of the names of facts in force.
+const NAME_WIDTH: usize = 11;
 
 /// An event.
 pub(super) struct Moment {
@@ -138,7 +151,7 @@ fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
     }
     for step in attempt.certificate.iter().flat_map(|c| &c.steps) {
         let Some(at) = step.time else { continue };
-        let what = terminal_text::one_line(&words::stop_step(step));
+        let what = sentence::of("stopStep", step);
         moments.push(Moment::new(at, what, "run"));
     }
 }
@@ -150,9 +163,9 @@ fn actions(run: &pb::Run, moments: &mut Vec<Moment>) {
         return;
     };
     let inputs = certificate.inputs.iter();
-    let inputs = inputs.map(|input| (input.time, words::stop_input(input)));
+    let inputs = inputs.map(|input| (input.time, sentence::of("stopInput", input)));
     let commands = certificate.commands.iter();
-    let commands = commands.map(|command| (command.time, words::stop_command(command)));
+    let commands = commands.map(|command| (command.time, sentence::of("stopCommand", command)));
     for (at, what) in inputs.chain(commands) {
         let Some(at) = at else { continue };
         moments.push(Moment::new(at, format!("stop step: {what}"), "run"));
@@ -200,68 +213,19 @@ fn is_unannounced_start(
 
 /// Returns the run's command and the limits in force.
 pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
-    let mut facts = vec![format!("run         {}", run.run_id)];
-    let mut say = |name: &str, what: String| {
-        facts.push(format!("{name:11} {}", terminal_text::one_line(&what)));
-    };
-    say("kind", words::kind(run.kind()));
-    if let Some(cwd) = command::shown_directory(run) {
-        say("cwd", cwd);
-    }
-    say(
-        "containment",
-        words::containment(run.containment()).to_owned(),
-    );
-    if let Some(grace) = run.grace.and_then(|grace| Duration::try_from(grace).ok()) {
-        say(
-            "grace",
-            format!("{grace:?} between the first signal and SIGKILL"),
-        );
-    }
-    let spec = run.spec.clone().unwrap_or_default();
-    let timeouts = spec.timeouts.and_then(|t| t.max_runtime);
-    if let Some(max) = timeouts.and_then(|t| Duration::try_from(t).ok()) {
-        say("limit", format!("max_runtime {max:?}"));
-    }
-    let inactivity = spec.timeouts.and_then(|t| t.inactivity);
-    if let Some(max) = inactivity.and_then(|t| Duration::try_from(t).ok()) {
-        say("limit", format!("inactivity {max:?}"));
-    }
-    for extended in run
-        .time_limits
-        .iter()
-        .filter(|limit| limit.extended.is_some())
-    {
-        say("limit", words::time_limit(extended));
-    }
-    if let Some(max) = spec.pause.and_then(words::max_pause) {
-        say("limit", format!("max_pause {max}"));
-    }
-    for limit in spec.limits.iter().flat_map(limits::words) {
-        say("limit", limit);
-    }
-    if let Some(kept) = spec.output.and_then(words::kept_output) {
-        say("output", kept);
-    }
-    if let Some(policy) = spec.on_leader_exit.and_then(words::on_leader_exit) {
-        say("children", policy);
-    }
+    let limits = run.spec.as_ref().and_then(|spec| spec.limits.as_ref());
     let call = trace_id(&run.trace_parent);
-    let own = trace_id(&run.run_trace_parent);
-    match own.filter(|own| Some(*own) != call) {
-        Some(own) => {
-            say("trace", own.to_owned());
-            if let Some(call) = call {
-                say("caller", format!("trace {call}"));
-            }
-        }
-        None => {
-            if let Some(call) = call {
-                say("trace", call.to_owned());
-            }
-        }
-    }
-    facts
+    let own = trace_id(&run.run_trace_parent).filter(|own| Some(*own) != call);
+    let more = json!({
+        "cwd": command::shown_directory(run).unwrap_or_default(),
+        "limits": limits.map(limits::words).unwrap_or_default(),
+        "trace": own.or(call).unwrap_or_default(),
+        "callersTrace": own.and(call).unwrap_or_default(),
+    });
+    let mut view = View::new(NAME_WIDTH);
+    let lines = include_str!("in_force.txt");
+    view.lines(lines, &Fields::of(&more).inner(&run.to_fields()));
+    view.text.lines().map(str::to_owned).collect()
 }
 
 /// Returns the trace id of a `traceparent`: `00-<trace id>-<span id>-<flags>`.
