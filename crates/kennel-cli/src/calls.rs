@@ -233,8 +233,8 @@ fn standing_with(run: &pb::Run, more: &str) -> String {
 
 /// Formats the state of the run on one line; the id first, so that a script can cut it off.
 pub(crate) fn standing(run: &pb::Run) -> String {
-    let end = run.end_reason.as_ref().map(words::end_reason);
-    let verdict = run.tree_verdict.as_ref().map(words::verdict);
+    let end = run.end_reason.as_ref().map(sentence::end_reason);
+    let verdict = run.tree_verdict.as_ref().map(sentence::verdict);
     let mut line = format!("{} {}", run.run_id, words::state(run.state()));
     for more in [end, verdict.map(|v| format!("tree {v}"))]
         .into_iter()

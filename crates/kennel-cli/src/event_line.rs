@@ -49,7 +49,7 @@ fn station(lifecycle: &pb::Lifecycle) -> Option<String> {
     Some(match lifecycle.station.as_ref()? {
         Station::Annotated(changed) => annotated(changed),
         Station::OutputMatched(matched) => output_matched(matched),
-        _ => sentence::of_field("station", lifecycle)?,
+        _ => sentence::of_field("lifecycle", lifecycle)?,
     })
 }
 

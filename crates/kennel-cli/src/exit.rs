@@ -3,7 +3,7 @@
 use crate::{
     failure::Failure,
     link::{Link, run_of},
-    words,
+    sentence,
 };
 use kennel_linux::own_signals;
 use kennel_proto::pb;
@@ -78,7 +78,7 @@ pub(crate) fn exit_of(run: &pb::Run) -> Result<Exit, Failure> {
     if let Some(exit) = run.current_attempt.as_ref().and_then(|a| a.exit.as_ref()) {
         return known(exit, run_id);
     }
-    let why = run.end_reason.as_ref().map(words::end_reason);
+    let why = run.end_reason.as_ref().map(sentence::end_reason);
     let why = why.unwrap_or_else(|| "it has not ended".to_owned());
     Err(Failure::new(format!("run {run_id} has no exit: {why}")).code(OWN_FAILURE))
 }

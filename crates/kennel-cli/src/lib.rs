@@ -47,7 +47,7 @@ mod run_signals;
 mod screen;
 mod secrets;
 mod selection;
-mod sentence;
+pub mod sentence;
 mod sink;
 mod spec;
 mod status;

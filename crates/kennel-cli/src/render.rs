@@ -2,7 +2,7 @@
 
 use super::{
     command, limits,
-    sentence::Fields,
+    sentence::{self, Fields},
     table::{self, Cell, Colour},
     view::{NAME_WIDTH, View},
     words,
@@ -119,9 +119,9 @@ fn row(
         Cell::or_dash(age),
         Cell::or_dash(command::live_pid(run)),
         Cell::or_dash(ready(run)),
-        Cell::from(words::activity(run.activity())),
+        Cell::from(sentence::activity(run.activity())),
         Cell::or_dash(attempt.map(|a| a.number)),
-        Cell::or_dash(attempt.and_then(|a| a.exit.as_ref()).map(words::exit)),
+        Cell::or_dash(attempt.and_then(|a| a.exit.as_ref()).map(sentence::exit)),
         Cell::from(&run.owner),
         Cell::or_dash(labels.map(|all| {
             if is_cut {

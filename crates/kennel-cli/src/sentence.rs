@@ -12,7 +12,7 @@
 
 use crate::{terminal_text, values, words};
 use kennel_client::Time;
-use kennel_proto::{fields::ToFields, json::duration};
+use kennel_proto::{fields::ToFields, json::duration, pb};
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -44,6 +44,24 @@ pub(crate) fn of_with(name: &str, message: &impl ToFields, more: &Value) -> Stri
 /// Describes the field of a oneof that is set, if there is a template NAME.FIELD.
 pub(crate) fn of_field(name: &str, message: &impl ToFields) -> Option<String> {
     Fields::of(&message.to_fields()).of_field(name)
+}
+
+pub(crate) fn exit(exit: &pb::Exit) -> String {
+    of("exit", exit)
+}
+
+pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
+    of("endReason", reason)
+}
+
+/// Describes what is known of a run's processes.
+pub fn verdict(verdict: &pb::TreeVerdict) -> String {
+    of("treeVerdict", verdict)
+}
+
+/// Returns the activity of a run; a dash where it is not known.
+pub(crate) fn activity(activity: pb::Activity) -> &'static str {
+    template(&format!("activity.{}", activity.as_str_name()))
 }
 
 impl<'a> Fields<'a> {
@@ -234,7 +252,7 @@ fn second(time: &str) -> Option<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use kennel_proto::{names, pb};
+    use kennel_proto::names;
     use std::time::Duration;
 
     /// All templates, and all tables of lines.
@@ -295,14 +313,14 @@ pub(crate) mod tests {
         let by_code = [
             "why.exited",
             "why.serviceLost",
-            "station.annotated",
-            "station.outputMatched",
+            "lifecycle.annotated",
+            "lifecycle.outputMatched",
         ];
         let oneofs = [
             ("endReason", "kennel.v1.Run", "end_reason."),
             ("why", "kennel.v1.Run", "end_reason."),
             ("treeVerdict", "kennel.v1.Run", "tree_verdict."),
-            ("station", "kennel.v1.Lifecycle", ""),
+            ("lifecycle", "kennel.v1.Lifecycle", ""),
         ];
         for (template, message, before) in oneofs {
             let fields = names::fields(message).iter();

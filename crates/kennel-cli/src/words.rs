@@ -1,6 +1,5 @@
 //! Texts for the contract's enums and unions, for people.
 
-use crate::sentence;
 use kennel_proto::pb;
 use std::{collections::HashMap, sync::LazyLock, time::Duration};
 
@@ -107,22 +106,9 @@ fn bare(name: &str, prefix: &str) -> String {
         .replace('_', "-")
 }
 
-pub(crate) fn exit(exit: &pb::Exit) -> String {
-    sentence::of("exit", exit)
-}
-
-pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
-    sentence::of("endReason", reason)
-}
-
 /// Returns the text of an errno(3), such as `Permission denied (os error 13)`.
 pub(crate) fn errno(errno: i32) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
-}
-
-/// Describes what is known of a run's processes.
-pub fn verdict(verdict: &pb::TreeVerdict) -> String {
-    sentence::of("treeVerdict", verdict)
 }
 
 /// Describes the state of standard input, on one line; the count first, so that a script can cut it off.
@@ -131,11 +117,6 @@ pub(crate) fn input(status: &pb::InputStatus) -> String {
     let accepted = accepted.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
     let end = word(status.closed_by().as_str_name());
     format!("{accepted} {end}\n")
-}
-
-/// Returns the activity of a run; a dash where it is not known.
-pub(crate) fn activity(activity: pb::Activity) -> &'static str {
-    sentence::template(&format!("activity.{}", activity.as_str_name()))
 }
 
 /// Describes the containment.

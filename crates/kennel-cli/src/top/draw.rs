@@ -6,7 +6,7 @@ use super::{
     sample::Seen,
 };
 use crate::{
-    command, render, terminal_text,
+    command, render, sentence, terminal_text,
     top::board::HEADER_LINES,
     values::{self, short_bytes as bytes},
     words,
@@ -264,7 +264,7 @@ fn run(seen: &Seen, now: SystemTime, widths: (u16, usize)) -> String {
             id,
             render::state(run, now),
             render::ready(run).unwrap_or(UNKNOWN).to_owned(),
-            words::activity(run.activity()).to_owned(),
+            sentence::activity(run.activity()).to_owned(),
             age(run, now).map_or_else(unknown, short_age),
             usage.processes.map_or_else(unknown, |n| n.to_string()),
             percent(usage.cpu_percent),

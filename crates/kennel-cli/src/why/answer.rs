@@ -36,7 +36,7 @@ pub(super) fn answer(known: &Records) -> Answer {
         )
     {
         line.push_str(" What is left of it: ");
-        line.push_str(&words::verdict(verdict));
+        line.push_str(&sentence::verdict(verdict));
         line.push('.');
     }
     Answer { line, unknown }
@@ -63,7 +63,7 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
     more["took"] = took(&attempt).into();
     more["exit"] = exit(&attempt).into();
     more["end"] = end.into();
-    more["reason"] = words::end_reason(reason).into();
+    more["reason"] = sentence::end_reason(reason).into();
     more["extendedBy"] = extension(run, reason).unwrap_or_default().into();
     sentence::of_with("why", reason, &more)
 }

@@ -70,7 +70,7 @@ pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment>
     if known.run.end_reason.is_some()
         && let Some(at) = known.run.end_time
     {
-        let reason = known.run.end_reason.as_ref().map(words::end_reason);
+        let reason = known.run.end_reason.as_ref().map(sentence::end_reason);
         let reason = terminal_text::one_line(&reason.unwrap_or_default());
         let what = format!(
             "all was known and written: {}, {reason}",
@@ -124,8 +124,8 @@ fn created(known: &Records, moments: &mut Vec<Moment>, unknown: &mut Vec<String>
 /// Adds an earlier attempt, whose journal may be gone.
 fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
     let Some(at) = attempt.end_time else { return };
-    let reason = attempt.end_reason.as_ref().map(words::end_reason);
-    let exit = attempt.exit.as_ref().map(words::exit);
+    let reason = attempt.end_reason.as_ref().map(sentence::end_reason);
+    let exit = attempt.exit.as_ref().map(sentence::exit);
     let what = format!(
         "attempt {} was over: {}, {}",
         attempt.number,
@@ -138,7 +138,11 @@ fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
 /// Adds the milestones of the run itself, where there is no journal.
 fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
     let attempt = run.current_attempt.clone().unwrap_or_default();
-    let exit = attempt.exit.as_ref().map(words::exit).unwrap_or_default();
+    let exit = attempt
+        .exit
+        .as_ref()
+        .map(sentence::exit)
+        .unwrap_or_default();
     let reported = [
         (attempt.start_time, "started".to_owned()),
         (attempt.leader_exited_time, format!("leader exited: {exit}")),

@@ -1,7 +1,7 @@
 //! The programs in one service, ended in one way, and each judged by a census that calls no server.
 
 use crate::own_service::{self, Service};
-use kennel_cli::{Failure, refused, run_of, words};
+use kennel_cli::{Failure, refused, run_of, sentence};
 use kennel_client::{EventReader, Start};
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{Footprint, Process};
@@ -295,7 +295,7 @@ fn is_judged(run: &pb::Run) -> bool {
 
 fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
     let left: Vec<i32> = left.iter().map(|process| process.pid).collect();
-    let said = verdict.map_or_else(|| "no verdict".to_owned(), words::verdict);
+    let said = verdict.map_or_else(|| "no verdict".to_owned(), sentence::verdict);
     let admits = match verdict.and_then(|verdict| verdict.verdict.as_ref()) {
         Some(Verdict::Empty(empty)) if left.is_empty() => {
             return Outcome::Empty(match empty.proof() {
