@@ -6,7 +6,6 @@ use kennel_client as client;
 use kennel_lifecycle::Backoff;
 use kennel_proto::pb::{self, audit_record::Record};
 use std::{
-    fmt::Write as _,
     hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
@@ -112,78 +111,12 @@ fn line(record: &pb::AuditRecord) -> String {
 
 /// Formats a record on one line.
 pub(crate) fn reported(record: &pb::AuditRecord) -> String {
-    match &record.record {
-        Some(Record::Request(request)) => asked(request),
-        Some(Record::Signal(signal)) => signalled(signal),
-        Some(Record::Node(node)) => {
-            let mut text = node.what.replace('_', " ");
-            for (name, value) in &node.detail {
-                let _ = write!(text, " {name}={}", values::command_line([value.as_str()]));
-            }
-            text
-        }
-        None => "something that this version of kennel does not know".to_owned(),
+    let mut record = record.clone();
+    if let Some(Record::Signal(signal)) = &mut record.record {
+        let more = signal.processes.len().saturating_sub(PROCESSES_SHOWN_MAX);
+        signal.processes.truncate(PROCESSES_SHOWN_MAX);
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        signal.unlisted = signal.unlisted.saturating_add(more);
     }
-}
-
-fn asked(request: &pb::AuditRequest) -> String {
-    let mut text = request.rpc.clone();
-    let by = values::command_line([request.by.as_str()]);
-    let _ = write!(text, " by {by}");
-    if let Some(pid) = request.pid {
-        let _ = write!(text, " (pid {pid})");
-    }
-    if !request.credential.is_empty() {
-        let shown = values::command_line([request.credential.as_str()]);
-        let _ = write!(text, " ({shown})");
-    }
-    for (name, value) in &request.asked {
-        let _ = write!(text, " {name}={}", values::command_line([value.as_str()]));
-    }
-    if request.bytes > 0 {
-        let _ = write!(text, " bytes={}", request.bytes);
-    }
-    if request.calls > 1 {
-        let _ = write!(text, " calls={}", request.calls);
-    }
-    if !request.request_id.is_empty() {
-        let id = values::command_line([request.request_id.as_str()]);
-        let _ = write!(text, " request={id}");
-    }
-    let _ = match (request.code.as_str(), request.reason.as_str()) {
-        // Its answer comes before the new server, which may fall back.
-        ("OK", _) if request.rpc == "Upgrade" => write!(text, ": begun"),
-        ("OK", _) => write!(text, ": done"),
-        ("CANCELLED", "") => write!(text, ": the caller did not wait for the answer"),
-        (code, "") => write!(text, ": refused, {code}"),
-        (_, reason) => write!(text, ": refused, {reason}"),
-    };
-    text
-}
-
-fn signalled(signal: &pb::AuditSignal) -> String {
-    let mut text = format!(
-        "{} by {} ({}), {}: {}",
-        terminal_text::one_line(&signal.signal),
-        signal.sender,
-        signal.scope,
-        terminal_text::one_line(&signal.why),
-        sentence::of("signalCounts", signal)
-    );
-    for process in signal.processes.iter().take(PROCESSES_SHOWN_MAX) {
-        let pb::AuditProcess {
-            pid,
-            start_ticks,
-            evidence,
-            result,
-        } = process;
-        let evidence = evidence.join("+");
-        let _ = write!(text, "; {pid}:{start_ticks} ({evidence}) {result}");
-    }
-    let more = signal.processes.len().saturating_sub(PROCESSES_SHOWN_MAX);
-    let more = u64::from(signal.unlisted) + u64::try_from(more).unwrap_or(u64::MAX);
-    if more > 0 && !signal.processes.is_empty() {
-        let _ = write!(text, "; and {more} more");
-    }
-    text
+    sentence::of("auditRecord", &record)
 }

@@ -1,6 +1,8 @@
 //! The limits of a run in words, as the flags of `kennel run` take them.
 
-use kennel_proto::pb;
+use super::{sentence::Fields, view::View};
+use kennel_proto::{fields::ToFields as _, pb};
+use serde_json::json;
 use std::time::Duration;
 
 /// Formats each limit by the name of its flag, and says which the node gave.
@@ -16,23 +18,13 @@ pub(crate) fn words(limits: &pb::RunLimits) -> Vec<String> {
 }
 
 fn plain_words(limits: &pb::RunLimits) -> Vec<String> {
-    let mut words: Vec<String> = limits.rlimits.iter().map(rlimit).collect();
-    let mut number = |name: &str, value: Option<String>| {
-        words.extend(value.map(|value| format!("{name} {value}")));
-    };
-    number("nice", limits.nice.map(|n| n.to_string()));
-    number("oom-score-adj", limits.oom_score_adj.map(|n| n.to_string()));
-    let memory = limits.memory.unwrap_or_default();
-    let bytes = |bytes: Option<u64>| bytes.map(|bytes| format!("{bytes} bytes"));
-    number("memory-max", bytes(memory.max_bytes));
-    number("memory-high", bytes(memory.high_bytes));
-    number("swap-max", bytes(memory.swap_max_bytes));
-    number("pids-max", limits.pids_max.map(|n| n.to_string()));
-    let cpu = limits.cpu.unwrap_or_default();
-    number("cpus", processors(&cpu));
-    number("cpu-weight", cpu.weight.map(|n| n.to_string()));
-    words.extend(limits.io.iter().flat_map(io));
-    words
+    let cpus = processors(&limits.cpu.unwrap_or_default());
+    let mut view = View::new(0);
+    let lines = include_str!("limits.txt");
+    let more = json!({"cpus": cpus.unwrap_or_default()});
+    view.lines(lines, &Fields::of(&more).inner(&limits.to_fields()));
+    let words = view.text.lines().map(str::to_owned);
+    words.chain(limits.io.iter().flat_map(io)).collect()
 }
 
 fn io(limit: &pb::IoLimit) -> Vec<String> {
@@ -47,18 +39,6 @@ fn io(limit: &pb::IoLimit) -> Vec<String> {
         Some(format!("{name} {}:{value}", limit.path))
     });
     given.collect()
-}
-
-fn rlimit(limit: &pb::Rlimit) -> String {
-    let name = limit.resource().as_str_name().to_lowercase();
-    let name = name.strip_prefix("rlimit_resource_").unwrap_or(&name);
-    let number = |number: u64| match number {
-        u64::MAX => "unlimited".to_owned(),
-        number => number.to_string(),
-    };
-    let soft = number(limit.soft.unwrap_or_default());
-    let hard = limit.hard.map(|hard| format!(":{}", number(hard)));
-    format!("{name}={soft}{}", hard.unwrap_or_default())
 }
 
 /// Default period of a quota, in seconds.

@@ -3,7 +3,7 @@
 use super::{
     command,
     link::{ANSWER_MAX, Link, print_exact, refused},
-    nodes, render,
+    nodes, render, sentence,
     table::in_colour,
 };
 use crate::{
@@ -112,15 +112,7 @@ impl Listed {
     /// Returns the runs, and notes those that are left out.
     pub(super) fn noting_others(self) -> Vec<pb::Run> {
         for run in self.unreadable {
-            let pb::UnreadableRun {
-                run_id,
-                node_id,
-                reason,
-                ..
-            } = run;
-            note(&format_args!(
-                "run {run_id} of node {node_id} is left out: its record cannot be read here: {reason}"
-            ));
+            note(&sentence::of("unreadableRun", &run));
         }
         self.runs
     }

@@ -7,7 +7,7 @@ use super::{
     link::{Link, print, refused, run_of},
     list,
     selection::for_each,
-    words,
+    sentence, words,
 };
 use crate::{
     args::{AbortArgs, KillArgs, RunRefs, SignalArgs},
@@ -108,19 +108,8 @@ async fn send(
 fn outcomes(response: &pb::SignalResponse) -> String {
     let mut text = String::new();
     for target in &response.targets {
-        let outcome = match target.outcome() {
-            pb::SignalOutcome::Delivered => "delivered".to_owned(),
-            pb::SignalOutcome::Gone => "gone".to_owned(),
-            pb::SignalOutcome::Failed => {
-                format!(
-                    "failed: {}",
-                    words::errno(target.error_number.unwrap_or_default())
-                )
-            }
-            pb::SignalOutcome::Unspecified => "unknown to this version of kennel".to_owned(),
-        };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{} {outcome}", target.pid);
+        let _ = writeln!(text, "{}", sentence::of("signalTarget", target));
     }
     if response.unlisted_targets > 0 {
         let _ = writeln!(text, "... and {} more", response.unlisted_targets);
@@ -212,7 +201,8 @@ fn line(process: &pb::TreeProcess) -> String {
         let more = values::only_if(process.listening_tcp_ports_truncated, ",...");
         let _ = write!(line, " listens {}{more}", ports.join(","));
     }
-    let holds: Vec<&str> = process.held_by().map(hold).collect();
+    let holds = process.held_by();
+    let holds: Vec<&str> = holds.map(|hold| words::word(hold.as_str_name())).collect();
     let _ = write!(line, " [{}] ", holds.join(","));
     if process.args.is_empty() {
         // A process chooses its name, line feeds and escapes included.
@@ -226,15 +216,6 @@ fn line(process: &pb::TreeProcess) -> String {
         line.push_str("...");
     }
     line
-}
-
-fn hold(hold: pb::ProcessHold) -> &'static str {
-    match hold {
-        pb::ProcessHold::Cgroup => "cgroup",
-        pb::ProcessHold::Shim => "shim",
-        pb::ProcessHold::Keeper => "keeper",
-        pb::ProcessHold::Unspecified => "unknown",
-    }
 }
 
 fn size(bytes: u64) -> String {

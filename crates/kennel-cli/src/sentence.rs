@@ -173,14 +173,23 @@ impl<'a> Fields<'a> {
             }
             (_, Value::Array(elements)) => {
                 let elements = elements.iter().map(|element| self.in_form(element, name));
-                let between = if how.is_empty() { "," } else { how };
-                elements.collect::<Vec<_>>().join(&format!("{between} "))
+                let between = if how.is_empty() { ", " } else { how };
+                elements.collect::<Vec<_>>().join(between)
             }
             ("pairs", Value::Object(entries)) => {
                 let pairs = entries.iter();
                 let pairs = pairs.map(|(key, value)| format!(" {key}={}", plain_of(value)));
                 pairs.collect()
             }
+            ("settings", Value::Object(entries)) => {
+                let shell =
+                    |value| values::command_line([Value::as_str(value).unwrap_or_default()]);
+                let settings = entries.iter();
+                let settings = settings
+                    .map(|(key, value)| format!(" {}={}", plain_of(&json!(key)), shell(value)));
+                settings.collect()
+            }
+            ("spaced", _) => plain.replace('_', " "),
             ("word", _) => words::word(&plain).to_owned(),
             ("bare", _) => plain.replacen(how, "", 1),
             ("short", _) => plain.replacen(how, "", 1).to_lowercase().replace('_', "-"),
@@ -256,15 +265,16 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     /// All templates, and all tables of lines.
-    const TEXTS: [&str; 5] = [
+    const TEXTS: [&str; 6] = [
         include_str!("sentences.txt"),
         include_str!("get.txt"),
         include_str!("status.txt"),
         include_str!("doctor.txt"),
+        include_str!("limits.txt"),
         include_str!("why/in_force.txt"),
     ];
     /// Values that are no fields of the contract.
-    const COMPUTED: &str = "callersTrace can cannot end extendedBy isLive key live took trace waitsToBeReady wasRestarted";
+    const COMPUTED: &str = "callersTrace can cannot cpus end extendedBy isLive key took trace waitsToBeReady wasRestarted";
 
     /// Returns the name of a field in JSON.
     pub(crate) fn json_name(field: &str) -> String {
@@ -340,6 +350,7 @@ pub(crate) mod tests {
             ("unverifiedArea", "UnverifiedKind"),
             ("reapedProcess", "ReapOutcome"),
             ("streamedNode", "StreamedNodeState"),
+            ("signalOutcome", "SignalOutcome"),
             ("activity", "Activity"),
             ("exceeded", "Deadline"),
             ("overtime", "Deadline"),

@@ -5,7 +5,6 @@ use super::{
     link::Link,
     sentence::Fields,
     view::{NAME_WIDTH, View},
-    words,
 };
 use crate::{
     args::{RunRefs, StatusArgs},
@@ -49,7 +48,6 @@ fn described(info: &pb::ServerInfo, address: &str) -> String {
         "address": address,
         "can": can.join(", "),
         "cannot": cannot.iter().map(ToFields::to_fields).collect::<Vec<_>>(),
-        "live": words::live_runs(info, "none"),
     });
     let mut view = View::new(NAME_WIDTH);
     let lines = include_str!("status.txt");

@@ -54,18 +54,6 @@ pub(crate) fn millis(time: impl TryInto<Duration>) -> Option<Duration> {
         .map(Duration::from_millis)
 }
 
-/// Formats the number of live runs in each state; `none` where there is none.
-pub(crate) fn live_runs(info: &pb::ServerInfo, none: &str) -> String {
-    let counts = info.live_runs.iter();
-    let counts: Vec<String> = counts
-        .map(|live| format!("{} {}", live.count, state(live.state())))
-        .collect();
-    match &counts[..] {
-        [] => none.to_owned(),
-        counts => counts.join(", "),
-    }
-}
-
 pub(crate) fn kind(kind: pb::RunKind) -> String {
     bare(kind.as_str_name(), "RUN_KIND_")
 }
@@ -159,6 +147,7 @@ mod tests {
             names(pb::OutputRemovalReason::as_str_name),
             names(pb::ServerEndCause::as_str_name),
             names(pb::UpgradeState::as_str_name),
+            names(pb::ProcessHold::as_str_name),
         ]
         .concat();
         let missing = all.iter().filter(|name| !WORDS.contains_key(*name));

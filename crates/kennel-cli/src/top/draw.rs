@@ -9,7 +9,6 @@ use crate::{
     command, render, sentence, terminal_text,
     top::board::HEADER_LINES,
     values::{self, short_bytes as bytes},
-    words,
 };
 use kennel_proto::pb;
 use ratatui::{
@@ -82,21 +81,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
             Line::raw(""),
         ];
     };
-    let store = match &info.store {
-        Some(store) if store.reachable => "store answers",
-        Some(_) => "store does NOT answer",
-        None => "store not known",
-    };
-    let drain = info
-        .drain
-        .as_ref()
-        .is_some_and(|status| status.drain.is_some());
-    let drain = values::only_if(drain, ", draining");
-    let first = format!(
-        "kennel top  {}  server {} generation {}  {store}{drain}",
-        info.node_name, info.version, info.generation
-    );
-    let live = words::live_runs(info, "no live runs");
+    let live = sentence::of("liveRuns", info);
     let (processes, cpu, memory) = board.totals();
     let second = format!(
         "{live}  processes {processes}  cpu {}%  memory {}",
@@ -104,7 +89,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
         bytes(memory)
     );
     vec![
-        Line::styled(terminal_text::one_line(&first), bold),
+        Line::styled(sentence::of("topServer", info), bold),
         Line::raw(second),
         state_line(board),
         heading(board, width),

@@ -8,7 +8,6 @@ use crate::{
     sentence::{self, Fields},
     terminal_text,
     view::View,
-    words,
 };
 use kennel_client::Time;
 use kennel_proto::{
@@ -70,12 +69,7 @@ pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment>
     if known.run.end_reason.is_some()
         && let Some(at) = known.run.end_time
     {
-        let reason = known.run.end_reason.as_ref().map(sentence::end_reason);
-        let reason = terminal_text::one_line(&reason.unwrap_or_default());
-        let what = format!(
-            "all was known and written: {}, {reason}",
-            words::state(known.run.state())
-        );
+        let what = sentence::of("closedRun", &known.run);
         moments.push(Moment::new(at, what, "run"));
     }
     // Simultaneous events stay in the order in which they were recorded.
@@ -124,15 +118,8 @@ fn created(known: &Records, moments: &mut Vec<Moment>, unknown: &mut Vec<String>
 /// Adds an earlier attempt, whose journal may be gone.
 fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
     let Some(at) = attempt.end_time else { return };
-    let reason = attempt.end_reason.as_ref().map(sentence::end_reason);
-    let exit = attempt.exit.as_ref().map(sentence::exit);
-    let what = format!(
-        "attempt {} was over: {}, {}",
-        attempt.number,
-        reason.unwrap_or_else(|| "why is not known".into()),
-        exit.unwrap_or_else(|| "it never ran".into())
-    );
-    moments.push(Moment::new(at, terminal_text::one_line(&what), "run"));
+    let what = sentence::of("formerAttempt", attempt);
+    moments.push(Moment::new(at, what, "run"));
 }
 
 /// Adds the milestones of the run itself, where there is no journal.
