@@ -6,10 +6,11 @@ use std::{collections::HashMap, sync::LazyLock, time::Duration};
 /// Words for the values of enums, by their names in the contract; none where there is nothing to say.
 static WORDS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| by_name(include_str!("words.txt")));
 
-/// Returns the texts of lines `NAME TEXT` by their names.
+/// Returns the texts of lines `NAME TEXT` by their names; `#` begins a comment.
 pub(crate) fn by_name(lines: &'static str) -> HashMap<&'static str, &'static str> {
     let split = |line: &'static str| line.split_once(' ').unwrap_or((line, ""));
-    lines.lines().map(split).collect()
+    let lines = lines.lines().filter(|line| !line.starts_with('#'));
+    lines.map(split).collect()
 }
 
 /// Stands for what a later contract has.
