@@ -7,7 +7,7 @@ use crate::{
     Times, json,
 };
 use kennel_lifecycle::{
-    Facets, NodeId, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp,
+    EndReason, Facets, NodeId, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp,
 };
 
 /// The form of the changes: it differs after each change of `change.lock`.
@@ -64,6 +64,26 @@ kennel_lifecycle::tagged! {
 }
 
 impl Change {
+    /// Whether this row, or that there is none, is as the change requires. One that changes no row requires nothing.
+    pub(crate) fn fits(&self, row: Option<&RunRow>) -> bool {
+        let Some(row) = row else {
+            return self.upon(None).is_some();
+        };
+        let is_next = |attempt| row.state == StoredState::Backoff && row.new.attempt + 1 == attempt;
+        match self {
+            Self::Snapshot(lives) if lives.outcome.is_none() => match &row.outcome {
+                Some(end) => matches!(end.reason, EndReason::ServiceLost | EndReason::Rebooted),
+                None => true,
+            },
+            Self::OutputRemoved(_) => row.outcome.is_some() && row.output_removed.is_none(),
+            _ if row.outcome.is_some() => false,
+            Self::Begun(new, _) => is_next(new.attempt) && row.desired == Desired::Run,
+            Self::Rested(new, _) => is_next(new.attempt) || row.new.attempt == new.attempt,
+            Self::State { .. } => row.state != StoredState::Backoff,
+            _ => true,
+        }
+    }
+
     /// Returns the row after this change. `None`: there is none, or its contents are not known.
     pub fn upon(&self, row: Option<RunRow>) -> Option<RunRow> {
         match self {
@@ -220,14 +240,17 @@ fn fenced(new: &NewRun, closure: &Closure) -> RunRow {
     }
 }
 
+/// Closes a row. Known times stay where the closing knows none; those of an earlier attempt do not.
 fn closed(row: RunRow, new: &NewRun, closure: &Closure) -> RunRow {
+    let is_same = row.new.attempt == new.attempt;
+    let known = if is_same { row.times } else { Times::default() };
     RunRow {
         new: NewRun {
             attempt: new.attempt,
             ..row.new
         },
         state: StoredState::Ended(closure.outcome.state()),
-        times: closure.times,
+        times: closure.times.or(known),
         outcome: Some(closure.outcome.clone()),
         entries: closure.entries.clone(),
         output_age: closure.output_age(),

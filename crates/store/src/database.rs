@@ -2,13 +2,14 @@
 
 use crate::{
     Age, Change, Changed, Claim, ConsumerFilter, ConsumerKey, ConsumerRow, EndedRow, EpochRow,
-    FoundRows, LeftStop, ListFilter, ListPage, NewRun, NodeRemoval, NodeRow, Opening, PageStart,
+    FoundRows, LeftStop, ListFilter, ListPage, NodeRemoval, NodeRow, Opening, PageStart,
     RemovedRow, RowRemoval, RunRow, Store, StoreError, StoredNode, UnreadRow, WithOutput,
     consumer::{self, ConsumerChange},
     database_store::DatabaseStore,
-    history, json, list,
+    history, list,
     node::StopWrite,
     open,
+    put::OwnRows,
     reader::{Columns, Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},
     record::Record,
     record_bytes,
@@ -36,11 +37,12 @@ pub(crate) struct Database {
     pub(crate) description: String,
     /// The node that was acquired through this.
     pub(crate) own: OnceLock<NodeId>,
+    pub(crate) own_rows: OwnRows,
 }
 
 impl Database {
     /// Returns the rows of a query, in bounded time. Errors are `Unavailable` or `Corrupt`: a read has no unknown result.
-    async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<Row>, StoreError> {
+    pub(crate) async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<Row>, StoreError> {
         self.admission.check()?;
         self.any_rows(sql, life).await
     }
@@ -60,7 +62,7 @@ impl Database {
     }
 
     /// Writes, where the schema is one of this program.
-    async fn write(&self, write: Write) -> Result<Answer, StoreError> {
+    pub(crate) async fn write(&self, write: Write) -> Result<Answer, StoreError> {
         self.admission.check()?;
         Ok(self.writer.write(write).await?)
     }
@@ -86,7 +88,7 @@ impl Database {
         listed.map(|row| row.map_err(StoreError::from)).collect()
     }
 
-    async fn one(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
+    pub(crate) async fn one(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
         Ok(self.runs(select::one(self.dialect, run)).await?.pop())
     }
 
@@ -95,8 +97,11 @@ impl Database {
         Ok(self.runs(sql).await?.pop())
     }
 
-    async fn insert(&self, new: &NewRun, record: Record) -> Result<Changed, StoreError> {
-        match self.write(Write::Insert(Box::new(record))).await? {
+    /// Inserts a row, where its run, key and name are free.
+    async fn insert(&self, row: RunRow, generation: i64) -> Result<Changed, StoreError> {
+        let new = &row.new;
+        let record = Record::by(generation, &row);
+        match self.write(Write::Insert(record)).await? {
             Answer::NotWritten => {
                 let mut there = self.one(new.run).await?;
                 for claim in new.claims() {
@@ -110,7 +115,10 @@ impl Database {
                     None => Err(StoreError::Fenced(new.run)),
                 }
             }
-            Answer::Written(age) => Ok(Changed::Done(age)),
+            Answer::Written(age) => {
+                self.keep(1, row);
+                Ok(Changed::Done(age))
+            }
             _ => Ok(Changed::Done(Age::NONE)),
         }
     }
@@ -127,20 +135,14 @@ impl Database {
         }
     }
 
-    /// Whether the row of a refused change is as the change requires all the same.
-    async fn is_done(&self, node: NodeId, run: RunId, change: &Change) -> Result<bool, StoreError> {
-        Ok(match change {
-            Change::Closed(..) | Change::Snapshot(_) => {
-                let row = self.one(run).await?;
-                row.is_some_and(|row| row.outcome.is_some())
-            }
-            Change::Withdrawn => self.one(run).await?.is_none(),
-            Change::OutputRemoved(_) => {
-                let row = self.one(run).await?;
-                row.is_some_and(|row| row.new.node == node && row.output_removed.is_some())
-            }
-            _ => false,
-        })
+    /// Removes the row of a run whose gate was never opened.
+    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.own_rows.lock().remove(&run);
+        let answer = self.write(Write::Withdraw(run, node, generation)).await?;
+        if answer == Answer::NotWritten && self.one(run).await?.is_some() {
+            return Err(StoreError::Fenced(run));
+        }
+        Ok(())
     }
 
     async fn lease(
@@ -184,6 +186,7 @@ impl Store for DatabaseStore {
         match db.write(Write::Open(Box::new(opening.clone()))).await? {
             Answer::Generation(generation) => {
                 db.own.get_or_init(|| opening.node);
+                db.own_rows.lock().clear();
                 Ok(generation)
             }
             _ => Err(StoreError::Held),
@@ -275,51 +278,21 @@ impl Store for DatabaseStore {
         change: &Change,
     ) -> Result<Changed, StoreError> {
         let db = self.open().await?;
-        let by = |record| {
-            Box::new(Record {
-                generation,
-                ..record
-            })
-        };
-        let write = match change {
-            Change::Inserted(new) => return db.insert(new, *by(Record::starting(new))).await,
-            Change::Fenced(new, end) => return db.insert(new, *by(Record::closed(new, end))).await,
-            Change::Begun(new, restarts) => Write::Begin(by(Record::beginning(new, *restarts))),
-            Change::Rested(new, rest) => Write::Rest(by(Record::resting(new, rest))),
-            Change::Closed(new, end) => Write::Close(by(Record::closed(new, end))),
-            Change::Snapshot(row) => Write::Mend(by(Record::of_row(row))),
-            Change::Withdrawn => Write::Withdraw(run, node, generation),
-            Change::Stop { order, deadline } => Write::Stop {
-                run,
-                generation,
-                detail: json::write(order),
-                deadline: *deadline,
-            },
-            Change::State { state, started } => Write::State {
-                run,
-                generation,
-                state: *state,
-                started: *started,
-            },
-            Change::Facets(facets) => Write::Facets {
-                run,
-                generation,
-                text: json::write(facets),
-            },
-            Change::OutputRemoved(removal) => Write::Removal {
-                run,
-                node,
-                generation,
-                at: removal.at,
-                detail: json::write(removal),
-            },
+        match change {
+            Change::Inserted(new) => {
+                let row = RunRow::open((**new).clone());
+                return db.insert(row, generation).await;
+            }
+            Change::Fenced(..) => {
+                let fence = change.upon(None).ok_or(StoreError::Fenced(run))?;
+                return db.insert(fence, generation).await;
+            }
+            Change::Withdrawn => db.withdraw(run, node, generation).await?,
             Change::Intended(_) | Change::Forgotten => {
                 let why = format!("{:?} is no change of a row", change.name());
                 return Err(StoreError::Corrupt(why));
             }
-        };
-        if db.write(write).await? == Answer::NotWritten && !db.is_done(node, run, change).await? {
-            return Err(StoreError::Fenced(run));
+            _ => db.put(node, generation, run, change).await?,
         }
         if let Change::Snapshot(row) = change {
             db.log_lost_claims(row).await;

@@ -15,6 +15,7 @@ mod list;
 mod node;
 mod open;
 mod postgres;
+mod put;
 mod reader;
 mod record;
 mod record_bytes;

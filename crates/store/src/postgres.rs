@@ -9,15 +9,16 @@ mod statements;
 use self::failure::failure;
 pub(crate) use self::failure::is_transient;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
-use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, WITHDRAW};
+use self::statements::{LOCK_WITHDRAWN, WITHDRAW};
 use crate::{
     Age, Contract, Migration, OpenError, SchemaState, StoreUrl,
     consumer::{self, ConsumerChange},
     database::Database,
     history,
     open::{self},
+    put::OwnRows,
     reader::{Dialect, STATEMENT_TIMEOUT, connected},
-    record::{Record, Statements},
+    record::{Part, Record, Statements},
     schema::{self, Admission},
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -71,6 +72,7 @@ pub(crate) async fn open(
         description: format!("postgres {version}{pooled}, schema {schema}"),
         admission,
         own: OnceLock::new(),
+        own_rows: OwnRows::default(),
     })
 }
 
@@ -147,18 +149,10 @@ pub(crate) const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 10000
 #[derive(Default)]
 struct Sorted<'a> {
     inserts: Vec<&'a Record>,
-    closes: Vec<&'a Record>,
-    rests: Vec<&'a Record>,
-    begins: Vec<&'a Record>,
     mends: Vec<&'a Record>,
+    puts: Vec<&'a Record>,
+    rare_puts: Vec<&'a Record>,
     withdrawals: Vec<(RunId, NodeId, i64)>,
-    /// Run, generation, deadline, detail.
-    stops: Vec<(String, i64, i64, &'a str)>,
-    /// Run, generation, state, start.
-    states: Vec<(String, i64, &'static str, Option<i64>)>,
-    facets: Vec<(RunId, i64, &'a str)>,
-    /// Run, node, generation, time, detail.
-    removals: Vec<(String, String, i64, i64, &'a str)>,
     consumers: Vec<(&'a ConsumerChange, i64)>,
     leases: Vec<PgQuery<'a>>,
     left_stops: Vec<PgQuery<'a>>,
@@ -170,44 +164,12 @@ impl<'a> Sorted<'a> {
         for write in batch {
             match write {
                 Write::Insert(record) => sorted.inserts.push(record),
-                Write::Close(record) => sorted.closes.push(record),
-                Write::Rest(record) => sorted.rests.push(record),
-                Write::Begin(record) => sorted.begins.push(record),
                 Write::Mend(record) => sorted.mends.push(record),
+                Write::Put { record, part, .. } => match part {
+                    Part::Rare => sorted.rare_puts.push(record),
+                    _ => sorted.puts.push(record),
+                },
                 Write::Withdraw(run, node, at) => sorted.withdrawals.push((*run, *node, *at)),
-                Write::Stop {
-                    run,
-                    generation,
-                    detail,
-                    deadline,
-                } => sorted
-                    .stops
-                    .push((run.to_string(), *generation, deadline.0, detail)),
-                Write::State {
-                    run,
-                    generation,
-                    state,
-                    started,
-                } => {
-                    let started = started.map(|t| t.0);
-                    let row = (run.to_string(), *generation, state.name(), started);
-                    sorted.states.push(row);
-                }
-                Write::Facets {
-                    run,
-                    generation,
-                    text,
-                } => sorted.facets.push((*run, *generation, text)),
-                Write::Removal {
-                    run,
-                    node,
-                    generation,
-                    at,
-                    detail,
-                } => {
-                    let (run, node) = (run.to_string(), node.to_string());
-                    sorted.removals.push((run, node, *generation, at.0, detail));
-                }
                 Write::Consumer { write, generation } => {
                     sorted.consumers.push((write, *generation));
                 }
@@ -242,20 +204,11 @@ impl<'a> Sorted<'a> {
             };
             queries.push(consumer::bind!(sqlx::query(text), write, generation));
         }
-        if !self.removals.is_empty() {
-            let (runs, nodes, generations, times, details) =
-                self.removals
-                    .into_iter()
-                    .collect::<(Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>)>();
-            let removal = sqlx::query(REMOVAL).bind(runs).bind(nodes);
-            queries.push(removal.bind(generations).bind(times).bind(details));
-        }
         let whole = [
             (self.inserts, &sql.insert),
-            (self.closes, &sql.close),
             (self.mends, &sql.mend),
-            (self.rests, &sql.rest),
-            (self.begins, &sql.begin),
+            (self.puts, &sql.puts[0]),
+            (self.rare_puts, &sql.puts[1]),
         ];
         for (records, sql) in whole {
             if !records.is_empty() {
@@ -268,22 +221,6 @@ impl<'a> Sorted<'a> {
                 let run = sqlx::query(text).bind(run.to_string());
                 queries.push(run.bind(node.to_string()).bind(generation));
             }
-        }
-        if !self.stops.is_empty() {
-            let (runs, generations, deadlines, details): (Vec<_>, Vec<_>, Vec<_>, Vec<_>) =
-                self.stops.into_iter().collect();
-            let stop = sqlx::query(STOP).bind(runs).bind(generations);
-            queries.push(stop.bind(deadlines).bind(details));
-        }
-        if !self.states.is_empty() {
-            let (runs, generations, words, started): (Vec<_>, Vec<_>, Vec<_>, Vec<_>) =
-                self.states.into_iter().collect();
-            let state = sqlx::query(STATE).bind(runs).bind(generations);
-            queries.push(state.bind(words).bind(started));
-        }
-        for (run, generation, text) in self.facets {
-            let facets = sqlx::query(FACETS).bind(run.to_string());
-            queries.push(facets.bind(generation).bind(text));
         }
         queries.extend(self.left_stops);
         queries

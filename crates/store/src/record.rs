@@ -1,12 +1,12 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
 use crate::{
-    Age, Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoreError, StoredState,
-    Times, UnreadRow, json, reader::Columns,
+    Age, Desired, EntriesText, NewRun, RunRow, StoreError, StoredState, Times, UnreadRow, json,
+    reader::Columns,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, Facets, HostIdentity, Outcome, ProcessIdentity, RunIdentity, RunState,
-    Signal, Timestamp, UnknownName,
+    CgroupIdentity, EndReason, Exit, HostIdentity, Outcome, ProcessIdentity, RunIdentity, RunState,
+    Signal, StopCertificate, Timestamp, TreeVerdict, UnknownName,
 };
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -33,6 +33,20 @@ macro_rules! record {
                 Ok(Self { $($column: row.column(stringify!($column))?,)+ })
             }
 
+            /// Returns the row after a change, computed from what this version reads in this one, and the part that is
+            /// written. What the change leaves as it is stays, also what only a later version reads.
+            pub(crate) fn after(self, before: &RunRow, after: &RunRow) -> (Self, Part) {
+                let (was, is) = (Self::of_row(before), Self::of_row(after));
+                let mut part = Part::Hot;
+                $(if was.$column != is.$column {
+                    part = part.max(Part::$part);
+                })+
+                let row = Self {
+                    $($column: if was.$column == is.$column { self.$column } else { is.$column },)+
+                };
+                (row, part)
+            }
+
             /// Binds every column of one row, in order.
             pub(crate) fn bind_sqlite<'q>(
                 &self,
@@ -54,13 +68,14 @@ macro_rules! record {
 
 record! {
     Birth age: i64,
+    Hot seq: i64,
     Birth run_id: String,
     Birth owner: String,
     Hot attempt: i64,
     Birth kind: String,
     Birth node: String,
     Hot generation: i64,
-    Hot keeper_epoch: String,
+    Rare keeper_epoch: String,
     Hot state: String,
     Hot desired: String,
     Hot process_pid: Option<i64>,
@@ -82,14 +97,14 @@ record! {
     Birth grace_period_ms: i64,
     Hot stop_deadline: Option<i64>,
     Hot stop_detail: Option<String>,
-    End end_reason: Option<String>,
-    End end_detail: Option<String>,
-    End exit_kind: Option<String>,
-    End exit_value: Option<i64>,
-    End tree_verdict: Option<String>,
-    End tree_detail: Option<String>,
-    End certificate_detail: Option<String>,
-    End streams_end: Option<String>,
+    Rare end_reason: Option<String>,
+    Rare end_detail: Option<String>,
+    Rare exit_kind: Option<String>,
+    Rare exit_value: Option<i64>,
+    Rare tree_verdict: Option<String>,
+    Rare tree_detail: Option<String>,
+    Rare certificate_detail: Option<String>,
+    Rare streams_end: Option<String>,
     Birth traceparent: Option<String>,
     Birth restarted_from: Option<String>,
     Birth parent_run_id: Option<String>,
@@ -102,15 +117,15 @@ record! {
     Hot leader_exited_us: Option<i64>,
     Hot streams_closed_us: Option<i64>,
     Hot tree_empty_us: Option<i64>,
-    End ended_us: Option<i64>,
-    End output_age: Option<i64>,
+    Rare ended_us: Option<i64>,
+    Rare output_age: Option<i64>,
     Hot restarts: i64,
     Hot next_restart_us: Option<i64>,
     Hot attempts_detail: String,
-    End output_removed_us: Option<i64>,
-    End output_removed_detail: Option<String>,
+    Rare output_removed_us: Option<i64>,
+    Rare output_removed_detail: Option<String>,
     Hot facets: String,
-    End entries: Option<String>,
+    Rare entries: Option<String>,
     Birth name: Option<String>,
     Birth request_key: Option<String>,
 }
@@ -118,11 +133,16 @@ record! {
 /// Statements that write whole rows, and those of consumers.
 pub(crate) struct Statements {
     pub(crate) insert: Arc<str>,
-    pub(crate) close: Arc<str>,
-    pub(crate) rest: Arc<str>,
-    pub(crate) begin: Arc<str>,
     pub(crate) mend: Arc<str>,
+    /// For changes of hot columns alone, and for others.
+    pub(crate) puts: [Arc<str>; 2],
     pub(crate) put_consumer: Arc<str>,
+}
+
+impl Statements {
+    pub(crate) fn put(&self, part: Part) -> &Arc<str> {
+        &self.puts[usize::from(part == Part::Rare)]
+    }
 }
 
 /// A column by name and Postgres type.
@@ -137,14 +157,14 @@ pub(crate) struct Column {
 
 /// When a column is written. No UPDATE names a column without need: SQLite rewrites each index that has it, whatever the
 /// value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     /// With the row, and never again.
     Birth,
-    /// While the run is open.
+    /// With each change.
     Hot,
-    /// With the run's end, and after it.
-    End,
+    /// With a change of one of these: the run's end and its keeper.
+    Rare,
 }
 
 trait ColumnType {
@@ -177,69 +197,18 @@ pub(crate) fn column_list(prefix: &str) -> String {
 }
 
 impl Record {
-    /// Returns the row before exec.
-    pub(crate) fn starting(new: &NewRun) -> Self {
-        let mut record = Self::of_new(new);
-        if let Some(identity) = &new.identity {
-            record.put_identity(identity);
-            record.containment_detail = new.held.as_ref().map(json::write);
-        }
-        record
+    /// Converts a row that this generation writes.
+    pub(crate) fn by(generation: i64, row: &RunRow) -> Box<Self> {
+        Box::new(Self {
+            generation,
+            ..Self::of_row(row)
+        })
     }
 
-    /// Returns the row before exec of an attempt with this many restarts in a row.
-    pub(crate) fn beginning(new: &NewRun, restarts: u32) -> Self {
-        let mut record = Self::starting(new);
-        record.restarts = i64::from(restarts);
-        record
-    }
-
-    /// Returns the row of a known end; a closed row has no request to run.
-    pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
-        let mut record = Self::starting(new);
-        Desired::Stop.name().clone_into(&mut record.desired);
-        record.put_closure(&closure.outcome, &closure.times, closure.entries.as_ref());
-        record.output_age = closure.output_age().map(|age| age.0);
-        record
-    }
-
-    /// Returns the row between two attempts.
-    pub(crate) fn resting(new: &NewRun, rest: &Rest) -> Self {
-        let mut record = Self::starting(new);
-        record.state = state(StoredState::Backoff);
-        if let Some(ended) = rest.past.last() {
-            record.put_times(&ended.times);
-        }
-        record.restarts = i64::from(rest.restarts);
-        record.next_restart_us = Some(rest.next.0);
-        record.attempts_detail = json::write(&json::newest(&rest.past));
-        record
-    }
-
-    /// Converts a row as it was read or would be.
+    /// Converts a row.
     pub(crate) fn of_row(row: &RunRow) -> Self {
-        let mut record = Self::starting(&row.new);
-        record.age = row.new.age.0;
-        record.state = state(row.state);
-        row.desired.name().clone_into(&mut record.desired);
-        record.stop_deadline = row.stop_deadline.map(|at| at.0);
-        record.stop_detail = row.stop.as_ref().map(json::write);
-        record.put_times(&row.times);
-        if let Some(outcome) = &row.outcome {
-            record.put_closure(outcome, &row.times, row.entries.as_ref());
-        }
-        record.output_age = row.output_age.map(|age| age.0);
-        record.restarts = i64::from(row.restarts);
-        record.next_restart_us = row.next_restart.map(|at| at.0);
-        record.attempts_detail = json::write(&json::newest(&row.past));
-        record.output_removed_us = row.output_removed.map(|removal| removal.at.0);
-        record.output_removed_detail = row.output_removed.as_ref().map(json::write);
-        record.facets = json::write(&row.facets);
-        record
-    }
-
-    fn of_new(new: &NewRun) -> Self {
-        Self {
+        let new = &row.new;
+        let mut record = Self {
             run_id: new.run.to_string(),
             owner: new.owner.clone(),
             attempt: i64::from(new.attempt),
@@ -247,9 +216,12 @@ impl Record {
             node: new.node.to_string(),
             generation: new.generation,
             keeper_epoch: new.keeper_epoch.to_string(),
-            state: state(StoredState::Starting),
-            desired: Desired::Run.name().to_owned(),
+            state: <&str>::from(row.state).to_owned(),
+            desired: row.desired.name().to_owned(),
+            containment_detail: new.held.as_ref().map(json::write),
             grace_period_ms: millis_up(new.spec.policy.grace()),
+            stop_deadline: row.stop_deadline.map(|at| at.0),
+            stop_detail: row.stop.as_ref().map(json::write),
             traceparent: new.traceparent.clone(),
             restarted_from: new.restarted_from.map(|run| run.to_string()),
             parent_run_id: new.spec.parent.map(|parent| parent.run.to_string()),
@@ -258,13 +230,29 @@ impl Record {
             spec_digest_version: i64::from(new.spec_digest_version),
             labels: json::write(&new.spec.labels),
             created_us: new.created.0,
-            age: new.age.0.max(new.created.0),
-            attempts_detail: json::write::<[PastAttempt]>(&[]),
-            facets: json::write(&Facets::default()),
+            age: new.age.0,
+            started_us: row.times.started.map(|t| t.0),
+            leader_exited_us: row.times.leader_exited.map(|t| t.0),
+            streams_closed_us: row.times.streams_closed.map(|t| t.0),
+            tree_empty_us: row.times.tree_empty.map(|t| t.0),
+            output_age: row.output_age.map(|age| age.0),
+            restarts: i64::from(row.restarts),
+            next_restart_us: row.next_restart.map(|at| at.0),
+            attempts_detail: json::write(&json::newest(&row.past)),
+            output_removed_us: row.output_removed.map(|removal| removal.at.0),
+            output_removed_detail: row.output_removed.as_ref().map(json::write),
+            facets: json::write(&row.facets),
             name: new.spec.name.clone(),
             request_key: new.request_key.clone(),
             ..Self::default()
+        };
+        if let Some(identity) = &new.identity {
+            record.put_identity(identity);
         }
+        if let Some(outcome) = &row.outcome {
+            record.put_outcome(outcome, row);
+        }
+        record
     }
 
     fn put_identity(&mut self, identity: &RunIdentity) {
@@ -291,8 +279,7 @@ impl Record {
         self.shim_pidfs_handle = shim.pidfs_handle.map(u64::cast_signed);
     }
 
-    fn put_closure(&mut self, outcome: &Outcome, times: &Times, entries: Option<&EntriesText>) {
-        self.state = state(StoredState::Ended(outcome.state()));
+    fn put_outcome(&mut self, outcome: &Outcome, row: &RunRow) {
         let (reason, detail) = json::split(&outcome.reason);
         self.end_reason = Some(reason);
         self.end_detail = detail;
@@ -304,20 +291,12 @@ impl Record {
         self.tree_detail = detail;
         self.certificate_detail = Some(json::write(&outcome.certificate));
         self.streams_end = outcome.streams.map(|s| s.name().to_owned());
-        self.put_times(times);
-        self.ended_us = times.ended.map(|t| t.0);
-        let identity = self.identity().ok().flatten();
-        self.entries = entries.map(|entries| match identity {
-            Some(identity) => entries.as_str().replace(&named(&identity), NO_IDENTITY),
-            None => entries.as_str().to_owned(),
+        self.ended_us = row.times.ended.map(|t| t.0);
+        let entries = row.entries.as_ref().map(EntriesText::as_str);
+        self.entries = entries.map(|entries| match &row.new.identity {
+            Some(identity) => entries.replace(&named(identity), NO_IDENTITY),
+            None => entries.to_owned(),
         });
-    }
-
-    fn put_times(&mut self, times: &Times) {
-        self.started_us = times.started.map(|t| t.0);
-        self.leader_exited_us = times.leader_exited.map(|t| t.0);
-        self.streams_closed_us = times.streams_closed.map(|t| t.0);
-        self.tree_empty_us = times.tree_empty.map(|t| t.0);
     }
 
     /// What identifies the row, whatever else is in it.
@@ -396,6 +375,36 @@ impl Record {
             output_removed,
             facets: json::read("facets", &self.facets)?,
             entries: entries.map(EntriesText::from),
+        })
+    }
+
+    /// Returns the row as far as this version reads it, enough to change it: what else is in it stays as it is.
+    pub(crate) fn known(self) -> Result<RunRow, StoreError> {
+        if let Ok(row) = self.clone().row() {
+            return Ok(row);
+        }
+        let unread = self.key().map_err(StoreError::Corrupt)?;
+        let (run, node) = (unread.run, unread.node);
+        let stop = json::maybe("stop_detail", self.stop_detail.as_deref());
+        let end = Outcome {
+            reason: EndReason::Exited,
+            exit: None,
+            tree: TreeVerdict::NeverRan,
+            streams: None,
+            certificate: StopCertificate::default(),
+        };
+        let new = NewRun {
+            run,
+            node,
+            ..NewRun::default()
+        };
+        Ok(RunRow {
+            state: StoredState::try_from(self.state).unwrap_or_default(),
+            stop_deadline: self.stop_deadline.map(Timestamp),
+            stop: stop.ok().flatten(),
+            next_restart: self.next_restart_us.map(Timestamp),
+            outcome: unread.has_ended.then_some(end),
+            ..unread.open(new)
         })
     }
 
@@ -525,10 +534,6 @@ fn read_name<T: FromStr<Err = UnknownName>>(column: &str, text: &str) -> Result<
     text.parse().map_err(|e| format!("{column}: {e}"))
 }
 
-fn state(state: StoredState) -> String {
-    <&str>::from(state).to_owned()
-}
-
 /// Returns `exit_kind` and `exit_value`; a command that never started has neither.
 fn exit(exit: Option<Exit>) -> (Option<&'static str>, Option<i64>) {
     match exit {
@@ -585,16 +590,17 @@ mod tests {
     #[test]
     fn row_columns_match_lock_file() {
         let changes = include_str!("change.lock").lines();
-        let records =
-            changes.filter_map(
-                |line| match Change::decode(line.as_bytes()).expect("a change") {
-                    Change::Closed(new, closure) => Some(Record::closed(&new, &closure)),
-                    Change::Rested(new, rest) => Some(Record::resting(&new, &rest)),
-                    Change::Snapshot(row) => Some(Record::of_row(&row)),
-                    _ => None,
-                },
-            );
-        let found: Vec<String> = records.map(|record| format!("{record:#?}\n")).collect();
+        let records = changes.filter_map(|line| {
+            let change = Change::decode(line.as_bytes()).expect("a change");
+            match &change {
+                Change::Closed(..) | Change::Snapshot(_) => change.upon(None),
+                Change::Rested(new, _) => change.upon(Some(RunRow::open((**new).clone()))),
+                _ => None,
+            }
+        });
+        let found: Vec<String> = records
+            .map(|row| format!("{:#?}\n", Record::of_row(&row)))
+            .collect();
         let found = found.concat();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rows.lock");
         if std::env::var_os("UPDATE").is_some() {

@@ -9,13 +9,13 @@ use crate::{
     database::Database,
     history::{self, IS_NEW},
     open::{self},
+    put::OwnRows,
     reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where, connected},
-    record::{COLUMNS, Column, Record, Statements, column_list},
+    record::{COLUMNS, Column, Part, Record, Statements, column_list},
     schema::{self, Admission},
     sql::Sql,
     updates::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, FREE_KEY, FREE_NAME, MENDING_WHERE,
-        RESTING_SET, RESTING_WHERE, age_before, mending_set, newest_age, newest_output,
+        FREE_KEY, FREE_NAME, NEW_KEY, UNCHANGED, age_before, newest_age, newest_output, set,
     },
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -40,8 +40,6 @@ use tokio::time::timeout;
 
 /// The first release whose WAL cannot be corrupted by a reset (<https://sqlite.org/wal.html#walresetbug>).
 const VERSION_MIN: (u32, u32, u32) = (3, 51, 3);
-/// What a new run does where another one has its id, key or name.
-const NEW: &str = "DO NOTHING";
 /// Connections that read at the same time.
 const READERS_MAX: u32 = 4;
 /// Longest wait for a lock that another process holds.
@@ -84,6 +82,7 @@ pub(crate) async fn open(path: &Path, known: &'static [Migration]) -> Result<Dat
         description: format!("sqlite {version}, schema {schema}"),
         admission,
         own: OnceLock::new(),
+        own_rows: OwnRows::default(),
     })
 }
 
@@ -221,45 +220,34 @@ fn statements() -> Statements {
     let row = row.join(", ");
     // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
     // before it.
-    let insert = |age: &str, action: &str, which: &str| -> Arc<str> {
+    let present =
+        "EXISTS (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)";
+    let insert = |age: &str, name: &str, key: &str, which: &str| -> Arc<str> {
         let value = |column: &Column| match column.name {
             "age" => age.to_owned(),
-            // MAX of NULL is NULL.
-            "output_age" => {
-                concat!("MAX(w.output_age, 1 + ", newest_output!("w.node"), ")").to_owned()
-            }
-            "name" if action != NEW => FREE_NAME.to_owned(),
-            "request_key" if action != NEW => FREE_KEY.to_owned(),
+            "seq" => "w.seq + 1".to_owned(),
+            "output_age" => OUTPUT_AGE.to_owned(),
+            "name" => name.to_owned(),
+            "request_key" => key.to_owned(),
             name => format!("w.{name}"),
         };
         let values: Vec<String> = COLUMNS.iter().map(value).collect();
         format!(
-            "INSERT INTO runs ({names}) SELECT {} FROM (SELECT {row}) AS w WHERE EXISTS (SELECT 1 FROM nodes n \
-             WHERE n.node = w.node AND n.generation = w.generation) AND {which} ON CONFLICT {action}",
+            "INSERT INTO runs ({names}) SELECT {} FROM (SELECT {row}) AS w WHERE {present} AND {which} \
+             ON CONFLICT DO NOTHING",
             values.join(", "),
         )
         .into()
     };
-    let over = |set: &str, which: &str| {
-        format!(
-            "UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which} AND EXISTS \
-             (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)"
-        )
-        .into()
-    };
-    let update = |set: &str, which: &str| {
-        format!("(run_id) DO UPDATE SET {set} WHERE ({which}) AND runs.node = excluded.node")
+    let put = |part| {
+        let set = set(part, OUTPUT_AGE);
+        format!("UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {UNCHANGED} AND {present}")
+            .into()
     };
     Statements {
-        insert: insert(AGE, NEW, IS_NEW),
-        close: insert(AGE, &update(CLOSING_SET, "runs.end_reason IS NULL"), IS_NEW),
-        mend: insert(
-            age_before!("1"),
-            &update(&mending_set(), MENDING_WHERE),
-            "TRUE",
-        ),
-        rest: over(RESTING_SET, RESTING_WHERE),
-        begin: over(BEGINNING_SET, BEGINNING_WHERE),
+        insert: insert(AGE, "w.name", NEW_KEY, IS_NEW),
+        mend: insert(age_before!("1"), FREE_NAME, FREE_KEY, "TRUE"),
+        puts: [put(Part::Hot), put(Part::Rare)],
         put_consumer: consumer::put_sqlite().into(),
     }
 }
@@ -331,29 +319,9 @@ impl Committer for SqliteCommitter {
 }
 
 /// The age of a row that is inserted; `w` is the row.
-const AGE: &str = concat!("MAX(w.age, 1 + (", newest_age!(), "))");
-
-/// Condition on a run's row: `?2` is the present generation of its node.
-macro_rules! is_present {
-    () => {
-        "EXISTS (SELECT 1 FROM nodes WHERE nodes.node = runs.node AND nodes.generation = ?2)"
-    };
-}
-
-const STOP: &str = concat!(
-    "UPDATE runs SET seq = seq + 1, desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
-     stop_detail = COALESCE(stop_detail, ?4) WHERE run_id = ?1 AND end_reason IS NULL AND ",
-    is_present!()
-);
-const STATE: &str = concat!(
-    "UPDATE runs SET seq = seq + 1, state = ?3, started_us = COALESCE(?4, started_us) \
-     WHERE run_id = ?1 AND end_reason IS NULL AND state <> 'backoff' AND ",
-    is_present!()
-);
-const FACETS: &str = concat!(
-    "UPDATE runs SET seq = seq + 1, facets = ?3 WHERE run_id = ?1 AND end_reason IS NULL AND ",
-    is_present!()
-);
+const AGE: &str = concat!("MAX(w.age, w.created_us, 1 + (", newest_age!(), "))");
+/// As [`AGE`], among the ends of the node that have output. MAX of NULL is NULL.
+const OUTPUT_AGE: &str = concat!("MAX(w.output_age, 1 + ", newest_output!("w.node"), ")");
 
 async fn execute(
     conn: &mut SqliteConnection,
@@ -362,10 +330,8 @@ async fn execute(
 ) -> Result<Answer, sqlx::Error> {
     let query = match write {
         Write::Insert(record) => whole(record, &sql.insert),
-        Write::Close(record) => whole(record, &sql.close),
-        Write::Rest(record) => whole(record, &sql.rest),
-        Write::Begin(record) => whole(record, &sql.begin),
         Write::Mend(record) => whole(record, &sql.mend),
+        Write::Put { record, part, .. } => whole(record, sql.put(*part)),
         Write::Withdraw(run, node, generation) => sqlx::query(
             "DELETE FROM runs WHERE run_id = ?1 AND node = ?2 AND state = 'starting' AND desired = 'run' \
              AND attempt = 1 AND EXISTS (SELECT 1 FROM nodes WHERE node = ?2 AND generation = ?3) \
@@ -374,50 +340,6 @@ async fn execute(
         .bind(run.to_string())
         .bind(node.to_string())
         .bind(generation),
-        Write::Stop {
-            run,
-            generation,
-            detail,
-            deadline,
-        } => sqlx::query(STOP)
-            .bind(run.to_string())
-            .bind(generation)
-            .bind(deadline.0)
-            .bind(detail),
-        Write::State {
-            run,
-            generation,
-            state,
-            started,
-        } => sqlx::query(STATE)
-            .bind(run.to_string())
-            .bind(generation)
-            .bind(state.name())
-            .bind(started.map(|t| t.0)),
-        Write::Facets {
-            run,
-            generation,
-            text,
-        } => sqlx::query(FACETS)
-            .bind(run.to_string())
-            .bind(generation)
-            .bind(text),
-        Write::Removal {
-            run,
-            node,
-            generation,
-            at,
-            detail,
-        } => sqlx::query(
-            "UPDATE runs SET seq = seq + 1, output_removed_us = ?4, output_removed_detail = ?5 \
-             WHERE run_id = ?1 AND node = ?2 AND end_reason IS NOT NULL AND output_removed_us IS NULL \
-             AND EXISTS (SELECT 1 FROM nodes WHERE node = ?2 AND generation = ?3)",
-        )
-        .bind(run.to_string())
-        .bind(node.to_string())
-        .bind(generation)
-        .bind(at.0)
-        .bind(detail),
         Write::Consumer { write, generation } => {
             let text = match **write {
                 ConsumerChange::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),

@@ -4,11 +4,13 @@
 //! even if its caller has gone.
 
 use crate::{
-    Age, NodeRemoval, Opening, RemovedRow, RowRemoval, StoreError, consumer::ConsumerChange,
-    node::StopWrite, record::Record,
+    Age, NodeRemoval, Opening, RemovedRow, RowRemoval, StoreError,
+    consumer::ConsumerChange,
+    node::StopWrite,
+    record::{Part, Record},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
+use kennel_lifecycle::{KeeperEpoch, NodeId, RunId, Timestamp};
 use parking_lot::Mutex;
 use std::{
     collections::{HashSet, VecDeque},
@@ -39,45 +41,17 @@ const IDLE_CHECK_EVERY: Duration = Duration::from_secs(5);
 pub(crate) enum Write {
     /// Insert a row, open or closed, if there is none under its key.
     Insert(Box<Record>),
-    /// Write a closed row: over an open one, its end.
-    Close(Box<Record>),
-    /// Write the end of an attempt that another one follows.
-    Rest(Box<Record>),
-    /// Write the next attempt of a row that waits for it.
-    Begin(Box<Record>),
-    /// Write a whole row, over an open one or none.
+    /// Insert a row that was lost, if there is none of its run.
     Mend(Box<Record>),
+    /// Write the row after a change, over the one that the change was computed from.
+    Put {
+        record: Box<Record>,
+        /// The part that is written.
+        part: Part,
+        is_urgent: bool,
+    },
     /// Remove the row of a run of this node and generation, whose gate was never opened.
     Withdraw(RunId, NodeId, i64),
-    /// Record that a run is to stop.
-    Stop {
-        run: RunId,
-        generation: i64,
-        /// Requester, reason and grace; the first stays.
-        detail: String,
-        deadline: Timestamp,
-    },
-    /// Write the state of an open row.
-    State {
-        run: RunId,
-        generation: i64,
-        state: RowState,
-        started: Option<Timestamp>,
-    },
-    /// Write the facets of an open row.
-    Facets {
-        run: RunId,
-        generation: i64,
-        text: String,
-    },
-    /// Record that the output of an ended run of this node is removed.
-    Removal {
-        run: RunId,
-        node: NodeId,
-        generation: i64,
-        at: Timestamp,
-        detail: String,
-    },
     /// Change a named consumer of this node.
     Consumer {
         write: Box<ConsumerChange>,
@@ -197,14 +171,11 @@ impl Writer {
 
     /// Queues one write and waits until it is durable.
     pub(crate) async fn write(&self, write: Write) -> Result<Answer, Failure> {
-        let is_urgent = matches!(
-            write,
-            Write::Insert(_)
-                | Write::Begin(_)
-                | Write::Stop { .. }
-                | Write::Open(_)
-                | Write::Forget { .. }
-        );
+        let is_urgent = match &write {
+            Write::Insert(_) | Write::Open(_) | Write::Forget { .. } => true,
+            Write::Put { is_urgent, .. } => *is_urgent,
+            _ => false,
+        };
         let queue = if is_urgent { &self.urgent } else { &self.later };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
             Ok(Ok(place)) => place,
@@ -292,16 +263,10 @@ impl Write {
     /// Returns the key of the run that is written.
     pub(crate) fn key(&self) -> Option<String> {
         match self {
-            Self::Insert(record)
-            | Self::Close(record)
-            | Self::Rest(record)
-            | Self::Begin(record)
-            | Self::Mend(record) => Some(record.run_id.clone()),
-            Self::Withdraw(run, ..)
-            | Self::Stop { run, .. }
-            | Self::State { run, .. }
-            | Self::Facets { run, .. }
-            | Self::Removal { run, .. } => Some(run.to_string()),
+            Self::Insert(record) | Self::Mend(record) | Self::Put { record, .. } => {
+                Some(record.run_id.clone())
+            }
+            Self::Withdraw(run, ..) => Some(run.to_string()),
             Self::Consumer { write, .. } => Some(write.key()),
             Self::Lease { node, .. } => Some(lease_key(*node)),
             Self::LeaveStop(stop) | Self::RemoveLeftStop(stop) => {
@@ -324,13 +289,10 @@ impl Write {
     /// Returns the size in bytes of the parts that a caller chooses.
     fn size(&self) -> usize {
         match self {
-            Self::Insert(record)
-            | Self::Close(record)
-            | Self::Rest(record)
-            | Self::Begin(record)
-            | Self::Mend(record) => record.spec.len() + record.labels.len(),
+            Self::Insert(record) | Self::Mend(record) | Self::Put { record, .. } => {
+                record.spec.len() + record.labels.len() + record.facets.len()
+            }
             Self::Consumer { write, .. } => write.size(),
-            Self::Facets { text, .. } => text.len(),
             _ => 0,
         }
     }
@@ -459,26 +421,29 @@ mod tests {
     /// Returns the number that the test has put into the write.
     fn mark(write: &Write) -> i64 {
         match write {
-            Write::Stop { generation, .. } | Write::State { generation, .. } => *generation,
+            Write::Put { record, .. } => record.generation,
             _ => -1,
         }
     }
 
     fn stop(run: u128, mark: i64) -> Write {
-        Write::Stop {
-            run: RunId::from_u128(run),
-            generation: mark,
-            detail: "{}".into(),
-            deadline: Timestamp(0),
-        }
+        put(run, mark, true)
     }
 
     fn state(run: u128, mark: i64) -> Write {
-        Write::State {
-            run: RunId::from_u128(run),
+        put(run, mark, false)
+    }
+
+    fn put(run: u128, mark: i64, is_urgent: bool) -> Write {
+        let record = Record {
+            run_id: RunId::from_u128(run).to_string(),
             generation: mark,
-            state: RowState::Running,
-            started: None,
+            ..Record::default()
+        };
+        Write::Put {
+            record: Box::new(record),
+            part: Part::Hot,
+            is_urgent,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Inserts, stops, states and closings.
 
 use super::{
-    Bed, Calls,
+    Bed, Calls, Raw,
     rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
@@ -72,7 +72,7 @@ pub(super) async fn a_late_insert_meets_the_closed_row(bed: Bed) {
 
     assert_eq!(row.new, new_run(1));
     assert_eq!(row.state, StoredState::Ended(RunState::Succeeded));
-    assert_eq!(row.desired, Desired::Stop);
+    assert_eq!(row.desired, Desired::Run);
     assert_eq!(row.times, closure().times);
     assert_eq!(row.outcome, Some(closure().outcome));
     assert_eq!(row.entries, closure().entries);
@@ -351,31 +351,74 @@ pub(super) async fn a_write_outlives_its_caller(bed: Bed) {
     assert!(matches!(second, Changed::Taken(_)), "{second:?}");
 }
 
-pub(super) async fn many_changes_of_one_run_keep_their_order(bed: Bed) {
+pub(super) async fn changes_made_together_lose_none(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
     let run = new_run(1).run;
-    let state = |state, at| bed.store.record_state(run, 1, state, Some(Timestamp(at)));
-    // Occupies the writer, so that all later writes are queued together.
-    let busy = new_run(2);
-    let row = new_run(1);
-    let end = closure();
+    let state = |state, started| bed.store.record_state(run, 1, state, started);
+    let (order, facets) = (order(), facets());
 
-    let (inserted, first, second, third, closed) = tokio::join!(
+    // Each is computed from a row that the others change.
+    let (running, paused, stopped, reported) = tokio::join!(
         biased;
-        bed.store.insert(&busy),
-        state(RowState::Running, 1),
-        state(RowState::Pausing, 2),
-        state(RowState::Paused, 3),
-        bed.store.close(&row, &end),
+        state(RowState::Running, Some(Timestamp(1))),
+        state(RowState::Paused, None),
+        bed.store.record_stop(run, 1, &order, Timestamp(9)),
+        bed.store.record_facets(run, 1, &facets),
     );
 
-    inserted.unwrap();
-    for result in [first, second, third, closed] {
+    for result in [running, paused, stopped, reported] {
         result.unwrap();
     }
     let row = bed.store.get(run).await.unwrap().unwrap();
-    assert_eq!(row.outcome, Some(end.outcome));
+    let states = [StoredState::Running, StoredState::Paused];
+    assert!(states.contains(&row.state), "{row:?}");
+    assert_eq!(row.times.started, Some(Timestamp(1)));
+    assert_eq!(
+        (row.stop, row.stop_deadline),
+        (Some(order), Some(Timestamp(9)))
+    );
+    assert_eq!(row.facets, facets);
+}
+
+/// A change writes what it changes, and nothing back that this version reads only in part.
+// promise: D-31
+pub(super) async fn changes_keep_values_of_later_versions(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let mut raw = Raw::to(&bed.url).await;
+    let mut first = async |sql: String| raw.texts(&sql).await.into_iter().next();
+    for (id, later) in [
+        (1, r#"facets = '{"of_tomorrow":1}'"#),
+        (2, r#"state = 'of_tomorrow', facets = '{"of_tomorrow":1}'"#),
+    ] {
+        let mut new = new_run(u128::try_from(id).unwrap());
+        new.generation = id;
+        bed.store.insert(&new).await.unwrap();
+        // The database is another server's meanwhile.
+        bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+        let run = new.run;
+        let generation = id + 1;
+        first(format!(
+            "UPDATE runs SET {later} WHERE run_id = '{run}' RETURNING 'x'"
+        ))
+        .await;
+        let (stop, at) = (order(), Timestamp(9));
+        bed.store
+            .record_stop(run, generation, &stop, at)
+            .await
+            .unwrap();
+        let kept = "SELECT facets || CASE WHEN state = 'starting' THEN '' ELSE state END FROM runs";
+        let kept = first(format!("{kept} WHERE run_id = '{run}'"))
+            .await
+            .unwrap();
+        assert!(kept.starts_with(r#"{"of_tomorrow":1}"#), "{kept}");
+        assert_eq!(kept.ends_with("of_tomorrow"), id == 2, "{kept}");
+        let new = NewRun { generation, ..new };
+        bed.store.close(&new, &closure()).await.unwrap();
+        let row = bed.store.get(run).await.unwrap().unwrap();
+        assert_eq!((row.stop, row.stop_deadline), (Some(stop), Some(at)));
+        assert_eq!(row.outcome, Some(closure().outcome));
+    }
 }
 
 pub(super) async fn a_finished_store_is_not_available(bed: Bed) {
