@@ -1,12 +1,31 @@
 //! `kennel annotate`: sets and removes annotations of a run.
 
-use super::{
+use crate::{
+    args::{RunRef, SelectionArgs, of_enum},
+    failure::Failure,
     link::{Link, print_exact, run_of},
     selection::for_each,
 };
-use crate::{args::AnnotateArgs, failure::Failure};
-use kennel_proto::pb::{self, for_each_run_request::Action};
+use clap::Args;
+use kennel_proto::pb::{self, Activity, for_each_run_request::Action};
 use std::fmt::Write as _;
+
+#[derive(Debug, Args)]
+pub struct AnnotateArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// KEY=VALUE sets an annotation, KEY- removes it
+    #[arg(value_name = "KEY=VALUE|KEY-")]
+    pub(crate) changes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    /// Change them only if the annotations have this version: 0 if there never were any [default: any]
+    #[arg(long = "if-version", value_name = "NUMBER")]
+    pub(crate) expected_version: Option<u64>,
+    /// Activity of the run, as an output rule or the command itself reports it
+    #[arg(long, value_name = "WHAT", value_parser = of_enum("kennel.v1.Activity", Activity::from_str_name))]
+    pub(crate) activity: Option<Activity>,
+}
 
 pub(crate) async fn annotate(link: &Link, mut args: AnnotateArgs) -> Result<u8, Failure> {
     let selects = args.selection.is_given();

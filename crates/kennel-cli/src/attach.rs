@@ -1,16 +1,15 @@
 //! `kennel attach`, and `kennel run --tty`: connects this process's terminal with that of a run.
 
-use super::{
-    link::{self, Link, refused},
-    run_input::{end_of_file, pieces},
-};
 use crate::{
-    args::AttachArgs,
+    args::RunRef,
     detach_keys::DetachKeys,
     ends::Ends,
     exit::{Exit, exit_of_ended},
     failure::{Failure, because, note},
+    link::{self, Link, refused},
+    run_input::{end_of_file, pieces},
 };
+use clap::Args;
 use kennel_client::{Attachment, REMEMBER_TERMINAL, put_terminal_back};
 use kennel_linux::own_terminal::{self, RawMode};
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
@@ -23,6 +22,21 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
+
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// Watch only, without typing
+    #[arg(long, conflicts_with = "take")]
+    pub(crate) read_only: bool,
+    /// Take the keyboard from another attached client
+    #[arg(long)]
+    pub(crate) take: bool,
+    /// Keys that detach when typed in sequence; empty: none [default: ctrl-p,ctrl-q]
+    #[arg(long, value_name = "KEYS")]
+    pub(crate) detach_keys: Option<DetachKeys>,
+}
 
 /// Bytes read from standard input at once.
 const TYPED_BYTES_MAX: usize = 4096;

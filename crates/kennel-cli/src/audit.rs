@@ -1,14 +1,64 @@
 //! `kennel audit`: the audit log, one line per record.
 
-use super::link::{Link, refused};
-use crate::{args::AuditArgs, failure::Failure, sentence, terminal_text, values};
+use crate::{
+    complete,
+    failure::Failure,
+    link::{Link, refused},
+    sentence, terminal_text, values,
+};
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use kennel_client as client;
 use kennel_lifecycle::Backoff;
 use kennel_proto::pb::{self, audit_record::Record};
 use std::{
     hash::{BuildHasher as _, RandomState},
-    time::Duration,
+    path::PathBuf,
+    time::{Duration, SystemTime},
 };
+
+/// Flags of `audit`.
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Id of a run [default: all runs and the service]
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
+    pub(crate) run: Option<String>,
+    /// Print only newer records: how long ago, such as 10m, or a time
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Print only older records: how long ago, or a time
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment, conflicts_with = "follow")]
+    pub(crate) until: Option<SystemTime>,
+    /// Follow new records
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Check the chain of the files in this data directory, or of a file of --export, without a server, and print the newest
+    /// record's SEQ:HASH
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["run", "since", "until", "follow"])]
+    pub verify: Option<PathBuf>,
+    /// Print the records of this data directory as they are there, lines of JSON with their chain, without a server
+    #[arg(long, value_name = "DATA_DIR", conflicts_with_all = ["run", "since", "until", "follow", "verify"])]
+    pub export: Option<PathBuf>,
+    /// With --export: only records behind this one
+    #[arg(
+        long,
+        value_name = "SEQ",
+        requires = "export",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub after: u64,
+    /// With --verify: a SEQ:HASH printed earlier, which must still be part of the chain
+    #[arg(long, value_name = "SEQ:HASH", requires = "verify")]
+    pub head: Option<String>,
+}
+
+impl AuditArgs {
+    /// Whether it reads files instead of calling a server.
+    pub fn is_offline(&self) -> bool {
+        self.verify.is_some() || self.export.is_some()
+    }
+}
 
 /// Delays before the next call after a server was lost.
 const RETRY: Backoff = Backoff::up_to(Duration::from_millis(400), Duration::from_millis(400));

@@ -1,18 +1,84 @@
 //! The commands that are one call and one print.
 
-use super::{
+use crate::{
+    args::{EnvArg, RunRef, RunRefs, SecretArg, SelectionArgs, Targets, of_enum},
     each::each,
+    failure::Failure,
     link::{Link, new_request_id, print_exact, run_of},
     progress, render, run_env, secrets,
     selection::each_of,
     sentence, spec, values, words,
 };
-use crate::{
-    args::{AbortArgs, ResizeArgs, RestartRunArgs, RunRefs, Targets},
-    failure::Failure,
-};
+use clap::Args;
 use kennel_client::Surroundings;
-use kennel_proto::pb::{self, for_each_run_request::Action};
+use kennel_lifecycle::TerminalSize;
+use kennel_proto::pb::{self, AbortWait, for_each_run_request::Action};
+use std::{path::PathBuf, time::Duration};
+
+#[derive(Debug, Args)]
+pub struct ResizeArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// Rows and columns, such as 40x120
+    #[arg(value_name = "ROWSxCOLS", value_parser = values::terminal_size)]
+    pub(crate) size: TerminalSize,
+    /// Resize the terminal of this attempt only [default: the current one]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempt: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct RestartRunArgs {
+    #[command(flatten)]
+    pub(crate) runs: Targets,
+    /// Set a variable of an ended run's spec, because values are not stored; NAME takes its value from here. May be
+    /// repeated
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<EnvArg>,
+    /// Give the value of a secret that an ended run's caller had sent, because it is not stored: @FILE or env:VARIABLE from
+    /// here, or nothing: the variable NAME from here. May be repeated
+    #[arg(long, value_name = "NAME[=SOURCE]")]
+    pub(crate) secret: Vec<SecretArg>,
+    /// Take all variables of an ended run's spec from here, except those of --env
+    #[arg(long)]
+    pub(crate) inherit_env: bool,
+    /// Read an ended run's standard input from FILE (`-`: from here), because input is not stored
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input: Option<PathBuf>,
+    /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
+    #[arg(short = 't', long, aliases = ["time", "timeout", "grace-period"], value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) grace: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+pub struct AbortArgs {
+    #[command(flatten)]
+    pub(crate) runs: Targets,
+    /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
+    #[arg(short = 't', long, aliases = ["time", "timeout", "grace-period"], value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) grace: Option<Duration>,
+    /// What to wait for [default: tree-empty]
+    #[arg(long, value_name = "WHAT", value_parser = of_enum("kennel.v1.AbortWait", AbortWait::from_str_name))]
+    pub(crate) wait: Option<AbortWait>,
+    /// Refuse a later spawn under an id that no run has [default: an unknown id is an error]
+    #[arg(long)]
+    pub(crate) fence: bool,
+}
+
+impl AbortArgs {
+    /// The defaults for these runs.
+    pub(crate) fn of(runs: Vec<String>) -> Self {
+        Self {
+            runs: Targets {
+                runs,
+                selection: SelectionArgs::default(),
+            },
+            grace: None,
+            wait: None,
+            fence: false,
+        }
+    }
+}
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
     let run = run_of(Box::pin(link.call(request)).await?.run)?;

@@ -5,10 +5,17 @@ use crate::{
     args::{self, ClientArgs},
     command, list, refused, terminal_text, words,
 };
-use clap::{Arg, Args as _, Command, FromArgMatches as _};
-use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
+use clap::{Arg, Args, Command, FromArgMatches as _};
+use clap_complete::{CompleteEnv, Shell, engine::CompletionCandidate, env::Shells};
 use kennel_client::Surroundings;
 use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
+
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Shell to complete in
+    #[arg(value_enum, value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
 
 /// Variable that the shell's script sets when it asks; its name is Kennel's own, so that no other program's variable
 /// counts.

@@ -1,15 +1,45 @@
 //! `consumers`: named readers of events.
 
-use super::{
+use crate::{
+    complete,
+    failure::Failure,
     link::Link,
     table::{self, Cell},
     words,
 };
-use crate::{
-    args::{ConsumerRef, ConsumersCommand},
-    failure::Failure,
-};
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use kennel_proto::pb;
+
+#[derive(Debug, Subcommand)]
+pub enum ConsumersCommand {
+    /// List consumers of a run, or of the node
+    #[command(alias = "list")]
+    Ls {
+        /// Run to list the consumers of
+        #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
+        run: Option<String>,
+    },
+    /// Show one consumer
+    #[command(alias = "inspect")]
+    Get(ConsumerRef),
+    /// Delete a consumer; its reader gets an error
+    #[command(alias = "delete")]
+    Rm(ConsumerRef),
+}
+
+#[derive(Debug, Args)]
+pub struct ConsumerRef {
+    /// Name of the consumer
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Run that it reads [default: many, by a filter]
+    #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
+    pub(crate) run: Option<String>,
+    /// Owner that registered it [default: the caller's]
+    #[arg(long)]
+    pub(crate) owner: Option<String>,
+}
 
 /// Most consumers that a server returns at once.
 const PAGE_SIZE: i32 = 1000;

@@ -1,10 +1,11 @@
 //! `context`: servers by name.
 
-use super::link::{print, print_exact};
 use crate::{
-    args::{ClientArgs, ContextCommand, Format, NewContext},
+    args::{ClientArgs, Format},
     failure::{Failure, because, note},
+    link::{print, print_exact},
 };
+use clap::{Args, Subcommand};
 use kennel_client::{Address, Context, Contexts, DEFAULT_CONTEXT as DEFAULT, Surroundings, Target};
 use kennel_linux::own_file;
 use serde_json::json;
@@ -14,6 +15,41 @@ use std::{
     io,
     path::{self, Path, PathBuf},
 };
+
+#[derive(Debug, Subcommand)]
+pub enum ContextCommand {
+    /// List all contexts; a star marks the current one
+    Ls,
+    /// Make a context the current one; `default` is the socket of this host
+    Use(ContextName),
+    /// Create or replace a context from --server, --tls-ca, --tls-cert, --tls-key, --tls-server-name and --token-file
+    Set(NewContext),
+    /// Print a context [default: the current one]
+    Show {
+        /// Name of the context
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Remove a context
+    Rm(ContextName),
+}
+
+#[derive(Debug, Args)]
+pub struct ContextName {
+    /// Name of the context
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct NewContext {
+    /// Name of the context
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Make it the current one
+    #[arg(long = "use")]
+    pub(crate) uses: bool,
+}
 
 /// Longest name of a context.
 const NAME_CHARS_MAX: usize = 64;

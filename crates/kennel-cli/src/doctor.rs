@@ -1,16 +1,55 @@
 //! Leaked processes: `doctor` finds them, `reap` ends them.
 
-use super::{
+use crate::{
+    args::{LabelArgs, of_enum},
+    complete,
+    failure::Failure,
     link::Link,
     sentence::{self, Fields},
-    spec,
+    spec, values,
     view::View,
     words,
 };
-use crate::{args::ReapArgs, failure::Failure, values};
-use kennel_proto::{fields::ToFields as _, pb};
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+use kennel_proto::{
+    fields::ToFields as _,
+    pb::{self, LeakEvidence},
+};
 use serde_json::json;
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Prove on this host that no process escapes: run programs that try to, in a temporary service with your
+    /// privileges. Uses no server and leaves nothing
+    #[arg(long)]
+    pub prove: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReapArgs {
+    /// End the processes: SIGTERM, after the grace period SIGKILL [default: a dry run]
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Select processes of this run; may be repeated
+    #[arg(long = "run", value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
+    pub(crate) runs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    /// Select processes older than this, such as 10m
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) older: Option<Duration>,
+    /// Select processes found by this evidence; may be repeated [default: all that proves]
+    #[arg(long, value_name = "EVIDENCE", value_parser = of_enum("kennel.v1.LeakEvidence", LeakEvidence::from_str_name))]
+    pub(crate) evidence: Vec<LeakEvidence>,
+    /// Select this process by its reference in a dry run; may be repeated
+    #[arg(long = "process", value_name = "PID:START[:INODE]", value_parser = values::process)]
+    pub(crate) processes: Vec<kennel_proto::pb::ProcessRef>,
+    /// Grace period between SIGTERM and SIGKILL, at most 60s [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) grace: Option<Duration>,
+}
 
 /// Leaks or faults were found.
 const FOUND: u8 = 3;

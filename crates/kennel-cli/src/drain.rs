@@ -1,9 +1,38 @@
 //! Draining a node, and undoing that.
 
-use super::{link::Link, progress, sentence, spec};
-use crate::{args::DrainArgs, failure::Failure, link::new_request_id};
+use crate::{
+    failure::Failure,
+    link::{Link, new_request_id},
+    progress, sentence, spec, values,
+};
+use clap::Args;
 use kennel_proto::pb;
 use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// End all runs now, each with its own grace period
+    #[arg(long, conflicts_with_all = ["deadline", "undo"])]
+    pub(crate) abort: bool,
+    /// End runs that are left after this time [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "undo")]
+    pub(crate) deadline: Option<Duration>,
+    /// Wait until no run is left
+    #[arg(long, conflicts_with = "undo")]
+    pub(crate) wait: bool,
+    /// Accept new runs again, as `undrain` does
+    #[arg(long)]
+    pub(crate) undo: bool,
+    #[command(flatten)]
+    pub(crate) which: WhichNode,
+}
+
+#[derive(Debug, Args)]
+pub struct WhichNode {
+    /// Node of the database, by name or id [default: that of --node, or the server's own]
+    #[arg(value_name = "NODE")]
+    pub(crate) name: Option<String>,
+}
 
 /// Time between two checks of the remaining runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

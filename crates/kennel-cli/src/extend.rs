@@ -1,12 +1,32 @@
 //! `kennel extend`: extends limits of time of a run.
 
-use super::{
+use crate::{
+    args::RunRef,
+    failure::Failure,
     link::{Link, print_exact, run_of},
-    sentence, spec,
+    sentence, spec, values,
 };
-use crate::{args::ExtendArgs, failure::Failure};
+use clap::Args;
 use kennel_proto::pb;
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
+
+#[derive(Debug, Args)]
+pub struct ExtendArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// Least time until the limits are reached, from now on, pauses not counted
+    #[arg(value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) time: Duration,
+    /// Extend the limit of --timeout [default: every limit of time that counts now]
+    #[arg(long)]
+    pub(crate) timeout: bool,
+    /// Extend the limit of --inactivity
+    #[arg(long)]
+    pub(crate) inactivity: bool,
+    /// Extend the limit of --start-timeout
+    #[arg(long)]
+    pub(crate) start_timeout: bool,
+}
 
 pub(crate) async fn extend(link: &Link, args: ExtendArgs) -> Result<(), Failure> {
     let flags = [

@@ -1,21 +1,65 @@
 //! A run's journal on the command line: to its present head, or until the run has ended; and `events`.
 
-use super::{
-    event_line::{event_line, event_words},
-    link::{Link, refused},
-    sentence,
-};
 use crate::{
-    args::{AsConsumer, EventsArgs, WhichRuns},
+    args::LabelArgs,
+    complete,
+    event_line::{event_line, event_words},
     failure::{Failure, note},
-    terminal_text,
-    values::Tail,
+    link::{Link, refused},
+    sentence, terminal_text,
+    values::{self, Tail},
 };
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use futures_util::future;
 use kennel_client as client;
 use kennel_client::{EventReader, Start};
 use kennel_proto::pb;
 use std::{collections::VecDeque, time::SystemTime};
+
+/// The consumer that reads the events.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AsConsumer {
+    /// Read as this consumer: continue after its last acknowledgement, and register it if it is new
+    #[arg(long, value_name = "NAME")]
+    pub(crate) consumer: Option<String>,
+    /// Acknowledge what is printed
+    #[arg(long, requires = "consumer")]
+    pub(crate) ack: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    pub(crate) which: WhichRuns,
+    /// Follow new output or events until the run ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Begin after this sequence number
+    #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
+    pub(crate) after_seq: u64,
+    /// Print only events since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Print only the last events of each run, or all
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", allow_hyphen_values = true, value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]
+    pub(crate) tail: Option<Tail>,
+    #[command(flatten)]
+    pub(crate) name: AsConsumer,
+}
+
+/// One run, several, or many.
+#[derive(Debug, Args)]
+pub(crate) struct WhichRuns {
+    /// Ids of runs, or their beginning or end; with several, each line names its run
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN", conflicts_with_all = ["labels", "all"], required_unless_present_any = ["labels", "all"])]
+    pub(crate) runs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    /// Read all runs, with --follow also new ones; each line names its run
+    #[arg(long, conflicts_with = "labels")]
+    pub(crate) all: bool,
+}
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
     let sources = Source::all(link, &args.which).await?;

@@ -1,21 +1,46 @@
 //! `inbox` and `answer`: the runs that wait for a person, what they ask, and the answer to a question.
 
-use super::{
+use crate::{
+    args::{FilterArgs, Format, LabelArgs, RunRef},
+    failure::Failure,
     link::{Link, new_request_id, print_exact, run_of},
     list::all,
     table::{Cell, fitting},
     values, words,
 };
-use crate::{
-    args::{AnswerArgs, Format, InboxArgs},
-    failure::Failure,
-};
+use clap::Args;
 use kennel_linux::own_terminal;
 use kennel_proto::pb;
 use std::{
     io::{self, IsTerminal as _, Write as _},
     time::{Duration, SystemTime},
 };
+
+#[derive(Debug, Args)]
+pub struct AnswerArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// Answer, written with an end of line; without it, a line of standard input, hidden where the run's terminal hides it
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: Option<String>,
+    /// Number of the question [default: the only one]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) question: Option<u64>,
+    /// Write the answer as it is, without an end of line
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct InboxArgs {
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
+    /// Look each second, and print what has changed, until interrupted
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
 
 /// Interval of the looks of `--watch`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

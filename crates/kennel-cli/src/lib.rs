@@ -8,6 +8,10 @@
     clippy::return_self_not_must_use,
     reason = "only the binary calls this"
 )]
+#![expect(
+    clippy::doc_markdown,
+    reason = "comments of flags are printed as help, where backticks would show"
+)]
 
 mod annotate;
 mod args;
@@ -16,6 +20,7 @@ mod audit;
 mod calls;
 mod certs;
 mod command;
+mod commands;
 mod complete;
 mod consumers;
 mod context;
@@ -66,7 +71,9 @@ mod why;
 pub mod words;
 mod write;
 
-pub use args::{AuditArgs, Cli, ClientArgs, Command, Format, HABITS, in_groups, with_texts};
+pub use args::{Cli, ClientArgs, Format, HABITS, in_groups, with_texts};
+pub use audit::AuditArgs;
+pub use commands::Command;
 pub use complete::answer_shell;
 pub use ends::Ends;
 pub use exit::{Exit, OWN_FAILURE};
@@ -76,10 +83,12 @@ pub use link::{Link, print, print_exact, refused, run_of};
 pub use progress::during;
 pub use run::run;
 
-use args::{ContextCommand, NodeCommand, RunArgs};
+use args::RunArgs;
 use clap::Parser as _;
+use context::ContextCommand;
 use kennel_client::{Connection, Surroundings};
 use kennel_proto::pb;
+use nodes::NodeCommand;
 use std::{ffi::OsString, process::ExitCode};
 
 /// Exit code of an invalid command line.

@@ -1,16 +1,16 @@
 //! `ps`: the runs of a node, as a table or in another format.
 
-use super::{
-    command,
+use crate::{
+    args::{FilterArgs, Format, LabelArgs},
+    command, complete,
+    failure::{Failure, note},
     link::{ANSWER_MAX, Link, print_exact, refused},
     nodes, render, sentence,
     table::in_colour,
-};
-use crate::{
-    args::{Format, PsArgs, SortArg},
-    failure::{Failure, note},
     values,
 };
+use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use kennel_client as client;
 use kennel_client::Connection;
 use kennel_linux::own_terminal;
@@ -20,6 +20,83 @@ use std::{
     io::{self, IsTerminal as _},
     time::SystemTime,
 };
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[derive(Debug, Args)]
+pub struct PsArgs {
+    /// List ended runs too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    /// Select runs in this state; may be repeated or separated by commas
+    #[arg(
+        long = "state",
+        alias = "status",
+        value_parser = values::states(),
+        ignore_case = true,
+        value_delimiter = ',',
+        value_name = "STATE"
+    )]
+    pub(crate) states: Vec<values::States>,
+    #[command(flatten)]
+    pub(crate) filters: FilterArgs,
+    /// Print only ids
+    #[arg(short, long, conflicts_with = "output")]
+    pub(crate) quiet: bool,
+    /// Print whole ids, labels and commands, where a terminal has no room for them too
+    #[arg(long)]
+    pub(crate) no_trunc: bool,
+    /// Print at most this number of runs, the newest ones
+    #[arg(
+        short = 'n',
+        long = "limit",
+        visible_alias = "last",
+        value_name = "NUMBER",
+        value_parser = values::count
+    )]
+    pub(crate) limit: Option<usize>,
+    /// Sort by this column
+    #[arg(
+        long,
+        alias = "sort-by",
+        value_enum,
+        ignore_case = true,
+        value_name = "COLUMN",
+        default_value_t
+    )]
+    pub(crate) sort: SortArg,
+    /// Reverse the order
+    #[arg(short, long)]
+    pub(crate) reverse: bool,
+    #[command(flatten)]
+    pub(crate) parents: ParentsArgs,
+}
+
+/// Parents of runs.
+#[derive(Debug, Args)]
+pub(crate) struct ParentsArgs {
+    /// List the children of this run only
+    #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
+    pub(crate) parent: Option<String>,
+    /// Print each run below its parent, with two spaces more; one whose parent is not in the list stands at the left
+    #[arg(long)]
+    pub(crate) tree: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortArg {
+    /// Newest first
+    #[default]
+    #[value(aliases = ["created", "started", "time", ".metadata.creationtimestamp"])]
+    Age,
+    #[value(alias = "id")]
+    Run,
+    State,
+    Kind,
+    Pid,
+    Command,
+}
 
 /// Most runs that a server returns at once.
 const PAGE_SIZE: usize = 1000;

@@ -1,16 +1,15 @@
 //! `logs`: the output of a run, or a selected part.
 
-use super::{
-    follow::{Journal, Source, start},
+use crate::{
+    args::of_enum,
+    failure::{Failure, note},
+    follow::{AsConsumer, Journal, Source, WhichRuns, start},
     link::{Link, print_exact},
     sink::{self, Sink},
+    values::{self, Tail},
     words,
 };
-use crate::{
-    args::LogsArgs,
-    failure::{Failure, note},
-    values::Tail,
-};
+use clap::Args;
 use futures_util::future;
 use kennel_client as client;
 use kennel_client::Start;
@@ -19,6 +18,42 @@ use kennel_proto::{
     pb::{self, EventKind, OutputStream, OutputView, event::Payload},
 };
 use std::time::SystemTime;
+
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    #[command(flatten)]
+    pub(crate) which: WhichRuns,
+    /// Follow new output or events until the run ends
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Print only this stream [default: both]
+    #[arg(long, value_name = "STREAM", value_parser = of_enum("kennel.v1.OutputStream", OutputStream::from_str_name))]
+    pub(crate) stream: Option<OutputStream>,
+    /// Begin after the event with this sequence number
+    #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
+    pub(crate) from_seq: u64,
+    /// Print only output written since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Print only output written before: how long ago, or a time
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment, conflicts_with = "follow")]
+    pub(crate) until: Option<SystemTime>,
+    /// Print only the last lines, of both streams together, or all
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", allow_hyphen_values = true, value_parser = values::tail)]
+    pub(crate) tail: Option<Tail>,
+    /// Print the time of each line before it
+    #[arg(short, long)]
+    pub(crate) timestamps: bool,
+    /// Remove escape sequences and control characters except TAB, LF and CR: the default on a terminal
+    #[arg(long, overrides_with = "raw")]
+    pub(crate) plain: bool,
+    /// Print byte for byte: the default if standard output is no terminal
+    #[arg(long, overrides_with = "plain")]
+    pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) name: AsConsumer,
+}
 
 pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
     let sources = Source::all(link, &args.which).await?;

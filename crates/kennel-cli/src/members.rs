@@ -1,26 +1,70 @@
 //! Single processes of a run: signals to them, and their tree.
 
-use super::{
-    calls::{self, standing},
-    command,
+use crate::{
+    args::{RunRefs, SelectionArgs, of_enum},
+    calls::{self, AbortArgs, standing},
+    command, complete,
     each::each,
-    link::{Link, print, refused, run_of},
+    failure::Failure,
+    link::{Link, new_request_id, print, refused, run_of},
     list,
     selection::for_each,
-    sentence, words,
+    sentence, values, words,
 };
-use crate::{
-    args::{AbortArgs, KillArgs, RunRefs, SignalArgs},
-    failure::Failure,
-    link::new_request_id,
-    values,
-};
+use clap::{Args, builder::NonEmptyStringValueParser};
+use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::Signal;
-use kennel_proto::pb::{self, for_each_run_request::Action};
+use kennel_proto::pb::{self, SignalTarget, for_each_run_request::Action};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
 };
+
+#[derive(Debug, Args)]
+pub struct SignalArgs {
+    /// Processes that receive the signal [default: leader]
+    #[arg(long, value_name = "WHO", value_parser = of_enum("kennel.v1.SignalTarget", SignalTarget::from_str_name))]
+    pub(crate) to: Option<SignalTarget>,
+    /// Id of this request: repeated requests with one id send one signal [default: a new id]
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) request_id: Option<String>,
+    /// Signal by name or number, such as SIGUSR1, usr1, 10 or SIGRTMIN+3, and runs, in either order; for SIGSTOP use
+    /// `pause`
+    #[arg(value_names = ["SIGNAL", "RUN"], add = ArgValueCompleter::new(complete::runs), num_args = 1.., required = true)]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+impl SignalArgs {
+    /// Splits the words into the signal and the runs: the first word is the signal, or else the last one.
+    pub(crate) fn split(&self) -> Result<(Signal, &[String]), String> {
+        let ends = self.words.split_first().zip(self.words.split_last());
+        let Some(((first, behind), (last, before))) = ends else {
+            return values::signal("").map(|signal| (signal, &[][..]));
+        };
+        match values::signal(first) {
+            Ok(signal) => Ok((signal, behind)),
+            Err(wrong) => match values::signal(last) {
+                Ok(signal) => Ok((signal, before)),
+                Err(_) => Err(format!("{first:?} is no signal: {wrong}")),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct KillArgs {
+    /// Send this signal to the command, by name or number; -9 and -USR1 are short for it [default: end the run, as `abort` does]
+    #[arg(short, long, value_name = "SIGNAL", value_parser = values::signal)]
+    pub(crate) signal: Option<Signal>,
+    /// List the signals
+    #[arg(short, long)]
+    pub(crate) list: bool,
+    /// Ids of runs, or their beginning or end
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN", required_unless_present = "list")]
+    pub(crate) runs: Vec<String>,
+}
 
 /// Most child runs shown.
 const CHILDREN_MAX: usize = 1000;

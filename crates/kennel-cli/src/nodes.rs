@@ -1,12 +1,30 @@
 //! `nodes` and `node forget`: the nodes of the database.
 
-use super::{
+use crate::{
+    args::Format,
+    failure::Failure,
     link::{Link, print_exact},
     table::{self, Cell},
-    words,
+    values, words,
 };
-use crate::{args::Format, failure::Failure, values};
+use clap::Subcommand;
 use kennel_proto::pb;
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// List the nodes of the database, as `kennel nodes` does
+    #[command(alias = "list")]
+    Ls,
+    /// Close the open runs of a node as lost; refused while the node has a lease
+    Forget {
+        /// Name or id of the node
+        #[arg(value_name = "NODE")]
+        name: String,
+        /// Remove the node too; records of its runs stay
+        #[arg(long)]
+        remove: bool,
+    },
+}
 
 pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
     let found = all(link).await?;

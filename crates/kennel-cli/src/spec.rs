@@ -240,7 +240,7 @@ fn at_most(source: impl Read) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::{Command, args::Cli};
     use clap::Parser as _;
 
     fn args(line: &str) -> SpecArgs {

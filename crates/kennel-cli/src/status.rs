@@ -1,17 +1,25 @@
 //! The state of a server, as text for people.
 
-use super::{
+use crate::{
+    args::RunRefs,
     calls::get,
+    complete,
+    failure::Failure,
     link::Link,
     sentence::Fields,
     view::{NAME_WIDTH, View},
 };
-use crate::{
-    args::{RunRefs, StatusArgs},
-    failure::Failure,
-};
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use kennel_proto::{fields::ToFields, pb};
 use serde_json::json;
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Ids of runs, or their beginning or end, to show in place of the server
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+}
 
 /// Prints the status of the server, or of runs.
 pub(crate) async fn status(link: &Link, args: StatusArgs) -> Result<u8, Failure> {

@@ -1,19 +1,59 @@
 //! `kennel wait`: waits for the end of a run, with the exit code of its command, or for another condition.
 
-use super::{
+use crate::{
+    args::RunRefs,
     calls::standing,
     each::each,
-    link::{Link, print_exact, run_of},
-    words,
-};
-use crate::{
-    args::WaitArgs,
     exit::{OWN_FAILURE, TIMED_OUT, exit_of},
     failure::Failure,
+    link::{Link, print_exact, run_of},
+    values, words,
 };
-use kennel_proto::pb;
+use clap::{
+    Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
+use kennel_proto::pb::{self, WaitCondition};
 use std::time::Duration;
 use tokio::time::timeout;
+
+#[derive(Debug, Args)]
+pub struct WaitArgs {
+    #[command(flatten)]
+    pub(crate) runs: RunRefs,
+    /// What to wait for [default: ended]
+    #[arg(long = "for", ignore_case = true, value_name = "CONDITION", value_parser = condition())]
+    pub(crate) condition: Option<WaitCondition>,
+    /// Give up after this time with exit code 124; the runs continue
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Reads a condition; kubectl has other words for some.
+fn condition() -> impl TypedValueParser<Value = WaitCondition> {
+    let plain = [
+        "started",
+        "paused",
+        "leader-exited",
+        "streams-closed",
+        "tree-empty",
+    ];
+    let ended = ["condition=complete", "condition=ended", "exit", "delete"];
+    let others = [
+        PossibleValue::new("ended").aliases(ended),
+        PossibleValue::new("ready").alias("condition=ready"),
+    ];
+    let all = plain.map(PossibleValue::new).into_iter().chain(others);
+    PossibleValuesParser::new(all).map(move |typed| {
+        let name = match typed.to_lowercase().as_str() {
+            "condition=ready" => "ready".to_owned(),
+            other if ended.contains(&other) => "ended".to_owned(),
+            other => other.replace('-', "_"),
+        };
+        let name = format!("WAIT_CONDITION_{}", name.to_uppercase());
+        WaitCondition::from_str_name(&name).unwrap_or_default()
+    })
+}
 
 /// Exit code of a wait for a condition that can no longer occur.
 const NOT_REACHED: u8 = 3;

@@ -1,17 +1,38 @@
 //! `kennel write`, and the writer of `kennel run`: write bytes to a run's standard input, each once.
 
-use super::{
+use crate::{
+    args::RunRef,
+    failure::Failure,
     link::{Link, refused},
     words,
 };
-use crate::{args::WriteArgs, failure::Failure};
+use clap::Args;
 use kennel_client::InputWriter;
 use kennel_linux::own_streams::Input;
 use std::{
     fs::File,
     io::{self, Read},
-    path::Path,
+    path::{Path, PathBuf},
 };
+
+#[derive(Debug, Args)]
+pub struct WriteArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// File to write; without it, or with `-`, standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Offset of the file's first byte in the run's input; bytes that the run already has are skipped [default: the
+    /// current end of the input]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) offset: Option<u64>,
+    /// Close the input afterwards: the command reads end of file
+    #[arg(long)]
+    pub(crate) close: bool,
+    /// Write to this attempt only [default: the current one]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attempt: Option<u32>,
+}
 
 /// Bytes of one write. Smaller reads are written as they come.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;

@@ -180,7 +180,7 @@ fn duration(time: std::time::Duration) -> Result<Value, String> {
 const MOST: std::time::Duration = std::time::Duration::from_hours(87_660_000);
 
 /// Parser of a value of an enum of the contract; `read` finds it by its name there.
-pub(super) fn of_enum<E: Clone + Send + Sync + 'static>(
+pub(crate) fn of_enum<E: Clone + Send + Sync + 'static>(
     name: &'static str,
     read: fn(&str) -> Option<E>,
 ) -> impl TypedValueParser<Value = E> {

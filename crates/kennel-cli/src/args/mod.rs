@@ -1,18 +1,9 @@
 //! The command line: commands, flags, and the text of `--help`.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "these comments are printed as help, where backticks would show"
-)]
-
-mod control;
 mod elsewhere;
 mod flags;
 mod form;
-mod host;
 mod network;
-mod output;
-mod read;
 mod run;
 mod secrets;
 mod target;
@@ -20,22 +11,9 @@ mod target;
 pub use elsewhere::HABITS;
 pub(crate) use elsewhere::explain;
 pub use form::Format;
-pub use read::AuditArgs;
 
-pub(crate) use control::{
-    AbortArgs, AnswerArgs, AttachArgs, ExtendArgs, KillArgs, ResizeArgs, RestartRunArgs,
-    SignalArgs, WaitArgs, WriteArgs,
-};
-pub(crate) use flags::in_place_of_fields;
-pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, ReapArgs, StatusArgs, WhichNode};
-pub(crate) use network::{
-    CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
-};
-pub(crate) use output::{AnnotateArgs, WaitOutputArgs};
-pub(crate) use read::{
-    AsConsumer, ConsumerRef, ConsumersCommand, EventsArgs, InboxArgs, LogsArgs, PsArgs, SortArg,
-    TopArgs, WhichRuns, WhyArgs,
-};
+pub(crate) use flags::{in_place_of_fields, of_enum};
+pub(crate) use network::RemoteArgs;
 pub(crate) use run::{EnvArg, EnvModeArg, OnConflictArg, RunArgs, SpecArgs};
 pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
 pub(crate) use target::{FilterArgs, LabelArgs, RunRef, RunRefs, SelectionArgs, Targets};
@@ -80,130 +58,6 @@ pub struct ClientArgs {
         value_name = "FORM"
     )]
     pub output: Option<Format>,
-}
-
-#[derive(Debug, Subcommand)]
-/// Commands that call a server.
-pub enum Command {
-    /// Run a command and pass on its output and its exit code
-    Run(Box<RunArgs>),
-    /// Start a command in the background and print the run's id
-    #[command(visible_alias = "add")]
-    Spawn(Box<SpecArgs>),
-    /// Print the file that a command is, as `run` with these flags would execute it
-    Which(Box<SpecArgs>),
-    /// List runs, newest first
-    #[command(visible_aliases = ["ls", "list"])]
-    Ps(PsArgs),
-    /// Watch the runs and their use of resources; `?` shows the keys
-    #[command(alias = "stats")]
-    Top(TopArgs),
-    /// Show all details of runs
-    #[command(visible_aliases = ["inspect", "describe", "show"])]
-    Get(RunRefs),
-    /// End runs: SIGTERM to all processes, after the grace period SIGKILL
-    #[command(visible_alias = "stop")]
-    Abort(AbortArgs),
-    /// End runs as `abort` does, or send them a signal: kill -s USR1 RUN, kill -9 RUN
-    Kill(KillArgs),
-    /// Send SIGINT to the command's process group once; type Ctrl-C if the run has a terminal
-    Interrupt(Targets),
-    /// Send a signal to processes of runs and print the result for each
-    Signal(SignalArgs),
-    /// Show the processes of runs: their use of resources and their listening sockets
-    Tree(RunRefs),
-    /// Explain why a run ended, or why it is in its current state
-    Why(WhyArgs),
-    /// Pause all processes of runs until `resume`
-    #[command(aliases = ["suspend", "freeze"])]
-    Pause(Targets),
-    /// Continue paused runs
-    #[command(aliases = ["unpause", "continue", "thaw"])]
-    Resume(Targets),
-    /// Remove ended runs: their record and their output
-    #[command(aliases = ["remove", "delete", "del"])]
-    Rm(Targets),
-    /// Remove directories of runs that a crash or a disk error has left, and count those that no record explains
-    Sweep,
-    /// Write to the standard input of a run started with --stdin, or to the terminal of one started with --tty
-    Write(WriteArgs),
-    /// List the runs that wait for input and what they ask, the oldest question first
-    Inbox(InboxArgs),
-    /// Answer the question of a run, if it still waits
-    #[command(alias = "reply")]
-    Answer(AnswerArgs),
-    /// Attach this terminal to the terminal of a run; ctrl-p ctrl-q detaches
-    Attach(AttachArgs),
-    /// Print the screen of the terminal of a run
-    Screen(RunRef),
-    /// Resize the terminal of a run
-    Resize(ResizeArgs),
-    /// Restart runs: start the next attempt now; if a run has ended, start a new run from its spec
-    Restart(RestartRunArgs),
-    /// Wait for runs to end, or for another condition
-    Wait(WaitArgs),
-    /// Wait until a run writes a line that matches, and print it
-    WaitOutput(WaitOutputArgs),
-    /// Set or remove annotations of a run and print all of them
-    Annotate(AnnotateArgs),
-    /// Extend limits of time of a run: each ends this long from now, or later
-    Extend(ExtendArgs),
-    /// Print the output of runs
-    #[command(visible_alias = "tail", alias = "log")]
-    Logs(LogsArgs),
-    /// Print the events of runs, one per line
-    #[command(alias = "watch")]
-    Events(EventsArgs),
-    /// List, show or delete named readers of events and their positions
-    #[command(subcommand)]
-    Consumers(ConsumersCommand),
-    /// List, show and choose servers by name
-    #[command(subcommand)]
-    Context(ContextCommand),
-    /// Make certificates and tokens for servers and clients on the network
-    #[command(subcommand)]
-    Certs(CertsCommand),
-    /// Print the completion script of a shell
-    #[command(alias = "completion")]
-    Completions(CompletionsArgs),
-    /// Show the state of the server, or of runs
-    #[command(alias = "info")]
-    Status(StatusArgs),
-    /// Print version, commit and build of this binary, and the version of the server
-    Version,
-    /// Replace the running server with the installed binary; runs are not interrupted
-    Upgrade,
-    /// Search for processes that runs left behind, and list what could not be checked
-    Doctor(DoctorArgs),
-    /// List the nodes of the database
-    Nodes,
-    /// List nodes, or forget one that does not come back
-    #[command(subcommand)]
-    Node(NodeCommand),
-    /// Drain the node: refuse new runs and let the present ones finish, or end them
-    Drain(DrainArgs),
-    /// Accept new runs on the node again; runs that a drain has begun to end continue to their end
-    Undrain(WhichNode),
-    /// Print the audit log: requests, signals and events of the service
-    Audit(AuditArgs),
-    /// End processes that runs left behind; without --yes, list them only
-    Reap(ReapArgs),
-}
-
-#[derive(Debug, Subcommand)]
-pub enum NodeCommand {
-    /// List the nodes of the database, as `kennel nodes` does
-    #[command(alias = "list")]
-    Ls,
-    /// Close the open runs of a node as lost; refused while the node has a lease
-    Forget {
-        /// Name or id of the node
-        #[arg(value_name = "NODE")]
-        name: String,
-        /// Remove the node too; records of its runs stay
-        #[arg(long)]
-        remove: bool,
-    },
 }
 
 impl ClientArgs {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Command;
 
 fn parse(words: &[&str]) -> Result<Cli<Command>, clap::Error> {
     Cli::try_parse_from(std::iter::once(&"kennel").chain(words))

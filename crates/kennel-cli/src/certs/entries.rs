@@ -1,7 +1,7 @@
 //! Sections of an access file.
 
 use super::files::{Directory, Made};
-use crate::args::RoleArgs;
+use crate::certs::RoleArgs;
 use clap::ValueEnum as _;
 use std::path::Path;
 use toml::Value;

@@ -9,9 +9,15 @@ mod keys;
 mod once;
 mod sample;
 
-use super::{link::Link, table::in_colour};
-use crate::{args::TopArgs, ends::Ends, failure::Failure, link::new_request_id};
+use crate::{
+    ends::Ends,
+    failure::Failure,
+    link::{Link, new_request_id},
+    table::in_colour,
+    values,
+};
 use board::{Action, Board};
+use clap::Args;
 use kennel_client as client;
 use kennel_client::Connection;
 use kennel_proto::pb;
@@ -29,6 +35,26 @@ use std::{
     time::Duration,
 };
 use tokio::sync::mpsc;
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Print one sample as a table and exit
+    #[arg(short = 'b', long, visible_alias = "no-stream", alias = "batch")]
+    pub(crate) once: bool,
+    /// With --once: number of samples
+    #[arg(
+        short = 'n',
+        long,
+        alias = "count",
+        value_name = "NUMBER",
+        requires = "once",
+        default_value_t = 1
+    )]
+    pub(crate) iterations: u32,
+    /// Interval between samples, such as 2s; at least 500ms
+    #[arg(short = 'd', long, aliases = ["interval", "delay"], value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
+    pub(crate) every: Duration,
+}
 
 /// Keys that wait to be handled.
 const KEYS_QUEUED_MAX: usize = 64;

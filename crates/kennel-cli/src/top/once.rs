@@ -5,12 +5,12 @@ use super::{
     sample::{Sample, Sampler, Seen},
 };
 use crate::{
-    args::TopArgs,
     command,
     failure::{Failure, note},
     link::{Link, print_exact, refused},
     render, sentence,
     table::{self, Cell, in_colour},
+    top::TopArgs,
     values::short_bytes as bytes,
     words,
 };

@@ -4,19 +4,31 @@
 mod answer;
 mod story;
 
-use super::{
+use crate::{
+    args::RunRefs,
     audit,
     each::each,
+    failure::Failure,
     link::{Link, run_of},
+    terminal_text, values,
 };
-use crate::{args::WhyArgs, failure::Failure, terminal_text, values};
 use answer::Answer;
+use clap::Args;
 use kennel_client as client;
 use kennel_client::{EventReader, Start, Time};
 use kennel_proto::pb::{self, audit_record::Record, event::Payload};
 use serde_json::json;
 use std::fmt::Write as _;
 use story::Moment;
+
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    #[command(flatten)]
+    pub(crate) runs: RunRefs,
+    /// Number of last output lines to show
+    #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub(crate) lines: u16,
+}
 
 /// Time after a run's end in which events of the service belong to its story.
 const AFTER_SECS: i64 = 2;
