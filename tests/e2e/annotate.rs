@@ -2,7 +2,7 @@
 //! them: `supervisor/tests/runs/facets.rs`.
 
 use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
-use kennel_tests::{Client, Kennel, PATIENCE, client::complaint, must, sh};
+use kennel_tests::{Client, Heard, Kennel, Options, PATIENCE, client::complaint, must, sh};
 use tonic::Code;
 
 async fn sleeper(client: &mut Client) -> String {
@@ -14,6 +14,20 @@ async fn sleeper(client: &mut Client) -> String {
 fn pairs(run: &pb::Run) -> Vec<(&str, &str)> {
     let pairs = run.annotations.iter();
     pairs.map(|(k, v)| (k.as_str(), v.as_str())).collect()
+}
+
+/// Returns the versions of the annotations that events report.
+fn versions(heard: &Heard) -> Vec<u64> {
+    let changed = heard
+        .events
+        .iter()
+        .filter_map(|(_, payload)| match payload {
+            Payload::Lifecycle(pb::Lifecycle {
+                station: Some(Station::Annotated(changed)),
+            }) => Some(changed.version),
+            _ => None,
+        });
+    changed.collect()
 }
 
 // promise: RW-1, RW-2, RW-3, RW-6, RW-73
@@ -47,20 +61,60 @@ async fn annotations_are_set_removed_listed_and_reported() {
     let late = complaint(&late.expect_err("it has ended"));
     assert_eq!(late.reason, "RUN_ENDED");
     let heard = must("hear", client.hear_all(&run, 0).await);
-    let versions: Vec<u64> = heard
-        .events
-        .iter()
-        .filter_map(|(_, payload)| match payload {
-            Payload::Lifecycle(pb::Lifecycle {
-                station: Some(Station::Annotated(changed)),
-            }) => Some(changed.version),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(versions, [1, 2, 3]);
+    assert_eq!(versions(&heard), [1, 2, 3]);
     assert_one_of_two_changes_wins(&kennel).await;
     assert_annotations_have_bounds(&kennel).await;
     assert_command_line_sets_and_removes(&kennel).await;
+}
+
+// promise: RW-3a
+#[tokio::test(flavor = "multi_thread")]
+async fn run_begins_with_annotations_of_its_spec() {
+    let points = tempfile::tempdir().expect("a directory");
+    let kennel = Kennel::start(Options::crashing(points.path())).await;
+    let mut client = kennel.client().await;
+    let spec = pb::RunSpec {
+        annotations: [("session".to_owned(), "x".repeat(10_000))].into(),
+        ..sh("exec sleep 300")
+    };
+    let first = must("spawn", client.spawn(spec.clone()).await);
+    assert_eq!(first.annotations, spec.annotations);
+    assert_eq!(first.annotations_version, 1);
+
+    // The server dies when the attempt is recorded, and has no annotation noted.
+    must(
+        "arm",
+        std::fs::write(points.path().join("spawn.recorded_told"), "server"),
+    );
+    let lost = client.spawn(spec.clone()).await;
+    let runs = must(
+        "list",
+        kennel
+            .client()
+            .await
+            .list_all(pb::RunFilter::default(), 10)
+            .await,
+    );
+    assert!(lost.is_err() && runs.len() == 2, "{lost:?} {runs:?}");
+    let mut client = kennel.client().await;
+    for run in runs {
+        assert_eq!(run.annotations, spec.annotations);
+        let changed = client
+            .annotate(&run.run_id, &[], &["session"], Some(1))
+            .await;
+        assert_eq!(must("annotate", changed).annotations_version, 2);
+        must("abort", client.abort(&run.run_id).await);
+        let heard = must("hear", client.hear_all(&run.run_id, 0).await);
+        assert_eq!(versions(&heard), [1, 2]);
+    }
+    let too_large = pb::RunSpec {
+        annotations: [("a b".to_owned(), "x".repeat(16_385))].into(),
+        ..sh("true")
+    };
+    let refused = client.spawn(too_large).await.expect_err("it is refused");
+    let fields = complaint(&refused).fields;
+    let key = "spec.annotations[\"a b\"]";
+    assert_eq!(fields, [key, key, "spec.annotations"]);
 }
 
 async fn assert_one_of_two_changes_wins(kennel: &Kennel) {
@@ -83,7 +137,7 @@ async fn assert_one_of_two_changes_wins(kennel: &Kennel) {
 async fn assert_annotations_have_bounds(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let run = sleeper(&mut client).await;
-    let long = "x".repeat(4097);
+    let long = "x".repeat(16_385);
     let wrong = [("a b", "1"), ("long", long.as_str())];
     let status = client.annotate(&run, &wrong, &["long"], None).await;
     let complaint = complaint(&status.expect_err("three faults"));

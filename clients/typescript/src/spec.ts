@@ -124,6 +124,8 @@ export interface SpawnOptions {
   kind?: string;
   /** Labels, for selection. */
   labels?: Readonly<Record<string, string>>;
+  /** Annotations that the run begins with. */
+  annotations?: Readonly<Record<string, string>>;
   /** Name: an open run's name is its owner's only once. */
   name?: string;
   /** Where an open run has the name: `fail` (default), or `return` that run. */
@@ -225,6 +227,9 @@ const SETS: {
   },
   labels: (labels, fields) => {
     fields.labels = { ...labels };
+  },
+  annotations: (annotations, fields) => {
+    fields.annotations = { ...annotations };
   },
   name: (name, fields) => {
     fields.name = name;

@@ -49,7 +49,7 @@ pub const QUESTIONS_BYTES_MAX: usize = 16 * 1024;
 /// Time without output after which an unfinished line may be a question.
 pub const QUIET: Duration = Duration::from_millis(100);
 /// Longest value of an annotation.
-pub const ANNOTATION_VALUE_BYTES_MAX: usize = 4096;
+pub const ANNOTATION_VALUE_BYTES_MAX: usize = 16 * 1024;
 /// Keys and values of all annotations of one run together.
 pub const ANNOTATIONS_BYTES_MAX: usize = 16 * 1024;
 /// Longest text of a pattern of output lines.

@@ -1,8 +1,8 @@
 //! A spawn request, and the check of its validity.
 
 use crate::{
-    ApiAccess, LaterText, Parent, Policy, Secret, SecretSource, SecretValue, TerminalSpec,
-    known_fields, labels, limits,
+    AnnotationChange, Annotations, ApiAccess, LaterText, Parent, Policy, Secret, SecretSource,
+    SecretValue, TerminalSpec, known_fields, labels, limits,
     names::{named, sparse},
     os_text,
     policy::{LeaderExit, Recovery, RunKind},
@@ -60,6 +60,8 @@ sparse! {
         pub policy: Policy,
         /// The caller's labels, for selection.
         pub labels: BTreeMap<String, String>,
+        /// Annotations that it begins with.
+        pub annotations: BTreeMap<String, String>,
         /// The parent of this run.
         pub parent: Option<Parent>,
         /// What its processes may call.
@@ -299,6 +301,7 @@ impl RunSpec {
         }
         self.command.check(&mut found);
         self.check_labels(&mut found);
+        self.check_annotations(&mut found);
         self.check_terminal(&mut found);
         self.check_stop_input(&mut found);
         self.policy.check(&mut found);
@@ -385,6 +388,30 @@ impl RunSpec {
             if let Err(wrong) = labels::check_value(value) {
                 found.push(Violation::new(field(), wrong.to_string()));
             }
+        }
+    }
+}
+
+impl RunSpec {
+    /// Returns the change that sets the annotations of a new run.
+    pub fn first_annotations(&self) -> AnnotationChange {
+        AnnotationChange {
+            set: self.annotations.clone(),
+            ..AnnotationChange::default()
+        }
+    }
+
+    fn check_annotations(&self, found: &mut Vec<Violation>) {
+        let change = self.first_annotations();
+        let mut wrong = Vec::new();
+        change.check(&mut wrong);
+        let in_spec = |wrong: Violation| {
+            let key = wrong.field.strip_prefix("set").unwrap_or(&wrong.field);
+            Violation::new(format!("spec.annotations{key}"), wrong.description)
+        };
+        found.extend(wrong.into_iter().map(in_spec));
+        if let Err(refusal) = Annotations::default().change(change, "") {
+            found.push(Violation::new("spec.annotations", refusal.to_string()));
         }
     }
 }

@@ -35,6 +35,8 @@ class SpawnOptions(TypedDict, total=False):
     """`heartbeat`, `service`, `terminal`, `job`."""
     labels: Mapping[str, str]
     """Labels to find it by."""
+    annotations: Mapping[str, str]
+    """Annotations that it begins with."""
     name: str
     """Name, unique among the open runs of the owner."""
     on_name_conflict: str
@@ -204,6 +206,7 @@ def _is_text(value: str) -> bool:
 _PLAIN: dict[str, tuple[str, ...]] = {
     "env": ("env", "vars"),
     "labels": ("labels",),
+    "annotations": ("annotations",),
     "name": ("name",),
     "ready": ("readiness",),
     "rules": ("output_rules",),

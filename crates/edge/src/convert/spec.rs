@@ -34,6 +34,11 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
         ("spec.env.vars", vars, bounds::ENV_ENTRIES_MAX),
         ("spec.inherited.vars", own_vars, bounds::ENV_ENTRIES_MAX),
         ("spec.labels", spec.labels.len(), bounds::LABELS_MAX),
+        (
+            "spec.annotations",
+            spec.annotations.len(),
+            bounds::ANNOTATIONS_MAX,
+        ),
         ("spec.secrets", spec.secrets.len(), bounds::SECRETS_MAX),
     ] {
         if count > most {
@@ -88,6 +93,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
             min_isolation: containment::least_isolation(spec.min_isolation, found),
         },
         labels: spec.labels,
+        annotations: spec.annotations,
         parent: parent(spec.parent.as_ref(), found),
         api_access: api_access::parse("spec.api_access", spec.api_access, found),
         secrets: secrets::parse(spec.secrets, found),
@@ -110,6 +116,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         command,
         policy,
         labels,
+        annotations,
         parent,
         api_access,
         secrets,
@@ -126,6 +133,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         inherited: differing(&command.inherited, command::shown_inherited),
         initial_input: command.initial_input.clone().map(Bytes::from),
         labels: labels.clone(),
+        annotations: annotations.clone(),
         stop: shown_stop(&policy.stop),
         timeouts: shown_timeouts(policy.timeouts),
         limits: limits::shown(&policy.limits, node_limits),

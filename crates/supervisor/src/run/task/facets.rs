@@ -70,6 +70,22 @@ impl RunTask {
         }
     }
 
+    /// Sets the annotations of the spec, if no server has done so: they are durable with the spec.
+    pub(super) fn note_first_annotations(&mut self) {
+        let annotations = &self.facets.facets.annotations;
+        if annotations.version > 0 {
+            return;
+        }
+        let first = annotations.change(self.new.spec.first_annotations(), &self.new.owner);
+        if let Ok(Some(entry)) = first {
+            self.note(&entry);
+            let bytes = self.facets.facets.annotations.bytes() as u64;
+            let owner = &self.new.owner;
+            self.shared.record_bytes.change(owner, 0, bytes);
+            self.write_facets();
+        }
+    }
+
     /// Changes annotations and activity, both or neither, and answers when that is durable.
     pub(super) fn annotate(&mut self, call: AnnotateCall, reply: Reply) {
         let AnnotateCall {

@@ -224,6 +224,7 @@ impl RunTask {
         }
         if let Entry::Recorded { .. } = entry {
             self.note_terminal_size();
+            self.note_first_annotations();
             for message in std::mem::take(&mut self.reporting.warnings) {
                 self.note(&Entry::Warning { message });
             }
