@@ -3,9 +3,15 @@
 use crate::{
     args::in_place_of_fields,
     failure::{FAILED, Failure},
+    sentence::Fields,
+    words,
 };
 use kennel_lifecycle::Violation;
-use std::collections::BTreeMap;
+use serde_json::json;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::LazyLock,
+};
 
 /// Converts a server's error to a failure of this command line.
 pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
@@ -45,57 +51,24 @@ fn listed(violations: &[Violation]) -> String {
 
 /// Returns the hint to this reason; `facts` is the server's metadata.
 fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
-    let fact = |key: &str| facts.get(key).filter(|v| !v.is_empty());
+    static HINTS: LazyLock<HashMap<&str, &str>> =
+        LazyLock::new(|| words::by_name(include_str!("hints.txt")));
+    let fact = |key: &str| facts.get(key).map_or("", String::as_str);
     let hint = match reason {
-        // A command with a slash was searched at one path, which the message contains.
-        "COMMAND_NOT_FOUND" if fact("command")?.contains('/') => return None,
-        "COMMAND_NOT_FOUND" if fact("command")?.contains(' ') => {
-            "a line for a shell is run by: kennel run -- sh -c 'LINE'".to_owned()
+        "COMMAND_NOT_FOUND" if fact("command").contains('/') => {
+            // It was searched at one path, which the message contains.
+            return None;
         }
-        "SPAWN_FAILED" => start_hint(fact("stage")?, fact("errno")?.parse().ok()?)?.to_owned(),
-        "SPEC_INCOMPLETE" if fact("missing")? == "spec" => return None,
-        "EXTENSION_TOO_LONG" => format!(
-            "--extension-max of the run allowed {}s from this answer on, and less later: kennel extend RUN TIME",
-            fact("possible_seconds")?
-        ),
-        "INVALID_STATE" => format!(
-            "in this state it can only be: {}",
-            fact("allowed")?.to_lowercase().replace(',', ", ")
-        ),
-        "UPGRADE_REFUSED" if fact("protocol").is_some() => {
-            "only a new start of the whole service can use it: kennel drain --wait, then start it again".to_owned()
+        "COMMAND_NOT_FOUND" if fact("command").contains(' ') => {
+            "a line for a shell is run by: kennel run -- sh -c 'LINE'"
         }
-        "QUOTA_EXCEEDED" if fact("quota").is_some_and(|quota| quota.ends_with("of a pattern")) => {
-            "use a simpler pattern, text (-F) or JSON".to_owned()
+        "QUOTA_EXCEEDED" if fact("quota").ends_with("of a pattern") => {
+            "use a simpler pattern, text (-F) or JSON"
         }
-        "PAUSE_PARTIAL" => {
-            let why = fact("why").map(|why| format!(" ({why})")).unwrap_or_default();
-            format!("these processes did not stop: {}{why}", fact("pids")?)
-        }
-        _ => {
-            let mut hints = include_str!("hints.txt").lines();
-            let hint = hints.find_map(|line| line.strip_prefix(reason)?.strip_prefix(' '));
-            hint?.to_owned()
-        }
+        _ => HINTS.get(reason)?,
     };
-    Some(hint)
-}
-
-fn start_hint(stage: &str, errno: i32) -> Option<&'static str> {
-    const ENOENT: i32 = 2;
-    const ENOEXEC: i32 = 8;
-    const EACCES: i32 = 13;
-    const ENOSPC: i32 = 28;
-    match (stage, errno) {
-        ("WORK_DIR", _) => Some("name another directory with --cwd DIR"),
-        ("PREPARE", ENOSPC) => {
-            Some("the server's data directory is full; runs wait, and continue when there is room")
-        }
-        ("EXEC", ENOENT) => Some("does the interpreter exist that its first line names?"),
-        ("EXEC", ENOEXEC) => Some("it has no #! line; name its interpreter: -- sh FILE"),
-        ("EXEC", EACCES) => Some("it must be a file that the server's user may execute"),
-        _ => None,
-    }
+    let hint = Fields::of(&json!(facts)).fill(hint);
+    Some(hint).filter(|hint| !hint.is_empty())
 }
 
 #[cfg(test)]
@@ -140,6 +113,17 @@ mod tests {
             in_place_of_fields("spec.limits.memory.max_bytes and spec.argv.args[2]: bad".into()),
             "--memory-max and command[2]: bad"
         );
+    }
+
+    #[test]
+    fn braces_of_hints_are_closed() {
+        for line in include_str!("hints.txt").lines() {
+            assert_eq!(
+                line.matches('{').count(),
+                line.matches('}').count(),
+                "{line}"
+            );
+        }
     }
 
     #[test]

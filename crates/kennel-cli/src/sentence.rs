@@ -160,7 +160,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the value in a form: that of an enum in its words (`word`), without a prefix (`bare`), and so in lower
-    /// case (`short`); a number with a noun (`counted`); a time (`span`, `millis`, `age`, `second`); an error number
+    /// case (`short`); names between commas in lower case (`names`); a number with a noun (`counted`); a time (`span`, `millis`, `age`, `second`); an error number
     /// (`errno`); nothing for one value (`unless`). Elements of a list are joined by commas, or by spaces (`words`).
     fn in_form(&self, value: &Value, form: &str) -> String {
         let (name, how) = form.split_once(' ').unwrap_or((form, ""));
@@ -189,6 +189,7 @@ impl<'a> Fields<'a> {
                     .map(|(key, value)| format!(" {}={}", plain_of(&json!(key)), shell(value)));
                 settings.collect()
             }
+            ("names", _) => plain.to_lowercase().replace(',', ", "),
             ("spaced", _) => plain.replace('_', " "),
             ("word", _) => words::word(&plain).to_owned(),
             ("bare", _) => plain.replacen(how, "", 1),
