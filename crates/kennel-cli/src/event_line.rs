@@ -3,6 +3,7 @@
 use super::{sentence, words};
 use crate::values;
 use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
+use serde_json::Value;
 
 /// Bytes of output that an event's line shows; the total length is given beside them.
 const EXCERPT_BYTES_MAX: usize = 60;
@@ -49,7 +50,7 @@ fn station(lifecycle: &pb::Lifecycle) -> Option<String> {
     Some(match lifecycle.station.as_ref()? {
         Station::Annotated(changed) => annotated(changed),
         Station::OutputMatched(matched) => output_matched(matched),
-        _ => sentence::of_field("lifecycle", lifecycle)?,
+        _ => sentence::of_field("lifecycle", lifecycle, &Value::Null)?,
     })
 }
 

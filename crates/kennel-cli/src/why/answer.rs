@@ -53,19 +53,39 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let end = attempt.leader_exited_time.or(run.end_time);
     let end = end.map_or_else(|| "at a time that is not known".to_owned(), at);
-    unknown.extend(sentence::of_field("notKnown", reason));
-    match &reason.reason {
-        Some(Reason::Exited(_)) => return by_itself(known, &attempt, &end, unknown),
-        Some(Reason::ServiceLost(_)) => return lost(&attempt, unknown),
-        _ => {}
-    }
     let mut more = run.to_fields();
     more["took"] = took(&attempt).into();
     more["exit"] = exit(&attempt).into();
     more["end"] = end.into();
     more["reason"] = sentence::end_reason(reason).into();
     more["extendedBy"] = extension(run, reason).unwrap_or_default().into();
+    more["endedByShim"] = is_ended_by_shim(&attempt).into();
+    if let Some(pb::exit::Result::Signal(signal)) =
+        attempt.exit.as_ref().and_then(|e| e.result.as_ref())
+    {
+        more["signal"] = signal.name.clone().into();
+        more["usual"] = usual_cause(&signal.name).into();
+        if let Some(asked) = asked_signal(known, &attempt, &signal.name) {
+            more["asked"] = asked.to_fields();
+        }
+    }
+    let not_known = sentence::of_field("notKnown", reason, &more);
+    unknown.extend(not_known.filter(|what| !what.is_empty()));
     sentence::of_with("why", reason, &more)
+}
+
+/// Returns where a signal comes from as a rule that Kennel did not send.
+fn usual_cause(signal: &str) -> &'static str {
+    match signal {
+        "SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGFPE" | "SIGABRT" | "SIGSYS" | "SIGTRAP" => "fault",
+        "SIGXCPU" | "SIGXFSZ" => "limit",
+        _ => "outside",
+    }
+}
+
+fn is_ended_by_shim(attempt: &pb::Attempt) -> bool {
+    let mut steps = attempt.certificate.iter().flat_map(|c| &c.steps);
+    steps.any(|step| step.sender() == pb::SignalSender::Shim)
 }
 
 /// Formats the extension of the limit of time that ended the last attempt.
@@ -77,49 +97,6 @@ fn extension(run: &pb::Run, reason: &pb::EndReason) -> Option<String> {
     let own = run.time_limits.iter().find(|own| own.limit() == which);
     let extended = words::millis(own?.extended?)?;
     Some(format!("{extended:?}"))
-}
-
-fn by_itself(
-    known: &Records,
-    attempt: &pb::Attempt,
-    end: &str,
-    unknown: &mut Vec<String>,
-) -> String {
-    let Some(pb::exit::Result::Signal(signal)) =
-        attempt.exit.as_ref().and_then(|exit| exit.result.as_ref())
-    else {
-        return format!("Ended by itself: its command {} at {end}.", exit(attempt));
-    };
-    let name = terminal_text::one_line(&signal.name);
-    if let Some(asked) = asked_signal(known, attempt, &signal.name) {
-        let by = terminal_text::one_line(&asked.by);
-        return format!(
-            "Ended by {name}, which {by} had requested ({}), at {end}.",
-            asked.rpc
-        );
-    }
-    match signal.name.as_str() {
-        "SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGFPE" | "SIGABRT" | "SIGSYS" | "SIGTRAP" => {
-            unknown.push(format!(
-                "whether the command failed by itself, as {name} says as a rule, or that was sent"
-            ));
-            format!(
-                "Ended by {name} at {end}: as a rule a failure of the command itself; Kennel did not send it."
-            )
-        }
-        "SIGXCPU" | "SIGXFSZ" => {
-            unknown.push(format!("whether the kernel sent {name} for a limit of the command, as is the rule, or another process did"));
-            format!(
-                "Ended by {name} at {end}: as a rule a limit of the process (setrlimit); Kennel did not send it."
-            )
-        }
-        _ => {
-            unknown.push(format!("who sent {name}: the kernel does not say"));
-            format!(
-                "Ended by {name} from outside at {end}: Kennel did not send it, and who did is not known."
-            )
-        }
-    }
 }
 
 /// Returns a request for this very signal shortly before the end.
@@ -150,27 +127,6 @@ fn asked_signal<'a>(
 /// Returns the name without prefix: `USR1` is another name of `SIGUSR1`.
 fn bare(signal: &str) -> &str {
     signal.strip_prefix("SIG").unwrap_or(signal)
-}
-
-/// Answers for a run whose service died.
-fn lost(attempt: &pb::Attempt, unknown: &mut Vec<String>) -> String {
-    let by_shim = attempt.certificate.iter().flat_map(|c| &c.steps);
-    let signalled = by_shim
-        .filter(|s| s.sender() == pb::SignalSender::Shim)
-        .count()
-        > 0;
-    let how = match (&attempt.exit, signalled) {
-        (_, true) => format!(
-            "its shim ended it by its own plan, and it {}",
-            exit(attempt)
-        ),
-        (Some(_), false) => format!("what ended it then is not known; it {}", exit(attempt)),
-        (None, false) => "how is not known".into(),
-    };
-    if !signalled {
-        unknown.push("what ended it: no server watched".into());
-    }
-    format!("Ended while its service was dead: {how}.")
 }
 
 /// Describes the steps of the stop, and the exit of its command.
