@@ -71,44 +71,17 @@ const PUT_OVER: &str = "ON CONFLICT (node, run_id, owner, name) DO UPDATE SET se
     WHERE consumers.created_us = excluded.created_us AND consumers.session <= excluded.session \
     AND consumers.acked <= excluded.acked";
 
-pub(crate) fn put_sqlite() -> String {
+/// Consumers of node `$1`, of its present generation, that end; with the parameter of the generation and the lock of the
+/// node's row.
+fn delete(generation: &str, lock: &str) -> String {
     format!(
-        "INSERT INTO consumers ({COLUMNS}) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 \
-         WHERE EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?10) {PUT_OVER}"
+        "WITH present AS (SELECT n.node FROM nodes n WHERE n.node = $1 AND n.generation = {generation}{lock}) \
+         DELETE FROM consumers WHERE node IN (SELECT node FROM present) AND "
     )
 }
 
-// FOR KEY SHARE, as an INSERT of a run: a new generation waits for it, or it for the new generation.
-pub(crate) fn put_postgres() -> String {
-    format!(
-        "INSERT INTO consumers ({COLUMNS}) SELECT n.node, $2, $3, $4, $5, $6, $7, $8, $9 FROM nodes n \
-         WHERE n.node = $1 AND n.generation = $10 FOR KEY SHARE OF n {PUT_OVER} RETURNING run_id || '/' || name || '/' || owner"
-    )
-}
-
-pub(crate) const DELETE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 AND run_id = ?2 AND owner = ?3 AND name = ?4 \
-    AND EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?5)";
-
-pub(crate) const DELETE_POSTGRES: &str = "WITH present AS (SELECT node FROM nodes \
-    WHERE node = $1 AND generation = $5 FOR KEY SHARE) \
-    DELETE FROM consumers WHERE node IN (SELECT node FROM present) AND run_id = $2 AND owner = $3 AND name = $4 \
-    RETURNING run_id || '/' || name || '/' || owner";
-
-pub(crate) const EXPIRE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 \
-    AND EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?3) \
-    AND run_id IN (SELECT run_id FROM runs WHERE node = ?1 \
-        AND CASE WHEN output_age IS NULL THEN ended_us ELSE output_removed_us END < ?2 \
-        UNION ALL SELECT c.run_id FROM consumers c WHERE c.node = ?1 AND c.run_id <> '' \
-        AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.run_id = c.run_id))";
-
-pub(crate) const EXPIRE_POSTGRES: &str = "WITH present AS (SELECT node FROM nodes \
-    WHERE node = $1 AND generation = $3 FOR KEY SHARE) \
-    DELETE FROM consumers WHERE node IN (SELECT node FROM present) \
-    AND run_id IN (SELECT run_id FROM runs WHERE node = $1 \
-        AND CASE WHEN output_age IS NULL THEN ended_us ELSE output_removed_us END < $2 \
-        UNION ALL SELECT c.run_id FROM consumers c WHERE c.node = $1 AND c.run_id <> '' \
-        AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.run_id = c.run_id)) \
-    RETURNING run_id || '/' || name || '/' || owner";
+/// Gives [`ConsumerChange::key`].
+const GIVES: &str = " RETURNING run_id || '/' || name || '/' || owner";
 
 /// Counts the consumers of an owner: of a run (or of multi-run streams), and all of the node.
 pub(crate) const COUNT: &str = "SELECT COUNT(*) AS of_node, \
@@ -134,6 +107,25 @@ impl ConsumerChange {
             Self::Delete(_, key) => key.text(),
             Self::Expire(..) => "/".to_owned(),
         }
+    }
+
+    /// Returns the statement, with the lock that the node's row gets.
+    pub(crate) fn statement(&self, lock: &str) -> String {
+        let text = match self {
+            Self::Put(_) => format!(
+                "INSERT INTO consumers ({COLUMNS}) SELECT n.node, $2, $3, $4, $5, $6, $7, $8, $9 FROM nodes n \
+                 WHERE n.node = $1 AND n.generation = $10{lock} {PUT_OVER}"
+            ),
+            Self::Delete(..) => delete("$5", lock) + "run_id = $2 AND owner = $3 AND name = $4",
+            Self::Expire(..) => {
+                delete("$3", lock)
+                    + "run_id IN (SELECT run_id FROM runs WHERE node = $1 \
+                       AND CASE WHEN output_age IS NULL THEN ended_us ELSE output_removed_us END < $2 \
+                       UNION ALL SELECT c.run_id FROM consumers c WHERE c.node = $1 AND c.run_id <> '' \
+                       AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.run_id = c.run_id))"
+            }
+        };
+        text + GIVES
     }
 
     /// Size in bytes, of the parts that a client chooses.

@@ -197,11 +197,8 @@ impl<'a> Sorted<'a> {
     fn queries(self, sql: &Statements) -> Vec<PgQuery<'a>> {
         let mut queries = self.leases;
         for (write, generation) in self.consumers {
-            let text = match write {
-                ConsumerChange::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
-                ConsumerChange::Delete(..) => AssertSqlSafe(consumer::DELETE_POSTGRES.into()),
-                ConsumerChange::Expire(..) => AssertSqlSafe(consumer::EXPIRE_POSTGRES.into()),
-            };
+            // As an INSERT of a run: a new generation waits for it, or it for the new generation.
+            let text = AssertSqlSafe(write.statement(" FOR KEY SHARE OF n"));
             queries.push(consumer::bind!(sqlx::query(text), write, generation));
         }
         let whole = [

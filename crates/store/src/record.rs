@@ -130,13 +130,12 @@ record! {
     Birth request_key: Option<String>,
 }
 
-/// Statements that write whole rows, and those of consumers.
+/// Statements that write whole rows.
 pub(crate) struct Statements {
     pub(crate) insert: Arc<str>,
     pub(crate) mend: Arc<str>,
     /// For changes of hot columns alone, and for others.
     pub(crate) puts: [Arc<str>; 2],
-    pub(crate) put_consumer: Arc<str>,
 }
 
 impl Statements {

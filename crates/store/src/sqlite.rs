@@ -4,8 +4,7 @@ mod file;
 
 use self::file::OpenedFile;
 use crate::{
-    Age, Contract, Migration, OpenError, SchemaState,
-    consumer::{self, ConsumerChange},
+    Age, Contract, Migration, OpenError, SchemaState, consumer,
     database::Database,
     history::{self, IS_NEW},
     open::{self},
@@ -248,7 +247,6 @@ fn statements() -> Statements {
         insert: insert(AGE, "w.name", NEW_KEY, IS_NEW),
         mend: insert(age_before!("1"), FREE_NAME, FREE_KEY, "TRUE"),
         puts: [put(Part::Hot), put(Part::Rare)],
-        put_consumer: consumer::put_sqlite().into(),
     }
 }
 
@@ -341,11 +339,7 @@ async fn execute(
         .bind(node.to_string())
         .bind(generation),
         Write::Consumer { write, generation } => {
-            let text = match **write {
-                ConsumerChange::Put(_) => AssertSqlSafe(sql.put_consumer.clone()),
-                ConsumerChange::Delete(..) => AssertSqlSafe(consumer::DELETE_SQLITE.into()),
-                ConsumerChange::Expire(..) => AssertSqlSafe(consumer::EXPIRE_SQLITE.into()),
-            };
+            let text = AssertSqlSafe(write.statement(""));
             consumer::bind!(sqlx::query(text), &**write, *generation)
         }
         Write::Lease {

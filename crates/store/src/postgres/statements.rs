@@ -1,7 +1,6 @@
 //! Statements that write runs. Each locks the rows of its nodes first, and requires their present generation.
 
 use crate::{
-    consumer,
     history::IS_NEW,
     record::{COLUMNS, Column, Part, Statements, column_list},
     updates::{
@@ -85,7 +84,6 @@ pub(super) fn build() -> Statements {
         .into()
     };
     Statements {
-        put_consumer: consumer::put_postgres().into(),
         insert: insert(AGE, "w.name", NEW_KEY, IS_NEW),
         mend: insert(age_before!("w.n"), FREE_NAME, FREE_KEY, "TRUE"),
         puts: [put(Part::Hot), put(Part::Rare)],
