@@ -167,21 +167,6 @@ impl Change {
         }
     }
 
-    /// Names the generation by which the rows of the change are written.
-    #[must_use]
-    pub fn stamped(mut self, generation: i64) -> Self {
-        match &mut self {
-            Self::Inserted(new)
-            | Self::Begun(new, _)
-            | Self::Rested(new, _)
-            | Self::Closed(new, _)
-            | Self::Fenced(new, _) => new.generation = generation,
-            Self::Snapshot(row) => row.new.generation = generation,
-            _ => {}
-        }
-        self
-    }
-
     /// Returns the change as JSON.
     pub fn encode(&self) -> Vec<u8> {
         json::bytes(self)

@@ -446,7 +446,6 @@ async fn mend(
                 continue;
             }
             let mut row = row.clone();
-            row.new.generation = generation;
             if held.contains(&row.new.run) {
                 row.new.keeper_epoch = opening.keeper_epoch;
             }

@@ -178,7 +178,7 @@ impl NodeStore {
     pub(crate) async fn change(&self, run: RunId, change: &Change) -> Result<Changed, StoreError> {
         let _at_work = self.at_work.try_read().map_err(|_| away())?;
         let generation = self.present()?;
-        let mut change = change.clone().stamped(generation);
+        let mut change = change.clone();
         if let Change::Inserted(new) = &mut change {
             // Also in a store that has gone back: no position of a reader is above a run that follows it.
             new.age = Age(self.newest().0 + 1).max(new.age);
@@ -352,7 +352,7 @@ impl NodeStore {
             Err(error) => return unavailable(&error),
         }
         tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
-        let change = Change::Snapshot(Box::new(row)).stamped(generation);
+        let change = Change::Snapshot(Box::new(row));
         match self.store.change(self.node, generation, run, &change).await {
             Ok(_) => {
                 StoreError::Unavailable("the row of the run was lost, and is written again".into())

@@ -1458,17 +1458,16 @@ impl Store for MemoryStore {
         if weather == Weather::StatesHang && matches!(change, Change::State { .. }) {
             return std::future::pending().await;
         }
-        let change = change.clone().stamped(generation);
-        match (weather, &change) {
+        match (weather, change) {
             (Weather::InsertUnknown { written: false }, _) if decides => {}
             (Weather::InsertUnknown { written: true }, _) if decides => {
-                self.carry_out(node, run, &change)?;
+                self.carry_out(node, run, change)?;
             }
             (Weather::InsertLast, Change::Inserted(_)) => {
                 self.set(Weather::ReadOnly);
-                self.carry_out(node, run, &change)?;
+                self.carry_out(node, run, change)?;
             }
-            _ => return self.carry_out(node, run, &change),
+            _ => return self.carry_out(node, run, change),
         }
         Err(StoreError::Unknown("the connection was lost".into()))
     }
