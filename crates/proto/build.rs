@@ -39,9 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")
-        // Their form for logs is written by hand, without values.
+        // Debug of these messages is written by hand, without values.
         .skip_debug(["kennel.v1.Secret", "kennel.v1.RestartRequest"])
-        // Rare and large: without this every event would take as much room.
+        // Rare and large: unboxed, they would make every event as large.
         .boxed(".kennel.v1.Event.payload.snapshot")
         .boxed(".kennel.v1.AttachResponse.response.opened")
         .boxed(".kennel.v1.RunSpec.readiness")

@@ -35,7 +35,7 @@ pub(crate) async fn measure(table: &mut Table, trees: usize) {
             }
         }
     }
-    // Everything that is not the keeper, the server or a shim.
+    // Tree processes, excluding the keeper, the server and shims.
     let wanted = trees * TREE_LEN;
     let family = eventually("all trees have grown", FLEET_PATIENCE, || {
         let below = procfs::descendants(&procfs::all(), kennel.keeper_pid());

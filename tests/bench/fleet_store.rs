@@ -74,7 +74,7 @@ async fn with_nodes(table: &mut Table, nodes: usize) {
     let name = |what: &str| format!("{nodes} nodes: {what}");
     table.fact(&name("nodes acquired"), &rate(nodes, began.elapsed()));
 
-    // At the pace of the lease, and as fast as it goes.
+    // Renewals at the lease's pace, then as fast as possible.
     let (spawns, renewals) = beside(&stores, &shares, &spawners, generation, true).await;
     let paced = format!("{} of {}", rate(renewals, FOR), rate(nodes, RENEWED_EVERY));
     table.fact(&name("renewals at the pace of the lease"), &paced);

@@ -135,7 +135,7 @@ async fn large_tree(table: &mut Table) {
     let (mut client, run) = (attacker.processes(), run_id.clone());
     attack.spawn(async move {
         loop {
-            // Refused while the other is in progress.
+            // Pause is refused during Resume, and vice versa.
             let run_id = run.clone();
             let _ = client.pause(pb::PauseRequest { run_id }).await;
             let run_id = run.clone();
@@ -216,14 +216,14 @@ impl HalfHandshakes {
 
 fn half_open(port: u16, is_silent: bool) -> io::Result<TcpStream> {
     let mut socket = TcpStream::connect(("127.0.0.1", port))?;
-    // It is reset by its drop, so that the attacker has ports enough.
+    // Zero linger resets the connection on drop, freeing the attacker's port.
     let reset = linger {
         l_onoff: 1,
         l_linger: 0,
     };
     setsockopt(&socket, Linger, &reset)?;
     if !is_silent {
-        // The server may have closed it.
+        // The server may have closed the socket.
         let _ = socket.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]);
     }
     Ok(socket)
@@ -273,7 +273,7 @@ async fn wait(connection: Connection, run_id: String, answers: Answers) {
         run_id,
         ..pb::WaitRunRequest::default()
     };
-    // A client that repeats what was refused, at once.
+    // The client retries refused calls at once.
     while count(
         &answers,
         connection.processes().wait_run(request.clone()).await,

@@ -419,7 +419,7 @@ fn value(column: &str, size: usize, on_postgres: bool) -> String {
         "labels" => {
             format!("(CASE WHEN i < {RARE} THEN '{{\"rare\":\"yes\"}}' ELSE '{{}}' END){json}")
         }
-        // The server reads the labels there.
+        // The server reads labels from `spec`.
         "spec" => {
             let set = if on_postgres {
                 r#"jsonb_set(spec::jsonb, '{labels}', '{"rare":"yes"}')::text"#

@@ -37,7 +37,7 @@ fn end_on_signal() {
     let mut end_signals = SigSet::empty();
     end_signals.add(Signal::SIGINT);
     end_signals.add(Signal::SIGTERM);
-    // Programs that the standard library starts begin with no signal blocked.
+    // The standard library unblocks all signals in programs it starts.
     end_signals.thread_block().expect("signals can be blocked");
     thread::spawn(move || {
         if end_signals.wait().is_ok() {

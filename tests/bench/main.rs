@@ -48,7 +48,7 @@ fn target() -> PathBuf {
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let serves = words.first().is_some_and(|word| word == floor::WORD);
-    // Before the runtime has threads, so that all of them leave the signals alone.
+    // Called before the runtime starts threads, so that all inherit the signal mask.
     if !serves && inside::start_again(&words) {
         return;
     }
@@ -116,7 +116,7 @@ async fn measure(words: &[String]) {
     if wanted("idle") {
         idle::measure(&mut table).await;
     }
-    // Minutes and hours of their own: only where they are named.
+    // Parts that take minutes or hours run only if named.
     let named = |part: &str| words.iter().any(|word| word == part);
     let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
     if named("growth") {

@@ -80,7 +80,7 @@ pub(crate) async fn measure(table: &mut Table) {
         }
         let socket = kennel.socket();
         let (mut floors, mut ones) = (Vec::new(), Vec::new());
-        // In turn, so that a machine that becomes slower does so for both.
+        // Rounds alternate, so that a slowing machine affects both measurements.
         for _ in 0..ROUNDS {
             floors.push(bare_stream(bare.socket(), load).await);
             warm(&kennel.data_dir(), load.bytes);
@@ -102,7 +102,7 @@ pub(crate) async fn measure(table: &mut Table) {
             &rate(load, ten),
         );
     }
-    // A service without memory left over from earlier reads.
+    // A fresh service has no memory from earlier reads.
     drop(kennel);
     idle(table, &Kennel::on_sqlite().await).await;
 }

@@ -68,7 +68,7 @@ pub(crate) async fn killpg_loop() -> Found {
             }
         }
         found.took.push(began.elapsed());
-        // Reaped above, with the rest of its group.
+        // `waitpid` above reaped the leader with its group.
         let _ = leader.try_wait();
         count_and_end(&print, &mut found).await;
     }
@@ -101,7 +101,7 @@ fn trick() -> Vec<String> {
 }
 
 fn start(words: &[String]) -> Child {
-    // Orphans of the leader come here and are reaped here, as a supervisor would.
+    // Like a supervisor, this process adopts and reaps the leader's orphans.
     prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
     Command::new(&words[0])
         .args(&words[1..])

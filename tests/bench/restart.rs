@@ -74,7 +74,7 @@ pub(crate) async fn kill_to_answer(kennel: &Kennel) -> Duration {
     let server = eventually("a server", PATIENCE, || kennel.server()).await;
     let began = Instant::now();
     kill_exactly(&server, Signal::SIGKILL);
-    // A connection that was waiting in the socket's queue is taken by the next server.
+    // The next server accepts connections that waited in the socket's queue.
     let answered = eventually_async("an answer", PATIENCE, || async {
         let client = Client::connect(&kennel.socket()).await;
         client.ok()?.server_info().await

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn ratio_is_median_of_per_round_ratios() {
-        // The machine was twice as slow in the second round, for both.
+        // A machine slower in one round leaves the ratio unchanged.
         assert!((ratio(&[3.0, 6.0, 3.0], &[1.0, 2.0, 1.0]) - 3.0).abs() < f64::EPSILON);
         assert!((ratio(&[3.0, 6.0, 2.0], &[1.0, 1.0, 1.0]) - 3.0).abs() < f64::EPSILON);
     }

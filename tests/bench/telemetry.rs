@@ -72,7 +72,7 @@ impl Cost {
 pub(crate) async fn measure(table: &mut Table) {
     let willing = Collector::start(Manner::Willing).await;
     let silent = Collector::start(Manner::Silent).await;
-    // The first measurement finds a machine that has been idle for a while, unlike the others.
+    // Warm-up: the first measurement would start on an idle machine, unlike later ones.
     rates(Options::default()).await;
     let mut measured = Vec::new();
     for setup in ORDER {

@@ -37,7 +37,7 @@ pub(crate) async fn measure(table: &mut Table, rounds: Option<usize>) {
     wait(&unix, &output).await;
     let mut results = [Way::default(), Way::default()];
     for (_, connection) in ways {
-        // Connections, pools, pages.
+        // Warm connections, pools, pages.
         spawns(connection).await;
         stream(connection, &output).await;
     }

@@ -219,7 +219,7 @@ async fn play_with(acts: &[Act], recovery: Recovery) {
             .filter(|row| !row.adopts() || shows_adoption(point, row.victim))
             .filter(|row| only.as_ref().is_none_or(|only| *only == row.name()));
         for (turn, row) in rows.enumerate() {
-            // The rows of one point play one after the other, unless it is the only one.
+            // Rows of one point share a chain, unless only that point plays.
             let chain = if points.len() == 1 { turn } else { number };
             chains[chain % SERVICES].push(row);
         }

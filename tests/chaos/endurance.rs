@@ -177,7 +177,7 @@ async fn strike(kennel: &mut Kennel, counts: &Tally, fault: Fault) {
             kennel.restart().await;
         }
         Fault::Shim => {
-            // Any of those that have a command; it may have gone meanwhile.
+            // Any shim with a command; the shim may exit meanwhile.
             let busy = kennel.shims().into_iter().find(|shim| {
                 let below = procfs::descendants(&procfs::all(), shim.pid);
                 !below.is_empty()
@@ -188,7 +188,7 @@ async fn strike(kennel: &mut Kennel, counts: &Tally, fault: Fault) {
         }
     }
     reap_orphans();
-    // A run that began before the fault ended may still be affected.
+    // Counted afterwards: runs that begin during the fault may be affected too.
     counts.faults.fetch_add(1, SeqCst);
     if fault != Fault::Server {
         counts.hard_faults.fetch_add(1, SeqCst);
@@ -290,7 +290,7 @@ fn assert_explained(run: &pb::Run, errand: &Errand, calm: bool, soft: bool) {
     if let Some(pb::exit::Result::Code(code)) =
         run.attempt().exit.clone().and_then(|exit| exit.result)
     {
-        // `sh` ends with a code of its own when its sleep is killed first.
+        // `sh` exits with its own code if its sleep is killed first.
         let own = errand.code.is_none() || Some(code) == errand.code;
         assert!(own, "{run:?}");
     }
@@ -303,7 +303,7 @@ fn assert_explained(run: &pb::Run, errand: &Errand, calm: bool, soft: bool) {
         assert_eq!(run.reason(), wanted, "{run:?}");
         assert!(run.tree_is_empty(), "{run:?}");
     } else if soft {
-        // A child that was at its gate when the server died has not run.
+        // A child at its gate when the server died fails with start_failed.
         let known = ["exited", "aborted", "start_failed"];
         assert!(known.contains(&run.reason()), "{run:?}");
     }

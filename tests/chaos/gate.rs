@@ -170,7 +170,7 @@ pub(crate) async fn kill_at_the_gate(options: Options, kills: u32) {
     let (mut ran_total, mut tried_total) = (0, 0);
     for round in 0..kills {
         let victim = [Victim::Server, Victim::Keeper, Victim::Both][round as usize % 3];
-        // From a part of a spawn to several, a different time in each round.
+        // The delay varies per round, from a fraction of a spawn to several.
         let moment = unit / 10 * (1 + round * 7919 % 40);
         let answers = one_round(&mut kennel, victim, moment, &ran_file).await;
         comes_back(&mut kennel, victim).await;
@@ -182,7 +182,7 @@ pub(crate) async fn kill_at_the_gate(options: Options, kills: u32) {
         fs::write(&ran_file, "").expect("written");
     }
     verify_that_no_row_is_open(&mut kennel.client().await).await;
-    // The kills came neither before every run nor after every one.
+    // Some kills hit before a command ran, some after.
     assert!(
         (1..tried_total).contains(&ran_total),
         "{ran_total} of {tried_total} ran"
@@ -224,7 +224,7 @@ async fn spawn_until_refused(
     let mut answers = Vec::new();
     for turn in 0..RUNS_MAX {
         let run_id = new_run_id();
-        // Every other run stays, so that live trees are among the victims.
+        // Every second run stays alive, so that kills also hit live trees.
         let then = if (number + turn).is_multiple_of(2) {
             "; exec sleep 300"
         } else {

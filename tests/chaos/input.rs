@@ -48,7 +48,7 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
     client.hear_text(&run_id, "up\n").await;
 
     let begun = Instant::now();
-    // So that the input lasts as long as the servers do.
+    // The pace makes the input outlast all server kills.
     let pieces = bytes.div_ceil(PIECE as u64);
     let pace = (SERVES + PACE_MORE) * u32::try_from(kills).expect("few")
         / u32::try_from(pieces).expect("few");
@@ -67,8 +67,8 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         kennel.kill_server();
-        // Servers that do not get to serve are restarted at growing intervals, and no keeper holds a run without a
-        // server for ever.
+        // Servers killed before they serve restart with growing delays, and the keeper eventually ends runs without a
+        // server.
         must("it serves", kennel.client().await.get(&run_id).await);
         tokio::time::sleep(SERVES).await;
     }
@@ -182,7 +182,7 @@ impl Writer {
             let client = self.connected().await;
             match client.close_input(&run_id, Some(offset)).await {
                 Ok(_) => return,
-                // It was closed, and the answer lost: the output of the command is checked.
+                // The input was closed, but the answer lost; the caller checks the output.
                 Err(status) if kennel_tests::complaint(&status).reason == "RUN_ENDED" => return,
                 Err(_) => self.client = None,
             }

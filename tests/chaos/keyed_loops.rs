@@ -106,7 +106,7 @@ async fn worker_of_guide_runs_each_job_once() {
         (counts(dir).len() > 2).then_some(())
     })
     .await;
-    // It dies with a job that the queue delivers again.
+    // The first worker dies holding a job that the queue redelivers.
     let pid = must("its pid", fs::read_to_string(dir.join("first/pid")));
     let pid = Pid::from_raw(pid.trim().parse().expect("a pid"));
     must("a signal", kill(pid, Signal::SIGKILL));

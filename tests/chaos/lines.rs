@@ -89,7 +89,7 @@ async fn lines(onto: Onto, lines: u64, kills: u32) {
     let address = kennel.address().parse().expect("an address");
     let reading = tokio::spawn(Assembled::read(address, run_id.clone(), onto));
     for number in 0..kills {
-        // A different time for each: no multiple of any wait of the writer.
+        // Kill times vary, so that none is a multiple of the writer's waits.
         let more = Duration::from_millis(u64::from(number * 7919 % 613));
         tokio::time::sleep(SERVES + more).await;
         if reading.is_finished() {

@@ -168,7 +168,7 @@ impl Sender {
                 }
                 (answer.to_owned(), None)
             }
-            // The client itself has stopped waiting: that is no answer.
+            // The client's own timeout is not an answer.
             Ok(Err(status)) if std::error::Error::source(&status).is_some() => {
                 ("none in time".into(), None)
             }
@@ -206,7 +206,7 @@ impl Sender {
             return first(answer.await?.into_inner()).await;
         }
         let mut request = Request::new(message);
-        // Calls that may block for long report the deadline themselves; the others answer at once.
+        // Blocking calls report the deadline themselves; other calls answer at once.
         let waits = [
             "Abort",
             "Restart",

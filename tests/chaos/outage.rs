@@ -52,7 +52,7 @@ async fn store_outage_of_a_minute_loses_nothing() {
         refuses_a_spawn(&mut client).await;
         refused += 1;
         assert!(kennel.is_serving("liveness").await && !kennel.is_serving("readiness").await);
-        // The outage is the subject of the test: it lasts its full time.
+        // The outage must last its full time.
         let next = stopped + OUTAGE * u32::try_from(turn + 1).expect("few") / 20;
         tokio::time::sleep_until(next.into()).await;
     }

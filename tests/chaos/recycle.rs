@@ -52,7 +52,7 @@ pub(crate) fn is_inside() -> bool {
 /// Limits the numbers of this namespace, where the kernel can do that for one namespace.
 pub(crate) fn shorten_numbers() {
     assert_eq!(std::process::id(), 1, "the first of its namespace");
-    // Where it fails, the next number can be chosen, or the numbers wrap around after many starts.
+    // Optional: without it, `choose_next` sets the number, or pids wrap after many starts.
     let _ = fs::write("/proc/sys/kernel/pid_max", "400");
 }
 
@@ -97,7 +97,7 @@ async fn one_round() -> u32 {
     let tree = procfs::descendants(&procfs::all(), shim.pid);
     let recorded = [run.attempt().pid, run.attempt().shim_pid];
 
-    // No process is left that could write an exit record.
+    // Kill every process that could write an exit record.
     let server = kennel.server().expect("it runs");
     let others = kennel.shims();
     kennel.kill_service_after(|| {

@@ -332,7 +332,7 @@ fn verify_lines(scratch: &Path, run_id: &str, heard: &Heard) {
     }
     let count = text.lines().count();
     let tally = fs::read_to_string(scratch.join(run_id)).unwrap_or_default();
-    // It may have been ended while it wrote its tally, or before.
+    // The command may die before or while it writes its tally.
     let written: usize = tally.trim().parse().unwrap_or(count);
     assert!(
         (written..=written + 1).contains(&count),

@@ -312,13 +312,13 @@ async fn manifests_fit_three_versions_of_kubernetes() {
                 "{version} {name}: {decoded:?}"
             );
             for object in *objects {
-                // The generator of kustomize puts a hash behind the name.
+                // kustomize appends a hash to generated names.
                 let is_there = decoded.iter().any(|found| found.starts_with(object));
                 assert!(is_there, "{version} {name}: {object} in {decoded:?}");
             }
         }
     }
-    // The check can fail.
+    // Misspelled fields fail the check.
     for (file, of, words) in [
         (
             "sidecar/pod.yaml",
@@ -372,7 +372,7 @@ async fn pod_security_lets_pods_in(workshop: &Workshop) {
             };
             for list in ["initContainers", "containers"] {
                 for container in pod[list].as_array().into_iter().flatten() {
-                    // The agent of the chart of this name is the user's.
+                    // The agent container with this image is the user's.
                     let is_ours = container["image"] != "registry.example/agent:0.1.0";
                     assert!(
                         !is_ours || container["resources"]["limits"].is_object(),

@@ -104,7 +104,7 @@ struct Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
-        // It ends by itself; a failed test shows more than this would.
+        // The receiver exits on EOF; its status adds nothing to a test failure.
         let _ = self.process.wait();
     }
 }
@@ -129,7 +129,7 @@ impl Receiver {
     /// Returns all spans so far.
     fn spans(&self) -> Vec<Value> {
         let lines = fs::read_to_string(&self.spans).unwrap_or_default();
-        // The last line may not be whole.
+        // The last line may be partial.
         let spans = lines
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
@@ -303,7 +303,7 @@ async fn telemetry_names_follow_the_conventions() {
     must("end", client.ended(&run.run_id).await);
     client.get("nonsense").await.expect_err("it is no run id");
     let lives = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
-    // A killed server loses what it has not sent, and the next one has no pause, second attempt or output to report.
+    // A killed server loses unsent telemetry, and the next one sees no pause, second attempt or output.
     eventually("the first server's telemetry", PATIENCE, || {
         let whole = receiver.has_received("name", &["run.attempt", "run.stop.step", "run.pause"])
             && receiver.has_received("metric", &["kennel.output.io"])

@@ -38,7 +38,7 @@ pub(crate) fn shell(project: &Path, script: &str) -> Command {
         .env("PATH", path)
         .env("GOCACHE", cache("go-build"))
         .env("GOMODCACHE", cache("go-modules"))
-        // Unoptimised: compiling takes longer than anything that is compiled.
+        // Unoptimised build: compiling takes longer than running the programs.
         .env("GOFLAGS", "-modcacherw -gcflags=all=-N -ldflags=-s")
         .env("MAVEN_OPTS", repository)
         .env("NPM_CONFIG_CACHE", cache("npm"))

@@ -59,7 +59,7 @@ async fn typescript_package_passes_own_tests() {
         tests.arg(verb).current_dir(project.join("test"));
         tests.env("KENNEL_BINARY", kennel());
         if runtime == "bun" {
-            // Its time for one test is five seconds otherwise.
+            // bun's default timeout per test is five seconds.
             tests.args(["--timeout", "300000"]);
         }
         println!("{}", text(&succeeds(tests).await));

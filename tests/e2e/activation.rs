@@ -97,7 +97,7 @@ async fn passed_socket_serves_across_servers_and_keepers(scene: &mut Scene) {
 
     kennel.signal(Signal::SIGTERM);
     kennel.wait_for_exit(SHUTDOWN_LIMIT).await;
-    // The socket is the service manager's: a client that comes now waits for the next keeper.
+    // The service manager owns the socket: clients that connect now wait for the next keeper.
     assert_eq!(must("metadata", fs::metadata(&path)).ino(), file);
     let mut waiting = must("connect", UnixStream::connect(&path));
     must("written", waiting.write_all(HTTP2_BEGINNING));

@@ -78,7 +78,7 @@ async fn adopted_run_is_ended_by_next_service(together: &Together) {
     let (run, print) = a_whole_tree(&mut client).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
-    // Twice: nothing is a child of the second keeper.
+    // Two rounds: the second keeper parents no run.
     for _ in 0..2 {
         together.event().await;
         assert!(leader.is_alive());
@@ -176,7 +176,7 @@ async fn shim_death_after_adoption_is_noticed(together: &Together) {
 async fn adopted_runs_continue_by_their_specs() {
     let together = Together::new(Kennel::on_sqlite().await, 9);
     let events = async {
-        // Time limits begin when all are up.
+        // Time limits begin once all scenes are up.
         together.happens(async |_| {}).await;
         together.happens(lose_service).await;
         together.happens(Kennel::restart).await;
@@ -235,7 +235,7 @@ async fn output_and_end_without_service_are_not_lost(together: &Together) {
     together.event().await;
     together.event().await;
     fs::write(&gate, "").expect("a file");
-    // It exits, and is reaped by its shim, while neither keeper nor server is there.
+    // The leader exits and its shim reaps it while neither keeper nor server runs.
     gone("the short one has ended", &leader).await;
     together.event().await;
 
@@ -297,7 +297,7 @@ async fn expired_time_limit_acts_at_once(together: &Together) {
     let run = must("spawn", client.spawn(spec.max_runtime(LIMIT)).await);
     client.hear_up(&run.run_id).await;
     together.event().await;
-    // The test waits for time itself.
+    // The limit expires while no keeper runs.
     tokio::time::sleep(LIMIT).await;
     let leader = Proc::read(run.attempt().pid).expect("it is alive");
     assert!(leader.is_alive());
@@ -373,7 +373,7 @@ async fn stop_in_progress_is_carried_out(together: &Together) {
         .abort_with(&run.run_id, None, pb::AbortWait::None)
         .await;
     must("abort", order);
-    // Before that it is the next service's.
+    // The shim owns the plan only after SIGTERM.
     client.hear_text(&run.run_id, "asked\n").await;
     together.event().await;
     gone("its own plan is carried out", &leader).await;
@@ -413,11 +413,11 @@ async fn unreachable_shim_is_awaited(together: &Together) {
     let mut client = together.client().await;
     for run in &runs {
         let run = must("get", client.get(&run.run_id).await);
-        // As in the row, and not STOPPING.
+        // Before adoption, reads return the row's state.
         let open = [RunState::Starting, RunState::Running];
         assert!(open.contains(&run.state()), "{run:?}");
     }
-    // A stop was requested for one of them.
+    // Abort works while the shim is stopped.
     let aborted = must("abort", client.abort(&runs[0].run_id).await);
     assert!(aborted.tree_is_empty(), "{aborted:?}");
     kill_exactly(&shims[1], Signal::SIGCONT);
@@ -566,7 +566,7 @@ async fn runs_are_adopted_without_the_store() {
     assert_eq!(ended.reason(), "aborted");
     put_back();
     client.has_node_after(0).await;
-    // With a keeper of a later start, they are in the store as reported.
+    // A later keeper finds both outcomes in the store.
     kennel.terminate(PATIENCE).await;
     kennel.restart().await;
     let mut client = kennel.client().await;
@@ -584,7 +584,7 @@ async fn adoption_ignores_a_foreign_socket() {
     let run = one_that_is_up(&mut client).await;
     lose_service(&mut kennel).await;
     let doors = kennel.data_dir().join("adoptable");
-    // One that sends nothing, and one that is no socket.
+    // One socket that sends nothing, and one regular file.
     let mute = doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAV");
     let listener = std::os::unix::net::UnixListener::bind(&mute).expect("a socket");
     fs::write(doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAW"), "").expect("a file");

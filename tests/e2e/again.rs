@@ -26,7 +26,7 @@ async fn ended_run_is_run_again_as_new_run() {
     assert_eq!(second.run_id, *NEW);
     assert_eq!(second.restarted_from, first.run_id);
     assert_eq!((&second.spec, &second.labels), (&first.spec, &first.labels));
-    // The same call repeated returns the same run, also at the next server.
+    // A repeated call returns the same run, also at the next server.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let repeated = must("restart", client.restart_with(again(&first.run_id)).await);
@@ -41,13 +41,13 @@ async fn ended_run_is_run_again_as_new_run() {
     let heard = must("stream", client.hear_all(&NEW, 0).await);
     assert_eq!(heard.text(), "out\n");
 
-    // For another run it is no repeat, nor is a spawn under its id.
+    // Restarting another run under a used id is not a repeat.
     let refused = client
         .restart_with(again(&NEW))
         .await
         .expect_err("a taken id");
     assert_eq!(complaint(&refused).reason, "SPEC_MISMATCH");
-    // Its origin is in the store.
+    // The store keeps the new run's origin.
     kennel.signal(Signal::SIGTERM);
     kennel.restart().await;
     let mut client = kennel.client().await;
@@ -95,7 +95,7 @@ async fn run_again_needs_the_missing_secrets() {
     let heard = must("stream", client.hear_all(&NEW, 0).await);
     assert_eq!(heard.text(), "two second\n");
 
-    // A fence was never described.
+    // A fence row has no spec.
     let unknown = "01ARZ3NDEKTSV4RRFFQ69G5FAX";
     must("abort", client.abort(unknown).await);
     let refused = client.restart_with(again(unknown)).await;

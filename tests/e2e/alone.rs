@@ -51,7 +51,7 @@ async fn run_command_starts_and_removes_temporary_server() {
     }
     assert!(census::of_data_dir(&own).is_empty(), "no process is left");
 
-    // A server that was given must exist.
+    // A server named explicitly must exist.
     let mut named = run(&["--", "true"]);
     named.env(
         "KENNEL_SERVER",

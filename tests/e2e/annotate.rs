@@ -50,7 +50,7 @@ async fn annotations_are_set_removed_listed_and_reported() {
     let listed = must("list", client.list_all(pb::RunFilter::default(), 10).await);
     assert_eq!(pairs(&listed[0]), [("session", "s-2")]);
 
-    // The next server has them.
+    // The next server has the annotations.
     kennel.kill_server();
     let mut client = kennel.client().await;
     must("abort", client.abort(&run).await);
@@ -128,7 +128,7 @@ async fn assert_one_of_two_changes_wins(kennel: &Kennel) {
     assert_eq!(refused.code(), Code::Aborted);
     assert_eq!(complaint(&refused).reason, "ANNOTATIONS_CHANGED");
     assert_eq!(kennel_tests::client::fact(&refused, "present_version"), "1");
-    // A repeat whose answer was lost is the same change.
+    // A repeat after a lost answer is the same change.
     let again = must("repeat", client.annotate(&run, &own, &[], Some(0)).await);
     assert_eq!(again.annotations_version, 1);
     must("abort", client.abort(&run).await);
@@ -183,7 +183,7 @@ async fn assert_command_line_sets_and_removes(kennel: &Kennel) {
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         assert!(shown.contains("AWAITING_INPUT"), "{shown}");
     }
-    // With the version of a change that is refused, it is refused too.
+    // With a stale `--if-version`, the activity change is refused too.
     let refused = annotate(&["a=b", "--if-version", "1", "--activity", "idle"]).await;
     assert_eq!(refused.0, Some(1));
     let seen = must("get", client.get(&run).await);

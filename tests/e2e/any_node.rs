@@ -45,7 +45,7 @@ async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
         let reader = three.client().await;
         let run = node.client().await.spawn(argv(&["sleep", "600"])).await;
         let run = must("spawn", run).run_id;
-        // It has started. A read waits a little for its node to record that, which a busy one does later.
+        // The run has started, but a busy node may record it later than the read waits.
         eventually_async("another node sees that it runs", PATIENCE, async || {
             let read = must("get", reader.clone().get(&run).await);
             (read.state() == RunState::Running).then_some(())
@@ -64,7 +64,7 @@ async fn list_over_nodes_continues_at_any_of_them(nodes: &mut ThreeNodes) {
         (ids(&runs) == spawned).then_some(())
     })
     .await;
-    // Each page at another node, of which one dies meanwhile.
+    // Each page is read at another node; one node dies meanwhile.
     let (mut here, mut there) = (two.client().await, three.client().await);
     let first = page(&mut here, &all, String::new()).await;
     one.kill_service_after(|| {});
@@ -127,7 +127,7 @@ async fn node_is_drained_and_named_for_spawns_elsewhere(nodes: &mut ThreeNodes) 
         .await;
     };
     shows("it is shown as drained", true).await;
-    // The next server of the node continues it, and reports it from its start on.
+    // The node's next server continues the drain and reports it from its start.
     one.kill_server();
     let spawn = ["--node", "one", "spawn", "--", "sleep", "600"];
     let refused = said(two, &spawn).await.expect_err("it is drained");

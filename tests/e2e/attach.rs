@@ -54,14 +54,14 @@ async fn screen_is_read_during_and_after_a_run(kennel: &Kennel) {
     must("write", client.type_in(&run.run_id, "x\n").await);
     let screen = shows(kennel, &run.run_id, "in an editor").await;
     assert!(screen.alternate);
-    // Another server rebuilds it from the output.
+    // The next server rebuilds the screen from output.
     kennel.kill_server();
     let again = shows(kennel, &run.run_id, "in an editor").await;
     assert_eq!(
         (&again.lines, again.alternate, &again.repaint),
         (&screen.lines, true, &screen.repaint)
     );
-    // Another size, and the alternate screen is left with its run.
+    // After a resize, the run leaves the alternate screen at its end.
     let mut client = kennel.client().await;
     must("resize", client.resize(&run.run_id, 6, 20).await);
     must("write", client.type_in(&run.run_id, "x\n").await);
@@ -147,7 +147,7 @@ async fn one_of_several_attached_clients_writes_at_once(kennel: &Kennel) {
         first.refused().await,
         ("NOT_WRITER".to_owned(), "c".to_owned())
     );
-    // A client that leaves makes room for the next one that types.
+    // After a client leaves, the next one may type.
     second.attachment.leave();
     assert!(second.ends().await);
     assert_eq!(first.writer().await, writer(false, ""));
@@ -182,10 +182,10 @@ async fn attachment_continues_at_next_server_without_repeats(kennel: &Kennel) {
                 .type_in(word.clone(), format!("{round}-{}", word.trim_end()));
             wanted += &word.replace('\n', "\r\n");
         }
-        // Some of it may have been accepted, and some of that acknowledged.
+        // Some input may be accepted, and part of that acknowledged.
         kennel.kill_server();
         there.reads(&wanted).await;
-        // Servers that do not get to serve are restarted at growing intervals.
+        // Wait until it serves: early deaths lengthen the restart delay.
         must("get", kennel.client().await.get(&run.run_id).await);
     }
     assert_eq!(there.read, wanted);
@@ -258,7 +258,7 @@ async fn faults_of_an_attachment_are_reported(kennel: &Kennel) {
     let refused = there.attachment.next().await.expect_err("refused");
     assert_eq!(refused.reason.as_deref(), Some("INVALID_FIELD"));
 
-    // An ended run shows its last screen, and ends.
+    // Attaching to an ended run shows its last screen.
     let run = must(
         "spawn",
         client.spawn(on_terminal("echo bye", (5, 30))).await,

@@ -9,7 +9,7 @@ use std::{fs, time::Duration};
 
 const SIZE: (u16, u16) = (24, 90);
 
-// Needs programs that nothing else needs.
+// Only these tests need vim and top.
 cases! {
     fn programs_look_as_without_kennel(Kennel::start(Options::default()).await);
     attached_editor_looks_as_without_kennel,
@@ -31,7 +31,7 @@ async fn attached_editor_looks_as_without_kennel(kennel: &Kennel) {
         .collect();
     fs::write(&file, lines.join("\n")).expect("a file");
     let file = file.to_str().expect("UTF-8").to_owned();
-    // No swap file, so that two may edit the same text.
+    // `-n`: no swap file, so that two editors may open the file.
     let vim = ["vim", "-n", "-u", "NONE", "-c", "set number ruler", &file];
     let run = must(
         "spawn",
@@ -57,14 +57,14 @@ async fn attached_editor_looks_as_without_kennel(kennel: &Kennel) {
         ours.keys(keys);
         same(&direct, &ours).await;
     }
-    // Detaches, and attaches from another terminal.
+    // Detach, then attach from another terminal.
     ours.keys(&["C-p", "C-q"]);
     ours.shows("which continues").await;
     let back = Tmux::start(kennel.scratch(), "back", SIZE, &attach);
     same(&direct, &back).await;
     let drawn = must("screen", client.screen(&run.run_id).await);
     assert!(drawn.alternate);
-    // Keys typed after coming back are the editor's, and so is the size.
+    // After reattaching, the editor gets the keys and the size.
     for tmux in [&direct, &back] {
         tmux.keys(&[":%d", "Enter", "iall is new", "Escape"]);
     }
@@ -78,18 +78,18 @@ async fn attached_editor_looks_as_without_kennel(kennel: &Kennel) {
 // promise: P-11
 async fn attached_monitor_looks_as_without_kennel(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // Everything that it shows of a sleeping process stays the same.
+    // All that top shows of a sleeping process is constant.
     let sleeps = must("spawn", client.spawn(sh("exec sleep 1000")).await);
     let pid = sleeps.attempt().pid.to_string();
     let home = kennel.scratch().display().to_string();
     let top = ["top", "-d", "1000", "-p", &pid];
     let line = format!("HOME={home} TERM=xterm-256color {}", top.join(" "));
-    // Without the lines about the whole machine, a setting that it saves.
+    // Hide the varying lines about the whole machine in top's saved settings.
     let first = Tmux::start(kennel.scratch(), "first", SIZE, &line);
     first.shows("COMMAND").await;
     for (key, line) in [("l", "load average"), ("t", "Tasks:"), ("m", "MiB Mem")] {
         while first.shown().contains(line) {
-            // On an idle host some of its forms of these lines look the same.
+            // On an idle host a key press may change nothing visible.
             let _ = tokio::time::timeout(SAME_MAX, press(&first, key)).await;
         }
     }
@@ -104,7 +104,7 @@ async fn attached_monitor_looks_as_without_kennel(kennel: &Kennel) {
     for tmux in [&direct, &ours] {
         tmux.shows("COMMAND").await;
     }
-    // In colours, then with the whole command.
+    // Toggle colours, then the full command line.
     for key in ["z", "x", "b", "c"] {
         for tmux in [&direct, &ours] {
             press(tmux, key).await;
@@ -128,7 +128,7 @@ async fn attached_monitor_looks_as_without_kennel(kennel: &Kennel) {
     back.shows("Quit").await;
     same(&direct, &back).await;
     back.keys(&["q"]);
-    // It loses a key that it reads together with the one that closes its help.
+    // top drops a key that it reads together with the help's closing key.
     eventually("the help is closed", PATIENCE, || {
         (!back.shown().contains("Quit")).then_some(())
     })
@@ -143,7 +143,7 @@ async fn attached_monitor_looks_as_without_kennel(kennel: &Kennel) {
 // promise: P-11
 async fn output_while_detached_is_shown_on_attach(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // Megabytes in colours, with wide letters and lines that wrap.
+    // The flood has colours, wide characters and wrapped lines.
     let flood = r#"printf 'ready\r\n'; read x; i=0; while [ $i -lt 300 ]; do i=$((i+1)); printf "\033[3$((i%8))m%d " $i; printf '%09000d' $i; printf ' 二\033[0m\r\n'; done; printf 'done'; read x"#;
     let run = must(
         "spawn",
@@ -173,7 +173,7 @@ async fn output_while_detached_is_shown_on_attach(kennel: &Kennel) {
     .await;
     let back = Tmux::start(kennel.scratch(), "back", SIZE, &attach);
     same(&direct, &back).await;
-    // And with another server.
+    // Another server repaints identically.
     kennel.kill_server();
     must("get", kennel.client().await.get(&run.run_id).await);
     same(&direct, &back).await;
@@ -196,7 +196,7 @@ async fn command_on_own_terminal_has_keys_and_exit(kennel: &Kennel) {
     );
     let tmux = Tmux::start(kennel.scratch(), "t", (17, 61), &line);
     tmux.shows("17 61").await;
-    // It may come a moment later: a repaint ends with it.
+    // The title may come later: a repaint ends with it.
     let has_title = || (tmux.variable("pane_title") == "theirs").then_some(());
     eventually("the title of the command", PATIENCE, has_title).await;
     tmux.keys(&["C-c"]);
@@ -211,7 +211,7 @@ async fn command_on_own_terminal_has_keys_and_exit(kennel: &Kennel) {
     );
     assert_eq!(tmux.variable("pane_title"), "ours");
 
-    // Another size while it runs.
+    // Resize while the command runs.
     let line = format!(
         "{} run --tty -- sh -c 'trap \"stty size\" WINCH; echo up; while :; do sleep 0.05; done'",
         client_line(kennel)
@@ -268,7 +268,7 @@ fn letters(coloured: &str) -> Vec<(char, [u32; 4])> {
             } else {
                 look
             };
-            // Blanks at the end of a line, which tmux may or may not print.
+            // tmux may or may not print blanks at a line's end.
             while letter == '\n' && seen.last().is_some_and(|(last, _)| *last == ' ') {
                 seen.pop();
             }

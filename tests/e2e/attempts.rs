@@ -113,7 +113,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
     assert_eq!(ended.exit_signal(), Some("SIGKILL"));
     let same = must("restart", client.restart(&run.run_id, Some(1)).await);
     assert_eq!(same.attempt().pid, second.attempt().pid);
-    // From the command line, for a run that waits.
+    // The CLI restarts a run that waits in backoff.
     let leader = Proc::read(second.attempt().pid).expect("it runs");
     kill_exactly(&leader, Signal::SIGKILL);
     in_state(&mut client, &run.run_id, RunState::Backoff).await;
@@ -126,7 +126,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
 
     let ended = must("abort", client.abort(&run.run_id).await);
     assert_eq!(ended.state(), RunState::Cancelled);
-    // A request for an earlier attempt is fulfilled already, also where the run has ended since.
+    // A Restart of an earlier attempt counts as done, even after the run ended.
     let seen = must("restart", client.restart(&run.run_id, Some(1)).await);
     assert_eq!(seen, ended);
     let never = must("spawn", client.spawn(sh("echo up; sleep 1000")).await);
@@ -165,22 +165,22 @@ async fn service_continues_over_every_death(options: Options) {
         ran.display()
     );
     let mut spec = sh(&script).kind_of(RunKind::Service).restart(always());
-    // A run that outlives its keeper need not be restarted.
+    // Only a run that ends with its keeper is restarted.
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
 
-    // Its own death.
+    // The leader dies.
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     kill_exactly(&leader, Signal::SIGKILL);
     let second = runs(&mut client, &run.run_id, 2).await;
     assert_eq!(second.previous_attempts[0].exit_signal(), Some("SIGKILL"));
-    // The server's: the run is unaffected.
+    // The server dies: the run is unaffected.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let same = must("get", client.get(&run.run_id).await);
     assert_eq!(same.attempt().pid, second.attempt().pid);
-    // The keeper's.
+    // The keeper dies.
     kennel.kill_keeper();
     kennel.wait_until_all_is_gone(PATIENCE).await;
     kennel.restart().await;
@@ -191,7 +191,7 @@ async fn service_continues_over_every_death(options: Options) {
         lost.end_reason.as_ref().and_then(|end| end.reason.as_ref()),
         Some(pb::end_reason::Reason::ServiceLost(_))
     ));
-    // An orderly end of the service.
+    // The service shuts down in order.
     let code = kennel.terminate(SHUTDOWN_LIMIT).await.code();
     assert_eq!(code, Some(0));
     kennel.restart().await;
@@ -240,7 +240,7 @@ async fn run_ended_before_the_service_stays_ended() {
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
-    // Neither gets the exit: only the shim does.
+    // Only the shim sees the exit.
     let server = kennel.server().expect("a server runs");
     let keeper = Proc::read(kennel.keeper_pid()).expect("own child");
     kill_exactly(&keeper, Signal::SIGSTOP);
@@ -321,7 +321,7 @@ async fn exhausted_run_is_held_until_restart() {
     let spawned = run_to_end(kennel.cli(&words.concat()), PATIENCE).await;
     let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
     look(&mut client, &run, is_held).await;
-    // It delays no drain: nothing of it runs, and nothing here begins it.
+    // A held run delays no drain: no process runs or starts.
     let drained = run_to_end(kennel.cli(&["drain", "--wait"]), PATIENCE).await;
     assert!(drained.status.success(), "{drained:?}");
     let refused = client.pause(&run).await.expect_err("nothing runs");

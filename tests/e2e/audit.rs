@@ -44,7 +44,7 @@ impl Planted {
             .stdout(Stdio::null());
         prepare(&mut command);
         let planted = Self(command.spawn().expect("it starts"));
-        // The environment of one that has just been executed can be read a moment later.
+        // Right after exec, /proc/PID/environ is empty for a moment.
         let environ = format!("/proc/{}/environ", planted.pid());
         while std::fs::read(&environ).is_ok_and(|bytes| bytes.is_empty()) {
             std::thread::yield_now();
@@ -121,7 +121,7 @@ async fn cli(kennel: &Kennel, words: &[&str]) -> (Output, String) {
 
 /// Asserts that a request that does not select it spares it, and one that does ends it.
 async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: &[&str]) {
-    // By default no process is signalled.
+    // By default `reap` signals no process.
     let (reap, text) = cli(kennel, &[&["reap", "--run", run_id], named].concat()).await;
     assert_eq!(reap.status.code(), Some(0), "{text}");
     assert!(
@@ -129,7 +129,7 @@ async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: 
         "{text}"
     );
     assert!(left.lives());
-    // Another label, another age, another start: another process.
+    // Another label, age or start time selects nothing.
     let other = format!("{}:1", left.pid());
     let narrowed = [["-l", "team=red"], ["--older", "1h"], ["--process", &other]];
     let narrowed = narrowed.map(|words| [&words, named].concat());
@@ -147,7 +147,7 @@ async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: 
     assert!(!left.lives());
 }
 
-// The last one removes the server's socket.
+// The last test removes the server's socket.
 cases! {
     fn leaks_of_one_server(Kennel::on_sqlite().await);
     malformed_scope_is_refused_whole,
@@ -164,7 +164,7 @@ async fn leak_in_an_ended_runs_cgroup_is_ended(kennel: &Kennel) {
     let run_id = over(&mut client).await;
     let mut left = Planted::with(|_| {});
     let Some(dir) = plant_in_group(&mut client, &run_id, &left).await else {
-        // Without a control group there is no evidence for it; another test shows the scope with a marker.
+        // Without a control group nothing proves the leak; another test covers scopes with a marker.
         assert_eq!(found(&audit(&mut client).await, left.pid()), None);
         let named = order(&[&run_id]);
         assert_eq!(must("reap", client.reap(named).await).processes, []);
@@ -190,7 +190,7 @@ async fn leak_in_an_ended_runs_cgroup_is_ended(kennel: &Kennel) {
     );
 
     assert_scope(kennel, &run_id, &mut left, &[]).await;
-    // An empty directory remains, which the next reap removes.
+    // An empty control group remains until the next reap.
     let seen = audit(&mut client).await;
     assert!(
         seen.empty_cgroups
@@ -230,7 +230,7 @@ async fn marker_is_a_hint_and_unrelated_processes_live(kennel: &Kennel) {
     assert_eq!(found(&seen, plain.pid()), None);
     assert!(seen.foreign_processes >= 1);
 
-    // A marker that is not named as evidence is ignored; a named one counts for ended runs.
+    // A marker counts only if named as evidence, and only for ended runs.
     let ids = [&run_id, &live];
     let spared = must("reap", client.reap(order(&ids)).await);
     let why = |pid| outcome(&spared, pid);
@@ -265,14 +265,14 @@ async fn marker_is_a_hint_and_unrelated_processes_live(kennel: &Kennel) {
 async fn unproven_session_member_is_reported_and_not_signalled() {
     let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
-    // One in the leader's own session, without an environment, whose parent is gone.
+    // An orphan in the leader's session, without an environment.
     let file = kennel.scratch().join("member");
     let script = format!(
         "(env -i sh -c 'echo $$ > {}; exec sleep 1000' &); echo up; sleep 1000",
         file.display()
     );
     let run = must("spawn", client.spawn(sh(&script)).await);
-    // No other process of the tree is without an environment, but one during exec seems to be.
+    // The file names the member: a process during exec also seems to lack an environment.
     let member = eventually("it has said who it is", PATIENCE, || {
         let text = fs::read_to_string(&file).ok()?;
         Proc::read(text.strip_suffix('\n')?.parse().ok()?)
@@ -324,7 +324,7 @@ async fn audit_of_hundred_live_runs_finds_nothing(kennel: &Kennel) {
         let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
         ids.push(run.run_id);
     }
-    // While runs come and go.
+    // Audit while runs start and end.
     let mut others = kennel.client().await;
     let busy = tokio::spawn(async move {
         for _ in 0..30 {
@@ -421,7 +421,7 @@ async fn leak_check_without_store_uses_keepers_inventory() {
     let why = outcome(&reaped, marked.pid());
     assert_eq!(why, Some((ReapOutcome::Spared, SpareReason::RunUnknown)));
     assert!(marked.lives());
-    // Only this keeper makes directories there, so no row is needed for it.
+    // Only this keeper makes control groups there: no row is needed as proof.
     if dir.is_some() {
         assert_eq!(
             found(&seen, left.pid()).expect("found").certainty(),
@@ -441,7 +441,7 @@ async fn leak_check_without_store_uses_keepers_inventory() {
 // promise: F-6
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_environments_are_reported() {
-    // Without root the environment of root's processes cannot be read.
+    // Only root can read the environment of root's processes.
     let mut kennel = Kennel::start(Options {
         user: User::Unprivileged,
         ..Options::default()
@@ -468,7 +468,7 @@ async fn doctor_without_server_gives_hints_and_fails() {
     let mut marked = Planted::marked(&run_id);
     let mut command = bare_command(&programs::kennel());
     command.args(["doctor", "--server", "unix:/nonexistent/kennel.sock"]);
-    // Until exec it has the environment of its parent.
+    // Until exec the child has its parent's environment.
     let expected = format!("hint     {} ", marked.pid());
     eventually("it carries its marker", PATIENCE, || {
         let proc = Proc::read(marked.pid())?;

@@ -22,7 +22,7 @@ async fn collector_gets_each_audit_record_in_order() {
     })
     .await;
     let mut client = kennel.client().await;
-    // The collector takes none, and no call waits for that.
+    // The collector refuses all records, and no call waits.
     for _ in 0..20 {
         must("spawn", client.spawn(sh("true")).await);
     }
@@ -51,7 +51,7 @@ async fn collector_gets_each_audit_record_in_order() {
         (spawns(&collector.audit()) >= 20).then_some(())
     })
     .await;
-    // A server that dies has sent some, and the next one goes on.
+    // The next server continues after the records its predecessor sent.
     kennel.replace_server().await;
     let mut client = kennel.client().await;
     for _ in 0..5 {
@@ -87,7 +87,7 @@ async fn collector_gets_each_audit_record_in_order() {
     let by_seq: BTreeMap<u64, &collector::Record> = seqs(&all).into_iter().zip(&all).collect();
     let missing: Vec<u64> = (1..=head).filter(|seq| !by_seq.contains_key(seq)).collect();
     assert!(missing.is_empty(), "{missing:?} of {head}");
-    // Their bodies are the lines themselves.
+    // Record bodies are the log lines.
     let file = kennel.scratch().join("collected");
     let lines: String = by_seq
         .range(..=head)

@@ -99,12 +99,12 @@ async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
     let run = must("spawn", client.spawn(waiting(&script)).await);
     let id = run.run_id.as_str();
     let dir = kennel.run_dir(id);
-    // Registered, and for a while it acknowledges nothing.
+    // The slow consumer is registered and acknowledges nothing yet.
     let mut slow = open(&mut client, id, "slow").await;
     says_that_it_waits(&mut client, id, "has not acknowledged the oldest").await;
     assert!(on_disk(&dir) <= MIB as u64 + SEGMENT);
 
-    // The acknowledgement of one consumer alone releases nothing.
+    // Acknowledgements of only one consumer release nothing.
     let mut quick_client = kennel.client().await;
     let quick_id = run.run_id.clone();
     let quick_address = kennel.address().parse().expect("an address");
@@ -126,7 +126,7 @@ async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
         }
         heard
     });
-    // Data removed before a consumer is registered does not wait for it.
+    // Register both first: data removed earlier does not wait for a consumer.
     begun.await.expect("it reads");
     let mut heard = Heard::default();
     let mut most = 0;
@@ -134,7 +134,7 @@ async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
     while !heard.has_ended() {
         let message = within("it continues", LONG, slow.message()).await;
         let Ok(Some(message)) = message else {
-            // Its server is dead: acknowledgements stay valid, and the next one continues to wait.
+            // The server died: acknowledgements stay valid, and the next server still waits.
             client = kennel.client().await;
             slow = open(&mut client, id, "slow").await;
             continue;
@@ -151,7 +151,7 @@ async fn command_waits_for_slowest_consumer_without_loss(kennel: &Kennel) {
         let position = Acked::Cursor(heard.cursor.clone().into());
         let acked = try_ack(&mut client, id, "slow", position.clone()).await;
         if acked.is_err() {
-            // The message was the last of a server that was dead by then.
+            // The server died after it sent this message.
             client = kennel.client().await;
             ack(&mut client, id, "slow", position).await;
             slow = open(&mut client, id, "slow").await;
@@ -203,7 +203,7 @@ async fn waiting_run_is_ended_without_loss(kennel: &Kennel) {
         .await;
         runs.push((name, progress, run.run_id));
     }
-    // The next server waits as well, and no consumer has called it.
+    // The next server also waits, before any consumer calls.
     kennel.kill_server();
     let mut client = kennel.client().await;
     for (name, progress, id) in runs {
@@ -283,12 +283,12 @@ async fn waiting_command_survives_a_store_outage() {
     let refused = try_ack(&mut client, id, "reads", position).await;
     let refused = complaint(&refused.expect_err("the store is away"));
     assert_eq!(refused.reason, "STORE_UNAVAILABLE");
-    // Unacknowledged data is still there.
+    // Unacknowledged data is still on disk.
     let held = on_disk(&kennel.run_dir(id));
     assert!(held > 900_000 && held <= MIB as u64 + SEGMENT, "{held}");
     drop(stream);
     postgres.run().await;
-    // From the beginning: nothing was acknowledged.
+    // Reading starts over: nothing was acknowledged.
     let mut heard = Heard::default();
     eventually_async("the consumer is known again", LONG, async || {
         let request = pb::GetConsumerRequest {
@@ -352,7 +352,7 @@ async fn acknowledged_output_survives_the_keeper() {
     assert_eq!(ended.reason(), "service_lost");
     let mut heard = Heard::default();
     read_to_the_end(&kennel, id, "reads", &mut heard).await;
-    // Including the bytes in the pipe when the keeper was killed.
+    // Output includes bytes left in the pipe at the keeper's death.
     let said = fs::read_to_string(&progress).expect("it has written");
     let whole = heard.stdout.len() / 1024;
     assert!(said.lines().count() <= whole, "{whole} lines are kept");
@@ -410,7 +410,7 @@ async fn waiting_output_of_ended_run_stays_until_acknowledged() {
         let run = must("get", kennel.client().await.get(id).await);
         run.output_removed
     };
-    // A server begins with a check; the same check that removes the one would remove the other.
+    // Each server starts with a check, which would remove both runs' output together.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let gone = async || removed(&plain.run_id).await;

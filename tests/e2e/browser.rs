@@ -47,7 +47,7 @@ async fn nothing_of_a_browser_that_ends_is_left(options: Options) {
     let mut client = kennel.client().await;
     let (run, print) = open_pages(&kennel, &mut client).await;
 
-    // As a user closes it: the browser alone gets the signal, and ends the others itself.
+    // Only the browser gets the signal and ends its processes itself, as when a user quits.
     let asked = client.signal(&run.run_id, "SIGTERM", SignalTarget::Leader, "quit");
     must("signal", asked.await);
     let ended = client.ended(&run.run_id);
@@ -86,7 +86,7 @@ async fn open_pages(kennel: &Kennel, client: &mut Client) -> (Run, Footprint) {
     let shim = run.attempt().shim_pid;
     let tree = eventually("each page has its process", BROWSER_PATIENCE, || {
         let tree = procfs::descendants(&procfs::all(), shim);
-        // It rewrites its arguments into one.
+        // Renderers join their arguments into one string.
         let draws = |words: &[String]| words.iter().any(|word| word.contains("--type=renderer"));
         let drawing = tree.iter().filter(|proc| draws(&proc.cmdline())).count();
         (drawing >= PAGES).then_some(tree)
@@ -120,7 +120,7 @@ async fn launch(kennel: &Kennel, client: &mut Client, page: &Path) -> Run {
         &profile,
         &url(page),
     ];
-    // It makes directories for temporary files, and does not always remove them.
+    // The browser does not always remove its temporary directories.
     let temporary = kennel.scratch().join("temporary");
     fs::create_dir(&temporary).expect("own directory");
     let temporary = temporary.display().to_string();

@@ -216,7 +216,7 @@ fn python(script: &str, words: &[&str]) -> pb::RunSpec {
     argv(&words)
 }
 
-// The first one counts all runs and all denied calls.
+// The first test counts all runs and denied calls.
 cases! {
     fn callers_of_one_server(Kennel::on_sqlite().await);
     runs_cannot_call_by_any_way_around,
@@ -326,7 +326,7 @@ async fn connections_of_one_process_block_no_client(kennel: &Kennel) {
 fn hold(socket: &Path) -> Vec<UnixStream> {
     let connect = |_| {
         let mut stream = UnixStream::connect(socket).expect("it listens");
-        // One of those that are closed at once.
+        // The server may close this connection at once.
         let _ = stream.write_all(b"P");
         stream
     };

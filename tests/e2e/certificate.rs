@@ -32,7 +32,7 @@ async fn certificate_of_unstopped_run_has_no_signal(kennel: &Kennel) {
     assert_eq!(certificate.leftovers, []);
     assert_eq!(certificate.verdict, run.tree_verdict);
     assert_eq!(certificate.containment(), run.containment());
-    // The scan came after the leader's exit, and its time is that of the third end.
+    // The census ran after the leader's exit; its time is that of tree empty.
     assert_eq!(certificate.census_time, run.attempt().tree_empty_time);
 }
 
@@ -77,11 +77,11 @@ async fn certificate_has_each_round_and_its_processes(kennel: &Kennel) {
     assert!(run.tree_is_empty(), "{run:?}");
     assert_eq!(certificate.verdict, run.tree_verdict);
 
-    // The journal has the same rounds.
+    // The journal has the certificate's rounds.
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     let certified: Vec<&str> = certificate.steps.iter().map(|s| &*s.signal).collect();
     assert_eq!(heard.signals(), certified);
-    // So does the row.
+    // The row keeps the certificate.
     let again = must("get", client.get(&run.run_id).await);
     assert_eq!(again.attempt().certificate, run.attempt().certificate);
 }

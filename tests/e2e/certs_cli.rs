@@ -69,7 +69,7 @@ async fn with_certificates() -> (TempDir, String) {
     (dir, server + &client)
 }
 
-// The second one counts all certificates.
+// The second test counts all certificates.
 cases! {
     fn certificates_and_tokens(with_certificates().await);
     three_commands_make_a_chain_that_openssl_accepts,
@@ -154,7 +154,7 @@ async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
         (read("ca-key.pem"), read("alice-key.pem")),
         (ca.clone(), alice.clone())
     );
-    // A certificate of a server may be made elsewhere, by an authority whose files are links and that is not changed.
+    // `--out` issues a server certificate elsewhere and leaves a symlinked authority unchanged.
     let mounted = dir.join("mounted");
     fs::create_dir(&mounted).expect("a directory");
     for name in ["ca-key.pem", "issued.toml"] {
@@ -168,7 +168,7 @@ async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
     let entry = answer(dir, &words).await;
     assert!(entry.contains("out/server.pem"), "{entry}");
     assert_eq!(refusal(dir, &words).await.0, Some(1), "it is there already");
-    // One access file has one such section, whichever certificate it names.
+    // The entry is the same: an access file has one [tls] section.
     let again = answer(dir, &[&words[..], &["--force"]].concat()).await;
     assert_eq!(again, entry);
     let absent = refusal(dir, &["certs", "ls", "absent"]).await;
@@ -179,7 +179,7 @@ async fn files_are_only_replaced_by_force((dir, _): &(TempDir, String)) {
     );
     assert_eq!(read("issued.toml"), issued);
     verifies(dir, "../out/server.pem").await;
-    // The principal has its entry already.
+    // No entry: Alice's principal already exists.
     assert_eq!(
         answer(dir, &["certs", "client", "certs", "alice", "--force"]).await,
         ""
@@ -252,7 +252,7 @@ async fn token_is_in_file_and_hashed_in_entry((dir, _): &(TempDir, String)) {
         "{entry} {sum}"
     );
 
-    // The next token of the id is an additional one: its principal exists.
+    // The second token of an id needs no new principal.
     let next = answer(dir, &["certs", "token", "certs", "ci", "--force"]).await;
     assert!(
         next.contains("[[token]]") && !next.contains("[[principal]]"),
@@ -302,7 +302,7 @@ async fn context_stores_server_and_credential_files() {
         assert!(shown.contains(value), "{shown}");
     }
 
-    // Commands use it: its authority is a missing file.
+    // Commands use the context, whose CA file is missing.
     let (code, said) = refusal(dir, &["ps"]).await;
     assert_eq!(code, Some(1));
     assert!(said.contains(&file("ca.pem")), "{said}");

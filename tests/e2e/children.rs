@@ -33,7 +33,7 @@ async fn children_end_with_their_parent() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let parent = spawn(&mut client, sleeper()).await;
-    // Its own stop steps are done, and it is not restarted.
+    // A stubborn child gets its own stop steps and no restart.
     let restarted = pb::RestartPolicy {
         mode: pb::RestartMode::Always.into(),
         ..pb::RestartPolicy::default()
@@ -88,7 +88,7 @@ async fn assert_parent_is_a_live_run(kennel: &Kennel) {
     let refused = refused.expect_err("it is not there");
     assert_eq!(refused.code(), Code::NotFound);
     assert_eq!(complaint(&refused).reason, "RUN_NOT_FOUND");
-    // Nor is a run its own parent.
+    // A run cannot be its own parent.
     let own = client
         .spawn_as(&absent, below(&absent, sleeper(), OnParentEnd::End))
         .await;
@@ -98,7 +98,7 @@ async fn assert_parent_is_a_live_run(kennel: &Kennel) {
         .await;
     let refused = refused.expect_err("no id");
     assert_eq!(complaint(&refused).reason, "INVALID_FIELD");
-    // A repeat is answered after the parent has ended.
+    // A repeated Spawn is answered after its parent ended.
     let parent = spawn(&mut client, sleeper()).await;
     let spec = below(&parent, sh("exit 0"), OnParentEnd::End);
     let child = must("spawn", client.spawn_as(&absent, spec.clone()).await);

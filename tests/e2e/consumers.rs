@@ -104,7 +104,7 @@ async fn unacknowledged_output_is_given_again(kennel: &Kennel) {
     let id = run.run_id.as_str();
     let request = of_run(id, "indexer");
 
-    // Acknowledged: a part. Sent, and not acknowledged: more.
+    // The consumer acknowledges a quarter and reads more.
     let mut first = Heard::default();
     let mut stream = open(&mut client, &request).await;
     let position = read(&mut stream, &mut first, BYTES / 4).await;
@@ -115,7 +115,7 @@ async fn unacknowledged_output_is_given_again(kennel: &Kennel) {
     read(&mut stream, &mut first, BYTES / 2).await;
     drop(stream);
 
-    // Its reader is gone, then its server is.
+    // First the reader disconnects, then the server dies.
     for life in ["the same server", "the next server"] {
         if life == "the next server" {
             kennel.kill_server();
@@ -131,7 +131,7 @@ async fn unacknowledged_output_is_given_again(kennel: &Kennel) {
         assert!(again.has_ended());
     }
 
-    // Forward only, and by a seq as well.
+    // Acknowledgements only move forward, also by seq.
     let older = must("ack", ack(&mut client, id, "indexer", Acked::Seq(1)).await);
     assert_eq!(older.acked_seq, acked.acked_seq);
     let seq = acked.acked_seq.unwrap() + 1;
@@ -158,7 +158,7 @@ async fn unacknowledged_output_is_given_again(kennel: &Kennel) {
         Some(seq)
     );
 
-    // Of another run, of no consumer, and of no run.
+    // Positions of another run, unknown consumers and unknown runs are refused.
     let other = must("spawn", client.spawn(sh("echo other")).await);
     must("wait", client.ended(&other.run_id).await);
     open(&mut client, &of_run(&other.run_id, "indexer")).await;
@@ -201,7 +201,7 @@ async fn newer_reader_replaces_older_one(kennel: &Kennel) {
     let run = must("spawn", client.spawn(sh(&script)).await);
     let id = run.run_id.as_str();
     client.hear_text(id, "before\n").await;
-    // It begins at the start given by its first reader, and keeps it.
+    // The consumer keeps the start position of its first reader.
     let live = pb::StreamEventsRequest {
         position: Some(Position::Live(pb::FromLive {})),
         ..of_run(id, "one")
@@ -233,7 +233,7 @@ async fn newer_reader_replaces_older_one(kennel: &Kennel) {
         undisturbed.take(message);
     }
     assert_eq!(undisturbed.text(), "before\nafter\n");
-    // A reader that knows its position better gives it.
+    // A reader may give its own position.
     let own = pb::StreamEventsRequest {
         position: Some(Position::AfterSeq(0)),
         ..of_run(id, "one")
@@ -324,7 +324,7 @@ async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     }
     let unsaid = Acked::Cursor(crowd.cursor.clone().into());
 
-    // A reader without a position, at the next server: acknowledged events do not come again.
+    // A reader without position at the next server gets no acknowledged events again.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let mut second = open(&mut client, &request).await;
@@ -347,7 +347,7 @@ async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
         let rest = again.stdout.get(run_id).and_then(|all| all.get(begin..));
         assert!(rest.unwrap_or_default() == &pattern(BYTES)[begin..]);
     }
-    // The earlier reader may no longer acknowledge its events; its acknowledgements stay valid.
+    // The replaced reader cannot acknowledge any more; its earlier acknowledgements stay valid.
     let refused = ack(&mut client, "", "collector", unsaid.clone()).await;
     let refused = complaint(&refused.expect_err("another one reads"));
     assert_eq!(refused.reason, "CONSUMER_TAKEN_OVER");
@@ -361,14 +361,14 @@ async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     let refused = client.process.stream_events(stale).await;
     let refused = complaint(&refused.expect_err("it is an earlier reader's"));
     assert_eq!(refused.reason, "CONSUMER_TAKEN_OVER");
-    // Another filter is another consumer, and does not replace this one.
+    // A call with another filter is refused and replaces no reader.
     let refused = client.process.stream_events(of_label("y")).await;
     assert_eq!(
         complaint(&refused.expect_err("another filter")).reason,
         "INVALID_FIELD"
     );
 
-    // The same reader continues with its own cursor, and may acknowledge earlier events.
+    // A reader that resumes with its own cursor may acknowledge earlier events.
     let resumed = pb::StreamEventsRequest {
         position: Some(Position::Cursor(again.cursor.clone().into())),
         ..request.clone()
@@ -388,7 +388,7 @@ async fn consumer_of_many_runs_survives_deaths(kennel: &Kennel) {
     }
     assert_eq!(rest.stdout.keys().collect::<Vec<_>>(), [&late.run_id]);
     assert_eq!(rest.stdout[&late.run_id], b"late\n");
-    // Deleted while it is read.
+    // The consumer is deleted while read.
     let request = pb::DeleteConsumerRequest {
         run_id: String::new(),
         consumer: "collector".to_owned(),
@@ -413,7 +413,7 @@ async fn acknowledgement_is_durable_or_refused_without_store() {
     must("wait", client.ended(id).await);
 
     postgres.crash().await;
-    // The stream continues; its events cannot be acknowledged.
+    // The stream continues; acknowledgements fail without the database.
     let position = read(&mut stream, &mut heard, BYTES).await;
     let refused = ack(&mut client, id, "indexer", position.clone()).await;
     let refused = refused.expect_err("the store is away");
@@ -465,7 +465,7 @@ async fn consumer_gets_exact_gap_of_removed_output() {
     must("wait", client.ended(id).await);
     let next_run = must("spawn", client.spawn(sh("echo kept")).await);
     must("wait", client.ended(&next_run.run_id).await);
-    // A server begins with a check.
+    // A starting server checks retention first.
     kennel.kill_server();
     let mut client = kennel.client().await;
     eventually_async("its output goes", REMOVED_MAX, async || {
@@ -575,7 +575,7 @@ async fn command_line_consumer_continues_after_printed_output(kennel: &Kennel) {
         let all = [&["logs", id], words].concat();
         text(&run_to_end(kennel.cli(&all), PATIENCE).await)
     };
-    // Without --ack it is sent again.
+    // Without --ack, output is sent again.
     for _ in 0..2 {
         assert_eq!(logs(&["--consumer", "cli"]).await, "one\ntwo");
     }

@@ -90,7 +90,7 @@ async fn too_weakly_contained_run_is_refused(kennel: &Kennel) {
         []
     );
     assert!(!mark.exists());
-    // The id is free: the same command runs with lower requirements.
+    // The refused id is free: the same command runs with lower requirements.
     spec.set_min_containment(pb::Containment::Subreaper);
     let (run, existing) = must("spawn", client.spawn_as(&id, spec).await);
     assert!(!existing);

@@ -26,7 +26,7 @@ impl Pod {
         let dir = must("a directory", dir);
         let shared = dir.path().join("shared");
         must("mkdir", fs::create_dir(&shared));
-        // As the kubelet makes an emptyDir: open to all, and the group is inherited.
+        // Like a kubelet emptyDir: world-writable, with an inherited group.
         let open = fs::Permissions::from_mode(0o2777);
         must("chmod", fs::set_permissions(&shared, open));
         must(
@@ -131,7 +131,7 @@ async fn command_is_first_process_of_restricted_container() {
     assert_eq!(output.status.code(), Some(7), "{stdout} {stderr}");
     assert!(stdout.starts_with("10001\nSeccomp:\t2\n"), "{stdout}");
     assert!(stdout.contains("Read-only file system"), "{stdout}");
-    // Missing capabilities are reported.
+    // Stderr names missing capabilities.
     assert!(stderr.contains("containment subreaper"), "{stderr}");
     assert!(stderr.contains("tree=\"empty\""), "{stderr}");
 }
@@ -167,7 +167,7 @@ async fn neighbour_of_another_user_uses_the_sidecar() {
         "it says what is missing: {stdout}"
     );
     assert!(stderr.contains("needs the role admin"), "{stderr}");
-    // A neighbour that the access file does not name.
+    // A container unknown to the access file is refused.
     let stranger = pod.start("stranger", 10_003, &["kennel", "ps"]).end();
     let (stdout, stderr) = said(&stranger);
     assert!(!stranger.status.success(), "{stdout} {stderr}");

@@ -17,7 +17,7 @@ const SAID: &str = "two and thirty bytes of the last";
 
 /// Returns a run that has written output and ended, and its directory.
 async fn ended(kennel: &Kennel, client: &mut Client) -> (String, PathBuf) {
-    // Its output comes before its end.
+    // `sleep` separates the output from the exit.
     let script = format!("printf '{SAID}'; sleep 0.2; exit 3");
     let run = must("spawn", client.spawn(sh(&script)).await);
     must("wait", client.ended(&run.run_id).await);
@@ -192,7 +192,7 @@ async fn entries_of_damaged_journal_come_from_record(kennel: &Kennel) {
         assert_eq!(came as u64 + missing, SAID.len() as u64, "{damage}");
         let has_output = !matches!(damage, "no output entry" | "no index" | "foreign index");
         assert_eq!(came > 0, has_output, "{damage}");
-        // A reader that resumes after any seq gets the rest.
+        // A reader that resumes after any seq gets the remaining events.
         for (seq, _) in &before {
             let rest = events(&mut client, &run_id, *seq).await;
             let left: Vec<_> = before.iter().filter(|(at, _)| at > seq).cloned().collect();

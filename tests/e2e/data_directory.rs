@@ -107,7 +107,7 @@ async fn data_directory_open_to_others_is_refused() {
     chown(&data, Some(65534), Some(65534)).expect("root may give it away");
     is_refused(dir.path(), &[&path, "belongs to user 65534", "user 0"]).await;
     assert_eq!(names(&data), ["note"]);
-    // A file of another user in a directory of Kennel's.
+    // Another user's file in Kennel's directory is refused too.
     chown(&data, Some(0), Some(0)).expect("own directory");
     fs::write(data.join("lock"), "1").expect("own directory");
     chown(data.join("lock"), Some(65534), Some(65534)).expect("own directory");
@@ -138,7 +138,7 @@ async fn full_queue_at_listen_path_refuses_a_start() {
     drop(data);
 }
 
-// The last one ends the service.
+// The last test ends the service.
 cases! {
     fn data_directory_of_a_service(mut Kennel::on_sqlite().await);
     service_files_are_private_and_commands_keep_umask,
@@ -208,7 +208,7 @@ async fn removed_database_takes_no_run(kennel: &mut Kennel) {
     let script = format!("touch {}", ran.display());
     let refused = client.spawn(sh(&script)).await.expect_err("no store");
     assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
-    // Another file of its name is not the one that was open.
+    // A copy under its name is not the open database.
     fs::copy(&aside, &database).expect("a copy");
     let refused = client.spawn(sh(&script)).await.expect_err("no store");
     assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");

@@ -72,7 +72,7 @@ async fn unanswered_command_delays_no_other_call(kennel: &Kennel) {
         let spec = argv(&[command.as_str()]);
         calls.push(tokio::spawn(async move { client.spawn(spec).await }));
     }
-    // They are answered after five seconds.
+    // These Spawn calls block for five seconds.
     eventually("they are on their way", PATIENCE, || {
         (blocked_threads(kennel, |_| true) > 0).then_some(())
     })

@@ -125,7 +125,7 @@ async fn unprivileged_prove_lists_skipped_checks_and_gaps() {
         let allowed: &[&str] = match program.as_str() {
             "setuid-root" | "leaves-cgroup" | "own-cgroup" => &["notRun"],
             "foreign-pid-namespace" => &["admitted"],
-            // Shim or keeper may die first: a race that it may lose.
+            // The program may lose the race: shim or keeper dies first.
             "kills-shim" => &["admitted", "empty"],
             _ => &["empty"],
         };

@@ -11,7 +11,7 @@ use kennel_tests::{
 use nix::unistd::Uid;
 use std::{fs, os::unix::fs::PermissionsExt, os::unix::process::CommandExt};
 
-// The last one opens directories of the server to others.
+// The last test opens the server's directories to others.
 cases! {
     fn doors_of_one_server(Kennel::start(with_secrets()).await);
     a_runs_own_processes_are_refused,
@@ -188,7 +188,7 @@ async fn server_secrets_do_not_reach_a_child(kennel: &Kennel) {
 // promise: A-14
 async fn child_has_only_its_three_descriptors(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // Several at once: none may hold another's.
+    // Spawned together: no child may inherit another's descriptors.
     let mut runs = Vec::new();
     for _ in 0..8 {
         runs.push(must(
@@ -198,7 +198,7 @@ async fn child_has_only_its_three_descriptors(kennel: &Kennel) {
     }
     for run in runs {
         let heard = within("it ends", PATIENCE, client.hear_all(&run.run_id, 0)).await;
-        // dash holds nothing of its own while it waits for a command.
+        // dash has no own descriptor open while it waits for a command.
         assert_eq!(
             must("stream", heard).text(),
             "0\n1\n2\n",

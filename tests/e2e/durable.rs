@@ -90,7 +90,7 @@ async fn nothing_starts_without_store_and_runs_continue(stored: &mut Stored) {
 async fn unanswered_insert_is_withdrawn_and_runs_later(stored: &mut Stored) {
     let Stored { kennel, postgres } = stored;
     let mut client = kennel.client().await;
-    // A first run, so that a connection is open when the store stops answering.
+    // A first run opens a database connection before the database stops answering.
     let first = must("spawn", client.spawn(sh("exit 0")).await);
     must("wait", client.ended(&first.run_id).await);
     let ran = kennel.scratch().join("ran-later");
@@ -114,7 +114,7 @@ async fn unanswered_insert_is_withdrawn_and_runs_later(stored: &mut Stored) {
         (Code::Unavailable, "STORE_UNAVAILABLE")
     );
 
-    // What may have been recorded is withdrawn.
+    // A possibly recorded run is withdrawn.
     let got = within("get answers", STORE_PATIENCE, client.get(&run_id)).await;
     let got = complaint(&got.expect_err("it never ran"));
     assert_eq!(got.reason, "RUN_NOT_FOUND");

@@ -186,7 +186,7 @@ async fn worker_keeps_its_grace_after_the_shell(kennel: &Kennel) {
         stopping.end_time.is_none(),
         "the worker works: {stopping:?}"
     );
-    // It is done some time after the shell has exited.
+    // The worker finishes some time after the shell has exited.
     std::fs::write(&go, "").expect("written");
     let run = must("wait", client.ended(&run.run_id).await);
 
@@ -241,7 +241,7 @@ async fn daemons_without_environment_are_ended_too(kennel: &Kennel) {
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
     client.hear_up(&run.run_id).await;
     let shim = run.attempt().shim_pid;
-    // The leader, a plain child, and two orphans in sessions of their own.
+    // Four processes: the leader, a plain child, two orphans in their own sessions.
     let mut print = Footprint::of_run(&run);
     eventually("all four are there", PATIENCE, || {
         let all = procfs::descendants(&procfs::all(), shim);
@@ -293,7 +293,7 @@ async fn command_that_kills_its_shim_ends_completely(kennel: &Kennel) {
     );
     let run = must("abort", within("the run ends", PATIENCE, aborted).await);
 
-    // Processes that the dead shim would have reaped are reaped by its keeper.
+    // The keeper reaps processes that the dead shim would have reaped.
     print.until_nothing_is_left().await;
     assert!(run.end_time.is_some(), "{run:?}");
     // A shim that is gone cannot report ECHILD.
@@ -316,7 +316,7 @@ async fn command_that_kills_its_shim_ends_completely(kennel: &Kennel) {
 // promise: T-7a
 async fn command_that_stops_its_shim_is_proven_ended(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // Once, and as often as it can.
+    // The command stops its shim once, or repeatedly.
     for script in [
         "kill -STOP $PPID; echo up; exec sleep 600",
         "trap '' TERM; echo up; while :; do kill -STOP $PPID; done",

@@ -148,7 +148,7 @@ async fn probe_is_ended_with_its_session(kennel: &Kennel) {
             .iter()
             .filter(|process| process.pid != leader);
         let former: Vec<Proc> = others.filter_map(|seen| Proc::read(seen.pid)).collect();
-        // The one that ran at that time has ended, and another one has too.
+        // The probe seen above has ended, and a later one too.
         probed(begun() + 1).await;
         eventually_async("a former probe is gone", PATIENCE, async || {
             (!former.iter().any(Proc::is_alive)).then_some(())

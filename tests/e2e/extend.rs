@@ -80,7 +80,7 @@ async fn extension_outlasts_server_and_keeper() {
     let other = spawn(&mut client, spec).await;
     let begun = must("get", client.get(&other).await);
     let first_end = end(&begun, Deadline::MaxRuntime);
-    // One is extended by the server that began it, one by the next.
+    // One run is extended by its first server, one by the next.
     let early = must("extend", client.extend(&other, &[], MORE).await);
     kennel.kill_server();
     let mut client = kennel.client().await;
@@ -93,7 +93,7 @@ async fn extension_outlasts_server_and_keeper() {
         "extend",
         client.extend(&late, &[Deadline::MaxRuntime], MORE).await,
     );
-    // Nothing counts when the first end comes.
+    // No keeper counts when the original limit expires.
     lose_service(&mut kennel).await;
     is_past(first_end).await;
     kennel.restart().await;
@@ -138,11 +138,11 @@ async fn extension_has_a_bound_and_needs_a_limit() {
         None,
         "nothing was changed"
     );
-    // A little is left for the time of the call itself.
+    // The 30 seconds leave time for the call itself.
     let less = Duration::from_secs(possible - 30);
     let seen = must("extend", client.extend(&run, &all, less).await);
     let first = end(&seen, Deadline::MaxRuntime);
-    // Shorter than what is left: nothing is taken away.
+    // An extension shorter than the remaining time changes nothing.
     let seen = must(
         "extend",
         client.extend(&run, &[], Duration::from_secs(1)).await,
@@ -218,14 +218,14 @@ async fn assert_paused_time_uses_no_extension(client: &mut Client) {
         );
         assert!(extended(&seen, of).is_some(), "{seen:?}");
     }
-    // Another run lives and ends meanwhile.
+    // Another run's lifetime passes during the pause.
     let other = spawn(client, sh("echo up; sleep 1")).await;
     must("wait", client.ended(&other).await);
     let before = must("get", client.get(&other).await).end_time;
     let resumed = must("resume", client.resume(&run).await);
     let least = micros(&before.expect("it has ended")) + i64::try_from(MORE.as_micros()).unwrap();
     for of in [Deadline::MaxRuntime, Deadline::Inactivity] {
-        // The keeper counts by another clock than that of the recorded times.
+        // The keeper's clock differs from that of recorded times.
         assert!(end(&resumed, of) + 500_000 >= least, "{resumed:?}");
     }
     must("abort", client.abort(&run).await);
@@ -265,13 +265,13 @@ async fn notify_message_extends_every_active_limit() {
         .await;
     let is_extended = |run: &pb::Run| extended(run, Deadline::StartTimeout).is_some();
     let seen = probed.shows(&client, "its extension", is_extended).await;
-    // Every limit of both would be over then.
+    // By then both runs' original limits are over.
     let begun = micros(seen.attempt().start_time.as_ref().expect("it runs"));
     is_past(begun + i64::try_from(LIMIT.as_micros()).unwrap()).await;
     for run in [&run.run, &probed.run] {
         still_runs(&mut client, run).await;
     }
-    // The start is over: its limit can be extended no more.
+    // A ready run's start limit cannot be extended any more.
     run.says(&mut client, "READY=1").await;
     must("wait", client.wait(&run.run, WaitCondition::Ready).await);
     let late = client
@@ -301,7 +301,7 @@ async fn assert_flood_ends_at_the_bound(client: &mut Client) {
     let heard = must("hear", client.hear_all(&run, 0).await);
     let stations = heard.stations();
     let times = stations.iter().filter(|name| **name == "extended");
-    // At most one in 100 ms, of some thousand notices.
+    // Thousands of notices yield at most one event per 100 ms.
     let times = times.count();
     assert!((1..=30).contains(&times), "{times}");
 }

@@ -94,10 +94,10 @@ async fn answers_of_three_nodes_match_live_processes() {
                 .insert(run.run_id, Subject { node, leader });
         }
     }
-    // One is halted for longer than its lease, another one dies.
+    // One node is stopped for longer than its lease, another dies.
     let server = nodes[0].server().expect("it serves");
     let keeper = Proc::read(nodes[0].keeper_pid()).expect("own child");
-    // The keeper first: it would replace a server that hangs.
+    // Stop the keeper first: it would replace a hung server.
     for process in [&keeper, &server] {
         kill_exactly(process, Signal::SIGSTOP);
     }
@@ -109,7 +109,7 @@ async fn answers_of_three_nodes_match_live_processes() {
     witness
         .look_until("all are marked", MARKED_MAX, (&nodes[2], 0), third)
         .await;
-    // Both come back.
+    // Both nodes return.
     for process in [&server, &keeper] {
         kill_exactly(process, Signal::SIGCONT);
     }

@@ -87,7 +87,7 @@ async fn runs_of_forgotten_node_are_lost_by_decision(nodes: &mut ThreeNodes) {
     let again = must("again", there.admin.forget_node(request()).await).into_inner();
     assert_eq!(again.ended_runs, 0);
 
-    // It is a node again.
+    // The forgotten node returns.
     one.restart().await;
     assert_eq!(reachability(two, "one").await, NodeReachability::Reachable);
     let run = must("get", one.client().await.get(&lives).await);
@@ -134,14 +134,14 @@ async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
         String::from_utf8_lossy(&unknown.stderr).contains("no node of this database"),
         "{unknown:?}"
     );
-    // Its run is there, with the name of its node: the row stays while a run refers to it.
+    // The run still names its node: a node row stays while runs refer to it.
     let run = must("get", two.client().await.get(&id).await);
     let node = run.other_node.expect("it is another node's");
     assert_eq!(
         (run.state, node.node_name.as_str()),
         (RunState::Failed.into(), "three")
     );
-    // A node of the same name, with a data directory of its own, is the one of that name, and goes without a trace.
+    // Of two nodes of that name, only the last started is reachable and listed.
     let mut replaced = ThreeNodes::node(postgres, "three").await;
     let words = ["run", "--node", "three", "--", "echo", "new"];
     let new = run_to_end(two.cli(&words), PATIENCE).await;
@@ -150,7 +150,7 @@ async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
     three.restart().await;
     assert_eq!(listed(two).await, ["one", "three", "two"]);
     must("spawn", three.client().await.spawn(sh("true")).await);
-    // Removed by its id, whatever refers to it.
+    // `--remove` deletes a node despite references to it.
     let rows = async || postgres.psql("SELECT count(*) FROM nodes").await;
     assert_eq!(rows().await.trim(), "4");
     let ended = postgres
@@ -161,10 +161,10 @@ async fn stopped_node_leaves_and_comes_back(nodes: &mut ThreeNodes) {
     assert!(removed.status.success(), "{removed:?}");
     assert_eq!(rows().await.trim(), "3");
 
-    // A run of a removed node names it by what is known.
+    // A run of a removed node still shows the node's id.
     let id = must("spawn", three.client().await.spawn(sh("true")).await).run_id;
     must("wait", three.client().await.ended(&id).await);
-    // A stop that came with the end of its run, as from a node whose database was away, goes with the node.
+    // Node three drops a queued stop of an ended run, as left by a database outage.
     let leave = format!(
         "INSERT INTO left_stops SELECT run_id, node, '{}', 0, 0 FROM runs WHERE run_id = '{id}'",
         r#"{"abort":{"by":"uid:0","request_id":null}}"#

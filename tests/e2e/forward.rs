@@ -227,7 +227,7 @@ async fn stream_over_other_node_survives_both_servers(nodes: &mut Nodes) {
                 }
             }
         }
-        // First the one, then the other.
+        // Kill node one's server, then node two's.
         if text.len() > 3000 * (kills + 1) && kills < 2 {
             let node = if kills == 0 { &*one } else { &*two };
             if node.server().is_some() {
@@ -265,7 +265,7 @@ async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
     assert_eq!(fact(&refused, "node_name"), "one");
     assert_eq!(fact(&refused, "address"), one.address());
-    // The first call may have met the end of the connection. Then clients that wait give up: no process listens there.
+    // The first call may have met the closing connection. Later calls are not retried: no process listens.
     let refused = there.pause(&id).await.expect_err("no server is there");
     assert_eq!(retry_after(&refused), None);
     for words in [&["logs", &id][..], &["events", &id], &["screen", &id]] {
@@ -279,7 +279,7 @@ async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     let why = run_to_end(two.cli(&["why", &id]), PATIENCE).await;
     let said = String::from_utf8_lossy(&why.stdout).into_owned();
     assert!(said.contains("its journal: node one ("), "{said}");
-    // Another node has taken its address, as in a pod of the same name: it knows nothing of the runs there.
+    // Another node now has this address, like a new pod of that name, without these runs.
     let address = format!(
         "UPDATE nodes SET address = '{}' WHERE name = 'one'",
         long.address()
@@ -288,7 +288,7 @@ async fn node_that_does_not_answer_is_named(nodes: &mut Nodes) {
     let refused = there.pause(&id).await.expect_err("another node is there");
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE", "{refused}");
     one.launch_again().await;
-    // As the error advises: the call is repeated.
+    // The error advises to repeat the call.
     eventually_async("it answers again", PATIENCE, async || {
         let mut there = two.client().await;
         there.abort(&id).await.ok()
@@ -440,19 +440,19 @@ async fn stream_over_nodes_has_own_runs_alone(fleet: &Fleet) {
         let run = fleet.client(at, name).await.processes().spawn(spawn).await;
         own.push(must("spawn", run).into_inner().run.expect("a run").run_id);
     }
-    // Each at the other's node.
+    // Each client calls the other's node.
     let (alice, bob) = (fleet.client(1, "alice").await, fleet.client(0, "bob").await);
     let of_alice = must("alice's", present(&alice, beginning()).await);
     let of_bob = must("bob's", present(&bob, beginning()).await);
     assert_eq!(of_alice.runs.keys().collect::<Vec<_>>(), [&own[0]]);
     assert_eq!(of_bob.runs.keys().collect::<Vec<_>>(), [&own[1]]);
 
-    // A cursor is its owner's.
+    // A cursor belongs to its owner.
     let refused = present(&bob, of_alice.position())
         .await
         .expect_err("alice's");
     assert_eq!(refused.code(), Code::InvalidArgument);
-    // One that bob writes himself, with the places of alice, opens nothing.
+    // A cursor forged by bob from alice's positions opens nothing.
     let seal = |crowd: &Crowd| crowd.cursor[3..11].to_vec();
     let (alices, bobs) = (seal(&of_alice), seal(&of_bob));
     let mut spliced = of_alice.cursor.clone();
@@ -501,7 +501,7 @@ async fn owners_stay_apart_across_nodes(fleet: &Fleet) {
     assert_eq!(by.by, "token:alice");
     assert_eq!(by.asked["via"], "spiffe://kennel/nodes");
 
-    // No name gives a spawner the rights of another.
+    // Forged metadata gives a spawner no other rights.
     let mut request = Request::new(pause());
     for (key, value) in [
         ("principal", "token:bob"),
@@ -641,7 +641,7 @@ async fn spawn_for_halted_node_runs_once_after_refusal(fleet: &Fleet) {
     for process in [&server, &keeper] {
         kill_exactly(process, Signal::SIGCONT);
     }
-    // Whichever node the repeat names: the answer is the existing run.
+    // A repeat naming any node returns the existing run.
     eventually_async("the halted node is back", PATIENCE, async || {
         let again = alice.processes().spawn(at_one()).await.ok()?.into_inner();
         assert!(again.existing);

@@ -78,7 +78,7 @@ async fn unique_part_of_an_id_selects_run() {
     let (code, said) = bench.refusal(&["get", &one[..4]]).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&one) && said.contains(&other), "{said}");
-    // A part of fewer characters would name a run by chance: pueue's `stop 3`.
+    // Shorter id parts would match a run by chance, like pueue's `stop 3`.
     for length in 1..4 {
         let (code, said) = bench.refusal(&["stop", &one[26 - length..]]).await;
         assert_eq!(code, Some(1), "{said}");
@@ -112,7 +112,7 @@ async fn one_command_acts_on_several_runs(bench: &Bench) {
     let paused = bench.answer(&["pause", a, b]).await;
     assert_eq!(paused.matches("PAUSED").count(), 2, "{paused}");
     bench.answer(&["resume", a, b]).await;
-    // A missing run does not prevent the signals to the others, and determines the exit code.
+    // A missing run blocks no signal to others, but sets the exit code.
     let output = bench.says(&["kill", "-USR1", a, "nope", b]).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(text(&output).matches("delivered").count(), 2, "{output:?}");
@@ -408,7 +408,7 @@ async fn several_runs_are_restarted_at_once(bench: &Bench) {
         .answer(&["inspect", "--format", "{{.State.ExitCode}}", &runs[0]])
         .await;
     assert_eq!(code, "7");
-    // A missing run does not prevent the restarts of the others.
+    // A missing run blocks no restart of others.
     let words = ["restart", "-t", "1", &runs[0], "nope", &runs[1]];
     let output = bench.says(&words).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");

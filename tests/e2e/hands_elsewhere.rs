@@ -160,7 +160,7 @@ async fn unknown_names_of_runs_are_answered_by_name(kennel: &Kennel) {
     ] {
         refused(kennel, line, code, hint).await;
     }
-    // No suggestion is near enough.
+    // These words resemble no known ones.
     for line in ["run --zzz -- true", "logs -z x", "quiz", "isolate x"] {
         let said = errors(&typed(kennel, line).await);
         assert!(
@@ -176,7 +176,7 @@ async fn words_of_other_tools_do_the_same_here(kennel: &Kennel) {
     let script = "trap 'echo hup' HUP; echo ready; while :; do sleep 0.02; done";
     let run = must("spawn", client.spawn(sh(script)).await).run_id;
     client.hear_text(&run, "ready").await;
-    // Paths in hints lead to values.
+    // JSONPaths in hints return values.
     for line in ["pid RUN", "is-active RUN", "kill -0 RUN"] {
         let hint = errors(&typed(kennel, line).await);
         let path = hint.split("jsonpath='").nth(1).expect("a path");
@@ -185,7 +185,7 @@ async fn words_of_other_tools_do_the_same_here(kennel: &Kennel) {
         let output = typed(kennel, &line).await;
         assert!(!text(&output).is_empty(), "{line}: {output:?}");
     }
-    // A signal in the place of a run ends none.
+    // A signal name instead of a run ends nothing.
     for line in [
         "kill HUP RUN",
         "kill SIGTERM RUN",
@@ -220,12 +220,12 @@ async fn words_of_other_tools_do_the_same_here(kennel: &Kennel) {
 
 // promise: C-65
 async fn terminal_in_a_pipeline_is_plain_bytes(kennel: &Kennel) {
-    // Output before any client attached is drawn on a terminal, and only there.
+    // Only a terminal redraws output from before the client attached.
     for line in ["run -it -- echo drawn", "run -t -- echo drawn"] {
         let output = typed(kennel, line).await;
         assert_eq!(output.stdout, b"drawn\r\n", "{line}: {output:?}");
     }
-    // The terminal echoes; after an unfinished line one end of file passes the line, and a second one ends.
+    // The terminal echoes. After a partial line the first EOF passes the line, the second ends input.
     for (input, prints) in [("", ""), ("hi\n", "hi\r\nhi\r\n"), ("hi", "hihi")] {
         let mut run = kennel.cli(&["run", "-it", "--", "cat"]);
         run.stdin(Stdio::piped())
@@ -241,7 +241,7 @@ async fn terminal_in_a_pipeline_is_plain_bytes(kennel: &Kennel) {
         let shown = shown.replace("^D", "").replace('\u{8}', "");
         let mut found: Vec<char> = shown.chars().collect();
         let mut wanted: Vec<char> = prints.chars().collect();
-        // The time of the echo varies.
+        // Echo may interleave: compare sorted characters.
         found.sort_unstable();
         wanted.sort_unstable();
         assert_eq!(found, wanted, "{input:?}: {shown:?}");

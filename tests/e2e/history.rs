@@ -63,7 +63,7 @@ async fn records_beyond_the_limits_are_removed() {
     for _ in 0..3 {
         runs.push(ran(&mut client, asked(&new_run_id(), "")).await);
     }
-    // A server begins with a look at all of them.
+    // A starting server checks retention of all runs.
     kennel.replace_server().await;
     let client = kennel.client().await;
     eventually_async("four are removed", PATIENCE, async || {
@@ -80,7 +80,7 @@ async fn records_beyond_the_limits_are_removed() {
     assert_eq!(refusal(&mut client, &runs[3]).await, "RUN_REMOVED");
     let fenced = client.abort(&runs[3]).await.expect_err("it was removed");
     assert_eq!(complaint(&fenced).reason, "RUN_REMOVED");
-    // A key is free with its row, an id with a row is answered, and an old one without is not.
+    // A removed row frees its key; a known id returns its run; an old unknown id is refused.
     let again = ran(&mut client, asked("", "key-0")).await;
     assert!(!runs.contains(&again));
     let there = must("spawn", client.process.spawn(asked(&runs[5], "")).await);
@@ -116,7 +116,7 @@ async fn selected_ended_runs_of_two_nodes_are_removed() {
     }
     let refused = remove(&mut here, &live).await.expect_err("it is alive");
     assert_eq!(complaint(&refused).reason, "INVALID_STATE");
-    // At the other node, with its output.
+    // Removal deletes output at the other node.
     assert!(two.run_dir(&loud).exists());
     must("remove", remove(&mut here, &loud).await);
     assert!(!two.run_dir(&loud).exists());

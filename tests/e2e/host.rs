@@ -41,8 +41,8 @@ async fn runs_of_another_boot_are_closed_without_signals() {
     }
     let done = must("spawn", client.spawn(sh("echo done; exit 4")).await);
     must("wait", client.ended(&done.run_id).await);
-    // After the other boot, living processes have the recorded numbers and start times: only the boot shows that they
-    // are unrelated.
+    // With another boot id, live processes still match recorded pids and start times: only the boot shows they are
+    // unrelated.
     let shims = kennel.shims();
     kennel.kill_service_after(|| {
         for shim in shims {
@@ -192,7 +192,7 @@ cases! {
 async fn runs_of_another_container_are_closed_without_signals(dir: &TempDir) {
     let mut inodes = Vec::new();
     let mut before: Option<pb::Run> = None;
-    // The kernel sometimes reuses the inode of a namespace that is gone.
+    // The kernel may reuse the inode of a removed namespace.
     for round in 0..4 {
         let container = Container::start(dir, if round == 0 { 0 } else { STRANGERS }).await;
         let host = container.info().await.host.expect("it says where it is");
@@ -211,7 +211,7 @@ async fn runs_of_another_container_are_closed_without_signals(dir: &TempDir) {
             let heard = must("stream", client.hear_all(&run.run_id, 0).await);
             assert_eq!(heard.text(), "up\n");
             assert!(heard.signals().is_empty(), "{:?}", heard.signals());
-            // The last of them may be before exec; an ended one does not come any more.
+            // Some unrelated processes may still be before exec; ended ones would not appear.
             eventually("all strangers are there", PATIENCE, || {
                 (container.strangers() == STRANGERS).then_some(())
             })
@@ -239,6 +239,6 @@ async fn service_runs_where_no_run_survives_its_keeper(dir: &TempDir) {
     let refused = client.spawn(adopted(service())).await;
     let refused = refused.expect_err("that was asked for, and cannot be");
     assert_eq!(complaint(&refused).reason, "CAPABILITY_MISSING");
-    // The directory of the control groups is removed with the last one that ends in order.
+    // The orderly end of the last container removes the control group directory.
     container.end().await;
 }

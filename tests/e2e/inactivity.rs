@@ -57,7 +57,7 @@ async fn silent_run_is_stopped_with_its_tree(kennel: &Kennel) {
 // promise: TM-10a
 async fn output_and_pauses_are_no_inactivity(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // It writes for longer than the limit, then exits by itself.
+    // The command writes for longer than the limit, then exits.
     let writes = limited(
         "for i in $(seq 24); do echo; sleep 0.1; done; exit 3",
         LIMIT,
@@ -78,7 +78,7 @@ async fn output_and_pauses_are_no_inactivity(kennel: &Kennel) {
 // promise: TM-10
 async fn accepted_input_is_activity(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // It reads all of its input and writes nothing until the end of it.
+    // `cat` reads all input and writes nothing.
     let spec = limited("cat >/dev/null; exit 3", LIMIT).open_input();
     let run = must("spawn", client.spawn(spec).await);
     for write in 0..12 {
@@ -100,10 +100,10 @@ async fn inactivity_is_counted_across_server_deaths() {
     let silent = must("spawn", client.spawn(silent).await);
     let writes = must("spawn", client.spawn(writes).await);
     client.hear_up(&silent.run_id).await;
-    // Each server lives for less than the limit: none could count it alone.
+    // Each server lives for less than the limit, so none counts it fully.
     for _ in 0..2 {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // The keeper waits before it starts a server again that died at once.
+        // The keeper delays the restart of a server that died early.
         eventually("a server", PATIENCE, || kennel.server()).await;
         kennel.kill_server();
         client = kennel.client().await;

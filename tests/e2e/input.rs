@@ -56,7 +56,7 @@ async fn repeated_input_is_written_once(kennel: &Kennel) {
     let again = must("write", client.write(&run, "", Some(0), b"one ").await);
     assert!(again.repeated_request, "by its offset alone");
     must("write", client.write(&run, "", Some(4), b"two ").await);
-    // Another server, and the same state.
+    // The next server keeps the input state.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let again = must("write", client.write(&run, "a", None, b"one ").await);
@@ -138,7 +138,7 @@ async fn input_is_written_once_and_in_order() {
 async fn full_pipe_blocks_only_its_writer(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
-    // It reads nothing, and writes all the same.
+    // The command writes without reading its input.
     let script = format!(
         "echo up; while [ ! -e {0} ]; do sleep 0.02; done; echo tick; exec sleep 1000",
         go.display()
@@ -194,7 +194,7 @@ async fn client_lost_during_write_can_resume_it(kennel: &Kennel) {
     .await;
     writing.abort();
     assert!(writing.await.is_err(), "it was not answered");
-    // A writer that does not know of it would write into its middle.
+    // Another writer would write into the middle of the partial write.
     let blind = client.write(&run, "other", None, b"x").await;
     assert_eq!(said(&blind.expect_err("midway")), mismatch("65536"));
 
@@ -258,7 +258,7 @@ async fn each_attempt_begins_with_an_empty_input(kennel: &Kennel) {
     must("restart", client.restart(&run, Some(1)).await);
     let status = must("status", client.input(&run).await);
     assert_eq!((status.attempt, status.accepted_offset), (2, Some(0)));
-    // Known in the attempt before, and new here.
+    // Attempt 2 does not know request id `a`.
     let written = must("write", client.write(&run, "a", Some(0), b"two\n").await);
     assert!(!written.repeated_request);
     client.hear_text(&run, "got two\n").await;

@@ -84,7 +84,7 @@ impl Issuer {
                     let head = String::from_utf8(head).expect("text");
                     let path = head.split(' ').nth(1).expect("a path").to_owned();
                     heads.lock().expect("no panic").push(head);
-                    // Without an answer it waits for one.
+                    // Wait until the test sets an answer.
                     let answer = loop {
                         let answer = texts.lock().expect("no panic").get(&path).cloned();
                         match answer {
@@ -92,7 +92,7 @@ impl Issuer {
                             None => tokio::time::sleep(POLL).await,
                         }
                     };
-                    // The client may have hung up for its size.
+                    // The client may hang up on a huge answer.
                     let _ = stream.write_all(answer.as_bytes()).await;
                     let _ = stream.shutdown().await;
                 });
@@ -165,7 +165,7 @@ async fn accepted(net: &Net, issuer: &str, kid: &str) {
     .await;
 }
 
-// The last two replace the server.
+// The last two tests replace the server.
 cases! {
     fn keys_of_issuers(Net::start().await);
     discovery_names_keys_and_bad_answers_are_refused,
@@ -192,7 +192,7 @@ async fn keys_of_a_cluster_come_from_its_server(net: &Net) {
         "{sent}"
     );
 
-    // The first token with a new key is refused, and has the keys fetched; one with a removed key is cut off.
+    // The first token with a new key is refused and triggers a fetch; removed keys end their streams.
     let token = token_of(CLUSTER, dir, ("first", "kennel", PLANNER), 600);
     let planner = net.connect(&bearing(net, token)).await;
     let run = new_run_id();
@@ -208,7 +208,7 @@ async fn keys_of_a_cluster_come_from_its_server(net: &Net) {
     let status = ended.expect("the stream is cut").expect("no panic");
     assert_ne!(status.code(), Code::Ok);
 
-    // The issuer is away: its keys are good all the same, and the next server has none until it is back.
+    // While the issuer is down, cached keys stay valid, but a new server has none until it returns.
     issuer.answer(
         KEYS,
         "HTTP/1.1 503 Away\r\nConnection: close\r\n\r\n".to_owned(),
@@ -313,7 +313,7 @@ async fn discovery_names_keys_and_bad_answers_are_refused(net: &Net) {
         .map(|(name, more)| (name.as_str(), more.clone()))
         .collect();
     admit(net, &all);
-    // No authority of the web has issued its certificate.
+    // No public CA issued this issuer's certificate.
     net.change_access(|text| {
         let (name, more) = &web;
         format!("{text}\n[[issuer]]\nname = '{name}'\naudience = 'kennel'\n{more}\n")
@@ -348,7 +348,7 @@ async fn discovery_names_keys_and_bad_answers_are_refused(net: &Net) {
             "{name}: {refused}"
         );
     }
-    // No redirect was followed, and a call does not wait for keys.
+    // No redirect was followed, and calls do not wait for keys.
     let followed = issuer
         .requests()
         .iter()

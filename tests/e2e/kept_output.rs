@@ -31,7 +31,7 @@ async fn read_and_missing_output_equal_written() {
             (kept.max_bytes, kept.on_full()),
             (Some(MIB as u64), on_full)
         );
-        // Omitted values are returned as they are in force.
+        // Reads return the effective values of omitted fields.
         assert_eq!(kept.on_disk_full(), pb::DiskFullAction::Block);
         let mut live = Count::of(&half);
         let reads = Box::pin(live.read(&kennel, &run.run_id, 0));
@@ -120,7 +120,7 @@ async fn expired_position_is_refused_if_gaps_are_unwanted(kennel: &Kennel) {
         (Code::OutOfRange, "CURSOR_EXPIRED")
     );
     assert!(first_seq > 3, "{first_seq}");
-    // From a position without missing data there is no gap.
+    // Positions after the missing data yield no gap.
     let whole = ask(Position::AfterSeq(first_seq - 1));
     let mut stream = must("stream", client.process.stream_events(whole).await).into_inner();
     while let Some(message) = must("the rest", stream.message().await) {

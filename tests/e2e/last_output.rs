@@ -38,7 +38,7 @@ async fn output_is_saved_while_next_server_serves() {
     let run_id = up(&kennel).await;
     let shims = kennel.shims();
     let all = |signal| shims.iter().for_each(|shim| kill_exactly(shim, signal));
-    // They find the death of their service when the next one serves.
+    // The shims notice the service's death once the next one serves.
     kennel.kill_service_after(|| all(Signal::SIGSTOP));
     kennel.restart().await;
     all(Signal::SIGCONT);
@@ -104,7 +104,7 @@ async fn all_is_there(kennel: &Kennel, run_id: &str) -> pb::Run {
     let stdout = output(pb::OutputStream::Stdout);
     assert_eq!(stdout.len(), wanted.len());
     assert!(stdout == wanted, "each byte once and in order");
-    // Before it the shell may report the exit of its own child.
+    // The shell may first report the exit of its child.
     let stderr = output(pb::OutputStream::Stderr);
     assert!(stderr.ends_with(b"said\n"), "{stderr:?}");
     let left = fs::read_dir(kennel.run_dir(run_id)).expect("it is there");

@@ -70,7 +70,7 @@ impl Scene {
         let go = kennel.scratch().join(format!("go-{}", new_run_id()));
         let spec = family(&go, end).on_leader_exit(action, timeout);
         let run = must("spawn", client.spawn(spec).await);
-        // Each of the three prints its line in any order.
+        // The three processes print their lines in any order.
         client.hear_text(&run.run_id, "family\n").await;
         client.hear_up(&run.run_id).await;
         let attempt = run.attempt();
@@ -78,7 +78,7 @@ impl Scene {
         let is_rest = |proc: &Proc| {
             let words = proc.cmdline();
             let is = |word: &str| words.iter().any(|w| w == word);
-            // A shell before exec has the arguments, and not the name yet.
+            // A shell before exec already has the arguments, but not the name.
             proc.comm == "naughty" && proc.pid != leader && (is("sleep") || is("in-own-session"))
         };
         let rest = eventually("both have begun", PATIENCE, || {
@@ -110,7 +110,7 @@ impl Scene {
             Proc::read(leader).is_none().then_some(())
         })
         .await;
-        // A process that sleeps after that has sent, or received, all messages.
+        // Once shim and keeper sleep, all messages are sent and received.
         for pid in [shim, keeper] {
             eventually("it rests", PATIENCE, || {
                 Proc::read(pid).filter(|proc| proc.state == 'S')
@@ -168,7 +168,7 @@ impl Scene {
             .processes
             .iter()
             .map(|p| (p.pid, p.start_ticks, p.name.as_str()))
-            // The shell may have left a last sleep of its own, which has no name if it exits during the scan.
+            // The shell's last `sleep` may remain; its name is empty if it exits during the scan.
             .filter(|(_, _, name)| !["sleep", ""].contains(name))
             .collect();
         named.sort_unstable();
@@ -277,7 +277,7 @@ async fn detached_process_is_named_and_outlives_the_run(options: Options) {
 
     assert_eq!(end_of(&run), (RunState::Failed, "exited", Some(3)));
     scene.assert_kept(&run);
-    // One of them holds it still.
+    // A detached process still holds the streams.
     assert_eq!(run.attempt().streams_end(), StreamsEnd::Cut);
     assert!(run.attempt().tree_empty_time.is_none());
 
@@ -288,7 +288,7 @@ async fn detached_process_is_named_and_outlives_the_run(options: Options) {
     said.sort_unstable();
     assert_eq!(said, ["family", "left one behind", "up"]);
     assert!(heard.signals().is_empty(), "{:?}", heard.signals());
-    // An Abort of an ended run is no error, and signals no process.
+    // An Abort of an ended run succeeds and signals no process.
     let again = must("abort", client.abort(&run.run_id).await);
     assert_eq!(again, run);
     let listed = must("tree", client.tree(&run.run_id).await);
@@ -347,7 +347,7 @@ async fn run_without_detached_processes_is_empty(kennel: &Kennel) {
 async fn output_of_detached_process_is_discarded_safely(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let (go, done) = (kennel.scratch().join("go"), kennel.scratch().join("done"));
-    // More than a pipe takes, on both streams; a writer that dies of it leaves no file.
+    // Both streams get more than a pipe's capacity; a writer killed by SIGPIPE leaves no file.
     let script = format!(
         "(while [ ! -e '{go}' ]; do sleep 0.02; done; \
          head -c 1000000 /dev/zero && head -c 1000000 /dev/zero >&2 && : > '{done}') & echo said",
@@ -409,7 +409,7 @@ async fn shutdown_ends_drains_and_leaves_detached_processes() {
     assert_eq!(status.code(), Some(0), "{}", kennel.log());
     drained.print.assert_nothing_left();
     assert!(detached.all_live());
-    // Its shim and its group end without a keeper.
+    // The detached run's shim and group end without a keeper.
     detached.clear().await;
     kennel.restart().await;
     let run = drained.ended(&kennel).await;
@@ -467,12 +467,12 @@ async fn keeper_death_leaves_only_detached_processes(options: Options) {
     kill_exactly(&server, Signal::SIGKILL);
     kennel.wait_for_exit(PATIENCE).await;
 
-    // The shims carry out plans of their own.
+    // The shims carry out their stop plans.
     for print in [&led.print, &drained.print, &stopping] {
         print.until_nothing_is_left().await;
     }
     assert!(detached.all_live());
-    // After the next start the row has the shim's record.
+    // After the restart, the row has the shim's record.
     kennel.restart().await;
     let run = detached.ended(&kennel).await;
     assert_eq!(end_of(&run), (RunState::Failed, "exited", Some(3)));
@@ -543,7 +543,7 @@ async fn killed_shim_ends_tree_under_any_policy(options: Options) {
     let scene = Scene::set(&kennel, KEEP).await;
     kill_shim(&scene);
     scene.ended(&kennel).await;
-    // Processes that the dead shim would have reaped are reaped by its keeper.
+    // The keeper reaps processes that the dead shim would have reaped.
     scene.print.until_nothing_is_left().await;
 
     let scene = Scene::set(&kennel, DRAIN).await;

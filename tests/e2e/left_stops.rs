@@ -102,7 +102,7 @@ async fn stop_left_for_dead_node_is_done_later(nodes: &mut Nodes) {
     assert_eq!(said.status.code(), Some(3), "{said:?}");
     let text = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(text.contains("is left for its node one"), "{text}");
-    // One line for each call, though each asked the node first.
+    // Each call is logged once, though it asked the node first.
     let logged = must("trail", there.logged_requests(id).await);
     let aborts = logged.iter().filter(|asked| asked.rpc == "Abort");
     let reasons: Vec<_> = aborts.map(|asked| asked.reason.as_str()).collect();
@@ -162,7 +162,7 @@ async fn stop_is_left_for_an_unreadable_run(nodes: &mut Nodes) {
     kill_exactly(&keeper, Signal::SIGCONT);
     let ended = must("wait", there.ended(id).await);
     assert_eq!(ended.reason(), "aborted");
-    // One that has ended gets no stop, and no view that this version could not read.
+    // An ended run's queued stop is removed, even of a later version.
     write(later).await;
     let stops = async || postgres.psql("SELECT count(*) FROM left_stops").await;
     eventually_async("it is left no more", PATIENCE, async || {
@@ -265,7 +265,7 @@ async fn left_stop_takes_effect_once_over_a_crash(nodes: &mut Nodes) {
     } = nodes;
     let run = running(one, two).await;
     let id = run.run_id.as_str();
-    // The node is not reachable, and lives: its address leads nowhere.
+    // The node lives but is unreachable: its address leads nowhere.
     let lost = "UPDATE nodes SET address = 'unix:/nonexistent/kennel.sock' WHERE name = 'one'";
     postgres.psql(lost).await;
     fs::write(points.path().join("left_stop.carried_out"), "server").expect("own directory");

@@ -45,7 +45,7 @@ type Row = (&'static str, &'static [(&'static str, Step)]);
 
 /// Rows without a terminal.
 const PIPES: &[Row] = &[
-    // Codes and deaths.
+    // Rows for exit codes.
     ("exec $RUN true", &[]),
     ("exec $RUN false", &[]),
     ("exec $RUN sh -c 'exit 255'", &[]),
@@ -70,7 +70,7 @@ const PIPES: &[Row] = &[
         "printf 'a:\\n\\t@$$RUN sh -c \"exit 3\"\\n' > Makefile; make -s 2>&1",
         &[],
     ),
-    // Standard input.
+    // Rows for stdin.
     ("echo x | $RUN cat", &[]),
     ("$RUN cat < $BIG | cksum", &[]),
     ("cat $BIG | $RUN cksum", &[]),
@@ -97,7 +97,7 @@ const PIPES: &[Row] = &[
         &[("up", Kill(SIGTERM))],
     ),
     (": | { nonblock 0; $RUN $COPY; echo $?; }", &[]),
-    // Standard output and standard error.
+    // Rows for stdout and stderr.
     ("$RUN sh -c 'echo o; echo e >&2; exit 2'", &[]),
     ("$RUN printf 'no newline'", &[]),
     ("$RUN printf 'a\\0b\\377\\n'", &[]),
@@ -125,7 +125,7 @@ const PIPES: &[Row] = &[
         "{ nonblock 2; $RUN sh -c '\"$@\" >&2' sh $COPY < $BIG; } 2>&1 | cksum",
         &[],
     ),
-    // Signals.
+    // Signal rows.
     (
         "exec $RUN sh -c 'echo up; exec sleep 300'",
         &[("up", Kill(SIGINT))],
@@ -311,7 +311,7 @@ impl Situation {
                 .stderr(Stdio::piped());
         }
         let mut shell = EndOnDrop(command.spawn().expect("bash is here"));
-        // Its descriptors of the terminal: the last one that is closed ends the output.
+        // Close the terminal's descriptors here: output ends when the last one is closed.
         drop(command);
         outputs.extend(shell.0.stdout.take().map(Output::of));
         outputs.extend(shell.0.stderr.take().map(Output::of));
@@ -353,7 +353,7 @@ impl Situation {
         };
         let mut command = Command::new(if self.on_terminal { "setsid" } else { "bash" });
         if self.on_terminal {
-            // The controlling terminal is the one at standard input.
+            // `-c`: standard input becomes the controlling terminal.
             command.args(["-c", "bash"]);
         }
         let copy = format!("/usr/bin/python3 {}", self.files.join("copy").display());
@@ -400,7 +400,7 @@ impl Output {
         let read = Arc::clone(&bytes);
         let reader = thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // A terminal without users fails.
+            // Reads of an unused terminal fail.
             while let Ok(count @ 1..) = stream.read(&mut buffer) {
                 let mut bytes = read.lock().expect("no panic");
                 bytes.extend_from_slice(&buffer[..count]);
@@ -443,7 +443,7 @@ struct EndOnDrop(Child);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
-        // Its group has what it left in the background.
+        // The shell's group includes its background jobs.
         let _ = killpg(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGKILL);
         let _ = self.0.wait();
     }

@@ -59,7 +59,7 @@ const MEMORY: u64 = 1 << 40;
 #[tokio::test(flavor = "multi_thread")]
 async fn service_limits_are_raised_or_reported() {
     let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).expect("it can be read");
-    // For this process and what it starts, until the service runs.
+    // The service inherits the limit, which is then restored here.
     setrlimit(Resource::RLIMIT_FSIZE, BLOCKS * 512, hard).expect("it is lowered");
     let kennel = Kennel::on_sqlite().await;
     setrlimit(Resource::RLIMIT_FSIZE, soft, hard).expect("it is raised");
@@ -86,7 +86,7 @@ async fn service_limits_are_raised_or_reported() {
         assert!(said.contains("has a hard limit, RLIMIT_"));
     }
 
-    // It stays for this process, which needs less.
+    // The limit stays, but this process needs less.
     setrlimit(Resource::RLIMIT_AS, MEMORY, MEMORY).expect("it is lowered");
     let kennel = Kennel::on_sqlite().await;
     let limit = format!("a hard limit, RLIMIT_AS of {MEMORY}");
@@ -151,7 +151,7 @@ async fn unavailable_limit_is_refused_by_its_field(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
     let script = format!("touch {}", marker.display());
-    // No process may have so many open files.
+    // No process may open that many files.
     let spec = sh(&script).limits(RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Core, 0, None),
@@ -172,7 +172,7 @@ async fn unavailable_limit_is_refused_by_its_field(kennel: &Kennel) {
     );
     assert!(refused.message().contains("RLIMIT_NOFILE"), "{refused:?}");
     assert!(client.get(&run_id).await.is_err(), "there is no such run");
-    // The key is free, and all invalid values are reported together.
+    // The refusal left the key free; invalid values are reported together.
     let spec = sh(&script).limits(RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Core, 2, Some(1)),

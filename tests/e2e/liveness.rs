@@ -37,7 +37,7 @@ impl Server {
         let asked = Arc::new(AtomicUsize::new(0));
         let lent = Lent::new(listener.try_clone().expect("a descriptor").into());
         let (answers, count) = (Arc::clone(&status), Arc::clone(&asked));
-        // It ends with the test's process.
+        // The thread ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut stream = stream;
@@ -128,7 +128,7 @@ async fn run_that_fails_its_probes_is_stopped() {
     server.says(503);
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_up(&run).await;
-    // It is not ready yet, so there are no probes.
+    // No probes before the run is ready.
     assert_eq!(server.asked(), 0);
     server.says(204);
     must("write", client.write(&run, "1", None, b"go\n").await);

@@ -40,7 +40,7 @@ async fn run_events_are_emitted_once_across_servers() {
 
     let records = collector.records_of(&run.run_id, ended).await;
     let mut emitted = events(&records);
-    // Tree and streams end each when it does.
+    // Tree and streams end in any order.
     emitted[6..].sort_unstable();
     assert_eq!(
         emitted,
@@ -87,7 +87,7 @@ async fn run_events_are_emitted_once_across_servers() {
     }
     assert!(whole.start <= of("kennel.run.started").at);
     assert_eq!(of("run ended").severity, "INFO");
-    // On standard error each line has both marks once.
+    // Each line on standard error names run and trace once.
     for line in lines_of(&kennel, &run.run_id).await {
         for mark in [
             format!(" run_id={}", run.run_id),
@@ -144,7 +144,7 @@ async fn no_line_has_private_values_of_clients() {
     let run = spawn_in_trace(&mut client, spec, true).await;
     must("input", client.type_in(&run.run_id, "input-s3cret\n").await);
     must("end", client.ended(&run.run_id).await);
-    // A missing command, whose failure is reported in detail.
+    // The failure of a missing command is reported in detail.
     let missing = argv(&["/no/such/program", "arg-s3cret"]);
     let missing = client.spawn(missing).await.expect_err("it is not there");
     assert_eq!(missing.code(), tonic::Code::NotFound);
@@ -152,9 +152,9 @@ async fn no_line_has_private_values_of_clients() {
     must("list", client.process.list_runs(request).await);
     let lines = lines_of(&kennel, &run.run_id).await;
     assert!(assert_run_and_trace_are_named(&lines, &run.run_id) >= 1);
-    // A killed server loses what it has not sent.
+    // A killed server loses unsent records.
     collector.records_of(&run.run_id, ended).await;
-    // The next server reads its row and its journal again.
+    // The next server reads the run's row and journal again.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
@@ -181,7 +181,7 @@ async fn log_levels_are_set_per_module() {
     options.words = vec!["--log-format", "json"];
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    // Where spans are not recorded, the trace is the caller's.
+    // Without recorded spans, the trace is the caller's.
     let run = spawn_in_trace(&mut client, sh("exit 3"), true).await;
     must("end", client.ended(&run.run_id).await);
     let lines = lines_of(&kennel, &run.run_id).await;

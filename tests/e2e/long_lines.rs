@@ -68,7 +68,7 @@ async fn long_json_lines_are_parsed_on_request() {
     };
     assert_eq!(text.len(), LETTERS);
 
-    // The default, and larger pieces.
+    // Default and larger limits cut lines.
     for most in [0, 1_000_000] {
         let cut = lines(&client, &run.run_id, most).await;
         let len = usize::try_from(if most == 0 { 65_536 } else { most }).expect("small");
@@ -100,7 +100,7 @@ async fn assert_line_limits_are_bounded(kennel: &Kennel) {
             (Code::InvalidArgument, &["line_bytes_max".to_owned()][..])
         );
     }
-    // Half a GiB for the lines of all readers, each of which has two streams.
+    // All readers share half a GiB for lines; each has two streams.
     let mut readers = Vec::new();
     let refused = loop {
         match open(&client, &run.run_id, OutputView::JsonLines, MOST).await {

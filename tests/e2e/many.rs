@@ -53,7 +53,7 @@ async fn filtered_stream_has_present_and_later_matches(kennel: &Kennel) {
         amount: Some(pb::from_tail::Amount::Lines(1)),
     });
     let mut tail = open(&mut client, labelled("filtered"), last_line).await;
-    // A heartbeat is the last of the present messages.
+    // A heartbeat follows the existing messages.
     let mut crowds = [Crowd::default(), Crowd::default(), Crowd::default()];
     for (crowd, stream) in crowds.iter_mut().zip([&mut all, &mut only_live, &mut tail]) {
         while crowd.heartbeats == 0 {
@@ -89,7 +89,7 @@ async fn filtered_stream_has_present_and_later_matches(kennel: &Kennel) {
     let whole = must("stream", client.hear_all(&live.run_id, 0).await);
     assert_eq!(all.runs[&live.run_id].events, whole.events);
 
-    // After the last cursor there are only new events, and up to now there are none.
+    // After the last cursor only new events follow, and so far there are none.
     let cursor = all.position();
     let mut rest = open(&mut client, labelled("filtered"), cursor.clone()).await;
     let next = must(
@@ -119,7 +119,7 @@ async fn server_death_loses_no_byte_of_many_runs(kennel: &Kennel) {
     const BYTES: usize = 400_000;
     let mut client = kennel.client().await;
     let program = kennel_tests::programs::naughty();
-    // Each stops half-way, until it is released.
+    // Each run waits half-way for the test.
     let go = kennel.scratch().join("go-server_death");
     let script = format!(
         "{0} bytes {BYTES}; while [ ! -e {1} ]; do sleep 0.01; done; {0} bytes {BYTES}",
@@ -143,7 +143,7 @@ async fn server_death_loses_no_byte_of_many_runs(kennel: &Kennel) {
         }
         kennel.kill_server();
         client = kennel.client().await;
-        // The run starts, and may end, while it has no reader.
+        // The run may start and end while it has no reader.
         let run = client
             .spawn(naughty(&["bytes", "100000"]).label("app", "deaths"))
             .await;
@@ -189,11 +189,11 @@ async fn stream_of_hundred_runs_is_cheap(kennel: &Kennel) {
     for heard in crowd.runs.values() {
         assert_eq!(heard.stdout.len(), 400_000);
     }
-    // 40 MB were written, and one of the readers has read none of them.
+    // 40 MB were written, and one reader has read nothing.
     let grown = resident_kib(kennel).saturating_sub(before);
     assert!(grown < 64 * 1024, "it has grown by {grown} KiB");
     assert!(crowd.cursor.len() < 16 * 1024, "{}", crowd.cursor.len());
-    // Ended runs come from the store, with the same events.
+    // Ended runs, listed by the store, have the same events.
     let mut later = Crowd::default();
     let mut stream = open(&mut client, labelled("cheap"), beginning()).await;
     later.until_ended(&mut stream, RUNS).await;
@@ -224,10 +224,10 @@ async fn unreadable_journal_ends_the_stream_once(kennel: &Kennel) {
         must("wait", client.ended(&run.run_id).await);
         runs.push(run.run_id);
     }
-    // The server of that time has closed it.
+    // The server has closed the ended run's journal.
     let index = kennel.data_dir().join("runs").join(&runs[1]).join("index");
     let index = fs::File::options().write(true).open(index);
-    // A version that this one does not know.
+    // 99 is an unknown format version.
     index
         .expect("it is there")
         .write_all_at(&[99], 8)
@@ -251,7 +251,7 @@ async fn unreadable_journal_ends_the_stream_once(kennel: &Kennel) {
     }
     assert_eq!(refusals, ["JOURNAL_UNREADABLE"]);
     assert!(!crowd.runs.contains_key(&runs[1]));
-    // After that it is silent.
+    // A resumed stream reports no refusal.
     let mut stream = open(&mut client, labelled("unreadable"), crowd.position()).await;
     let beats = crowd.heartbeats;
     while crowd.heartbeats == beats {
@@ -289,7 +289,7 @@ async fn newly_matching_run_is_given_whole(kennel: &Kennel) {
         crowd.take(must("read", message).expect("it does not end"));
     }
     assert!(crowd.runs.is_empty());
-    // Also for a reader that was away meanwhile.
+    // A reconnecting reader gets new runs too.
     let mut stream = open(&mut client, filter(), crowd.position()).await;
     must(
         "spawn",

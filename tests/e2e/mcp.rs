@@ -67,7 +67,7 @@ async fn negotiated_session_survives_an_upgrade() {
     assert!(upgraded.status.success(), "{upgraded:?}");
     assert_ne!(kennel.server().expect("one serves").pid, before);
 
-    // Another client knows the session, and continues it.
+    // Another client finds and continues the session.
     let mut other = kennel.client().await;
     let seen = must("get", other.get(&run).await);
     for (name, text) in groups {

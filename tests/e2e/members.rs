@@ -77,7 +77,7 @@ async fn signal_reaches_leader_group_or_whole_tree(kennel: &Kennel) {
     let log = kennel.scratch().join("signals");
     let run_id = must("spawn", client.spawn(three(&log)).await).run_id;
     let [leader, member, apart] = pids(&mut client, &run_id).await;
-    // USR1 would end it; it has the run's marker and is not of the run.
+    // An unrelated process with the run's marker, which USR1 would end.
     let mut stranger = Command::new("sleep")
         .arg("1000")
         .env("KENNEL_RUN_ID", &run_id)
@@ -107,7 +107,7 @@ async fn signal_reaches_leader_group_or_whole_tree(kennel: &Kennel) {
         (counts(&log) == [1, 0, 0]).then_some(())
     })
     .await;
-    // The same request id again sends no second signal, whatever the request.
+    // A repeated request id sends no second signal, whatever the request.
     let again = must(
         "repeat",
         client.signal(&run_id, usr1, SignalTarget::Tree, "1").await,
@@ -175,7 +175,7 @@ async fn tree_shows_escaped_and_listening_processes(kennel: &Kennel) {
         programs::naughty().display()
     );
     let run = must("spawn", client.spawn(sh(&script)).await);
-    // Three lines in any order: its port, that it is up, and that its parent has exited.
+    // Three lines in any order: the port, readiness, and the parent's exit.
     let said = lines(&mut client, &run.run_id, 3).await;
     let port = said.lines().find_map(|line| line.parse().ok());
     let port: u32 = port.unwrap_or_else(|| panic!("no port in {said:?}"));
@@ -211,7 +211,7 @@ async fn tree_shows_escaped_and_listening_processes(kennel: &Kennel) {
     );
     assert_eq!(listens.args.last().map(String::as_str), Some("listen"));
     assert_eq!(listens.name, "naughty");
-    // It may not sleep yet, and may wait for a page of its own program.
+    // The process may still run (R) or wait for a page of its program (D).
     let states = ["R", "S", "D"];
     assert!(states.contains(&listens.state.as_str()), "{listens:?}");
     assert!(!listens.args_truncated && !listens.listening_tcp_ports_truncated);
@@ -265,7 +265,7 @@ async fn a_signal_that_makes_no_sense_is_refused(kennel: &Kennel) {
     let tree = must("tree", client.tree(&run_id).await);
     assert_eq!(tree.processes.len(), 1);
     must("resume", client.resume(&run_id).await);
-    // A refused request is not remembered under its request id.
+    // A refused request leaves its id free.
     let sent = must(
         "signal",
         client

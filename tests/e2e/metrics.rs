@@ -64,8 +64,8 @@ impl Scene {
     }
 }
 
-// The first one counts all runs of the server. Before the second one no leak check was made. The last two replace the
-// server, which counts from zero then.
+// The first test counts all runs of the server. The second needs a server without leak check. The last two replace the
+// server, whose counters restart at zero.
 cases! {
     fn metrics_of_one_server(mut Scene::begin().await);
     runs_are_counted_by_how_they_have_ended,
@@ -140,7 +140,7 @@ async fn runs_are_counted_by_how_they_have_ended(scene: &mut Scene) {
         ("rpc.method", "kennel.v1.ProcessService/Spawn"),
         ("rpc.response.status_code", "OK"),
     ];
-    // The last of each is reported: all others were before it.
+    // Wait for the last report of each metric: earlier ones precede it.
     eventually("all are counted", PATIENCE, || {
         let all = collector.count("kennel.run.ended", &[]) >= 5
             && collector.count("kennel.run.active", &[("kennel.run.state", "running")]) == 1
@@ -170,7 +170,7 @@ async fn runs_are_counted_by_how_they_have_ended(scene: &mut Scene) {
     }
     assert_eq!(collector.count("rpc.server.call.duration", &calls), 6);
 
-    // The same by the other way, under Prometheus' names.
+    // A scrape shows the same values under Prometheus names.
     let text = scrape(&scene.socket).expect("it is served");
     let failed = [
         "kennel_run_outcome=\"failed\"",
@@ -183,7 +183,7 @@ async fn runs_are_counted_by_how_they_have_ended(scene: &mut Scene) {
     );
     let running = ["kennel_run_state=\"running\""];
     assert_eq!(value(&text, "kennel_run_active", &running), Some(1.0));
-    // No values without a bound: they would fill the storage.
+    // No labels of unbounded cardinality: they would fill the storage.
     for word in [
         lives.run_id.as_str(),
         "12345",
@@ -290,7 +290,7 @@ async fn metrics_socket_is_private_and_bounded(scene: &mut Scene) {
     assert!(answer.contains("kennel_connection_active"), "{answer}");
     let ends = tokio::task::spawn_blocking(move || {
         for mut stream in silent {
-            // A status or none: the connection has ended.
+            // With or without a status, the connection ends.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     });
@@ -349,13 +349,13 @@ async fn unresponsive_collector_does_not_affect_runs() {
                 .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
                 .sum()
         };
-        // Each run has nine spans and its calls two or three: those that are not in flight are counted as lost.
+        // Each run has nine spans plus two or three of its calls; spans not in flight count as lost.
         eventually("what is lost is counted", PATIENCE, || {
             scrape(&socket).filter(|text| lost(text) > 100.0)
         })
         .await;
         assert_eq!(collector.spans(), []);
-        // It is reported again as soon as the collector accepts it.
+        // Spans are reported again once the collector accepts them.
         collector.behave(Manner::Willing);
         eventually_async("spans come again", PATIENCE, || {
             let mut client = client.clone();
@@ -414,7 +414,7 @@ async fn detached_process_is_counted_once_until_gone(scene: &mut Scene) {
     must("end", client.ended(&run.run_id).await);
     let marker = Some(("kennel.evidence", "marker"));
     reads(collector, "kennel.orphan.found", marker, 0).await;
-    // No leak check was made, so the number is not known.
+    // Without a leak check the number of leaks is unknown.
     assert!(!collector.metric_names().contains("kennel.orphan.count"));
     let planted = Planted::marked(&run.run_id);
     for _ in 0..2 {
@@ -441,7 +441,7 @@ async fn escaped_processes_are_counted_once(scene: &mut Scene) {
     let mut client = kennel.client().await;
     let cancelled = Some(("kennel.run.outcome", "cancelled"));
     let ended = collector.count("kennel.run.ended", &[("kennel.run.outcome", "cancelled")]);
-    // One process stays in the session, in a group of its own; none leaves it.
+    // The run's background process stays in the session, in its own group.
     let stays = sh("set -m; sleep 1000 & echo up; wait");
     let stays = must("spawn", client.spawn(stays).await);
     client.hear_up(&stays.run_id).await;
@@ -473,7 +473,7 @@ async fn escaped_processes_are_counted_once(scene: &mut Scene) {
     };
     let by = ("kennel.containment", by);
     assert_eq!(collector.count("kennel.tree.escapes", &[by]), escaped);
-    // A later one is reported: one that would have come before it is not in flight any more.
+    // Once a later metric is reported, no earlier one is in flight any more.
     must("abort", client.abort(&run.run_id).await);
     must("abort", client.abort(&stays.run_id).await);
     reads(collector, "kennel.run.ended", cancelled, ended + 2).await;
@@ -496,8 +496,8 @@ async fn detached_process_is_no_orphan(scene: &mut Scene) {
     assert_eq!(seen.processes.len(), 1, "{seen:?}");
     reads(collector, "kennel.orphan.count", None, 0).await;
     reads(collector, "kennel.orphan.found", None, found).await;
-    // No test can make a process that a keeper or a shim does not reap: supervisor/src/registry/found.rs has one of its
-    // own.
+    // No end-to-end test can create a process that keeper and shim do not reap: supervisor/src/registry/found.rs has a
+    // unit test.
     reads(collector, "kennel.zombie.count", None, 0).await;
     kill_exactly(&kept, Signal::SIGKILL);
 }
@@ -577,7 +577,7 @@ async fn refused_run_is_counted_by_reason((collector, kennel): &(Collector, Kenn
         1,
     )
     .await;
-    // Errors of the caller do not count.
+    // Client errors do not count.
     client
         .spawn(argv(&[]))
         .await
@@ -600,7 +600,7 @@ async fn refused_run_is_counted_by_reason((collector, kennel): &(Collector, Kenn
     assert_eq!(collector.count("kennel.admission.rejected", &[]), 3);
 }
 
-// The last one drains the server.
+// The last test drains the server.
 cases! {
     fn usage_and_refusals_of_a_server(observed(&["--cgroup", "off", "--retain-bytes", "64M"]).await);
     server_usage_is_measured_beside_its_limits,
@@ -628,7 +628,7 @@ async fn server_usage_is_measured_beside_its_limits((collector, kennel): &(Colle
     let open = || fs::read_dir(format!("/proc/{}/fd", server.pid)).expect("it lives");
     let fds = collector.count("kennel.fd.count", &[]);
     let seen = open().count() as u64;
-    // Some descriptors are opened and closed.
+    // The descriptor count varies between both readings.
     assert!(fds.abs_diff(seen) < 30, "{fds} {seen}");
     assert!(collector.count("kennel.fd.limit", &[]) > fds);
 

@@ -100,7 +100,7 @@ async fn calls_of_a_later_version_pass_through() {
     let mut newer = Kennel::start(Options::on(&postgres.url())).await;
     let run = newer.client().await.spawn(argv(&["sleep", "600"])).await;
     let run_id = must("spawn", run).run_id;
-    // The other node is of a later version from here on.
+    // From here on the other node simulates a later version.
     newer.kill_service_after(|| {});
     let socket = newer.scratch().join("later.sock");
     let mut answer = pb::GetTreeResponse::default().encode_to_vec();
@@ -160,7 +160,7 @@ async fn unreadable_row_does_not_hide_other_runs() {
         postgres.psql(&sql).await;
     }
 
-    // Its node answers for it.
+    // The run's node answers the Get.
     let run = must("get", client.get(&with_value).await);
     assert_eq!(run.state(), RunState::Running);
     let listed = older.cli(&["ps", "-a", "-q"]);
@@ -178,7 +178,7 @@ async fn unreadable_row_does_not_hide_other_runs() {
     let (shown, notes) = (text(&sample), String::from_utf8_lossy(&sample.stderr));
     assert!(shown.contains(&own) && !shown.contains(&with_value));
     assert!(notes.contains("left out: 1;"), "{notes}");
-    // The shell would write a note into the line that is typed.
+    // A shell would insert stderr notes into the typed line.
     let mut asked = older.cli(&["--", "kennel", "stop", "0"]);
     asked
         .env("KENNEL_COMPLETE", "bash")
@@ -187,7 +187,7 @@ async fn unreadable_row_does_not_hide_other_runs() {
     let completed = run_to_end(asked, PATIENCE).await;
     assert!(text(&completed).contains(&own), "{completed:?}");
     assert!(completed.stderr.is_empty(), "{completed:?}");
-    // By a part of its id too.
+    // A partial id also finds the run.
     let named = older.cli(&["get", &with_value[10..]]);
     let named = run_to_end(named, PATIENCE).await;
     assert!(text(&named).contains(&with_value), "{named:?}");
@@ -197,6 +197,6 @@ async fn unreadable_row_does_not_hide_other_runs() {
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
     let run = must("get", client.get(&with_field).await);
     assert_eq!(run.state(), RunState::Running, "{run:?}");
-    // Its entry of an unknown kind hides no other event.
+    // An entry of an unknown kind hides no other event.
     must("events", client.hear_all(&ended, 0).await);
 }

@@ -70,7 +70,7 @@ async fn name_is_unique_across_nodes() {
     let first = must("get", here.get(&run_id).await);
     assert_eq!(first.state(), RunState::Cancelled);
     one.logs(" run_name=db", 1).await;
-    // It is free, and means the newest.
+    // Reused, the name means the newest run.
     let second = must("spawn", spawn(&mut there, named(), fail).await);
     let second = second.run.expect("a run").run_id;
     assert_eq!(must("get", there.get("db").await).run_id, second);
@@ -139,7 +139,7 @@ async fn lost_name_is_logged_with_its_holder() {
     let fail = pb::OnNameConflict::Fail;
     let lost = must("spawn", spawn(&mut here, named(), fail).await);
     let lost = lost.run.expect("a run").run_id;
-    // Else its next write finds the loss before the other node spawns.
+    // Otherwise the run's next write detects the loss before the other spawn.
     let is_running = async || {
         let state = postgres.psql("SELECT state FROM runs").await;
         (state == "running").then_some(())

@@ -165,7 +165,7 @@ pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-// The first two expect neither earlier calls nor runs of Bob. The last two revoke Bob's certificate and end the server.
+// The first two tests expect neither calls nor runs of Bob. The last two revoke Bob's certificate and end the server.
 cases! {
     fn principals_on_one_server(mut with_permissions().await);
     credentials_are_in_the_audit_log,
@@ -319,7 +319,7 @@ async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
         assert_eq!(foreign, absent, "{rpc}");
         assert_eq!(foreign.0, Code::NotFound, "{rpc}: {foreign:?}");
     }
-    // Neither by a filter, nor by a repeated Spawn, nor by Abort, which would fence an unknown id.
+    // No filter, repeated Spawn or Abort reveals the run; Abort would fence an unknown id.
     let listed = bob
         .processes()
         .list_runs(pb::ListRunsRequest::default())
@@ -360,7 +360,7 @@ async fn foreign_run_is_answered_like_an_absent_one(net: &mut Net) {
     };
     let aborted = bob.processes().abort(abort.clone()).await;
     assert_eq!(aborted.expect_err("not his").code(), Code::NotFound);
-    // An operator may, and the owner sees the operator's name.
+    // An operator may abort, and the owner sees the operator's name.
     let operator = net.by_token("operator").await;
     must("abort", operator.processes().abort(abort).await);
     let ended = alice
@@ -402,7 +402,7 @@ async fn consumers_of_owners_are_apart(net: &mut Net) {
         let got = by.processes().get_consumer(request).await;
         got.map(|got| got.into_inner().consumer.expect("an answer has it"))
     };
-    // Her reader was not replaced.
+    // Alice's reader was not replaced.
     let hers = must("get", get(&alice, "").await);
     assert_eq!(
         (hers.state(), &*hers.owner),
@@ -440,12 +440,12 @@ async fn open_streams_end_when_their_credentials_do(net: &mut Net) {
     let of_alice = tokio::spawn(follow(alice.processes(), run.clone()));
     let of_bob = tokio::spawn(follow(bob.processes(), own.clone()));
     let of_token = tokio::spawn(follow(viewer.processes(), run.clone()));
-    // Streams with valid credentials outlast the checks of them.
+    // Streams with valid credentials survive re-checks.
     net.change_rules(|text| text + "\n").await;
     net.change_rules(|text| text + "\n").await;
     assert!(!of_bob.is_finished() && !of_token.is_finished());
 
-    // Bob's certificate is revoked, the token is removed.
+    // Revoke Bob's certificate and remove the token.
     let revoked = kennel_in(net.dir.path(), &["certs", "revoke", "ca", "bob"]).await;
     drop(must_succeed(&revoked));
     net.change_access(|text| {
@@ -468,7 +468,7 @@ async fn open_streams_end_when_their_credentials_do(net: &mut Net) {
             .expect("no panic");
         assert_ne!(status.code(), Code::Ok, "{name}");
     }
-    // No other stream was touched: this one is read to the run's end.
+    // Alice's stream is unaffected and reaches the run's end.
     assert!(!of_alice.is_finished());
     let abort = pb::AbortRequest {
         run_id: run,
@@ -515,8 +515,7 @@ async fn port_is_served_after_server_and_keeper_deaths(net: &mut Net) {
     };
     let found = must("get", alice.processes().get_run(get()).await).into_inner();
     assert_eq!(found.run.expect("a run").state(), pb::RunState::Running);
-    // The access file is invalid while the server dies: the next one serves its own user alone, until the file is
-    // repaired.
+    // The access file is invalid while the server dies: the next one serves only its own user until the repair.
     let good = fs::read_to_string(net.file("access.toml")).expect("it is there");
     net.change_access(|_| "[tls\n".to_owned());
     net.kennel.replace_server().await;
@@ -626,7 +625,7 @@ async fn credentials_are_in_the_audit_log(net: &mut Net) {
     assert!(!net.kennel.log().contains(token.trim()));
     let mut garbage = must("a connection", TcpStream::connect(("127.0.0.1", net.port)));
     must("a write", garbage.write_all(b"GET / HTTP/1.1\r\n\r\n"));
-    // It is closed when its handshake has failed.
+    // The server closes connections with failed handshakes.
     let _ = garbage.read_to_end(&mut Vec::new());
     let logged = must("trail", client.logged_requests("").await);
     let failed = logged.iter().find(|request| request.rpc == "Handshake");
@@ -795,7 +794,7 @@ async fn service_account_tokens_of_a_named_issuer_call(net: &mut Net) {
     let log = net.kennel.log();
     assert!(!log.contains(message) && !log.contains(signature), "{log}");
 
-    // The issuer has another key: tokens signed by the first one are no longer valid.
+    // The issuer changed its key: tokens signed by the old key are invalid.
     let stream = tokio::spawn(follow(planner.processes(), run));
     openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
     fs::write(net.file("keys.json"), key_set(dir, "second")).expect("own directory");

@@ -151,7 +151,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-// The last two replace the server and revoke the client.
+// The last two tests replace the server and revoke the client.
 cases! {
     fn command_line_over_the_network(Host::start().await);
     callers_without_valid_credentials_learn_why,
@@ -183,14 +183,14 @@ async fn three_commands_and_a_context_reach_a_server(host: &Host) {
         "{listed}"
     );
 
-    // A reader continues at the next server.
+    // `logs -f` continues at the next server.
     let go = host.path().join("go").display().to_string();
     let script = format!("until [ -e {go} ]; do sleep 0.05; done; echo late");
     let run = text(&host.cli(&["spawn", "--", "sh", "-c", &script]).await);
     host.kennel.kill_server();
     let words = ["logs", "-f", run.trim()];
     let read = async {
-        // The next server answers before there is output.
+        // Wait until the next server answers: output comes afterwards.
         host.kennel.client().await;
         fs::write(&go, "").expect("own directory");
     };
@@ -247,7 +247,7 @@ async fn token_is_accepted_once_in_access_file(host: &Host) {
 async fn why_names_an_unreadable_audit_log_once(host: &Host) {
     host.use_alice().await;
     let run = text(&host.cli(&["spawn", "--", "true"]).await);
-    // An operator may not read it.
+    // Operators may not read the audit log.
     let output = host.cli(&["why", run.trim()]).await;
     let why = text(&output);
     assert_eq!(why.matches("audit").count(), 1, "{why}\n{output:?}");

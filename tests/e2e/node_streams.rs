@@ -68,7 +68,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
     const BYTES: usize = 400_000;
     nodes.see_each_other().await;
     let nodes = [&nodes.one, &nodes.two, &nodes.three];
-    // Each stops half-way, until it is released.
+    // Each run waits half-way for the test.
     let go = nodes[0].scratch().join(format!("go-{CASE}"));
     let program = kennel_tests::programs::naughty();
     let script = format!(
@@ -88,7 +88,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
         for _ in 0..6 {
             crowd.take(message(&mut stream).await);
         }
-        // A node whose runs the stream has dies, and the stream continues.
+        // Another node's server dies, and the stream continues.
         eventually_async("it has a server", PATIENCE, async || other.server()).await;
         other.kill_server();
         for _ in 0..3 {
@@ -97,7 +97,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
         if round == 1 {
             fs::write(&go, "").expect("written");
         }
-        // The called node dies, and another one is called.
+        // The called node's server dies; reads resume from the cursor.
         here.kill_server();
         while let Ok(Some(message)) = within("it breaks", LONG, stream.message()).await {
             crowd.take(message);
@@ -118,7 +118,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths(nodes: &mut ThreeNodes) {
         );
         assert_eq!(heard.stations().first(), Some(&"recorded"), "{run}");
     }
-    // After the last cursor there is nothing, at whichever node.
+    // After the last cursor no node has further events.
     for node in nodes {
         let mut client = node.client().await;
         let mut rest = must(
@@ -166,7 +166,7 @@ async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
         change.since_time.is_some() && !change.message.is_empty(),
         "{change:?}"
     );
-    // The others go on, and a node that joins is among them.
+    // The stream continues for other nodes and includes a joining node.
     let joined = ThreeNodes::node(postgres, "four").await;
     fs::write(&go, "").expect("written");
     let later = [
@@ -178,7 +178,7 @@ async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
     let texts = later.each_ref().map(|run| crowd.text(run));
     assert_eq!(texts, ["begin\nend\n", "three\n", "four\n"]);
 
-    // Present events alone: those of the others, and then what is missing.
+    // Until the head: other nodes' events, then an error about the missing one.
     let mut rest = must("stream", until_head(&mut client, CASE, beginning()).await);
     let mut present = Crowd::default();
     let missing = loop {
@@ -207,7 +207,7 @@ async fn dead_node_is_reported_and_continues(nodes: &mut ThreeNodes) {
     assert_eq!(changes, [State::Unreachable, State::Reached]);
     let mut whole = present.position();
     for at in [&*three, &*two] {
-        // What was missing is given at any node, once that sees the other's new lease.
+        // Any node delivers the missing events once it sees the new lease.
         let rest = eventually_async("all nodes are reached", LONG, async || {
             let mut rest = until_head(&mut at.client().await, CASE, whole.clone())
                 .await
@@ -238,7 +238,7 @@ async fn halted_node_is_continued_at_its_place(nodes: &mut ThreeNodes) {
     let live = Position::Live(pb::FromLive {});
     two.client().await.hear_text(&run, "begin\n").await;
     let mut stream = open(&mut client, labelled(CASE), live).await;
-    // Nothing has come yet, and the place is known.
+    // Before any event, the cursor is already known.
     let mut crowd = Crowd::default();
     crowd.take(message(&mut stream).await);
     assert!(
@@ -250,7 +250,7 @@ async fn halted_node_is_continued_at_its_place(nodes: &mut ThreeNodes) {
     for process in [&keeper, &server] {
         kill_exactly(process, Signal::SIGSTOP);
     }
-    // Meanwhile the run goes on.
+    // The run continues meanwhile.
     fs::write(&go, "").expect("written");
     crowd
         .until(&mut stream, |crowd| !crowd.nodes.is_empty())
@@ -266,7 +266,7 @@ async fn halted_node_is_continued_at_its_place(nodes: &mut ThreeNodes) {
     crowd.until_ended(&mut stream, 1).await;
     assert_eq!(crowd.changes("two"), [State::Unreachable, State::Reached]);
     assert_eq!(crowd.text(&run), "end\n");
-    // The same from the cursor, at the node itself.
+    // Node two delivers the same events from the cursor.
     let mut client = two.client().await;
     let mut stream = open(&mut client, labelled(CASE), resumed.position()).await;
     resumed.until_ended(&mut stream, 1).await;
@@ -302,7 +302,7 @@ async fn forgotten_node_ends_with_its_records(nodes: &mut ThreeNodes) {
         ("whole\n".to_owned(), 1)
     );
 
-    // From the beginning there are its records.
+    // A new stream gets only database records.
     let mut client = three.client().await;
     let mut rest = must("stream", until_head(&mut client, CASE, beginning()).await);
     let mut records = Crowd::default();
@@ -313,14 +313,14 @@ async fn forgotten_node_ends_with_its_records(nodes: &mut ThreeNodes) {
     assert!(is_lost(&records) && records.runs[&ended].has_ended());
     assert_eq!(records.text(&ended), "", "its output is with the node");
 
-    // It is a node again, and has more.
+    // The forgotten node returns and has further events.
     two.restart().await;
     crowd
         .until(&mut stream, |crowd| crowd.changes("two").len() > 2)
         .await;
     assert_eq!(crowd.changes("two").last(), Some(&State::Reached));
     let again = spawn(two, CASE, "echo again").await;
-    // The run that was closed has its events too, now that they can be read.
+    // The closed run's events are delivered too, now that they can be read.
     crowd.until_ended(&mut stream, 3).await;
     assert_eq!(crowd.text(&again), "again\n");
     assert_eq!(crowd.text(&lives), "up\n");
@@ -358,13 +358,13 @@ async fn two_thousand_dead_nodes_cost_nothing(nodes: &mut ThreeNodes) {
     let id = "'01ARZ3NDEKTSV4RRFFR' || to_char(i, 'FM0000000')";
     let which = format!("run_id = '{run}'");
     let of_others = ("labels", "'{\"app\": \"other\"}'");
-    // First the reader has no runs there, then one at each.
+    // First no copied node has a matching run, then each has one.
     for (labels, missing) in [(of_others, 0), (("labels", "r.labels"), 1000)] {
         let values = [("run_id", id), ("node", node), labels];
         postgres.copy_rows("runs", &which, &values).await;
         let (after, reported) = statements_for(nodes, CASE).await;
         assert_eq!(reported, missing, "crashed nodes are unreachable");
-        // Leases are renewed meanwhile.
+        // Lease renewals add statements meanwhile.
         assert!(after < before + 200, "statements: {before}, then {after}");
         assert!(listener.accept().is_err(), "a dead node was called");
         postgres
@@ -417,7 +417,7 @@ async fn idle_stream_over_nodes_has_heartbeats_alone(nodes: &mut ThreeNodes) {
         spawn(one, CASE, "exec sleep 600").await,
         spawn(two, CASE, "exec sleep 600").await,
     ];
-    // Longer than nodes are silent towards each other.
+    // The interval exceeds the allowed silence between nodes.
     let request = pb::StreamEventsRequest {
         filter: Some(labelled(CASE)),
         position: Some(beginning()),
@@ -434,7 +434,7 @@ async fn idle_stream_over_nodes_has_heartbeats_alone(nodes: &mut ThreeNodes) {
     crowd
         .until(&mut stream, |crowd| crowd.runs.len() == runs.len())
         .await;
-    // Three take longer than a node may be silent.
+    // Three heartbeats take longer than the allowed silence.
     let is_over = |crowd: &Crowd| crowd.heartbeats >= 3 || snapshots(crowd) != [1, 1];
     crowd.until(&mut stream, is_over).await;
     assert_eq!(
@@ -450,7 +450,7 @@ async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
     const CASE: &str = "unanswering";
     nodes.see_each_other().await;
     let ThreeNodes { postgres, one, .. } = nodes;
-    // It has a lease, and no node reaches it.
+    // Node five has a lease but is unreachable.
     let nowhere = "unix:/nowhere/kennel.sock";
     let words = vec![
         "--node-name",
@@ -466,7 +466,7 @@ async fn unanswering_node_is_reported_once_it_has_runs(nodes: &mut ThreeNodes) {
     })
     .await;
     let mut client = one.client().await;
-    // It opens once the node was found to have nothing for it.
+    // The stream opens once node five is known to have no runs.
     let mut stream = open(&mut client, labelled(CASE), Position::Live(pb::FromLive {})).await;
     let mut crowd = Crowd::default();
     spawn(&five, CASE, "exec sleep 600").await;
@@ -512,7 +512,7 @@ async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
     };
     let mut client = one.client().await;
     two.kill_service_after(|| {});
-    // Registered while the position of its first event is not known.
+    // The consumer registers before the position of its first event is known.
     let opened = client.process.stream_events(request.clone()).await;
     drop(must("registered", opened));
     let of_all = pb::StreamEventsRequest {
@@ -523,7 +523,7 @@ async fn consumer_of_absent_node_has_its_later_events(nodes: &mut ThreeNodes) {
         filter: Some(labelled(CASE)),
         ..pb::StreamEventsRequest::default()
     };
-    // A cursor from the time in which the runs of this node are looked for, since its lease has ended.
+    // Get a cursor from after node two's lease ended, while its runs are being looked up.
     let standing = "SELECT count(*) FROM nodes WHERE name = 'two' AND heard_us + lease_us < \
         EXTRACT(EPOCH FROM clock_timestamp()) * 1000000";
     eventually_async("its lease ends", PATIENCE, async || {
@@ -638,7 +638,7 @@ async fn slow_reader_delays_no_other_and_fills_nothing(nodes: &mut ThreeNodes) {
     let before = resident(&server);
     let mut stalled = Vec::new();
     for _ in 0..READERS {
-        // Each on a connection of its own, which it does not read.
+        // Each reader stalls on its own connection.
         let mut client = one.client().await;
         let mut stream = open(&mut client, labelled(CASE), beginning()).await;
         let mut crowd = Crowd::default();
@@ -647,7 +647,7 @@ async fn slow_reader_delays_no_other_and_fills_nothing(nodes: &mut ThreeNodes) {
             .await;
         stalled.push((client, stream, crowd));
     }
-    // Other calls go over the same connection of the two nodes.
+    // Another reader uses the same connection between the nodes.
     let other = must("spawn", there.spawn(sh("echo other")).await).run_id;
     let mut here = one.client().await;
     let heard = within("another reader", PATIENCE, here.hear_all(&other, 0)).await;

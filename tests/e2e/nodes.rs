@@ -106,7 +106,7 @@ async fn calls_for_another_nodes_run_name_the_node(nodes: &mut Nodes) {
     );
     assert!(run.other_node.is_none());
 
-    // The contents of the record are returned, and the run's node.
+    // The other node returns the row's contents and the run's node.
     let seen = must("get", there.get(id).await);
     let other = seen.other_node.expect("it is another node's");
     assert_eq!(other.address, ADVERTISED);
@@ -127,7 +127,7 @@ async fn ended_run_is_read_at_any_node(nodes: &mut Nodes) {
     let id = must("spawn", here.spawn(spec).await).run_id;
     must("wait", here.ended(&id).await);
     let own = must("events", here.hear_all(&id, 0).await);
-    // From its own node while that answers, else from its row.
+    // Events come from the run's node while reachable, otherwise from the row.
     let whole = must("events", there.hear_all(&id, 0).await);
     assert_eq!((&whole.events, whole.text()), (&own.events, own.text()));
     one.terminate(PATIENCE).await;
@@ -159,7 +159,7 @@ async fn ended_run_is_read_at_any_node(nodes: &mut Nodes) {
 
 // promise: I-40c, L-2a
 async fn spawn_repeated_at_other_node_is_same_run(nodes: &mut Nodes) {
-    // The run keeps the grace that its first node gave it.
+    // The run keeps the grace of its first node.
     let Nodes {
         postgres, one, two, ..
     } = nodes;
@@ -315,7 +315,7 @@ async fn node_without_lease_starts_nothing_and_keeps_runs(nodes: &mut Nodes) {
         "{text}"
     );
     assert!(Path::new(&format!("/proc/{leader}")).exists());
-    // Later events are not lost.
+    // Fenced nodes lose no events.
     must("write", client.write(&exits, "a", Some(0), b"go\n").await);
     let seen = must("get", client.get(&lives.run_id).await);
     assert_eq!(seen.state(), RunState::Running);
@@ -355,7 +355,7 @@ async fn copy_of_living_node_does_not_start(nodes: &mut Nodes) {
         .arg(node.data_dir())
         .arg(dir.path().join("data"));
     assert!(copied.status().expect("cp").success());
-    // On this host its keeper is seen to live; seen from another host, its lease is renewed.
+    // On this host the keeper is visibly alive; from another host only its lease shows that.
     let boot_id = dir.path().join("boot_id");
     fs::write(&boot_id, "00000000-0000-4000-8000-000000000001\n").expect("own directory");
     let elsewhere = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@""#;
@@ -383,7 +383,7 @@ async fn halted_node_is_unreachable_and_comes_back_whole(nodes: &mut Nodes) {
     let run = one.client().await.spawn(argv(&["sleep", "600"])).await;
     let run = must("spawn", run);
     let server = one.server().expect("it serves");
-    // As in its record.
+    // The row must say RUNNING.
     eventually_async("it runs", PATIENCE, async || {
         let run = must("get", two.client().await.get(&run.run_id).await);
         (run.state() == RunState::Running).then_some(())

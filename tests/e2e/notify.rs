@@ -224,14 +224,14 @@ async fn latest_activity_survives_server_death() {
     assert!(annotated.status.success(), "{annotated:?}");
     kennel.kill_server();
     client = kennel.client().await;
-    // Answered after all earlier reports of the keeper.
+    // This status follows all earlier keeper reports.
     service.says(&mut client, "STATUS=here").await;
     let seen = service
         .shows(&client, "a status", |run| run.status == "here")
         .await;
     assert_eq!(seen.activity(), Activity::Idle);
     service.says(&mut client, "X_KENNEL_ACTIVITY=working").await;
-    // The keeper reports changes, and there is none for it.
+    // For the keeper, `working` was no change.
     service
         .says(&mut client, "X_KENNEL_ACTIVITY=awaiting_input")
         .await;
@@ -281,7 +281,7 @@ async fn notice_of_another_process_is_refused(options: Options) {
     let thief = thief(&socket);
     let thief = must("spawn", client.spawn(thief).await);
     client.hear_up(&thief.run_id).await;
-    // They were there before this one.
+    // The forged messages arrived before this one.
     service.says(&mut client, "STATUS=own").await;
     let seen = service
         .shows(&client, "its own status", |run| run.status == "own")
@@ -318,7 +318,7 @@ async fn missing_sign_ends_a_run_without_a_server() {
     let mut service = Service::start(&mut client, spec).await;
     client.hear_text(&service.run, "up 2000000").await;
     service.says(&mut client, "READY=1").await;
-    // Signs delay it, by more than one such time; a pause does not count.
+    // Keep-alives delay the watchdog beyond its interval; a pause does not count.
     let until = std::time::Instant::now() + time * 5 / 4;
     while std::time::Instant::now() < until {
         service.says(&mut client, "WATCHDOG=1").await;
@@ -359,7 +359,7 @@ async fn command_reports_its_own_failure(kennel: &Kennel) {
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     assert!(why.contains("(WATCHDOG=trigger)"), "{why}");
 
-    // It is a failure for a restart policy.
+    // Restart policies count a watchdog end as failure.
     let mut spec = self::service();
     spec.liveness = Some(watchdog(Duration::from_hours(1)));
     spec.restart = Some(pb::RestartPolicy {
@@ -459,7 +459,7 @@ async fn ended_senders_are_known_by_their_group(kennel: &Kennel) {
     let host = host.expect("it says where it runs");
     let mut release = host.kernel.split(['.', '-']).map(|part| part.parse().ok());
     let mut number = || release.next().flatten();
-    // Others say nothing of a process that was reaped.
+    // Kernels before 6.16 report nothing about a reaped sender.
     if !host.cgroup_base.is_empty() && (number(), number()) >= (Some(6), Some(16)) {
         assert!(refused_senders(&mut client, &run).await.is_empty());
     }

@@ -73,14 +73,14 @@ async fn notice_flood_is_bounded_and_delays_no_run() {
 
     assert!(run.tree_is_empty(), "{run:?}");
     eventually("the keeper has closed all", PATIENCE, || {
-        // Shims that wait for their next run have a few.
+        // Waiting shims account for a few descriptors.
         (descriptors(keeper) <= quiet + 40).then_some(())
     })
     .await;
     let heard = must("hear", client.hear_all(&flood, 0).await);
     let changes = heard.stations();
     let changes = changes.iter().filter(|s| **s == "status_changed").count();
-    // The first is recorded at once, the last with the end.
+    // The first change is recorded at once, the last at the end.
     let changes = u32::try_from(changes).expect("a few");
     let most = lasted + 2 * CHANGE_EVERY;
     assert!(

@@ -46,7 +46,7 @@ struct Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // It has exited already.
+        // Prometheus may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -72,7 +72,7 @@ impl Prometheus {
             "a copy",
             fs::copy(shipped("alerts.yml"), dir.path().join("alerts.yml")),
         );
-        // Taken again at once.
+        // Prometheus rebinds the port immediately.
         let port = must("a port", TcpListener::bind("127.0.0.1:0"));
         let port = must("its number", port.local_addr()).port();
         let mut command = Command::new(programs::prometheus("prometheus"));
@@ -173,7 +173,7 @@ async fn something_of_everything(client: &mut Client) {
     must("abort", client.abort(&run.run_id).await);
     let missing = client.spawn(argv(&["/nonexistent"])).await;
     missing.expect_err("there is no such program");
-    // Before it the number of leaked processes is not known.
+    // Before a leak check the number of leaks is unknown.
     must("audit", client.audit().await);
 }
 
@@ -226,7 +226,7 @@ async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
     for rule in &rules {
         let name = rule["name"].as_str().expect("a name");
         assert_eq!(rule["health"], "ok", "{name}: {rule}");
-        // Everything is in order, so no alert fires; the disk usage of this host is not under control here.
+        // All is well, so no alert fires; this host's disk usage may vary.
         if name != "KennelDiskFilling" {
             assert_eq!(rule["state"], "inactive", "{name}: {rule}");
         }

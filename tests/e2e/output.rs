@@ -63,7 +63,7 @@ async fn readers_agree_from_every_position(kennel: &Kennel) {
     let run = must("spawn", client.spawn(sh(&script)).await);
     client.hear_text(&run.run_id, "line 199\n").await;
 
-    // Opened and never read: its window fills, without effect on others.
+    // An unread stream fills its window without effect on other readers.
     let deaf = must(
         "stream",
         kennel.client().await.events_after(&run.run_id, 0).await,
@@ -132,7 +132,7 @@ async fn cut_off_reader_continues_without_gap_or_repeat(kennel: &Kennel) {
                 _ => Position::AfterSeq(heard.last_seq()),
             };
             let mut stream = must("stream", client.events(&run.run_id, position).await);
-            // The snapshot, and one message more.
+            // Read the snapshot and one more message.
             let before = heard.last_seq();
             while heard.last_seq() == before {
                 match must(

@@ -80,7 +80,7 @@ impl Stderr {
                 Some(far)
             }
             (Self::TerminalStopped, Far::Terminal(mut far)) => {
-                // Ctrl-S
+                // Ctrl-S (XOFF).
                 far.write_all(b"\x13").expect("a key is taken");
                 Some(Far::Terminal(far))
             }
@@ -106,7 +106,7 @@ fn small_disk() -> File {
     said.expect("it is mounted");
     let log = format!("/proc/{}/root{at}/log", mounts.id());
     let log = File::options().append(true).open(log);
-    // A start in another test may have reaped it.
+    // Another test's Kennel start may have reaped `unshare`.
     let _ = mounts.kill().and_then(|()| mounts.wait());
     log.expect("own file")
 }
@@ -240,7 +240,7 @@ async fn cells(stderr: Stderr, format: &'static str, idle: Duration) {
     client.hear_up(&run.run_id).await;
     let _far = stderr.spoil(&service.near, far);
 
-    // It takes calls, no server is replaced, and what is lost is counted.
+    // The service answers, keeps its server and counts lost lines.
     let first = info(&service.kennel).await.generation;
     let begin = Instant::now();
     eventually("it was idle", PATIENCE, || {
@@ -251,11 +251,11 @@ async fn cells(stderr: Stderr, format: &'static str, idle: Duration) {
     runs_write(&client).await;
     service.drops_lines().await;
     runs_write(&client).await;
-    // A hang-up would have been an upgrade by now.
+    // A received SIGHUP would have caused an upgrade by now.
     assert_eq!(info(&service.kennel).await.generation, first, "{stderr:?}");
     lives(&service.kennel, &run).await;
 
-    // The last line of a keeper: another one has the data directory.
+    // A keeper's last log line: another keeper has the data directory.
     let mut second = refused(&service);
     let second = eventually("the second service ends", PATIENCE, || {
         second.try_wait().expect("own child")
@@ -327,12 +327,12 @@ async fn lines_dropped_at_full_pipe_are_reported_later() {
     let Far::Pipe(mut reader) = far else {
         panic!("a pipe");
     };
-    // It is read to its end, so that the service can end.
+    // Read the pipe to EOF, so that the service can end.
     let lines = thread::spawn(move || {
         let mut text = String::new();
         reader.read_to_string(&mut text).map(|_| text)
     });
-    // Lines flow again: no further one is dropped, and the last report has the number of the metric.
+    // Once lines flow again, no more are dropped, and the last report equals the metric.
     let dropped = eventually_async("the log flows", PATIENCE, async || {
         let before = service.dropped();
         info(&service.kennel).await;
@@ -375,7 +375,7 @@ impl Drop for InShell {
 // promise: R-24a
 #[tokio::test(flavor = "multi_thread")]
 async fn sighup_of_closed_terminal_does_not_upgrade() {
-    // The keeper comes to the test when its shell ends.
+    // The test adopts the keeper when the shell ends.
     prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
     let (near, mut far) = terminal();
     let mut bash = bare_command(Path::new("setsid"));
@@ -402,12 +402,12 @@ async fn sighup_of_closed_terminal_does_not_upgrade() {
     client.hear_up(&run.run_id).await;
 
     drop(far);
-    // It passes the hang-up on before it ends.
+    // bash passes SIGHUP on before it exits.
     eventually("the shell ends", PATIENCE, || {
         service.shell.try_wait().expect("own child")
     })
     .await;
-    // One that the hang-up had begun would refuse this one, or be a further generation.
+    // An upgrade begun by SIGHUP would refuse this one or add a generation.
     let request = pb::UpgradeRequest {
         request_id: "own".to_owned(),
     };

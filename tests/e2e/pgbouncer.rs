@@ -18,7 +18,7 @@ async fn service_works_behind_transaction_pooler() {
     let mut postgres = Postgres::start().await;
     let mut bouncer = PgBouncer::start(&postgres).await;
     let mut kennel = Kennel::start(Options::on(&bouncer.url())).await;
-    // Another node has the same sessions in between.
+    // Another node uses the pooler's sessions in between.
     let other = Kennel::start(Options::on(&bouncer.url())).await;
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it answers");

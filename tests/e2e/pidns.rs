@@ -91,7 +91,7 @@ async fn namespaced_command_sees_itself_and_is_read(kennel: &Kennel) {
     client.hear_up(&run.run_id).await;
     let print = Footprint::of_run(&run);
 
-    // Outside it has another number, and reports use that.
+    // Reports use the leader's pid outside its namespace.
     let tree = must("tree", client.tree(&run.run_id).await);
     let pids: Vec<i32> = tree.processes.iter().map(|p| p.pid).collect();
     assert!(pids.contains(&run.attempt().pid), "{tree:?}");
@@ -102,7 +102,7 @@ async fn namespaced_command_sees_itself_and_is_read(kennel: &Kennel) {
     assert!(!open.contains(&pb::CoverageGapKind::ForeignPidNamespace));
     assert!(!open.contains(&pb::CoverageGapKind::RootMayLeaveCgroup));
     assert!(open.contains(&pb::CoverageGapKind::WorkHandedToDaemons));
-    // No process counts as leaked.
+    // The audit finds no leaked process.
     let audit = must("audit", client.audit().await);
     assert_eq!(audit.processes, [], "{audit:?}");
     let shown = text(&run_to_end(kennel.cli(&["get", &run.run_id]), PATIENCE).await);
@@ -116,7 +116,7 @@ async fn namespaced_command_sees_itself_and_is_read(kennel: &Kennel) {
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     let said = heard.text();
     let lines: Vec<&str> = said.lines().collect();
-    // The shell, its sleep, and the first process, which is Kennel's.
+    // Pids 1, 2, 3: Kennel's init, the shell, its sleep.
     assert_eq!(lines[0], "2 0", "{said}");
     assert_eq!(lines[1], "1 2 3", "{said}");
 }
@@ -133,7 +133,7 @@ async fn escaped_process_ends_with_its_namespace(kennel: &Kennel) {
         return;
     }
     let mut client = kennel.client().await;
-    // One of each: a child, an orphan in its own session, one without environment; all ignore polite signals.
+    // mixed-tree: a child, an orphan in its own session, one without environment; all ignore SIGTERM.
     let script = format!(
         "trap '' TERM; {} mixed-tree & exec {0} sleep",
         programs::naughty().display()
@@ -188,7 +188,7 @@ async fn a_namespace_ends_at_once_with_its_shim(kennel: &Kennel) {
     kill_exactly(&shim, Signal::SIGKILL);
     let run = must("wait", client.ended(&run.run_id).await);
     assert_proven(&run);
-    // Processes that the dead shim would have reaped are reaped by its keeper.
+    // The keeper reaps processes that the dead shim would have reaped.
     print.until_nothing_is_left().await;
     assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{run:?}");
     let after = must("spawn", client.spawn(sh("exit 0")).await);
@@ -329,7 +329,7 @@ async fn first_process_ignores_polite_signals(kennel: &Kennel) {
         kill_exactly(&init, signal);
     }
     assert!(init.is_alive());
-    // It continues its work: orphans that exit are reaped.
+    // init still reaps exited orphans.
     let reaped = || {
         let all = procfs::all();
         let zombie = |p: &Proc| p.ppid == init.pid && p.is_zombie();
@@ -380,7 +380,7 @@ async fn no_process_leaves_private_pid_namespace(kennel: &Kennel) {
         &kennel.scratch().join("namespace"),
     );
     let script = format!("nsenter --pid={} setsid sleep 1000 2>&1", door.0.display());
-    // Without a namespace of its own it gets there.
+    // Without a private namespace, nsenter reaches the other one.
     let shared = must("spawn", client.spawn(sh(&script)).await);
     let print = eventually("it is there", PATIENCE, || {
         let print = Footprint::of_run(&shared);
@@ -418,7 +418,7 @@ async fn unavailable_namespace_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let mark = kennel.scratch().join("ran");
     let touch = sh(&format!("echo ran > {}", mark.display()));
-    // The strongest is the minimum, and was not requested.
+    // The minimum requires a private namespace, which was not requested.
     let mut spec = touch.clone();
     spec.set_min_containment(pb::Containment::PrivatePidns);
     let refused = client.spawn(spec).await.expect_err("it is not asked for");
@@ -436,7 +436,7 @@ async fn unavailable_namespace_is_refused(kennel: &Kennel) {
     );
     assert_eq!(refusal.fields, ["spec.on_leader_exit.action"]);
     assert!(!mark.exists());
-    // A weaker one suffices for less.
+    // A private namespace also satisfies weaker minimums.
     let mut spec = private(sh("exit 0"));
     spec.set_min_containment(pb::Containment::Cgroup);
     if may_make_namespaces() {

@@ -95,7 +95,7 @@ async fn npm_makes_a_package(kennel: &Kennel) {
         } else {
             ""
         };
-        // The line above the text to be written ends like a question, and is none.
+        // The preview line looks like a question but is not one.
         if !open.text.starts_with("About to write") {
             answer(kennel, &run, number, text).await;
         }

@@ -106,7 +106,7 @@ async fn prompts_on_a_pipe_are_asked_once(kennel: &Kennel) {
     assert!(answered.status.success(), "{answered:?}");
     let second = asked(&mut client, &run).await;
     assert_eq!((second[0].number, &*second[0].text), (2, "Continue? [y/N]"));
-    // Any input answers.
+    // WriteInput also answers questions.
     must("write", client.write(&run, "", None, b"y\n").await);
     must("ended", client.ended(&run).await);
     let heard = must("hear", client.hear_all(&run, 0).await);
@@ -200,7 +200,7 @@ async fn interrupt_and_other_activity_end_a_question(kennel: &Kennel) {
     let open = asked(&mut client, &run).await;
     let open: Vec<_> = open.iter().map(|open| (open.number, &*open.text)).collect();
     assert_eq!(open, [(2, "one"), (3, "two")]);
-    // An answer ends its own question alone.
+    // An answer ends only its own question.
     must(
         "answer",
         client.process.write_input(answer(&run, 3, "", "x")).await,
@@ -233,7 +233,7 @@ async fn awaiting_run_is_not_inactive(kennel: &Kennel) {
         .count_while_awaiting_input = true;
     let run = must("spawn", client.spawn(spec).await).run_id;
     asked(&mut client, &run).await;
-    // This one ends meanwhile.
+    // Only the counted run expires.
     let counted = must("spawn", client.spawn(counted).await).run_id;
     let ended = must("ended", client.ended(&counted).await);
     assert_eq!(ended.state(), RunState::Failed);
@@ -263,7 +263,7 @@ async fn questions_outlive_servers() {
         assert_eq!(asked(&mut client, &run).await.len(), 1);
         let request = answer(&run, number, &format!("a{number}"), &format!("{number}\n"));
         must("answer", client.process.write_input(request.clone()).await);
-        // The server may have died before this answer came.
+        // The repeat simulates a reply lost with the server.
         kennel.kill_server();
         let mut client = kennel.client().await;
         let again = must("repeat", client.process.write_input(request).await);

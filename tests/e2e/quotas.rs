@@ -78,7 +78,7 @@ async fn with_quotas() -> Net {
     .await
 }
 
-// The last four replace the server.
+// The last four tests replace the server.
 cases! {
     fn quotas_of_owners(mut with_quotas().await);
     spawns_above_the_rate_are_refused,
@@ -106,7 +106,7 @@ async fn live_runs_of_an_owner_are_bounded(net: &mut Net) {
 
     // The next server counts the runs that it adopts.
     net.kennel.kill_server();
-    // A call on the broken connection fails in one of several ways.
+    // Calls on the broken connection fail in various ways.
     let refused = eventually_async("an answer of the next server", PATIENCE, async || {
         let status = spawn(&owner).await.expect_err("they live on");
         (status.code() == Code::ResourceExhausted).then_some(status)
@@ -137,7 +137,7 @@ async fn spawns_above_the_rate_are_refused(net: &mut Net) {
         spawn(&owner).await.ok()
     })
     .await;
-    // Another attempt is another command.
+    // Each attempt counts as a command.
     let refused = eventually_async("restarts above the rate", PATIENCE, async || {
         let request = pb::RestartRequest {
             run_id: run.clone(),
@@ -176,7 +176,7 @@ async fn records_of_an_owner_are_bounded(net: &mut Net) {
     let bob = net.by_certificate("bob").await;
     must("another owner's", spawn(&bob).await);
 
-    // Its runs end, and the next server knows what is stored.
+    // After the runs end, the next server counts stored rows.
     abort(&owner, &first).await;
     net.kennel.kill_server();
     eventually_async(
@@ -212,7 +212,7 @@ async fn refusals_without_pause_are_paced(net: &mut Net) {
     while let Some(done) = callers.join_next().await {
         done.expect("each is refused with its reason");
     }
-    // A slow machine takes longer, none takes less.
+    // A machine can be slower, but never faster.
     let waiting = Duration::from_secs(1) / A_SECOND * (CALLERS * EACH - A_SECOND);
     assert!(begun.elapsed() >= waiting, "{:?}", begun.elapsed());
     let bob = net.by_certificate("bob").await;
@@ -258,7 +258,7 @@ async fn output_on_disk_of_an_owner_is_bounded(net: &mut Net) {
     })
     .await;
     let full = "bytes of output on disk of this owner";
-    // The sum may be a second old.
+    // The usage sum may be a second old.
     let refused = eventually_async("beyond the quota", PATIENCE, async || {
         spawn(&owner).await.err()
     })
@@ -267,7 +267,7 @@ async fn output_on_disk_of_an_owner_is_bounded(net: &mut Net) {
     let bob = net.by_certificate("bob").await;
     must("another owner's", spawn(&bob).await);
 
-    // A repeat is answered with the run that is there.
+    // A repeated Spawn returns the existing run despite the quota.
     let repeat = pb::SpawnRequest {
         run_id: ended.clone(),
         spec: Some(sh(write)),
@@ -276,7 +276,7 @@ async fn output_on_disk_of_an_owner_is_bounded(net: &mut Net) {
     let repeated = must("repeat", owner.processes().spawn(repeat).await);
     assert!(repeated.into_inner().existing);
 
-    // Live or ended, and for the next server, it is the same output.
+    // Output counts the same for live and ended runs and the next server.
     abort(&owner, &live).await;
     let refused = spawn(&owner).await.expect_err("it is still there");
     assert_eq!(quota(&refused), full);
@@ -316,7 +316,7 @@ async fn output_above_the_rate_waits_and_is_whole(net: &mut Net) {
     })
     .await;
 
-    // Another owner's output is ten times as much, and all of it is read before this one's.
+    // Bob's output is ten times larger, yet fully read before the slowed owner's.
     let bob = net.by_certificate("bob").await;
     let much = 10 * bytes.len();
     let fast = must(
@@ -329,7 +329,7 @@ async fn output_above_the_rate_waits_and_is_whole(net: &mut Net) {
     let part = client.clone().hear_now(&slow).await;
     assert!(part.stdout.len() < bytes.len(), "{}", part.stdout.len());
 
-    // What waits in the pipe survives the server.
+    // Output waiting in the pipe survives the server.
     net.kennel.replace_server().await;
     net.change_access(|text| text.replace("output_bytes_per_second", "# "));
     let mut client = net.kennel.client().await;
@@ -356,8 +356,7 @@ async fn bytes_in_flight_of_an_owner_are_bounded(net: &mut Net) {
     })
     .await;
     assert_eq!(quota(&refused), "bytes in flight of this owner");
-    // Calls are answered all the same, by a connection that no unread stream fills, and another owner's stream is read
-    // to its end.
+    // Calls on a connection without unread streams are still answered, and another owner's stream is read to its end.
     let get = pb::GetRunRequest {
         run_id: run.clone(),
     };

@@ -128,7 +128,7 @@ async fn listener_of_another_process_makes_no_run_ready() {
         let unready = must("get", client.get(&run).await);
         assert!(unready.ready_time.is_none(), "{unready:?}");
         must("abort", client.abort(&run).await);
-        // The same socket, inherited.
+        // An inherited listener is accepted.
         let spec = with(server.sh("exec sleep 1000"), probe, None);
         let run = must("spawn", client.spawn(spec).await).run_id;
         ready(&mut client, &run).await;

@@ -114,7 +114,7 @@ async fn detached_processes_are_listed_and_reaped_by_run(kennel: &Kennel) {
     assert!(!text.contains("LEFT"), "{text}");
     assert_eq!(code, Some(if unseen { 4 } else { 0 }), "{text}");
 
-    // A reap of all runs does not include them.
+    // A reap of all runs spares detached processes.
     let (code, text) = cli(kennel, &["reap", "--yes"]).await;
     assert_eq!(text.matches("LEFT ALONE").count(), 2, "{text}");
     assert_eq!(code, Some(3), "{text}");

@@ -9,7 +9,7 @@ use kennel_tests::{
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 use tonic::{Code, Status};
 
-// Cases that leave a row come last: the others find none.
+// Cases that leave a row come last: others expect no row.
 cases! {
     fn refused_requests(Kennel::on_sqlite().await);
     a_run_id_that_is_none_is_refused,
@@ -95,7 +95,7 @@ async fn a_run_id_that_is_none_is_refused(kennel: &Kennel) {
 // promise: K-3, RW-166
 async fn a_run_id_of_the_future_is_refused(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // From the year 10889, which has no form.
+    // A timestamp in year 10889 cannot be formatted.
     let status = refused(&mut client, "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", sh("exit 0")).await;
     let found = complaint(&status);
     assert_eq!(
@@ -267,14 +267,14 @@ async fn failed_exec_is_never_an_exit_code(kennel: &Kennel) {
         let spec = argv(&[file.to_str().expect("UTF-8")]);
         let status = refused(&mut client, &run_id, spec).await;
         assert_start_failure(what, &status, "EXEC", errno);
-        // Where the row was written before, it has the same reason; else there is none.
+        // If a row was written first, it has the same reason; otherwise none exists.
         if let Ok(run) = client.get(&run_id).await {
             use kennel_tests::RunExt;
             assert_eq!((run.reason(), run.code()), ("start_failed", None), "{what}");
             assert_eq!(run.state(), pb::RunState::Failed, "{what}");
         }
     }
-    // Open for writing, as of an editor that saves it.
+    // A script open for writing, as by a saving editor.
     let writer = fs::File::options().append(true).open(&script);
     let status = refused(
         &mut client,

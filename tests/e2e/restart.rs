@@ -91,7 +91,7 @@ async fn next_start_resumes_interrupted_termination() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (asked, go) = (kennel.scratch().join("asked"), kennel.scratch().join("go"));
-    // No reader is left by then, and the shell prints a message for a child that was ended.
+    // The shell prints a message for a killed child, when stderr has no reader.
     let script = format!(
         "exec 2>/dev/null; trap 'echo x > {}' TERM; echo up; until [ -e {} ]; do sleep 0.02; done",
         asked.display(),

@@ -225,10 +225,10 @@ fn expected(
     if let Some((_, answer)) = WITHOUT_RUN.iter().find(|(name, _)| *name == rpc) {
         return *answer;
     }
-    // A caller who sees the runs of its owner alone finds a foreign run absent; others name no foreign run.
+    // Callers limited to their owner's runs find foreign runs absent; other roles name no foreign run.
     let is_absent = absent || SCOPED.contains(&role);
     match rpc {
-        // It fences an id that is not there.
+        // Abort fences an unknown id.
         "Abort" if absent => Some((Code::Ok, "")),
         _ if is_absent => Some((Code::NotFound, "RUN_NOT_FOUND")),
         _ => None,
@@ -425,7 +425,7 @@ async fn each_rpc_answers_each_caller_by_role() {
     }
     println!("{table}{cells} cells");
     assert!(wrong.is_empty(), "{wrong}");
-    // None of these calls has touched the run.
+    // None of these calls changed the run.
     let request = pb::GetRunRequest { run_id: run };
     let left = must("get", alice.processes().get_run(request).await);
     let left = left.into_inner().run.expect("a run");

@@ -127,8 +127,8 @@ async fn lines_set_activity_annotations_and_events() {
     );
     let heard = heard(&mut client, &run).await;
     let seen: Vec<String> = matches(&heard).into_iter().map(|(rule, _)| rule).collect();
-    // The last line has no end, and was tested before the run ended. What came first had it work again: the answer, or
-    // the line.
+    // The unterminated last line was tested before the run ended. Either the answer or the line made the agent work
+    // again.
     let [before, after] = [&["session", "work", "ask", "tool"][..], &["last"][..]];
     let by_answer = [before, after].concat();
     let by_line = [before, &["work"], after].concat();
@@ -179,7 +179,7 @@ time.sleep(1000)
         (run.annotations_version == 2).then_some(())
     })
     .await;
-    // A due stop is due at the next server.
+    // The next server carries out a due stop.
     kennel.kill_server();
     client = kennel.client().await;
     let ended = must("end", client.ended(&run).await);

@@ -505,7 +505,7 @@ async fn assert_all_act_once(deaths: usize, is_wanted: fn(&str) -> bool) {
 
     client = kennel.client().await;
     act(&client, &at_upgrade).await;
-    // It starts without a store that does not answer within two seconds.
+    // The server starts without a database that does not answer within two seconds.
     client.has_node_after(0).await;
     runs.extend(at_deaths);
     runs.extend(at_upgrade);

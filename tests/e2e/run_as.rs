@@ -70,7 +70,7 @@ async fn assert_variables_are_of_its_user(kennel: &Kennel) {
     assert_eq!(run.trim(), "none none none /bin/x none");
 }
 
-// The last one replaces the server.
+// The last test replaces the server.
 cases! {
     fn runs_of_another_user(Kennel::on_sqlite().await);
     command_has_its_user_and_no_more,

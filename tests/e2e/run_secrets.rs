@@ -57,7 +57,7 @@ impl Secrets {
         fs::write(dir.join("new"), value).expect("own directory");
         fs::rename(dir.join("new"), dir.join(name)).expect("own directory");
         let link = Path::new("..data").join(name);
-        // It is there already where the key is written again.
+        // The link exists if the key is written again.
         let _ = symlink(link, self.files().join(name));
     }
 
@@ -97,7 +97,7 @@ fn value(text: &str) -> Source {
     Source::Value(text.to_owned().into_bytes().into())
 }
 
-// The last one replaces the directory of the secrets.
+// The last test replaces the directory of the secrets.
 cases! {
     fn runs_with_secrets(served().await);
     probes_have_the_secrets_of_their_run,
@@ -176,7 +176,7 @@ async fn command_has_secrets_of_each_source((secrets, kennel): &(Secrets, Kennel
 
     assert_line_ends_are_trimmed_or_noted(secrets, kennel).await;
 
-    // One of the server's variables has the name of a secret, and a core limit of the spec counts.
+    // A secret may shadow a server variable, and the spec's core limit counts.
     let mut own = sh("echo $HOME; ulimit -c").secret("HOME", value("x"));
     own.limits = Some(pb::RunLimits {
         rlimits: vec![pb::Rlimit {
@@ -274,7 +274,7 @@ async fn each_attempt_reads_secrets_anew((secrets, kennel): &(Secrets, Kennel)) 
     must("restart", client.restart(&id, None).await);
     client.hear_text(&id, "first first\nsecond second\n").await;
 
-    // Without it attempts fail, until it is there again.
+    // Attempts fail while the secret file is missing.
     fs::remove_file(secrets.files().join("..2/key")).expect("own directory");
     must("restart", client.restart(&id, None).await);
     let failed = eventually_async("an attempt has failed", PATIENCE, async || {

@@ -98,7 +98,7 @@ fn expected(access: ApiAccess, rpc: &str, least: usize) -> (Code, &'static str) 
 async fn each_rpc_answers_runs_by_api_access() {
     let net = Net::start().await;
     let alice = net.by_certificate("alice").await;
-    // A foreign run to the others, though it has their owner.
+    // `other` is foreign to the runs below, despite the same owner.
     let other = new_run_id();
     must("spawn", alice.processes().spawn(sleeper(&other, &[])).await);
     let none = Relay::begin(&net, &alice, ApiAccess::Unspecified).await;

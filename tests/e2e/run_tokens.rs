@@ -106,7 +106,7 @@ impl Caller {
     }
 }
 
-// The first one expects a server without runs.
+// The first test expects a server without runs.
 cases! {
     fn tokens_of_runs(served(Options::default()).await);
     token_and_another_user_exclude_each_other,
@@ -127,7 +127,7 @@ cases! {
     token_works_in_a_private_pid_namespace,
 }
 
-// The last one starts a service that forbids them.
+// The last test starts a service that forbids API access.
 cases! {
     fn tokens_across_services(mut Kennel::on_sqlite().await);
     token_survives_the_server_and_its_keeper,
@@ -157,7 +157,7 @@ async fn run_sees_itself_and_no_foreign_run((_, kennel): &(Secrets, Kennel)) {
     run.gets("$K annotate $KENNEL_RUN_ID step=1").await;
     run.gets("$K tree $KENNEL_RUN_ID").await;
     run.gets("$K logs $KENNEL_RUN_ID").await;
-    // A foreign run is answered like one that is not there.
+    // A foreign run is answered like a missing one.
     let absent = new_run_id();
     for line in [
         "get",
@@ -178,7 +178,7 @@ async fn run_sees_itself_and_no_foreign_run((_, kennel): &(Secrets, Kennel)) {
         .is_refused(&format!("$K ps --all --parent {other}"))
         .await;
     assert!(listed.contains("no run"), "{listed}");
-    // What no run may call, and what this one may not.
+    // Calls that no run may make, or not this one.
     for line in [
         "$K status",
         "$K drain",
@@ -197,7 +197,7 @@ async fn run_sees_itself_and_no_foreign_run((_, kennel): &(Secrets, Kennel)) {
     assert!(refused.contains("no run may name a node"), "{refused}");
     let left = must("get", client.get(&other).await);
     assert_eq!(left.state(), RunState::Running);
-    // It may end itself.
+    // A run may abort itself.
     run.client
         .write(&own, "end", None, b"9 $K abort $KENNEL_RUN_ID\n")
         .await
@@ -229,7 +229,7 @@ async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
             .await;
         assert!(!refused.is_empty(), "{parent}");
     }
-    // Runs below its child are its own too, also those that the child spawned.
+    // Runs below a child also belong to the caller, even if the child spawned them.
     let below = pb::RunSpec {
         parent: Some(pb::Parent {
             run_id: child.clone(),
@@ -249,7 +249,7 @@ async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
         run.gets(&format!("$K {verb} {grandchild}")).await;
         let refused = run.is_refused(&format!("$K {verb} $KENNEL_RUN_ID")).await;
         assert!(refused.contains("to itself"), "{refused}");
-        // All runs below its own, and no others.
+        // `--all` selects only the caller's descendants.
         let done = run
             .gets(&format!("$K {verb} --all --yes 2>&1 | sort"))
             .await;
@@ -266,7 +266,7 @@ async fn run_spawns_children_of_its_own((_, kennel): &(Secrets, Kennel)) {
     assert_eq!(ended.reason(), "aborted");
     run.gets(&format!("$K rm {grandchild}")).await;
     assert!(client.get(&grandchild).await.is_err());
-    // A child of a child calls for itself.
+    // A child with access spawns its own child.
     let printed = run.gets(
         "$K run --api-access children -- sh -c '$0 run -- sh -c \"echo \\$KENNEL_RUN_ID\"' $K",
     );
@@ -296,7 +296,7 @@ async fn children_have_no_more_privileges((_, kennel): &(Secrets, Kennel)) {
         spec
     })
     .await;
-    // The token is open to a command in a sandbox, the directory around it is not.
+    // A sandboxed command can read the token, but not list its directory.
     run.is_refused("ls ${KENNEL_RUN_TOKEN_FILE%/*}").await;
     let child = run.gets("$K spawn -- sleep 1000").await;
     let (own, child) = (
@@ -314,7 +314,7 @@ async fn children_have_no_more_privileges((_, kennel): &(Secrets, Kennel)) {
 // promise: RW-85
 async fn link_leads_no_child_out_of_its_sandbox((_, kennel): &(Secrets, Kennel)) {
     let outside = scratch::closed_dir();
-    // Below /tmp, which is open to write.
+    // The directory is below world-writable /tmp.
     let scratch = tempfile::tempdir().expect("a directory");
     let work = scratch.path().join("work").display().to_string();
     must("mkdir", fs::create_dir(&work));
@@ -387,19 +387,19 @@ async fn token_of_another_run_is_refused((_, kennel): &(Secrets, Kennel)) {
         let refused = thief.is_refused(&line).await;
         assert!(refused.contains("of that run alone"), "{refused}");
     }
-    // The audit log of the run has it.
+    // The run's audit log has the denial.
     let logged = must("trail", two.client.logged_requests(&two.run_id).await);
     let denied = logged
         .iter()
         .find(|request| request.code == "PERMISSION_DENIED");
     let denied = denied.unwrap_or_else(|| panic!("no denial: {logged:#?}"));
     assert_eq!(denied.asked["peer"], "a process of a run");
-    // Nothing names server or token to a run without access.
+    // A run without access gets no server or token variables.
     assert_eq!(
         none.gets("env | grep -c -e TOKEN -e SERVER; true").await,
         "0"
     );
-    // A token that is none is refused like no token.
+    // A forged token is refused like a missing one.
     let forged = two.answers.join("forged");
     let text = fs::read_to_string(&stolen).expect("it is there");
     let last = if text.ends_with('0') { "1" } else { "0" };
@@ -441,7 +441,7 @@ async fn node_can_forbid_access_of_runs(kennel: &mut Kennel) {
     kennel.kill_service_after(|| {});
     kennel.add_words(&["--forbid-api-access"]);
     kennel.restart().await;
-    // A run from before has no more access than others.
+    // A run spawned earlier loses its access too.
     run.client = kennel.client().await;
     let refused = run.is_refused("$K get $KENNEL_RUN_ID").await;
     assert!(refused.contains("a process of a run may not"), "{refused}");
@@ -460,7 +460,7 @@ async fn token_works_while_the_database_is_away() {
     let mut run = Caller::begin(&kennel, ApiAccess::OwnRun).await;
     postgres.crash().await;
     run.gets("$K get $KENNEL_RUN_ID").await;
-    // Nor does the next server need it.
+    // The next server needs no database either.
     kennel.replace_server().await;
     run.client = kennel.client().await;
     run.gets("$K get $KENNEL_RUN_ID").await;
@@ -492,12 +492,12 @@ async fn token_works_in_a_private_pid_namespace((_, kennel): &(Secrets, Kennel))
     })
     .await;
     run.gets("$K get $KENNEL_RUN_ID").await;
-    // Nor does the child see the processes that its parent does not see.
+    // The child also gets a private pid namespace.
     let child = run.gets("$K spawn -- sleep 1000").await;
     let child = must("get", client.get(&child).await);
     let namespace = child.spec.map(|spec| spec.pid_namespace());
     assert_eq!(namespace, Some(pb::PidNamespace::Private));
-    // A command beside it would be outside of that namespace.
+    // A probe command would run outside that namespace.
     let beside = run.is_refused("$K spawn --live-exec true -- sleep 1000");
     let refused = beside.await;
     assert!(
@@ -551,7 +551,7 @@ async fn open_streams_end_with_the_attempt((_, kennel): &(Secrets, Kennel)) {
     let child = run
         .gets("$K spawn --on-parent-end keep --parent $KENNEL_RUN_ID -- sh -c 'echo up; exec sleep 1000'")
         .await;
-    // It outlives its run, and so does its connection.
+    // A detached `logs -f` and its connection outlive the run.
     let over = run.answers.join("over");
     let follow = format!(
         "$K logs -f {child}; echo $? > {0}.new; mv {0}.new {0}",

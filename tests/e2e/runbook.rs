@@ -49,7 +49,7 @@ async fn every_command_of_the_runbook_works() {
                 .env("KENNEL_SERVER", kennel.address());
             let ran = run_to_end(shell, PATIENCE).await;
             let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
-            // Beside other tests it may be unsure about the owner of some processes.
+            // During parallel tests, `doctor` may not know some processes' owners.
             let unsure = command == "kennel doctor" && ran.status.code() == Some(4);
             assert!(
                 ran.status.success() || unsure,
@@ -58,7 +58,7 @@ async fn every_command_of_the_runbook_works() {
             );
             count += 1;
         }
-        // A page may have ended it.
+        // A page may have ended the run.
         must("abort", client.abort(&run).await);
     }
     assert!(count >= 30, "{count}");

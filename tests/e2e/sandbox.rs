@@ -107,7 +107,7 @@ fn unprivileged(words: Vec<&'static str>) -> Options {
     }
 }
 
-// The last one replaces the server.
+// The last test replaces the server.
 cases! {
     fn untrusted_commands(Kennel::on_sqlite().await);
     dropped_capabilities_are_in_no_set,
@@ -225,7 +225,7 @@ async fn hostile_run_in_a_sandbox_reaches_nothing(kennel: &Kennel) {
         &victim.to_string(),
         &abstract_name,
     ];
-    // Without restrictions it is possible.
+    // Unrestricted, both attempts succeed.
     let harmless = sh(&format!(
         "ls {} && kill -0 {keeper}",
         kennel.data_dir().display()
@@ -251,7 +251,7 @@ async fn hostile_run_in_a_sandbox_reaches_nothing(kennel: &Kennel) {
 // promise: AC-18
 async fn command_in_a_sandbox_writes_its_own_places(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // Not below /tmp, which is open.
+    // Use a directory outside world-writable /tmp.
     let outside = scratch::closed_dir();
     let (cwd, more) = (outside.path().join("cwd"), outside.path().join("more"));
     for dir in [&cwd, &more] {

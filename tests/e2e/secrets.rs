@@ -24,7 +24,7 @@ pub(crate) fn holds(bytes: &[u8], text: &str) -> bool {
     for byte in text.bytes() {
         let _ = write!(digits, "{byte:02x}");
     }
-    // Bytes that are no text are replaced; those of the text are not.
+    // Invalid UTF-8 is replaced; bytes of the searched text are not.
     let bytes = bytes.to_ascii_lowercase();
     let searched = String::from_utf8_lossy(&bytes);
     searched.contains(&text.to_ascii_lowercase()) || searched.contains(&digits)

@@ -116,7 +116,7 @@ async fn first_answers(
 /// By one call for the API, and by the command line.
 async fn rest_is_paused_and_ended(two: &mut Kennel, here: &mut Client, there: &mut Client) {
     let pause = || of("bolt", Action::Pause(pb::PauseRequest::default()));
-    // The other server is killed this time.
+    // Node two's server is killed this time.
     let (first, stream) = first_answers(there, pause()).await;
     two.replace_server().await;
     drop(stream);
@@ -183,7 +183,7 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
     };
     let refused = for_each(&mut here, unconfirmed).await.err().expect("empty");
     assert_eq!(complaint(&refused).reason, "INVALID_FIELD");
-    // Spawned after the dry run: it is not in the selection.
+    // A run spawned after the dry run is not in the selection.
     let later = spawn(&mut there, "acme").await;
     let chosen = pb::ForEachRunRequest {
         selection: dry.matched.selection.clone(),
@@ -195,7 +195,7 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
             spawn(&mut others, "acme").await;
         }
     });
-    // The server is killed after some of them were answered.
+    // The server is killed after it answered some runs.
     let (first, stream) = first_answers(&mut here, chosen.clone()).await;
     one.replace_server().await;
     drop(stream);
@@ -224,7 +224,7 @@ async fn selection_of_two_nodes_is_aborted_exactly() {
         RunState::Running
     );
 
-    // A call that names its node is for the runs of that node.
+    // A call with `--node` selects only that node's runs.
     let there_alone = must("get", there.get(&later).await).node_id;
     let typed = [
         "--node",
@@ -257,7 +257,7 @@ async fn changed_run_is_skipped_by_selection() {
     let spawned = must("spawn", client.process.spawn(request).await);
     let last = spawned.into_inner().run.expect("a run").run_id;
     client.hear_text(&last, "up").await;
-    // The newest is aborted first, and until it ends no other is.
+    // With `parallel: 1`, the newest run must end before the next abort.
     let one_by_one = pb::ForEachRunRequest {
         parallel: 1,
         ..of("acme", abort())

@@ -37,7 +37,7 @@ async fn lose_server(kennel: &Kennel) -> Proc {
 async fn runs_in_every_phase_survive_server_death() {
     let together = Together::new(Kennel::on_sqlite().await, 7);
     let events = async {
-        // A grace begins when all are up.
+        // Grace periods begin once all scenes are up.
         together.happens(async |_| {}).await;
         let death = async |kennel: &mut Kennel| {
             let server = kennel.server().expect("a server runs");
@@ -76,7 +76,7 @@ async fn run_does_not_notice_server_death(together: &Together) {
 
     together.event().await;
     together.event().await;
-    // Called in the gap: answered late, and not refused.
+    // Calls between two servers are delayed, not refused.
     let mut client = together.client().await;
     let again = must("get", client.get(&run.run_id).await);
 
@@ -309,8 +309,8 @@ async fn resumed_reader_has_each_byte_once_in_order() {
             client = kennel.client().await;
             continue;
         };
-        // A stream that breaks is resumed where it broke. The messages before the break are read to the end: its server
-        // cannot die again.
+        // A broken stream is resumed at the break. Messages before it are read to the end: that server cannot die
+        // again.
         let mut lives = true;
         while let Ok(Some(message)) = stream.message().await {
             heard.take(message);
@@ -375,7 +375,7 @@ async fn a_run_outlives_many_servers() {
             .server_info()
             .await
             .expect("it serves");
-        // The test waits for time itself: the keeper counts it.
+        // The keeper measures how long the server served.
         tokio::time::sleep(STEADY).await;
         lose_server(&kennel).await;
     }
@@ -421,7 +421,7 @@ async fn a_server_whose_main_task_panics_is_replaced() {
             .expect("it serves");
         arm(point);
         let server = kennel.server().expect("a server runs");
-        // The first is reached by the next server, the second in an upgrade.
+        // The next server reaches `boot.ready`; an upgrade reaches the other point.
         if point == "boot.ready" {
             kill_exactly(&server, Signal::SIGKILL);
         } else {
@@ -506,7 +506,7 @@ async fn waiting_command_line_survives_server_death() {
     };
     eventually_async("the stop is recorded", PATIENCE, stopping).await;
     kennel.kill_server();
-    // The command ignored SIGTERM, and `wait` returns its exit code.
+    // The command ignored SIGTERM: `wait` returns 137, the code of SIGKILL.
     for (child, what, code) in [(waits, "wait", 137), (aborts, "abort", 0)] {
         let output = finish(child, what, PATIENCE).await;
         assert_eq!(output.status.code(), Some(code), "{what}: {output:?}");
@@ -587,11 +587,11 @@ async fn child_at_gate_never_runs_but_retry_does() {
     assert!(client.server_info().await.is_some());
     assert_eq!(fs::read_to_string(&ran).expect("it is there"), "");
     for id in &ids {
-        // The result of the first call is not known to its caller: it is repeated. A row that was written after all
-        // records that it never ran.
+        // The caller does not know the first call's result and repeats it. A row written late records that the run
+        // never ran.
         let answered = eventually_async("it is answered", PATIENCE, async || {
             let answer = client.clone().spawn_as(id, spec()).await;
-            // The disk may be slow after all that waited for it.
+            // The disk may be slow after the backlog of writes.
             let is_away = matches!(&answer, Err(status) if status.code() == Code::Unavailable);
             (!is_away).then_some(answer)
         });

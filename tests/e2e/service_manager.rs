@@ -101,7 +101,7 @@ async fn service_manager_hears_each_change(scene: &mut Scene) {
     assert!(manager.next_change().starts_with("RELOADING=1\n"));
     assert_eq!(manager.next_change(), "READY=1\nSTATUS=serving\n");
 
-    // Neither variable is passed to a run.
+    // NOTIFY_SOCKET and WATCHDOG_USEC are not passed to runs.
     let mut client = kennel.client().await;
     let id = client
         .spawn(sh("echo \"<$NOTIFY_SOCKET$WATCHDOG_USEC>\""))

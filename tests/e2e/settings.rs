@@ -67,7 +67,7 @@ impl Node {
 async fn settings_of_the_file_outlast_its_edit(node: &mut Node) {
     let ready = r#""message":"ready""#;
     node.kennel.logs(ready, 1).await;
-    // A server that starts while the file is being edited is unaffected.
+    // A server replaced during an edit keeps the old settings.
     for edited in ["log_format = [broken", "log_format = \"text\""] {
         node.write(edited);
         node.kennel.replace_server().await;
@@ -106,7 +106,7 @@ async fn node_gives_grace_where_spec_names_none(node: &mut Node) {
         assert_eq!(ended.signal().as_deref(), Some("SIGKILL"));
     }
 
-    // A Spawn that is repeated is the same one, whatever the node gives by then.
+    // A repeated Spawn matches, whatever the node's default grace is by then.
     let id = new_run_id();
     let (_, existing) = must("spawn", client.spawn_as(&id, stubborn.clone()).await);
     assert!(!existing);

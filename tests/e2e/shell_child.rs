@@ -119,7 +119,7 @@ async fn hangup_and_quit_end_the_run_unless_ignored(kennel: &Kennel) {
         let status = child.wait().expect("own child");
         assert_eq!(status.signal(), Some(signal as i32));
     }
-    // As nohup(1) leaves it.
+    // Like nohup(1), ignore SIGHUP.
     let run_id = new_run_id();
     let go = kennel.scratch().join("go");
     let go = go.display();
@@ -226,7 +226,7 @@ async fn abort_of_unknown_id_leaves_nothing_unless_fenced(kennel: &Kennel) {
         stderr.contains(&mistyped) && stderr.contains("kennel ps --all"),
         "{stderr}"
     );
-    // The API leaves a fence by default: the client that chose the id may have been overtaken.
+    // The API leaves a fence by default: the Spawn may still be on its way.
     let mut client = kennel.client().await;
     let run = must("abort", client.abort(&new_run_id()).await);
     assert_eq!(run.state(), RunState::Cancelled);

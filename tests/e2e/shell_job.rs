@@ -22,7 +22,7 @@ cases! {
 async fn keys_act_as_on_a_shells_child(kennel: &Kennel) {
     let shell = Shell::start(kennel, "keys").await;
 
-    // Ctrl-C interrupts, and the shell continues with the code of a command that SIGINT ended.
+    // Ctrl-C interrupts the run; the shell sees the code of a SIGINT death.
     shell.types("kennel run -l job=int -- sh -c 'echo up; exec sleep 300'");
     shell.shows("up").await;
     let run = shell.run_in("int", RunState::Running).await;
@@ -40,12 +40,12 @@ async fn keys_act_as_on_a_shells_child(kennel: &Kennel) {
     assert_eq!(shell.ended(&run).await.state(), RunState::Cancelled);
     Footprint::of_run(&run).assert_nothing_left();
 
-    // One Ctrl-C ends a loop, also on a terminal of the command's own.
+    // One Ctrl-C ends a shell loop, also if the command has a terminal.
     for flag in ["", "--tty"] {
         shell.clear().await;
         shell.types(&format!(
             "for i in 1 2 3; do {} run {flag} -- sh -c 'echo up; exec sleep 300'; done",
-            // Within a function of the shell nothing ends the loop around it.
+            // A shell function instead of the binary would not end the loop.
             programs::kennel().display()
         ));
         shell.shows("up").await;
@@ -92,13 +92,13 @@ async fn background_job_reads_terminal_once_in_foreground(kennel: &Kennel) {
     shell.types("kennel run -l job=reads -- sh -c 'echo up; read x; echo got-$x' &");
     shell.shows("up").await;
     shell.run_in("reads", RunState::Running).await;
-    // Typed keys are the shell's, and the job is not stopped for trying to read.
+    // The shell gets typed keys, and the background job is not stopped for reading.
     shell.types("echo mine-$((1+1)); jobs");
     shell.shows("mine-2").await;
     let shown = shell.shows("Running").await;
     assert!(!shown.contains("Stopped"), "{shown}");
     shell.types("fg");
-    // Typed before the shell has restored its terminal, the line would have no end.
+    // Wait: a line typed before `fg` restores the terminal would stay unterminated.
     eventually("the job is named again", PATIENCE, || {
         let shown = shell.tmux.shown();
         (shown.matches("-l job=reads").count() == 3).then_some(())
@@ -146,7 +146,7 @@ async fn text_of_runs_cannot_act_on_a_terminal(kennel: &Kennel) {
         !shown.contains(acts) && !shown.contains("\nstate "),
         "{shown:?}"
     );
-    // Output to a pipe is exact.
+    // Output to a pipe is byte-exact.
     let logs = run_to_end(kennel.cli(&["logs", &run]), PATIENCE).await;
     let logs = String::from_utf8(logs.stdout).expect("UTF-8");
     assert!(logs.contains("\u{202e} \u{1b}[2J"), "{logs:?}");

@@ -84,8 +84,7 @@ async fn lost_shim_counts_as_failure_of_a_service(kennel: &Kennel) {
     let run = up(&mut client, spec).await;
     kill_shim(&run);
     if kennel.cgroup_bases().is_empty() {
-        // No attempt begins beside possible leftovers of the earlier one, and there is no proof here that none are
-        // left.
+        // No attempt begins while leftovers of the earlier one are possible, and nothing here disproves them.
         let run = must("wait", client.ended(&run.run_id).await);
         assert_eq!((run.state(), run.reason()), (RunState::Failed, "shim_lost"));
         assert_eq!(run.attempt().number, 1);
@@ -109,7 +108,7 @@ async fn lost_shim_counts_as_failure_of_a_service(kennel: &Kennel) {
     assert_eq!(second.consecutive_restarts, 1);
     assert_eq!(second.desired(), pb::DesiredState::Run);
 
-    // A stop that comes while the loss is being handled is final all the same.
+    // A stop during the handling of a shim loss is final too.
     kill_shim(&second);
     must("abort", client.abort(&run.run_id).await);
     let run = must("wait", client.ended(&run.run_id).await);

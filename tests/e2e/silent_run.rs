@@ -62,7 +62,7 @@ async fn silent_run_makes_bounded_files_and_syncs() {
         let ended = run.end_time.expect("it has ended");
         slow += usize::from(micros(&ended) - micros(&started) >= SLOW_US);
     }
-    // A run is cleaned up after its end.
+    // Wait for cleanup, which follows a run's end.
     let is_tidy = async || {
         let left = strace::listing(&data);
         let mut left = left.iter().filter(|path| !before.contains(*path));
@@ -87,13 +87,13 @@ async fn silent_run_makes_bounded_files_and_syncs() {
         "{:#?}",
         changes.renamed
     );
-    // No other file in the data directory is made for each run.
+    // No other file is created per run in the data directory.
     assert!(
         changes.made.len() < MADE * RUNS + RUNS,
         "{:#?}",
         changes.made
     );
-    // A child begins in its shim's memory: a copy of that costs more than all other work of a shim.
+    // A child shares its shim's address space: copying it costs more than the shim's other work.
     let begins = |call: &&Call| call.role == Role::Shim && call.name().starts_with("clone");
     let shares = |call: &Call| call.line.contains("CLONE_VM");
     assert!(calls.iter().filter(begins).all(shares));
@@ -116,7 +116,7 @@ async fn silent_run_makes_bounded_files_and_syncs() {
         writes <= LOG_WRITES * RUNS + RUNS / 2 + slow,
         "{writes} pwrite64 beside the database, of {RUNS} runs, {slow} of them slow"
     );
-    // A commit does not wait for the inode of the log (`.cargo/config.toml`).
+    // A commit does not fsync the database log's inode (`.cargo/config.toml`).
     let of_inode = |call: &&Call| call.name() == "fsync" && of_database(call);
     assert_eq!(calls.iter().filter(of_inode).count(), 0);
     let syncs = calls.iter().filter(|call| call.is_sync()).count();
@@ -132,7 +132,7 @@ async fn burst_of_runs_leaves_cgroups_in_use() {
     let mut client = kennel.client().await;
     let before = must("spawn", client.spawn(sh("true")).await);
     for _ in 0..2 {
-        // More than there are slots for waiting shims.
+        // More runs than slots for waiting shims.
         let mut all = Vec::new();
         for _ in 0..40 {
             let mut client = client.clone();

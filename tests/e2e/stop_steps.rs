@@ -94,7 +94,7 @@ async fn actions_come_in_order_before_the_first_signal(kennel: &Kennel) {
     let spec = with(sh(LISTENS).open_input(), steps).grace(Duration::from_secs(20));
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_up(&run).await;
-    // A paused run is continued for the first action.
+    // Abort resumes a paused run for its first action.
     must("pause", client.pause(&run).await);
     let run = must("abort", client.abort(&run).await);
     assert_eq!(run.code(), Some(5), "{run:?}");

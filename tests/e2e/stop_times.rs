@@ -52,7 +52,7 @@ async fn ended_run_has_no_stop_deadline() {
         let run = killed(&mut client).await;
         assert_eq!(run.state(), RunState::Cancelled);
         assert_eq!(run.stop_deadline_time, None, "{run:?}");
-        // Nor has its row, which is read by now.
+        // The stored row has no stop deadline either.
         let run = must("get", client.get(&run.run_id).await);
         assert_eq!(run.stop_deadline_time, None, "{run:?}");
     }

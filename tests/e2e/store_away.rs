@@ -50,7 +50,7 @@ cases! {
 
 /// Starts a server with these variables.
 async fn kennel_that_tells(postgres: &Postgres, env: Vec<(String, String)>) -> Kennel {
-    // Long enough for a server that comes at once, and short enough to notice its absence.
+    // The TTL outlasts a prompt server start, and is short enough to notice a missing one.
     Kennel::start(Options {
         words: vec!["--orphan-ttl", "20s"],
         env,
@@ -95,7 +95,7 @@ async fn start_without_database_waits_for_it() {
     let run_id = must("spawn", client.spawn(sh("exit 3")).await).run_id;
     must("wait", client.ended(&run_id).await);
 
-    // One that takes no writes, as a standby, is waited for too.
+    // The server also waits for a read-only database, such as a standby.
     let reads = |only: &str| format!("ALTER SYSTEM SET default_transaction_read_only = {only}");
     postgres.psql(&reads("on")).await;
     postgres.psql("SELECT pg_reload_conf()").await;
@@ -135,7 +135,7 @@ async fn server_started_without_store_adopts_runs() {
     let seen = must("get", client.get(&run_id).await);
     assert_eq!(seen.state(), RunState::Running);
     assert_eq!(seen.lasting(), run.lasting());
-    // A repeated call still finds its run.
+    // A repeated Spawn still finds its run.
     let (_, existing) = must("again", client.spawn_as(&run_id, spec).await);
     assert!(existing);
     must("interrupt", client.interrupt(&run_id, "a").await);
@@ -227,7 +227,7 @@ async fn newer_schema_does_not_end_runs(stored: &mut Stored) {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
     client.hear_up(&run.run_id).await;
-    // A server that serves, and one that is started later.
+    // Both a running and a later server refuse Spawn.
     postgres.psql(NEWER).await;
     kennel.becomes_ready(false).await;
     refuses_a_spawn(&mut client).await;
@@ -273,7 +273,7 @@ async fn upgrade_falls_back_on_unusable_schema(stored: &mut Stored) {
 
     postgres.psql(NOT_NEWER).await;
     kennel.becomes_ready(true).await;
-    // Where it is only unavailable, the new server waits for it like any other.
+    // If the database is only unavailable, the new server waits like any other.
     postgres.crash().await;
     let output = upgrade().await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");

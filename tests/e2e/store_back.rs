@@ -117,11 +117,11 @@ async fn goes_back(server: Server) {
     }
     postgres.fail_over().await;
     let mut client = kennel.client().await;
-    // No number is used again.
+    // No generation is used again.
     let info = client.has_node_after(before).await;
     check(&mut client, &scene).await;
     comes_to_say(&postgres, all, "7").await;
-    // The node has it, and no row is of a later one.
+    // The node row has this generation, and no row a later one.
     let present = format!(
         "SELECT count(*) FROM nodes WHERE generation = {}",
         info.generation

@@ -172,7 +172,7 @@ async fn unusable_store_is_one_line_and_stays_untouched(scene: &Scene) {
     assert_eq!(postgres.psql(EVERYTHING).await, before);
     scene.continues().await;
 
-    // Another user than the service's brings the schema up to date.
+    // A database user other than the service's migrates the schema.
     let migrate = async |words: &[&str]| {
         let mut command = bare_command(&programs::kennel());
         command.args(["migrate", "--store", &at("kennel", "closed")]);

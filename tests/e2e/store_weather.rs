@@ -35,7 +35,7 @@ async fn freeze_during_commits_loses_and_repeats_nothing() {
         (postgres.psql(running).await == "2").then_some(())
     })
     .await;
-    // One is being recorded when it freezes: sent, with an unknown result. The others wait behind it.
+    // One Spawn's INSERT is sent when the database freezes: its result is unknown. Others queue behind it.
     postgres.hold_writes("runs").await;
     let ran = kennel.scratch().join("ran-in-doubt");
     let (run_id, spec) = (new_run_id(), sh(&format!("echo ran > {}", ran.display())));
@@ -58,7 +58,7 @@ async fn freeze_during_commits_loses_and_repeats_nothing() {
     load.is_refused_since(&before, STORE_PATIENCE).await;
     is_alive_and_not_ready(&kennel).await;
     postgres.go_on();
-    // Statements in progress are carried out, long after they were abandoned.
+    // Postgres now executes statements that the server abandoned long ago.
     postgres.let_write().await;
 
     load.continues(SOME, STORE_PATIENCE).await;
@@ -67,12 +67,12 @@ async fn freeze_during_commits_loses_and_repeats_nothing() {
     let refused = must("task", in_doubt.await).expect_err("the result is not known");
     assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
     assert!(!ran.exists(), "it ran");
-    // What was recorded late is withdrawn, and its key runs once.
+    // A run recorded late is withdrawn, and its key runs once.
     let (again, existing) = eventually_async("its key runs", STORE_PATIENCE, async || {
         match client.clone().spawn_as(&run_id, spec.clone()).await {
             Ok(spawned) => Some(spawned),
             Err(refused) => {
-                // Postgres carries the abandoned INSERT out when it likes, also right now.
+                // Postgres may execute the abandoned INSERT at any time, even now.
                 assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
                 None
             }
@@ -126,14 +126,14 @@ async fn full_disk_under_sqlite_loses_no_end() {
     assert!(retry_after(&refused).is_some(), "{refused:?}");
     let abort = runs.end_unrecorded(&client).await;
     assert!(kennel.is_serving("liveness").await);
-    // The next server finds it as full.
+    // The next server finds the disk full too.
     kennel.replace_server().await;
     drop(abort);
 
     full.make_room();
     let mut client = kennel.client().await;
     runs.are_reported(&mut client).await;
-    // What it answered of pending changes it reads in the database from now on.
+    // Once ready, the server answers from the database instead of pending changes.
     kennel.becomes_ready(true).await;
     counted_in_order(&mut client, &runs.counter).await;
     continues_unchanged(&mut client, &runs.bystander).await;
@@ -158,7 +158,7 @@ async fn full_disk_during_store_outage_loses_no_end() {
     kennel.replace_server().await;
     drop(abort);
 
-    // With space alone everything is reported, with the store it is written.
+    // Free space suffices for reports; the database is needed for writes.
     full.make_room();
     let mut client = kennel.client().await;
     runs.are_reported(&mut client).await;

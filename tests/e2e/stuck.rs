@@ -103,7 +103,7 @@ async fn stuck_run_does_not_delay_service_end(together: &Together) {
     let print = Footprint::of_run(&run);
 
     together.event().await;
-    // Its shim continues watching.
+    // The shim keeps watching.
     let shim = Proc::read(run.attempt().shim_pid).expect("it watches");
     tracer.let_go();
     eventually("its shim is gone", PATIENCE, || {
@@ -130,7 +130,7 @@ async fn next_starts_watch_stuck_tree_and_close_it(together: &Together) {
 
     together.event().await;
     together.event().await;
-    // It serves although the run is stuck.
+    // The next service starts despite the stuck run.
     let again = reported_stuck(&mut together.client().await, &run.run_id).await;
     assert_eq!(pids(&again), [run.attempt().pid]);
     assert_eq!(again.state(), RunState::Stopping, "{again:?}");
@@ -172,7 +172,7 @@ async fn unkillable_process_is_watched_over_a_crash() {
         (is_root && proc.cmdline().contains(&"300".to_owned())).then_some(proc)
     })
     .await;
-    // Nor may Kennel stop it.
+    // Kennel cannot stop root's process.
     let refused = client.pause(&run.run_id).await;
     let details = refused.expect_err("it continues").get_error_details();
     let metadata = &details.error_info().expect("an ErrorInfo").metadata;
@@ -342,7 +342,7 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         let _ = fs::write(self.dir.join("freezer.state"), "THAWED");
-        // A dead task leaves its directory a moment after its exit.
+        // A dead task leaves its cgroup shortly after its exit.
         for _ in 0..1000 {
             if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
                 break;
@@ -368,7 +368,7 @@ impl Tracer {
         let thread = thread::spawn(move || {
             let seize = ptrace::seize(Pid::from_raw(pid), ptrace::Options::empty());
             seized.send(seize).expect("the test waits");
-            // Ends when the other end is dropped.
+            // `recv` returns when `release` is dropped.
             let _ = held.recv();
         });
         let seize = is_seized.recv().expect("the thread tells");

@@ -28,7 +28,7 @@ async fn unread_stream_costs_no_memory_or_speed() {
         go.display(),
         programs::naughty().display()
     );
-    // The same once for one reader, so that memory that the server needs anyhow is allocated.
+    // Warm-up with one reader allocates the memory that the server needs anyway.
     for readers in [1, READERS] {
         let run = must("spawn", client.spawn(sh(&script)).await);
         client.hear_text(&run.run_id, "up\n").await;

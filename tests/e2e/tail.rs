@@ -43,7 +43,7 @@ async fn heard(client: &mut Client, request: pb::StreamEventsRequest) -> Heard {
 async fn tail_is_last_lines_then_new_ones(kennel: &mut Kennel) {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
-    // A huge line, a progress bar, bytes that are no text, and lines of both streams, one of them unfinished.
+    // A huge line, a progress bar, binary bytes, and lines of both streams, one of them unterminated.
     let script = format!(
         r#"w() {{ printf "$1"; sleep 0.05; }}
         w 'first\n'; head -c 3000000 /dev/zero | tr '\0' y; w '\n'; w '1%%\r2%%\r3%%\n'; w '\377\000\n'
@@ -67,7 +67,7 @@ async fn tail_is_last_lines_then_new_ones(kennel: &mut Kennel) {
         (Amount::Lines(7), &huge_first, b"oh\nno"),
         (Amount::Bytes(11), b"last\nopen", b"no"),
     ];
-    // The present messages at the start, and the position after each, the snapshot included.
+    // Read existing messages up to the head, and the position after each, including the snapshot's.
     let mut begun = Vec::new();
     for (amount, stdout, stderr) in wanted {
         let mut request = ask(&run.run_id, tail(amount), &[]);
@@ -102,7 +102,7 @@ async fn tail_is_last_lines_then_new_ones(kennel: &mut Kennel) {
         assert_eq!((rest.text(), rest.stderr.len()), ("end\n".to_owned(), 0));
         let seqs = |heard: &Heard| heard.events.iter().map(|(seq, _)| *seq).collect::<Vec<_>>();
         assert_eq!([seqs(&stopped), seqs(&rest)].concat(), seqs(&resumed));
-        // Of a run that has ended its last lines are others.
+        // Once the run has ended, its last line differs.
         let ended = heard(&mut client, ask(&run.run_id, tail(Amount::Lines(1)), &[])).await;
         assert_eq!(ended.text(), "openend\n");
     }
@@ -126,7 +126,7 @@ async fn tail_over_a_gap_reports_it(kennel: &mut Kennel) {
         let few = heard(&mut client, ask(&run.run_id, tail(Amount::Lines(3)), &[])).await;
         assert_eq!(few.text(), "line 399997\nline 399998\nline 399999\n");
         assert!(!few.events.iter().any(|(_, p)| matches!(p, Payload::Gap(_))));
-        // More lines than are contiguous: both sides of the hole, or the hole and the lines after it.
+        // A longer tail spans the hole (HeadTail), or begins with the gap (Rotate).
         let request = ask(&run.run_id, tail(Amount::Lines(1_000_000)), &[]);
         let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
         let (mut at, mut missing) = (0, 0);
@@ -169,7 +169,7 @@ async fn only_requested_kinds_come_and_cursors_continue(kennel: &mut Kennel) {
         seconds: 1,
         nanos: 0,
     });
-    // Only heartbeats come, and their positions pass over the skipped events.
+    // Only heartbeats arrive; their positions advance past skipped events.
     let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
     let cursor = loop {
         let message = must(

@@ -91,7 +91,7 @@ async fn signal_reaches_foreground_of_leaders_terminal(kennel: &Kennel) {
         let proc = Proc::read(*pid).expect("it lives");
         assert_eq!(proc.start_ticks, answered.start_ticks);
     }
-    // A process that got the second signal has got the first, if it was sent one.
+    // Signals arrive in order: the second one follows any first one.
     let tree = SignalTarget::Tree;
     must(
         "tree",
@@ -129,7 +129,7 @@ async fn terminal_signal_without_terminal_is_refused(kennel: &Kennel) {
     );
     let heard = must("get", client.get(&run.run_id).await);
     assert_eq!(heard.state(), RunState::Running);
-    // A refused request is not remembered.
+    // A refused request leaves its id free.
     let sent = client
         .signal(&run.run_id, "SIGHUP", SignalTarget::Leader, "a")
         .await;

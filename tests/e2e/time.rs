@@ -54,7 +54,7 @@ async fn run_over_max_runtime_ends_completely(kennel: &Kennel) {
     assert_eq!(run.deadline_time, None);
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
     let [leader_exited, ..] = run.three_ends();
-    // The limit is counted by another clock than that of the recorded times, which may be slewed meanwhile.
+    // The limit's clock differs from that of recorded times, which may be slewed.
     let slew = max / 100;
     assert!(leader_exited + slew >= due.expect("a limit"), "{run:?}");
     print.assert_nothing_left();
@@ -92,7 +92,7 @@ async fn a_pause_moves_the_deadline(kennel: &Kennel) {
     let first = run.deadline_time.as_ref().map(micros).expect("a limit");
     let paused = must("pause", client.pause(&run.run_id).await);
     assert_eq!(paused.deadline_time, None);
-    // Another run lives and ends meanwhile.
+    // Another run's lifetime passes during the pause.
     let other = must("spawn", client.spawn(sh("sleep 1")).await);
     must("wait", client.ended(&other.run_id).await);
     let resumed = must("resume", client.resume(&run.run_id).await);

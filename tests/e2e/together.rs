@@ -14,7 +14,7 @@ impl Together {
     pub(crate) fn new(kennel: Kennel, scenes: usize) -> Self {
         Self {
             kennel: RwLock::new(kennel),
-            // The test itself waits too.
+            // The test itself joins the barrier.
             all: Barrier::new(scenes + 1),
         }
     }

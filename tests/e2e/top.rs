@@ -44,7 +44,7 @@ async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     let short = |run: &str| format!("~{}", &run[16..]);
     tmux.shows(&short(&busy.run_id)).await;
 
-    // The busy one uses a processor and writes, the other one neither.
+    // The busy run uses CPU and writes output; the idle run does neither.
     let figures = |run: &str| {
         let (shown, id) = (tmux.shown(), short(run));
         let line = shown.lines().find(|line| line.starts_with(&id))?;
@@ -67,7 +67,7 @@ async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     })
     .await;
 
-    // Only the selected one, by its label.
+    // The label filter hides the idle run.
     tmux.keys(&["/", "app=busy", "Enter"]);
     eventually("the filter holds", PATIENCE, || {
         let shown = tmux.shown();
@@ -77,7 +77,7 @@ async fn top_shows_usage_and_ends_after_confirmation(kennel: &Kennel) {
     .await;
     tmux.keys(&["Escape"]);
     tmux.shows(&short(&idle.run_id)).await;
-    // The newest is first, and selected.
+    // The newest run is first and selected.
     tmux.keys(&["Enter"]);
     tmux.shows(&format!("tree of {}", idle.run_id)).await;
     tmux.shows("sleep 1000").await;
@@ -191,7 +191,7 @@ async fn clicks_and_the_wheel_work_on_a_terminal(kennel: &Kennel) {
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
     let tmux = Tmux::start(kennel.scratch(), "mouse", SIZE, &line(kennel, ""));
     tmux.shows(&run.run_id[16..]).await;
-    // As a terminal sends a click on the fifth line, the first below the heading, and the wheel.
+    // SGR sequences of a click on line 5, the first below the heading, and of the wheel.
     let send = |event: &str| tmux.keys(&["-l", &format!("\u{1b}[<{event}")]);
     send("65;2;5M");
     // The newest run is selected already.
@@ -201,7 +201,7 @@ async fn clicks_and_the_wheel_work_on_a_terminal(kennel: &Kennel) {
     tmux.shows("q quit").await;
     tmux.keys(&["q"]);
     tmux.shows("code 0").await;
-    // The shell that follows gets no clicks.
+    // After exit, the shell gets no clicks.
     assert!(!tmux.mouse_is_captured(), "{}", tmux.shown());
     must("abort", client.abort(&run.run_id).await);
 }

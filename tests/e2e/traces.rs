@@ -96,7 +96,7 @@ async fn one_trace_spans_caller_to_last_signal() {
     assert_eq!((&whole.parent, whole.kind), (&call.id, INTERNAL));
     assert_eq!(run.trace_parent, format!("00-{TRACE}-{}-01", call.id));
 
-    // The command is under the run's span, with the entries to be passed on and nothing else.
+    // The command gets the run's span as parent, and only the entries to be passed on.
     let parent = format!("00-{TRACE}-{}-01", whole.id);
     assert_eq!(said, format!("{parent}|vendor=1|tenant=blue"));
     assert_eq!(
@@ -155,7 +155,7 @@ async fn one_trace_spans_caller_to_last_signal() {
     assert_eq!(whole.attribute("kennel.run.end_reason"), Some("aborted"));
     assert_eq!(whole.attribute("kennel.exit.signal"), Some("SIGKILL"));
     assert_eq!(whole.error, None, "the end was requested");
-    // Arguments are private.
+    // Spans omit private arguments.
     let everything = format!("{spans:?}");
     assert!(
         !everything.contains("while :"),
@@ -173,7 +173,7 @@ async fn one_trace_spans_caller_to_last_signal() {
 }
 
 fn check_stop(spans: &[SpanRow]) {
-    // TERM is not enough: each round of signals is a span under the stop.
+    // SIGTERM does not suffice here: each signal round is a span under the stop.
     let stop = only(spans, "run.stop");
     assert_eq!(stop.attribute("kennel.tree.verdict"), Some("empty"));
     assert_eq!(stop.attribute("kennel.stop.escalated"), Some("true"));
@@ -250,7 +250,7 @@ async fn service_has_own_trace_linked_to_callers() {
     let call = only(&calls, SPAWN);
     assert_eq!(whole.links, [(TRACE.to_owned(), call.id.clone())]);
 
-    // A reader of the run gets the ids of its spans, and those of its caller's.
+    // GetRun returns the span ids of the run and of its caller.
     let stored = must("get", client.get(&run.run_id).await);
     assert_eq!(stored.run_trace_parent, said);
     assert_eq!(stored.trace_parent, format!("00-{TRACE}-{}-01", call.id));
@@ -277,7 +277,7 @@ async fn unsampled_traces_are_not_exported() {
     must("end", client.ended(&run.run_id).await);
     let stored = must("get", client.get(&run.run_id).await);
     assert_eq!(stored.run_trace_parent, "", "nothing is to be found there");
-    // A later call of another trace is reported: spans that would have come before it are not in flight any more.
+    // Once a later call's span is reported, earlier spans are not in flight any more.
     let later = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&later.run_id).await);
     let later = later

@@ -11,7 +11,7 @@ use std::{fs, os::unix::fs::DirBuilderExt, time::Duration};
 
 const SECRETS: [&str; 3] = ["in-an-argument", "in-a-variable", "in-the-input"];
 
-// The first one reads the log from its beginning; the others replace server and keeper; the last one changes the log.
+// The first test reads the log from its beginning; others replace server and keeper; the last changes the log.
 cases! {
     fn audit_log_of_one_node(mut Kennel::start(Options::default()).await);
     each_request_is_audited_without_secrets,
@@ -63,12 +63,12 @@ async fn each_request_is_audited_without_secrets(kennel: &mut Kennel) {
     assert_eq!(write.bytes, 13);
     assert!(!abort.request_id.is_empty());
 
-    // The shim may send another one.
+    // The shim may send another SIGKILL.
     let kill = signals(&of_run).find(|s| (&*s.signal, &*s.sender) == ("SIGKILL", "keeper"));
     let kill = kill.expect("it was killed");
     assert!(kill.why.contains(&abort.request_id), "{kill:?}");
     assert!(kill.delivered >= 1, "{kill:?}");
-    // By its whole identity, with the evidence.
+    // The record names the leader's identity and evidence.
     let leader = run.attempt();
     let shot = kill.processes.iter().find(|p| p.pid == leader.pid);
     let shot = shot.unwrap_or_else(|| panic!("{kill:?}"));
@@ -183,7 +183,7 @@ async fn signals_sent_without_server_are_audited_once(kennel: &mut Kennel) {
     let ending = client.abort_with(&run.run_id, None, pb::AbortWait::None);
     must("abort", ending.await);
     kennel.kill_server();
-    // The keeper continues the ladder by itself, with or without another server by then.
+    // The keeper continues the ladder, with or without a new server.
     eventually_async("it is killed", PATIENCE, async || {
         (!leader.is_alive()).then_some(())
     })
@@ -201,7 +201,7 @@ async fn signals_sent_without_server_are_audited_once(kennel: &mut Kennel) {
         .map(|s| (s.signal.clone(), s.delivered, s.gone))
         .collect();
     assert_eq!(recorded, sent, "{of_run:#?}");
-    // Each of them is listed, with its start: no read failed.
+    // Each signalled process is listed with its start time: no read failed.
     let first = signals(&of_run).next().expect("it was asked to end");
     let reached = first.processes.iter().filter(|p| p.result == "delivered");
     let reached: Vec<_> = reached.collect();
@@ -254,7 +254,7 @@ async fn unwritable_audit_log_is_reported_and_runs_continue() {
     let ended = must("wait", client.ended(&run.run_id).await);
     assert_eq!(ended.code(), Some(3));
     kennel.logs("cannot write the audit log", 1).await;
-    // Waiting records are written when there is space.
+    // Pending records are written once the file is gone.
     fs::remove_file(kennel.data_dir().join("audit")).expect("own directory");
     let asked = async |mut client: Client| {
         let of_run = client.trail(&run.run_id).await.ok()?;
@@ -312,7 +312,7 @@ async fn verified_log_shows_what_was_changed(kennel: &mut Kennel) {
 
     let log = dir.join("audit/00000000000000000001.jsonl");
     let text = fs::read_to_string(&log).expect("own directory");
-    // The newest line is missing: the chain alone does not show that.
+    // A missing newest line is detected only with `--head`.
     let cut = text.trim_end().rsplit_once('\n').expect("lines").0;
     fs::write(&log, format!("{cut}\n")).expect("own directory");
     assert!(verify(&[]).status.success());

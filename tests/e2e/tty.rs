@@ -62,7 +62,7 @@ async fn command_is_on_terminal_of_its_spec(kennel: &Kennel) {
     let script = r#"stty size; echo "$TERM""#;
     let (_, heard) = ended(&mut client, sh(script).on_terminal(terminal.clone())).await;
     assert_eq!(heard.text(), "1 65535\r\nvt100\r\n");
-    // The caller's values win.
+    // The caller's TERM wins.
     let own = sh(script).on_terminal(terminal).env("TERM", "dumb");
     assert_eq!(
         ended(&mut client, own).await.1.text(),
@@ -80,7 +80,7 @@ async fn typed_bytes_are_read_once(kennel: &Kennel) {
     client.hear_text(&run, "one\r\n").await;
     let again = must("write", client.write(&run, "a", None, b"one\n").await);
     assert_eq!((again.start_offset, again.repeated_request), (0, true));
-    // Another server, the same terminal, and the same state.
+    // The next server has the same terminal and state.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let again = must("write", client.write(&run, "a", None, b"one\n").await);
@@ -143,7 +143,7 @@ async fn all_output_before_the_end_is_read(kennel: &Kennel) {
 // promise: P-2
 async fn reopened_terminal_continues(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // For a moment no process of the run has it open.
+    // For a moment no process of the run has the terminal open.
     let spec = tty(
         "echo one; exec 0<&- 1>&- 2>&-; sleep 0.1; exec 0</dev/tty 1>/dev/tty 2>&1; echo two; read x; echo $x",
     );
@@ -186,7 +186,7 @@ async fn new_size_reaches_the_command_and_events(kennel: &Kennel) {
     let resized = must("resize", client.resize(&run, 24, 80).await);
     assert_eq!(size(&resized), Some((24, 80)));
     client.hear_text(&run, "24 80\r\n").await;
-    // The same size again is no change.
+    // Resizing to the same size changes nothing.
     must("resize", client.resize(&run, 24, 80).await);
     kennel.kill_server();
     let mut client = kennel.client().await;
@@ -295,11 +295,11 @@ async fn raw_terminal_gets_the_key_and_no_signal(kennel: &Kennel) {
 async fn interactive_shell_is_stopped_by_hangup(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let words = ["bash", "--norc", "-i"];
-    // It ignores SIGTERM, and this grace is longer than the test may take.
+    // bash ignores SIGTERM, and this grace exceeds the test's time limit.
     let spec = argv(&words).on_terminal(pb::Terminal::default());
     let spec = spec.grace(Duration::from_hours(1));
     let run = must("spawn", client.spawn(spec).await).run_id;
-    // A child of the shell before exec has the shell's handling of signals.
+    // Before exec, a child shares the shell's signal handling.
     let typed = b"trap '' TERM; sh -c 'echo o''ne; exec sleep 1000' & sh -c 'echo t''wo; exec sleep 1000'\n";
     must("write", client.write(&run, "", None, typed).await);
     for up in ["one\r\n", "two\r\n"] {

@@ -69,7 +69,7 @@ async fn only_keeper_server_and_command_hold_a_terminal(kennel: &Kennel) {
     }
     let keeper = Proc::read(kennel.keeper_pid()).expect("it lives");
     assert!(!terminals_of(&keeper).is_empty());
-    // None is the controlling terminal of any process but the commands.
+    // Only commands have a controlling terminal.
     for proc in procfs::all() {
         let is_command = commands.contains(&proc.pid);
         if proc.pid == server || proc.pid == keeper.pid || is_command {
@@ -87,7 +87,7 @@ async fn only_keeper_server_and_command_hold_a_terminal(kennel: &Kennel) {
     for run in must("list", client.list_all(pb::RunFilter::default(), 100).await) {
         must("abort", client.abort(&run.run_id).await);
     }
-    // The keeper learns that the end is written after it is reported.
+    // Clients see the end before the keeper closes the terminal.
     eventually("all are closed", PATIENCE, || {
         terminals_of(&keeper).is_empty().then_some(())
     })
@@ -120,7 +120,7 @@ async fn exhausted_terminals_are_reported_with_their_number() {
         client.get(&run_id).await.expect_err("nothing").code(),
         Code::NotFound
     );
-    // Others are unaffected, and the id is free.
+    // Other runs are unaffected; the refused id is free.
     let piped = must("spawn", client.spawn(sh("echo fine")).await).run_id;
     assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
     must("abort", client.abort(&first).await);

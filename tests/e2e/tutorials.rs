@@ -83,7 +83,7 @@ async fn run_tutorial(name: &str) {
     let dir = kennel.scratch().join("tutorial");
     must("a directory", fs::create_dir(&dir));
     Project::read(&path).write_files(&dir);
-    // A browser makes directories for temporary files, and does not remove them.
+    // A browser leaves its temporary directories behind.
     let temporary = kennel.scratch().join("temporary");
     must("a directory", fs::create_dir(&temporary));
     let proto = programs::repository().join("proto");
@@ -97,11 +97,11 @@ async fn run_tutorial(name: &str) {
         .iter()
         .flat_map(|step| [step.commands.as_str(), &mark]);
     let script: String = [END_JOBS].into_iter().chain(script).collect();
-    // In a file, so that no command of the page finds itself in the shell's arguments.
+    // A script file keeps the page's commands out of the shell's arguments.
     must("a script", fs::write(dir.join(".page.sh"), script));
     let binary = programs::kennel();
     let binaries = binary.parent().expect("it is in a directory").display();
-    // It ends the jobs too.
+    // `timeout` also ends background jobs.
     let mut shell = bare_command(Path::new("/usr/bin/timeout"));
     shell
         .arg(TUTORIAL_MAX.as_secs().to_string())

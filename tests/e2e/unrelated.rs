@@ -72,7 +72,7 @@ async fn unrelated_process_in_the_group_is_spared() {
 // promise: T-10b
 async fn abort_spares_and_names_an_unrelated_process(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // Seven generations with sessions of their own, which ignore polite signals.
+    // storm-node 1: seven generations in own sessions that ignore SIGTERM.
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(100));
     let Some((run, group)) = up(kennel, &mut client, spec).await else {
         return;
@@ -138,7 +138,7 @@ async fn pause_does_not_stop_an_unrelated_process(kennel: &Kennel) {
     let Some((run, group)) = up(kennel, &mut client, spec).await else {
         return;
     };
-    // A handler runs only where its process does.
+    // A stopped process would not run its handler.
     let script = "trap 'exit 7' TERM; while :; do sleep 0.02; done";
     let mut unrelated = Unrelated::running(script, &group);
     let paused = must("pause", client.pause(&run.run_id).await);

@@ -136,7 +136,7 @@ async fn sighup_upgrades_and_later_restarts_use_new_binary() {
     let after = replaced(&kennel, before.generation).await;
     assert_eq!(after.last_upgrade.expect("one").state(), UpgradeState::Done);
 
-    // Until a server has served for long enough, its death is a failure of the upgrade.
+    // Until a server has proved itself, its death counts as a failed upgrade.
     let started = after.start_time.expect("it has begun");
     eventually("it has proved itself", PATIENCE, || {
         let age = SystemTime::now()
@@ -145,7 +145,7 @@ async fn sighup_upgrades_and_later_restarts_use_new_binary() {
         (age > PROVED).then_some(())
     })
     .await;
-    // A binary installed meanwhile is not started before a request.
+    // An installed binary is not started before a request.
     kennel.install_script("#!/bin/sh\nexit 3\n");
     kennel.kill_server();
     replaced(&kennel, after.generation).await;
@@ -238,7 +238,7 @@ async fn silent_binary_is_given_up_with_its_processes() {
     let (mut first, mut second) = (kennel.client().await, kennel.client().await);
     let asked = tokio::spawn(async move { ask(&mut first, "a").await });
     eventually("it is looked at", PATIENCE, || pids.exists().then_some(())).await;
-    // The keeper is responsive meanwhile, and does one upgrade at a time.
+    // The keeper stays responsive and allows one upgrade at a time.
     must("spawn", second.spawn(sh("true")).await);
     let refused = ask(&mut second, "b").await.expect_err("one at a time");
     assert_eq!(complaint(&refused).reason, "UPGRADE_UNDER_WAY");
@@ -266,7 +266,7 @@ async fn new_server_not_serving_yields_to_former() {
     let mut client = kennel.client().await;
     let run = mixed_tree(&mut client).await;
     let real = programs::kennel().display().to_string();
-    // It dies at once; it exits with success; it never gets so far and counts as hung.
+    // The new server fails, exits with success, or hangs before it serves.
     for (dies, how) in [
         ("exit 9", "exited with code 9 before it served"),
         ("exit 0", "exited with code 0 before it served"),
@@ -307,8 +307,7 @@ async fn new_server_dying_when_ready_yields_to_former() {
     let mut client = kennel.client().await;
     let run = mixed_tree(&mut client).await;
     let real = programs::kennel().display().to_string();
-    // It is killed, as by the kernel for lack of memory, it panics, and it hangs; right after it has reported that it
-    // serves.
+    // Right after reporting readiness, the new server is killed (as by the OOM killer), panics or hangs.
     for (dies, how) in [
         ("server", "was killed by SIGKILL"),
         ("panic", "exited with code 101"),
@@ -323,7 +322,7 @@ async fn new_server_dying_when_ready_yields_to_former() {
             points.display()
         ));
         must("upgrade", ask(&mut client, "").await);
-        // The new server has made a generation, and dies.
+        // The dying new server used one generation.
         let after = replaced(&kennel, before.generation + 1).await;
         let last = after.last_upgrade.expect("one");
         assert_eq!(last.state(), UpgradeState::FellBack, "{last:?}");
@@ -361,7 +360,7 @@ async fn repeated_request_upgrades_once_with_one_result() {
     let after = replaced(&kennel, before.generation).await;
     must("upgrade", ask(&mut kennel.client().await, "b").await);
     let after = replaced(&kennel, after.generation).await;
-    // Both are known, the one before the last upgrade too.
+    // Both request ids are known, also the older upgrade's.
     for id in ["a", "b"] {
         let again = must("again", ask(&mut kennel.client().await, id).await);
         assert_eq!(again.state(), UpgradeState::Done);
@@ -413,7 +412,7 @@ async fn waiting_callers_learn_of_the_replaced_server() {
     client.hear_up(&run.run_id).await;
     let (mut other, id) = (client.clone(), run.run_id.clone());
     let mut waits = Box::pin(async move { other.wait(&id, WaitCondition::Ended).await });
-    // The wait is sent first: calls of one connection reach the server in their order.
+    // The wait is sent first: a connection's calls reach the server in order.
     let got = tokio::select! {
         biased;
         waited = &mut waits => panic!("it has not ended: {waited:?}"),
@@ -441,7 +440,7 @@ async fn waiting_callers_learn_of_the_replaced_server() {
             "{status:?}"
         );
     }
-    // The replaced server may answer this too, that another takes its place: clients call again.
+    // The replaced server may refuse this Abort too: clients call again.
     eventually_async("the next server ends the run", PATIENCE, async || {
         kennel.client().await.abort(&run.run_id).await.ok()
     })

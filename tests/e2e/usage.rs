@@ -96,7 +96,7 @@ async fn usage_survives_server_death_before_its_record(counted: &Counted) {
     if !has_groups(&mut client).await {
         return;
     }
-    // The server has the keeper's report, and dies before it has written it.
+    // The server dies between the keeper's report and its write to the database.
     let point = points.path().join("exit.tree");
     fs::write(&point, "server").expect("a file");
     let run = must("spawn", client.spawn(sh(BUSY)).await);

@@ -131,7 +131,7 @@ async fn view_is_same_wherever_its_reader_resumes(kennel: &Kennel) {
     ));
     for (view, wanted) in wanted {
         let run = must("spawn", client.spawn(sh(AWKWARD)).await);
-        // A live reader remembers its pieces at each message, and the position.
+        // A live reader stores pieces and cursor at each message.
         let beginning = Position::Beginning(pb::FromBeginning {});
         let mut stream = open(&mut client, &run.run_id, view, beginning).await;
         let mut live = Shown::default();
@@ -146,7 +146,7 @@ async fn view_is_same_wherever_its_reader_resumes(kennel: &Kennel) {
             stops.push((live.clone(), message.cursor.clone(), seq));
         }
         assert_eq!(live, wanted, "{view:?}");
-        // The server is replaced in the middle of it.
+        // Resumed reads use the next server.
         kennel.kill_server();
         client = kennel.client().await;
         for (before, cursor, seq) in stops {
@@ -156,7 +156,7 @@ async fn view_is_same_wherever_its_reader_resumes(kennel: &Kennel) {
                 wanted,
                 "{view:?} by cursor after {seq}"
             );
-            // The rest of a cut sequence is not searched after a seq, that of a line is.
+            // After a seq, a reader completes cut lines, but not cut byte sequences.
             if view == OutputView::Lines {
                 let resumed =
                     read_all(&mut client, &run.run_id, view, Position::AfterSeq(seq)).await;
@@ -203,7 +203,7 @@ async fn a_line_that_is_json_comes_parsed(kennel: &Kennel) {
 // promise: O-15
 async fn line_with_a_gap_is_shown_cut(kennel: &Kennel) {
     let mut client = kennel.client().await;
-    // One line of four megabytes, one of which is retained.
+    // A 4 MB line, of which 1 MB is retained.
     let script = "printf begin; head -c 4000000 /dev/zero | tr '\\0' x; echo end; echo whole";
     let spec = sh(script).kept_output(1 << 20, pb::OutputOverflow::Rotate);
     let run = must("spawn", client.spawn(spec).await);

@@ -61,7 +61,7 @@ async fn past_and_coming_lines_are_found_with_groups(kennel: &Kennel) {
     assert_eq!(coming.groups.len(), 1);
     assert_eq!(coming.groups[0].name, "port");
     assert_eq!(coming.groups[0].text, "8080");
-    // After it the same line is not found again.
+    // A search after this seq misses the line.
     let mut late = client.clone();
     let search = late.wait_output(&run, literal("8080"), coming.seq);
     let late = tokio::time::timeout(Duration::from_millis(300), search).await;
@@ -93,7 +93,7 @@ async fn end_without_match_is_an_answer(kennel: &Kennel) {
     let answer = must("wait", answer);
     assert!(matches!(answer.result, Some(Found::Ended(_))), "{answer:?}");
     assert!(!answer.incomplete);
-    // The same holds for an ended run, and the last line needs no end.
+    // Ended runs are searched too, and the last line needs no newline.
     let run = must("spawn", client.spawn(sh("printf last")).await);
     must("end", client.ended(&run.run_id).await);
     let last = found(&mut client, &run.run_id, regex("^last$")).await;

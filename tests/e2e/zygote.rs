@@ -32,7 +32,7 @@ async fn shims_are_forked_by_the_zygote() {
     let of_zygote = shims
         .iter()
         .filter(|shim| shim.cmdline() == zygote.cmdline());
-    // Those that were wanted before it had begun are the keeper's own.
+    // The keeper itself forked shims requested before the zygote began.
     assert!(of_zygote.count() >= RUNS - 2, "{shims:?}");
     for shim in shims {
         assert_eq!(shim.ppid, kennel.keeper_pid());

@@ -73,7 +73,7 @@ fn module(text: &str) -> Module {
     let mut is_tagged = false;
     for (_, line) in code_lines(text) {
         let trimmed = line.trim();
-        // An enum within this macro is defined as without it.
+        // Enums inside `tagged!` count like plain ones.
         is_tagged = match line {
             "}" => false,
             line => is_tagged || !line.starts_with(' ') && line.ends_with("tagged! {"),
@@ -176,7 +176,7 @@ fn owner(modules: &Modules, at: &Path, path: &[String], steps: usize) -> Option<
     let module = modules.get(at)?;
     let (first, rest) = path.split_first()?;
     let below = || at.iter().chain([first]).cloned().collect::<Path>();
-    // Modules that import from each other under one name form no path.
+    // Mutual imports of one name would recurse without end.
     let steps = steps.checked_sub(1)?;
     match &**first {
         "crate" => owner(modules, &Path::new(), rest, steps),
@@ -207,7 +207,7 @@ fn paths(text: &str) -> BTreeSet<&str> {
 fn uses(modules: &Modules) -> BTreeMap<&Path, BTreeSet<Path>> {
     let of = |(at, module): (_, &Module)| {
         let split = |path: &str| -> Path { path.split("::").map(str::to_owned).collect() };
-        // A word that is no path and was not imported is of this module.
+        // A plain word that was not imported belongs to this module.
         let is_use = |path: &&str| path.contains("::") || module.imports.contains_key(*path);
         let paths = paths(&module.text).into_iter().filter(is_use).map(split);
         let owners = paths.filter_map(|path| owner(modules, at, &path, 20));

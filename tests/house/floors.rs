@@ -153,7 +153,7 @@ fn calls_up(sources: &[Source]) -> Vec<String> {
         };
         let mut text = String::new();
         for (_, line) in code_lines(&source.text) {
-            // A call may be broken into lines.
+            // A method chain may span several lines.
             let (gap, line) = match line.trim_start() {
                 rest if rest.starts_with('.') => ("", rest),
                 _ => ("\n", line),

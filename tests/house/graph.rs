@@ -27,7 +27,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
         ],
     ),
     ("kennel-proto", &["kennel-lifecycle"]),
-    // Embeddable: no server and no database comes with it.
+    // Embeddable: the client crate pulls in no server or database.
     ("kennel-client", &["kennel-proto", "kennel-lifecycle"]),
     (
         "kennel-edge",
@@ -38,11 +38,11 @@ const MAY_USE: [(&str, &[&str]); 15] = [
             "kennel-lifecycle",
         ],
     ),
-    // The escape suite: only the binary, which ships it, knows it.
+    // The escape suite: only the shipping binary depends on it.
     ("kennel-naughty", &["kennel-linux"]),
-    // For tests of decoders alone.
+    // Only decoder tests use this crate.
     ("kennel-mutations", &[]),
-    // Commands that call a server: whatever needs a server's code is handed to it by the binary.
+    // Commands that call a server: the binary passes in whatever needs server code.
     (
         "kennel-cli",
         &[
@@ -80,7 +80,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
             "kennel-lifecycle",
         ],
     ),
-    // Built without the tests.
+    // Built without kennel-tests.
     ("kennel-site", &["kennel-proto"]),
 ];
 
@@ -101,14 +101,14 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
         &["kennel-proto", "kennel-client", "kennel-edge"],
     ),
     ("prost-reflect", &["kennel-proto"]),
-    // Its programs are made of system calls that no part of the product makes, each safe in nix.
+    // kennel-naughty makes system calls that no other part makes, each safe in nix.
     ("nix", &["kennel-keeper", "kennel-linux", "kennel-naughty"]),
     ("libc", &["kennel-keeper", "kennel-linux"]),
     ("portable-pty", &["kennel-linux"]),
-    // Patterns of clients are compiled in one place, with their bounds.
+    // Only the supervisor compiles client patterns, within bounds.
     ("regex-automata", &["kennel-supervisor"]),
     ("rustix", &["kennel-linux"]),
-    // Callers are identified in one place.
+    // Only the edge identifies callers.
     ("ring", &["kennel-edge"]),
     ("jsonwebtoken", &["kennel-edge"]),
     ("clap", &["kennel", "kennel-cli"]),
@@ -117,7 +117,7 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
     ("anyhow", &["kennel"]),
     ("tracing-subscriber", &["kennel"]),
     ("axum", &["kennel"]),
-    // Measurements are named where they happen; the binary alone exports them.
+    // Crates name measurements where they happen; only the binary exports them.
     (
         "opentelemetry",
         &["kennel-supervisor", "kennel-edge", "kennel"],
@@ -295,7 +295,7 @@ fn may_name(source: &Source, package: &str, kind: &Value) -> bool {
         None if ships(package, kind) => {
             source.path.contains("/src/") && !is_test_file(&source.path)
         }
-        // Crates below the folder of another one have a manifest of their own.
+        // Nested crates have their own manifest.
         None => {
             package != "kennel-tests"
                 || !NESTED.iter().any(|folder| source.path.starts_with(folder))
@@ -332,7 +332,7 @@ fn unused_dependency_is_detected() {
     let mut listed = listed();
     listed.retain(|listed| listed.package == "kennel-journal" && listed.dependency == "bytes");
     assert_eq!(unused(&listed), Vec::<String>::new());
-    // Only tests of the journal name it, and nothing that ships.
+    // Only journal tests use tempfile; shipped code does not.
     "tempfile".clone_into(&mut listed[0].dependency);
     assert_eq!(
         unused(&listed),

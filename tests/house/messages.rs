@@ -12,11 +12,11 @@ fn vague(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
     for token in tokens(code) {
         let Token::Text(text) = token else { continue };
-        // A flag of another tool is its name there.
+        // Flags of other tools keep their names.
         if text.starts_with("\"--") && !text.contains(' ') {
             continue;
         }
-        // A line that is broken in the code is one line.
+        // A string continued over lines counts as one line.
         let parts = text.split("\\\n").map(str::trim_start);
         let words = parts.collect::<String>().to_lowercase();
         let words = format!(" {} ", words_of(&words));

@@ -48,7 +48,7 @@ fn sizes(sources: &[Source]) -> BTreeMap<String, Size> {
             continue;
         };
         let krate = krate.split('/').next().unwrap_or_default();
-        // The type whose fields or methods follow, and whether it is a struct.
+        // The current type, and whether it is a struct.
         let mut open: Option<(String, bool)> = None;
         let mut fields = 0;
         for (_, line) in code_lines(&source.text) {
@@ -79,7 +79,7 @@ fn sizes(sources: &[Source]) -> BTreeMap<String, Size> {
                 let is_direct = !inside.starts_with([' ', '#', ')', '}']);
                 if *is_struct {
                     fields += usize::from(is_direct && inside.contains(": "));
-                    // Of two types of one name the wider counts.
+                    // If two types share a name, the larger counts.
                     size.fields = size.fields.max(fields);
                 }
                 size.methods += usize::from(!is_struct && is_direct && inside.contains("fn "));

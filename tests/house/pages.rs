@@ -215,7 +215,7 @@ fn long_lines(pages: &[Page]) -> Vec<String> {
 /// Returns the forbidden words of a text, code left out, each with its line.
 fn vague_words(text: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
-    // A phrase may be cut by the end of a line.
+    // A phrase may span two lines.
     let lines: Vec<(usize, String)> = pages::prose(text)
         .map(|(at, line)| (at, pages::without_code(line).to_lowercase()))
         .collect();

@@ -196,7 +196,7 @@ fn holds(line: &str, word: &str) -> bool {
 
 /// Returns the lines up to the file's test module, which is last.
 pub(super) fn shipped_lines(text: &str) -> impl Iterator<Item = &str> {
-    // A module in a separate file opens none here.
+    // `mod tests;` in a separate file opens no block.
     let opens_tests = |line: &str| line.contains("mod ") && line.contains('{');
     let mut lines = text.lines().peekable();
     std::iter::from_fn(move || {
@@ -258,7 +258,7 @@ fn release_binary_is_stripped() {
     let manifest = manifest.expect("it is there");
     let release = manifest.split("[profile.release.package]").nth(1);
     let mut overrides = release.expect("overrides of the release profile").lines();
-    // The override of a package that does not repeat `strip` resets the one of its profile.
+    // A package override without `strip` resets the profile's `strip`.
     let binary = overrides.find(|line| line.starts_with("kennel = "));
     assert!(binary.is_some_and(|line| line.contains("strip = true")));
 }

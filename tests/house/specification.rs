@@ -56,14 +56,14 @@ fn is_test(source: &Source, test: &str, sources: &[Source]) -> bool {
     let function = format!("fn {test}(");
     let at = lines.iter().position(|line| line.contains(&function));
     let marked = names::tests(&source.text).contains(&test);
-    // A list of names, as of the macro that runs a test with and without control groups.
+    // A list entry of a macro that runs tests with and without control groups.
     let entry = format!("{test},");
     let only = format!("!({test});");
     let in_list = at.is_some()
         && lines
             .iter()
             .any(|line| *line == entry || line.ends_with(&only));
-    // A table of names and functions, as of the tests of the keeper.
+    // A table entry of name and function, as in the keeper's tests.
     let in_table = source.text.contains(&format!("\"{test}\""));
     marked || in_list || in_table || (at.is_some() && is_listed_beside(source, test, sources))
 }
@@ -129,7 +129,7 @@ fn faults(page: &str, sources: &[Source]) -> Vec<String> {
     faults.extend(untested.map(|row| format!("has no test: {}", start(row))));
     let tested = rows(bare).into_iter().filter(has_test);
     faults.extend(tested.map(|row| format!("has a test after all: {}", start(row))));
-    // No test would check a promise in another form.
+    // Promises outside a table would escape this check.
     let elsewhere = page.lines().filter(|line| line.starts_with("- **"));
     faults.extend(elsewhere.map(|line| format!("is no row of a table: {line}")));
     faults

@@ -50,7 +50,7 @@ async fn census_finds_survivors_of_a_group_kill() {
             Wants::ForeignNamespace => Some(&first),
             Wants::WritableGroup | Wants::SetuidCopy => continue,
         };
-        // It would kill the test, which is its parent here.
+        // kills-shim would kill its parent, which is the test here.
         if program.name != "kills-shim" && escapes(program.name, argument).await {
             escaped.push(program.name);
         }
@@ -66,7 +66,7 @@ async fn escapes(program: &str, argument: Option<&String>) -> bool {
     let run_id = new_run_id();
     let own = i32::try_from(std::process::id()).expect("pids are small");
     let strangers = procfs::descendants(&procfs::all(), own);
-    // Group and session of its own: a count by the test's session would find the test.
+    // `setsid` separates the program: a count by the test's session would include the test.
     let mut command = bare_command(Path::new("setsid"));
     command
         .arg(programs::kennel())
@@ -77,7 +77,7 @@ async fn escapes(program: &str, argument: Option<&String>) -> bool {
     assert_eq!(said, UP, "{program}");
     let pid = i32::try_from(leader.id()).expect("pids are small");
     let mut print = Footprint::of_leader(&run_id, pid);
-    // Orphans have come to this process.
+    // Orphans were reparented to this process.
     print.learn(own);
     let alive = || -> Vec<Proc> {
         let all = print.count().alive().into_iter();
@@ -87,7 +87,7 @@ async fn escapes(program: &str, argument: Option<&String>) -> bool {
 
     killpg(Pid::from_raw(pid), Signal::SIGKILL).expect("it leads a group");
     leader.wait().expect("own child");
-    // Killed processes are gone as soon as they are reaped; the others stay.
+    // Killed processes disappear once reaped; survivors stay.
     let hit = |proc: &Proc| proc.pgid == pid;
     eventually("the group is gone", PATIENCE, || {
         reap_orphans();

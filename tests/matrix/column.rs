@@ -157,7 +157,7 @@ async fn start(client: Client, program: &Program, spec: pb::RunSpec, how: How) -
         return running.unwrap_or_else(|| panic!("{} ended by itself", program.name));
     }
     let mut max_runtime = if program.name == KILLS_SHIM {
-        // The loss of its shim ends it, which the limit must not precede.
+        // The limit must not expire before the shim loss ends the run.
         PATIENCE
     } else {
         MAX_RUNTIME
@@ -221,7 +221,7 @@ async fn end_all(
             }
         }
         How::Abort => abort_all(client, running).await,
-        // By itself, sooner or later.
+        // The limit ends the run.
         How::Timeout => {}
         How::ServerKilled => {
             kennel.replace_server().await;
@@ -249,8 +249,8 @@ async fn judge(client: Client, running: Running) -> Cell {
         let run_id = running.run_id.clone();
         async move {
             let run = client.get(&run_id).await.ok()?;
-            // A run that does not die does not end either: its verdict is there all the same. On a busy machine SIGKILL
-            // may take longer than the keeper waits before it reports it; where it was refused, no time helps.
+            // An unkillable run does not end but has a verdict. On a busy machine SIGKILL may take longer than the
+            // keeper waits before reporting; only a refused SIGKILL is final.
             let refused = |process: &pb::StuckProcess| process.why.contains("is refused");
             let stuck = match verdict(&run) {
                 Some(Verdict::Stuck(stuck)) => stuck.processes.iter().any(refused),
@@ -333,7 +333,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // All processes in the namespace end with its first process, and then the one that started it.
+        // Killing the namespace's first process ends all others, then its starter.
         if let Some(first) = Proc::read(self.first) {
             kill_exactly(&first, Signal::SIGKILL);
         }

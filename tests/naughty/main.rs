@@ -119,7 +119,7 @@ fn launch_orphan(words: &[&str], without_env: bool) {
 }
 
 fn in_own_session() {
-    // Fails only where it leads a group already; then it has a session of its own or a test will notice.
+    // setsid fails only for a group leader: either in its own session, or a test notices.
     let _ = setsid();
     sleep(LIFE);
 }
@@ -231,7 +231,7 @@ fn tell_signals(file: &str) {
             .create(true)
             .open(file)
             .expect("the file can be written");
-        // In one write: a concurrent reader sees whole lines.
+        // One write call: concurrent readers see whole lines.
         out.write_all(format!("{signal}\n").as_bytes())
             .expect("the file can be written");
     }
@@ -269,7 +269,7 @@ fn bystander(millis: u64) -> ExitCode {
     SigSet::all()
         .thread_block()
         .expect("signals can be blocked");
-    // Readable as soon as one is pending, which it stays: it is never read.
+    // The signalfd becomes and stays readable once a signal is pending: it is never read.
     let signals = SignalFd::new(&SigSet::all()).expect("a descriptor can be had");
     let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
     let life = PollTimeout::try_from(millis).expect("a bystander's life is short");
@@ -287,7 +287,7 @@ fn talk(dir: &Path, millis: u64) -> ExitCode {
         dir.join(format!("{run}.lines")),
         dir.join(format!("{run}.exit")),
     );
-    // A later attempt goes on where the one before has ended.
+    // A later attempt continues the earlier one's count.
     let said = fs::read_to_string(&lines).ok();
     let mut count: u64 = said.map_or(0, |said| number(&said));
     loop {
@@ -296,7 +296,7 @@ fn talk(dir: &Path, millis: u64) -> ExitCode {
         }
         count += 1;
         say(&format!("line {count}"));
-        // In one step: it may be killed at any moment.
+        // Rename atomically: the process may be killed at any moment.
         let new = dir.join(format!("{run}.said"));
         fs::write(&new, count.to_string()).expect("the file can be written");
         fs::rename(&new, &lines).expect("the file can be written");

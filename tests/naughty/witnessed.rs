@@ -51,7 +51,7 @@ pub(super) fn leader(socket: &str, millis: u64, code: u8, bytes: usize) -> ExitC
         let writes = is_left && now >= due;
         let (signal, has_space) = subject.wait(wake, writes);
         if let Some(Signal::SIGTERM) = signal {
-            // The remaining output is never written.
+            // After SIGTERM, remaining output is never written.
             let end = Instant::now() + AFTER_TERM;
             while Instant::now() < end {
                 subject.wait(end, false);
@@ -117,14 +117,14 @@ impl Subject {
     }
 
     fn report(&mut self, report: &Report) {
-        // A witness that is gone has no more use for it: its test is over.
+        // Ignore a missing witness: its test is over.
         let _ = self.witness.write_all(report.to_line().as_bytes());
     }
 
     /// Waits for a signal, space in standard output, or this time. A signal is reported. Exits with the witness.
     fn wait(&mut self, until: Instant, writes: bool) -> (Option<Signal>, bool) {
         let left = until.saturating_duration_since(Instant::now());
-        // Rounded up, so that it is not early.
+        // Round up, so that poll does not return early.
         let left = if writes { LIFE } else { left };
         let left = u32::try_from(left.as_millis() + 1).unwrap_or(u32::MAX);
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 /// The package of the contract.
 const PACKAGE: &str = ".kennel.v1.";
-// Numbers of fields in descriptor.proto, of which the paths of comments are made.
+// Field numbers of descriptor.proto; comment paths consist of them.
 const MESSAGES: i32 = 4;
 const ENUMS: i32 = 5;
 const SERVICES: i32 = 6;

@@ -130,7 +130,7 @@ fn configuration() -> String {
 /// Copies the pages, and the files that they link to, to the same paths.
 fn copy(pages: &[Page], source: &Path) -> anyhow::Result<()> {
     for page in pages {
-        // mdBook makes README.md the index of its folder, and rewrites no links to it.
+        // mdBook makes README.md the index of its folder, but does not rewrite links to it.
         let text = page
             .text
             .replace("README.md)", "index.md)")
@@ -233,7 +233,7 @@ fn build(dir: &Path) -> anyhow::Result<()> {
         .output()
         .context("cannot start mdbook")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // A warning is about a page with a fault, such as unclosed markup.
+    // mdBook warns about faulty pages, such as unclosed markup.
     ensure!(
         output.status.success() && !said.contains("WARN"),
         "mdbook: {said}"

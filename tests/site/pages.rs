@@ -208,7 +208,7 @@ pub fn summary() -> Vec<(usize, PathBuf)> {
         let line = page.text.lines().nth(line - 1).unwrap_or_default();
         (line.len() - line.trim_start().len()) / 2
     };
-    // A heading that only opens its part links to nothing.
+    // A part heading's empty link resolves to this page.
     let entries = local_links(&page)
         .into_iter()
         .filter(|(_, file, _)| *file != page.path);

@@ -28,7 +28,7 @@ pub(crate) fn faults(book: &Path, pages: &[PathBuf]) -> anyhow::Result<Option<Ve
     let file = book.join(FILE);
     fs::write(&file, viewer).context("cannot write the page that shows the others")?;
     let profile = book.with_file_name("browser");
-    // The time of its page is virtual: it passes as fast as the pages load, and ends the wait for a page that hangs.
+    // Virtual time passes as fast as pages load, and ends the wait for a hanging page.
     let done = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu"])
         .args(["--allow-file-access-from-files", "--dump-dom"])

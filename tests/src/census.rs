@@ -102,8 +102,8 @@ impl Footprint {
         let own_dir = format!("run-{}", self.run_id);
         let mut census = Census::default();
         let all = procfs::all();
-        // A number is not reused while a group or session of that number lives: another process that leads it proves
-        // that the run's is gone.
+        // A pid is not reused while its group or session lives: another process with that pid proves the run's group is
+        // gone.
         let taken_over = all.iter().any(|proc| {
             self.leader.as_ref().is_some_and(|leader| {
                 proc.pid == leader.pid && proc.start_ticks != leader.start_ticks
@@ -227,7 +227,7 @@ mod tests {
 
     impl Planted {
         fn new(marker: Option<&str>) -> Self {
-            // A session of its own: that of the test may be one of another pid namespace, whose number is 0 here.
+            // Use a separate session: the test's may belong to another pid namespace, with number 0 here.
             let mut command = Command::new("setsid");
             command.args(["sleep", "600"]);
             match marker {
@@ -235,8 +235,7 @@ mod tests {
                 None => command.env_clear(),
             };
             let planted = Self(command.spawn().expect("sleep starts"));
-            // The parent continues as soon as the new image is mapped; its arguments and environment come a moment
-            // later.
+            // `spawn` returns once the new image is mapped; its arguments and environment appear a moment later.
             let until = Instant::now() + Duration::from_secs(10);
             let cmdline = format!("/proc/{}/cmdline", planted.pid());
             while !fs::read(&cmdline).is_ok_and(|words| words.starts_with(b"sleep\0")) {

@@ -150,7 +150,7 @@ impl Kennel {
 
     /// As [`Self::start`], on a directory that may have contents: `data` in it is the data directory.
     pub async fn start_in(dir: TempDir, options: Options) -> Self {
-        // Orphans of a killed keeper come to the test, which reaps them: PID 1 of a container may not.
+        // The test adopts and reaps orphans of a killed keeper: PID 1 of a container may not.
         prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
         if options.user == User::Unprivileged {
             give_to_unprivileged(dir.path());
@@ -193,7 +193,7 @@ impl Kennel {
             if socket.exists()
                 && let Ok(mut client) = Client::connect(&socket).await
                 && let Some(info) = client.server_info().await
-                // A server whose keeper was killed may answer for a moment more, at the same path.
+                // A server whose keeper was killed may answer at the same path for a moment.
                 && info.keeper.as_ref().is_some_and(|keeper| keeper.pid == self.keeper_pid())
             {
                 if !info.host.as_ref().is_none_or(|h| h.cgroup_base.is_empty()) {
@@ -510,7 +510,7 @@ impl Kennel {
         let former = std::mem::take(&mut self.former_servers);
         eventually("the former server ends after its keeper", PATIENCE, || {
             reap_orphans();
-            // An exiting process has lost its arguments before it closes its sockets: only its state shows it.
+            // An exiting process loses its arguments before it closes sockets: only its state shows the exit.
             (!former.iter().any(Proc::is_alive)).then_some(())
         })
         .await;
@@ -557,7 +557,7 @@ impl Drop for Kennel {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
         was_waited_for(pid_of(&self.keeper));
-        // A tree may grow while it is being killed: until a scan finds no process.
+        // A tree may grow while being killed: repeat until a scan finds no process.
         for _ in 0..1000 {
             doomed.extend(self.traces());
             let all = procfs::all();
@@ -596,7 +596,7 @@ fn mentions(proc: &Proc, dir: &Path) -> bool {
 /// Sends a signal to this very process, not to a later one of its number.
 pub fn kill_exactly(proc: &Proc, signal: Signal) {
     if proc.is_still_there() {
-        // It may have exited since the scan, as intended.
+        // The process may have exited since the check.
         let _ = kill(Pid::from_raw(proc.pid), signal);
     }
 }
@@ -631,11 +631,11 @@ pub async fn assert_refused(said: &Path) {
 /// Reaps every zombie that came to the test as an orphan.
 pub fn reap_orphans() {
     let own = i32::try_from(std::process::id()).expect("pids are small");
-    // Held during the scan: a holder has a child that is not in the list.
+    // Locked during the scan: a lock holder may have a child not yet listed.
     let waited_for = WAITED_FOR.lock().expect("no holder panics");
     for proc in procfs::all() {
         if proc.ppid == own && proc.is_zombie() && !waited_for.contains(&proc.pid) {
-            // Another thread may have been faster.
+            // Another thread may reap the zombie first.
             let _ = waitpid(Pid::from_raw(proc.pid), Some(WaitPidFlag::WNOHANG));
         }
     }
@@ -715,7 +715,7 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         .args(serve_words(dir, options.store.as_deref()))
         .args((options.cgroup == Cgroup::Off).then_some("--cgroup=off"))
         .args(&options.words)
-        // A test may read all its runs, however many.
+        // Retention must not remove runs that tests read.
         .env("KENNEL_RETAIN_RUNS", "all")
         .envs(options.env.iter().map(|(name, value)| (name, value)))
         .stdin(stdin.unwrap_or(Stdio::null()))
@@ -831,6 +831,6 @@ fn remove_cgroups(base: &Path) {
             }
         }
     }
-    // Another server's directory may still be in use; only an empty one is removed.
+    // Only an empty directory is removed: another server may use it.
     let _ = fs::remove_dir(base);
 }

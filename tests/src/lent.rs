@@ -30,7 +30,7 @@ impl Lent {
                 let (byte, sockets) = ([IoSlice::new(b"s")], [socket.as_raw_fd()]);
                 let rights = [ControlMessage::ScmRights(&sockets)];
                 let flags = MsgFlags::empty();
-                // A borrower that has ended meanwhile needs none.
+                // The borrower may have exited.
                 let _ = sendmsg::<()>(borrower.as_raw_fd(), &byte, &rights, flags, None);
             }
         });

@@ -60,7 +60,7 @@ pub struct Tally {
 impl Load {
     /// Starts the workers.
     pub async fn start(kennel: &Kennel, workers: usize) -> Self {
-        // Each load has its own record.
+        // Each load has its own `ran` file.
         let ran = kennel.scratch().join(format!("ran-{}", new_run_id()));
         let over = Arc::new(AtomicBool::new(false));
         let counts: Vec<Counts> = (0..workers).map(|_| Counts::default()).collect();

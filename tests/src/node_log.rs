@@ -23,7 +23,7 @@ pub struct Logged {
 pub fn logged(data_dir: &Path) -> Logged {
     let copy = tempfile::tempdir().expect("a directory");
     for file in fs::read_dir(data_dir.join("log")).expect("a log").flatten() {
-        // A file removed meanwhile has no information any more.
+        // A file may be removed during the copy.
         let _ = fs::copy(file.path(), copy.path().join(file.file_name()));
     }
     let mut frames: Vec<OwnedFrame> = Vec::new();

@@ -85,7 +85,7 @@ impl PgBouncer {
     pub async fn run(&mut self) {
         assert!(self.process.is_none(), "it runs already");
         let socket = self.socket();
-        // Left behind by a kill.
+        // A kill leaves the socket behind.
         let _ = fs::remove_file(&socket);
         let log = File::options().append(true).open(self.log_file());
         let mut command = Command::new(BINARY);

@@ -232,7 +232,7 @@ impl Postgres {
     /// Starts the cluster again on its data.
     pub async fn run(&mut self) {
         assert!(self.server.is_none(), "it runs already");
-        // Left behind by a crash; no postmaster runs.
+        // A crash leaves this file; no postmaster runs.
         let _ = fs::remove_file(self.data().join("postmaster.pid"));
         let log = File::create(self.dir.path().join("log")).expect("a log can be made");
         let mut server = match self.flush {
@@ -255,13 +255,13 @@ impl Postgres {
             // For `hold_writes`, and to see whole statements of waiting writers.
             .args(["-c", "max_prepared_transactions=1"])
             .args(["-c", "track_activity_query_size=16384"])
-            // In its own directory, not in /dev/shm: a crash leaves nothing behind that outlives the directory.
+            // Shared memory in its own directory instead of /dev/shm: a crash leaves nothing beyond the directory.
             .args(["-c", "dynamic_shared_memory_type=mmap"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor can be copied"))
             .stderr(log);
         self.server = Some(server.spawn().expect("postgres starts"));
-        // As pg_ctl waits: the last line of this file is the state of the server.
+        // Like pg_ctl, wait for the server state in this file's last line.
         eventually("postgres answers", PATIENCE, || {
             let state = fs::read_to_string(self.data().join("postmaster.pid")).ok()?;
             state.trim_end().ends_with("ready").then_some(())
@@ -293,7 +293,7 @@ impl Postgres {
 
     /// Halts every process of the cluster: connections stay, nothing is answered.
     pub fn halt(&self) {
-        // The server first: it makes the others.
+        // Stop the server first: it forks the others.
         if let Some(server) = self.server_proc() {
             kill_exactly(&server, Signal::SIGSTOP);
         }

@@ -58,7 +58,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // Connections end with the gate that this drops.
+        // Dropping the gate ends the connections.
         self.accepting.abort();
     }
 }
@@ -73,7 +73,7 @@ async fn connection(client: UnixStream, to: PathBuf, mut gate: watch::Receiver<b
     if !opens(&mut gate).await {
         return;
     }
-    // Where no process listens, the client finds its connection closed.
+    // Without a listening server, the client's connection is closed.
     let Ok(server) = UnixStream::connect(&to).await else {
         return;
     };
@@ -102,7 +102,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut gate: watch::
                     return;
                 }
             }
-            // The other half is closed as this one is dropped.
+            // Dropping `to` closes the other side.
             Ok(_) | Err(_) => return,
         }
     }

@@ -77,7 +77,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // A reader that fails has read all existing bytes.
+            // A failed read still returns all bytes before it.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes

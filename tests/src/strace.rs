@@ -86,7 +86,7 @@ impl Strace {
     /// Detaches, and returns all calls since [`Self::attach`]. They are in order for each thread alone.
     #[must_use]
     pub fn detach(mut self) -> Vec<Call> {
-        // Each line is in its file when it is whole, and the kernel detaches all processes when their tracer dies.
+        // strace writes whole lines at once, and the kernel detaches all processes when their tracer dies.
         let _ = self.tracer.kill();
         let _ = self.tracer.wait();
         let files = fs::read_dir(self.out.path()).into_iter().flatten();
@@ -99,7 +99,7 @@ impl Strace {
             let known = thread.and_then(|thread: i32| self.known.get(&thread).copied());
             let role = known.unwrap_or_else(|| role(&text));
             let made = text.lines().filter(|line| name_of(line).is_some());
-            // The standard library checks each descriptor that it closes, in builds with debug assertions only.
+            // In debug builds, the standard library checks each descriptor that it closes.
             let made = made.filter(|line| !line.contains(", F_GETFD)"));
             calls.extend(made.map(|line| Call {
                 role,
@@ -112,7 +112,7 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        // It detaches when it dies, too.
+        // strace also detaches when it dies.
         let _ = self.tracer.kill();
         let _ = self.tracer.wait();
     }
@@ -202,7 +202,7 @@ fn await_attached(said: impl BufRead + Send + 'static, count: usize) -> Result<(
     let mut attached = 0;
     while attached < count {
         let line = lines.next().ok_or("strace attaches to nothing")?;
-        // The shim of a run that has just ended may be gone.
+        // The shim of a run that just ended may be gone.
         if !line.contains("attached") && !line.contains("No such process") {
             return Err(line);
         }

@@ -23,7 +23,7 @@ impl Tmux {
             socket: dir.join(name),
         };
         let (rows, cols) = (rows.to_string(), cols.to_string());
-        // Without it the last frame disappears with the command.
+        // Without `sleep`, the last frame disappears with the command.
         let line = format!("{line}; sleep 1000");
         tmux.run(&[
             "-f",
@@ -145,7 +145,7 @@ impl Drop for Tmux {
                 shown.unwrap_or_default().trim_end()
             );
         }
-        // It may have exited by itself.
+        // The tmux server may have exited.
         let _ = Command::new("tmux")
             .arg("-S")
             .arg(&self.socket)

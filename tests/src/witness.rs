@@ -161,7 +161,7 @@ fn lock(lives: &Mutex<Lives>) -> MutexGuard<'_, Lives> {
 }
 
 async fn listen(listener: UnixListener, lives: Arc<Mutex<Lives>>) {
-    // Dropped with this task, and so their connections.
+    // Dropping this task ends all its connections.
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         connections.spawn(follow(stream, Arc::clone(&lives)));

@@ -134,7 +134,7 @@ impl Cast {
         for role in ROLES {
             for after in [After::Ends, After::Adopted] {
                 let after = match after {
-                    // Its keeper holds the terminal.
+                    // A terminal ends with its keeper.
                     _ if role == Role::HasTerminal => After::Ends,
                     // Without a process, only a service outlives its keeper.
                     After::Adopted if role == Role::BacksOff => After::AdoptedAsService,
@@ -352,7 +352,7 @@ impl Cast {
                 must("type", client.type_in(id, &format!("{line}\n")).await);
                 eventually_async("it is shown", PATIENCE, async || {
                     let heard = client.clone().hear_now(id).await;
-                    // By the terminal, and by the command.
+                    // The terminal and the command echo each line.
                     (heard.text().matches(&line).count() == 2).then_some(())
                 })
                 .await;
@@ -384,7 +384,7 @@ impl Cast {
             let what = format!("{:?} {}: {run:?}", member.role, run.reason());
             let reasons = ["service_lost", "orphan_terminated", "aborted", "exited"];
             assert!(reasons.contains(&run.reason()), "{what}");
-            // Between two attempts there is no tree.
+            // Between two attempts the run has no tree.
             let is_empty = run.tree_is_empty() || member.role == Role::BacksOff;
             assert!(is_empty, "{what}");
             let lives = member.leader.as_ref().is_some_and(Proc::is_alive);
@@ -457,7 +457,7 @@ impl Cast {
                 Limit::Runtime => ("started", "stopping", "deadline_exceeded"),
                 Limit::Pause => ("paused", "resumed", "exited"),
                 Limit::Grace => ("stopping", "leader_exited", "aborted"),
-                // The pause begins before the end of the attempt is recorded.
+                // The backoff begins before the attempt's end is recorded.
                 Limit::Backoff => ("tree_empty", "started", "exited"),
             };
             assert_eq!(run.reason(), reason, "{limit:?}: {run:?} {times:?}");
@@ -467,8 +467,8 @@ impl Cast {
                 panic!("{limit:?}: {times:?}");
             };
             let (passed, wanted) = (to - from, i64::try_from(LIMIT.as_micros()).expect("short"));
-            // Another clock counts than that of the recorded times, which may be slewed meanwhile; a busy server records
-            // the pause later than the keeper begins to count.
+            // The limit's clock differs from that of recorded times, which may be slewed; a busy server records a pause
+            // later than the keeper starts counting.
             let is_kept = passed >= wanted - wanted / 20 && passed <= wanted + LATE;
             assert!(is_kept, "{limit:?} after {passed} us: {times:?}");
             self.over.push(id);
@@ -507,7 +507,7 @@ impl Cast {
                 ("exited", Ended::Code(code))
             }
             Role::Paused => {
-                // A run that ends at once is stopping before the answer.
+                // Resume first: an immediate exit could precede its answer.
                 must("resume", client.resume(id).await);
                 says_code(code);
                 ("exited", Ended::Code(code))
@@ -588,7 +588,7 @@ impl Cast {
                 .strip_prefix("line ")
                 .and_then(|n| n.parse::<u64>().ok());
             let number = number.unwrap_or_else(|| panic!("{line:?}"));
-            // One that was ended between its line and its note says it again in its next attempt.
+            // A command killed between line and tally repeats the line in its next attempt.
             let is_next = number == last + 1 || number == last && run.attempt().number > 1;
             assert!(is_next, "{number} after {last} of {id}");
             last = number;

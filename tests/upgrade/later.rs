@@ -138,7 +138,7 @@ impl Later {
                 }),
                 note: NOTE.to_owned(),
             };
-            // Parts of a message that follow each other are one message.
+            // Concatenated Protobuf encodings merge into one message.
             let later = Spawn { spec: Some(later) };
             let bytes = [request.encode_to_vec(), later.encode_to_vec()].concat();
             let path = "/kennel.v1.ProcessService/Spawn";

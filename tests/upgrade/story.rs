@@ -94,13 +94,13 @@ async fn play(store: Option<String>) {
         KillServer,
         Upgrade(Next),
         EndLater,
-        // Shims of the former keeper, which the next one adopts.
+        // The next keeper adopts the former version's shims.
         KillService(Next),
         JoinLater,
         Join,
         Upgrade(Former),
         KillServer,
-        // Shims of the next keeper, and of the former, under the former.
+        // The former version's keeper adopts shims of both versions.
         KillService(Former),
         Upgrade(Next),
         KillService(Next),

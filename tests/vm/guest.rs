@@ -59,7 +59,7 @@ impl Guest {
         let initramfs = files.path().join("initramfs");
         fs::write(&initramfs, pack(machine, files.path())).expect("it can be written");
         let mut command = Command::new("qemu-system-x86_64");
-        // Without /dev/kvm, which may exist and hang.
+        // Emulate without /dev/kvm, which may exist and hang.
         command.args([
             "-accel",
             "tcg",
@@ -200,7 +200,7 @@ fn pack(machine: &Machine, scratch: &Path) -> Vec<u8> {
     for (from, at) in PROGRAMS {
         initramfs.program(Path::new(from), at);
     }
-    // Debug information is most of it.
+    // Debug information is most of the binary.
     let stripped = scratch.join("kennel");
     let mut strip = Command::new("strip");
     strip.arg("-o").arg(&stripped).arg(programs::kennel());

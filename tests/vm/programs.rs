@@ -29,7 +29,7 @@ const PROGRAMS: [&str; 18] = [
 fn escaping_programs_leave_nothing_behind() {
     let checks = Guest::boot(&Machine {
         scenario: include_str!("guest/programs.sh"),
-        // Three hundred processes at a time must not be killed for want of memory.
+        // Three hundred concurrent processes must not run out of memory.
         memory_mib: 4096,
         disk: None,
         files: Vec::new(),

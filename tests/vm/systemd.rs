@@ -72,7 +72,7 @@ fn units_work_below_systemd_257() {
 #[test]
 #[ignore = "minutes under emulation: make vm"]
 fn escape_suite_passes_below_systemd() {
-    // The services and programs of a debug build use up 1.5 GB.
+    // Services and programs of a debug build need 1.5 GB.
     boot("trixie", 4096, include_str!("guest/proof.sh")).all_passed(&["proof.holds"]);
 }
 

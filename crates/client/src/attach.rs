@@ -61,7 +61,7 @@ impl Attachment {
     pub async fn next(&mut self) -> Result<Option<Reported>, Failure> {
         loop {
             let Some(link) = &mut self.link else {
-                // A cancelled call has counted its failed attempt; this one waits for the rest of the pause.
+                // A cancelled call has counted its failed attempt; this call waits for the remaining pause.
                 self.resumes.wait().await;
                 match self.connect().await {
                     Ok(link) => self.link = Some(link),
@@ -76,7 +76,7 @@ impl Attachment {
                     self.note(&reported);
                     return Ok(Some(reported));
                 }
-                // A message that this client does not know.
+                // Messages of later versions are skipped.
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(None),
                 Err(status) => {
@@ -229,7 +229,7 @@ mod tests {
         let cancels = 3 * RESUMES_MAX;
         let most = Duration::from_millis(cancels.into());
         attachment.resumes = Resumes::with_first_delay_over(most);
-        // As if each key or signal cancelled the call: many in one pause between two attempts.
+        // Keys or signals cancel the call many times in one pause between two attempts.
         for _ in 0..cancels {
             let cancelled = timeout(Duration::from_millis(1), attachment.next()).await;
             assert!(cancelled.is_err(), "{cancelled:?}");

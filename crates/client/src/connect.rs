@@ -162,7 +162,7 @@ async fn check_accepted(connection: &Connection) -> Result<(), ConnectError> {
     let request = pb::GetServerInfoRequest {};
     let mut admin = connection.admin();
     let answered = timeout(CHECK_MAX, admin.get_server_info(request)).await;
-    // All other refusals are those of the call that the caller makes.
+    // Other refusals are left to the call that the caller makes.
     let Ok(Err(status)) = answered else {
         return Ok(());
     };
@@ -254,7 +254,7 @@ async fn open_unix(path: &Path) -> io::Result<UnixStream> {
     let connected = async {
         loop {
             match UnixStream::connect(path).await {
-                // Full: EAGAIN of connect(2).
+                // The listen queue is full: EAGAIN of connect(2).
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE_LOOK).await,
                 connected => return connected,
             }
@@ -294,7 +294,7 @@ async fn open_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     for address in addresses {
         match timeout(ADDRESS_MAX, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // Small writes of a call are not delayed for one another.
+                // TCP_NODELAY: small writes of a call are not delayed.
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }
@@ -334,7 +334,7 @@ mod tests {
             move || {
                 let fourth = dials.fetch_add(1, Ordering::Relaxed) == 3;
                 let stream = fourth.then(|| alive.lock().expect("no panic").take());
-                // The peer of each of the others is gone.
+                // All other connections have lost their peer.
                 let dead = || UnixStream::pair().expect("a pair").0;
                 std::future::ready(Ok(stream.flatten().unwrap_or_else(dead)))
             }

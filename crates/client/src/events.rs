@@ -202,7 +202,7 @@ impl EventReader {
             }
         }
         message.run_events.retain(|e| !e.events.is_empty());
-        // A cursor has more than a seq: the length of each stream before it.
+        // A cursor has more than a seq: the length of each stream before its position.
         if !message.cursor.is_empty() {
             self.request.position = Some(Position::Cursor(message.cursor.clone()));
         }

@@ -61,7 +61,7 @@ impl From<Status> for Failure {
                 .map(|v| Violation::new(v.field.as_str(), v.description.as_str()))
                 .collect(),
             retry_after: details.retry_info().and_then(|r| r.retry_delay),
-            // A status from the server has no source; one that the transport made has.
+            // A status from the server has no source; a status of the transport has one.
             connection_lost: !timed_out && std::error::Error::source(&status).is_some(),
         }
     }

@@ -12,7 +12,7 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus}
 ///
 /// The text gives the reason why it does not report SERVING.
 pub async fn check_health(address: SocketAddr, service: &str) -> Result<(), String> {
-    // The outer causes only say that there is one.
+    // Outer errors only report that a cause exists.
     let cause = |error: tonic::transport::Error| causes(&error).last().map(ToString::to_string);
     let why = |error| cause(error).unwrap_or_default();
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(why)?;

@@ -117,7 +117,7 @@ impl Connection {
         request: C,
         made: impl Fn(C) -> tonic::Request<C>,
     ) -> Result<C::Answer, Failure> {
-        // Some requests are large.
+        // Boxed: some requests are large.
         Box::pin(repeated(request.repeats(), || {
             call::unary(self.channel(), made(request.clone()))
         }))

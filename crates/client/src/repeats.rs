@@ -127,7 +127,7 @@ mod tests {
         repeats.cover();
         assert_eq!(left(&mut repeats, &[3, 4, 4]), [3, 4, 4]);
         repeats.begin_anew();
-        // Its first message has the cursor again.
+        // The reopened stream's first message has the cursor again.
         repeats.cover();
         assert_eq!(left(&mut repeats, &[3, 4]), [] as [u64; 0]);
         repeats.begin_anew();

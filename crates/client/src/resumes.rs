@@ -75,7 +75,7 @@ impl Resumes {
 
     /// Counts a failed attempt, or gives up with its failure. [`Self::wait`] ends when the next attempt is due.
     pub(crate) fn count(&mut self, failure: Failure) -> Result<(), Failure> {
-        // A node to which no connection could be made: its neighbour has waited for it already.
+        // An unreachable node, for which another node has already waited.
         let is_away = failure.is("NODE_UNREACHABLE") && failure.retry_after.is_none();
         let may_pass = failure.connection_lost || failure.code == Code::Unavailable && !is_away;
         if !may_pass || !self.set_due(RESUMES_MAX, failure.retry_after) {
@@ -125,7 +125,7 @@ where
         let answered = match tokio::time::timeout(WAITS_AFTER, &mut answer).await {
             Ok(answered) => answered,
             Err(_) => {
-                // It waits at a server in service.
+                // The call waits at a live server.
                 resumes.begin_anew();
                 answer.await
             }

@@ -129,7 +129,7 @@ fn context(given: &Given, here: &Surroundings) -> Result<Option<Context>, Target
         return Ok(Some(flags.above(variables)));
     }
     if let Some(name) = &given.context {
-        // It was given by the caller, so it wins over variables.
+        // A context named by the caller wins over variables.
         return Ok(of_name(name, here)?.map(|context| flags.above(context)));
     }
     let name = match (here.var("KENNEL_SERVER"), here.var("KENNEL_CONTEXT")) {

@@ -88,7 +88,7 @@ fn meaning(address: &Address, host: &str, tls: &Tls, error: io::Error) -> Connec
 
 fn server_fault(address: Address, host: &str, tls: &Tls, fault: &CertificateError) -> ConnectError {
     let reason = match fault {
-        // A CA of the same name with another key differs in its signature alone.
+        // A CA of the same name with another key differs only in its signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             let authorities = tls.authorities_shown();
             return ConnectError::UntrustedServer {

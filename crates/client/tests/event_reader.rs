@@ -21,7 +21,7 @@ async fn reader_sees_each_event_once_despite_broken_streams() {
     let read = house.read(Start::Beginning).await.expect("all of it");
     assert_eq!(read.seqs, (1..=HEAD).collect::<Vec<_>>());
     assert_eq!(read.snapshots, 1);
-    // 20 events at 3 a stream: the seventh stream brings the last two.
+    // 20 events at 3 per stream: the seventh stream brings the last two.
     assert_eq!(house.asked(), [0, 3, 6, 9, 12, 15, 18]);
 }
 

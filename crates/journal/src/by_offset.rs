@@ -92,7 +92,7 @@ impl Log {
                         after_damage,
                     });
                 }
-                // It was removed between the scan and the read.
+                // The segment was removed between the scan and the read.
                 Err(_) if self.has_changed(&next)? => {}
                 Err(error) => return Err(error),
             }

@@ -124,7 +124,7 @@ impl Dropped {
                 uncounted: bytes[16] != 0,
             }
         } else {
-            // Half written: some output was dropped.
+            // A torn record: some output was dropped.
             Self {
                 bytes: [0; 2],
                 uncounted: true,

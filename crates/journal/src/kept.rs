@@ -55,7 +55,7 @@ impl KeptFile {
             file,
             count: len / RECORD_LEN as u64,
         };
-        // An append that a crash cut off leaves no valid record; the entries are in their segment still.
+        // An append that a crash cut off leaves no valid record; the entries are still in their segment.
         while kept.count > 0 && kept.record(kept.count - 1)?.is_none() {
             kept.count -= 1;
         }

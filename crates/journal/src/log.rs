@@ -115,7 +115,7 @@ fn scan_as(
         match Segment::open(dir, number, write) {
             Ok(Some(segment)) => opened.push(segment),
             Ok(None) => stray.push(number),
-            // It was removed since the directory was listed.
+            // The segment was removed since the directory was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -126,7 +126,7 @@ fn scan_as(
         let follows = opened.get(place + 1).or(last.as_ref());
         let follows = follows.filter(|next| next.header.number == segment.header.number + 1);
         let first = segment.header.first;
-        // A segment that its successor continues was closed whole.
+        // A segment whose successor continues it was closed completely.
         let whole = follows.filter(|next| {
             let entries = next.header.first.seq.checked_sub(first.seq);
             next.header.after == After::All && segment.entries().is_ok_and(|n| Some(n) == entries)
@@ -247,7 +247,7 @@ impl Log {
             scan(&self.dir, &self.facts, false)?
         };
         spans.extend(last.map(|(segment, intact)| Span::of(&segment, &intact)));
-        // A journal that was removed meanwhile looks shorter than it was, or as if it never had a byte.
+        // A journal removed meanwhile looks shorter, or empty.
         self.is_there()?;
         let end = match spans.last() {
             Some(span) => Point {
@@ -324,7 +324,7 @@ impl Log {
         loop {
             let lens = match lens {
                 None if after == 0 => Some([0; 2]),
-                // Segments removed meanwhile are found, and reported, by the read.
+                // The read finds and reports segments removed meanwhile.
                 None => self.lens_after(after).unwrap_or_default(),
                 known => known,
             };
@@ -334,7 +334,7 @@ impl Log {
                     let lens = items.iter().fold(lens, after_item);
                     return Ok((items, lens));
                 }
-                // It was removed between the scan and the read.
+                // The segment was removed between the scan and the read.
                 Err(_) if self.has_changed(&next)? => {}
                 Err(error) => return Err(error),
             }
@@ -365,7 +365,7 @@ impl Log {
             _ if !is_next => (GapReason::Bound, true),
             After::FullDisk { counted } => (GapReason::FullDisk, counted),
             After::HostLoss => (GapReason::HostLost, false),
-            // The segment before was whole when this one was begun.
+            // The previous segment was complete when this one began.
             After::All => (GapReason::Damaged, true),
         };
         Next::Hole(first, Why { reason, counted }, begun)
@@ -410,7 +410,7 @@ impl Log {
     ) -> io::Result<Vec<Item>> {
         let count_max = usize::try_from(ENTRIES_PER_READ_MAX).unwrap_or(usize::MAX);
         let kept = KeptFile::open(&self.dir)?.between(after, until.seq, count_max)?;
-        // A missing file of lifecycle entries means that there are none only where the directory exists.
+        // A missing lifecycle file means no entries only if the directory exists.
         self.is_there()?;
         let (mut items, mut at, mut bytes) = (Vec::new(), after, 0usize);
         for (entry, before) in &kept {

@@ -125,7 +125,7 @@ impl Payloads {
         if offset < HEAD_LEN
             && let Some(head) = self.head()?
         {
-            // In the index they cannot be cut: entries follow them.
+            // Bytes in the index are zeroed, not cut: entries follow them.
             let zeros = vec![0; length(offset, HEAD_LEN)];
             head.write(&zeros, HEAD_AT + offset)?;
         }

@@ -73,7 +73,7 @@ impl Raw {
                 crate::errors::remove(&self.path)?;
                 return Err(self.failed("write", error));
             }
-            // No other file can be there: requests for one while there is memory get none.
+            // The cell is empty: while bytes are in memory, requests for the file get none.
             let _ = self.file.set(file);
         }
         *memory = None;
@@ -87,7 +87,7 @@ impl Raw {
         }
         let file = self.how.open(&self.path);
         let file = file.map_err(|e| self.failed("open", e))?;
-        // Two readers may open it at once: the first one stays.
+        // Two readers may open the file at once: the first handle stays.
         Ok(self.file.get_or_init(|| file))
     }
 
@@ -125,7 +125,7 @@ impl Raw {
     }
 
     pub(crate) fn read(&self, begin: u64, end: u64) -> io::Result<Bytes> {
-        // Bounded by the size of one read, which fits into 32 bits.
+        // The length is bounded by one read, which fits into 32 bits.
         let mut bytes = vec![0; length(begin, end)];
         if self.file.get().is_none()
             && let Some(memory) = self.memory.lock().as_ref()

@@ -167,7 +167,7 @@ impl Reader {
                 return Some(head);
             }
             self.was_at_head = true;
-            // An error means that the writer is gone; it may have written between the read and its end.
+            // An error means that the writer is gone, perhaps after another write since the read.
             if self.head.changed().await.is_err() && self.head.borrow().seq == self.at.seq {
                 return None;
             }

@@ -156,7 +156,7 @@ impl Segment {
                 return Err(damaged(&path, "it is not the index of a journal".into()));
             }
             Found::OtherVersion(version) => {
-                // No damage: another version reads it.
+                // Another version can read this index.
                 let why = format!("version {version} is not known here");
                 let unknown = io::Error::new(io::ErrorKind::Unsupported, why);
                 return Err(failed("read", &path, unknown));

@@ -57,7 +57,7 @@ impl Log {
                         begins: walk.begins(),
                     });
                 }
-                // The oldest segment was removed meanwhile.
+                // The oldest segment may have been removed meanwhile.
                 Err(error) => {
                     let mut changed = false;
                     for (next, ..) in &parts {
@@ -100,7 +100,7 @@ impl Log {
         }
         let mut behind: Option<Point> = None;
         for (next, first, end) in parts {
-            // A tail that ends at a hole begins before it: the missing part of its first line is a gap.
+            // A tail that reaches a hole begins before the hole: the missing part of its first line is a gap.
             if behind.is_some_and(|behind| behind.seq > end.seq)
                 && walk.crosses_hole(behind.unwrap_or(*end))
             {
@@ -130,7 +130,7 @@ impl Log {
             }
             behind = Some(*first);
         }
-        // There is no more, or it is gone: then that is an error.
+        // No earlier bytes exist, or they are gone, which is an error.
         walk.reaches_the_beginning();
         let is_whole = behind.is_none_or(|first| first.seq == 0);
         Ok(if is_whole && walk.has_all_ends() {
@@ -232,14 +232,14 @@ impl Walk {
     fn meet_lines(&mut self, number: usize, most: u64, entry: &IndexEntry, data: &[u8]) {
         let breaks = self.streams[number].attempt != Some(entry.attempt);
         self.streams[number].attempt = Some(entry.attempt);
-        // Without LF the line ends there all the same.
+        // The line ends with its attempt even without LF.
         let ends_bare = breaks && data.last() != Some(&b'\n');
         if ends_bare && self.meets_end(number, most, entry.end()) {
             return;
         }
         for at in memchr::memrchr_iter(b'\n', data) {
             if self.meets_end(number, most, entry.offset + at as u64 + 1) {
-                // The bytes after that end in this entry are in the tail.
+                // Bytes after that line end in this entry belong to the tail.
                 if self.streams[number].begin < entry.end() {
                     self.after = entry.seq - 1;
                 }

@@ -218,7 +218,7 @@ impl Writer {
         let stays = |span: &&Span| span.end.seq > self.released;
         let chain = self.log.chain.lock();
         let staying: u64 = chain.spans.iter().filter(stays).map(Span::size).sum();
-        // A full segment is closed, and the next one is begun.
+        // A full segment is closed and counts in addition to the next.
         let closing = if size >= max { size } else { 0 };
         staying + closing + max > self.bound.max_bytes
     }
@@ -426,7 +426,7 @@ impl Writer {
             None => self.facts_len = end,
         }
         self.end.seq = entry.seq;
-        // Readers read only after this, when bytes and entry are in place.
+        // Readers read only after this send: bytes and entry are in place.
         self.head.send_replace(self.end);
         Ok(())
     }

@@ -72,8 +72,8 @@ impl Will {
             && bytes.len() <= IN_PLACE_BYTES_MAX
         {
             let found = file.metadata()?;
-            // Only a file that still has its name is replaced, and never by a shorter record: a reader sees one record or
-            // the other.
+            // Only a file that still has its name is overwritten, and never by a shorter record: a reader sees one
+            // record or the other.
             if found.nlink() == 1 && found.len() <= bytes.len() as u64 {
                 return file.write_all_at(&bytes, 0);
             }
@@ -117,12 +117,12 @@ pub(crate) fn keep(run_dir: &Path, bytes: &[u8]) -> io::Result<()> {
     let Ok(slot) = strict::read::<WireWill>(bytes) else {
         return unreadable::save(run_dir, NAME, bytes);
     };
-    // For one leader the file is the newer one. For two attempts it is the later one's: start ticks are comparable
-    // within one boot, and the file of an attempt is removed before the next one begins.
+    // With the same leader the file is newer. For two attempts the later leader counts: start ticks are comparable
+    // within one boot, and an attempt's file is removed before the next attempt begins.
     let newer = |file: WireWill| {
         file.leader == slot.leader || file.leader.start_ticks > slot.leader.start_ticks
     };
-    // An unreadable file has been moved away.
+    // `read_file` has moved an unreadable file away.
     if read_file(run_dir).ok().flatten().is_some_and(newer) {
         return Ok(());
     }
@@ -312,7 +312,7 @@ mod tests {
     fn unreadable_slot_is_set_aside_when_settled() {
         let (leader, record) = (leader(1), record());
         let text = serde_json::to_string(&WireWill { leader, record }).expect("JSON");
-        // Two readers could read two values.
+        // JSON readers differ on duplicate keys.
         let twice = text.replacen('{', r#"{"a":1,"a":2,"#, 1);
         for written in [b"of another form".as_slice(), twice.as_bytes()] {
             let (data, run_dir, mut slots) = with_slots();
@@ -354,7 +354,7 @@ mod tests {
         let process = Leftover {
             pid: i32::MAX,
             start_ticks: u64::MAX,
-            // Fifteen bytes that are no UTF-8, as they are shown.
+            // Fifteen bytes of a name that is not UTF-8, as replacement characters.
             name: "\u{fffd}".repeat(15),
         };
         record.tree = Some(TreeVerdict::Kept(Leftovers {

@@ -53,7 +53,7 @@ const READ_BYTES: usize = 256 * 1024;
 pub(crate) fn keeper_of(file: &File) -> Option<String> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let is_in_place = path.parent().is_some_and(|dir| dir.ends_with(DIR));
-    // The name of a removed file has more behind it.
+    // The link of a removed file ends in ` (deleted)`.
     let name = path.file_name()?.to_str()?;
     (is_in_place && !name.contains(' ')).then(|| name.to_owned())
 }
@@ -90,7 +90,7 @@ impl ExitSlot {
         let ExitPlace { offset, half_bytes } = self.place;
         let half = encode(run, self.count + 1, record, half_bytes);
         let half = half.ok_or(io::ErrorKind::FileTooLarge)?;
-        // A command of the same user may have removed the file: it has no name by which it could be found.
+        // A command of the same user may have removed the file: no reader could find the record.
         if fstat(&self.file).is_ok_and(|file| file.st_nlink == 0) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -194,14 +194,14 @@ impl ExitSlots {
     /// Makes the file of this keeper. Without it, exits are still recorded.
     pub(crate) fn open(data_dir: &Path, name: String) -> Self {
         let files = ExitFiles::of(data_dir);
-        // The lock lasts for as long as this process or a shim has the file.
+        // The lock lasts as long as this process or a shim has the file open.
         let file = own_file::create_locked(&files.dir, &name).ok();
         Self {
             files,
             name,
             file: file.map(Rc::new),
             free: Vec::new(),
-            // The first is the header.
+            // Slot 0 is the header.
             made: 1,
             taken: HashMap::new(),
             has_others: true,
@@ -221,7 +221,7 @@ impl ExitSlots {
             let [from, to] = [self.made, more].map(|slots| u64::from(slots) * SLOT_BYTES);
             let length = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
             let (from, bytes) = (length(from), length(to - from));
-            // Later writes need no further space, so that a full disk loses no exit code.
+            // Allocated in advance: a full disk then loses no exit code.
             posix_fallocate(file.as_fd(), from, bytes).ok()?;
             file.write_all_at(&header(), 0).ok()?;
             self.free.extend((self.made..more).rev());
@@ -296,7 +296,7 @@ fn each_half(path: &Path, found: &mut dyn FnMut(RunId, u64, &[u8])) -> io::Resul
     let file = open(path)?;
     let mut head = header();
     if read_full(&file, &mut head, 0)? < head.len() {
-        // Its keeper died before it had a slot.
+        // This file's keeper died before the file had a slot.
         return Ok(());
     }
     let [mark @ .., _, _, _, _] = head;
@@ -426,7 +426,7 @@ mod tests {
             let begin = usize::try_from(number.offset).expect("it is small");
             let offset = begin + usize::from(count == 2) * half.len();
             for cut in 0..=half.len() {
-                // Before the first write the slot holds what the earlier run has left.
+                // Before the first write the slot holds an earlier run's record.
                 let mut bytes = untorn.clone();
                 if count == 1 {
                     let left = encode(earlier, 1, b"another run's", HALF_BYTES);
@@ -532,7 +532,7 @@ mod tests {
     #[test]
     fn slot_size_is_read_from_the_header() {
         let (data, slots, _) = with_slot();
-        // Slots begin at no multiple of ours, and not at a multiple of what is read at once.
+        // Slot offsets are multiples neither of our slot size nor of the read size.
         let half_bytes = 1536_u32;
         let file = slots.file().expect("a file");
         file.write_all_at(&half_bytes.to_le_bytes(), 4)
@@ -541,7 +541,7 @@ mod tests {
         for number in [1, 200] {
             let offset = number * 2 * u64::from(half_bytes);
             let mut slot = slot(&slots, ExitPlace { offset, half_bytes });
-            // Longer than a half of this version, and one in each half.
+            // Records longer than a half of this version, one in each half.
             let run = RunId::from_u128(u128::from(number));
             let [one, two] = [b'1', b'2'].map(|byte| vec![byte; 1500]);
             slot.write(run, &one).expect("it is written");

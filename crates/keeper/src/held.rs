@@ -86,7 +86,7 @@ pub(crate) fn read(run_dir: &Path) -> Result<Held, Unreadable> {
 
 /// Removes the record: the processes run again.
 pub(crate) fn remove(run_dir: &Path) {
-    // If it stays, it names running processes: SIGCONT does them no harm.
+    // A record that stays names running processes, which SIGCONT does not harm.
     let _ = private_file::remove(run_dir, NAME);
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Result<Option<Seen>, Un
     let Some(note) = unreadable::read::<InitNote>(run_dir, NAME)? else {
         return Ok(None);
     };
-    // It exits after all others in its namespace: it need not have been reaped.
+    // Init exits after all others in its namespace: an unreaped init counts as gone.
     let seen = || match note.init.find() {
         Found::Same(fd) if fd.has_ended() => Seen::Gone,
         found => found.seen(),

@@ -56,7 +56,7 @@ impl Note {
 fn encode(attempt: u32, ledger: &InputLedger, count: u64) -> io::Result<Vec<u8>> {
     let ledger = ledger.clone();
     let note = serde_json::to_vec(&InputNote { attempt, ledger })?;
-    // The file is of one run, whose directory it is in.
+    // The directory names the run, so the id is zero.
     let half = exit_slots::encode(RunId::from_u128(0), count, &note, HALF_BYTES);
     half.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
 }
@@ -129,7 +129,7 @@ mod tests {
         note.keep(dir.path(), 4, &short);
         assert_eq!(read_ledger(dir.path()), Ok(Some(noted(4, &short))));
         assert_eq!(size(), first, "no note needs space");
-        // As where the keeper is killed within a write.
+        // A keeper killed within a write tears one half.
         let mut torn = std::fs::read(&path).expect("it is read");
         torn[40] ^= 1;
         assert_eq!(decode(&torn), Ok(longest));

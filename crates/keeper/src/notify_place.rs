@@ -125,7 +125,7 @@ fn sweep_below(shared: &Path, node: NodeId, lives: impl Fn(RunId) -> bool) {
             let _ = fs::remove_file(dir.join(name));
         }
     }
-    // It stays where a run lives.
+    // The directory stays while a run lives.
     let _ = fs::remove_dir(&dir);
 }
 
@@ -147,7 +147,7 @@ fn open_passable(parent: &Path, name: &str) -> io::Result<OwnedFd> {
         return Err(io::Error::other(why));
     }
     if !mode.contains(Mode::S_IXOTH) {
-        // This process's umask.
+        // The umask cleared these bits.
         fchmod(&dir, PASSABLE)?;
     }
     Ok(dir)

@@ -39,7 +39,7 @@ pub(crate) struct Spoken {
 /// Finds the answer in a binary's output, wherever it is in it.
 pub(crate) fn read(written: &str) -> Option<Spoken> {
     let mut spoken = written.lines().find_map(first_line)?;
-    // A binary without the second line speaks the one level of the first.
+    // A binary without the second line speaks only the first line's level.
     let levels = |line: &str| line.strip_prefix(LEVELS)?.split(' ').next()?.parse().ok();
     if let Some(wire) = written.lines().find_map(levels) {
         spoken.wire = wire;

@@ -19,7 +19,7 @@ pub(crate) fn replace(run_dir: &Path, name: &CStr, bytes: &[u8]) -> io::Result<F
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let fresh = || openat(&dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR);
     let file = match fresh() {
-        // Left by a shim that was killed, or made by another process.
+        // A killed shim may have left the file, or another process made it.
         Err(Errno::EEXIST) => {
             unlinkat(&dir, temporary, UnlinkatFlags::NoRemoveDir)?;
             fresh()?
@@ -38,7 +38,7 @@ pub(crate) fn replace(run_dir: &Path, name: &CStr, bytes: &[u8]) -> io::Result<F
 /// Opens a file to append to; makes it where it is missing.
 pub(crate) fn append(run_dir: &Path, name: &CStr) -> io::Result<File> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_APPEND | OFlag::O_NOFOLLOW;
-    // Without O_NONBLOCK a fifo would hold the writer for ever.
+    // Without O_NONBLOCK a FIFO would block the writer for ever.
     let flags = flags | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     let file = File::from(openat(open_dir(run_dir)?, name, flags, mode)?);

@@ -118,7 +118,7 @@ pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
 pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
     let dir = path(data_dir, run);
     open_up(AT_FDCWD, &dir);
-    // Left by a keeper that died.
+    // A dead keeper may have left a socket.
     notify_place::remove_left(&dir)?;
     remove_tree(&dir.join(OsStr::from_bytes(TMP.to_bytes())))
 }
@@ -181,7 +181,7 @@ pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
         own_file::make_dir(&aside)?;
         open_up(AT_FDCWD, &dir);
         let moved = own_file::none_if_absent(fs::rename(&dir, aside.join(run.to_string())))?;
-        // Another removal may have taken the parent away in between.
+        // Another removal may have removed the parent directory in between.
         if moved.is_some() || !dir.try_exists()? {
             return Ok(());
         }
@@ -353,7 +353,7 @@ mod tests {
     /// Does it as an ordinary user: root may read and change what its owner may not.
     fn on_thread_of_ordinary_user(work: impl FnOnce() + Send + 'static) {
         let work = move || {
-            // Of this thread alone, and with it go the capabilities for files.
+            // setfsuid(2) affects only this thread, and drops its file capabilities.
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
             work();
         };
@@ -405,7 +405,7 @@ mod tests {
             deep.push("d");
             fs::create_dir(&deep).expect("a directory");
         }
-        // As many processes have: not every level may be open at once.
+        // A usual descriptor limit: not every level can be open at once.
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
         setrlimit(Resource::RLIMIT_NOFILE, 1024, hard).expect("a lower limit");
         remove_tmp(data.path(), run).expect("it goes");

@@ -35,7 +35,7 @@ pub fn server_socket() -> io::Result<OwnedFd> {
     // before exec, and `TAKEN` lets only one owner be made of it.
     let socket = unsafe { OwnedFd::from_raw_fd(SERVER_SOCKET_FD) };
     if getsockopt(&socket, sockopt::SockType) != Ok(SockType::SeqPacket) {
-        // It is not the expected socket, so it is not this code's to close.
+        // An unexpected descriptor is not this code's to close.
         std::mem::forget(socket);
         return Err(Errno::ENOTSOCK.into());
     }

@@ -32,7 +32,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // A signal of the test may have ended it already.
+        // A signal of the test may have ended the process already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

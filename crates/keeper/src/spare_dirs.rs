@@ -105,7 +105,7 @@ impl SpareDirs {
             return Ok(false);
         }
         if waiting.opened.is_none() {
-            // With a full or read-only disk this is not retried for each run.
+            // After a failure, as on a full disk, later runs do not retry.
             waiting.failed = true;
             waiting.opened = Some(self.open()?);
             waiting.failed = false;

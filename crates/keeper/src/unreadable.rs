@@ -66,7 +66,7 @@ pub(crate) fn read_by<T>(
     };
     let content = content(&file).map_err(|error| unreadable(0, error.to_string()))?;
     decode(&content).map(Some).map_err(|why| {
-        // Where it cannot be moved it stays, and is found again.
+        // A file that cannot be moved stays, and is found again.
         let _ = move_away(run_dir, name, &file);
         unreadable(file.metadata().map_or(0, |file| file.len()), why)
     })
@@ -259,7 +259,7 @@ mod tests {
             [3, 2].map(|time| dir.join(format!("{run}-exit-{time}")))
         );
         assert_eq!(count(data.path()), 2);
-        // Without output there is nothing that they could be removed with.
+        // Without a run directory only age removes these files.
         let kept = sweep(data.path(), &mut BTreeSet::new(), |at| at < Timestamp(3));
         assert_eq!((kept.len(), count(data.path())), (1, 1));
     }

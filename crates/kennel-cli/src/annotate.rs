@@ -30,7 +30,7 @@ pub struct AnnotateArgs {
 pub(crate) async fn annotate(link: &Link, mut args: AnnotateArgs) -> Result<u8, Failure> {
     let selects = args.selection.is_given();
     if selects {
-        // No run is named.
+        // With a selection the first word is a change.
         args.changes.insert(0, args.run.run.clone());
     } else if args.changes.is_empty() && args.activity.is_none() {
         let failure = Failure::new("nothing to change: write KEY=VALUE or KEY-");

@@ -218,13 +218,13 @@ impl Desk {
     fn show(&mut self, reported: Reported) -> Result<(), Failure> {
         match reported {
             Reported::Opened(opened) => {
-                // Errors of the run or the server were reported on a terminal in its normal state.
+                // Raw mode begins here, so that earlier errors appear on a terminal in its normal state.
                 if self.raw.is_none() {
                     let raw = RawMode::enter();
                     self.raw =
                         raw.map_err(because("cannot take the terminal's keys as they are"))?;
                 }
-                // An untouched one need not replace the contents of this terminal.
+                // An untouched screen need not replace the contents of this terminal.
                 if let Some(screen) = opened.screen.filter(|screen| !screen.untouched) {
                     self.show_bytes(&screen.repaint)?;
                 }
@@ -247,7 +247,7 @@ impl Desk {
                 }
                 Ok(())
             }
-            // Another client is the writer, or no process reads.
+            // Another client is the writer, or no process reads the input.
             Reported::Refused(_) => write(BELL),
             Reported::Taken(_) => Ok(()),
         }

@@ -150,7 +150,7 @@ pub(crate) async fn restart(
     let env = run_env::values(args.env, here)?;
     let secrets = secrets::values(args.secret, here)?;
     let grace = spec::span(args.grace, "grace")?;
-    // Read once, for all runs.
+    // Input is read once, for all runs.
     let input = args.input.as_deref().map(spec::input).transpose()?;
     let initial_input = input.map(Into::into);
     let inherited = args.inherit_env.then_some(here);
@@ -198,7 +198,7 @@ async fn restart_one(
             }
         }
     }
-    // One restart, whichever server answers.
+    // The attempt number lets repeats restart the run only once.
     restart.expected_attempt = seen.current_attempt.map(|attempt| attempt.number);
     stands(link, link.call(restart).await?.run)
 }
@@ -263,7 +263,7 @@ pub(crate) async fn remove(link: &Link, runs: Targets) -> Result<u8, Failure> {
             request_id: new_request_id(),
         };
         match link.call(request).await {
-            // Removed meanwhile, or by this request before its answer was lost.
+            // The run was removed meanwhile, or by this request before its answer was lost.
             Err(failure) if !failure.is("RUN_NOT_FOUND") => Err(failure),
             _ => {
                 let removed = pb::RemoveRunResponse { run_id };

@@ -96,7 +96,7 @@ fn listed() -> Vec<kennel_proto::pb::Run> {
         listed.await.map_err(refused)
     };
     let answer = runtime.block_on(async { tokio::time::timeout(ANSWER_MAX, asked).await });
-    // Runs that the server cannot read are left out without a note: it would be written into the line that is typed.
+    // Runs that the server cannot read are left out without a note, which would appear in the typed line.
     let listed = answer.ok().and_then(Result::ok);
     listed.map(|listed| listed.runs).unwrap_or_default()
 }

@@ -229,7 +229,7 @@ fn change(
         |cause: io::Error| Failure::new(format!("cannot write {}: {cause}", path.display()));
     let dir = path.parent().unwrap_or(Path::new("/"));
     own_file::make_dir(dir).map_err(cannot)?;
-    // The directory: the file is replaced. The lock ends with its descriptor.
+    // The directory is locked, since the file is replaced. The lock ends with its descriptor.
     let lock = File::open(dir).map_err(cannot)?;
     lock.lock().map_err(cannot)?;
     let mut contexts = Contexts::read(here)?;

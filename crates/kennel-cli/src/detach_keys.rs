@@ -62,7 +62,7 @@ impl DetachKeys {
                 through.push(*key);
                 continue;
             }
-            // The longest end of the typed keys with which they may begin.
+            // The longest suffix of the typed keys that begins the detach keys.
             let mut last = self.keys[..self.typed].to_vec();
             last.push(*key);
             let begun = (0..=last.len())

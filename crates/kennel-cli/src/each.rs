@@ -108,7 +108,7 @@ fn no_run(typed: &str) -> Failure {
 
 /// Returns what may have been meant by a word that is no id of a run.
 fn instead(typed: &str) -> String {
-    // Lines of words, and what is meant by them.
+    // Lines of typed words, and a hint for each.
     let mut known = include_str!("no_runs.txt").lines();
     let hint = known.find_map(|line| {
         let (words, hint) = line.split_once(": ")?;

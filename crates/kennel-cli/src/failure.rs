@@ -144,7 +144,7 @@ impl Failure {
             terminal_text::json(&json!({"error": error}).to_string())
         };
         if !self.quiet {
-            // Standard error may be closed; then it cannot be printed.
+            // Standard error may be closed; then the text is not printed.
             let _ = writeln!(io::stderr(), "{text}");
         }
         ExitCode::from(self.code)
@@ -164,7 +164,7 @@ impl fmt::Display for Failure {
 /// Prints a note on standard error that is no failure.
 pub fn note(what: &dyn fmt::Display) {
     let text = format!("kennel: {what}");
-    // Standard error may be closed; then it cannot be printed.
+    // Standard error may be closed; then the text is not printed.
     let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&text));
 }
 
@@ -176,7 +176,7 @@ pub fn in_time(print: impl FnOnce() + Send + 'static) {
         let _ = printed.send(());
     };
     if thread::Builder::new().spawn(print).is_ok() {
-        // Late or not: there is no more to do.
+        // After a timeout there is no more to do.
         let _ = is_printed.recv_timeout(PRINT_MAX);
     }
 }

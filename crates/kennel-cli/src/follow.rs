@@ -234,7 +234,7 @@ impl Journal {
     pub(crate) async fn next(&mut self) -> Result<Option<pb::StreamEventsResponse>, Failure> {
         loop {
             match self.reader.next().await {
-                // The others continue.
+                // Other runs continue.
                 Err(failure) if self.are_many && failure.is("JOURNAL_UNREADABLE") => {
                     note(&failure);
                 }

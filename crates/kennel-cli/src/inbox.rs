@@ -63,7 +63,7 @@ pub(crate) async fn inbox(link: &Link, args: InboxArgs) -> Result<(), Failure> {
         let asked = asked.map(|run| (run.run_id.clone(), run.questions.clone()));
         let asked = Some(asked.collect::<Vec<_>>());
         if is_screen {
-            // Ages change too.
+            // Shown ages also change.
             print_exact(&format!("\x1b[H\x1b[2J{}", table(&runs)))?;
         } else if asked != before {
             match link.format {
@@ -101,7 +101,7 @@ fn table(runs: &[pb::Run]) -> String {
             .questions
             .iter()
             .map(|question| row(run, Some(question)));
-        // It waits by its activity alone.
+        // A run without questions waits by its activity.
         let silent = run.questions.is_empty().then(|| row(run, None));
         asked.chain(silent)
     });

@@ -1,7 +1,7 @@
 //! The command line that calls a server: commands, flags, printing. It uses the contract and the Rust client alone;
 //! commands that need a server's code are the binary's, which hands its part over as a [`Binary`].
 
-// Their macros panic where nothing reads.
+// `println!` and `eprintln!` panic where nothing reads.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 #![expect(
     clippy::must_use_candidate,
@@ -115,7 +115,7 @@ pub trait Binary {
 pub fn main<B: Binary>(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
     let format = client.output.clone().unwrap_or_default();
     match command {
-        // It exits as its command did: its own failures have a separate code.
+        // `run` exits as its command did: its own failures have a separate code.
         Command::Run(args) => carry_out(true, &format, perform_run::<B>(client, *args, here)),
         command => carry_out(false, &format, perform::<B>(client, command, here)),
     }
@@ -127,7 +127,7 @@ pub fn carry_out<E: Into<Exit>>(
     format: &Format,
     work: impl Future<Output = Result<E, Failure>>,
 ) -> ExitCode {
-    // A second thread, so that signals are forwarded while a write to a slow reader blocks the first.
+    // With a second thread, signals are forwarded while a write to a slow reader blocks the first.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -197,7 +197,7 @@ async fn perform<B: Binary>(
     let format = client.output.clone().unwrap_or_default();
     let open = || Link::open(client, format.clone(), here);
     let done = |()| 0;
-    // Their text has one purpose, for which another form is of no use.
+    // Output of these commands has one purpose, for which another format is useless.
     let is_plain = matches!(
         &command,
         Command::Certs(_) | Command::Completions(_) | Command::Context(ContextCommand::Show { .. })

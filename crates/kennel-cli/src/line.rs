@@ -53,7 +53,7 @@ pub fn not_understood(
     let command = command_of(words);
     let explained = explain(&mut error, command, whole);
     match explained {
-        // The output may have no reader; there is no other way to report it.
+        // The output may have no reader, and a failed write cannot be reported.
         Some(text) => drop(writeln!(io::stderr(), "{text}")),
         None => drop(error.print()),
     }

@@ -57,7 +57,7 @@ impl Link {
         if named.is_some() || given.values.has_credentials() {
             return Self::open(client, format, here).await.map(Some);
         }
-        // There may be no default.
+        // A default server may not exist.
         let Ok(target) = Target::resolve(&given, here) else {
             return Ok(None);
         };

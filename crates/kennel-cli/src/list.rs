@@ -242,7 +242,7 @@ fn descend(runs: &mut Vec<pb::Run>) -> Vec<usize> {
             runs.push(run);
             indents.push(depth);
         }
-        // Runs that are below each other: an id that was reused. Each is listed.
+        // With a reused id, runs may form a cycle: all are listed.
         let Some((_, rest)) = below.pop_first() else {
             return indents;
         };

@@ -103,7 +103,7 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure>
 
 /// `kill`: ends runs, or sends them a signal.
 pub(crate) async fn kill(link: &Link, args: KillArgs) -> Result<u8, Failure> {
-    // `kill HUP RUN`, `kill RUN 10`: it must not end the run.
+    // `kill HUP RUN` and `kill RUN 10` must not end the run.
     if let (None, true) = (args.signal, args.runs.len() > 1)
         && let Some(word) = args.runs.iter().find(|word| values::signal(word).is_ok())
     {
@@ -172,8 +172,7 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
             parent_run_id: run.run_id.clone(),
             ..pb::RunFilter::default()
         };
-        // Processes are the keeper's, child runs the database's: where that is unavailable, processes are shown all the
-        // same.
+        // The keeper lists processes, the database child runs: without the database, processes are still shown.
         let children = list::all(&link.connection, children, CHILDREN_MAX).await;
         let children = match children.map_err(refused) {
             Ok(children) => child_runs(&children.noting_others()),
@@ -217,7 +216,7 @@ pub(super) fn render(response: &pb::GetTreeResponse) -> String {
         let children = below.remove(&process.pid).unwrap_or_default();
         open.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
     }
-    // Parents changed during the scan, so that some are below each other.
+    // Parents changed during the scan, so that some processes are below each other.
     for process in below.into_values().flatten() {
         let _ = writeln!(text, "{}", line(process));
     }
@@ -305,7 +304,7 @@ mod tests {
             rss_bytes: 0,
             ..process(13, 11)
         };
-        // Each was seen as the other's child.
+        // Two processes seen as each other's children.
         let (one, other) = (process(20, 21), process(21, 20));
         let response = pb::GetTreeResponse {
             run: None,

@@ -28,7 +28,7 @@ pub enum NodeCommand {
 
 pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
     let found = all(link).await?;
-    // It counts as text too.
+    // `Name` also counts as text.
     if matches!(link.format, Format::Name) {
         let names = found
             .nodes

@@ -17,7 +17,7 @@ use std::{
 pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
     let mut message = refused.to_string();
     if let Some(end) = message.find(": ").filter(|_| refused.violations.len() > 1) {
-        // Each field follows on a line of its own.
+        // Each field follows on a separate line.
         message.truncate(end);
     }
     message.push_str(&listed(&refused.violations));

@@ -36,11 +36,11 @@ pub async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<Exit, Fai
         .spec
         .as_ref()
         .is_some_and(|spec| spec.kind() == pb::RunKind::Terminal);
-    // In a pipeline the terminal's output is plain bytes, as of script(1).
+    // In a pipeline the terminal's output is plain bytes, as with script(1).
     let shows_terminal = on_terminal && link.format.is_text() && io::stdout().is_terminal();
-    // On a terminal of its own the command gets Ctrl-Z as a key.
+    // With its own terminal the command gets Ctrl-Z as a key.
     let forward = |run_id: &str| Forwarder::start(&link.connection, run_id, !shows_terminal);
-    // Of a key or a name the answer says which run it is.
+    // With a key or a name, only the answer identifies the run.
     let is_known = !request.run_id.is_empty() && request.on_name_conflict == 0;
     let early = is_known.then(|| forward(&request.run_id)).transpose()?;
     let run_id = match Box::pin(link.connection.call(request.clone())).await {
@@ -66,7 +66,7 @@ pub async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<Exit, Fai
             ..Manner::default()
         };
         if link.own {
-            // There would be no run to come back to.
+            // A detached run would end with its own service.
             manner.keys = DetachKeys::none();
         }
         let left = attach::stay(link, &run_id, manner).await;
@@ -177,7 +177,7 @@ fn start_code(reason: Option<&str>, stage: Option<&str>, errno: Option<&str>) ->
     let at_exec = stage.is_some_and(|s| s.eq_ignore_ascii_case("exec"));
     match reason {
         Some("COMMAND_NOT_FOUND") => NOT_FOUND,
-        // ENOENT: the file was found when the path was resolved, or its interpreter is missing.
+        // ENOENT: the file vanished after its path was resolved, or its interpreter is missing.
         Some("SPAWN_FAILED") if at_exec && errno == Some("2") => NOT_FOUND,
         Some("SPAWN_FAILED") if at_exec => NOT_EXECUTABLE,
         _ => OWN_FAILURE,

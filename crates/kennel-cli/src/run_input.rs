@@ -33,7 +33,7 @@ pub(crate) fn by_default(spec: &mut pb::RunSpec) {
         .restart
         .as_ref()
         .is_some_and(|policy| policy.mode() != pb::RestartMode::Never);
-    // This process's input comes once: the next attempt would wait for it in vain.
+    // This process's input is read only once: the next attempt would wait for it in vain.
     let is_free = spec.stdio.is_none() && spec.initial_input.is_none() && !restarts;
     if is_free && !is_null() {
         spec.stdio = Some(pb::run_spec::Stdio::Pipes(pb::Pipes {
@@ -124,7 +124,7 @@ pub(super) fn pieces(bytes_max: usize) -> mpsc::Receiver<io::Result<Vec<u8>>> {
                     thread::sleep(FOREGROUND_LOOK_EVERY);
                     continue;
                 }
-                // The terminal has hung up.
+                // A hang-up is EOF, not an error.
                 Err(_) if own_terminal::has_hung_up() => return,
                 Err(cause) => Err(cause),
             };

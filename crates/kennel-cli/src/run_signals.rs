@@ -147,7 +147,7 @@ async fn forward(
             };
             match connection.call(request).await {
                 Ok(_) => continue,
-                // There is no process to interrupt yet: the run must not begin.
+                // Without a process to interrupt, the run must not begin.
                 Err(refusal) if has_not_begun(&refusal) => {}
                 Err(refusal) => {
                     // A paused run, or one that is ending: the next Ctrl-C ends it.
@@ -164,7 +164,7 @@ async fn forward(
 
 fn has_not_begun(refusal: &client::Failure) -> bool {
     let state = refusal.metadata.get("state").map(String::as_str);
-    // Nor is there one between two attempts.
+    // No process exists between two attempts either.
     let no_process = matches!(state, Some("STARTING" | "BACKOFF"));
     refusal.is("RUN_NOT_FOUND") || (refusal.is("INVALID_STATE") && no_process)
 }
@@ -213,7 +213,7 @@ async fn suspend(connection: &Connection, run_id: &str, keys: &mut Source) {
     if let Err(cause) = own_signals::stop_self() {
         Failure::new(format!("cannot stop this process: {cause}")).report();
     }
-    // Keys typed while it was being stopped referred to this stop.
+    // Keys typed while this process was being stopped referred to this stop.
     while timeout(Duration::ZERO, keys.caught()).await.is_ok() {}
     let hint = format!("kennel resume {run_id}");
     if is_paused

@@ -61,7 +61,7 @@ impl Sink {
         match output.stream() {
             pb::OutputStream::Stdout => show(io::stdout().lock(), stdout, &output.data),
             pb::OutputStream::Stderr => show(io::stderr().lock(), stderr, &output.data),
-            // A stream of a later version: it cannot be shown here.
+            // This version cannot show a stream of a later version.
             pb::OutputStream::Unspecified => Ok(()),
         }
     }

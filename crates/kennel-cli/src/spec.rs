@@ -24,11 +24,11 @@ pub(crate) fn of_run(args: SpecArgs, here: &Surroundings) -> Result<pb::SpawnReq
     let (has_cwd, tty, no_stdin) = (args.cwd.is_some(), args.tty, args.no_stdin);
     let mut here = here.clone();
     if has_cwd {
-        // It would refer to another directory.
+        // The caller's PWD would name another directory.
         here.env.remove("PWD");
     }
     if tty {
-        // The command is on a terminal of its own, which --term describes.
+        // The command has its own terminal, which --term describes.
         for name in ["TERM", "COLUMNS", "LINES"] {
             here.env.remove(name);
         }

@@ -45,7 +45,7 @@ fn described(info: &pb::ServerInfo, address: &str) -> String {
     let can: Vec<_> = can.into_iter().map(|c| c.name).collect();
     let mut before = String::new();
     for missing in &mut cannot {
-        // One cause may take several of them, as without control groups.
+        // One cause may remove several capabilities, as without control groups.
         if missing.why == before {
             "for the same reason".clone_into(&mut missing.why);
         } else {

@@ -98,7 +98,7 @@ pub(crate) fn fitting(
                 Some(colour) => drop(write!(text, "{}{}\x1b[0m", colour.code(), cell.text)),
                 None => text.push_str(&cell.text),
             }
-            // Spaces at the end of a line are no part of it.
+            // Lines get no trailing spaces.
             if row[column + 1..].iter().any(|cell| !cell.text.is_empty()) {
                 let room = widths[column] + 2 - cell.text.width();
                 text.extend(std::iter::repeat_n(' ', room));

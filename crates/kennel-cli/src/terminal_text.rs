@@ -46,7 +46,7 @@ pub(crate) fn json(document: &str) -> String {
     let mut safe = String::with_capacity(document.len());
     for c in document.chars() {
         if is_unsafe(c) && !c.is_ascii_whitespace() {
-            // Writing to a String cannot fail. None of them is above U+FFFF.
+            // Writing to a String cannot fail. No unsafe character is above U+FFFF.
             let _ = write!(safe, "\\u{:04x}", u32::from(c));
         } else {
             safe.push(c);

@@ -52,18 +52,18 @@ async fn finish(
 ) -> Result<(pb::Upgrade, pb::ServerInfo, Duration), Failure> {
     let (mut former, mut answered) = (before.start_time, Instant::now());
     loop {
-        // Without an answer the former server is leaving, or the next one is starting.
+        // Without an answer the previous server is leaving, or the next one is starting.
         if let Ok(server) = info(link).await {
             if server.start_time != former {
                 let unanswered = answered.elapsed();
                 let upgrade = match &server.last_upgrade {
                     Some(last) if last.request_id == request_id => last.clone(),
-                    // A repeat would begin another upgrade there.
+                    // At a restarted service a repeat would begin another upgrade.
                     _ if epoch(&server) != epoch(before) => {
                         let why = "the service was restarted meanwhile: the result of the upgrade is not known";
                         return Err(Failure::new(why).hint("kennel status"));
                     }
-                    // The upgrade of another client came right before this one, and its server is to leave; or after.
+                    // Another client's upgrade came right before this one, and its server is leaving; or it came after.
                     _ => begin(link, request_id).await?,
                 };
                 if upgrade.state() != pb::UpgradeState::Leaving {

@@ -66,7 +66,7 @@ pub(crate) async fn wait(
     let for_end = condition == pb::WaitCondition::Ended;
     let code = |failure: Failure| {
         if for_end {
-            // All others are codes of commands.
+            // All other codes are those of commands.
             failure.or_code(OWN_FAILURE)
         } else {
             failure

@@ -267,7 +267,7 @@ fn code(text: &str) -> String {
     if text.is_empty() {
         String::new()
     } else {
-        // A default may itself have code in it.
+        // A default may itself contain backticks.
         format!("`{}`", text.replace('`', "").replace('|', "\\|"))
     }
 }
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn pages_name_commands_and_flags_that_exist() {
-        // Known before the command line is read, for the keeper of another version.
+        // The preflight word is handled before parsing, for the keeper of another version.
         let preflight = format!("kennel {}", kennel_keeper::preflight::WORD);
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut pages = vec![root.join("README.md")];
@@ -439,7 +439,7 @@ mod tests {
         let command = complete();
         let tips = kennel_cli::HABITS.lines().flat_map(|line| {
             let starts = line.match_indices("kennel ").map(|(at, _)| at);
-            // In prose it is the name of the product.
+            // In prose `kennel` is the name of the product.
             let starts =
                 starts.filter(|at| line[..*at].ends_with(": ") || line[..*at].ends_with("$("));
             starts.map(|at| line[at..].split([';', ')', ',']).next().unwrap_or_default())

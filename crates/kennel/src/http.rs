@@ -75,7 +75,7 @@ impl HttpAddress {
     /// Removes the socket of a server that has no successor.
     pub(crate) fn clear(&self) {
         if let Self::Unix(path) = self {
-            // It may never have been created.
+            // The socket may never have been created.
             let _ = fs::remove_file(path);
         }
     }
@@ -208,7 +208,7 @@ where
     drop(crowd);
     tokio::spawn(async move {
         let served = tokio::time::timeout(CONNECTION_MAX, serving);
-        // A client that is displaced, gone, slow or wrong gets no answer.
+        // Displaced, lost, slow and malformed clients get no answer.
         let _ = client.displaced.run_until_cancelled(served).await;
         let mut clients = clients.lock();
         clients.remove(&client);
@@ -246,7 +246,7 @@ mod tests {
         let connect = async || loop {
             match UnixStream::connect(&path).await {
                 Ok(client) => return client,
-                // It does not listen yet.
+                // The server does not listen yet.
                 Err(_) => tokio::task::yield_now().await,
             }
         };
@@ -262,7 +262,7 @@ mod tests {
         let read = tokio::time::timeout(CONNECTION_MAX, read).await;
         read.expect("in time").expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
-        // Each idle one is closed, the displaced one too.
+        // Each idle connection is closed, including the displaced one.
         for mut idle in idle {
             let closed = tokio::time::timeout(HEAD_MAX * 3, idle.read_u8()).await;
             closed.expect("closed in time").expect_err("no byte");

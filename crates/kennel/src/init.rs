@@ -40,7 +40,7 @@ async fn work(
     here: &Surroundings,
 ) -> Result<u8, Failure> {
     let Some(connection) = own_service::answer(address, keeper).await? else {
-        // It has given the reason on the standard error that it shares with this process.
+        // The keeper has given the reason on the standard error that it shares with this process.
         let status = keeper.wait().ok().and_then(|status| status.code());
         return Ok(status
             .and_then(|code| u8::try_from(code).ok())

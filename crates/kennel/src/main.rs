@@ -3,7 +3,7 @@
 //! `kennel serve` is the keeper, which must be single-threaded: nothing here starts a runtime before the role of this
 //! process is known. The keeper executes this binary again as `kennel server`. All other commands call a server.
 
-// Their macros panic where nothing reads.
+// `println!` and `eprintln!` panic where nothing reads.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return kennel_cli::not_understood(error, &words, &args::command()),
     };
-    // The arguments of the last command.
+    // The arguments of the innermost subcommand.
     let mut typed = &typed;
     while let Some((_, behind)) = typed.subcommand() {
         typed = behind;
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
             init::main(&cli.client, &flags, typed, (&here, &words))
         }
         Command::Serve(_) => {
-            // The keeper ends where it panics, and does not wait for a reader before that.
+            // The keeper ends where it panics, without waiting for a reader.
             panic::set_hook(Box::new(|panic| {
                 let text = panic.to_string();
                 in_time(move || note(&text));
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
             &format.clone(),
             Box::pin(migrate::migrate(args, format)),
         ),
-        // Call no server.
+        // These commands call no server.
         Command::OfClient(ClientCommand::Doctor(args)) if args.prove => {
             kennel_cli::carry_out(false, &format, Box::pin(prove::prove(&format)))
         }

@@ -122,7 +122,7 @@ impl Service {
 
     /// Sends SIGKILL to the server; the keeper starts another one, which adopts the runs.
     pub(crate) async fn kill_server(&mut self) -> Result<(), Failure> {
-        // There is none while the keeper replaces one that did not answer.
+        // No server exists while the keeper replaces one that did not answer.
         let server = seen("the service has no server", || self.server()).await?;
         server.signal(Signal::KILL);
         let is_gone = || (!server.is_alive()).then_some(());

@@ -56,7 +56,7 @@ const FORMER_SERVER_POLL: Duration = Duration::from_millis(20);
 /// Serves until the keeper ends it, and returns the exit code.
 pub(crate) fn main(typed: &ArgMatches, here: &Surroundings) -> Result<i32, Failure> {
     let flags = &ServeArgs::completed(typed, here)?;
-    // The first action: it also makes this process undumpable.
+    // Taken first: this also makes the process undumpable.
     let socket = kennel_keeper::server_socket().map_err(|_| {
         Failure::new("this is the part of the service that its keeper starts")
             .code(2)
@@ -150,7 +150,7 @@ async fn serve(
     let lock = former
         .map_err(|_| Failure::new("the server of an earlier keeper does not go").code(LOST))?
         .map_err(|cause| failed("cannot lock the journals", &cause))?;
-    // Held until this process is gone: its last task may write until then.
+    // The lock lasts until this process is gone: its last task may write until then.
     std::mem::forget(lock);
     let key = secret::digest_key(&config.data_dir)
         .map(DigestKey::new)
@@ -251,13 +251,13 @@ async fn to_the_end(
     let code = tokio::select! {
         code = &mut ended => code.map_err(|cause| failed("the supervisor failed", &cause).code(LOST))?,
         served = &mut edge => return match served {
-            // It ends before the supervisor where another server replaces it, or where no client is connected.
+            // The edge ends before the supervisor if another server replaces this one, or if no client is connected.
             Ok(Ok(())) => answered(supervisor, ended).await.map_err(|cause| failed("the supervisor failed", &cause).code(LOST)),
             Ok(Err(cause)) => Err(failed("cannot serve", &cause).code(LOST)),
             Err(cause) => Err(failed("the edge failed", &cause).code(LOST)),
         },
     };
-    // It drains by itself, in bounded time; its result changes nothing any more.
+    // The edge drains by itself, in bounded time; its result no longer changes anything.
     match edge.await {
         Ok(Ok(())) => {}
         Ok(Err(cause)) => tracing::warn!(%cause, "clients may lack their last answers"),

@@ -174,7 +174,7 @@ pub(crate) fn defaults() -> BTreeMap<String, String> {
     let flags = flags();
     let defaults = flags.iter().filter_map(|flag| {
         let (_, default) = bracketed(&flag.get_help()?.to_string(), "default");
-        // Of several words it is a description.
+        // A default of several words is a description.
         let is_value =
             |default: &String| !default.contains(' ') && !matches!(&**default, "none" | "nothing");
         Some((key(flag), default.filter(is_value)?))

@@ -408,7 +408,7 @@ fn wait_exits_with_the_commands_exit_code() {
         (ended(RUN, RunState::Failed, exited(), code(5)), true),
         (ended(RUN, RunState::Succeeded, exited(), code(0)), true),
         (ended(RUN, RunState::Failed, exited(), killed()), true),
-        // The command exited in order when it was stopped, and all the same it was too late.
+        // The command exited with code 0 when it was stopped, but too late.
         (ended(RUN, RunState::Failed, too_late(), code(0)), true),
         (ended(RUN, RunState::Lost, exited(), unknown()), true),
         (ended(RUN, RunState::Failed, exited(), code(5)), true),
@@ -569,7 +569,7 @@ fn hostile_run_names_are_escaped() {
         records: vec![record],
     };
     server.answer("StreamAudit", &records);
-    // As the server writes it.
+    // The message as the server writes it.
     let message = format!("command {HOSTILE:?} was not found in PATH");
     let facts = [("command", HOSTILE)];
     server.refuse("Spawn", Reason::CommandNotFound, &message, &facts);
@@ -683,7 +683,7 @@ fn attach_repeats_modes_and_restores_the_terminal() {
         terminal.leader_is_gone();
         let master = terminal.master().try_clone().expect("a descriptor");
         let mut shown = Vec::new();
-        // A terminal that nothing has open ends with EIO.
+        // Reading a terminal that no process has open ends with EIO.
         let _ = File::from(master).read_to_end(&mut shown);
         let repaint = if untouched { b"" } else { repaint.as_slice() };
         let before = REMEMBER_TERMINAL.as_bytes();

@@ -119,7 +119,7 @@ fn output_format_flag_is_refused_for_plain_text() {
     ] {
         let (status, out, err) = run(&[words, &["-o", "json"]].concat());
         assert_eq!((status, &*out), (Some(2), ""), "{words:?}");
-        // Where output is for programs, so is a refusal: one object on a line.
+        // With output for programs a refusal is also one JSON object on a line.
         let error: serde_json::Value = serde_json::from_str(&err).expect("JSON");
         let error = &error["error"];
         assert_eq!(
@@ -230,7 +230,7 @@ fn config_shows_where_each_setting_comes_from() {
     ] {
         assert!(out.lines().any(|shown| shown == line), "{line} in {out}");
     }
-    // The output can be read again.
+    // The shown configuration can be read again.
     let shown = run(&["config", "show", "--config", file]).1;
     let again = dir.path().join("again.toml");
     std::fs::write(&again, shown).expect("written");
@@ -339,7 +339,7 @@ fn secret_directories_and_data_directory_must_not_overlap() {
             assert!(err.starts_with(start) && err.contains(" overlap"), "{err}");
         }
     }
-    // An empty entry is none, not the working directory, which has the data directory in it.
+    // An empty entry is no directory, not even the working directory, which contains the data directory.
     for named in ["", " ", ",", "secrets, ", "/no/such/directory", "database"] {
         let (status, _, err) = checked(&["config", "check"], named);
         assert_eq!((status, &*err), (Some(0), ""), "{named}");
@@ -352,7 +352,8 @@ fn default_limit_beyond_the_host_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).display().to_string();
     let socket = format!("unix:{}", path("s"));
-    // No process may raise a limit of open files beyond that of the kernel, and without a group there is none of memory.
+    // No process may raise its limit of open files beyond the kernel's, and without a control group no memory limit
+    // exists.
     let limits = "core=0,nofile=18446744073709551614,job:memory=1G";
     let words = ["serve", "--cgroup", "off", "--default-limit", limits];
     let data = path("data");
@@ -382,7 +383,7 @@ fn memory_reserve_without_controller_is_refused() {
     let (status, _, err) = serve("512k");
     assert_eq!(status, Some(2), "{err}");
     assert!(err.contains("1M at least"), "{err}");
-    // In a hierarchy of cgroup v2 with the controller it would serve.
+    // On cgroup v2 with the memory controller the server would start.
     if v1 {
         let (status, _, err) = serve("64M");
         assert_eq!(status, Some(1), "{err}");

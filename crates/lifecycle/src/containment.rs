@@ -111,12 +111,12 @@ impl Held {
         }
         if by == Containment::PrivatePidns {
             // A process that leaves the control group, becomes another user or makes namespaces below is still in this
-            // one: setns(2) leads into pid namespaces below the own one only.
+            // pid namespace: setns(2) only enters pid namespaces below the caller's.
             gaps.push(Gap::WorkHandedToDaemons);
             return Self { by, gaps };
         }
         let uid = privileges.user.as_ref().map_or(host.uid, |user| user.uid);
-        // The groups belong to the service's user.
+        // The control groups belong to the service's user.
         if has_cgroup && host.groups_are_open && (uid == 0 || uid == host.uid) {
             gaps.push(if uid == 0 {
                 Gap::RootMayLeaveCgroup

@@ -50,7 +50,7 @@ impl Countdown {
     /// Extends the time left now by so many milliseconds.
     pub fn extend(&mut self, millis: u64, now: u64) {
         let passed = self.since.map_or(0, |since| now.saturating_sub(since));
-        // Where the end was missed, as by a process that was halted, none is left: the extension counts from now on.
+        // If the end was missed, as by a halted process, no time is left: the extension counts from now.
         self.left = self.left.max(passed).saturating_add(millis);
     }
 

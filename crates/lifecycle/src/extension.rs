@@ -130,7 +130,7 @@ mod tests {
             end: seconds(end),
         };
         assert!(extensions.apply(1, Deadline::MaxRuntime, to(5, 15)));
-        // Repeated by the keeper, or older than what is known.
+        // Extensions that are repeated or older change nothing.
         assert!(!extensions.apply(1, Deadline::MaxRuntime, to(5, 15)));
         assert!(!extensions.apply(1, Deadline::MaxRuntime, to(4, 14)));
         assert!(extensions.apply(1, Deadline::Inactivity, to(1, 9)));

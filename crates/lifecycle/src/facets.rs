@@ -253,7 +253,7 @@ impl Facets {
     /// Returns the question of an attempt that waits from here on, or that has a new text.
     pub fn asks_now(&self, attempt: u32, activity: Activity, text: String) -> Option<Asked> {
         let begins = self.activity_of(attempt) != Some(activity);
-        // The same report may come again: of a client that repeats its call, and of the keeper to each server.
+        // A report may be repeated: by a client that repeats its call, and by the keeper to each server.
         let before = self.questions.of(attempt).last();
         let is_other = before.is_none_or(|before| before.asked.text != text);
         let asks = activity == Activity::AwaitingInput;

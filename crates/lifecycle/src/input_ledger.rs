@@ -108,7 +108,7 @@ impl InputLedger {
                 () => self.is_open().map(|()| Placed::Open { start }),
             };
         }
-        // What another one has written there does not answer for this one.
+        // Bytes of another write there do not make an answer a repeat.
         if let Some(start) = write.offset
             && !write.id.starts_with(ANSWER)
             && start
@@ -118,7 +118,7 @@ impl InputLedger {
             return Ok(Placed::Repeat { start });
         }
         self.is_open()?;
-        // The same write again, given by its offset: it continues where it was cut off.
+        // A repeated write with the same offset continues where it was cut off.
         if let (Some(offset), Some(last)) = (write.offset, self.unfinished())
             && (last.start, last.len) == (offset, write.len)
         {

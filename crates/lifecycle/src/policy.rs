@@ -190,7 +190,7 @@ impl Policy {
         check_timeout("spec.timeouts.max_runtime", max_runtime, found);
         let inactivity = self.timeouts.inactivity;
         check_timeout("spec.timeouts.inactivity", inactivity, found);
-        // Zero: no limit can be extended.
+        // An `extension_max` of zero forbids extensions.
         let extension = self.timeouts.extension_max.filter(|most| !most.is_zero());
         check_timeout("spec.timeouts.extension_max", extension, found);
         self.limits.check(found);
@@ -365,7 +365,7 @@ impl StopPolicy {
             found.push(Violation::new("spec.stop.signal", UNFIT_STOP_SIGNAL));
         }
         self.check_steps(found);
-        // The node of the run gives a grace that is not named here.
+        // The run's node provides a grace that the spec does not name.
         found.extend(self.grace.and_then(|grace| self.check_waits(grace)));
     }
 

@@ -120,7 +120,7 @@ impl Privileges {
         let field = "spec.privileges.user.supplementary_group_ids";
         let (count, most) = (user.groups.len(), limits::GROUPS_MAX);
         count_at_most(field, count, most, "entries", found);
-        // The kernel takes this number for no id.
+        // The kernel reserves this number for "no id".
         let is_none = |id: &u32| *id == u32::MAX;
         if [user.uid, user.gid].iter().chain(&user.groups).any(is_none) {
             let why = "4294967295 is no user and no group";

@@ -164,7 +164,7 @@ impl AttemptRecord {
                 let kind = later.is_critical.then(|| later.kind.clone());
                 self.critical = self.critical.take().or(kind);
             }
-            // Entries of the run: see Facets.
+            // Other entries concern the run: see Facets.
             _ => {}
         }
     }

@@ -147,7 +147,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     let record = seen.exit_record.as_ref();
     let exit = record.and_then(|r| r.exit).unwrap_or(Exit::Unknown);
     let never_ran = record.is_some_and(|r| r.never_ran);
-    // The row of a stop that was accepted and that the keeper has not begun does not name its requester.
+    // The row of an accepted stop that the keeper has not begun does not name the requester.
     let by_itself = !before.stop_wanted && record.is_some_and(|r| r.by_itself.is_some());
     let because = |reason| {
         if by_itself { EndReason::Exited } else { reason }
@@ -188,7 +188,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
             Decision::Terminate
         };
     }
-    // An earlier accepted stop has ended the run, not the shutdown that came meanwhile.
+    // An earlier accepted stop ended the run, not the shutdown that followed.
     let by_shutdown = record.is_some_and(|r| r.shutdown) && !before.stop_wanted;
     let reason = if by_shutdown && !terminated {
         EndReason::ServerShutdown

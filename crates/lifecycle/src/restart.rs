@@ -299,7 +299,7 @@ fn is_proven(attempted: &Attempted<'_>) -> bool {
 fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
     let outcome = attempted.outcome;
     if attempted.number == 1 && outcome.exit.is_none() {
-        // It never ran: the caller that spawned it gets the error, and may retry.
+        // The command never ran: the caller of Spawn gets the error, and may retry.
         return Class::Final;
     }
     match &outcome.reason {
@@ -311,12 +311,12 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
         | EndReason::ParentEnded
         | EndReason::RestartsExhausted { .. } => Class::Final,
         EndReason::Restarted { .. } => Class::Asked,
-        // The gate is shut when its server dies: nothing ran, and it is no failure.
+        // The gate is shut when its server dies: nothing ran, which is not a failure.
         EndReason::StartFailed(StartFailure {
             stage: StartStage::Record | StartStage::Gate,
             ..
         }) => Class::Unrecorded,
-        // A service that has lost Kennel's part of it is restarted as after a failure of its own.
+        // A service that lost its shim is restarted as after a failure of its own.
         EndReason::StartFailed(_)
         | EndReason::OomKilled(_)
         | EndReason::MemoryReserve(_)

@@ -96,7 +96,7 @@ impl RowWalk {
         let beyond = self.beyond.get_mut(owner).filter(|left| **left > 0);
         let is_beyond = beyond.is_some();
         if let Some(left) = beyond {
-            // Also for one that stays: no younger one goes in its place.
+            // Counted also for a row that stays: no younger row is removed instead.
             *left -= 1;
         }
         let is_old = limits.at_most.is_some_and(|most| age > most);
@@ -183,7 +183,7 @@ pub fn due(
         let count = counts.entry(&one.owner).or_default();
         *count = count.saturating_add(1);
         let is_beyond = limits.runs_per_owner.is_some_and(|most| *count > most);
-        // Where the clock was put back its age is not known: then it is not the youngest of its owner either.
+        // After a clock set back the age is unknown: such a run is not its owner's youngest either.
         let is_young = age.is_some_and(|age| age < limits.at_least);
         let is_old = limits
             .at_most
@@ -273,7 +273,7 @@ mod tests {
         let found = due(&all, 0, &limits, Timestamp(100 * SECOND));
         let old: Vec<u128> = (1..=40).collect();
         assert_eq!(gone(&found, RemovalReason::OwnerRuns), old);
-        // But the node's bound takes precedence.
+        // The node's byte limit takes precedence.
         let small = RetentionLimits {
             node_bytes: Some(500),
             ..limits
@@ -321,7 +321,7 @@ mod tests {
             ..RowLimits::NONE
         };
         let mut walk = RowWalk::default();
-        // Of "a" six rows: the oldest is needed, and the youngest two ended just now. Of "b" three.
+        // Owner "a": six rows, the oldest needed, the youngest two just ended. Owner "b": three.
         let mut walked = |rows: &[(u32, &'static str)]| {
             let due = rows
                 .iter()
@@ -381,7 +381,7 @@ mod tests {
         assert!(due(&all, 0, &limits, now).is_empty(), "just full");
         let found = due(&all, 25, &limits, now);
         assert_eq!(gone(&found, RemovalReason::NodeBytes), [1, 2, 3]);
-        // Live runs alone take more: nothing of them is removed.
+        // Live runs take more than the limit, and lose nothing.
         let found = due(&all, 1000, &limits, now);
         assert_eq!(found.len(), 10);
     }

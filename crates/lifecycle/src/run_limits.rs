@@ -235,7 +235,7 @@ impl RunLimits {
             self.memory_max,
             MEMORY_BYTES,
         );
-        // Above the maximum it would never be reached.
+        // `memory_high` above the maximum is never reached.
         let high = *MEMORY_BYTES.start()..=self.memory_max.unwrap_or(*MEMORY_BYTES.end());
         within("spec.limits.memory.high_bytes", self.memory_high, high);
         let swap = 0..=*MEMORY_BYTES.end();

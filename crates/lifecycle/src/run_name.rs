@@ -46,7 +46,7 @@ impl NamePattern {
     pub fn matches(&self, name: &str) -> bool {
         let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
         let (mut at, mut in_name) = (0, 0);
-        // The last `*`, and the part of the name behind what it stands for.
+        // The last `*`, and where the name continues after its match.
         let mut star = None;
         while in_name < name.len() {
             match (pattern.get(at), star) {

@@ -174,7 +174,7 @@ impl From<RunSpec> for RecordedSpec {
                 *value = SecretValue::default();
             }
         }
-        // Their order means nothing, as that of variables, and decides no repeat.
+        // The order of secrets, like that of variables, does not matter for repeats.
         spec.secrets.sort_by(|one, other| one.name.cmp(&other.name));
         Self { spec, later: None }
     }
@@ -198,7 +198,7 @@ impl<'de> Deserialize<'de> for RecordedSpec {
             return Ok(Self::from(read));
         }
         let mut recorded = Self::from(read.clone());
-        // A text with a value of a variable or a secret is not kept.
+        // A text that contains values of variables or secrets is not persisted.
         recorded.later = (recorded.spec == read).then(|| Box::new(LaterSpec { text, unknown }));
         Ok(recorded)
     }

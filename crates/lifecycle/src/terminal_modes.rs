@@ -34,7 +34,7 @@ pub fn repeated_mode(number: u16) -> Option<bool> {
 /// keys (`modifyOtherKeys`).
 pub fn modes_at_first() -> String {
     let mut text = format!("\x1b>\x1b[0 q\x1b[>4m{KEYBOARD_AT_FIRST}");
-    // One by one: terminals take 16 parameters in a sequence, and some of them fewer.
+    // Modes are set one by one: terminals accept 16 parameters per sequence, some fewer.
     for (modes, last) in [(&OFF[..], 'l'), (&ON[..], 'h')] {
         for mode in modes {
             // A write to a string cannot fail.

@@ -69,7 +69,7 @@ impl TreeEvidence {
         if self.never_ran {
             return TreeVerdict::NeverRan;
         }
-        // No later observation can add to it or take from it: no process leaves such a namespace.
+        // No later observation changes this verdict: no process leaves such a namespace.
         if self.namespace_ended || self.shim == ShimEvidence::Recorded(private.clone()) {
             return private;
         }
@@ -78,7 +78,7 @@ impl TreeEvidence {
             (ShimEvidence::Recorded(TreeVerdict::Empty(_)), GroupEvidence::Empty) => {
                 TreeVerdict::Empty(Proof::CgroupAndEchild)
             }
-            // The shim's scan of the group is as good as a later one; its other verdict leaves the group out.
+            // The shim's scan of the control group counts like a later one; its other verdict excludes the group.
             (
                 ShimEvidence::Recorded(
                     verdict @ (TreeVerdict::Empty(_) | TreeVerdict::Unverified(_)),
@@ -105,7 +105,7 @@ fn childless(elsewhere: &[i32], group: GroupEvidence) -> TreeVerdict {
             "no process is left below the shim, and the control group cannot be read: {why}"
         )),
         GroupEvidence::NotEmptied => not_emptied(),
-        // A marker is no proof, so nothing is signalled or called a survivor, but the tree is not called empty either.
+        // A marker is not proof: no process is signalled or called a survivor, but the tree is not called empty either.
         GroupEvidence::Absent | GroupEvidence::Unrelated(_) if !elsewhere.is_empty() => {
             TreeVerdict::Unverified(format!(
                 "processes in another pid namespace bear this run's marker, out of the shim's sight: {elsewhere:?}"

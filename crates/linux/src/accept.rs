@@ -48,7 +48,7 @@ pub fn take_queued(listener: &UnixListener) -> io::Result<Option<Batch>> {
             Ok((socket, _)) => accepted.push(socket),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) if accepted.is_empty() => return Err(error),
-            // The next batch reports it, if it persists.
+            // The next batch reports a persistent error.
             Err(_) => break,
         }
     }
@@ -103,7 +103,7 @@ mod tests {
         let connect = || UnixStream::connect(&path).expect("connected");
         let _open = connect();
         drop(connect());
-        // What was sent before does not keep it.
+        // Bytes sent before closing do not keep a connection.
         connect().write_all(b"PRI").expect("sent");
         let taken = take_batch(&listener, &stop).expect("accepted");
         let batch = taken.expect("not stopped");

@@ -102,7 +102,7 @@ impl Inherited {
         let mut rlimits = limits.rlimits.clone();
         let named = |raised: &&Rlimit| limits.rlimits.iter().all(|l| l.resource != raised.resource);
         rlimits.extend(self.raised.iter().filter(named));
-        // Favours are the keeper's own; restrictions and risks apply to the whole service.
+        // A better priority is the keeper's own; restrictions and risks apply to the whole service.
         let other = |wanted: i32, has: i32| (wanted != has).then_some(wanted);
         let nice = limits.nice.unwrap_or(self.nice.max(0));
         let OomScoreAdj {
@@ -139,7 +139,7 @@ impl Protection {
     /// Protects this process, as far as permitted, while it is still dumpable.
     pub fn take() -> io::Result<Self> {
         let inherited = oom_score_adj()?;
-        // Any other value was chosen for it.
+        // A score other than 0 was chosen for this process.
         let own = match inherited {
             0 if set_oom_score_adj(OWN_OOM_SCORE_ADJ).is_ok() => OWN_OOM_SCORE_ADJ,
             chosen => chosen,
@@ -179,7 +179,7 @@ impl Protection {
         };
         file.write_all_at(b"0\n", 0)?;
         let done = work();
-        // The kernel lets every process return to a score that a privileged one has set.
+        // The kernel lets every process return to a score that a privileged process has set.
         file.write_all_at(format!("{}\n", self.own).as_bytes(), 0)?;
         Ok(done)
     }
@@ -265,12 +265,12 @@ fn hard_max(resource: Resource) -> io::Result<u64> {
     if has[1] == UNLIMITED || set_rlimit(resource, &more).is_err() {
         return Ok(has[1]);
     }
-    // Lowering is always allowed.
+    // Lowering a limit is always allowed.
     set_rlimit(resource, &has)?;
     if resource != Resource::OpenFiles {
         return Ok(UNLIMITED);
     }
-    // The maximum.
+    // `fs.nr_open` is the maximum of RLIMIT_NOFILE.
     let text = fs::read_to_string("/proc/sys/fs/nr_open")?;
     text.trim().parse().map_err(io::Error::other)
 }
@@ -287,7 +287,7 @@ fn rlimit(resource: Resource) -> io::Result<[u64; 2]> {
 
 fn set_rlimit(resource: Resource, limit: &[u64; 2]) -> io::Result<()> {
     let (old, number) = (ptr::null_mut::<u64>(), number(resource));
-    // SAFETY: `limit` has the two numbers of an rlimit64; no old one is asked for.
+    // SAFETY: `limit` has the two numbers of an rlimit64; the old limit is not requested.
     let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, number, limit.as_ptr(), old) };
     Errno::result(set)?;
     Ok(())
@@ -297,7 +297,7 @@ fn nice() -> io::Result<i32> {
     Errno::clear();
     // SAFETY: getpriority takes integers.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    // -1 is a valid value.
+    // -1 is also a valid nice value.
     match Errno::last() {
         errno if nice == -1 && errno != Errno::UnknownErrno => Err(errno.into()),
         _ => Ok(nice),
@@ -424,7 +424,7 @@ mod tests {
             assert_eq!(soft, hard, "{resource:?}");
         }
         assert!(raise_own_limits().expect("nothing to do").is_empty());
-        // Above what is open, so that nothing fails here.
+        // Far above the CPU time that this test uses.
         let cpu = Resource::Cpu;
         set_rlimit(cpu, &[86_400, 86_400]).expect("it can be lowered");
         let named = has_no_hard_limit(&[cpu]).expect("it can be read");
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(nice().expect("read"), nice_before);
         assert_eq!(oom_score_adj().expect("read"), adj);
         assert!(powers.nice_min <= nice_before);
-        // A test is dumpable.
+        // A dumpable process may adjust its score.
         assert!(powers.oom_score_adj_min.is_some_and(|min| min <= adj));
         for ((_, most), [_, hard]) in powers.hard_max.iter().zip(limits) {
             assert!(*most >= hard);

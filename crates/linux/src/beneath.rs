@@ -21,13 +21,13 @@ const TRIES_MAX: u32 = 64;
 pub fn read(dir: &Path, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let dir = nix::fcntl::open(dir, flags, Mode::empty())?;
-    // Without O_NONBLOCK a fifo would hold the reader for ever.
+    // Without O_NONBLOCK a FIFO would block the reader for ever.
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let within = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = OpenHow::new().flags(flags).resolve(within);
     let opened = persistently(|| openat2(&dir, path, how))?;
     let file = own_file::regular(File::from(opened))?;
-    // One allocation: nothing of the bytes is left where a shorter one was.
+    // One allocation: growing would leave copies of the bytes in freed memory.
     let mut bytes = Vec::with_capacity(bytes_max + 1);
     file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > bytes_max {
@@ -59,7 +59,7 @@ mod tests {
         fs::write(outside.path().join("x"), b"outside").expect("a file");
         let top = tempfile::tempdir().expect("another");
         let dir = top.path();
-        // As kubelet writes a volume.
+        // The layout of a kubelet volume.
         fs::create_dir(dir.join("..2026")).expect("a directory");
         fs::write(dir.join("..2026/key"), b"inside").expect("a file");
         symlink("..2026", dir.join("..data")).expect("a link");

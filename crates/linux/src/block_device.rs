@@ -27,7 +27,7 @@ pub fn of(path: &Path) -> io::Result<String> {
 fn whole(devices: &Path, numbers: &str) -> io::Result<String> {
     let none = || io::Error::from_raw_os_error(libc::ENODEV);
     let device = devices.join(numbers);
-    // File systems without a device of their own have numbers that are none of a block device.
+    // Device numbers of file systems without a block device have no entry here.
     let real = fs::canonicalize(&device).map_err(|_| none())?;
     if !real.join("partition").exists() {
         return Ok(numbers.to_owned());

@@ -38,7 +38,7 @@ impl Process {
 
     /// Sends a signal to this very process; one that is gone gets none.
     pub fn signal(&self, signal: Signal) {
-        // The descriptor comes first: if a later read shows the process, the descriptor is the process's.
+        // The pidfd is opened first: if a later read shows the process, the pidfd refers to it.
         if let Ok(fd) = PidFd::open(self.pid)
             && Self::now(self.pid) == Some(*self)
         {
@@ -88,8 +88,8 @@ impl Footprint {
     pub fn alive(&self) -> Vec<Process> {
         let directory = format!("run-{}", self.run);
         let all: BTreeMap<i32, Stat> = everybody();
-        // The number of a group or session is not reused while a member lives: another process that bears the leader's
-        // proves that both are gone.
+        // The id of a group or session is not reused while a member lives: another process with the leader's pid proves
+        // that both are empty.
         let taken = all
             .get(&self.leader.pid)
             .is_some_and(|stat| stat.start_ticks != self.leader.start_ticks);

@@ -84,7 +84,7 @@ pub fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
     let group = text.lines().find_map(|line| line.strip_prefix("0::"));
     let group = group.map(|group| group.strip_suffix(" (deleted)").unwrap_or(group));
     let below = group.and_then(|group| Path::new(group).strip_prefix(&mount.root).ok());
-    // Joined with an empty path it would end in a slash.
+    // Joining an empty path would append a slash.
     Ok(below.map(|below| match below.components().next() {
         None => mount.point.clone(),
         Some(_) => mount.point.join(below),
@@ -230,7 +230,7 @@ pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     };
     let mut found = members_in(&top, c".");
     let read = |parent: &OwnedFd, name: &CStr| found.extend(members_in(parent, name));
-    // A directory that is removed meanwhile holds none.
+    // A directory that is removed meanwhile has no members.
     let _ = visit_below(top, read);
     found
 }
@@ -259,7 +259,7 @@ fn visit_below(top: OwnedFd, mut visit: impl FnMut(&OwnedFd, &CStr)) -> nix::Res
                     levels.push(names_in(&below)?);
                     dir = below;
                 }
-                // It was removed.
+                // The directory was removed.
                 Err(_) => drop(names.pop()),
             }
             continue;
@@ -308,12 +308,12 @@ pub fn remove_empty(dir: &Path) -> bool {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    // Hardly any command makes directories of its own, so they are searched only if the removal fails.
+    // Hardly any command makes control groups, so they are searched only if the removal fails.
     if remove() {
         return true;
     }
     let below = nix::fcntl::open(dir, own_file::DIR_FLAGS, Mode::empty());
-    // What cannot be removed keeps those above it.
+    // A group that cannot be removed keeps its parents.
     let _ = below.and_then(|below| {
         visit_below(below, |parent, name| {
             let _ = unlinkat(parent, name, UnlinkatFlags::RemoveDir);
@@ -364,7 +364,7 @@ mod tests {
         let mut found = members(&group);
         found.sort_unstable();
         assert_eq!(found, (1..=40).collect::<Vec<_>>());
-        // An ordinary file keeps a directory, as a process does.
+        // An ordinary file blocks the removal, as a process would.
         assert!(!remove(&group));
         let remove_file = |parent: &OwnedFd, name: &CStr| {
             let list = [name.to_bytes(), b"/cgroup.procs"].concat();
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(evidence(&group), None);
         fs::write(&events, "populated 0\nfrozen 0\n").expect("a file");
         assert_eq!(evidence(&group), Some(GroupEvidence::Empty));
-        // Any error but that of a directory that is gone.
+        // Reading a directory fails with an error other than a removed group's.
         fs::remove_file(&events).expect("it goes");
         fs::create_dir(&events).expect("a directory");
         let unread = evidence(&group);

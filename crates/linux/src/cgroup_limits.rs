@@ -40,7 +40,7 @@ pub fn disable(dir: &Path, controller: &str) -> io::Result<()> {
 /// several takes all or none.
 pub fn hand_on(dir: &Path) {
     for controller in not_handed_on(dir) {
-        // Where it fails, its files are missing below, and those are checked.
+        // If this fails, the controller's files are missing below, and those are checked.
         let _ = enable(dir, &controller);
     }
 }
@@ -242,7 +242,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str| dir.path().join(name);
         fs::write(file("cgroup.subtree_control"), "").expect("a file");
-        // As read on a host with systemd.
+        // Controllers as on a systemd host.
         fs::write(file("cgroup.controllers"), "cpuset hugetlb pids\n").expect("a file");
         hand_on(dir.path());
         let written = fs::read_to_string(file("cgroup.subtree_control")).expect("it is there");

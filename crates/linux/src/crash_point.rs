@@ -82,13 +82,13 @@ mod armed {
         let Ok(who) = fs::read_to_string(&file) else {
             return;
         };
-        // Only one process, and one thread of it, gets past this.
+        // rename(2) lets only one thread of one process past this point.
         if fs::rename(&file, &fired).is_err() {
             return;
         }
         assert_ne!(who.trim(), "panic", "a test has armed {point}");
         if who.trim() == "hang" {
-            // Stopped as a whole: no thread of it answers.
+            // SIGSTOP stops the whole process: no thread answers.
             if let Ok(own) = PidFd::open(own_pid()) {
                 own.signal(Signal::STOP);
             }
@@ -111,9 +111,9 @@ mod armed {
         if keeper && own != its_keeper {
             kill(its_keeper, || parent_id().cast_signed() == its_keeper);
         }
-        // A shim does not know whether the server that it was forked beside is still alive.
+        // A shim does not know whether the server of its birth is still alive.
         if server && own == its_keeper {
-            // Not reaped: its number is not reused.
+            // The server is unreaped: its pid is not reused.
             kill(its_server, || its_server > 0);
         }
         if (keeper && own == its_keeper) || (server && own == its_server) {

@@ -53,8 +53,7 @@ pub fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
 /// fork(2) and execve(2): one system call, no allocation, no lock.
 pub fn pass_down(fd: RawFd, number: RawFd) -> io::Result<()> {
     let placed = if fd == number {
-        // dup3 onto itself would be EINVAL.
-        // SAFETY: fcntl takes integers.
+        // dup3 onto the same number would fail with EINVAL. SAFETY: fcntl takes integers.
         unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }
     } else {
         // SAFETY: dup3 takes integers; the child uses nothing that was at the number.
@@ -118,7 +117,7 @@ pub fn receive(socket: &impl AsFd) -> io::Result<Received> {
 
 fn receive_in(socket: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
     let (bytes, flags, Passed { fds, .. }) = match receive_into(socket, room, 0) {
-        // Kennel sends no empty message.
+        // Kennel sends no empty message: this is EOF.
         Ok(([], _, _)) => return Ok(Received::Eof),
         Ok(received) => received,
         Err(Errno::EAGAIN) => return Ok(Received::WouldBlock),
@@ -174,7 +173,7 @@ fn receive_into<'a>(
     room: &'a mut [MaybeUninit<u8>],
     flags: libc::c_int,
 ) -> nix::Result<(&'a [u8], i32, Passed)> {
-    // In words, since control messages are aligned to them; more than any message of Kennel's carries.
+    // An array of words, to which control messages are aligned; no message of Kennel's carries more.
     let mut space = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec {
         iov_base: room.as_mut_ptr().cast(),
@@ -193,7 +192,7 @@ fn receive_into<'a>(
         Errno::result(len)
     })?;
     let len = len.cast_unsigned().min(room.len());
-    // SAFETY: the kernel has written so many bytes to the beginning of `room`.
+    // SAFETY: the kernel has written `len` bytes to the beginning of `room`.
     let bytes = unsafe { room[..len].assume_init_ref() };
     Ok((bytes, header.msg_flags, passed(&header)))
 }
@@ -230,18 +229,18 @@ fn passed(header: &libc::msghdr) -> Passed {
         if kind == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
             && control.cmsg_len >= head + size_of::<libc::ucred>()
         {
-            // SAFETY: the kernel says that so many bytes follow the header; a ucred is integers.
+            // SAFETY: by the kernel's `cmsg_len` a ucred follows the header; a ucred is integers.
             passed.credentials = Some(unsafe { data.cast::<libc::ucred>().read_unaligned() });
         }
         if matches!(kind, (libc::SOL_SOCKET, libc::SCM_RIGHTS | SCM_PIDFD)) {
             let data = data.cast::<[u8; size_of::<RawFd>()]>();
             let count = control.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
             for i in 0..count {
-                // SAFETY: the kernel says that so many numbers follow the header.
+                // SAFETY: by the kernel's `cmsg_len`, `count` numbers follow the header.
                 let fd = unsafe { data.add(i) };
-                // SAFETY: as above.
+                // SAFETY: `fd` points to one of these numbers.
                 let fd = RawFd::from_ne_bytes(unsafe { *fd });
-                // In place of a process that it cannot identify the kernel may put an errno.
+                // Instead of the pidfd of an unidentifiable process the kernel may put an errno.
                 if fd < 0 {
                     continue;
                 }

@@ -114,7 +114,7 @@ fn find_by_start(pid: i32, start_ticks: u64, sid: Option<i32>) -> io::Result<Opt
         Err(error) => return Err(error),
     };
     match procfs::stat(pid) {
-        // The descriptor came first and is still valid after the read, so the read was of its process.
+        // The pidfd was opened first and is still valid after the read, so the read was of its process.
         Ok(stat) if fd.is_unreaped() => {
             let same = stat.start_ticks == start_ticks && sid.is_none_or(|sid| stat.sid == sid);
             Ok(same.then_some(fd))

@@ -43,8 +43,8 @@ pub fn elsewhere(run: RunId) -> Vec<i32> {
         fs::metadata(format!("/proc/{pid}/ns/pid")).map(|meta| meta.ino())
     };
     let here = namespace(&"self").ok();
-    // Each run calls this at its end, so the cheap check comes first: an environment is read from the memory of its
-    // process, and a process that changes that memory has to be waited for.
+    // Every run calls `elsewhere` at its end, so the cheap check comes first: reading an environment accesses the
+    // memory of its process, and waits while that process changes its mappings.
     let may_be_below = |pid: &i32| namespace(pid).ok().is_none_or(|there| Some(there) != here);
     let pids = procfs::all_pids().unwrap_or_default();
     pids.into_iter()
@@ -88,7 +88,7 @@ mod tests {
             .iter()
             .filter_map(|pid| Some(procfs::stat(*pid).ok()?.ppid))
             .collect();
-        // It does not end with its parent before it has requested that.
+        // A grandchild that has not set PDEATHSIG yet survives its parent.
         for pid in found {
             let pid = nix::unistd::Pid::from_raw(pid);
             nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("own grandchild");

@@ -50,7 +50,7 @@ pub fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
     if len > max {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    // Its length is sealed, so one read returns all of it.
+    // The length is sealed, so one read returns all of the file.
     let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)

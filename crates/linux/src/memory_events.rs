@@ -11,7 +11,7 @@ pub fn kills(dir: &OwnedFd, used: &Usage) -> Option<MemoryKills> {
     let limit = cgroup::read_in(dir, "memory.max").ok().flatten();
     Some(MemoryKills {
         kills,
-        // "max" is no limit.
+        // "max" means no limit.
         memory_max: limit.and_then(|text| text.trim().parse().ok()),
     })
 }

@@ -50,10 +50,10 @@ pub fn lowest_limit(groups: &[PathBuf]) -> Option<u64> {
 }
 
 fn room(group: &Path, enough: u64) -> Option<MemoryRoom> {
-    // "max" is no limit.
+    // "max" means no limit.
     let limit = number(group, "memory.max")?;
     let current = number(group, "memory.current")?;
-    // The statistics cost more than the rest: the kernel adds them up over all processors.
+    // Reading memory.stat costs more: the kernel sums it over all processors.
     let is_enough = limit.saturating_sub(current) >= enough;
     let used = if is_enough { current } else { in_use(group)? };
     Some(MemoryRoom { limit, used })
@@ -98,7 +98,7 @@ mod tests {
         ];
         let room = tightest(&groups, 500).expect("one has a limit");
         assert_eq!((room.limit, room.used, room.left()), (1000, 600, 400));
-        // What is left is enough: nothing more is read.
+        // Enough memory is left, so memory.stat is not read.
         fs::remove_file(far.path().join("memory.stat")).expect("it goes");
         assert_eq!(tightest(&groups, 100).map(|room| room.used), Some(900));
         fs::write(near.path().join("memory.max"), "910\n").expect("a file");

@@ -37,11 +37,11 @@ impl NotifySocket {
         remove_in(&dir, name)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
-        // The file takes its mode from the socket's: unix_bind in the kernel.
+        // The kernel's unix_bind gives the file the mode of the socket.
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         setsockopt(&socket, sockopt::PassCred, &true)?;
         pass_processes(&socket)?;
-        // An address has at most 108 bytes, and the path of a data directory may be longer.
+        // A socket address has at most 108 bytes, and the path of a data directory may be longer.
         let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
         bind(socket.as_raw_fd(), &UnixAddr::new(path.as_str())?)?;
         if let Some(owner) = owner.map(Uid::from_raw) {
@@ -67,7 +67,7 @@ impl NotifySocket {
 
     /// Removes the first datagram. Descriptors that came with it are closed.
     pub fn drop_first(&self) {
-        // A datagram that cannot be taken is found again.
+        // A datagram that cannot be received stays queued.
         let _ = fdpass::receive_datagram(&self.0);
     }
 }

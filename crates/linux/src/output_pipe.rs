@@ -82,7 +82,7 @@ impl OutputPipe {
 
     /// Waits until there may be bytes to move, or an end to see.
     pub async fn readable(&self) -> io::Result<()> {
-        // Bytes that an earlier server has left in the relay are no event of the terminal's.
+        // Bytes that an earlier server left in the relay cause no event of the terminal.
         if self.relay.as_ref().is_some_and(Relay::holds_some) {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl OutputPipe {
     pub fn watch(&mut self) -> io::Result<()> {
         if self.watch.is_none() {
             self.watch = Some(registered(&self.pipe)?);
-            // Its contents may not fit: then it stays wide.
+            // If its contents do not fit, the pipe stays wide.
             let _ = fcntl(&self.pipe, FcntlArg::F_SETPIPE_SZ(NARROW_BYTES));
         }
         Ok(())
@@ -129,7 +129,7 @@ impl OutputPipe {
             found => Ok(found),
         });
         match looked {
-            // The runtime watches the terminal alone.
+            // The runtime watches only the terminal, not the relay.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let relay = self.relay.as_ref();
                 let holds_some = relay.is_some_and(Relay::holds_some);
@@ -150,7 +150,7 @@ impl OutputPipe {
         }
         let mut seen = look_at(pipe)?;
         if self.relay.is_some() && !seen.contains(PollFlags::POLLIN) && !seen.is_empty() {
-            // The terminal's bytes are read before its hang-up: bytes that came in between are seen now.
+            // A terminal's bytes are read before its hang-up: bytes that arrived in between are seen now.
             seen = look_at(pipe)?;
         }
         Ok(if seen.contains(PollFlags::POLLIN) {
@@ -175,7 +175,7 @@ impl OutputPipe {
 
     /// Moves the bytes that are there; after `WouldBlock` the next [`Self::readable`] waits for more.
     pub fn splice_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
-        // The runtime watches the terminal alone: while that is silent it would let nothing be moved.
+        // The runtime watches only the terminal: while that is silent, `try_io` would move nothing.
         if let Some(relay) = self.relay.as_ref().filter(|relay| relay.holds_some()) {
             return splice_to_file(&relay.read, file, offset, max);
         }
@@ -219,8 +219,8 @@ impl Relay {
 }
 
 fn registered(pipe: &Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
-    // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, and it lives as long as the registration,
-    // which has a share in it.
+    // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, and the registration's Arc keeps it
+    // alive.
     let watch = unsafe { AsyncFd::register_with_interest(Arc::clone(pipe), Interest::READABLE) };
     watch.map_err(|refused| refused.into_parts().1)
 }
@@ -281,7 +281,7 @@ mod tests {
         while pipe.splice_to_file(&sink, 0, 1 << 20).expect("it moves") != Spliced::WouldBlock {}
         assert!(!pipe.is_filling().expect("it can be asked"));
 
-        // The pipe is empty, so it waits until the last writer is gone.
+        // The pipe is empty, so `readable` waits until the last writer is gone.
         let waited = tokio::time::timeout(std::time::Duration::from_millis(20), pipe.readable());
         assert!(waited.await.is_err());
         drop(write);
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(moved, Spliced::WouldBlock);
         assert_eq!(pipe.look().expect("it looks"), Look::Empty);
 
-        // Bytes that came before it is watched are seen as well.
+        // Bytes that arrived before `watch` are also seen.
         write.write_all(b"more").expect("room in the pipe");
         pipe.watch().expect("it is registered");
         let readable = tokio::time::timeout(std::time::Duration::from_secs(30), pipe.readable());
@@ -342,7 +342,7 @@ mod tests {
             relay_read: next(),
             relay_write: next(),
         };
-        // Left by a server that died before it had moved it.
+        // Bytes left by a server that died before moving them.
         nix::unistd::write(&ends.relay_write, b"one").expect("room in the relay");
         let pipe = OutputPipe::of_terminal(ends).expect("it is registered");
 
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(pipe.look().expect("it looks"), Look::Empty);
         assert!(!pipe.is_filling().expect("it can be asked"));
 
-        // The command has closed it, and may open it again, until its leader is gone.
+        // The command has closed the terminal, and may open it again until the leader exits.
         nix::unistd::write(&slave, b"!").expect("room in the terminal");
         drop(slave);
         while pipe.splice_to_file(&file, 6, 9).expect("it moves") != Spliced::Bytes(1) {

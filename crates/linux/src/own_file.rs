@@ -74,7 +74,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(format!(".{}", std::process::id()));
     let fresh = PathBuf::from(fresh);
-    // An interrupted process with the same pid may have left one, of any mode and as any kind of link.
+    // An interrupted process with the same pid may have left a file or link, of any mode.
     let _ = fs::remove_file(&fresh);
     let written = options()
         .write(true)
@@ -86,7 +86,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         });
     let renamed = written.and_then(|()| fs::rename(&fresh, path));
     if renamed.is_err() {
-        // The error above is the one to report.
+        // The earlier error is the one to report.
         let _ = fs::remove_file(&fresh);
     }
     renamed

@@ -34,10 +34,10 @@ pub fn effective_uid() -> u32 {
 ///
 /// Those of clone(2); `EINVAL` where this is the first process of a pid namespace.
 pub fn fork_beside() -> Result<Option<i32>, Errno> {
-    // The exit signal is this process's own, which clone(2) takes over with the parent.
+    // With CLONE_PARENT, clone(2) also copies this process's exit signal.
     let flags = libc::c_ulong::try_from(libc::CLONE_PARENT).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: without a stack and without shared memory clone(2) is fork(2); there is one thread, so no lock is held by
-    // another one, and the parent is no part of this process's memory.
+    // SAFETY: without a stack and without shared memory clone(2) is fork(2); with one thread, no other thread holds a
+    // lock, and the choice of the parent does not affect memory.
     let pid = Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
     Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
 }
@@ -46,7 +46,8 @@ pub fn fork_beside() -> Result<Option<i32>, Errno> {
 pub fn lower_thread() {
     /// The lowest of all nice values.
     const NICE_MAX: libc::c_int = 19;
-    // SAFETY: it takes integers. As setpriority(2) has it under BUGS, `PRIO_PROCESS` (0) of process 0 is this thread.
+    // SAFETY: setpriority takes integers. According to setpriority(2), BUGS, `PRIO_PROCESS` (0) of process 0 is this
+    // thread.
     unsafe {
         libc::setpriority(0, 0, NICE_MAX);
     }
@@ -54,7 +55,7 @@ pub fn lower_thread() {
 
 /// Gives free memory of this process back to the kernel, where its C library can.
 pub fn trim_memory() {
-    // SAFETY: it takes an integer, and touches only memory that is not allocated.
+    // SAFETY: malloc_trim takes an integer, and touches only memory that is not allocated.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
@@ -64,7 +65,7 @@ pub fn trim_memory() {
 /// Ends the calling thread, which must be the main one, and leaves the process to its other threads. If the kernel does
 /// not do it, waits for `otherwise`.
 pub fn end_main_thread(otherwise: Duration) -> ! {
-    // SAFETY: exit(2) takes an integer and ends this thread alone, without running any code of this program. The main
+    // SAFETY: exit(2) takes an integer and ends only this thread, without running any code of this program. The main
     // thread's stack stays mapped, so what other threads borrow from it stays valid.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     sleep(otherwise);

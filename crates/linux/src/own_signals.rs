@@ -12,7 +12,7 @@ pub fn stop_self() -> io::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of this program.
     let handler = unsafe { sigaction(Caught::SIGTSTP, &default) }?;
-    // To this thread: it takes effect before the call returns.
+    // `raise` targets this thread: the signal takes effect before the call returns.
     let stopped = raise(Caught::SIGTSTP);
     // SAFETY: this handler was installed before, so it is safe to run.
     unsafe { sigaction(Caught::SIGTSTP, &handler) }?;
@@ -22,12 +22,12 @@ pub fn stop_self() -> io::Result<()> {
 /// Ends this process by a signal, as one without a handler for it, and without a core file. Returns where the signal does
 /// not end it: to process 1 of a pid namespace.
 pub fn die_of(signal_number: i32) {
-    // A dump would be of this program. Where it goes to a pipe, the kernel asks this and not RLIMIT_CORE (core(5)).
+    // A dump would be of this program. For dumps to a pipe the kernel checks this flag and not RLIMIT_CORE (core(5)).
     let _ = set_dumpable(false);
-    // SAFETY: the default action runs no code of this program; a number that is no signal is refused.
+    // SAFETY: the default action runs no code of this program; an invalid signal number is refused.
     unsafe { libc::signal(signal_number, libc::SIG_DFL) };
     let _ = SigSet::all().thread_unblock();
-    // SAFETY: it takes a number, and sends the signal to this thread, where it takes effect before the call returns.
+    // SAFETY: raise takes a number, and sends the signal to this thread, where it takes effect before the call returns.
     unsafe { libc::raise(signal_number) };
 }
 

@@ -74,7 +74,7 @@ fn file(path: &str) -> io::Result<String> {
     if got == bytes.len() {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    // Copied: what a shim compares itself with is there for its life, and the buffer need not be.
+    // Copied, since a shim keeps this text for later comparison, and the buffer is freed.
     let text = std::str::from_utf8(&bytes[..got]);
     text.map(str::to_owned)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
@@ -83,7 +83,7 @@ fn file(path: &str) -> io::Result<String> {
 fn scheduling() -> io::Result<[u8; SCHEDULING_BYTES]> {
     let mut attributes = [0u8; SCHEDULING_BYTES];
     let (own, bytes, flags) = (0, SCHEDULING_BYTES, 0);
-    // SAFETY: sched_getattr(2) writes at most the number of bytes that it is given, which `attributes` has.
+    // SAFETY: sched_getattr(2) writes at most `bytes` bytes, the size of `attributes`.
     let got = unsafe {
         libc::syscall(
             libc::SYS_sched_getattr,
@@ -125,7 +125,7 @@ mod tests {
     fn changed_by(program: &str, args: &[&str]) -> bool {
         let before = OwnState::take().expect("it can be read");
         assert_eq!(OwnState::take().expect("it can be read"), before);
-        // Priorities belong to a thread, and this is not the first one here.
+        // Priorities belong to a thread, and a test does not run on the main thread.
         let own = nix::unistd::gettid().to_string();
         let args = args
             .iter()

@@ -39,7 +39,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // A terminal that has hung up needs nothing.
+        // A terminal that has hung up needs no restoring.
         let _ = tcsetattr(&self.stdin, SetArg::TCSADRAIN, &self.before);
     }
 }
@@ -54,7 +54,7 @@ pub fn echo_off() -> io::Result<Option<RawMode>> {
 pub fn fail_reads_in_background() {
     let mut stops = SigSet::empty();
     stops.add(Signal::SIGTTIN);
-    // Fails for an invalid argument only.
+    // Blocking fails only for an invalid argument.
     let _ = stops.thread_block();
 }
 
@@ -83,7 +83,7 @@ fn size_of(descriptor: libc::c_int) -> Option<TerminalSize> {
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
-    // SAFETY: TIOCGWINSZ writes one `winsize`, and fails where the descriptor is closed or no terminal.
+    // SAFETY: TIOCGWINSZ writes one `winsize`, and fails for a closed descriptor or a non-terminal.
     let got = unsafe { libc::ioctl(descriptor, libc::TIOCGWINSZ, &raw mut size) };
     let (rows, cols) = (size.ws_row, size.ws_col);
     (got == 0 && rows > 0 && cols > 0).then_some(TerminalSize { rows, cols })

@@ -96,7 +96,7 @@ pub fn descent(socket: &impl AsFd, members: &impl Membership) -> Descent {
 pub fn nearest_ancestor(socket: &impl AsFd, ancestors: &[i32]) -> Option<i32> {
     let (pid, process) = connector(socket).ok().filter(|(pid, _)| *pid > 0)?;
     let found = nearest_of(pid, ancestors);
-    // INVARIANT: it has its number until it has ended, so what was read before this is about it.
+    // INVARIANT: a process keeps its pid until it has exited, so earlier reads are about the connector.
     found.filter(|_| !process.has_ended())
 }
 
@@ -154,14 +154,14 @@ impl Sender {
 /// Determines the membership of the process with this number, as long as it is the intended one.
 fn judge(pid: i32, members: &impl Membership, is_gone: impl Fn() -> bool) -> Descent {
     for _ in 0..LOOKS_MAX {
-        // No process gets into a pid namespace from which its old one cannot see it (setns(2)): a process without a
-        // number here was not started here.
+        // setns(2) moves no process out of sight of its old pid namespace: a process without a pid here was not started
+        // here.
         let seen = if pid > 0 {
             seen(pid, members)
         } else {
             Some(Descent::Other)
         };
-        // INVARIANT: a process has its number until it has exited, so earlier reads are about it.
+        // INVARIANT: a process keeps its pid until it has exited, so earlier reads are about it.
         if is_gone() {
             return Descent::Ended;
         }
@@ -182,8 +182,8 @@ fn seen(pid: i32, members: &impl Membership) -> Option<Descent> {
     if chain.is_of(members) {
         return Some(Descent::Member);
     }
-    // A parent that exits during the walk passes its children on, past those that were read: only a chain read twice
-    // the same was so at one time.
+    // A parent that exits during the walk passes its children to an ancestor already read: only a chain that is read
+    // twice the same existed at one time.
     (self::chain(pid)? == chain).then_some(Descent::Other)
 }
 
@@ -376,7 +376,7 @@ mod tests {
         };
         let none = || Vec::new();
         assert!(chain(true).is_of(&Known(none(), true)));
-        // The keeper is another process, or the process comes from outside of the container.
+        // The keeper is not process 1, or the process comes from outside the container.
         assert!(!chain(true).is_of(&Known(none(), false)));
         assert!(!chain(false).is_of(&Known(none(), true)));
         assert!(chain(false).is_of(&Known(vec![(20, 2)], false)));

@@ -96,7 +96,7 @@ impl PidFd {
     /// Waits until the process has exited, for so many milliseconds at most.
     pub fn await_end(&self, most_ms: u16) {
         let mut end = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        // A signal may cut the wait short.
+        // A signal may interrupt the wait.
         let _ = poll(&mut end, PollTimeout::from(most_ms));
     }
 
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(fd.exit(), None);
             drop(child.stdin.take());
             child.wait().expect("it can be reaped");
-            // Kernels before 6.15 do not report it.
+            // Kernels before 6.15 do not report the exit.
             assert!([None, Some(end)].contains(&fd.exit()));
         }
     }

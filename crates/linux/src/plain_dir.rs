@@ -96,7 +96,7 @@ fn has_no_attributes(dir: BorrowedFd<'_>) -> bool {
     let fd = dir.as_raw_fd();
     // SAFETY: `fd` is open for the call; with a size of zero nothing is written.
     let len = unsafe { libc::flistxattr(fd, ptr::null_mut(), 0) };
-    // A file system without attributes has none.
+    // A file system without attribute support has no attributes.
     len == 0 || (len < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSUP))
 }
 
@@ -184,7 +184,7 @@ mod tests {
         if set == 0 {
             assert!(!is_as_made(&opened(&path), &fresh, None).expect("it is looked at"));
         }
-        // Many names leave their space behind when they are removed.
+        // A directory keeps its size after many names are removed.
         let large = root.path().join("large");
         made(&large);
         let files: Vec<_> = (0..500).map(|n| large.join(format!("{n:0>100}"))).collect();

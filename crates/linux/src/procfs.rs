@@ -68,7 +68,7 @@ pub fn environment_bytes(pid: i32) -> Option<u64> {
     const BETWEEN: usize = 50 - 27 - 1;
     let text = read_record(&format!("/proc/{pid}/stat")).ok()?;
     let mut numbers = fields(&text)?.map(|field| field.parse::<u64>().ok());
-    // execve(2) sets it after the environment, whose first and last address are the same while it is being counted.
+    // execve(2) sets the code's end after the environment, whose first and last address are equal until it is counted.
     let code_end = numbers.nth(CODE_END_AT)??;
     let (first, last) = (numbers.nth(BETWEEN)??, numbers.next()??);
     (code_end != 0 && last != 0).then(|| last.saturating_sub(first))
@@ -113,7 +113,7 @@ fn read_record(path: &str) -> io::Result<Vec<u8>> {
 /// Returns the kernel's name of the process with this start time; empty where it is gone.
 pub fn name(pid: i32, start_ticks: u64) -> String {
     let name = comm(pid);
-    // The start time is the same after the name was read, so the name is that of the process.
+    // The start time is the same after the read, so the name is that of the process.
     if stat(pid).is_ok_and(|after| after.start_ticks == start_ticks) {
         name
     } else {
@@ -164,10 +164,10 @@ fn parse(text: &[u8]) -> Option<Stat> {
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    // Field 8; field 7 is the number of the terminal. Field 9 holds the kernel's flags.
+    // Field 8 is the foreground group, field 7 the terminal's number, field 9 the kernel's flags.
     let foreground = fields.nth(1)?.parse().ok()?;
     let flags: u32 = fields.next()?.parse().ok()?;
-    // Field 22 is the start time; fields 3 to 9 are taken.
+    // Field 22 is the start time; fields 3 to 9 are already read.
     let start_ticks = fields.nth(12)?.parse().ok()?;
     Some(Stat {
         state,
@@ -194,7 +194,7 @@ pub fn children(pid: i32) -> Vec<i32> {
     if !lists_children() {
         return children_by_scan(pid);
     }
-    // Nearly every process has one thread, which bears its number.
+    // Nearly every process has one thread, whose id is the pid.
     match fs::metadata(format!("/proc/{pid}/task")) {
         Ok(tasks) if tasks.nlink() == LINKS_OF_ONE_THREAD => children_of_thread(pid, pid),
         Ok(_) => threads(pid)

@@ -61,7 +61,7 @@ pub fn executable_in_memory(
     let found = search(argv0.as_ref(), cwd, path, |candidate| {
         let checked = check_in_memory(candidate);
         is_known &= checked != Err(Errno::EAGAIN);
-        // The search ends at what is not known.
+        // The search ends at the first unknown candidate.
         if is_known { checked } else { Ok(()) }
     });
     is_known.then_some(found)
@@ -114,7 +114,7 @@ pub fn is_executable(path: &Path) -> Option<bool> {
 fn check(path: &Path) -> Result<(), Errno> {
     let found =
         fs::metadata(path).map_err(|e| e.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
-    // For root access(2) says yes to any file with one execute bit; a directory is EACCES for execve(2).
+    // For root, access(2) accepts any file with one execute bit; execve(2) fails with EACCES for a directory.
     if !found.is_file() || found.permissions().mode() & 0o111 == 0 {
         return Err(Errno::EACCES);
     }
@@ -138,12 +138,12 @@ fn check_in_memory(path: &Path) -> Result<(), Errno> {
     // SAFETY: the path is a NUL-terminated string, and there is space for a statx at `about`.
     let got = unsafe { libc::statx(fd, empty, flags, fields, about.as_mut_ptr()) };
     Errno::result(got).map_err(unknown)?;
-    // SAFETY: all zeroes is a statx, and the call has filled it.
+    // SAFETY: all zeroes is a valid statx, and the call has filled it.
     let mode = u32::from(unsafe { about.assume_init() }.stx_mode);
     if mode & libc::S_IFMT != libc::S_IFREG || mode & 0o111 == 0 {
         return Err(Errno::EACCES);
     }
-    // SAFETY: the path is a NUL-terminated string; the rest are integers.
+    // SAFETY: the path is a NUL-terminated string; the other arguments are integers.
     let may = unsafe {
         libc::syscall(
             libc::SYS_faccessat2,

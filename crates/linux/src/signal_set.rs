@@ -75,7 +75,7 @@ impl SignalSet {
     /// Blocks these in this thread, beside those that are blocked already.
     pub fn block(self) -> io::Result<()> {
         let old = ptr::null_mut::<u64>();
-        // SAFETY: the kernel's sigset is 8 bytes, which `self.0` has and keeps for the call; a null old set is allowed.
+        // SAFETY: the kernel's sigset is 8 bytes, like `self.0`, which outlives the call; a null old set is allowed.
         let blocked = unsafe {
             libc::syscall(
                 libc::SYS_rt_sigprocmask,
@@ -115,7 +115,7 @@ impl SignalSet {
                     size_of::<u64>(),
                 )
             };
-            // KILL and STOP cannot be changed.
+            // The kernel lets no process change SIGKILL and SIGSTOP.
             if disposed != 0 && !matches!(number, libc::SIGKILL | libc::SIGSTOP) {
                 return Err(io::Error::last_os_error());
             }
@@ -141,7 +141,7 @@ impl SignalSet {
     /// Makes a descriptor from which these are read while they are blocked; close-on-exec, non-blocking.
     pub fn descriptor(self) -> io::Result<SignalFd> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        // SAFETY: the kernel's sigset is 8 bytes, which `self.0` has and keeps for the call; -1 asks for a new descriptor.
+        // SAFETY: the kernel's sigset is 8 bytes, like `self.0`, which outlives the call; -1 requests a new descriptor.
         let made = unsafe {
             libc::syscall(
                 libc::SYS_signalfd4,
@@ -154,7 +154,7 @@ impl SignalSet {
         let number = i32::try_from(Errno::result(made)?).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
         let owned = unsafe { OwnedFd::from_raw_fd(number) };
-        // SAFETY: it is a signalfd.
+        // SAFETY: `owned` is a signalfd.
         Ok(unsafe { SignalFd::from_owned_fd(owned) })
     }
 }

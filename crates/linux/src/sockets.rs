@@ -21,7 +21,7 @@ pub fn listening(process: impl Display) -> HashMap<u64, SocketAddr> {
             continue;
         };
         let lines = BufReader::new(file.take(TABLE_BYTES_MAX)).lines().skip(1);
-        // The kernel lists those that listen first (`tcp_get_idx` in `net/ipv4/tcp_ipv4.c`).
+        // The kernel lists listening sockets first (`tcp_get_idx` in `net/ipv4/tcp_ipv4.c`).
         found.extend(lines.map_while(|line| parse(&line.ok()?)));
     }
     found
@@ -48,7 +48,7 @@ fn parse(line: &str) -> Option<(u64, SocketAddr)> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (ip, port) = fields.next()?.rsplit_once(':')?;
     let state = fields.nth(1)?;
-    // Field 10 is the inode; the first 4 are taken.
+    // Field 10 is the inode; the first 4 fields are already read.
     let inode = fields.nth(5)?.parse().ok()?;
     let port = u16::from_str_radix(port, 16).ok()?;
     (state == LISTENING).then_some((inode, SocketAddr::new(address(ip)?, port)))

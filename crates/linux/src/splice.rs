@@ -44,8 +44,7 @@ pub fn splice_terminal(master: &OwnedFd, pipe: &OwnedFd, max: usize) -> io::Resu
             Ok(moved) => Ok(Spliced::Bytes(moved)),
             Err(Errno::EAGAIN) => Ok(Spliced::WouldBlock),
             Err(Errno::EINTR) => continue,
-            // The kernel checks for bytes before it checks whether it is open: bytes that came in between are there
-            // now.
+            // The kernel checks for bytes before it checks for a hang-up: bytes that arrived in between are found now.
             Err(Errno::EIO) if !std::mem::replace(&mut hung_up, true) => continue,
             Err(Errno::EIO) => Ok(Spliced::Eof),
             Err(errno) => Err(errno.into()),

@@ -22,10 +22,10 @@ fn of(pid: i32, numbers: &[i32]) -> Vec<Stat> {
 pub fn stand_still(pid: i32) -> bool {
     let numbers_before = numbers(pid);
     let tasks = of(pid, &numbers_before);
-    // A stopped task shows that the stop reaches all of them.
+    // A stopped task shows that the stop reaches all tasks.
     let stopping = || tasks.iter().any(|t| t.state == b'T') || has_pending_stop(pid);
     let held = |task: &Stat| task.is_stopped() || (task.state == b'D' && stopping());
-    // A task that was made meanwhile was not read.
+    // A task created meanwhile was not read.
     tasks.iter().all(held) && numbers(pid) == numbers_before
 }
 

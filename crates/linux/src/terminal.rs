@@ -94,17 +94,17 @@ pub struct Terminal {
 impl Terminal {
     /// Opens a terminal, and returns the command's end too. The caller is single-threaded.
     pub fn open(size: TerminalSize) -> io::Result<Result<(Self, OwnedFd), NoPty>> {
-        // The crate gives the reason as text.
+        // The crate reports errors only as text: errno is read.
         Errno::clear();
         let Ok(pair) = native_pty_system().openpty(pty_size(size)) else {
             return no_pty(Errno::last());
         };
-        // Its own slave is held until it has another opener: a terminal that no process has open hangs up.
+        // The crate's slave stays open until another slave is: a terminal that no process has open hangs up.
         let (pty, _slave) = (pair.master, pair.slave);
         let raw = pty.as_raw_fd().ok_or(Errno::EBADF)?;
-        // SAFETY: `pty` is open, and is not dropped while this is used.
+        // SAFETY: `pty` is open, and is not dropped while `fd` is used.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        // So that opening it again makes it no controlling terminal (TIOCGPTPEER, ioctl_tty(2)).
+        // O_NOCTTY: opening the slave again must not set a controlling terminal (TIOCGPTPEER, ioctl_tty(2)).
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         // SAFETY: the request takes an integer and returns a new descriptor.
         let peer = unsafe { libc::ioctl(raw, libc::TIOCGPTPEER, flags.bits()) };
@@ -139,7 +139,7 @@ impl Terminal {
 
     /// Sets the size: its foreground group gets SIGWINCH, unless the size is the same.
     pub fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
-        // The crate gives the reason as text.
+        // The crate reports errors only as text: errno is read.
         Errno::clear();
         let resized = self.pty.resize(pty_size(size));
         resized.map_err(|_| io::Error::from(Errno::last()))?;

@@ -137,7 +137,7 @@ impl Tree {
     /// known of it any more.
     fn signal_leader(&self, signal: Signal) -> Option<SignalledProcess> {
         let stat = procfs::stat(self.leader_pid).ok()?;
-        // The descriptor is valid after the read: so the read was of the leader.
+        // The pidfd is valid after the read, so the read was of the leader.
         if !self.leader.is_unreaped() {
             return None;
         }
@@ -279,7 +279,7 @@ impl Tree {
         }
         let InGroup { of_run, stats, .. } = inside;
         let inside: HashSet<i32> = of_run.into_iter().collect();
-        // A process that has exited by now is counted, and not listed.
+        // A process that has exited by now is counted, but not listed.
         let named = inside.iter().take(TARGETS_LISTED_MAX).filter_map(|pid| {
             let known = stats.get(pid).copied();
             let stat = known.or_else(|| procfs::stat(*pid).ok())?;
@@ -346,7 +346,7 @@ impl Tree {
             Ok(fd) => fd,
             Err(error) => return (open_failure(&error), Holds::default()),
         };
-        // The descriptor came before this read: if the read shows the member, the descriptor is the member's.
+        // The pidfd was opened before this read: if the read shows the member, the pidfd refers to it.
         match procfs::stat(pid) {
             Ok(stat) if stat.start_ticks == before.start_ticks => {
                 let holds = self.holds(pid);
@@ -385,7 +385,7 @@ fn may_signal(pid: i32) -> SignalOutcome {
     }
     match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) {
         Err(Errno::EPERM) => SignalOutcome::Failed(libc::EPERM),
-        // It was there a moment ago, when the signal was sent.
+        // The process existed when the signal was sent.
         Ok(()) | Err(_) => SignalOutcome::Delivered,
     }
 }

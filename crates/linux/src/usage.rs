@@ -150,7 +150,7 @@ mod tests {
         ),
         ("pids.peak", "9\n"),
         ("pids.current", "2\n"),
-        // Before 5.13 the processor has no second line.
+        // Before Linux 5.13 cpu.pressure has no second line.
         (
             "cpu.pressure",
             "some avg10=12.05 avg60=0.00 avg300=0.00 total=3000\n",
@@ -212,7 +212,7 @@ mod tests {
         let found = counted(&group).expect("processor time is counted");
         assert_eq!(found.cpu_user_us, Some(518));
         assert_eq!(without_processor_time(&found), Usage::default());
-        // Before 5.19 and 6.1 there is no peak, and without a processor limit nothing is throttled.
+        // Before 5.19 and 6.1 the peak files are missing, and without a CPU limit nothing is throttled.
         fs::write(
             dir.path().join("cpu.stat"),
             "user_usec 1\nsystem_usec many\n",
@@ -220,7 +220,7 @@ mod tests {
         .expect("a file");
         let found = counted(&group).expect("it is counted");
         assert_eq!((found.cpu_user_us, found.cpu_system_us), (Some(1), None));
-        // A group whose devices have moved nothing: that is known.
+        // An empty io.stat means zero bytes, not an unknown count.
         fs::write(dir.path().join("io.stat"), "").expect("a file");
         let found = counted(&group).expect("it is counted");
         assert_eq!(found.io_read_bytes, Some(0));

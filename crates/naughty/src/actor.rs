@@ -62,7 +62,7 @@ pub(crate) fn play(part: &[&str]) -> Result<(), Failed> {
     if let Err(Failed(why)) = &played {
         report(format!("!{why}\n").as_bytes());
     } else if !matches!(part, ["enter", _]) {
-        // A process that enters a namespace leaves the report to the child that it has left there.
+        // A process that enters a namespace leaves the report to its child there.
         in_position();
     }
     played?;
@@ -89,7 +89,7 @@ fn own_session() -> Result<(), Failed> {
 
 /// Starts another part and exits, so that the other has lost its parent.
 fn orphan(part: &[&str]) -> Result<(), Failed> {
-    // Its parent exits at once: the process that adopts the child waits for it.
+    // The parent exits at once: the process that adopts the child reaps it.
     again(part.iter().copied())?.spawn().map_err(at("spawn"))?;
     Ok(())
 }

@@ -117,7 +117,7 @@ impl Ready {
 
     /// Waits until all are in position; `Err` in `Ok`: one reports why it cannot be.
     fn wait(self) -> Result<Result<(), String>, Failed> {
-        // Without an end of its own it notices when the last actor is gone.
+        // Without its own write end the leader notices when the last actor is gone.
         drop(self.writer);
         wait_for(self.expected, &self.reader)
     }
@@ -148,7 +148,7 @@ fn line(mut reader: &PipeReader) -> Result<String, Failed> {
 fn traced_by_sibling(ready: &mut Ready) -> Result<(), Failed> {
     let traced = ready.start_command(again(["session"])?)?;
     let number = traced.id().to_string();
-    // Stopped before it is in position, it would never get there.
+    // A process stopped before it is in position would never get there.
     if wait_for(1, &ready.reader)?.is_err() {
         return Err(Failed("the one to be traced is not there".to_owned()));
     }

@@ -126,7 +126,7 @@ impl Change {
             },
             Self::Rested(new, rest) => rested(row, new, rest),
             Self::Stop { order, deadline } => stopped(row, order, *deadline),
-            // A late report of the attempt that has ended.
+            // This is a late report of the ended attempt.
             Self::State { .. } if row.state == StoredState::Backoff => row,
             Self::State { state, started } => in_state(row, *state, *started),
             Self::Facets(facets) => RunRow {

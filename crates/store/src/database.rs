@@ -111,7 +111,7 @@ impl Database {
                 }
                 match there {
                     Some(row) => Ok(Changed::Taken(Box::new(row))),
-                    // There is no such row, so it was the generation.
+                    // Without such a row, the generation was outdated.
                     None => Err(StoreError::Fenced(new.run)),
                 }
             }

@@ -137,7 +137,7 @@ impl EntryList {
     /// Adds an entry, given as its JSON: its writer has that already.
     pub fn push(&mut self, place: EntryPlace, entry: &str) {
         let seq = place.seq;
-        // An object without its last brace.
+        // The JSON object without its closing brace.
         let mut json = crate::json::write(&place);
         json.pop();
         let _ = write!(json, ",\"entry\":{entry}}}");

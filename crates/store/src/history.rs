@@ -158,7 +158,7 @@ macro_rules! remove_rows {
                 });
             }
             let runs: Vec<_> = removed.iter().map(|row| row.run).collect();
-            // Before: one that is removed now is remembered whatever its age is, until the next removal.
+            // Old ids are forgotten first: an id removed now stays until the next removal, whatever its age.
             for statement in $crate::history::forget_ids() {
                 sqlx::query(sqlx::AssertSqlSafe(statement))
                     .bind(removal.forgotten_before.to_string())

@@ -193,7 +193,7 @@ impl OpenError {
             return self;
         };
         match code(&source).as_deref() {
-            // No right to do so; a file that is read-only.
+            // Missing privilege; read-only file.
             Some("42501" | "8") => Self::SchemaTooOld { missing, source },
             // A table, index or type exists already: SQLite has no code for it.
             Some("42P07" | "42710") => Self::TableInTheWay(source),
@@ -282,7 +282,7 @@ fn set_level(now: &str, level: i64) -> String {
 /// Renews or gives up the lease of node `$1` of generation `$2`, which is draining since `$3`.
 pub(crate) fn lease(now: &str, given_up: bool, level: i64) -> String {
     let change = if given_up {
-        // With an open run it has no end yet: its lease is as good as over, and that is all.
+        // A node with an open run is not ended: its lease only counts as expired.
         format!("lease_us = CASE WHEN EXISTS ({OPEN_RUN}) THEN 1 ELSE 0 END")
     } else {
         format!("heard_us = {now}, {}", set_level(now, level))
@@ -301,7 +301,7 @@ const REMOVED_MAX: u32 = 32;
 /// Selects nodes without an open run that may be removed: `$1` is the node, `$2` a time in microseconds.
 pub(crate) fn removable(now: &str, which: &NodeRemoval) -> String {
     let condition = match which {
-        // The node of the server that asks stays, whatever its clock did.
+        // The asking server's node stays, whatever its clock did.
         NodeRemoval::WithoutLeaseFor { .. } => "node <> $1".to_owned(),
         NodeRemoval::Node(_) => "node = $1".to_owned(),
         NodeRemoval::Unused(_) => {
@@ -420,7 +420,7 @@ macro_rules! open_node {
                 .execute(&mut *conn)
                 .await?;
             if recorded.rows_affected() == 0 {
-                // No part of it may stay, the raised generation least of all.
+                // The error rolls everything back, above all the raised generation.
                 return Err(sqlx::Error::Encode(
                     format!("keeper {epoch} was recorded for another node").into(),
                 ));

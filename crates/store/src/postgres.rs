@@ -183,7 +183,7 @@ impl<'a> Sorted<'a> {
                     .push(lease(level, *node, *generation, *given_up, *draining)),
                 Write::LeaveStop(stop) => sorted.left_stops.push(stop.leave(LEAVE_STOP).query()),
                 Write::RemoveLeftStop(stop) => sorted.left_stops.push(stop.remove().query()),
-                // Always alone in its batch, which does not come here.
+                // Each such write has its own batch, which is not sorted.
                 Write::Open(_)
                 | Write::Forget { .. }
                 | Write::RemoveNodes(_)
@@ -234,7 +234,7 @@ async fn execute(
     for query in queries {
         let query = query.persistent(session == Session::Own);
         for row in query.fetch_all(&mut *conn).await? {
-            // Only an INSERT says the age.
+            // Only an INSERT returns the age.
             let age = if row.len() > 1 { row.try_get(1)? } else { 0 };
             written.insert(row.try_get(0)?, Age(age));
         }
@@ -307,7 +307,7 @@ impl PostgresCommitter {
         self.link.lives.check()?;
         let queries = Sorted::new(batch, self.level).queries(&self.sql);
         let written = if session == Session::Own && queries.len() == 1 {
-            // One statement is its own transaction: two round trips less.
+            // One statement is its own transaction, which saves two round trips.
             self.in_doubt = true;
             execute(queries, conn, session).await?
         } else {
@@ -381,7 +381,7 @@ impl Committer for PostgresCommitter {
 open::open_node!(PgConnection);
 history::remove_rows!(PgConnection);
 
-// FOR KEY SHARE: a run that never began is withdrawn before this, or not at all.
+// FOR KEY SHARE: a run that never began is withdrawn before this statement, or not at all.
 const LEAVE_STOP: &str = open::leave_stop!(" FOR KEY SHARE OF runs");
 /// The transaction that raises the generation waits for rows that are written under the present one.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1 FOR UPDATE";
@@ -397,7 +397,7 @@ const MAY_BE_HELD: bool = true;
 static DIALECT: Dialect = Dialect {
     now: NOW,
     life: life::words!(),
-    // Reports the state of a new session: behind a pooler the query itself runs in a transaction that only reads.
+    // Reports the state of a new session: behind a pooler the query itself runs in a read-only transaction.
     ping: "SELECT NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean \
         AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
     stray_node: Some(history::STRAY_NODE),

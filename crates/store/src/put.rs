@@ -16,8 +16,8 @@ use std::collections::HashMap;
 /// Most rows whose changes need no read.
 const OWN_ROWS_MAX: usize = 8192;
 
-/// Open rows that this server has inserted, as it has written them last, with their seqs: a change of one needs no read, as
-/// nothing that only a later version reads is in them.
+/// Open rows that this server has inserted, as it has written them last, with their seqs. A change of such a row needs no
+/// read: nothing in the row is of a later version.
 pub(crate) type OwnRows = Mutex<HashMap<RunId, (i64, RunRow)>>;
 
 impl Database {

@@ -352,7 +352,7 @@ impl Record {
             restarted_from: (self.restarted_from.as_deref())
                 .map(|run| read_id("restarted_from", run))
                 .transpose()?,
-            // Columns beside it with the same values are for SQL alone.
+            // Other columns with the same values serve only SQL queries.
             spec: Arc::new(json::read("spec", &self.spec)?),
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,

@@ -217,8 +217,8 @@ schema_connection!(PgConnection, PgRow, postgres, {
     const MAKE_TABLE: &'static str = "CREATE TABLE IF NOT EXISTS _sqlx_migrations (version BIGINT PRIMARY KEY, \
         description TEXT NOT NULL, installed_on TIMESTAMPTZ NOT NULL DEFAULT now(), \
         success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, execution_time BIGINT NOT NULL)";
-    // A lock of the transaction: no pooler would retain one of the session. A statement that waits for a table has all
-    // others behind it, those of other nodes too: it gives up soon, and all is tried again.
+    // A transaction lock: no pooler retains a session lock. Statements of all nodes queue behind one that waits for a
+    // table: it times out soon, and the migration is tried again.
     const BEGIN: &'static str = "BEGIN; SET LOCAL lock_timeout = '2s'; \
         SELECT pg_advisory_xact_lock(7738135570302951424)";
     const NOW: &'static str = crate::postgres::NOW;
@@ -333,7 +333,7 @@ pub(crate) async fn apply<C: SchemaConnection>(
                 Ok(state) => return Ok(state),
                 Err(error) => error,
             };
-            // Where the connection is lost, the database does the same.
+            // If the connection is lost, the database rolls back by itself.
             let _ = conn.run("ROLLBACK".to_owned()).await;
             if !error.is_lock_timeout() {
                 return Err(error.at(lacking));
@@ -368,7 +368,7 @@ async fn plan<C: SchemaConnection>(
         waiting: Vec::new(),
     };
     for migration in stored.missing::<C>(known)? {
-        // An empty database has no node, nor a table of them.
+        // An empty database has neither nodes nor their table.
         let is_due = match migration.min_level {
             None => true,
             Some(_) if stored.level == 0 => contract == Contract::Now,
@@ -428,11 +428,11 @@ async fn apply_once<C: SchemaConnection>(
 ) -> Result<SchemaState, OpenError> {
     let migration = OpenError::Migration;
     conn.run(C::BEGIN.to_owned()).await.map_err(migration)?;
-    // Before the next look: it makes Postgres drop what it remembers of tables from before the lock.
+    // Created before planning: CREATE TABLE makes Postgres drop table metadata cached before the lock.
     conn.run(C::MAKE_TABLE.to_owned())
         .await
         .map_err(migration)?;
-    // Another process may have migrated it meanwhile.
+    // Another process may have migrated the database meanwhile.
     let mut state = plan(conn, known, contract).await?;
     for one in &state.applied {
         let (number, name) = (one.number, one.name);

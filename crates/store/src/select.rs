@@ -125,7 +125,7 @@ pub(crate) fn removed_ids(runs: &[RunId]) -> Sql {
 }
 
 fn push_these(sql: &mut Sql, column: &str, keys: &[impl ToString]) {
-    // An empty list is no SQL; no row has the empty key.
+    // An empty list is invalid SQL; no row has the empty key.
     sql.push(column).push(" IN (").push_bind(String::new());
     for key in keys {
         sql.push(", ").push_bind(key.to_string());
@@ -143,7 +143,7 @@ pub(crate) fn numbered(
     limit: u32,
 ) -> Sql {
     let mut sql = rows(dialect, false);
-    // No process has the number 0.
+    // Pid 0, a placeholder, matches no process.
     let list: Vec<String> = std::iter::once(&0)
         .chain(numbers)
         .map(i32::to_string)
@@ -220,7 +220,7 @@ pub(crate) fn page(
         sql.push(" AND parent_run_id = ")
             .push_bind(parent.to_string());
     }
-    // The sign keeps a database from reading the whole table in its order: other indexes find the rows.
+    // The `+` prevents a scan of the whole table in list order: other indexes find the rows.
     let by_others = filter.is_of_open() || filter.id_part.is_some() || !filter.runs.is_empty();
     let sign = if by_others { "+" } else { "" };
     push_side(&mut sql, (sign, beyond), start);
@@ -241,7 +241,7 @@ pub(crate) fn page(
         push_requirement(&mut sql, dialect, requirement);
     }
     if let Some(part) = &filter.id_part {
-        // One set: for either of two, Postgres reads the whole table.
+        // One set: an OR of two makes Postgres scan the whole table.
         push_beginning(
             &mut sql,
             " AND run_id IN (",
@@ -255,7 +255,7 @@ pub(crate) fn page(
             sql.push(" UNION ALL SELECT run_id FROM (SELECT run_id FROM (")
                 .push(NEWEST)
                 .push(") n WHERE n.run_id LIKE ")
-                // None of these characters has a meaning in a pattern.
+                // None of these characters is special in a LIKE pattern.
                 .push_bind(format!("%{}", part.as_str()))
                 .push(PART_LIMIT);
         }

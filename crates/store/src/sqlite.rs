@@ -98,7 +98,7 @@ pub(crate) async fn migrate(
     }
     let (mut conn, _) = connect(path, &options(path, false)).await?;
     let state = schema::apply(&mut conn, known, contract, false).await;
-    // The next connection would do what this one leaves undone.
+    // A failed close is harmless: the next connection finishes the work.
     let _ = conn.close().await;
     state
 }
@@ -109,7 +109,7 @@ async fn plan(
     known: &[Migration],
     contract: Contract,
 ) -> Result<SchemaState, OpenError> {
-    // Without a log beside it the file has all; a reader of such a log would make files of its own.
+    // Without a WAL the file is complete; reading a WAL would create more files.
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     let options = SqliteConnectOptions::new()
@@ -122,7 +122,7 @@ async fn plan(
     let state = schema::apply(&mut conn, known, contract, true).await;
     let _ = conn.close().await;
     state.map_err(|error| match error {
-        // No file of SQLite.
+        // Not an SQLite file.
         OpenError::Migration(source) => unusable(path, source),
         error => error,
     })
@@ -133,7 +133,7 @@ fn options(path: &Path, create: bool) -> SqliteConnectOptions {
         .filename(path)
         .create_if_missing(create)
         .journal_mode(SqliteJournalMode::Wal)
-        // FULL: a commit is on the disk when it is answered, also after power loss.
+        // FULL: an answered commit is on disk, even after power loss.
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT)
@@ -211,14 +211,13 @@ struct SqliteCommitter {
 
 fn statements() -> Statements {
     let names = column_list("");
-    // Without numbers: sqlx searches the name of each parameter that has one.
+    // Unnumbered parameters: sqlx searches for the name of each numbered one.
     let row: Vec<String> = COLUMNS
         .iter()
         .map(|column| format!("? AS {}", column.name))
         .collect();
     let row = row.join(", ");
-    // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
-    // before it.
+    // INV-9: a row is only written under its node's current generation, so a new generation fences all earlier servers.
     let present =
         "EXISTS (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)";
     let insert = |age: &str, name: &str, key: &str, which: &str| -> Arc<str> {
@@ -401,9 +400,9 @@ fn failure(error: &sqlx::Error) -> Failure {
         // ERROR (no such table), BUSY, LOCKED, NOMEM, READONLY, CORRUPT, FULL, CANTOPEN, NOTADB: the statement or
         // COMMIT did nothing, and the file may be repaired.
         (_, Some(1 | 5..=8 | 11 | 13 | 14 | 26)) => Failure::Unavailable(text),
-        // TOOBIG, CONSTRAINT, MISMATCH.
+        // TOOBIG, CONSTRAINT, MISMATCH: bad row.
         (_, Some(18..=20)) | (sqlx::Error::Encode(_), _) => Failure::Refused(text),
-        // IOERR at COMMIT may have come after the write to the disk; the others are not expected.
+        // IOERR at COMMIT may have come after the write to the disk; other codes are not expected.
         _ => Failure::Unknown(text),
     }
 }
@@ -421,9 +420,9 @@ const MAY_BE_HELD: bool = false;
 
 pub(crate) static DIALECT: Dialect = Dialect {
     now: NOW,
-    // The file is the same for as long as it is open; where another one takes its place, the store is unavailable.
+    // The file stays the same while open; if another file replaces it, the store is unavailable.
     life: "'sqlite'",
-    // Checks that it can be read; only a write shows whether it can be written.
+    // Checks that the file is readable; only a write shows whether it is writable.
     ping: "SELECT TRUE AS takes_writes, (SELECT 1 FROM nodes LIMIT 1)",
     stray_node: None,
     reversed_id: None,

@@ -457,7 +457,7 @@ mod tests {
         /// Returns a writer that is busy with the write marked 0, so that later ones have to queue.
         async fn busy(refused: Option<i64>) -> Self {
             let permits = Arc::new(Semaphore::new(0));
-            // In the end each write may have come alone.
+            // Each write may arrive as its own commit.
             let (sender, commits) = mpsc::channel(2 * WRITES_QUEUED_MAX);
             let writer = Writer::start(Box::new(Gated {
                 permits: permits.clone(),
@@ -478,7 +478,7 @@ mod tests {
 
         /// Queues a write and drops the wait for its answer.
         async fn queue(&mut self, write: Write) {
-            // A task that does not yield is made to wait after some steps, and this poll would not queue.
+            // Tokio makes a task that does not yield wait after some steps: this poll would not queue.
             tokio::task::yield_now().await;
             let mut abandoned = std::pin::pin!(self.writer.write(write));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());

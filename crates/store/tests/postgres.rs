@@ -46,7 +46,7 @@ async fn lease_keeps_other_keepers_out() {
     let stored_node = store.stored_node(first.node).await.unwrap();
     assert_eq!(stored_node.generation, Some(1));
     store.insert(&new_run(2)).await.unwrap();
-    // The same keeper's next server, and one that knows that keeper to have exited.
+    // Two openings succeed: the same keeper's next server, and one that knows the keeper exited.
     assert_eq!(store.open_node(&first).await.unwrap(), 2);
     let knows = Opening {
         gone: Some(first.keeper_epoch),
@@ -124,7 +124,7 @@ async fn connection_pooler_is_detected() {
     let direct = store(&server.schema().await.unwrap()).await;
     assert!(!direct.describe().contains("pooler"));
     direct.finish().await;
-    // One refuses the mark, one drops it, one gives each connection one session for as long as it stays.
+    // The first pooler refuses the mark, the second drops it, the third gives each connection its own session.
     for settings in [
         "",
         "ignore_startup_parameters = options",
@@ -226,7 +226,7 @@ async fn concurrent_starts_create_the_tables_once() {
             openings.spawn(async move { open(&url).await.unwrap().finish().await });
         }
         openings.join_all().await;
-        // And a later Kennel on all nodes at once.
+        // A later Kennel migrates on all nodes at once.
         let mut openings = tokio::task::JoinSet::new();
         for _ in 0..6 {
             let url = url.clone();
@@ -350,7 +350,7 @@ async fn user_needs_documented_rights_and_no_others() {
     withdrawn.unwrap();
     worker.finish().await;
 
-    // A later Kennel says what the database lacks, and runs once another user has added it.
+    // A later Kennel reports what the database lacks, and runs once another user has added it.
     let worker: StoreUrl = server.url(Some(("worker", ""))).parse().unwrap();
     let refused = open_with(&worker, with(&[ADDING])).await.map(drop);
     let refused = refused.unwrap_err();
@@ -370,7 +370,7 @@ async fn user_needs_documented_rights_and_no_others() {
     later.open_node(&opening).await.unwrap();
     later.finish().await;
 
-    // Each right that is missing is named.
+    // The error names each missing right.
     let missing = async |named: &str| {
         let error = open(&url.parse().unwrap()).await.map(|_| ()).unwrap_err();
         assert!(
@@ -421,7 +421,7 @@ async fn read_only_user_writes_nothing() {
         matches!(&refused, OpenError::RightsMissing { missing } if missing.starts_with("INSERT on nodes")),
         "{refused:?}"
     );
-    // The view is enough for a reader by SQL, who sees no spec.
+    // An SQL reader needs only the view, which has no spec.
     let mut viewer = Raw::to(&server.url(Some(("viewer", "")))).await;
     let pids = viewer.texts("SELECT pid::text FROM kennel_runs").await;
     assert_eq!(pids, ["5000"]);
@@ -449,7 +449,7 @@ async fn login_reads_changed_password_from_file() {
     let end =
         format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'");
     raw.execute(end.as_str()).await.unwrap();
-    // The file is still the old one: the database is away, and nothing else.
+    // The file still has the old password: the database is merely unavailable.
     let away = store.insert(&new_run(1)).await;
     assert!(
         matches!(
@@ -527,7 +527,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
     );
     assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
     assert!(matches!(ping, Err(StoreError::Unavailable(_))), "{ping:?}");
-    // The present database may be a copy that lacks writes: the node is acquired first.
+    // The current database may be a copy that lacks writes: the node is acquired first.
     let early = [
         store.insert(&new_run(4)).await.map(drop),
         store.get(new_run(1).run).await.map(drop),
@@ -549,7 +549,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
         Changed::Done(_)
     ));
     assert!(store.get(new_run(1).run).await.unwrap().is_some());
-    // `Unavailable` means that it was not written.
+    // `Unavailable` means that the row was not written.
     assert!(matches!(
         store.insert(&new(3)).await.unwrap(),
         Changed::Done(_)
@@ -692,7 +692,7 @@ async fn no_acknowledged_write_is_lost_in_crash() {
         spawner.await.unwrap();
     }
     server.resume().await.unwrap();
-    // Another start of Postgres is another life of it.
+    // A restart of Postgres begins a new database life.
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
 
     assert_eq!(failed.len(), 8, "every client meets the crash once");
@@ -719,7 +719,7 @@ async fn slow_statement_times_out_as_in_doubt() {
     let url = server.schema().await.unwrap();
     let store = store(&url).await;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
-    // A first insert prepares the statement, so that the next one is sent as a whole.
+    // A first insert prepares the statement: the next insert is sent at once.
     store.insert(&new_run(3)).await.unwrap();
     let mut raw = Raw::to(&url).await;
     raw.execute("BEGIN").await.unwrap();
@@ -733,7 +733,7 @@ async fn slow_statement_times_out_as_in_doubt() {
 
     assert!(matches!(waited, Err(StoreError::Unknown(_))), "{waited:?}");
     assert!(matches!(next.unwrap(), Changed::Done(_)));
-    // The abandoned statement is carried out by the server once the lock is gone: so the result was unknown.
+    // The server executes the abandoned statement once the lock is gone: hence the unknown result.
     let deadline = Instant::now() + Duration::from_secs(30);
     while store.get(new_run(1).run).await.unwrap().is_none() {
         assert!(Instant::now() < deadline, "the late INSERT never came");

@@ -248,7 +248,7 @@ async fn migration_of_a_killed_process_leaves_nothing() {
         assert_eq!(child.try_wait().unwrap(), None, "it has ended by itself");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // A second migration waits for the first, and says so.
+    // A second migration waits for the first, then fails.
     let parsed: StoreUrl = url.parse().unwrap();
     let busy = migrate(&parsed, with(&[ADDING]), Contract::Never, false).await;
     let busy = busy.unwrap_err();

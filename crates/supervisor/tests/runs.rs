@@ -300,7 +300,7 @@ async fn abort_of_unknown_id_fences_it_for_good() {
         "{refused:?}"
     );
     assert!(stage.kernel().executed.is_empty());
-    // Repeated, with the same answer.
+    // A repeated abort gets this answer too.
     let view = stage.supervisor.abort(abort(run)).await.unwrap();
     assert_eq!(view.state, RunState::Cancelled);
 }

@@ -106,7 +106,7 @@ mod tests {
             points: vec![(10, 5.0), (100, 50.0)],
         };
         let svg = draw("runs", &[series]);
-        // The first at the bottom, the last at the top.
+        // SVG y grows downward: the tenfold cost has y=40.
         assert!(svg.contains("points=\"240.0,310.0 420.0,40.0\""), "{svg}");
     }
 }

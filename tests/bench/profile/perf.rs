@@ -41,7 +41,7 @@ pub(super) async fn measure() -> Result<String, String> {
         .arg(&data)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    // It samples for as long as its own command lives: until its input ends.
+    // perf samples until its command `cat` exits, that is, until stdin closes.
     perf.args(["--", "cat"]).stdin(Stdio::piped());
     let mut perf = perf
         .spawn()

@@ -77,7 +77,7 @@ async fn look_at_spawn(
     if acted.is(&[Act::Spawn]) {
         must("an OK Spawn, asked again", answer.as_ref());
     }
-    // Recovery may have withdrawn the record only after it was read above.
+    // Recovery may withdraw the record after `before` was read.
     let begins = |run: &pb::Run| {
         run.end_time.is_none() && (before.is_none() || run.state() == RunState::Running)
     };
@@ -125,7 +125,7 @@ async fn look_at_the_living(scene: &Scene<'_>, acted: &LastAct, client: &mut Cli
         let run = must("get", client.get(&scene.subject).await);
         let is_there = run.annotations.get("a").is_some_and(|value| value == "1");
         assert!(is_there || !was_ok(Act::Annotate), "{run:?}");
-        // A repeat is the same change, whether or not the first one was made.
+        // A repeated Annotate has one effect, whether or not the first was applied.
         let again = client.annotate(&scene.subject, &[("a", "1")], &[], Some(0));
         assert_eq!(must("repeat", again.await).annotations_version, 1);
     }
@@ -139,7 +139,7 @@ async fn look_at_the_living(scene: &Scene<'_>, acted: &LastAct, client: &mut Cli
     if scene.row.act == Act::Upgrade {
         let server = client.server_info().await.expect("it answers");
         let upgrade = server.last_upgrade.expect("a keeper goes on with it");
-        // A new server that dies right after it was ready has failed, and the former one comes back.
+        // An upgrade whose server dies right after readiness falls back to the former server.
         let dies_when_ready =
             scene.row.point == "keeper.upgraded" && scene.row.victim == Victim::Server;
         let wanted = if dies_when_ready {
@@ -155,7 +155,7 @@ async fn look_at_the_living(scene: &Scene<'_>, acted: &LastAct, client: &mut Cli
     if scene.row.act == Act::Drain {
         let server = client.server_info().await.expect("it answers");
         let drain = server.drain.and_then(|status| status.drain);
-        // It was on disk when its server died.
+        // The drain was on disk when the server died.
         assert!(drain.is_some(), "a drain is not in force");
     }
     if let Act::Exit | Act::Owe = scene.row.act {
@@ -189,7 +189,7 @@ async fn verify(scene: &mut Scene<'_>, acted: &LastAct, client: &mut Client, sur
         verify_stations(run, &heard);
         Footprint::of_id(&run.run_id).until_nothing_is_left().await;
     }
-    // A server that lives on reads all bytes in the pipes.
+    // A surviving server reads all bytes left in the pipes.
     let had_server = !matches!(scene.row.act, Act::Restart | Act::Recover | Act::Upgrade);
     let whole = survives || (scene.row.victim == Victim::Keeper && had_server);
     let heard = must("stream", client.hear_all(&scene.bystander, 0).await);
@@ -236,7 +236,7 @@ fn verify_lines(heard: &Heard, files: &Files, whole: bool) {
         assert_eq!(line, format!("line {}", index + 1), "lines in their order");
     }
     let count = text.lines().count();
-    // It may have been ended while it wrote its tally, or between a line and that.
+    // The command may die while writing its tally, or between line and tally.
     let written: usize = fs::read_to_string(files.tally())
         .ok()
         .and_then(|text| text.trim().parse().ok())
@@ -278,7 +278,7 @@ fn verify_subject(
     let text = heard.text();
     let texts: &[&str] = match (run.code(), run.signal().as_deref()) {
         (Some(5), _) => &["up\nbye\n"],
-        // The next keeper stops it again, and the shell may be in the middle of its answer.
+        // The next keeper sends the stop again, possibly while the shell handles the first.
         (Some(7), _) if survives => &[
             "up\nasked\n",
             "up\nbye\nasked\n",
@@ -286,9 +286,9 @@ fn verify_subject(
             "up\nasked\nasked\n",
         ],
         (Some(7), _) => &["up\nasked\n", "up\nbye\nasked\n", "asked\n"],
-        // Before it had set itself up, or because it ignores the signal.
+        // SIGTERM may arrive before the trap is set.
         (None, Some("SIGTERM")) => &["", "up\n"],
-        // No reader of its output was left.
+        // No reader of the command's output was left.
         (None, Some("SIGPIPE")) if !whole => &["up\n"],
         (None, Some("SIGKILL")) if scene.row.act == Act::Kill => &["up\n"],
         end => panic!("{end:?}: {run:?}"),

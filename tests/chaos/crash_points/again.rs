@@ -30,7 +30,7 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
             factor: Some(1),
             ..pb::RestartPolicy::default()
         });
-    // A run that outlives its keeper need not be restarted.
+    // Only a run that ends with its keeper is restarted.
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let mut client = service.kennel.client().await;
     let run = must("spawn", client.spawn(spec).await);
@@ -71,7 +71,7 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
     );
     assert_eq!(count_of("ended"), 1);
     assert!(count_of("recorded") <= attempts, "{:?}", heard.stations());
-    // User code ran once or never for each attempt.
+    // Each attempt ran its command at most once.
     let lines = fs::read_to_string(&ran).expect("it ran").lines().count();
     let could = count_of("started")..=count_of("recorded");
     assert!(

@@ -26,7 +26,7 @@ impl Followed {
 
     /// Returns everything read of the run, once it has ended.
     pub(crate) async fn finish(mut self) -> Heard {
-        // A seq that does not rise or a hole in the output has ended the reader.
+        // The reader ends early at a non-increasing seq or an output hole.
         let ended = tokio::time::timeout(PATIENCE, self.heard.wait_for(Heard::has_ended)).await;
         let ended = ended.expect("the stream has the end of the run");
         let heard = ended.expect("the reader lives").clone();

@@ -36,7 +36,7 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
 
     let mut client = service.kennel.client().await;
     let continues = row.victim == Victim::Server || row.adopts();
-    // Between the intention and the count the next keeper cannot know how much the pipe has taken.
+    // If the keeper dies between recording intent and count, the bytes written are unknown.
     let in_doubt = ["keeper.input", "keeper.input_written"].contains(&row.point);
     if continues && (row.victim == Victim::Server || !in_doubt) {
         must("all is written", written);
@@ -46,7 +46,7 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
         assert_eq!(fact(&refused, "accepted_least"), "4");
         let status = must("status", client.input(&run_id).await);
         assert_eq!(status.accepted_offset, None);
-        // The run can be ended all the same.
+        // Closing input without an offset still ends the run.
         must("close", client.close_input(&run_id, None).await);
     }
     let run = must("ended", client.ended(&run_id).await);
@@ -60,7 +60,7 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
         let status = must("status", client.input(&run_id).await);
         assert_eq!(status.accepted_offset, Some(14));
     } else if continues {
-        // Each byte once at most, in order.
+        // Input bytes arrive at most once, in order.
         let got = said.strip_suffix("bye\n").expect("it found the end");
         assert!(wanted.starts_with(got) && got.len() >= 7, "{said:?}");
     }
@@ -97,7 +97,7 @@ async fn asked(socket: &Path, run_id: &str, ask: Ask) -> Result<(), Status> {
             match answered {
                 Err(status) if complaint(&status).reason.is_empty() => {}
                 Err(status) if status.code() == Code::Unavailable => {}
-                // It was carried out, and its effect has come before its repeat.
+                // The first CloseInput took effect before this repeat.
                 Err(status) if matches!(ask, Ask::Close) && has_taken_all(&status) => return Ok(()),
                 answered => return answered,
             }

@@ -18,9 +18,9 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
     arm(service.points(), &row);
     let run = must("spawn", client.spawn(sh("seq 100000; exit 5")).await);
     let run_id = run.run_id;
-    // Its server may die before it answers.
+    // The server may die before it answers.
     let _ = client.ended(&run_id).await;
-    // A server begins with a check; the point may be reached by that of the present one before.
+    // The next server starts with a check, unless the current one's check fired the point.
     if let Some(server) = service.kennel.server() {
         kill_exactly(&server, Signal::SIGKILL);
     }
@@ -33,7 +33,7 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
         let run = client.get(&run_id).await.ok()?;
         let runs = kennel.data_dir().join("runs");
         let is_gone = !runs.join(&run_id).exists() && !runs.join("removed").exists();
-        // In any state, each byte is read or reported to a reader.
+        // Readers get each byte or a gap that reports it.
         let heard = client.hear_all(&run_id, 0).await.ok()?;
         let missing = heard.events.iter().map(|(_, payload)| match payload {
             Payload::Gap(gap) => {
@@ -65,7 +65,7 @@ pub(crate) async fn play_removal(row: Row, service: &mut Service) {
         run_id: run_id.clone(),
         ..pb::RemoveRunRequest::default()
     };
-    // Its server dies before it answers.
+    // The server dies before it answers RemoveRun.
     let _ = client.process.remove_run(remove.clone()).await;
     await_death(service.points(), &row).await;
     service.kennel.serve_again().await;

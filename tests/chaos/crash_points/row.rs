@@ -129,7 +129,7 @@ impl Reader {
 
     /// Returns everything read, when the run has ended.
     pub(crate) async fn finish(self) -> Heard {
-        // A seq that does not rise or a hole in the output has made it panic.
+        // The reader panics at a non-increasing seq or a hole in the output.
         must("a reader", self.task.await);
         let heard = self.heard.lock().expect("no holder panics");
         heard.clone()
@@ -247,14 +247,14 @@ impl<'a> Scene<'a> {
 
     /// Does the action, and returns when the point has fired and a server is back.
     async fn crash(&mut self) -> LastAct {
-        // Before it is armed: the bystander may be the first to reach the point.
+        // Connect before arming: the bystander may be first to reach the point.
         let client = self.service.kennel.client().await;
         arm(self.service.points(), &self.row);
         let mut last_act = LastAct::default();
         let mut calls = self.act(client).await;
         await_death(self.service.points(), &self.row).await;
         if let Some(call) = calls.take() {
-            // It is answered, or its connection is lost.
+            // The call is answered or loses its connection.
             let answer = must("a call", call.await);
             last_act.0 = answer.is_ok().then_some(self.row.act);
         }
@@ -373,7 +373,7 @@ fn is_loss(status: &Status) -> bool {
 
 /// Arms the point for the victim of the row.
 pub(crate) fn arm(points: &Path, row: &Row) {
-    // A former row may have left it.
+    // An earlier row may have left this file.
     let _ = fs::remove_file(fired(points, row));
     let word = format!("{:?}", row.victim).to_lowercase();
     fs::write(points.join("armed"), word).expect("a file");

@@ -48,7 +48,7 @@ pub(crate) async fn play(row: Row, service: &mut Service) {
     arm(service.points(), &row);
     fs::write(&notify, "").expect("own directory");
     if row.point != "keeper.notice" {
-        // A status that the server has not recorded is lost where keeper and server die together.
+        // An unrecorded status is lost if keeper and server die together.
         let status = async || {
             let run = client.clone().get(&run_id).await.ok()?;
             (run.status == "serves").then_some(())

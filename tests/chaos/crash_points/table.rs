@@ -227,6 +227,6 @@ const ALIKE: [&str; 8] = [
 
 /// Whether the death of this victim shows more of a run that is to be adopted than of any other.
 pub(crate) fn shows_adoption(point: &Point, victim: Victim) -> bool {
-    // The effect of the keeper's death on a run does not show while the keeper lives.
+    // The recovery policy shows only once the keeper has died.
     (victim != Victim::Server || point.act == Act::Adopt) && !ALIKE.contains(&point.name)
 }

@@ -56,7 +56,7 @@ pub(super) fn of(method: &MethodDescriptor, chance: &mut Chance, pool: &Pool) ->
         _ => bytes = wire::noise(chance),
     }
     if method.name() == "Upgrade" {
-        // A valid one would replace the server: a field of an invalid type is put in front.
+        // A valid Upgrade would replace the server, so an invalid field is prepended.
         bytes.insert(0, 0x0f);
     }
     bytes
@@ -131,7 +131,7 @@ fn text(field: &str, chance: &mut Chance, pool: &Pool) -> String {
     if of_run && chance.percent(80) {
         return pool.runs[chance.below(pool.runs.len())].clone();
     }
-    // No other program is ever executed.
+    // Mutated requests execute no other program.
     if field == "args" {
         return "true".to_owned();
     }

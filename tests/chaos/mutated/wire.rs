@@ -83,7 +83,7 @@ fn extreme(wire_type: u64, chance: &mut Chance) -> Vec<u8> {
             0 => Vec::new(),
             1 => vec![0xff; 11],
             2 => vec![b'a'; 70_000],
-            // A message in a message, too deep for any decoder.
+            // Nest messages too deep for any decoder.
             _ => (0..200).fold(Vec::new(), |inner, _| {
                 let mut outer = vec![0x0a];
                 varint(inner.len() as u64, &mut outer);

@@ -289,7 +289,7 @@ impl<'a> Cluster<'a> {
     /// Runs a command as a client of the cluster.
     async fn kennel(&self, client: &str, ip: &str, words: &[&str]) -> Output {
         let mut kennel = Command::new(programs::kennel());
-        // A directory that the containers have too: commands start in that of their caller.
+        // Containers also have `/`: commands start in their caller's working directory.
         kennel.current_dir("/").env("HOME", self.dir.path());
         kennel.env("KENNEL_SERVER", format!("tcp://{ip}:7443"));
         kennel.env("KENNEL_TLS_CA", self.certificate("ca.pem"));
@@ -415,7 +415,7 @@ pub(super) async fn play(workshop: &Workshop, name: &str, is_kept: bool) {
         }
     }
     access_changes(&cluster, &pods).await;
-    // What a run makes of the drain's deadline is recorded.
+    // The node records how a run ends at the drain's deadline.
     let ip = NODES[0].1;
     let script = "trap 'echo ended; exit 9' INT TERM; echo started; while :; do sleep 0.1; done";
     let spawned = cluster

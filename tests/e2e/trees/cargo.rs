@@ -27,7 +27,7 @@ fn main() {
 // promise: T-80e
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_build_leaves_no_process() {
-    // cargo, the build script, a shell, two sleeps.
+    // Expected: cargo, the build script, a shell, two sleeps.
     abort_leaves_nothing(Options::default().without_cgroup(), build, "Compiling", 5).await;
 }
 

@@ -38,7 +38,7 @@ public class Main {
 // promise: T-80b
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_ant_leaves_no_process() {
-    // Ant's JVM, the program's JVM, a shell, two sleeps.
+    // Expected: Ant's JVM, the program's JVM, a shell, two sleeps.
     abort_leaves_nothing(Options::default(), ant, "compiled and running", 5).await;
 }
 

@@ -11,7 +11,7 @@ const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","param
 // promise: T-80c
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_tool_server_leaves_no_process() {
-    // The shell, the one that holds the input open and its sleep, npx, and the server.
+    // Expected: the shell, the stdin holder with its sleep, npx, the server.
     abort_leaves_nothing(
         Options::default().without_cgroup(),
         tool_server,

@@ -11,7 +11,7 @@ const LEAVE: &str = "setsid sleep 600 </dev/null >/dev/null 2>&1 &";
 // promise: T-80
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_install_leaves_no_process() {
-    // npm, and of its install script: the shell that npm starts, the one in it, two sleeps.
+    // Expected: npm, the script's shell, an inner shell, two sleeps.
     abort_leaves_nothing(
         Options::default().without_cgroup(),
         install,
@@ -30,7 +30,7 @@ async fn finished_install_leaves_no_process() {
 // promise: T-80a
 #[tokio::test(flavor = "multi_thread")]
 async fn aborted_scripts_leave_no_process() {
-    // npm, npm in it, and the shells and sleeps of both.
+    // Expected: two npms, and the shells and sleeps of both.
     abort_leaves_nothing(Options::default(), scripts, "working", 6).await;
 }
 

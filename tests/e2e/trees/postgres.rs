@@ -19,7 +19,7 @@ with_and_without_cgroup!(
 
 // promise: T-80d
 async fn nothing_of_an_aborted_database_is_left(options: Options) {
-    // The server and its own: checkpointer, writers, launchers.
+    // Expected: the postmaster with checkpointer, writers and launchers.
     abort_leaves_nothing(options, database, "ready to accept connections", 6).await;
 }
 

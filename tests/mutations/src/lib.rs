@@ -73,7 +73,7 @@ fn edited(valid: &[u8], chance: &mut Chance) -> Vec<u8> {
                 bytes.remove(at);
             }
             _ => {
-                // A part of it repeated at another offset.
+                // Repeat a part of the message elsewhere.
                 let from = chance.index(valid.len() + 1);
                 let part = valid[from..].iter().take(chance.index(9)).copied();
                 bytes.splice(at..at, part.collect::<Vec<u8>>());

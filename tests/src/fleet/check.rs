@@ -375,7 +375,7 @@ impl Ledger {
                 continue;
             };
             let (len, written) = (heard.stdout.len(), leader.written);
-            // The last write may not have been reported.
+            // The witness may lack the last write.
             let is_whole = if leader.exit.is_some() {
                 len == written
             } else {
@@ -426,8 +426,8 @@ impl Ledger {
         tally.left += usize::from(case.is_left);
         if case.is_denied || leaders.is_empty() {
             tally.denied += 1;
-            // Of a run that was recorded and had not begun when its host ended it is not known whether it ran. One that
-            // a signal has ended before it could report to the witness has run; later it would wait for signals.
+            // It is unknown whether a run ran that was recorded but had not begun when its host ended. A run that a
+            // signal ended before its report to the witness has run; later it would wait for signals.
             let has_no_report = case
                 .end
                 .as_ref()

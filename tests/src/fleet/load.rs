@@ -394,7 +394,7 @@ impl Shared {
     /// Reads the events of all runs to their ends, at one node after the other.
     async fn read(self) -> Crowd {
         let mut crowd = Crowd::default();
-        // What came after the last cursor comes again.
+        // Events after the last cursor are delivered again.
         let mut repeats = Repeats::default();
         let mut at = 0;
         let mut until = None;

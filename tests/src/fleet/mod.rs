@@ -155,7 +155,7 @@ impl Turns {
                     turns.push((Fault::SetClock(clocks[node % clocks.len()]), node));
                 }
             }
-            // Its keeper is of that version too from here on, beside two that are not.
+            // From here on this node's keeper has that version too, unlike the other two.
             turns.push((Fault::Replace(version), 1 % nodes));
         }
         turns
@@ -299,11 +299,11 @@ async fn replace(
         if !drained.status.success() {
             ledger.is_wrong(format!("node {at} is not drained: {drained:?}"));
         }
-        // From here on it begins no more runs.
+        // A drained node begins no more runs.
         ledger.weather.keeper_dies(at);
         former.kennel.terminate(PATIENCE).await;
     }
-    // All its processes are killed, as by the end of its host.
+    // Dropping the node kills all its processes, like a host crash.
     drop(former);
     ledger.weather.keeper_dies(at);
     nodes.insert(at, Node::start(at, plan.turns, store, ledger).await);
@@ -343,9 +343,9 @@ async fn befall(
             if let Fault::Replace(version) = fault {
                 node.kennel.install(&programs::version(version));
             }
-            // Its runs are dead for so long that an answer which calls one live is a false one.
+            // Wait until answers that still call this node's runs live would be false.
             tokio::time::sleep(BEHIND_MAX + LONGER).await;
-            // From here on it may have its lease again, and its runs not yet their ends.
+            // From here on the node may regain its lease before its runs' ends are recorded.
             weather.passed(at);
             node.kennel.restart().await;
             weather.keeper(at, node.kennel.keeper_pid());
@@ -368,7 +368,7 @@ async fn befall(
         Fault::Freeze => {
             let server = node.kennel.server().expect("it serves");
             let keeper = Proc::read(node.kennel.keeper_pid()).expect("own child");
-            // The keeper first: it would replace a server that hangs.
+            // Stop the keeper first: it would replace a hung server.
             for process in [&keeper, &server] {
                 kill_exactly(process, Signal::SIGSTOP);
             }
@@ -462,7 +462,7 @@ impl Node {
         let id = info.expect("it serves").node_id;
         ledger.is_node(number, &id);
         ledger.weather.keeper(number, kennel.keeper_pid());
-        // Left by the node before it.
+        // The previous node left this socket.
         let _ = fs::remove_file(&at);
         let door = Relay::start(at, target);
         Self {

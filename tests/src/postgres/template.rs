@@ -36,7 +36,7 @@ fn template(binaries: &Path, owner: Option<(u32, u32)>, words: &[&str]) -> io::R
     let lock = File::create(target.join("postgres-template.lock"))?;
     lock.lock()?;
     if !template.exists() {
-        // Elsewhere first: the user of Postgres may not be allowed to enter the target directory.
+        // Build elsewhere first: the Postgres user may not enter the target directory.
         let made = tempfile::tempdir()?;
         if let Some((uid, gid)) = owner {
             chown(made.path(), Some(uid), Some(gid))?;
@@ -56,7 +56,7 @@ fn template(binaries: &Path, owner: Option<(u32, u32)>, words: &[&str]) -> io::R
             .arg(&data)
             .arg(".");
         run(tar)?;
-        // Whole or not there.
+        // Rename: never a partial template.
         fs::rename(&unfinished, &template)?;
     }
     Ok(template)

@@ -306,7 +306,7 @@ async fn serve_one(stream: TcpStream, config: Option<TlsAcceptor>, shared: Arc<S
     let answer = service_fn(|request| {
         std::future::ready(Ok::<_, Infallible>(answer(&request, certificates, &shared)))
     });
-    // Some tests are about broken connections.
+    // Some tests break connections, so errors are ignored.
     let _ = http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), answer)
         .await;

@@ -60,7 +60,7 @@ impl Credentials {
                 note(fetched);
             }
         };
-        // Those that take longer are done beside all others.
+        // Slower fetches continue in the background.
         let _ = tokio::time::timeout(FIRST_KEYS_MAX, first).await;
         self.begun.cancel();
         loop {
@@ -83,7 +83,7 @@ impl Credentials {
                 }
                 Ok(Err(error)) => {
                     let error = error.to_string();
-                    // Once, not every second.
+                    // A persistent error is logged once.
                     if logged.as_ref() != Some(&error) {
                         tracing::error!(
                             error,
@@ -146,7 +146,7 @@ mod tests {
     // promise: I-102a
     #[tokio::test(start_paused = true)]
     async fn first_keys_are_awaited_for_bounded_time() {
-        // It connects, and never answers.
+        // The key server accepts connections, and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = silent.local_addr().expect("an address");
         let rules = format!(

@@ -99,7 +99,7 @@ impl Handshakes {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "cannot accept at a TCP port"),
         };
-        // Without the keys a good token would be refused: clients wait in the queue of the socket.
+        // Without the issuers' keys a good token would be refused, so clients wait in the accept queue.
         self.welcome.credentials.begun().await;
         loop {
             match self.next(&listener).await {
@@ -169,8 +169,8 @@ impl Handshakes {
             let tls = tls.ok_or_else(|| io::Error::other("there is no certificate any more"))?;
             socket.set_nodelay(true)?;
             let shaken = async {
-                // A client that sends nothing costs no more than its socket. A new socket counts as readable until it
-                // is read from, so a byte is looked for.
+                // A silent client costs no more than its socket. A new socket counts as readable until the first read,
+                // so a byte is peeked.
                 timeout(FIRST_BYTE_MAX, socket.peek(&mut [0])).await??;
                 TlsAcceptor::from(tls).accept(socket).await
             };

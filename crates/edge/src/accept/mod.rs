@@ -113,7 +113,7 @@ impl Connection {
         self.has_called.store(true, Ordering::Relaxed);
         if let Some(token) = token {
             let mut tokens = self.tokens.lock();
-            // A connection that uses so many is cut when the first of them expires.
+            // Above the bound, a connection is cut when the first recorded token expires.
             if tokens.len() < TOKENS_PER_CONNECTION_MAX {
                 tokens.insert(token);
             }
@@ -225,7 +225,7 @@ pub(crate) fn incoming<J: Judge>(
             )?),
             Listener::Tcp(listener) => Door::Tcp(TcpAcceptor::start(listener, welcome.clone())?),
         };
-        // A handshake over TCP may take longer than a server that leaves has time.
+        // A TCP handshake may take longer than a leaving server has time.
         let open = matches!(door, Door::Unix(_)).then(|| ending.open.token());
         Ok(Acceptor {
             door,
@@ -303,7 +303,7 @@ impl<J: Judge> Acceptor<J> {
                 Some(Err(error)) => {
                     tracing::warn!(%error, "cannot serve a connection that was accepted, closing it");
                 }
-                // It is stopped, or its thread has failed: connections stay in the queue.
+                // The acceptor is stopped, or its thread has failed: connections stay in the queue.
                 None => {
                     self.open = None;
                     return std::future::pending().await;
@@ -329,7 +329,7 @@ impl Welcome {
             Ok(place) => Some(place),
             Err(full) => {
                 self.refusals.note(full.into(), peer);
-                // Where there is a slot among the refused, it gets the reason.
+                // With a free slot for refused clients, this client gets the reason.
                 peer.verdict = PeerVerdict::TooMany(full);
                 self.take(peer).ok()
             }
@@ -347,7 +347,7 @@ impl Welcome {
         let io = match io {
             Either::Left(socket) => Io::Left(UnixStream::from_std(socket)?),
             Either::Right(mut tls) => {
-                // A socket is known to the runtime that has made it: this one gets its own.
+                // A socket is registered with the runtime that made it: this runtime gets its own copy.
                 let (socket, _) = tls.get_mut();
                 let own = socket.as_fd().try_clone_to_owned()?;
                 *socket = TcpStream::from_std(own.into())?;

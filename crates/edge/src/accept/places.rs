@@ -125,7 +125,7 @@ impl From<Arc<Mutex<Taken>>> for Places {
 impl Taken {
     fn admit(&mut self, process: &Process) -> Result<(), Full> {
         let [of_process, of_user, all] = self.admitted.counts(process, &process.0);
-        // The last ones are for processes without any.
+        // The last connections are for processes without any.
         let reserved = if of_process > 0 {
             CONNECTIONS_RESERVED
         } else {
@@ -146,7 +146,7 @@ impl Taken {
 
     fn admit_of_run(&mut self, run: RunId, owner: &Arc<str>) -> Result<(), Full> {
         let [of_run, of_owner, all] = self.of_runs.counts(&run, owner);
-        // The last ones are for owners without any.
+        // The last connections are for owners without any.
         let reserved = if of_owner > 0 {
             CONNECTIONS_RESERVED
         } else {
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(take_all("a", 0..1), CONNECTIONS_PER_RUN_MAX);
         let rest = CONNECTIONS_PER_RUNS_OF_OWNER_MAX - CONNECTIONS_PER_RUN_MAX;
         assert_eq!(take_all("a", 1..64), rest);
-        // The runs of two owners leave some to those of a third.
+        // The runs of two owners leave connections for those of a third.
         let left = CONNECTIONS_OF_RUNS_MAX - CONNECTIONS_PER_RUNS_OF_OWNER_MAX;
         assert_eq!(take_all("b", 100..164), left - CONNECTIONS_RESERVED);
         assert_eq!(take_all("c", 200..264), 1);

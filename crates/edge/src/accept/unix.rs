@@ -82,7 +82,7 @@ impl<J: Judge> UnixAcceptor<J> {
             path,
             "the file of a listening socket was removed, it is bound again"
         );
-        // Who had connected before the file was removed is served too.
+        // Clients that connected before the file was removed are also served.
         let former = self.thread.end();
         self.thread = AcceptThread::start(listener, former, door.clone())?;
         Ok(())
@@ -195,7 +195,7 @@ impl<J: Judge> Door<J> {
         let peer = match known {
             Some((peer, count)) => {
                 *count += 1;
-                // It has had the reason often enough.
+                // The process has received the reason often enough.
                 if *count > REFUSED_ANSWERS_MAX && peer.verdict == PeerVerdict::OfARun(None) {
                     self.welcome.refusals.note(Full::Refused.into(), peer);
                     return self.refuse(&io, refused);
@@ -224,7 +224,7 @@ impl<J: Judge> Door<J> {
         }
         if let Some(place) = place {
             let silent = self.welcome.ending.silent.token();
-            // The runtime has dropped its end where all connections are over.
+            // The runtime has dropped its receiver if all connections are over.
             let _ = self.to.try_send(Admitted {
                 io: Either::Left(io),
                 peer: judged,
@@ -296,7 +296,7 @@ mod tests {
         };
         assert_eq!(storms(2_000_000), 1);
         assert_eq!(storms(4_000_000), 0);
-        // As many, and not within one window.
+        // The same number of refusals, but not within one window.
         let other = RunId::from_u128(2);
         for second in 5..5 + i64::from(STORM / STORM_SAMPLE) {
             refused.begin_window(Timestamp(second * 1_000_000));

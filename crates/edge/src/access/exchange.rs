@@ -51,7 +51,7 @@ pub(crate) async fn probe(stream: TcpStream, path: &str) -> Result<(), String> {
     exchange(stream, request, async |response| {
         let status = response.status();
         let rest = collect(response.into_body(), PROBE_BODY_BYTES_MAX);
-        // The status alone counts.
+        // Only the status counts.
         let _ = tokio::time::timeout(PROBE_BODY_MAX, rest).await;
         if status.is_success() {
             return Ok(());

@@ -44,8 +44,8 @@ struct Discovery {
 /// Fetches the keys. The error says what failed, and never holds a token.
 pub(crate) async fn fetch(source: &Source) -> Result<Fetched, String> {
     let (ca, token) = (source.ca.clone(), source.token.clone());
-    // They are renewed on the disk: read for each fetch. A file that hangs takes its thread for as long, so nothing is
-    // begun behind it.
+    // CA and token are renewed on disk, so each fetch reads them. A hanging file blocks its thread, so no further fetch
+    // begins meanwhile.
     let read = tokio::task::spawn_blocking(move || {
         let tls = config(ca.as_deref())?;
         let token = token.map(|path| read_file(&path)).transpose()?;
@@ -74,7 +74,7 @@ async fn fetch_all(
                 return Err(format!("{at} is of another issuer"));
             }
             let url = https(&document.jwks_uri)?;
-            // The token is for the issuer alone.
+            // Only the issuer may get the token.
             let is_same = url.authority() == at.authority();
             let token = token.as_deref().filter(|_| is_same);
             return keys(&url, get(&url, &tls, token).await?);
@@ -129,7 +129,7 @@ fn config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
 
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let wrong = |why: String| format!("cannot read {}: {why}", path.display());
-    // Opening a pipe would wait for its writer.
+    // Opening a FIFO would wait for its writer.
     let found = fs::metadata(path).map_err(|e| wrong(e.to_string()))?;
     if !found.is_file() {
         return Err(wrong("it is not a regular file".to_owned()));
@@ -210,7 +210,7 @@ mod tests {
     // promise: I-103
     #[tokio::test(start_paused = true)]
     async fn silent_issuer_fails_after_ten_seconds() {
-        // It connects, and never answers.
+        // The issuer accepts connections, and never answers.
         let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = silent.local_addr().expect("an address");
         let source = Source {

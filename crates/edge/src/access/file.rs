@@ -318,7 +318,7 @@ mod tests {
         assert!(of("old", after).is_none() && of("new", after).is_some());
         assert!(of("other", before).is_none());
 
-        // The denial of a token that is known names it.
+        // The denial of a known token names its credential.
         let denied = |token: &str| {
             let value = format!("Bearer {token}").parse().expect("a header");
             let headers = http::HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]);

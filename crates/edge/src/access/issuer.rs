@@ -171,7 +171,7 @@ pub(crate) struct Issuers {
 impl Issuers {
     /// Reads keys in files; those of URLs that `before` has as well stay. Blocks.
     pub(super) fn read(entries: &[IssuerEntry], before: &Self) -> Result<Self, String> {
-        // A second install is this one.
+        // A repeated install fails harmlessly.
         let _ = PROVIDER.install_default();
         let mut issuers = HashMap::new();
         for entry in entries {
@@ -227,7 +227,7 @@ impl Issuers {
         let issuer = self.by_name.get(&unproved.iss);
         let issuer = issuer.ok_or("the access file does not name the token's issuer")?;
         let header = jsonwebtoken::decode_header(token).map_err(text)?;
-        // No extension is known here; RFC 7515, 4.1.11: such a token must be refused.
+        // No extension is known here, so RFC 7515, 4.1.11, requires a refusal.
         if header.crit.is_some() {
             return Err("the token has an extension that must be understood".into());
         }
@@ -251,7 +251,7 @@ impl Issuers {
         let claims = jsonwebtoken::decode::<Claims>(token, decoding, &validation);
         let claims = claims.map_err(|error| TokenFault {
             is_forged: matches!(error.kind(), ErrorKind::InvalidSignature),
-            // The signature is checked before these.
+            // The signature is checked before these claims.
             key: matches!(
                 error.kind(),
                 ErrorKind::ExpiredSignature
@@ -506,7 +506,7 @@ mod tests {
         check(&issuers, &token).expect("it is good");
         let verified = issuers.verified.get_mut();
         let known = verified.values().next().expect("one").clone();
-        // Where it is known, nothing of the token itself is read.
+        // A known token is not decoded again.
         verified.insert(access::hash("x"), known);
         check(&issuers, "x").expect("it is known");
         // Other keys under the same ids.

@@ -237,7 +237,7 @@ mod tests {
         assert!(keys.begin(at(30 * 3600)));
         keys.end(Ok(fetched(None)), at(30 * 3600));
         assert!(keys.keys(at(30 * 3600)).is_ok());
-        // The clock was set back.
+        // The system clock was set back.
         assert!(keys.begin(at(0)));
     }
 }

@@ -290,7 +290,7 @@ impl Rules {
     /// Returns the caller for the bearer of a token; absent: the token is not known, or has expired.
     pub(crate) fn of_bearer(&self, bearer: &Bearer, now: SystemTime) -> Option<Caller> {
         match bearer {
-            // It is not of these rules.
+            // These rules do not cover run tokens.
             Bearer::Run(_) => None,
             Bearer::Token(hash) => {
                 let token = self.tokens.get(hash)?;

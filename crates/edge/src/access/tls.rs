@@ -167,12 +167,12 @@ fn clients_of(
     }
     let mut builder =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-            // A client without one needs a token.
+            // A client without a certificate needs a token.
             .allow_unauthenticated();
     if let Some(crl) = crl {
         let lists: Vec<CertificateRevocationListDer<'_>> =
             pem(crl, "a list of revoked certificates")?;
-        // What was revoked since its end is not in it.
+        // An expired list lacks certificates revoked since.
         builder = builder.with_crls(lists).enforce_revocation_expiration();
     }
     builder

@@ -140,7 +140,7 @@ impl Drop for Seat {
             }
             own
         });
-        // Its own receiver is the last.
+        // This client's receiver is the last.
         if writer.receiver_count() <= 1 {
             runs.writers.remove(&self.run);
         }

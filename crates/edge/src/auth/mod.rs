@@ -242,7 +242,7 @@ impl Peer {
                 })?;
                 let credential = bearer.credential();
                 let Some(caller) = rules.of_bearer(&bearer, now) else {
-                    // Guesses are summed as one.
+                    // Unknown tokens count as one credential.
                     let known = rules.knows(&bearer).then_some(credential);
                     let refused = match bearer {
                         Bearer::Token(_) => {
@@ -401,7 +401,7 @@ pub(crate) async fn is_foreign(
     let view = match supervisor.get_of(run, owner).await {
         Ok(Some(view)) => view,
         Ok(None) => return Ok(true),
-        // Its node answers for an own run that cannot be read here; a run has no business at other nodes.
+        // A run's own node answers for it; a caller that is a run may not reach other nodes.
         Err(CallError::RunElsewhere { .. }) => return Ok(matches!(scope, Scope::Run { .. })),
         Err(error) => return Err(error),
     };
@@ -412,7 +412,7 @@ pub(crate) async fn is_foreign(
             Scope::All | Scope::Owner(_) => true,
         };
     if !is_seen && is_live {
-        // A live run is found in memory, an absent one in no database: the time must not distinguish them.
+        // A live run is found in memory, an absent run needs a database query: the time must not distinguish them.
         let absent = RunId::from_u128(run.as_u128() ^ 1 << 79);
         let _ = supervisor.get(absent).await;
     }
@@ -464,7 +464,7 @@ pub(crate) async fn resolve_name(
     if text.parse::<RunId>().is_ok() || !is_run_name(text) {
         return Ok(());
     }
-    // Boxed: most calls have an id.
+    // Boxed: most calls need no lookup.
     let look = Box::pin(async {
         let run = supervisor.run_named(&caller.owner, text).await?;
         if caller.run.is_some() {

@@ -35,7 +35,7 @@ fn attempt_of(key: &DigestKey, token: &str) -> Option<Attempt> {
     let mut parts = token.strip_prefix(PREFIX)?.strip_prefix('.')?.split('.');
     let (run, number) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let own = key.token(run, number);
-    // In a time that does not depend on where they differ.
+    // The comparison takes constant time.
     let differ = own.bytes().zip(token.bytes());
     let differ = differ.fold(0, |differ, (a, b)| differ | (a ^ b));
     (own.len() == token.len() && differ == 0).then_some(Attempt { run, number })

@@ -18,7 +18,7 @@ pub(crate) fn spawn(
     if !recorded.is_described() {
         return Err(status::spec_incomplete(ended, &["spec".to_owned()]));
     }
-    // A run with less than its spec is another run.
+    // A run without its complete spec is another run.
     if let Some(unknown) = recorded.unknown() {
         return Err(status::spec_incomplete(ended, &[unknown.to_owned()]));
     }

@@ -23,7 +23,7 @@ impl AckCall {
     pub(crate) fn cursor(self, before: &[u8]) -> Vec<u8> {
         match (self.cursor, self.key.run, self.point) {
             (None, Some(run), AckPoint::Seq(seq)) => {
-                // Only the cursor has the beginning of its tail.
+                // Only the previous cursor knows where its tail begins.
                 let begins = Cursor::decode(before).and_then(|cursor| cursor.at.begins);
                 let at = Reached {
                     seq,

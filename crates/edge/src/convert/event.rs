@@ -74,7 +74,7 @@ fn payload(payload: Payload, as_json: bool) -> event::Payload {
             is_cut,
         } => event::Payload::Line(pb::Line {
             stream: output_stream(stream).into(),
-            // A part of a line is not the value that it may look like.
+            // A truncated line may parse as another value.
             json: (as_json && !is_cut).then(|| line::json(&text)).flatten(),
             text: line::text(text),
             truncated: is_cut,

@@ -17,7 +17,7 @@ pub(crate) fn text(line: Vec<u8>) -> String {
 
 /// Returns the line as JSON, if it is valid.
 pub(crate) fn json(line: &[u8]) -> Option<Value> {
-    // Counted before anything is made of them.
+    // Values are counted before any is allocated.
     if values(line) > VALUES_MAX {
         return None;
     }
@@ -34,7 +34,7 @@ fn values(text: &[u8]) -> usize {
             b'"' => in_string = !in_string,
             _ if in_string => {}
             b',' | b'[' | b'{' => values += 1,
-            // It is empty.
+            // The array or object is empty.
             b']' | b'}' if matches!(last, b'[' | b'{') => values -= 1,
             _ => {}
         }

@@ -192,7 +192,7 @@ pub(crate) fn decode(cursor: &[u8]) -> Option<ManyCursor> {
         [bits] if bits & 1 == 1 && bits < 8 => Some(Form {
             plain: bits & 2 != 0,
             lines: bits & 4 != 0,
-            // Multi-run streams have no longer lines.
+            // Multi-run streams have no option for longer lines.
             ..Form::default()
         }),
         _ => return None,
@@ -250,7 +250,7 @@ fn number(from: &mut &[u8]) -> Option<u64> {
     for place in 0..10 {
         let [byte] = take(from)?;
         let bits = u64::from(byte & 0x7f);
-        // The tenth byte has one usable bit, and none but the first may be empty at the end.
+        // The tenth byte has one usable bit, and only the first byte may be zero.
         if (place == 9 && bits > 1) || (place > 0 && byte == 0) {
             return None;
         }
@@ -274,7 +274,7 @@ fn reached(from: &mut &[u8]) -> Option<Reached> {
         _ => Some(Some([number(from)?, number(from)?])),
     };
     let (lens, fed_from, begins) = (part(0)?, part(1)?, part(2)?);
-    // A view is fed with the bytes before the position, if those are known.
+    // `fed_from` cannot exceed the lengths of the position, if those are known.
     let is_fed = match (lens, fed_from) {
         (Some(lens), Some(fed)) => fed[0] <= lens[0] && fed[1] <= lens[1],
         (None, _) | (_, None) => true,
@@ -302,7 +302,7 @@ mod tests {
         (parts, prop::option::of(two())).prop_map(|((seq, lens, fed, viewed), begins)| Reached {
             seq,
             lens,
-            // At a beginning, or after a seq, the lengths may be unknown, and the view is valid all the same.
+            // At a beginning, or after a seq, the lengths may be unknown, but the view is still valid.
             fed_from: viewed.then(|| match lens {
                 Some(lens) => [fed[0].min(lens[0]), fed[1].min(lens[1])],
                 None => fed,

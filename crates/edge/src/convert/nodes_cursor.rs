@@ -115,7 +115,7 @@ fn at(place: &Position) -> pb::StreamEventsRequest {
 }
 
 fn place(encoded: Option<pb::StreamEventsRequest>) -> Option<Position> {
-    // A seq is of one run.
+    // A seq belongs to one run, not to a node.
     encoded?
         .position
         .filter(|place| !matches!(place, Position::AfterSeq(_)))
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(NodesCursor::decode(&[]), None);
         assert_eq!(NodesCursor::decode(&bytes[1..]), None);
         for len in 0..bytes.len() {
-            // What was cut off is missed, wherever that was.
+            // A cut at any point is detected.
             assert_ne!(NodesCursor::decode(&bytes[..len]), Some(cursor.clone()));
         }
     }

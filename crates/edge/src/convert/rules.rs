@@ -162,7 +162,7 @@ pub(crate) fn rules(rules: Vec<pb::OutputRule>, found: &mut Vec<Violation>) -> V
         let field = format!("spec.output_rules[{at}]");
         let of_rule = pattern::pattern(&rule_pattern(at), rule.pattern, found);
         OutputRule {
-            // A refused pattern is replaced by a placeholder.
+            // A refused pattern gets a placeholder: the request is refused anyway.
             pattern: of_rule.unwrap_or_else(|| LinePattern::Literal("-".into())),
             streams: pattern::streams(&format!("{field}.streams"), &rule.streams, found),
             action: action(&field, rule.action, found),

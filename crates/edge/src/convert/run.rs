@@ -44,7 +44,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         end_reason: row.outcome.as_ref().map(|o| end_reason(&o.reason)),
         tree_verdict,
         grace: Some(time::duration(new.spec.policy.grace())),
-        // A stop is in force while the run is being stopped.
+        // A stop deadline applies only while the run is stopping.
         stop_deadline_time: row
             .stop_deadline
             .filter(|_| view.state == RunState::Stopping)

@@ -167,7 +167,7 @@ pub(crate) fn different_fields(specs: &ComparedSpecs) -> Vec<String> {
         [&specs.existing, &specs.requested].map(|spec| message(&spec.compared()));
     let parts = specs.different.as_deref();
     let mut recorded = Vec::new();
-    // Else only values differ that the node has filled in.
+    // Otherwise only values that the node has filled in differ.
     if parts.is_none_or(|parts| parts.contains(&SpecPart::Recorded)) {
         recorded = json::differing("spec", &one, &requested, bounds::DIFFERING_FIELDS_MAX);
     }

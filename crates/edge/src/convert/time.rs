@@ -84,7 +84,7 @@ pub(crate) fn parse_timestamp(
 
 /// Formats a client's duration as it was given.
 pub(crate) fn text(span: &prost_types::Duration) -> String {
-    // The Display of the type has no answer for the smallest number of seconds.
+    // The type's Display fails for the smallest number of seconds.
     match span.nanos {
         0 => format!("{}s", span.seconds),
         nanos => format!("{}s {nanos}ns", span.seconds),

@@ -240,7 +240,7 @@ impl Cursor {
                 };
                 let fed_from = [number(&lens[16..24])?, number(&lens[24..32])?];
                 let lens = [number(&lens[..8])?, number(&lens[8..16])?];
-                // A view is fed with the bytes before the position.
+                // `fed_from` cannot exceed the lengths of the position.
                 if fed_from[0] > lens[0] || fed_from[1] > lens[1] {
                     return None;
                 }
@@ -510,7 +510,7 @@ mod tests {
         let known = cursor(Some([3, u64::MAX]));
         let bytes = known.encode();
         assert_eq!(Cursor::decode(&bytes), Some(known));
-        // As the earlier version wrote it.
+        // The format of the earlier version.
         let former = [&[1], &bytes[1..25]].concat();
         assert_eq!(Cursor::decode(&former), Some(cursor(None)));
         assert_eq!(Cursor::decode(&bytes[..bytes.len() - 1]), None);

@@ -40,7 +40,7 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest, found: &mut Vec<Violation>) 
 pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
     let TrailRecord {
         seq,
-        // Useful only beside the line itself.
+        // `prev` and `repeats` are useful only with the line.
         prev: _,
         repeats: _,
         at_us,

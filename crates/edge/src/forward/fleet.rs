@@ -125,7 +125,7 @@ async fn read(supervisor: Supervisor, to: watch::Sender<Known>) {
             Err(_) => Known::Unavailable,
         };
         to.send_if_modified(|before| {
-            // What was read last is better than nothing.
+            // The last known list is better than none.
             let is_worse = known == Known::Unavailable && matches!(before, Known::Nodes(_));
             let is_news = !is_worse && *before != known;
             if is_news {

@@ -97,7 +97,7 @@ where
             let calls = Calls::new(within.map_err(failed));
             request.extensions_mut().insert(calls);
         }
-        // The ready service is called.
+        // Only the replaced service was polled ready.
         let ready = std::mem::replace(inner, again);
         let forward = self.clone();
         Box::pin(async move { forward.answer(ready, request).await })
@@ -118,7 +118,7 @@ impl Forward {
             return inner.call(request).await;
         };
         if caller.run.is_some() {
-            // A run and those below it are on one node.
+            // A run and its descendants are on one node.
             if request.headers().contains_key(NODE) {
                 let refused = status::permission_denied("no run may name a node");
                 return Ok(refused.into_http());
@@ -168,7 +168,7 @@ impl Forward {
             Ok(answer) => Ok(answer),
             Err(status) => {
                 mark.record(None);
-                // This node's own knowledge is better than nothing.
+                // This node's own answer is better than none.
                 let request = Request::from_parts(head, Body::new(replay.rewound()));
                 let (mut inner, own) = (again, status.into_http());
                 std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
@@ -253,7 +253,7 @@ impl Forward {
 
 /// Returns the reason for which a call was refused.
 fn refused(answer: &Response<Body>) -> Option<ErrorInfo> {
-    // A streaming answer has no status among its headers.
+    // A streaming answer has no status in its headers.
     answer.headers().get(Status::GRPC_STATUS)?;
     Status::from_header_map(answer.headers())?.get_details_error_info()
 }

@@ -27,7 +27,7 @@ impl DigestKey {
     /// values that are not in it, each after its length.
     pub fn of_spec(&self, spec: &RunSpec) -> SpecDigest {
         let text = spec_text(&spec.compared());
-        // In the order of the text.
+        // Sorted by name, as in the text.
         let mut secrets: Vec<_> = spec.secrets.iter().collect();
         secrets.sort_by_key(|secret| &secret.name);
         let sent = secrets.iter().filter_map(|secret| match &secret.source {
@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn digest_of_a_spec_is_stable() {
-        // Made by another implementation: HMAC-SHA256 over the domain, and text, values and input after their lengths.
+        // Digests of another implementation: HMAC-SHA256 over the domain, and text, values and input after their
+        // lengths.
         let digest = DigestKey::new([7; 32]).of_spec(&spec());
         assert_eq!(
             hex::encode(digest.whole),

@@ -41,7 +41,7 @@ impl Answers {
             .with_unit("{call}")
             .with_description("Calls whose handler panicked: each is a fault of the server")
             .build();
-        // The first one is a rise that an alert can see.
+        // Counting from 0 lets alerts see the first panic.
         panics.add(0, &[]);
         Self { panics }
     }
@@ -72,7 +72,7 @@ where
             let answered = answered.map_err(|panic| panics.answer(&*panic))?;
             Ok((answered, panics))
         };
-        // The transport's own deadline begins now, too.
+        // The transport's own deadline also begins now.
         let answered = deadline::within(budget, deadline, answered);
         Box::pin(async move {
             let (response, panics) = match answered.await {
@@ -113,7 +113,7 @@ struct Panics {
 impl Panics {
     /// Runs it; a panic is counted and becomes a status.
     fn catch<T>(&self, work: impl FnOnce() -> T) -> Result<T, Status> {
-        // The half-done state is the call's own: it is not polled again.
+        // A call that panicked is not polled again, so no code sees its half-done state.
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| self.answer(&*panic))
     }
 
@@ -155,7 +155,7 @@ fn reasoned(headers: &http::HeaderMap) -> Option<Status> {
         Code::OutOfRange => Some(status::too_large(limits::REQUEST_BYTES_MAX)),
         Code::Internal => Some(status::malformed(status.message())),
         Code::Unimplemented => Some(status::unimplemented(status.message())),
-        // A service other than Kennel's has sent it, or the call is gone.
+        // A service other than Kennel's has sent this status, or the call is gone.
         _ => None,
     }
 }

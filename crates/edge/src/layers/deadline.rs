@@ -49,7 +49,7 @@ pub(crate) fn within<T>(
     async move {
         let answer = pin!(answer);
         answer.await.unwrap_or_else(|_| {
-            // Before the call is dropped.
+            // The flag is set before the drop.
             deadline.0.store(true, Ordering::Relaxed);
             Err(status::deadline_exceeded())
         })

@@ -104,7 +104,7 @@ impl Gate {
             status
         })?;
         connection.accept_call(token);
-        // No handler and no log may see it.
+        // No handler and no log may see the token.
         request.headers_mut().remove(http::header::AUTHORIZATION);
         request.extensions_mut().insert(admitted);
         Ok(())

@@ -141,7 +141,7 @@ impl Call {
             Some(trace) => Some(trace.context.clone()),
             None => caller.and_then(context::parse),
         };
-        // Of the highest level: it exists with any log filter.
+        // Error level: the span exists with any log filter.
         let marks = tracing::error_span!(
             "call",
             trace_id = context.as_ref().map(|c| display(c.trace_id())),

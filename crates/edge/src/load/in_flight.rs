@@ -62,7 +62,7 @@ where
             Err(refused) => {
                 let waits = share.take(Kind::Refusals, &quota).ok();
                 if waits.is_none() && caller.via.is_none() {
-                    // Refusals without end cost others time: those of a connection end with it.
+                    // Endless refusals cost other callers time: a cut connection sends no more calls.
                     let connection = request.extensions().get::<Arc<Connection>>();
                     connection.inspect(|connection| connection.cut());
                 }
@@ -81,7 +81,7 @@ where
         let answer = inner.call(request.map(|body| self::received(body, quota, of_body)));
         Box::pin(async move {
             let response = answer.await?;
-            // What is left of the request is what its body has.
+            // This drop marks the call as answered for the body.
             drop(received);
             let of_call = OfCall {
                 most: quota.stream_bytes,
@@ -129,13 +129,13 @@ impl Message {
 
 /// Returns the body of a request, counted as it is received; `used` is also held by the call until it is answered.
 fn received(body: Body, quota: Quota, used: Arc<Mutex<Used>>) -> Body {
-    // The message whose end has not come.
+    // The message that is still being received.
     let mut message = Message::default();
     layered(body, move |body, cx| {
         let is_answered = Arc::strong_count(&used) == 1;
         let mut used = used.lock();
         if is_answered {
-            // A stream of requests: the messages before this one were taken, one at a time.
+            // In a stream of requests, earlier messages were taken one at a time.
             let taken = used.amount().saturating_sub(message.came as u64);
             used.give_back(taken);
         }
@@ -170,7 +170,7 @@ impl OfCall {
     /// Waits until another message may be sent.
     async fn room(self) {
         let mut all = self.of_owner.follow(Kind::AnswerBytes);
-        // The sender is held here.
+        // `self` keeps the sender alive.
         let _ = all.wait_for(|all| self.has_room(*all)).await;
     }
 
@@ -182,7 +182,7 @@ impl OfCall {
         }
         self.own.fetch_add(len, Ordering::Relaxed);
         let mut used = self.of_owner.begin(Kind::AnswerBytes);
-        // It was produced: no quota refuses it any more.
+        // The bytes already exist: no quota refuses them any more.
         let _ = used.take(len, &Quota::default());
         let own = Arc::clone(&self.own);
         Bytes::from_owner(Sent { bytes, used, own })
@@ -204,7 +204,7 @@ impl AsRef<[u8]> for Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        // Before those who wait for room are woken, by the drop of what is used.
+        // Subtracted before the drop of `used` wakes the tasks that wait for room.
         self.own.fetch_sub(self.used.amount(), Ordering::Relaxed);
     }
 }
@@ -214,7 +214,7 @@ fn held(body: Body, of_call: OfCall, call: Used) -> Body {
     let mut room: Option<BoxFuture<'static, ()>> = None;
     layered(body, move |body, cx| {
         let _ = &call;
-        // Before the next message is made: it is at its reader or still in its source.
+        // Room is awaited before the next message is made, so that none waits between source and reader.
         if room.is_some() || !of_call.has_room(of_call.of_owner.used(Kind::AnswerBytes)) {
             let waiting = room.get_or_insert_with(|| Box::pin(of_call.clone().room()));
             ready!(waiting.as_mut().poll(cx));
@@ -286,7 +286,7 @@ mod tests {
         let (mut first, mut second) = (call(&of_owner, 5), call(&of_owner, 2));
         let held = taken(&mut first);
         assert_eq!((held.len(), of_owner.used(Kind::AnswerBytes)), (3, 30));
-        // Nothing of it is in flight: it sends a message all the same.
+        // A call with nothing in flight still sends a message.
         let own = taken(&mut second);
         assert_eq!((own.len(), of_owner.used(Kind::AnswerBytes)), (1, 40));
         assert!(taken(&mut first).is_empty());

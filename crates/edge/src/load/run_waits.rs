@@ -106,7 +106,7 @@ mod tests {
             held.len() - before
         };
         assert_eq!(take_all("a", 2), OF_OWNER_MAX - OF_RUN_MAX);
-        // The runs of two owners leave some to those of a third.
+        // The runs of two owners leave waits for those of a third.
         assert_eq!(take_all("b", 1000), OF_RUNS_MAX - OF_OWNER_MAX - RESERVED);
         assert_eq!(take_all("c", 2000), 1);
         assert!(waits.begin(&caller(None, "a")).expect("no run").is_none());

@@ -145,7 +145,7 @@ impl Used {
             if refused.is_none() {
                 *all += more;
             }
-            // Waiting tasks wait for less.
+            // No wake-up: tasks wait for a decrease.
             false
         });
         match refused {
@@ -227,8 +227,8 @@ impl Shares {
             rates.refusals = refusals;
             return wait;
         }
-        // One that waits longest leaves no debt to those that come after it. Calls that were refused together would come
-        // back together, and others wait meanwhile: each waits another time, spread evenly by the golden ratio.
+        // A call that waits longest leaves no debt to later calls. Calls refused together would return together while
+        // others wait: each waits for a different time, spread evenly by the golden ratio.
         rates.late = rates.late.wrapping_add(0x9E37_79B9);
         let part = f64::from(rates.late) / f64::from(u32::MAX);
         REFUSAL_PAUSE_MAX.mul_f64(1.0 - part / 2.0)
@@ -339,7 +339,7 @@ mod tests {
         let mut waits: Vec<Duration> = waits.collect();
         waits.sort_unstable();
         assert!(waits.iter().all(|wait| *wait <= REFUSAL_PAUSE_MAX));
-        // Those that wait longest come back one after the other.
+        // Calls that wait longest return one after the other.
         let pauses = waits.windows(2).map(|two| two[1].abs_diff(two[0]));
         assert!(pauses.max() <= Some(each), "{waits:?}");
         let together = waits.chunk_by(|one, next| next.abs_diff(*one) < REFUSAL_PAUSE_MAX / 2000);

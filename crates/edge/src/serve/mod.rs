@@ -242,7 +242,7 @@ async fn end(reporter: HealthReporter, ending: &Ending) {
 async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
     serving.until_leaving().await;
     ending.shut.cancel();
-    // A connection that is accepted meanwhile counts as the others do.
+    // Connections accepted meanwhile count like earlier ones.
     ending.open.close();
     let _ = tokio::time::timeout(limits::LEAVE_CALLS_MAX, ending.open.wait()).await;
     // A connected client can still make its call and get the answer.
@@ -255,7 +255,7 @@ async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
         loop {
             ending.calls.wait().await;
             tokio::time::sleep(limits::LEAVE_FLUSH).await;
-            // Until the transport has closed them, clients make calls on their connections.
+            // Clients make calls on their connections until the transport has closed them.
             if ending.calls.is_empty() {
                 return;
             }
@@ -296,7 +296,7 @@ fn server(
         .layer(With(gate))
         .layer(With(counting))
         .layer(option_layer(forward.map(With)))
-        // An answer of another node was paced there.
+        // Another node has paced its own answer.
         .layer(With(pace))
 }
 

@@ -73,7 +73,7 @@ async fn no_idle_or_watching_client_delays_shutdown() {
 #[tokio::test]
 async fn client_of_replaced_server_stays_in_the_backlog() {
     let house = House::open(false);
-    // The server waits a little for its first byte: during that others must not be accepted any more.
+    // The server waits a little for the client's first byte: meanwhile no other client may be accepted.
     let _silent = UnixStream::connect(&house.path).await.expect("connected");
     let idle = house.connect().await;
     idle.health().check(whole()).await.expect("admitted");
@@ -93,7 +93,7 @@ async fn client_of_replaced_server_stays_in_the_backlog() {
         !over.is_cancelled(),
         "every connection ended before it was cut"
     );
-    // It was neither accepted nor refused.
+    // The later client was neither accepted nor refused.
     let met = later.try_read(&mut [0]);
     assert_eq!(met.expect_err("nothing").kind(), io::ErrorKind::WouldBlock);
     tokio::io::AsyncWriteExt::write_all(&mut later, b"P")

@@ -76,7 +76,7 @@ async fn call_to_an_unreachable_node_is_not_retried() {
         ("one", 1)
     );
 
-    // Where its server is replaced, the next one may answer.
+    // If the node's server is replaced, the next one may answer.
     let made = Cell::new(0);
     let lost = || status::node_lost(&node, "connection reset");
     repeated(MayRepeat::AtWill, counted(&made, lost))
@@ -88,7 +88,7 @@ async fn call_to_an_unreachable_node_is_not_retried() {
 // promise: R-23a, R-23b
 #[tokio::test(start_paused = true)]
 async fn retries_depend_on_idempotency_of_the_call() {
-    // As the library makes it when the connection is lost during a wait.
+    // The library's status for a connection that is lost during a wait.
     let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
     let draining = || status::of(&CallError::Draining);
     let no_store = || status::of(&CallError::StoreUnavailable);

@@ -107,12 +107,12 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
         CallError::QuotaExceeded { what, limit } => return quota(what, *limit),
         CallError::TooManyConsumers { what, limit } => return quota(what, *limit),
-        // A repeat of the call takes it as well.
+        // A repeated call uses as much processor time.
         CallError::PatternTooDear(run) => {
             let what = "processor time of a pattern";
             used_up(what, text, None).run(*run)
         }
-        // Its value is not known here.
+        // The host's limit is not known here.
         CallError::HostFull(_) => used_up("room of the host", text, None).retry(RETRY_SOON),
         CallError::ContainmentUnavailable {
             run,
@@ -125,7 +125,7 @@ pub(crate) fn of(error: &CallError) -> Status {
             .fact("why", why.as_deref().unwrap_or_default())
             .precondition("CONTAINMENT", "spec.min_containment"),
         CallError::StoreUnavailable => new(Reason::StoreUnavailable).retry(RETRY_SOON),
-        // Other nodes may take it.
+        // Other nodes may accept the call.
         CallError::NodeDrained => new(Reason::NodeDraining).retry(RETRY_NEXT_SERVER),
         CallError::NodeFenced => new(Reason::NodeFenced).retry(RETRY_NEXT_SERVER),
         CallError::Draining | CallError::NotUpgraded(UpgradeRefusal::ShuttingDown) => {
@@ -262,7 +262,7 @@ fn allowed_verbs(state: RunState) -> &'static [&'static str] {
 }
 
 fn not_found(command: &str, looked_in: &[String]) -> Fault {
-    // PATH may be long: it is in the metadata.
+    // PATH may be long: only the metadata has it.
     let message = match looked_in {
         [] => format!("command {command:?} was not found"),
         [path] if command.contains('/') => format!("command {command:?} was not found in {path}"),
@@ -294,7 +294,7 @@ fn spawn_failed(run: RunId, failure: &StartFailure) -> Fault {
 
 /// Returns the code for a failed start, by errno(3): change the request, try again, or neither.
 fn start_code(failure: &StartFailure) -> Code {
-    // Numbers of Linux on all of its 64-bit machines.
+    // Errno values of Linux on all 64-bit architectures.
     const ENOENT: i32 = 2;
     const E2BIG: i32 = 7;
     const ENOEXEC: i32 = 8;
@@ -310,7 +310,7 @@ fn start_code(failure: &StartFailure) -> Code {
         Some(errno) if is_passing(errno) => Code::ResourceExhausted,
         // The file system of the command did not answer.
         None if failure.stage == StartStage::Exec => Code::FailedPrecondition,
-        // The host does not let the server set them; the other steps of the start are the server's own.
+        // The host refuses the server these settings; the other steps of the start are the server's own.
         _ if matches!(
             failure.stage,
             StartStage::Limits

@@ -361,7 +361,7 @@ fn each_error_has_code_reason_and_metadata() {
 fn errors_have_retry_precondition_and_quota_details() {
     for (error, code, ..) in table() {
         let details = of(&error).get_error_details();
-        // A pattern takes as much when the call is repeated.
+        // A repeated call needs as much time for the pattern.
         let retry = matches!(code, Code::Unavailable | Code::ResourceExhausted)
             && !matches!(error, CallError::PatternTooDear(_));
         assert_eq!(details.retry_info().is_some(), retry, "{error:?}");
@@ -391,7 +391,7 @@ fn failed_start_code_depends_on_errno() {
             },
         })
     };
-    // ENOENT, E2BIG, ENOEXEC, EACCES, ENOTDIR; EAGAIN, ENOMEM, EMFILE, ETXTBSY, ENOSPC; EIO and none.
+    // ENOENT, E2BIG, ENOEXEC, EACCES, ENOTDIR; EAGAIN, ENOMEM, EMFILE, ETXTBSY, ENOSPC; EIO and no errno.
     for errno in [2, 7, 8, 13, 20] {
         let status = start(StartStage::Exec, Some(errno));
         assert_eq!(status.code(), Code::FailedPrecondition, "{errno}");

@@ -174,7 +174,7 @@ impl ManyReader {
             }
         }
         self.pace.note(bytes);
-        // Before an end there is always a cursor that covers everything delivered.
+        // The last message always has a cursor that covers everything delivered.
         (is_last || !gathered.is_empty()).then(|| self.message(gathered, is_last))
     }
 

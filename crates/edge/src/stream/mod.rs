@@ -186,7 +186,7 @@ impl<S: Source> Reader<S> {
             Ok(Some(mut events)) => {
                 match self.first_gap(&events) {
                     Some((0, expired)) => return Some(self.end(status::of(&expired))),
-                    // The events before it are delivered first.
+                    // Events before the gap are delivered first.
                     Some((place, expired)) => {
                         self.stage = Stage::Expired(Box::new(expired));
                         events.truncate(place);
@@ -243,7 +243,7 @@ impl<S: Source> Reader<S> {
     }
 
     fn heartbeat(&mut self) -> pb::StreamEventsResponse {
-        // The position passes over the events that were not selected.
+        // The position includes events that were not selected.
         self.at = self.events.position();
         self.aside(event::Payload::Heartbeat(pb::Heartbeat {
             head_seq: self.events.head(),

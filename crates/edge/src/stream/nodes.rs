@@ -180,7 +180,7 @@ impl NodesReader {
 
     /// Reads for this consumer.
     pub(crate) fn in_name_of(mut self, named: Named) -> Self {
-        // The first cursor that it is given is its own.
+        // Cursors made before the registration are not the consumer's.
         self.early.iter_mut().for_each(|early| early.cursor.clear());
         self.named = Some(named);
         self
@@ -193,7 +193,7 @@ impl NodesReader {
         }
         let begun = async {
             let mut has_events = false;
-            // Events of a node whose place was known are not kept back.
+            // Events of a node with a known position are not delayed.
             while !has_events && !self.has_begun() {
                 let wake = self.wake().await;
                 if let Some(message) = self.message_for(wake) {
@@ -230,7 +230,7 @@ impl NodesReader {
     async fn wake(&mut self) -> Wake {
         let due = self.last_sent + self.pace.silence(self.reading.ask.heartbeat);
         let seat = self.named.as_mut().map(|named| &mut named.seat);
-        // The part of this node has its last events first.
+        // This node's own part first delivers its last events.
         let has_own = self.parts.contains_key(&self.reading.supervisor.node());
         let going = self.going.clone();
         tokio::select! {
@@ -267,7 +267,7 @@ impl NodesReader {
             let parts = &self.parts;
             self.at.nodes.retain(|node, place| {
                 let is_unused = searched.contains(node) && !nodes.contains(node);
-                // All that such a node has later is new.
+                // All later events of an unused node are new.
                 !is_unused || parts.contains_key(node) || matches!(place, Position::Cursor(_))
             });
             for node in nodes {
@@ -358,7 +358,7 @@ impl NodesReader {
         let wanted = self.nodes;
         let start = self.at.others.clone();
         if wanted == Nodes::All {
-            // Those that come later are given from their beginning.
+            // Nodes that appear later are read from their beginning.
             self.at.others = Position::Beginning(pb::FromBeginning {});
         }
         let is_read = |node: &&Elsewhere| wanted.has(node.node) && node.is_reachable;
@@ -375,7 +375,7 @@ impl NodesReader {
             } else if self.absent.insert(id, since) == Some(since) {
                 continue;
             }
-            // Also while its runs are looked for: a cursor of that time is resumed from there.
+            // A position exists even while the node's runs are searched: a cursor of that time resumes there.
             let place = self.at.nodes.entry(id);
             place.or_insert_with(|| start.clone());
             if is_read {
@@ -450,7 +450,8 @@ impl NodesReader {
             ..pb::StreamEventsResponse::default()
         };
         if self.at.size() > limits::CURSOR_BYTES_MAX {
-            // Places of nodes that have ended stay for as long as there is room: a node that comes back continues at its own.
+            // Positions of ended nodes stay for as long as there is room: a node that returns continues at its
+            // position.
             let parts = &self.parts;
             self.at.nodes.retain(|node, _| parts.contains_key(node));
         }

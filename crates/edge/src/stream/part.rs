@@ -204,12 +204,12 @@ impl Part {
                 if node.is_reachable && node.forgotten.is_none() {
                     return Ok(Some(Route::There(node)));
                 }
-                // Without a lease a node gets no more runs: they are looked for once for each change.
+                // A node without a lease gets no more runs: one search for each change is enough.
                 if self.has_runs().await {
                     if node.forgotten.is_some() {
                         return Ok(Some(Route::Records(node)));
                     }
-                    // It is not called: it answers once it has a lease.
+                    // The node is not called: it answers once it has a lease.
                     self.lose(status::node_unreachable(&node, NO_LEASE), false);
                     if !self.away.as_ref().is_some_and(|away| away.is_reported) {
                         self.report_away().await?;
@@ -276,7 +276,7 @@ impl Part {
         let state = pb::StreamedNodeState::Forgotten;
         self.change(Some(node), state, since, "").await?;
         if let Position::Live(_) = self.place {
-            // Its runs ended with it.
+            // The node's runs ended with it.
             if self.reading.ask.until_head() {
                 return Ok(Ended::Whole);
             }
@@ -522,7 +522,7 @@ impl Part {
 /// Returns how this error of a node ends its part.
 fn lost(why: Status) -> Ended {
     match why.code() {
-        // No other attempt can have another end.
+        // A retry would end the same way.
         Code::DataLoss | Code::OutOfRange | Code::InvalidArgument => Ended::Failed(why),
         Code::ResourceExhausted if status::is_quota(&why, CURSOR_QUOTA) => Ended::Failed(why),
         _ => Ended::Lost(why),
@@ -545,7 +545,7 @@ mod tests {
     fn refusal_of_long_cursor_ends_stream() {
         let refused = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);
         assert!(matches!(lost(refused), Ended::Failed(_)));
-        // A place among the streams may become free.
+        // A stream slot may become free.
         let refused = status::too_many("open event streams", limits::STREAMS_MAX);
         assert!(matches!(lost(refused), Ended::Lost(_)));
     }

@@ -64,7 +64,7 @@ async fn shutdown_sends_pending_events_and_then_its_reason() {
     house.going.close();
     house.write(&[1]).await;
     house.write(&[2]).await;
-    // Beyond the head at the time of the shutdown.
+    // Event 3 is beyond the head at the shutdown.
     house.write(&[3]).await;
     assert_eq!(seqs(&house.message().await), [1]);
     assert_eq!(seqs(&house.message().await), [2]);

@@ -83,7 +83,7 @@ impl Verb for pb::ForEachRunRequest {
     }
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Call> {
-        // A call that names its node is for that node's runs alone, and so is one of a run.
+        // A call that names its node, or is made by a run, is only for that node's runs.
         let own_node = (!context.asks_node).then_some(context.own_node);
         let mut filter = ListFilter {
             owner: context.seen_owner(),
@@ -142,7 +142,7 @@ impl Verb for pb::ForEachRunRequest {
         let each = stream::iter(found.runs).map(move |found| {
             let (at, act) = (at.clone(), Arc::clone(&act));
             async move {
-                // A task of its own: an action that has begun finishes.
+                // In a separate task an action that has begun finishes.
                 let acting = at
                     .tasks
                     .clone()

@@ -21,7 +21,7 @@ impl Verb for pb::WriteInputRequest {
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {
-        // Not to its end: the part that a caller has written before it goes away is reported to the next one.
+        // Not run to its end: the next call learns what a caller had written before it left.
         Ok(input::written(at.supervisor.write_input(call).await?))
     }
 }

@@ -78,7 +78,7 @@ impl ProcessService for Api {
             let place = at.place(&caller)?;
             let (supervisor, seats) = (at.supervisor.clone(), Arc::clone(&at.seats));
             let opening = Attachment::open(supervisor, seats, place, caller, request.into_inner());
-            // Boxed, for it is larger than all the rest.
+            // Boxed, since `opening` is larger than everything else here.
             let opening = at.while_serving(Waits::Caller, Box::pin(opening));
             let stream = opening.await?.into_stream();
             Ok(Response::new(Box::pin(stream) as BoxStream<_>))

@@ -81,7 +81,7 @@ pub(super) fn page(listed: RunPage, filter: &ListFilter) -> pb::ListRunsResponse
             && bytes > limits::PAGE_BYTES_MAX
         {
             next = Some(last);
-            // Those behind the end of this page come with the next one.
+            // Unread rows behind the end of this page come with the next one.
             unread.retain(|row| (row.age, row.run) > (last.age, last.run));
             break;
         }

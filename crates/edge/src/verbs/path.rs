@@ -97,16 +97,16 @@ async fn answer<V: Verb>(
     let scope = V::scope(&call).unwrap_or_else(|| run.map_or(Scope::Nothing, Scope::Run));
     let (own, asks_node) = (context.scope(), context.asks_node);
     if scope.must_look(&own, asks_node) {
-        // Boxed, for it is larger than all the rest, and most calls need none; not in the statement that waits for it,
-        // which would have space for it all the same.
+        // Boxed, since the check is large and most calls need none; not in the statement that awaits it, which would
+        // still reserve space for it.
         let look = Box::pin(at.sees(&own, asks_node, scope));
         look.await?;
     }
     let waits = V::waits(&call);
     drop(context);
-    // An answer with a run is large, and moved several times from here on.
+    // Boxed: an answer with a run is large, and moved several times.
     let work = V::serve(at.clone(), call).map_ok(Box::new);
-    // Pinned before it is awaited: each block that is given it by value has space for it twice.
+    // Pinned before the await: each block that takes the future by value has space for it twice.
     let work = pin!(if V::HOW.to_its_end {
         Either::Left(at.to_its_end(Box::pin(work)))
     } else {
@@ -129,7 +129,7 @@ async fn waited(
         return Err(status::keeper_unresponsive());
     }
     let silent = async {
-        // One that is gone is reported elsewhere.
+        // A lost keeper is reported elsewhere.
         if !needs_keeper || keeper.wait_for(Option::is_some).await.is_err() {
             pending::<()>().await;
         }
@@ -160,7 +160,7 @@ impl At {
         waits: Waits,
         work: impl Future<Output = Result<T, Status>> + Send,
     ) -> Result<T, Status> {
-        // What waits is one function for the answers of all verbs, which do not differ in it.
+        // `waited` is not generic over the answer: one compiled function serves all verbs.
         let mut done = None;
         let work = async { done = Some(work.await) };
         let keeper = self.supervisor.keeper_unresponsive();

@@ -150,7 +150,7 @@ impl Verb for pb::WaitForOutputRequest {
             found.push(Violation::new("line_bytes_max", why));
         }
         Some(LineWait {
-            // One that was refused is never asked for: the call is refused as soon as its pattern is checked, too.
+            // The placeholder id is never used: the call is refused once its pattern is also checked.
             run: run.unwrap_or(RunId::from_u128(0)),
             pattern,
             matcher: None,

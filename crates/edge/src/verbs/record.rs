@@ -108,7 +108,7 @@ impl Asked {
         let asks_node = self.asks_node.take().filter(|_| is_elsewhere);
         let record = self.record(reported);
         if let Some(mark) = asks_node {
-            // Recorded when that node has answered, or by this node's own answer.
+            // Recorded once the other node has answered, or with this node's own answer.
             mark.record(Some((record, logs == Logs::Summed)));
         } else if logs == Logs::Summed {
             self.supervisor.audit_log().count(record);

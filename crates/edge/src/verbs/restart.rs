@@ -21,7 +21,7 @@ pub(crate) struct Call {
 }
 
 impl Verb for pb::RestartRequest {
-    // Each of its two parts is: a caller that has gone gets no new run.
+    // Each of the two parts runs to its end: a caller that has left gets no new run.
     const HOW: How = How::order(Waits::Keeper).while_asked().to_others();
     type Call = Box<Call>;
 
@@ -52,7 +52,7 @@ impl Verb for pb::RestartRequest {
             caller,
             trace,
         } = *call;
-        // In place or not, a command is started.
+        // Every restart starts a command, as a spawn does.
         at.shares.spawn(&caller)?;
         let supervisor = at.supervisor.clone();
         let ordered = at.to_its_end(async move { another_attempt(&supervisor, restart).await });
@@ -112,7 +112,7 @@ async fn another_attempt(
     };
     let view = supervisor.get(run).await?;
     if !view.state.is_terminal() {
-        // It belongs to another node.
+        // The run belongs to another node.
         return Err(refused);
     }
     if meant.is_some_and(|meant| meant < view.attempt) {

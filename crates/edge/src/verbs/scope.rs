@@ -50,7 +50,7 @@ impl At {
                 if !asks_node {
                     return Ok(());
                 }
-                // That node can be called instead of this one.
+                // The caller can call that node instead of this one.
                 answer_of(self.supervisor.refuse_of_other_node(run)).await
             }
             Scope::RunOrAbsent(run) => self.sees_run_or_absent(own, run).await,

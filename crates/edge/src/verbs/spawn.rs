@@ -37,7 +37,7 @@ impl Verb for pb::SpawnRequest {
         } else {
             record
         };
-        // The other words of a command may contain anything.
+        // Arguments may contain secrets: only their number is recorded.
         let Some(pb::run_spec::Command::Argv(argv)) = &spec.command else {
             return record;
         };
@@ -151,7 +151,7 @@ pub(super) fn parse(
         found.push(Violation::new("spec", "must be given"));
         return None;
     };
-    // Nothing more is parsed of a far too large request.
+    // A far too large request is not parsed further.
     if spec::has_too_many(&spec, found) {
         return None;
     }
@@ -173,7 +173,7 @@ pub(super) fn hold(
     let spec = &mut call.spawn.spec;
     let held = std::mem::take(spec).within_parent(&run.spec);
     *spec = held.map_err(status::permission_denied)?;
-    // What the child has of its parent may exclude what it asks for.
+    // Settings inherited from the parent may exclude requested ones.
     found.extend(spec.violations());
     Ok(())
 }

@@ -99,7 +99,7 @@ impl Verb for pb::StreamEventsRequest {
     fn scope(call: &Call) -> Option<Scope> {
         Some(match &call.of {
             Of::One(one) => Scope::RunAtItsNode(one.run),
-            // It shows those alone that the caller may see.
+            // The stream contains only runs that the caller may see.
             Of::Many { .. } => Scope::Nothing,
         })
     }
@@ -192,7 +192,7 @@ async fn read_for(
     open: impl Fn(ManyAsk) -> NodesReader,
 ) -> Result<NodesReader, Fault> {
     let key = consumer.key;
-    // A request for something else does not replace a reader.
+    // A request with another filter does not replace a reader.
     match at.supervisor.consumer(&key).await {
         Ok(view) => {
             let begins = ask.position(&view.row.cursor);
@@ -218,7 +218,7 @@ async fn read_for(
     if begins != *reader.position() {
         ask.at = begins;
         reader = open(ask);
-        // Registered before the nodes had said where its events begin.
+        // The consumer was registered before the nodes reported where events begin.
         reader.begin_if_live().await;
     }
     Ok(reader.in_name_of(Named::new(taken, at.key.clone())))
@@ -259,7 +259,7 @@ async fn open(
     let registered = begin.cursor.clone();
     let seat = supervisor.take_consumer(&key, Some(begin), None).await?;
     match seat {
-        // Another client has registered it in between.
+        // Another client has registered the consumer in between.
         Some(seat) if seat.begin() != registered => {
             let (view, events) = open_from(supervisor, call, after(&seat)?).await?;
             Ok((view, events, Some(seat)))

@@ -382,7 +382,7 @@ fn list_resumes_after_its_own_token() {
         page_token: token.clone(),
         ..request
     };
-    // Ages count at the time of the first page, and later calls come later.
+    // Ages count at the time of the first page, not of later calls.
     let next = parsed(next).expect("valid");
     assert_eq!((next.start, next.filter), (Some(start), first.filter));
 
@@ -605,7 +605,7 @@ fn excessive_counts_are_refused_before_parsing() {
         labels: (0..1000)
             .map(|n| (n.to_string(), "x".repeat(5000)))
             .collect(),
-        // It would be invalid, and is not parsed.
+        // An invalid value, which is not parsed.
         cwd: Some("relative".to_owned()),
         ..pb::RunSpec::default()
     };
@@ -665,7 +665,7 @@ fn audit_logs_every_rpc_with_side_effects() {
     let services = set.file.into_iter().flat_map(|file| file.service);
     let services = services.filter(|service| !service.name().contains("Health"));
     let rpcs = services.flat_map(|service| service.method);
-    // Served by hand.
+    // Attach is served by hand.
     let rpcs: Vec<_> = rpcs.filter(|rpc| rpc.name() != "Attach").collect();
     assert_eq!(rpcs.len(), verbs.len());
     for rpc in rpcs {
@@ -673,7 +673,7 @@ fn audit_logs_every_rpc_with_side_effects() {
         let verb = verb.unwrap_or_else(|| panic!("{} has a verb", rpc.name()));
         let options = rpc.options.clone();
         let level = options.unwrap_or_default().idempotency_level();
-        // It registers a consumer, but for its caller alone.
+        // StreamEvents registers a consumer, but only for its caller.
         let is_read = level == IdempotencyLevel::NoSideEffects || verb.rpc == "StreamEvents";
         assert_eq!(verb.logs == Logs::Nothing, is_read, "{}", verb.rpc);
         assert!(!(verb.to_its_end && is_read), "{}", verb.rpc);

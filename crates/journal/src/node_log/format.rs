@@ -64,7 +64,7 @@ impl SegmentId {
             generation: u64::from_str_radix(generation, 16).ok()?,
             number: u32::from_str_radix(number, 16).ok()?,
         };
-        // Exactly one name for each: no sign, no capitals, no other width.
+        // Each segment has exactly one name: no sign, capitals or other width.
         (id.to_string() == name).then_some(id)
     }
 

@@ -262,7 +262,7 @@ impl Encoder<'_> {
     }
 
     fn advance(&mut self, len: usize) {
-        // A segment is far below 4 GiB; where a call is too large for one, the writer notices it by this offset.
+        // A segment is far below 4 GiB; the writer detects an oversized call by this offset.
         self.offset = self
             .offset
             .saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(out[..4], [68, 0, 1, 0]);
         assert_eq!(out[12..12 + body.len()], body);
         assert_eq!(out.len(), 12 + body.len() + 1);
-        // Length and CRC as bytes, so that a change of their coverage is noticed.
+        // Length and CRC are checked as bytes to detect a change of coverage.
         assert_eq!(u32::from_le_bytes(take(&out, 4)), 2_518_826_461);
         assert_eq!(u32::from_le_bytes(take(&out, 8)), 2_442_769_327);
         assert_eq!(Frame::decode(&body), Some(frame));

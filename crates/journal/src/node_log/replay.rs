@@ -76,14 +76,14 @@ pub enum ReplayError {
 
 /// Returns a segment of a server before `generation` whose lock another process holds.
 pub(super) fn locked_by_former(dir: &Path, generation: u64) -> io::Result<Option<PathBuf>> {
-    // No server creates a segment meanwhile, so that a live one has a locked segment in this list.
+    // No server creates a segment meanwhile: a live server has a locked segment in this list.
     let _lock = disk::lock_dir(dir)?;
     for id in former_segments(dir, generation)? {
         let path = id.path(dir);
         match disk::is_locked(&path) {
             Ok(true) => return Ok(Some(path)),
             Ok(false) => {}
-            // Gone, or a link under the name of a segment: no server writes it.
+            // The segment is gone, or a link: no server writes to it.
             Err(error) if is_no_segment(&error) => {}
             Err(error) => return Err(error),
         }

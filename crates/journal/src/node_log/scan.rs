@@ -226,7 +226,7 @@ impl Scan {
                 continue;
             }
             if !is_ours {
-                // The CRC of each fragment includes its segment: they can be read without the header.
+                // Each fragment's CRC includes the segment id: fragments are readable without the header.
                 let bytes = begin..begin + HEADER_LEN as u64;
                 self.damages
                     .push(LogDamage::new(self.id, bytes, Expected::Header));
@@ -245,7 +245,7 @@ impl Scan {
         let head = FragmentHead::decode(&self.block[self.at..], self.id, offset);
         let cut = head.map_or(FRAGMENT_HEAD + 1, |head| head.total_len());
         if written < cut {
-            // Writes are cut at their end: the beginning of a fragment with nothing after it, or nothing at all.
+            // A cut write leaves the beginning of a fragment with nothing after it, or no bytes at all.
             self.end_at(begin, written > 0);
             self.at = BLOCK;
             return None;

@@ -143,7 +143,7 @@ impl Head {
                         return Err(too_large());
                     }
                 }
-                // The disk is full: the reserve is for these.
+                // The disk is full: the reserve is for essential frames.
                 Err(_) if is_essential && self.live.has_reserve_for(end) => {}
                 Err(error) => return Err(error),
             }
@@ -184,14 +184,14 @@ impl Head {
     fn write(&mut self, disk: &dyn Disk, dir: &Path, end: u32) -> io::Result<Appended> {
         let live = &mut self.live;
         let before = live.written.end;
-        // Zeros over the data of a failed write after the frames.
+        // Zeros overwrite what a failed write left after the frames.
         let dirty = live.dirty_to.saturating_sub(end) as usize;
         self.buffer.resize(self.buffer.len() + dirty, 0);
         let file = &live.written.file;
         if let Err(error) = disk.write(file, &self.buffer, u64::from(before)) {
             live.dirty_to = live.dirty_to.max(end);
             let zeros = vec![0; (live.dirty_to - before) as usize];
-            // Should this fail too, the next append retries it.
+            // If zeroing fails too, the next append retries it.
             if disk.write(file, &zeros, u64::from(before)).is_ok() {
                 live.dirty_to = 0;
             }
@@ -212,9 +212,9 @@ impl Head {
         let number = id.number.checked_add(1);
         let number = number.ok_or(io::ErrorKind::StorageFull)?;
         let id = SegmentId { number, ..id };
-        // The earlier segment holds its lock until this one has its own.
+        // The previous segment stays locked until the new segment is locked.
         let _lock = disk::lock_dir(dir)?;
-        // Data of an earlier attempt; no other server has this generation.
+        // Removes data of an earlier attempt; no other server has this generation.
         remove(&id.path(dir))?;
         let live = Live::create(disk, dir, id, self.origin, end, self.sizes.step)?;
         let former = std::mem::replace(&mut self.live, live);
@@ -315,7 +315,7 @@ impl Live {
             return Ok(false);
         }
         let upto = wanted.next_multiple_of(sizes.step).min(sizes.segment);
-        // Written zeros, not allocated space alone: a sync of frames in them then changes only their bytes.
+        // Zeros are written, not just allocated: a sync of frames then changes no metadata.
         let zeros = vec![0; (upto - self.allocated) as usize];
         match disk.write(&self.written.file, &zeros, u64::from(self.allocated)) {
             Ok(()) => {

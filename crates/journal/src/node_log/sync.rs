@@ -41,13 +41,13 @@ impl Synced {
     }
 
     fn lose(&mut self, upto: LogPosition) {
-        // Where nothing was synced since the last failure, its range grows.
+        // Without a sync since the last failure, its range grows.
         match self.lost.last_mut() {
             Some(last) if last.1 >= self.position => last.1 = upto,
             _ => self.lost.push((self.position, upto)),
         }
         if self.lost.len() > LOST_RANGES_MAX {
-            // The frames between them become lost too: appended twice, they are still read once.
+            // Frames between the merged ranges count as lost: frames appended twice are read once.
             let (sure, _) = self.lost.remove(0);
             self.lost[0].0 = sure;
         }

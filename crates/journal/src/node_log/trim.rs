@@ -166,7 +166,7 @@ impl NodeLog {
     fn remove(&self, id: SegmentId) -> io::Result<()> {
         remove(&id.path(&self.dir))?;
         self.head.lock().inventory.remove(id);
-        // One sync for each removal: after a power loss that restores this segment, no later one may be gone.
+        // One sync per removal: if a power loss restores this segment, all later segments must exist too.
         self.disk
             .sync_dir(&self.dir)
             .map_err(|e| failed("sync", &self.dir, e))

@@ -52,7 +52,7 @@ impl Marks {
     }
 
     pub(super) fn feed(&mut self, letter: char) {
-        // Most of the output is text.
+        // Fast path: most output is text.
         if self.state != State::Text || letter < ' ' || ('\u{80}'..='\u{9f}').contains(&letter) {
             self.take(letter);
         }
@@ -73,7 +73,7 @@ impl Marks {
                 self.command();
                 return self.begin(State::Text);
             }
-            // CAN and SUB end everything and have no other meaning; no other C1 control is known here either.
+            // CAN and SUB only end sequences; other C1 controls are unknown here.
             '\x18' | '\x1a' | '\u{80}'..='\u{9f}' => return self.begin(State::Text),
             _ => {}
         }
@@ -221,7 +221,7 @@ impl Marks {
         if self.other_keys != 0 {
             let _ = write!(text, "\x1b[>4;{}m", self.other_keys);
         }
-        // Each screen has its own.
+        // Each screen has its own keyboard stack.
         for (stack, screen) in self.keyboards.iter().zip(["\x1b[?1047l", "\x1b[?1047h"]) {
             if !stack.is_empty() {
                 text.push_str(screen);

@@ -298,7 +298,7 @@ impl Screen {
         .concat();
         reset_tab_stops(&mut text, self.size().cols);
         self.marks.dump(&mut text);
-        // Ends with the beginning of an escape sequence. Not every terminal knows the one-letter forms of C1 in UTF-8.
+        // The dump ends with the beginning of an escape sequence. Not every terminal knows C1 controls in UTF-8.
         for letter in self.terminal.dump().chars() {
             match letter {
                 '\u{80}'..='\u{9f}' => {
@@ -335,7 +335,7 @@ fn undecided(data: &[u8]) -> usize {
 fn line(line: &avt::Line) -> PictureLine {
     let mut spans: Vec<Span> = Vec::new();
     for cell in line.cells() {
-        // The right half of a wide character.
+        // Width 0: right half of a wide character.
         if cell.width() == 0 {
             continue;
         }

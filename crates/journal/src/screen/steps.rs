@@ -12,7 +12,7 @@ pub(super) fn of(function: &Function, terminal: &Terminal, inserts: bool) -> u64
     let (cols, rows) = (cols as u64, rows as u64);
     let area = cols * rows;
     match function {
-        // A full line scrolls, and a character that is inserted shifts its line.
+        // A full line scrolls the screen, and an inserted character shifts its line.
         Function::Print(_) | Function::Rep(_) => 1 + rows / cols + if inserts { cols } else { 0 },
         Function::Lf | Function::Nel | Function::Ri => rows + cols,
         Function::Cbt(_)
@@ -39,7 +39,7 @@ pub(super) fn of(function: &Function, terminal: &Terminal, inserts: bool) -> u64
         | Function::Ris
         | Function::Sd(_)
         | Function::Su(_) => area,
-        // Cargo.toml names the version exactly: functions of another one are to be looked at here.
+        // Cargo.toml pins the version of avt: functions of a new version must be reviewed here.
         _ => 1,
     }
 }

@@ -140,7 +140,7 @@ fn terminal_reset_keeps_the_cursor_position() {
         if within.is_empty() {
             assert_eq!(after.cursor, cursor);
         }
-        // Neither origin mode, margins, insertion, letters nor colours are left.
+        // No origin mode, margins, insert mode, character set or colours remain.
         screen.feed(b"\x1b[H0123456789abcdefghij\x1b[Hq");
         let after = screen.picture();
         assert_eq!(text(&after)[0], "q123456789abcdefghij");

@@ -116,7 +116,7 @@ impl Escapes {
                 (state, true)
             }
             (state @ (State::Escape(_) | State::Sequence(_)), 0..0x20 | DEL) => (state, true),
-            // Terminals disagree on these: nothing that may be text is lost.
+            // Terminals disagree on such bytes: possible text is not lost.
             (State::Escape(_) | State::Sequence(_), 0x80..) => (State::Text, false),
             (State::Escape(len), 0x20..=0x2f) => (State::Escape(len + 1), true),
             (State::Escape(0), 0x40..=0x5f) => (c1(byte), true),
@@ -167,17 +167,17 @@ mod tests {
             (b"\x1b_a\x1b\\\x1b^b\x1b\\\x1bXc\x1b\\five", "five"),
             (b"\x1b(B\x1b)0\x1b#8\x1b=\x1b7six", "six"),
             (b"\x1bcreset", "reset"),
-            // 8-bit controls in UTF-8, and letters that begin in the same way.
+            // 8-bit controls in UTF-8, and letters that begin with the same byte.
             (b"\xc2\x9b31mred", "red"),
             (b"\xc2\x9d0;title\xc2\x9cone", "one"),
             (b"\xc2\x85next line", "next line"),
             (b"\xc2\xa9\xc3\xa9", r"\xc2\xa9\xc3\xa9"),
             (b"\x1b]0;\xc2\xa9 title\x07c", "c"),
-            // Bytes that are no text in any encoding stay.
+            // Bytes that are not text in any encoding stay.
             (b"a\x9bb\xff\xc2", r"a\x9bb\xff\xc2"),
             (b"\xc2\xc2\xa9", r"\xc2\xc2\xa9"),
             (b"\xe2\xc2\x9bm\x82", r"\xe2\x82"),
-            // Control characters within a sequence, and such as break it off.
+            // Control characters within a sequence, and those that abort it.
             (b"\x1b[3\n1mline", r"\nline"),
             (b"\x1b[3\x181mcan", "1mcan"),
             (b"\x1b[3\x1b[1mesc", "esc"),

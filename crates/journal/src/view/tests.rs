@@ -146,7 +146,7 @@ proptest! {
             let begin = first.resumes_at();
             let mut later = View::new(form, begin);
             let again = later.feed(&data[usize::try_from(begin).expect("small")..cut]);
-            // Of a sequence only a control character within it is returned, and may be again.
+            // Only a control character within a sequence is returned, and may be returned again.
             let is_control = |p: &Piece| p.data.iter().all(|b| b"\t\r\n".contains(b));
             prop_assert!(again.iter().all(is_control), "{again:?} came again after {given:?}");
             prop_assert_eq!(later.feed(&data[cut..]), first.feed(&data[cut..]));

@@ -76,7 +76,7 @@ impl Writer {
             // An index with a torn header has no information.
             remove(&dir.join("index"))?;
             let begun = late.facts.first().map_or(now, |first| first.at);
-            // Should this server die before the next segment is there, the next server begins it.
+            // If this server dies before the next segment exists, the next server begins that segment.
             let begun_in = if late.is_cut { boot.other() } else { boot };
             let mut writer = Self::create_late(dir, late.bound, begun_in, begun);
             writer.append_all(&late.facts)?;
@@ -84,7 +84,7 @@ impl Writer {
         }
         let (mut writer, unnamed) = Self::reopen_as(dir, boot, now, is_missing && late.is_cut)?;
         let there = usize::try_from(writer.end.seq).unwrap_or(usize::MAX);
-        // Nothing else is written before all of these are.
+        // All missing entries are written before anything else.
         let missing = late.facts.get(there..).unwrap_or_default();
         writer.append_all(missing)?;
         if let Some(last) = missing.last() {

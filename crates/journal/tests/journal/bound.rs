@@ -45,7 +45,7 @@ proptest! {
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         let mut written = [Vec::new(), Vec::new()];
         let (mut facts, mut places) = (Vec::new(), Vec::new());
-        // Readers that have read to a position on the way and continue at the end.
+        // Positions at which readers stopped midway, and resume at the end.
         let mut left = vec![Position::default()];
         for (number, step) in steps.iter().enumerate() {
             match step {
@@ -102,7 +102,7 @@ proptest! {
         }
         let came: Vec<Vec<u8>> = facts_of(&whole);
         prop_assert_eq!(&came, &facts);
-        // A reader that continues from a position sees the same as the one from the beginning saw after it.
+        // A reader resumed from a position sees the same as a reader from the beginning saw after it.
         for stop in stops {
             let at = left[pick(stop, left.len())];
             let rest = items_on_disk(dir.path(), at);
@@ -211,7 +211,7 @@ fn segment_removal_cut_by_crash_is_completed() {
     drop(writer);
     assert!(!dir.path().join("index").exists());
     for name in ["index", "stdout"] {
-        // Its raw file alone; then all of it, although its lifecycle entry was retained.
+        // First only the segment's raw file, then the whole segment, whose lifecycle entry was retained.
         fs::write(dir.path().join("stdout"), &before["stdout"]).unwrap();
         fs::write(dir.path().join(name), &before[name]).unwrap();
     }
@@ -254,7 +254,7 @@ fn no_seq_is_reused_after_host_crash() {
         output(&mut writer, Kind::Stdout, b"y", 3).unwrap();
         writer.lifecycle(b"ended", Timestamp(3)).unwrap();
         drop(writer);
-        // Another recovery in the same boot changes nothing of it.
+        // Another recovery in the same boot changes nothing.
         drop(Writer::recover(dir.path(), Boot(2), Timestamp(4)).unwrap());
 
         let items = items_on_disk(dir.path(), Position::default());
@@ -277,7 +277,7 @@ fn no_seq_is_reused_after_host_crash() {
             .collect();
         let bytes = usize::try_from(reported_head.lens[0]).unwrap() - 2;
         assert_eq!(came, [vec![b'x'; bytes], vec![b'y']].concat());
-        // A reader that had read everything reported continues, and gets the gap.
+        // A reader that had read every reported event resumes, and gets the gap.
         let rest = items_on_disk(
             dir.path(),
             Position {
@@ -382,7 +382,7 @@ fn reader_position_is_after_the_last_entry() {
         .unwrap();
     let items = runtime.block_on(reader.next(5)).unwrap().unwrap();
     assert_eq!(items.len(), 1);
-    // There is no entry of 0 bytes: the first has one byte.
+    // No entry has 0 bytes: the first has one byte.
     let expected = Point {
         seq: 5,
         lens: [2 + 4, 1 + 3 + 5],
@@ -417,7 +417,7 @@ fn blocked_output_stays_within_limit_until_acknowledged() {
         !items.iter().any(|item| matches!(item, Item::Gap(_)))
     };
     assert!(whole(dir.path()), "nothing was removed");
-    // Releasing a part of the oldest segment makes no space, and releasing all of it does, once there is need.
+    // Releasing part of the oldest segment frees no space; releasing all of it does, once space is needed.
     writer.release_up_to(2);
     assert_eq!(fill(&mut writer), 0);
     writer.release_up_to(8);
@@ -425,11 +425,11 @@ fn blocked_output_stays_within_limit_until_acknowledged() {
     assert!((7_000..10_000).contains(&second), "{second}");
     let found = size(dir.path());
     assert!(found < 66_000, "{found} bytes on disk");
-    // The writer after the death of the first waits as that did.
+    // After a crash, the next writer waits like the first.
     drop(writer);
     let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(1)).unwrap();
     assert!(writer.waits());
-    // Lifecycle entries are written all the same, and so is output beyond the bound.
+    // Lifecycle entries are still written, and so is output beyond the bound.
     let head = writer.lifecycle(b"a fact", Timestamp(3)).unwrap();
     assert!(writer.waits());
     writer.go_beyond_bound(true);
@@ -452,7 +452,7 @@ fn small(dir: &Path) -> Writer {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // The large ones are above every bound.
+    // Large sizes exceed every bound.
     let size = prop_oneof![6 => 1usize..2_000, 1 => 60_000usize..100_000];
     let kind = prop_oneof![Just(Kind::Stdout), Just(Kind::Stderr)];
     let step = prop_oneof![

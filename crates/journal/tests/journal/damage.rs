@@ -128,7 +128,7 @@ proptest! {
                 file.write_all_at(&byte, at as u64).unwrap();
             }
         }
-        // An invalid header is an error, whatever else is there.
+        // An invalid header is an error, whatever else exists.
         let Ok(items) = read(dir.path(), bytes_max) else {
             prop_assert!(name.starts_with("index"));
             return Ok(());

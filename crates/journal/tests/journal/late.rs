@@ -134,7 +134,7 @@ async fn late_journal_is_created_after_any_crash() {
     let usual = usual().await;
     for cut in cuts(index.len()) {
         let dir = tempfile::tempdir().expect("a directory");
-        // None, the first file, and parts of the second.
+        // No file, only `lifecycle`, or `lifecycle` and part of the index.
         if cut > 0 {
             fs::write(dir.path().join("lifecycle"), &lifecycle).expect("written");
         }
@@ -154,7 +154,7 @@ async fn late_journal_is_created_after_any_crash() {
 
 /// Returns where an index is cut: near the ends of its parts everywhere, and inside of the long line now and then.
 fn cuts(len: usize) -> impl Iterator<Item = usize> {
-    // The header with the short lines, and the entries.
+    // Dense cuts: the header with short lines, and the entries.
     let (first, last) = (0..200, 2048 - 20..=len);
     first.chain((200..2048 - 20).step_by(41)).chain(last)
 }

@@ -156,7 +156,7 @@ async fn reader_position_beyond_the_head_is_refused() {
     let entries = read_to_end(&mut from_3, 100).await;
     assert_eq!(entries.iter().map(|e| e.seq).collect::<Vec<_>>(), [4, 5]);
     assert_eq!(read_to_end(&mut from_head, 100).await, []);
-    // The result is the same for each call.
+    // Every further call returns the same result.
     assert_eq!(from_head.next(1).await.unwrap(), None);
 }
 
@@ -208,7 +208,7 @@ async fn cancelled_read_loses_no_entry() {
     drop(writer);
     let mut all = Vec::new();
     loop {
-        // Cancelled after its first poll, which has passed the read to another thread.
+        // Cancels the call after its first poll, which started the read on another thread.
         let cut = poll_once(&mut Box::pin(reader.next(7)));
         if let Some(entries) = cut {
             all.extend(entries.unwrap().unwrap_or_default());
@@ -232,7 +232,7 @@ async fn concurrent_readers_see_the_same_sequence() {
     let mut readers = Vec::new();
     for n in 0..ENTRIES {
         if n % (ENTRIES / READERS) == 0 {
-            // Behind the head by up to all of it, and at it.
+            // Readers start at the head, or anywhere behind.
             let after = n * ((n * 7919) % 11) / 10;
             let mut reader = read_after(&writer.hub(), after.min(n)).unwrap();
             let bytes_max = 1usize << (n % 18);

@@ -61,7 +61,7 @@ proptest! {
         let facts = stream(kept, Kind::Lifecycle);
         prop_assert_eq!(lines_on_disk(dir.path()), facts);
 
-        // The journal continues as if nothing had happened.
+        // The recovered journal continues normally.
         write(&mut writer, &after);
         drop(writer);
         let more = entries_on_disk(dir.path());
@@ -188,7 +188,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let kind = prop_oneof![Just(Kind::Stdout), Just(Kind::Stderr)];
     let step = prop_oneof![
         4 => (kind, bytes).prop_map(|(kind, bytes)| Step::Output(kind, bytes)),
-        // Lines are text.
+        // Lines never contain NUL.
         1 => prop::collection::vec(1u8.., 0..200).prop_map(Step::Fact),
     ];
     prop::collection::vec(step, 0..24)
@@ -254,7 +254,7 @@ fn entries_that_survive<'a>(whole: &'a [Entry], dir: &Path) -> &'a [Entry] {
     let in_index = len("index").saturating_sub(2048) / 36;
     let survives = |entry: &&Entry| {
         let there = match entry.kind {
-            // The first of them are in the index, before its entries.
+            // The first lines are in the index, before its entries.
             Kind::Lifecycle => len("lifecycle").max(LINES_IN_INDEX as u64),
             Kind::Stdout => len("stdout"),
             Kind::Stderr => len("stderr"),
@@ -317,7 +317,7 @@ fn index_entry_without_its_bytes_is_dropped() {
     drop(writer);
     let index = dir.path().join("index");
     let mut bytes = fs::read(&index).unwrap();
-    // The page with the entry was written, the one with the bytes was not.
+    // The page with the entry was written, the page with its bytes was not.
     bytes[116 + 3..116 + 6].fill(0);
     fs::write(&index, bytes).unwrap();
     let writer = Writer::recover(dir.path(), BOOT, Timestamp(2)).unwrap();

@@ -120,7 +120,7 @@ proptest! {
             (tail, items_to_end(&mut all, 1 << 20).await, items_to_end(&mut rest, 1 << 20).await)
         });
         let wanted = |stream: usize| streams[stream];
-        // The tail from the position on is exactly the part that a reader of everything has after its first bytes.
+        // The tail is exactly what a full reader has from `begins` on.
         for stream in 0..2 {
             prop_assert_eq!(shown(&rest, begins, stream), shown(&all, begins, stream));
             if !wanted(stream) {
@@ -144,7 +144,7 @@ proptest! {
                 for stream in (0..2).filter(|stream| wanted(*stream)) {
                     let own = chosen.iter().filter(|line| line.0 == stream);
                     let begin = own.map(|line| line.1).min();
-                    // Where the bytes before it are missing, it may as well begin there: that is reported.
+                    // If bytes before the tail are missing, it may begin at them: the gap is reported.
                     let mut exact = begins;
                     exact[stream] = begin.unwrap_or(head.lens[stream]);
                     prop_assert!(begins[stream] <= exact[stream]);
@@ -186,7 +186,7 @@ fn tail_of_large_journal_reads_only_its_end() {
     drop(writer);
     let reader = Reader::open_ended(dir.path(), Position::default()).unwrap();
     let end = reader.end().lens[0];
-    // A search of more than the last segment would notice the missing others.
+    // A search beyond the last segment would notice the missing files.
     for file in ["index", "stdout"] {
         fs::remove_file(dir.path().join(file)).unwrap();
     }

@@ -59,7 +59,7 @@ async fn reader_of_removed_journal_gets_an_error() {
     let runtime_free = dir.clone();
     let all = std::thread::spawn(move || items_on_disk(&runtime_free, Position::default()));
     let all = all.join().unwrap();
-    // From the beginning, where lifecycle entries were retained, and from after each item.
+    // Reads from the beginning, where lifecycle entries were retained, and after each item.
     let mut at = vec![0];
     at.extend(all.iter().map(Item::last_seq));
     for after in at {

@@ -61,7 +61,7 @@ pub(crate) fn owned(run: u128, seq: u64, len: usize) -> OwnedFrame {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        // The low bits of the state repeat themselves soon.
+        // Low bits alone repeat soon: mix in high bits.
         payload.extend_from_slice(&(state ^ (state >> 32)).to_le_bytes());
     }
     payload.truncate(len);

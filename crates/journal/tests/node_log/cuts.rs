@@ -34,7 +34,7 @@ fn written(dir: &Path) -> (Vec<u64>, Vec<u8>) {
 /// each place of a word.
 fn places(ends: &[u64]) -> impl Iterator<Item = u64> {
     let last = ends.last().unwrap() + 100;
-    // The heads of block, fragment and frame follow an end.
+    // Headers of block, fragment and frame follow each edge.
     let near = |edge: u64| edge.saturating_sub(20)..edge + 180;
     let edges: Vec<u64> = ends
         .iter()
@@ -109,7 +109,7 @@ fn zeroed_page_is_reported_and_yields_no_frame() {
         let is_last = page == last / 4096;
         assert_eq!(replayed.damages.is_empty(), is_last, "page {page}");
         if page < 16 {
-            // All frames that begin in later blocks.
+            // Frames of later blocks are all found.
             assert!(found.ends_with(&all[5..]), "page {page}");
         }
     }

@@ -32,7 +32,7 @@ fn flipped_byte_is_reported_as_damage() {
             assert_eq!(replayed.damages.len(), 1, "byte {at}");
             let damage = &replayed.damages[0];
             assert!(damage.bytes.contains(&at), "byte {at}: {damage}");
-            // A damaged header costs no frame; a damaged payload no other one.
+            // A damaged header loses no frame; a damaged payload loses only its own.
             let lost = all.len() - found.len();
             assert_eq!(lost == 0, at < 85, "byte {at}");
             assert_eq!(replayed.segments[0].origin.is_none(), at < 85);
@@ -45,7 +45,7 @@ fn flipped_byte_is_reported_as_damage() {
 fn flipped_byte_damages_only_its_own_block() {
     let (_guard, dir) = new_dir();
     let log = open(&dir);
-    // 13 blocks, frames of all sizes, some over three blocks, each size five times at another place of its block.
+    // 13 blocks; frames of all sizes, some over three blocks, each size at five offsets within its block.
     let lens = [10, 500, 3_000, 20_000, 150_000];
     let all: Vec<OwnedFrame> = (1..=25)
         .zip(lens.into_iter().cycle())

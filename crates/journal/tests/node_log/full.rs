@@ -32,7 +32,7 @@ fn check_full(log: &NodeLog, seq: &mut u64) {
     append(log, &[owned(1, *seq + 1, 900)]).unwrap_err();
     assert_eq!(log.end(), end);
     until_full(log, |seq| essential(seq, 900), seq);
-    // 64 KiB are enough for 60 of them, at least.
+    // 64 KiB are enough for at least 60 such frames.
     assert!(*seq - before >= 60, "{} essential frames", *seq - before);
 }
 
@@ -119,7 +119,7 @@ fn run_prepared(shell: &mut Command, script: &str, ignored: &str) -> bool {
 fn full_file_system_loses_no_frame() {
     let mut shell = Command::new("unshare");
     shell.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
-    // In a mount namespace of its own: gone with the process.
+    // The mount namespace is private: the mount disappears with the process.
     let dir = tempfile::tempdir().unwrap();
     shell.env(SMALL_DIR, dir.path());
     let script = format!("mount -t tmpfs -o size=3m tmpfs \"${SMALL_DIR}\"");
@@ -144,7 +144,7 @@ fn full_file_system_takes_essential_frames() {
     let mut seq = 0;
     check_full(&log, &mut seq);
     drop(log);
-    // No server can begin there, and the existing files stay.
+    // No server starts on a full disk; existing files stay.
     NodeLog::open(dir, origin(2)).unwrap_err();
     assert_eq!(names(dir).len(), 1);
     let (_guard, elsewhere) = new_dir();

@@ -78,7 +78,7 @@ proptest! {
             let bytes = fs::read(&path).unwrap();
             let begin = at.index(bytes.len());
             let len = len.min(bytes.len() - begin);
-            // Zeros or one other byte, or bytes of another position.
+            // Damage: zeros, another byte, or bytes of another position.
             let other = filler.map_or_else(
                 || bytes[begin / 2..begin / 2 + len].to_vec(),
                 |byte| std::vec::from_elem(byte & 1, len),
@@ -87,7 +87,7 @@ proptest! {
             file.write_all_at(&other, begin as u64).unwrap();
         }
         let (found, _) = replay(&dir);
-        // In order, each from the appended frames.
+        // Found frames are appended frames, in order.
         let mut expected = all.iter();
         for frame in &found {
             prop_assert!(expected.any(|e| e == frame));

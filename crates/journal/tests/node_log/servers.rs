@@ -16,7 +16,7 @@ fn frames_of_earlier_servers_are_replayed_in_order() {
     let mut all = Vec::new();
     for server in 1..=4 {
         let boot = Boot(u128::from(10 - server));
-        // An epoch that goes back, as the clock may.
+        // The epoch goes back, as the clock may.
         let epoch = u128::from(100 - server);
         let origin = Origin {
             boot,
@@ -29,7 +29,7 @@ fn frames_of_earlier_servers_are_replayed_in_order() {
             append(&log, std::slice::from_ref(&frame)).unwrap();
             all.push(frame);
         }
-        // Dropped as by a crash: there is no orderly end.
+        // Dropping simulates a crash, without an orderly end.
     }
     let (found, replayed) = replay(&dir);
     assert_eq!(found, all);
@@ -96,7 +96,7 @@ fn replay_is_refused_while_former_server_lives() {
         assert!(matches!(error, ReplayError::FormerServer { .. }), "{error}");
     };
     is_waiting();
-    // It continues to further segments, and its later frames are found as well.
+    // The previous server begins further segments, and later frames are found too.
     let mut seq = 1;
     while former.end().segment.number < 2 {
         seq += 1;
@@ -122,7 +122,7 @@ fn foreign_files_are_left_unchanged() {
     let before = names(&dir);
     let log = open(&dir);
     let replayed = log.replay(|_| {}).unwrap();
-    // A link or directory under the name of a segment is not one.
+    // A link or directory named like a segment is not a segment.
     assert_eq!(replayed.damages.len(), 2);
     assert_eq!(replayed.segments.len(), 1);
     log.trim(&mut crate::trims::Nothing).unwrap();

@@ -22,7 +22,7 @@ fn append_is_one_write_without_sync() {
         append(&log, &[owned(1, seq, 200)]).unwrap();
     }
     assert_eq!(disk.writes.load(SeqCst), 5);
-    // Also of several frames, and where they reach into the next block.
+    // One write also for several frames, even across blocks.
     append(&log, &[owned(2, 1, 90_000), owned(2, 2, 10)]).unwrap();
     assert_eq!(disk.writes.load(SeqCst), 6);
     assert_eq!(disk.syncs.load(SeqCst) + disk.dir_syncs.load(SeqCst), 0);
@@ -78,7 +78,7 @@ fn failed_sync_abandons_its_segment() {
     assert_eq!((error.sure, error.lost_upto), (sure, also_lost));
     disk.is_failing_syncs.store(false, SeqCst);
     let syncs = disk.syncs.load(SeqCst);
-    // Without another sync: its success would prove nothing.
+    // No second sync follows: its success would prove nothing.
     assert_eq!(log.sync(also_lost).unwrap_err().sure, sure);
     assert_eq!(disk.syncs.load(SeqCst), syncs);
     let again = append(&log, &[owned(1, 2, 100), owned(2, 1, 100)]).unwrap();
@@ -90,7 +90,7 @@ fn failed_sync_abandons_its_segment() {
     log.sync(also_lost).unwrap_err();
     assert_eq!(disk.syncs.load(SeqCst), syncs + 1);
     drop(log);
-    // Both are there: the caller accepts each seq once.
+    // Both copies are found: the caller accepts each seq once.
     let (found, replayed) = replay(&dir);
     assert_eq!(replayed.damages, []);
     assert_eq!(found.len(), 5);
@@ -117,7 +117,7 @@ fn every_waiter_learns_of_a_failed_sync() {
         let end = append(&log, &[owned(1, 9, 10)]).unwrap();
         log.sync(end).unwrap_err();
     }
-    // However often it fails: no lost frame is ever durable. More lost ranges than are stored separately.
+    // After any number of failures no lost frame counts as durable. More lost ranges than are stored separately.
     disk.is_failing_syncs.store(false, SeqCst);
     for round in 0..140 {
         disk.is_failing_syncs.store(round % 2 == 0, SeqCst);

@@ -68,7 +68,7 @@ fn oldest_segments_are_removed_up_to_needed_one() {
     assert_eq!(log.trim(&mut Nothing).unwrap().segments, 3);
     assert_eq!(names(&dir), ["0000000000000001-00000005.log"]);
     drop(log);
-    // Missing segment numbers are no damage.
+    // Missing segment numbers are not damage.
     assert_eq!(replay(&dir).1.damages, []);
 }
 
@@ -105,7 +105,7 @@ fn frames_of_live_runs_are_copied_unchanged() {
     let (found, replayed) = replay(&dir);
     assert_eq!(replayed.damages, []);
     let found: Vec<_> = found.into_iter().filter(|f| f.run == 2).collect();
-    // Twice: once by the trim that could not sync them.
+    // Two copies: one is from the trim that failed to sync.
     assert_eq!(found, [kept.clone(), kept].concat());
 }
 
@@ -160,7 +160,7 @@ fn long_runs_do_not_grow_the_log() {
         log.trim(&mut runs).unwrap();
         largest = largest.max(log.size_bytes());
     }
-    // 2 x live is about 110 KiB: the bound of the sizes counts, and one segment on each side.
+    // Twice the live bytes is about 110 KiB: the configured bound applies, plus one segment on each side.
     assert!(largest < 2 * 1024 * 1024, "{largest} bytes");
     drop(log);
     let (found, replayed) = replay(&dir);

@@ -231,7 +231,7 @@ fn environ(pid: i32) -> Environ {
             None if bytes.len() as u64 == ENVIRON_BYTES_MAX => Environ::Long,
             found => Environ::Read(found),
         },
-        // The process has exited.
+        // An exited process counts as unmarked.
         Err(error) if is_gone(&error) => Environ::Read(None),
         Err(_) => Environ::Refused,
     }
@@ -248,7 +248,7 @@ mod tests {
         assert!([libc::ENOENT, libc::ESRCH].map(error).iter().all(is_gone));
         let unread = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES];
         assert!(!unread.map(error).iter().any(is_gone));
-        // No process has such a pid.
+        // No process has pid `i32::MAX`.
         assert!(matches!(look_at(i32::MAX, &Groups::default()), Ok(None)));
     }
 

@@ -51,7 +51,7 @@ impl Kernel for KeeperClient {
                 held,
             } => {
                 let Some(outputs) = Outputs::of(terminal.is_some(), fds) else {
-                    // This process had no free descriptors for them: nothing can be read, so nothing may run.
+                    // Without free descriptors for the output pipes nothing can be read, so the command must not run.
                     self.shut_gate(run);
                     return Err(ClientError::Exhausted("descriptors of the server".into()));
                 };
@@ -225,7 +225,7 @@ impl Kernel for KeeperClient {
                 return Ok(answer);
             };
             let repeated = *repeated_first.get_or_insert(repeated);
-            // From here on its offset is fixed.
+            // Repeats from here on must name this offset.
             write.offset = Some(start);
             let taken = usize::try_from(state.accepted.saturating_sub(start)).unwrap_or(usize::MAX);
             if taken >= data.len() {

@@ -109,8 +109,8 @@ impl Link {
     /// Waits for the hello and what comes with it, then starts a task that reads until the keeper is gone.
     pub(super) async fn open(socket: OwnedFd) -> Result<Opened, ClientError> {
         fdpass::set_nonblocking(&socket).map_err(|_| ClientError::KeeperGone)?;
-        // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, `socket` owns it, and it is
-        // dropped only together with the registration.
+        // SAFETY: `socket` owns an open descriptor whose number never changes, and is dropped only together with the
+        // registration.
         let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
         let socket = socket.map_err(|_| ClientError::KeeperGone)?;
         let link = Arc::new(Self {
@@ -254,7 +254,7 @@ impl Link {
                 let fds = file.into_iter().chain(fds).collect();
                 state.queue.push_back((bytes, fds));
             }
-            // This process has no free descriptor for the file with a long body.
+            // No free descriptor for the memfd of a long body: the message is dropped.
             Err(_) => return,
         }
         if !self.flush(&mut state) {
@@ -275,7 +275,7 @@ impl Link {
                     }
                     return false;
                 }
-                // The message was sent; or the keeper is gone, which the reading task sees; or it can never be sent.
+                // The message was sent, can never be sent, or the keeper is gone, which the reading task sees.
                 Ok(()) | Err(_) => {}
             }
             state.queue.pop_front();
@@ -287,7 +287,7 @@ impl Link {
     async fn write(&self) {
         loop {
             self.behind.notified().await;
-            // Without a free descriptor it retries periodically.
+            // Without a free descriptor for the copy, the flush retries periodically.
             let room = self.watch_for_room().ok();
             loop {
                 let ready = tokio::time::timeout(SEND_AGAIN, wait_for_room(room.as_ref())).await;
@@ -306,7 +306,7 @@ impl Link {
     /// Opens a copy of the socket, watched for free space.
     fn watch_for_room(&self) -> io::Result<AsyncFd<OwnedFd>> {
         let copy = self.socket.get_ref().try_clone()?;
-        // SAFETY: as in `open`; the copy is owned by what is returned.
+        // SAFETY: as in `open`; the returned `AsyncFd` owns the copy.
         let room = unsafe { AsyncFd::register_with_interest(copy, Interest::WRITABLE) };
         Ok(room?)
     }
@@ -326,8 +326,8 @@ impl Link {
                     (ToServer::Answer(answer), _) => {
                         let seq = head.seq.unwrap_or_default();
                         let waiting = self.state.lock().waiting.remove(&seq);
-                        // A caller that no longer waits has dropped its end; descriptors that came with the answer are
-                        // closed.
+                        // A caller that no longer waits has dropped its receiver; descriptors that came with the answer
+                        // are closed.
                         if let Some(waiting) = waiting {
                             let _ = waiting.send((answer, fds));
                         }
@@ -339,7 +339,7 @@ impl Link {
                     (ToServer::ShimGone {}, Some(run)) => KeeperEvent::ShimGone(run),
                     (ToServer::Pin { by }, Some(run)) => KeeperEvent::Pinned { run, by },
                     (ToServer::Event(event), _) => event,
-                    // Answered here and nowhere else, so that the answer shows that the keeper's messages are read.
+                    // Pings are answered only here, so that a Pong proves that the keeper's messages are read.
                     (ToServer::Ping {}, _) => {
                         self.post(&ToKeeper::Pong {});
                         continue;
@@ -358,14 +358,14 @@ impl Link {
                         let to = usize::try_from(index)
                             .ok()
                             .and_then(|at| state.rebound.get(at));
-                        // A server that accepts no more has dropped its end.
+                        // A server that no longer accepts has dropped the receiver.
                         if let (Some(to), Some(socket)) = (to, fds.into_iter().next()) {
                             let _ = to.try_send(socket);
                         }
                         continue;
                     }
                     (ToServer::Hello { .. }, _) => continue,
-                    // A message about a run that does not name it is none of our keeper's.
+                    // The keeper never sends a message about a run without the run's id.
                     (
                         ToServer::Report { .. }
                         | ToServer::ShimGone {}
@@ -374,19 +374,19 @@ impl Link {
                         None,
                     ) => break,
                 };
-                // Never waits: an answer that a run waits for may be behind this event.
+                // `try_send` never waits: an answer that a run waits for may be behind this event in the queue.
                 if events.try_send(event).is_err() {
                     break;
                 }
             }
         };
-        // Messages of the keeper come first: after a pause of this process its answer may be there.
+        // Keeper messages come first: after a pause of this process the Pong may already have arrived.
         tokio::select! { biased;
             () = reading => {}
             () = self.write() => {}
             () = self.liveness.watch(|| self.post(&ToKeeper::Ping {})) => {}
         }
-        // The reader of events sees the end of its queue.
+        // Dropping `events` on return ends their reader's queue.
         self.close();
     }
 
@@ -462,7 +462,7 @@ pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> 
         let child = memfd::sealed_for_us("kennel-child", &bytes)?;
         let mut files = vec![child];
         match &spec.command.initial_input {
-            // The keeper makes the pipe.
+            // The keeper creates the pipe.
             _ if spec.command.has_open_input() => {}
             Some(input) => files.push(memfd::sealed("kennel-input", input)?),
             None => files.push(File::open("/dev/null")?.into()),

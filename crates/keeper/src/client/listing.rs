@@ -132,7 +132,7 @@ impl Look {
 
     fn args(&mut self, pid: i32) -> (Vec<String>, bool) {
         let most = ARGS_BYTES_MAX.min(ARGS_BYTES_TOTAL_MAX - self.args_bytes);
-        // One byte more than is reported, to see whether there are more.
+        // One byte more than is reported shows whether the command line is longer.
         let mut bytes = procfs::cmdline(pid, most + 1);
         let cut = bytes.len() > most;
         bytes.truncate(most);

@@ -87,7 +87,7 @@ mod tests {
         let seen = liveness.unresponsive();
         assert!(liveness.look(Timestamp(1)), "it is asked");
         for look in 1..LOOKS_MAX {
-            // However long this process was stopped, it counts as one check.
+            // A stop of this process counts as one check, however long.
             let now = Timestamp(1_000_000_000 * i64::from(look));
             assert!(!liveness.look(now), "there is one question at a time");
             assert_eq!(*seen.borrow(), None);

@@ -62,9 +62,9 @@ impl SharedLists {
         let began = self.calls.load(Ordering::Relaxed);
         let listed = list().await?;
         let thread = Arc::clone(&self.threads).acquire_owned().await;
-        // The keeper has other runs to serve, so slow reads happen here.
+        // The keeper has other runs to serve, so the server does the slow reads.
         let described = tokio::task::spawn_blocking(move || {
-            // Taken until the work has ended, also where its caller has left.
+            // The permit is kept until the work ends, even if its caller has left.
             let _thread = thread;
             listing::describe(&listed)
         });
@@ -75,7 +75,7 @@ impl SharedLists {
 
     fn newest(&self, run: RunId) -> Newest {
         let mut runs = self.runs.lock();
-        // Those for which no call waits.
+        // Drop lists that no call uses.
         runs.retain(|_, newest| Arc::strong_count(newest) > 1);
         Arc::clone(runs.entry(run).or_default())
     }

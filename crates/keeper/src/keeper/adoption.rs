@@ -355,7 +355,7 @@ mod tests {
         let shim = Shim::new();
         let awaited = AwaitedShim::connect(&shim.sockets, run()).expect("a shim listens");
         let fd = accept4(shim.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC).expect("a keeper");
-        // SAFETY: accept4 has just returned it, and nothing else owns it.
+        // SAFETY: accept4 has just returned this descriptor, and nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut said = shim.says();
         change(&mut said.versions);
@@ -383,7 +383,7 @@ mod tests {
             let Heard::OtherLevel(awaited) = heard else {
                 panic!("it is {min}-{max}");
             };
-            // Its exit is awaited: it is awaited as one that does not answer.
+            // The keeper awaits this shim's exit like that of a silent shim.
             assert!(is_closed && awaited.run == run());
             let host = identity::host().expect("this host");
             let next = awaited.hear(Path::new("/"), &host);

@@ -59,7 +59,7 @@ impl Binary {
         let mut command = Command::new(format!("/proc/self/fd/{number}"));
         command.arg0(&self.path);
         let keep_open = move || {
-            // The interpreter of a script opens it again. It opens nothing but this very file.
+            // A script's interpreter opens this very file again through the descriptor, which must survive `execve`.
             // SAFETY: fcntl takes integers; the number is open in the child, which is a fork of the owner.
             Errno::result(unsafe { libc::fcntl(number, libc::F_SETFD, 0) })?;
             Ok(())

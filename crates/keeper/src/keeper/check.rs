@@ -42,7 +42,7 @@ impl Check {
         let (written, writes) = pipe2(OFlag::O_CLOEXEC)?;
         fdpass::set_nonblocking(&written)?;
         let mut command = binary.command();
-        // It may be any program: it gets no secret of the service.
+        // The binary may be any program: it gets no secret of the service.
         command.arg(preflight::WORD).env_clear();
         command.envs(env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null());

@@ -62,7 +62,7 @@ fn check_dir(dir: &Path, found: &Metadata) -> io::Result<()> {
     if mode & !MODE == 0 {
         return Ok(());
     }
-    // A fresh directory of a volume: treated as made here.
+    // An empty directory, such as a fresh volume, counts as made here.
     if fs::read_dir(dir)?.next().is_none() {
         return fs::set_permissions(dir, Permissions::from_mode(MODE));
     }
@@ -108,7 +108,7 @@ pub(super) fn lock(dir: &Path) -> Result<File, KeeperError> {
             Ok(()) => break,
             Err(TryLockError::WouldBlock) => {
                 let holder = read_holder(&mut file);
-                // A keeper that was killed while it forked lives on in its newborn child for a moment, lock included.
+                // A keeper killed during fork leaves a newborn child that keeps the lock for a moment.
                 if holder.is_none_or(is_alive) || Instant::now() >= give_up {
                     let dir = dir.to_owned();
                     return Err(KeeperError::LockBusy { dir, holder });
@@ -160,9 +160,9 @@ pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
         return Err(fail(io::Error::new(io::ErrorKind::NotFound, lost)));
     }
     let node = NodeId::from_u128(new_ulid().map_err(fail)?);
-    // A link never replaces: of two processes that make the id at once, both take the first one's.
+    // link(2) never replaces a file: of two processes that make the id at once, both take the first one's.
     let temporary = dir.join(format!("node.{}", std::process::id()));
-    // Left by a process that was killed here.
+    // A process killed here may have left the temporary file.
     let _ = fs::remove_file(&temporary);
     let fresh = own_file::options()
         .write(true)

@@ -124,7 +124,7 @@ impl Delegation {
             return;
         }
         for controller in controllers {
-            // Refused where another keeper's runs have limits.
+            // The kernel refuses while another keeper's runs have limits.
             let _ = cgroup_limits::disable(&self.group, controller);
         }
         if enter(&self.group, me).is_ok() {
@@ -137,7 +137,7 @@ impl Seen {
     fn of(own: PathBuf) -> Self {
         let parent = own.parent().map(Path::to_owned).unwrap_or_default();
         let is_top = |group: &Path| cgroup::mount_point().is_some_and(|top| top == group);
-        // Every group but the root has a type.
+        // Every group but the root has `cgroup.type`.
         let is_root = |group: &Path| is_top(group) && !group.join("cgroup.type").exists();
         let is_delegated = |group: &Path| is_marked(group) || (is_top(group) && !is_root(group));
         Self {
@@ -240,7 +240,7 @@ fn move_to_leaf(group: &Path) -> Result<PathBuf, String> {
         }
         for pid in pids {
             match enter(&leaf, pid) {
-                // It has ended.
+                // The process has exited.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 entered => entered.map_err(failed)?,
             }

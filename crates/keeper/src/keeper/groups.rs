@@ -188,7 +188,7 @@ impl Groups {
 
     /// Removes the group of an ended run, and the base directory of an earlier keeper with the last group in it.
     pub(super) fn clear(&self, group: &CgroupIdentity) -> bool {
-        // Its path is of this run alone: no keeper makes it twice.
+        // The path belongs to this run only: no keeper makes it twice.
         let removed = cgroup::remove_empty(Path::new(&group.path));
         if removed
             && let Some(base) = Path::new(&group.path).parent()

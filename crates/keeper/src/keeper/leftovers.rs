@@ -80,11 +80,11 @@ mod tests {
         }
         assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1280, 1280, 1280]);
 
-        // It could be removed now, and is not tried before its time, whatever happens meanwhile.
+        // The directory could be removed now, but the next attempt waits for its time.
         fs::remove_file(path.join("file")).expect("it goes");
         leftovers.step(now + 1_279);
         assert!(path.exists());
-        // Another directory brings the next attempt of both forward.
+        // Adding another directory brings the next attempt for both forward.
         let (second, other) = group("second");
         leftovers.add([second], now + 100);
         leftovers.step(now + 120);

@@ -84,7 +84,7 @@ impl Listening {
         if self.maker != Maker::Keeper || self.seen() != SocketSeen::Missing {
             return Ok(false);
         }
-        // The old one is dropped after that: its inode has not become the new file's.
+        // The old socket is dropped after the bind, so the new file cannot get its inode.
         *self = open(&self.address)?;
         Ok(true)
     }
@@ -177,7 +177,7 @@ fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
             }
             bound => {
                 let listener = bound?;
-                // The standard library's queue is for 128 clients, whatever the host allows.
+                // The standard library sets a backlog of 128, whatever the host allows.
                 listen(&listener, Backlog::MAXALLOWABLE)?;
                 keep_alive(&listener)?;
                 return Ok(listener);
@@ -200,7 +200,7 @@ fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         let is_private = mode == mode & 0o700;
         let dir_mode = if is_private { 0o700 } else { 0o711 };
-        // Whatever mode this process's own files get, others must reach the socket.
+        // Other users must reach the socket, whatever this process's umask.
         let before = umask(Mode::empty());
         let created = DirBuilder::new().recursive(true).mode(dir_mode).create(dir);
         umask(before);
@@ -258,13 +258,13 @@ fn try_connect(path: &Path) -> nix::Result<OwnedFd> {
 /// Whether the process that began to listen there is gone: the server of a killed keeper holds its sockets while it
 /// drains.
 fn is_of_the_dead(stream: &OwnedFd) -> bool {
-    // For a listening socket these are the credentials of the process that called listen(2) (unix(7)).
+    // For a listening socket the kernel returns the credentials of the process that called listen(2) (unix(7)).
     let Ok(listener) = peer::credentials(stream) else {
         return false;
     };
     match procfs::stat(listener.pid) {
         Ok(stat) => stat.is_dead(),
-        // 0 stands for a process of another pid namespace.
+        // Pid 0 stands for a process of another pid namespace.
         Err(error) => listener.pid != 0 && error.kind() == io::ErrorKind::NotFound,
     }
 }
@@ -290,7 +290,7 @@ mod tests {
     fn socket_gets_the_requested_mode() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("made/too/kennel.sock");
-        // As the keeper has it.
+        // The umask of the keeper.
         umask(Mode::from_bits_truncate(0o077));
         let own = nix::unistd::getegid().as_raw();
         let address = ListenAddress::Unix {
@@ -360,7 +360,7 @@ mod tests {
         let path = dir.path().join("made/kennel.sock");
         let mut listening = listen_at(&path).expect("it listens");
         assert!(!listening.bind_again().expect("nothing to do"));
-        // As a cleaner of temporary folders does.
+        // Cleaners of temporary directories do this.
         fs::remove_dir_all(dir.path().join("made")).expect("own directory");
         assert!(listening.bind_again().expect("bound"));
         assert_eq!(listening.seen(), SocketSeen::InPlace);
@@ -404,7 +404,7 @@ mod tests {
         let port = open_tcp(([127, 0, 0, 1], 0).into()).expect("it listens");
         let address = port.local_addr().expect("bound");
         let connect = |_| TcpStream::connect_timeout(&address, Duration::from_secs(30));
-        // No process accepts them.
+        // No process accepts these connections.
         let queued: io::Result<Vec<_>> = (0..most.min(300)).map(connect).collect();
         queued.expect("there is room");
     }

@@ -268,15 +268,15 @@ impl Keeper {
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            // Events are handled before requests.
+            // Shim events are handled before server requests.
             let mut tokens: Vec<u64> = events[..ready].iter().map(EpollEvent::data).collect();
             tokens.sort_unstable_by(|a, b| b.cmp(a));
             for token in tokens {
                 match token {
                     SERVER => {
                         self.server.flush();
-                        // One message at a time: a further one makes the socket ready again, and a read that finds none
-                        // costs as much.
+                        // One message per wake-up: a further one makes the socket ready again, and an empty read costs
+                        // as much.
                         self.handle_server_messages(1);
                     }
                     SIGNALS => self.handle_signals()?,
@@ -344,7 +344,7 @@ impl Keeper {
         .chain(ends)
         .chain([self.listening_due])
         .min();
-        // An earlier wake-up does no harm; a later one would.
+        // The timer is only set earlier: an early wake-up does no harm.
         let Some(at) = wake.filter(|at| self.timer_at.is_none_or(|armed| *at < armed)) else {
             return Ok(());
         };
@@ -466,7 +466,7 @@ impl Keeper {
 
     fn send(&mut self, head: Head, message: &ToServer, fds: Vec<Rc<OwnedFd>>) {
         if !self.server.send(head, message, fds) {
-            // The server has not read for so long that it is hung.
+            // A server that has not read for so long is hung.
             self.server.kill_hung();
         }
     }

@@ -101,7 +101,7 @@ impl MemoryReserve {
         is_ending: impl Fn(RunId) -> bool,
     ) -> Option<Demand> {
         self.ended = self.ended.filter(|ended| is_ending(ended.id));
-        // A limit that was set later may be too low for the whole reserve.
+        // A memory limit set later may be too low for the whole reserve.
         let reserve = self.bytes.min(room.limit / 2);
         if room.left() >= reserve {
             return None;
@@ -172,11 +172,11 @@ mod tests {
             Some(largest(901, false))
         );
         reserve.ends(first, false, 1);
-        // It has its grace for as long as half of the reserve is left.
+        // The run keeps its grace while half of the reserve is left.
         assert_eq!(reserve.demand(left(50), 60_000, is_ending), None);
         let at_once = reserve.demand(left(49), 60_001, is_ending);
         assert_eq!(at_once, Some(Demand::AtOnce(first)));
-        // Its memory comes back some time after its SIGKILL.
+        // A run's memory is freed some time after SIGKILL.
         assert_eq!(reserve.demand(left(10), 60_002, is_ending), None);
         let settled = 60_001 + SETTLE_MS;
         assert_eq!(
@@ -185,7 +185,7 @@ mod tests {
         );
         reserve.ends(second, true, settled);
         assert_eq!(reserve.demand(left(49), settled + 1, is_ending), None);
-        // It has ended, and that was not enough.
+        // The second run ended without freeing enough memory.
         let ended = reserve.demand(left(60), settled + 2, |id| id != second);
         assert_eq!(ended, Some(largest(940, false)));
     }
@@ -197,7 +197,7 @@ mod tests {
         let run = RunId::from_u128(1);
         for at_once in [false, true] {
             reserve.ends(run, at_once, 0);
-            // Its next attempt has the same id, and nothing stops it.
+            // The run's next attempt has the same id, and is not stopping.
             let next = reserve.demand(left(99), 1, |_| false);
             assert_eq!(next, Some(largest(901, false)));
         }
@@ -258,7 +258,7 @@ mod tests {
         assert!(reserve.can_be_kept() && !reserve.has_limit());
         assert_eq!(reserve.look(0, |_| true), None);
         assert_eq!(reserve.look_at(), LOOK_EVERY_MS);
-        // Set later, as `systemctl set-property` does.
+        // Set the limit later, as `systemctl set-property` does.
         write("memory.max", "1000").expect("a file");
         assert_eq!(reserve.look(200, |_| true), Some(largest(950, false)));
         assert_eq!(reserve.look_at(), 200 + LOOK_CLOSELY_EVERY_MS);

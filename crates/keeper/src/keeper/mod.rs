@@ -236,13 +236,13 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     #[cfg(debug_assertions)]
     kennel_linux::crash_point::i_am_keeper();
     let mut passed = PassedSockets::take(&config.passed_sockets)?;
-    // Read while its file still exists: an upgrade starts the file that replaces it.
+    // Read while the binary still has this path: an upgrade starts the file that replaces it.
     let own_path = std::fs::read_link("/proc/self/exe");
     let mut protection = Protection::take().map_err(host("read oom_score_adj"))?;
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
     check_proc().map_err(host("use /proc, which is not of this pid namespace"))?;
-    // For this process and each server; a shim sets the umask of its command.
+    // The umask of keeper and servers; a shim sets that of its command.
     umask(Mode::from_bits_truncate(0o077));
     data_dir::create(&config.data_dir)?;
     let _lock = data_dir::lock(&config.data_dir)?;
@@ -281,7 +281,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         cgroup_base: groups
             .base()
             .as_ref()
-            // Messages have no other paths.
+            // Paths in messages are UTF-8.
             .map(|base| base.display().to_string().into())
             .map_err(Clone::clone),
         kernel: kernel.release().to_string_lossy().into_owned(),
@@ -445,14 +445,13 @@ fn check_proc() -> io::Result<()> {
 
 /// Turns signals into messages to the loop.
 fn take_signals() -> io::Result<SignalFd> {
-    // The parent may have ignored SIGCHLD, which is inherited: then the kernel would throw exits away.
+    // The parent may have passed on an ignored SIGCHLD: the kernel would then discard exits.
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: no handler is set that could run unsafe code; the action that was replaced is not used.
+    // SAFETY: no handler is set that could run unsafe code; the replaced action is not used.
     unsafe { sigaction(Signal::SIGCHLD, &default) }?;
-    // Signals that mean nothing here are taken as well: by default they would kill this process, and end every run with
-    // it.
+    // Signals without meaning here are blocked too: by default they would kill this process, and end every run with it.
     let signals = SignalSet::of_others();
-    // Called here once, so that no shim has to.
+    // Computed once here, so that no shim has to.
     SignalSet::ignored();
     signals.block()?;
     signals.descriptor()

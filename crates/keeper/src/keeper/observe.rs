@@ -46,7 +46,7 @@ pub(super) fn observe(
     now: u64,
 ) -> Observation {
     let leader = WireLeader::from(&recorded.identity.command);
-    // The server reports a file that cannot be read.
+    // The server reports an unreadable exit record.
     let exit_record = exit_record::read(&recorded.run_dir, recorded.run, leader)
         .ok()
         .flatten();
@@ -83,7 +83,7 @@ pub(super) fn observe(
         held: held(recorded).into_iter().map(|(pid, _)| pid).collect(),
         hints: hints(recorded, &command, markers.of(recorded.run, now)),
         namespace: init_note::see(&recorded.run_dir, leader).unwrap_or(Some(Seen::Unknown)),
-        // A note that cannot be read shows that an end has begun.
+        // An unreadable note shows that an end has begun.
         end_begun: begun != Ok(None),
         steps: begun.ok().flatten().unwrap_or_default(),
         stuck: Stuck::default(),

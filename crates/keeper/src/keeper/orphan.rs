@@ -126,7 +126,7 @@ impl Orphan {
         self.write_down();
         self.wake_shim(&shim);
         while let Some(action) = self.ladder.due(now) {
-            // Its input was closed with its keeper.
+            // The command's input was closed with its keeper.
             let Action::Signal(signal) = action else {
                 continue;
             };
@@ -144,7 +144,7 @@ impl Orphan {
             let waits = self.members.is_empty() && is_asleep;
             self.asleep = if waits { self.asleep + 1 } else { 0 };
         }
-        // With no process left below it a shim exits by itself; one that hangs is ended.
+        // A shim without processes below it exits by itself; a hung shim is killed.
         let hanging = match &shim {
             Found::Same(fd) if self.asleep >= ASLEEP_MAX => Some(fd),
             _ => None,
@@ -164,7 +164,7 @@ impl Orphan {
     fn write_down(&mut self) {
         let leader = (&self.recorded.identity.command).into();
         let (dir, steps) = (&self.recorded.run_dir, &self.steps);
-        // A directory that is gone or full prevents the record: the run is ended all the same.
+        // A missing or full directory prevents the record, but the run is still ended.
         if self.noted != Some(steps.len()) && orphan_note::write(dir, leader, steps).is_ok() {
             self.noted = Some(steps.len());
         }
@@ -198,7 +198,7 @@ impl Orphan {
         let of_session = self.of_session(leader.sid, sessions);
         candidates.extend(&of_session);
         for pid in candidates {
-            // This keeper may have been started by a command of the run, or been moved into its group.
+            // A command of the run may have started this keeper, or moved it into the group.
             if pid != shim_pid
                 && pid != std::process::id().cast_signed()
                 && !self.members.contains_key(&pid)
@@ -340,7 +340,7 @@ fn is_there(pid: i32, fd: &PidFd) -> bool {
 
 fn kill_one(pid: i32, fd: &PidFd) -> Option<StuckProcess> {
     let before = procfs::stat(pid).ok()?;
-    // The descriptor is valid after the check: so the check saw its process.
+    // The descriptor is valid after the check, so the check saw its process.
     if !fd.is_unreaped() {
         return None;
     }

@@ -165,7 +165,7 @@ fn check_file(address: &ListenAddress) -> io::Result<()> {
             format!("its file has mode {found:04o}, and --listen says {mode:04o} (SocketMode=)");
         return Err(io::Error::other(why));
     }
-    // The group matters where it may connect.
+    // The group matters only if its members may connect.
     let (wanted, found) = (gid.unwrap_or_else(|| getegid().as_raw()), file.gid());
     if mode & 0o070 != 0 && found != wanted {
         let why =

@@ -88,7 +88,7 @@ impl Pause {
         };
         // INVARIANT: a group counts as frozen by Kennel until it is thawed, whichever processes have joined it since.
         let is_frozen = held.frozen && tree.cgroup.as_ref().is_some_and(cgroup::read_freeze);
-        // An unrelated process in the group must not be stopped with it.
+        // An unrelated process in the group must not be frozen.
         let group = tree.cgroup.as_ref().filter(|_| tree.has_group_alone());
         held.frozen = is_frozen || group.is_some();
         held::write(run_dir, &held)?;
@@ -187,7 +187,7 @@ impl Pause {
                 *self = Self::Stopped { held, since: now };
                 return seq.map(|seq| (seq, SignalResult::Done));
             }
-            // A pass that was long itself shows nothing of what it has just stopped.
+            // A long pass proves nothing about processes that it has just stopped.
             Ok(_) if begun < give_up_at => {
                 (*pass, *due) = (None, now + LOOK_AGAIN_MS);
                 return None;
@@ -322,7 +322,7 @@ pub(super) struct Pass {
 impl Pass {
     fn new(held: &Held, tree: &Tree, now: u64) -> Self {
         let group = tree.cgroup.as_ref().filter(|_| held.frozen);
-        // In this order: no process leaves a group that is frozen.
+        // Freeze state first: no process leaves a frozen group.
         let frozen = group.is_some_and(|g| cgroup::is_frozen(g).unwrap_or(false));
         let inside: HashSet<i32> = group.map(cgroup::members).into_iter().flatten().collect();
         let moving = inside
@@ -371,7 +371,7 @@ impl Pass {
             let found = self.at_large.iter().filter_map(|(_, _, known)| *known);
             held.note(found, run_dir)?;
         } else if let Some((pid, stat, _)) = self.at_large.pop() {
-            // Beyond what can be recorded no process is stopped, and the pause is incomplete.
+            // Processes beyond the record's capacity are not stopped, and the pause is incomplete.
             let met = if held.has(pid, stat.start_ticks) {
                 match tree.signal_member(pid, &stat, Signal::STOP) {
                     SignalOutcome::Gone => return Ok(None),
@@ -489,7 +489,7 @@ mod tests {
         }
         let tree = tree_in(cgroup::identify(dir.path()).expect("it is there"));
         assert!(!tree.has_group_alone());
-        // The pause of a lost server, which has frozen the group.
+        // A lost server's pause has frozen the group.
         let mut pause = Pause::Stopping {
             seq: None,
             give_up_at: 0,
@@ -508,7 +508,7 @@ mod tests {
         assert_eq!(resumed, SignalResult::Done);
         assert_eq!(fs::read_to_string(&freeze).expect("it is read"), "0");
 
-        // A freeze that has ended is not waited for.
+        // Resuming does not wait for a thawed group.
         fs::write(&freeze, "0").expect("a file");
         let mut thawed = Pause::Resuming {
             held: Held {

@@ -127,7 +127,7 @@ impl Pool {
                 Err(NotForked::Lost) => self.lose_zygote(),
             }
         }
-        // Not the sockets above: a shim that was forked with them exits, since both are closed here.
+        // A new pair, since a shim forked with the sockets above exits: both are closed here.
         let (ours, theirs) = fdpass::pair()?;
         let pid = self.protection.without(|| self.fork_shim(&theirs))??;
         Ok(Warm { pid, socket: ours })
@@ -172,7 +172,7 @@ impl Pool {
     /// Takes back a shim whose run has ended; where there are enough, it exits with its socket.
     pub(super) fn put(&mut self, warm: Warm) {
         if self.warm.len() < IDLE_MAX {
-            // The next run gets the shim whose memory is warm.
+            // The next run gets the most recent shim, whose memory is warm.
             self.warm.push_front(warm);
         }
     }
@@ -193,8 +193,8 @@ impl Pool {
         for warm in self.warm.drain(..) {
             let _ = reap::await_end(warm.pid);
         }
-        // The zygote has nothing of a run, and is awaited for a while alone: it may be reading its program from a slow
-        // disk. Until it has ended it is in the keeper's control group, which cannot be removed.
+        // The zygote has nothing of a run and is awaited only for a while: it may be reading its program from a slow
+        // disk. Until it exits it is in the keeper's control group, which cannot be removed.
         if let Some(zygote) = self.zygote.take() {
             let by = clock::boot_ms() + ZYGOTE_END_MS_MAX;
             while !reap::has_ended(zygote.pid) && clock::boot_ms() < by {
@@ -205,7 +205,7 @@ impl Pool {
     }
 
     fn fork_shim(&self, socket: &OwnedFd) -> io::Result<i32> {
-        // SAFETY: the keeper has one thread, so no lock is held by another one; the child never returns.
+        // SAFETY: the keeper has one thread, so no other thread holds a lock; the child never returns.
         match unsafe { fork() }? {
             ForkResult::Child => shim::be_born(socket, self.exits.as_deref(), self.base.clone()),
             ForkResult::Parent { child } => Ok(child.as_raw()),

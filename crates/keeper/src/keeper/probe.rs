@@ -151,7 +151,7 @@ fn makes_user_namespaces() -> io::Result<bool> {
 /// error.
 fn clone3() -> Result<(), String> {
     let none = ptr::null::<libc::clone_args>();
-    // SAFETY: a size below that of the first version is refused before the arguments are looked at.
+    // SAFETY: the kernel refuses a size below the first version's before it reads the arguments.
     let tried = unsafe { libc::syscall(libc::SYS_clone3, none, 0usize) };
     match Errno::result(tried) {
         Err(Errno::EINVAL) => Ok(()),

@@ -128,7 +128,7 @@ impl Hunted {
                 Err(error) => return self.fate = Some(not_opened(&error)),
             },
         };
-        // The descriptor was opened before these checks, and is valid after them: so they saw its process.
+        // The descriptor was opened before these checks and is valid after them, so they saw its process.
         let still = self.victim.is_as_it_was(&fd) && !untouchable.includes(self.victim.process.pid);
         if !fd.is_unreaped() || fd.has_ended() {
             self.fate = Some(self.last.map_or(Fate::Gone, Fate::Ended));
@@ -195,7 +195,7 @@ impl Victim {
 
 fn not_opened(error: &std::io::Error) -> Fate {
     match error.raw_os_error() {
-        // EINVAL before Linux 6.14: the number is only a thread's.
+        // EINVAL before Linux 6.14: the pid is only a thread's.
         Some(libc::ESRCH | libc::EINVAL) => Fate::Gone,
         Some(errno) => Fate::Failed(errno),
         None => Fate::Failed(libc::EIO),
@@ -253,7 +253,7 @@ mod tests {
             process,
             holding: Holding::Marker(run),
         };
-        // Another start time, another inode, other evidence: another process.
+        // A different start time, inode or evidence means another process.
         let other_start = ProcessIdentity {
             start_ticks: process.start_ticks + 1,
             ..process
@@ -276,7 +276,7 @@ mod tests {
             reap(victim(process, other), &no_untouchables(), grace),
             Fate::Changed
         );
-        // The process is part of a live run, by its shim.
+        // The process descends from a live run's shim.
         let held = Untouchable {
             live_shims: vec![std::process::id().cast_signed()],
             ..no_untouchables()
@@ -309,11 +309,11 @@ mod tests {
             reap(victim, &no_untouchables(), Duration::from_mins(1))
         };
         assert_eq!(reap_in("/nonexistent/group".as_ref(), 1), Fate::Changed);
-        // An existing directory that the process is not in.
+        // An existing directory, but not the process's group.
         let other = std::env::temp_dir();
         let inode = std::os::unix::fs::MetadataExt::ino(&other.metadata().expect("it is there"));
         assert_eq!(reap_in(&other, inode), Fate::Changed);
-        // Another directory in the place of its own; and its own.
+        // The process's own group, with a different inode and with the right one.
         if let Some(own) = cgroup::path_of(process.pid) {
             let inode = cgroup::identify(&own).expect("it is there").inode;
             assert_eq!(reap_in(&own, inode + 1), Fate::Changed);

@@ -73,7 +73,7 @@ impl ReconnectSockets {
     /// Removes the socket of a run: no keeper will connect for it.
     pub(super) fn remove(&self, run: RunId) {
         if let Ok(dir) = &self.0 {
-            // If it stays, the next keeper finds and removes it.
+            // A socket that stays is removed by the next keeper.
             let _ = remove_in(dir, run.to_string().as_str());
         }
     }
@@ -121,7 +121,7 @@ fn address(dir: &impl AsFd, name: &str) -> nix::Result<UnixAddr> {
 
 fn make(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
-    // The file takes its mode from the socket's: unix_bind in the kernel.
+    // The kernel's unix_bind gives the file the mode of the socket.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &address(dir, name)?)?;
     Ok(socket)

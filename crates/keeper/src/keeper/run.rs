@@ -272,7 +272,7 @@ impl Run {
         self.answer(seq, Answer::Signal(result));
     }
 
-    // ---- what the server wants -------------------------------------------------------------------------------------
+    // ---- requests of the server ------------------------------------------------------------------------------------
 
     /// Opens the gate.
     pub(super) fn release(&mut self) {
@@ -302,7 +302,7 @@ impl Run {
         };
         match self.pause.begin(tree, &self.private_dir, seq, now) {
             Ok(()) => self.continue_pausing(now),
-            // No process is stopped that a crash would forget.
+            // Without a record a crash would leave processes stopped.
             Err(error) => self.answer_signal(seq, pause::failed(&error)),
         }
     }

@@ -118,8 +118,8 @@ impl Server {
             nix::unistd::setsid()?;
             // SAFETY: fcntl takes integers; the keeper has `lock` open, and so has this child.
             Errno::result(unsafe { libc::fcntl(lock, libc::F_SETFD, 0) })?;
-            // The number has been taken since before the lock was opened, so it is not the pipe by which std learns of a
-            // failed exec, and what the keeper has there is not used here.
+            // The number was taken before the lock was opened, so it is not std's exec-error pipe, and the child does
+            // not use what the keeper has there.
             fdpass::pass_down(end, SERVER_SOCKET_FD)
         };
         // SAFETY: `place` makes system calls only: no allocation, no lock.
@@ -159,7 +159,7 @@ impl Server {
             return true;
         }
         let frame = Frame::of(head, message, fds).or_else(|error| match message {
-            // This process has no free descriptor for the file with a long body.
+            // Without a descriptor for a long body, the answer is an error.
             ToServer::Answer(_) => {
                 let answer = Answer::Exhausted(error.to_string());
                 Frame::of(head, &ToServer::Answer(answer), Vec::new())
@@ -185,14 +185,14 @@ impl Server {
             };
             let fds: Vec<_> = frame.fds.iter().map(|fd| fd.as_fd()).collect();
             match fdpass::send(socket, &frame.bytes, &fds) {
-                // A message that is refused as it is (EMSGSIZE) would be refused for ever.
+                // A message refused for its size (EMSGSIZE) would be refused for ever.
                 Ok(()) => self.drop_first(),
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => self.drop_first(),
                 Err(error) if fdpass::is_short(&error) => {
                     self.host_is_short = true;
                     return;
                 }
-                // Slow, or closed: then the end of file is read next.
+                // The server is slow, or has closed: EOF is read next.
                 Err(_) => return,
             }
         }
@@ -298,7 +298,7 @@ mod tests {
             for _ in 0..10 {
                 assert_eq!(pings.tick(now), Tick::Ask);
                 assert_eq!(pings.tick(now), Tick::Wait);
-                // However long the host was suspended, it counts as one.
+                // A suspend of the host counts as one tick, however long.
                 now += 1_000_000;
             }
             pings.unanswered = 0;

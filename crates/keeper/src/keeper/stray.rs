@@ -54,7 +54,7 @@ impl Stray {
 pub(super) fn is_hang_up(signal: &siginfo, had_terminal: bool) -> bool {
     let sender = signal.ssi_pid.cast_signed();
     let is_leader = || getsid(None).is_ok_and(|leader| leader.as_raw() == sender);
-    // A code above 0 is the kernel's (sigaction(2)).
+    // The kernel sends codes above 0 (sigaction(2)).
     signal.ssi_code > 0 || (had_terminal && is_leader() && !has_terminal())
 }
 

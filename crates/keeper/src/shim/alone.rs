@@ -218,7 +218,7 @@ impl Work {
             if stopped {
                 return false;
             }
-            // A process that is not below the shim: the next keeper's to end.
+            // The next keeper ends processes that are not below the shim.
             waiting.wake_at = Some(now + GROUP_LOOK_MS);
             return true;
         }

@@ -28,7 +28,7 @@ const EXITS_FD: RawFd = libc::STDERR_FILENO + 1;
 /// Becomes a shim, in a process that the single-threaded zygote or keeper has just forked. Never returns: values in
 /// their memory are not this process's to drop.
 pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> ! {
-    // Not dropped: the kernel closes all of its descriptors with its process, in one go.
+    // Never dropped: the kernel closes all descriptors when the process exits.
     let lived = catch_unwind(AssertUnwindSafe(|| {
         ManuallyDrop::new(birth(socket, exits, base)?).live()
     }));
@@ -42,20 +42,19 @@ pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathB
 
 fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::Result<Shim> {
     SignalSet::ALL.block()?;
-    // Once for all of its commands.
+    // Reset once for all commands.
     SignalSet::reset()?;
-    // A session of its own: the keeper's terminal and group signals do not reach it.
+    // In a separate session, the keeper's terminal and group signals do not reach the shim.
     setsid()?;
     prctl::set_child_subreaper(true)?;
     prctl::set_dumpable(false)?;
     let _ = prctl::set_name(c"kennel-shim");
-    // A run may last for weeks; the directory in which the service was started must not be held that long. All paths
-    // are absolute.
+    // A run may last for weeks and must not pin the directory in which the service was started. All paths are absolute.
     chdir(c"/")?;
-    // Inherited by commands; the files of this process have modes of their own.
+    // Commands inherit this umask; the shim's own files have explicit modes.
     umask(Mode::from_bits_truncate(UMASK));
     let (keeper, exits) = keep_only(socket, exits)?;
-    // It has no output either: the descriptor of signals gets the number.
+    // The shim has no output either: its signalfd gets this number.
     nix::unistd::close(libc::STDOUT_FILENO)?;
     Ok(Shim {
         keeper: Some(keeper),
@@ -63,7 +62,7 @@ fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::R
         signals: SignalSet::exits().descriptor()?,
         work: None,
         base,
-        // A state that cannot be read cannot be compared: then this shim has one run.
+        // Without a baseline the shim is not reused.
         as_born: OwnState::take().ok(),
         runs_left: RUNS_MAX,
         identity: identity::own().ok(),
@@ -78,15 +77,15 @@ pub(super) fn keep_only(
     exits: Option<&File>,
 ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let stage = |fd: RawFd| -> io::Result<RawFd> {
-        // It is not where another one belongs.
+        // No other descriptor belongs at this number.
         if fd > EXITS_FD {
             return Ok(fd);
         }
-        // SAFETY: fcntl takes integers; the copy is closed with the rest below.
+        // SAFETY: fcntl takes integers; close_range below closes the copy.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, EXITS_FD + 1) };
         Ok(nix::errno::Errno::result(copy)?)
     };
-    // Both are staged before the first is placed: either may be where the other belongs.
+    // Socket and file are staged before either is placed: one may be where the other belongs.
     let staged = stage(socket.as_raw_fd())?;
     let exits = exits.map(|file| stage(file.as_raw_fd())).transpose()?;
     place(staged, KEEPER_FD, libc::O_CLOEXEC)?;
@@ -101,18 +100,18 @@ pub(super) fn keep_only(
     for standard in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
         place(null.as_raw_fd(), standard, 0)?;
     }
-    // It is closed with the others.
+    // `close_range` below closes `null`.
     std::mem::forget(null);
     let others = EXITS_FD + RawFd::from(exits.is_some());
-    // SAFETY: close_range takes integers. All other owners of descriptors in this memory belong to the keeper and are
-    // never dropped or used here.
+    // SAFETY: close_range takes integers. All other owners of descriptors in this address space belong to the keeper
+    // and are never dropped or used here.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, others, RawFd::MAX, 0) };
     if closed != 0 {
         close_each(others)?;
     }
     // SAFETY: `place` has put the socket there, and no other owner of this number is ever used again.
     let keeper = unsafe { OwnedFd::from_raw_fd(KEEPER_FD) };
-    // SAFETY: the same of the file.
+    // SAFETY: as for the socket, `place` put the file there.
     let exits = exits.map(|_| unsafe { OwnedFd::from_raw_fd(EXITS_FD) });
     Ok((keeper, exits))
 }
@@ -128,7 +127,7 @@ fn place(from: RawFd, to: RawFd, flags: i32) -> io::Result<()> {
 fn close_each(from: RawFd) -> io::Result<()> {
     let end = kennel_linux::limits::open_files()?;
     for fd in from..RawFd::try_from(end).unwrap_or(RawFd::MAX) {
-        // SAFETY: as for close_range.
+        // SAFETY: close takes an integer; owners of these numbers are never used.
         unsafe { libc::close(fd) };
     }
     Ok(())

@@ -28,7 +28,7 @@ pub(super) fn is_next_keeper(socket: &OwnedFd, run_dir: &Path) -> bool {
     caller.pid > 0
         && caller.uid == nix::unistd::geteuid().as_raw()
         && data_dir.is_ok_and(|dir| !is_of_a_run(caller.pid, dir) && holds_lock(caller.pid, dir))
-        // What was read above belongs to this very process only if it is still alive.
+        // Earlier reads belong to this very process only if it is still alive.
         && !process.has_ended()
 }
 
@@ -94,7 +94,7 @@ fn holds_lock(pid: i32, data_dir: &Path) -> bool {
     let Ok(file) = opened.and_then(own_file::regular) else {
         return false;
     };
-    // A shared lock, released with the file: a keeper that starts at this moment retries.
+    // The shared lock is released with the file; a keeper that starts at this moment retries.
     let locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     let named = own_file::read_to_string(&path).is_ok_and(|text| text.trim() == pid.to_string());
     locked && named

@@ -180,7 +180,7 @@ impl Helpers {
         let of_pid = |helper: &Helper| helper.pid == pid;
         let at = self.running.iter().position(of_pid)?;
         let mut helper = self.running.remove(at);
-        // INVARIANT: the session id is the pid of a child that is not reaped, so it is no other session's.
+        // INVARIANT: the session id is the pid of an unreaped child, so no other session has it.
         let search = helper.descent.kill();
         let end = match start_failure(&helper.status) {
             _ if helper.timed_out => HelperEnd::TimedOut,
@@ -237,7 +237,7 @@ impl Work {
         } else {
             self.has_live_command()
         };
-        // The keeper had not received the report of the exit when it asked.
+        // The keeper asked before it received the report of the exit.
         if !may_run {
             self.helpers.stop_ended |= stops;
             let end = HelperEnd::Refused;
@@ -286,7 +286,7 @@ impl Work {
         argv: Vec<String>,
     ) -> Result<(i32, Descent, PidFd, OwnedFd), StartFailure> {
         self.helpers.begun += 1;
-        // A service below this run may have the same numbers.
+        // The run id keeps numbers of nested services apart.
         let number = format!("{}.{}", self.tree.run, self.helpers.begun);
         let mark = (MARK.to_owned(), number);
         let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
@@ -348,15 +348,15 @@ impl Descent {
     /// Sends SIGKILL to every descendant below this process, until no other is found.
     fn kill(&self) -> Search {
         let own = std::process::id().cast_signed();
-        // The helper itself counts as dead: where it is not, it is searched again when it is.
+        // The helper itself counts as dead; if it is alive, its exit starts another search.
         let mut dead: HashSet<i32> = self.session.into_iter().collect();
         let mut killed = HashSet::new();
         for _ in 0..ROUNDS_MAX {
             let (mut is_changing, mut is_executing) = (false, false);
-            // To read an environment may block, and then no exit is collected: that of the command's tree is not read.
+            // Reading an environment may block, and then no exit is collected: the command's tree is skipped.
             for pid in procfs::descendants_beside(own, &HashSet::from([self.command])) {
                 let Some(seen) = procfs::stat(pid).ok().filter(|stat| !stat.is_dead()) else {
-                    // Its children became this process's, perhaps after those were listed.
+                    // A dead process's children became this process's, perhaps after the listing.
                     is_changing |= dead.insert(pid);
                     continue;
                 };
@@ -386,7 +386,7 @@ impl Descent {
         if stat.start_ticks < self.start_ticks {
             return Membership::Unrelated;
         }
-        // One that cannot be read has another user than this process can look into.
+        // An unreadable environment belongs to a process of another user.
         let Ok(environ) = std::fs::read(format!("/proc/{pid}/environ")) else {
             return Membership::Unrelated;
         };

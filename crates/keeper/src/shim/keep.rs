@@ -23,7 +23,7 @@ impl Work {
     /// Records that a stop is in progress: processes that exit from here on have not exited by themselves.
     pub(super) fn stopping(&mut self) {
         self.rest = Rest::Stopping;
-        // A stop applies to the run's command and its descendants.
+        // Helpers end first: a stop applies to the command's own processes.
         let helped = self.helpers.end_all();
         self.words.extend(helped);
     }
@@ -31,7 +31,7 @@ impl Work {
     /// Records that the keeper has detached these.
     pub(super) fn keep(&mut self, left: Leftovers) {
         self.rest = Rest::Kept;
-        // Before this is recorded: no process comes to continue detached ones.
+        // Resume before recording: no later process resumes detached ones.
         held::resume_all(&self.run_dir, self.tree.cgroup.as_ref());
         self.record.tree = Some(TreeVerdict::Kept(left));
         self.write_record();

@@ -75,7 +75,7 @@ impl Shim {
     fn live(&mut self) -> io::Result<()> {
         loop {
             if self.keeper.is_none() && self.work.is_none() {
-                // While runs exist below the directory this fails, and the last of their shims removes it.
+                // rmdir fails while runs exist below the directory; the last of their shims removes it.
                 let _ = self.base.take().map(std::fs::remove_dir);
                 return Ok(());
             }
@@ -192,7 +192,7 @@ impl Shim {
         let after_keeper = 1 + usize::from(self.keeper.is_some());
         let after_status = after_keeper + usize::from(status.is_some());
         if ready(0) {
-            // All of them mean the same, and one that comes now is ready the next time.
+            // All signals mean the same, and a signal that arrives now makes the descriptor ready again.
             let _ = self.signals.read_signal();
         }
         let status_alone =
@@ -233,7 +233,8 @@ impl Shim {
             (ToShim::Job(job), Some(run)) if self.work.is_none() => {
                 match Work::begin(run, *job, fds, self.exits.clone(), self.identity) {
                     Ok(work) => {
-                        // The exit of the process that made the child. A child that has ended has closed its status pipe.
+                        // Drop the exit of the process that forked the child. An exited child has closed its status
+                        // pipe.
                         let _ = self.signals.read_signal();
                         self.work = Some(work);
                     }
@@ -280,7 +281,7 @@ impl Shim {
         }
         match (&self.keeper, &self.work) {
             (None, _) => self.let_keeper_in(),
-            // A keeper that is exiting may have released its lock already: the end of its socket comes next.
+            // A keeper that is exiting may have released its lock already: EOF on its socket comes next.
             (Some(keeper), Some(work)) if is_at_work(keeper) => work.turn_away(),
             (Some(_), _) => {}
         }

@@ -200,7 +200,7 @@ fn enter_new() -> io::Result<()> {
 
 /// Never returns: values in the shim's memory are not this process's to drop.
 fn be_init(socket: &OwnedFd) -> ! {
-    // However it ends, no process of the namespace outlives it.
+    // However init ends, no process of the namespace outlives it.
     let _ = catch_unwind(AssertUnwindSafe(|| live(socket)));
     // SAFETY: _exit runs no handlers and does not return.
     unsafe { libc::_exit(0) }
@@ -208,8 +208,8 @@ fn be_init(socket: &OwnedFd) -> ! {
 
 /// Runs init. Every signal is blocked, as in the shim.
 fn live(socket: &OwnedFd) -> io::Result<()> {
-    // The kernel ends it with the shim, whatever a process inside does to it. A shim that has died before this is
-    // noticed by the end of its socket.
+    // The kernel kills init with the shim, whatever a process inside does. An earlier death of the shim shows as EOF on
+    // its socket.
     prctl::set_pdeathsig(Caught::SIGKILL)?;
     setsid()?;
     let _ = prctl::set_name(c"kennel-init");
@@ -235,7 +235,7 @@ fn live(socket: &OwnedFd) -> io::Result<()> {
         let asks = match read(&socket, &mut word) {
             Ok(1) => true,
             Err(Errno::EAGAIN | Errno::EINTR) => false,
-            // The shim is gone.
+            // EOF: the shim is gone.
             Ok(_) | Err(_) => return Ok(()),
         };
         let alone = reap_all()?;

@@ -146,7 +146,7 @@ impl End {
                 Ok(read) => {
                     self.bytes += read as u64;
                     if file.write_all(&buffer[..read]).is_err() {
-                        // The disk has no space, and will have none: further output waits in the pipe.
+                        // The disk has no space left: further output waits in the pipe.
                         self.bytes = SAVED_BYTES_MAX;
                     }
                 }

@@ -369,7 +369,7 @@ impl Work {
         }
         let ends_alone = !keeper_lives && !self.waits(now) && !self.keeps_alone(now);
         if ends_alone {
-            // It may have passed its gate, and not executed yet.
+            // A child past its gate may not have executed yet.
             self.read_status();
             self.climb(now);
         }
@@ -478,7 +478,7 @@ impl Work {
     }
 
     pub(super) fn write_record(&mut self) {
-        // A directory that is gone or full prevents the exit record; the keeper gets the report all the same.
+        // A missing or full directory prevents the exit record, but the keeper still gets the report.
         if !self.unannounced {
             let _ = self.will.write(&self.run_dir, &self.record);
         }
@@ -497,7 +497,7 @@ impl Work {
         self.ladder.get_or_insert_with(start);
         let steps = self.record.steps.len();
         while let Some(action) = self.ladder.as_mut().and_then(|ladder| ladder.due(now)) {
-            // A write is left out: the process that counts it is gone.
+            // Input is not written: the keeper that counts it is gone.
             if let (Action::CloseInput, Some(waiting)) = (&action, &mut self.waiting) {
                 waiting.close_input();
             }
@@ -518,7 +518,7 @@ impl Work {
                 let at = clock::wall();
                 let woken = self.tree.wake();
                 note(&mut self.record.steps, at, Signal::CONT, &[woken]);
-                // Processes that the keeper has stopped continue, wherever they are.
+                // Processes that the keeper stopped are resumed, wherever they are.
                 held::resume_all(&self.run_dir, self.tree.cgroup.as_ref());
             }
         }

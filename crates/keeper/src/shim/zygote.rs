@@ -81,7 +81,7 @@ impl Zygote {
             stream(&mut command, Stdio::null());
         }
         let place = move || {
-            // The keeper's terminal and group signals do not reach it.
+            // The keeper's terminal and group signals must not reach the zygote.
             setsid()?;
             fdpass::pass_down(end, KEEPER_FD)
         };
@@ -168,7 +168,7 @@ fn serve() -> io::Result<()> {
     // SAFETY: the keeper has put its socket there, and nothing else in this process owns that number.
     let inherited = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(KEEPER_FD) });
     let (keeper, _) = birth::keep_only(&inherited, None)?;
-    // Called here once, so that no shim has to.
+    // Computed once here, so that no shim has to.
     SignalSet::ignored();
     let Received::Message(bytes, mut fds) = fdpass::receive(&keeper)? else {
         return Ok(());
@@ -184,7 +184,7 @@ fn serve() -> io::Result<()> {
     let exits = fds.into_iter().next().map(File::from);
     answer(&keeper, READY)?;
     while let Received::Message(_, fds) = fdpass::receive(&keeper)? {
-        // It is missing where this process had no free descriptor for it.
+        // Without a free descriptor in this process the socket is missing.
         let Some(socket) = fds.into_iter().next() else {
             answer(&keeper, -libc::EMFILE)?;
             continue;

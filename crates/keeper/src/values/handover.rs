@@ -63,7 +63,7 @@ mod tests {
         let (out, err) = nix::unistd::pipe().expect("a pipe");
         say(&keeper, None, &hello(2), &[]);
         say(&keeper, Some(1), &held_run(), &[out.as_fd(), err.as_fd()]);
-        // As where the second descriptor exceeded the limit.
+        // The second descriptor exceeded the descriptor limit.
         say(&keeper, Some(2), &held_run(), &[out.as_fd()]);
         let (at, fact) = (Timestamp(5), Fact::Executed {});
         say(&keeper, Some(2), &ToServer::Report { at, fact }, &[]);

@@ -42,7 +42,7 @@ pub(super) fn seal(body: &impl Serialize, raw: &[&[u8]]) -> io::Result<Vec<u8>> 
     let len = u32::try_from(bytes.len() - HEAD_BYTES);
     let len = len.map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
     bytes[4..HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
-    // Grown once: no buffer that was given back has had bytes of secrets.
+    // Grown once: a reallocation would free a buffer with bytes of secrets.
     bytes.reserve_exact(raw.iter().map(|part| part.len()).sum());
     for part in raw {
         bytes.extend_from_slice(part);

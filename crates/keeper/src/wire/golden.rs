@@ -863,19 +863,19 @@ fn long_message_is_sent_in_sealed_file() {
         skipped,
     };
     assert_eq!((read, fds.len()), (known, 1));
-    // A receiver without a free descriptor for it.
+    // The receiver had no free descriptor for the body.
     let read = decode::<ToServer>(&bytes, &mut Vec::new());
     assert_eq!(read.expect("it is passed over"), Decoded::Lost);
     let mut shorter = bytes.clone();
     shorter[4] ^= 1;
     decode::<ToServer>(&shorter, &mut vec![copy()]).expect_err("of another length");
-    // The same bytes, as a file that its sender may still change.
+    // The same bytes in an unsealed file, which the sender may still change.
     let open = nix::sys::memfd::memfd_create("open", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING);
     let mut open = File::from(open.expect("a file"));
     let body = memfd::read(copy(), super::BODY_BYTES_MAX).expect("our own");
     open.write_all(&body).expect("it is written");
     decode::<ToServer>(&bytes, &mut vec![open.into()]).expect_err("it is not sealed");
-    // Up to 64 MiB, with spaces behind its end.
+    // A body of up to 64 MiB, padded with spaces.
     let read_padded = |len: u32| {
         let mut padded = body.clone();
         padded.resize(len as usize, b' ');

@@ -102,7 +102,7 @@ fn with(body: &Value, at: &str, change: impl FnOnce(&mut Value)) -> Value {
 /// Replaces a value that may be of an enum by one of tomorrow.
 fn of_tomorrow(value: &Value) -> Option<Value> {
     match value {
-        // Ids have 26 characters.
+        // Strings of 26 characters are ids.
         Value::String(text) if text.len() != 26 => Some(json!(LATER)),
         Value::Object(fields) if fields.len() == 1 => {
             let content = fields.values().next().cloned();
@@ -138,7 +138,7 @@ pub(super) fn levels(samples: &str) -> String {
         for at in all {
             let value = body.pointer(&at).expect("it is there");
             match value {
-                // Times of the standard library, which have two fields for ever.
+                // Durations of the standard library always have two fields.
                 Value::Object(fields) if fields.contains_key("nanos") => continue,
                 Value::Object(fields) => {
                     let more = with(&body, &at, |value| value[LATER] = json!({"a": [1]}));
@@ -147,7 +147,7 @@ pub(super) fn levels(samples: &str) -> String {
                     if is(&body) || is(&more) {
                         continue;
                     }
-                    // Only an object with the name of a value cannot grow.
+                    // Only an enum value's object, with one name, cannot grow.
                     assert_eq!(fields.len(), 1, "{of} {at}: {read:?}");
                 }
                 Value::Array(_) => check_list(of, &body, &at),
@@ -167,7 +167,7 @@ pub(super) fn levels(samples: &str) -> String {
 /// Whether all of a message is needed that has this value: it is in a plan, or the first message of a keeper or a shim.
 /// Results have two kinds for ever.
 fn must_be_read(of: &str, path: &str) -> bool {
-    // Of a file all but how the command has exited.
+    // In files, all but the command's exit is needed.
     if ["WireWill", "OrphanNote"].contains(&of) {
         return path != "record.exit";
     }

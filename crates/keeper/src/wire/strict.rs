@@ -15,7 +15,7 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Error
 
 /// Checks the rules. The grammar is not checked: what is no JSON is left to the decoder.
 fn check(text: &[u8]) -> Result<(), &'static str> {
-    // Names of all open objects, and where those of each open value begin.
+    // Names of all open objects, and where each open value's names begin.
     let mut names: Vec<&[u8]> = Vec::new();
     let mut open: Vec<usize> = Vec::new();
     let mut at = 0;
@@ -81,7 +81,7 @@ fn next_byte(text: &[u8], at: usize) -> Option<u8> {
 }
 
 fn check_number(number: &[u8]) -> Result<(), &'static str> {
-    // Of 18 digits any is one of 64 bits.
+    // Any number of 18 digits fits in 64 bits.
     let is_short = number.len() <= 18 && number.iter().all(|byte| *byte <= b'9' && *byte != b'.');
     let text = str::from_utf8(number).unwrap_or_default();
     let fits = is_short || text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
@@ -127,7 +127,7 @@ mod tests {
     fn strict_json_decoding_survives_corrupt_bytes() {
         let text = r#"{"a":{"b":[1,-2,"x\"y",{"c":null}]},"d":18446744073709551615}"#;
         kennel_mutations::each(text.as_bytes(), |wrong| {
-            // What is read says the same to a decoder without these rules.
+            // Accepted text means the same to a decoder without these rules.
             if let Ok(value) = read::<Value>(wrong) {
                 assert_eq!(value, serde_json::from_slice::<Value>(wrong).expect("JSON"));
             }

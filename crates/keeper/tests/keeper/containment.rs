@@ -75,7 +75,7 @@ fn capabilities(stage: &mut Stage) {
         assert!(lacks(CapabilityName::PidfdGroupSignal).is_some());
     }
     if stage.has_cgroup() {
-        // The kernel's entries of a fresh directory, read without the keeper.
+        // The kernel's files of a fresh control group, read without the keeper.
         let base = stage.hello.cgroup_base.as_ref().expect("there is one");
         let file = |name: &str| base.join(name).exists();
         assert_eq!(
@@ -96,7 +96,7 @@ fn capabilities(stage: &mut Stage) {
             let delegated = controllers.split_whitespace().any(|c| c == controller);
             assert_eq!(lacks(name).is_none(), delegated, "{controller}");
         }
-        // These tests run as the owner of the directory.
+        // These tests own the directory, so it cannot be sealed.
         assert!(lacks(CapabilityName::CgroupSealed).is_some());
     }
 }
@@ -190,7 +190,7 @@ pub(crate) fn budgeted(dir: &Path, choice: &str) {
     assert_eq!(end(command.spawn().expect("a keeper")).code(), Some(0));
     no_process_is_left(dir);
     if let Some(group) = group {
-        // A process that is exiting has no command line any more, and is in its group still.
+        // An exiting process has no command line any more, but is still in its group.
         let give_up = Instant::now() + DEADLINE;
         while let Err(error) = fs::remove_dir(&group) {
             assert!(Instant::now() < give_up, "left below it: {error}");
@@ -231,7 +231,7 @@ async fn budget(stage: &mut Stage) {
     stage.client.stop(first, &end_at_once());
     stage.end(first).await;
     if budgeted {
-        // The budget is free again when the directory is removed, which follows the end.
+        // The budget is free again when the directory is removed, after the run's end.
         let base = stage.hello.cgroup_base.clone().expect("there is one");
         until(|| (runs_below(&base) == 0).then_some(())).await;
         let prepared = stage.start(strict, &spec).await;

@@ -432,13 +432,13 @@ async fn all_killed(stage: &mut Stage) {
 }
 
 pub(crate) async fn kill_all(stage: &Stage, shims: Vec<i32>) {
-    // A stopped keeper cannot take over from the shims. SAFETY: kill takes integers; the keeper is this process's
+    // A stopped keeper cannot act for the killed shims. SAFETY: kill takes integers; the keeper is this process's
     // parent.
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };
     for shim in &shims {
         kill(*shim);
     }
-    // A process that is exiting is there still, for the keeper that looks for it.
+    // A keeper that searches still finds an exiting process.
     until(|| (!shims.iter().any(|pid| is_alive(*pid))).then_some(())).await;
     kill(stage.hello.keeper.pid);
     kill(std::process::id().cast_signed());
@@ -475,7 +475,7 @@ async fn end_many_orphans(stage: &mut Stage) {
         assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
         assert!(seen.hints.is_empty(), "{seen:?}");
     }
-    // They do not wait for each other's grace.
+    // Orphans do not wait for each other's grace.
     let took = begun.elapsed();
     assert!(took < one_by_one / 2, "{took:?}");
 }
@@ -483,7 +483,7 @@ async fn end_many_orphans(stage: &mut Stage) {
 async fn find_none(stage: &mut Stage) {
     for recorded in &recorded::read(&stage.dir) {
         let mut seen = observe(stage, recorded).await;
-        // The kernel ends it after all others.
+        // The kernel ends init after all other processes.
         let begun = std::time::Instant::now();
         while seen.namespace == Some(Seen::Same) && begun.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -513,7 +513,7 @@ async fn end_orphans(stage: &mut Stage) {
         let populated = seen.cgroup == CgroupSeen::Populated;
         assert_eq!(populated, stage.has_cgroup(), "{seen:?}");
 
-        // On another boot the same numbers are another process's.
+        // On another boot the same pids belong to other processes.
         let mut elsewhere = recorded.clone();
         elsewhere.identity.host.boot_id = "another".into();
         let plan = StopPlan::abort(Duration::ZERO);
@@ -523,7 +523,7 @@ async fn end_orphans(stage: &mut Stage) {
             .await
             .expect("a keeper");
         assert_eq!(seen.host, Host::Other);
-        // So is a process with the number and another start.
+        // The same pid with another start time is unrelated.
         let mut stranger = recorded.clone();
         stranger.identity.cgroup = None;
         for process in [&mut stranger.identity.command, &mut stranger.identity.shim] {

@@ -61,7 +61,7 @@ pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     match scenario {
         "drain_expires_without_server_and_detaches_later"
         | "run_over_orphan_ttl_ends_by_its_plan" => Duration::ZERO,
-        // Shorter than the longest pause between two starts.
+        // Shorter than the longest delay between two server starts.
         "crash_loop_of_servers_ends_no_run" | "servers_that_never_serve_end_runs" => {
             Duration::from_secs(3)
         }
@@ -82,7 +82,7 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
             Some(3)
         }
         ("a_hung_server_is_replaced", 1) => hang(),
-        // Attempts that fail.
+        // Server starts that fail.
         ("servers_that_never_serve_end_runs", 1..=3)
         | ("run_over_orphan_ttl_ends_by_its_plan", 1) => Some(3),
         ("run_over_orphan_ttl_ends_by_its_plan" | "command_before_a_stop_needs_no_server", _) => {
@@ -241,7 +241,7 @@ pub(crate) fn hold(args: &[String]) -> ExitCode {
 
 async fn unannounced(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
-        // No present shim sends anything.
+        // Stop all shims, so that none sends messages.
         let mut shims = Vec::new();
         until(|| {
             shims = shims_of(stage.hello.keeper.pid);
@@ -262,8 +262,7 @@ async fn unannounced(stage: &mut Stage) {
     let shims = stage.written("shims").await;
     let shims = shims.split_whitespace().map(str::parse::<i32>);
     let shims: Vec<i32> = shims.map(|pid| pid.expect("a number")).collect();
-    // One of them had the job. It exits, and its answer is dropped: these requests have the numbers of the dead
-    // server's.
+    // The shim with the job exits, and its answer is dropped: new requests reuse the dead server's numbers.
     until(|| (shims.iter().filter(|pid| is_alive(**pid)).count() < shims.len()).then_some(()))
         .await;
     assert!(stage.all_reports().await.is_empty());
@@ -293,7 +292,7 @@ async fn at_gate(stage: &mut Stage) {
     }
     let held = held(stage);
     assert!(!held.released && !held.stopping);
-    // Too late.
+    // This release comes too late.
     stage.client.release(held.run);
     let facts = stage.end(held.run).await;
     let expected = [Fact::NotReleased {}, Fact::TreeEnded(TreeVerdict::NeverRan)];
@@ -308,7 +307,7 @@ async fn released(stage: &mut Stage) {
         let prepared = stage.prepare(run, &spec).await;
         let prepared = prepared.expect("a child at its gate");
         hold_on(stage, &[prepared.identity.shim.pid]).await;
-        // These are its last messages, and they are obeyed.
+        // The dead server's last messages are obeyed.
         stage.client.release(run);
         die().await;
     }
@@ -371,7 +370,7 @@ async fn signalled(stage: &mut Stage) {
         let sent = stage.client.interrupt(run, Some("b")).await;
         assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
         got(stage, 2).await;
-        // It has no terminal: no process is reached.
+        // The run has no terminal: no process is reached.
         let sent = send_to_each(stage, run, SignalTarget::TerminalForeground, "c").await;
         assert!(matches!(&sent, Sent::Now(signalled) if signalled.no_terminal));
         die().await;
@@ -425,7 +424,7 @@ async fn pausing(stage: &mut Stage) {
         die().await;
     }
     let held = held(stage);
-    // The request was obeyed, and the first scan may have been enough.
+    // The pause was obeyed, and the first scan may have been enough.
     let seen = held.pause;
     assert!(
         matches!(seen, HeldPause::Stopping | HeldPause::Stopped),
@@ -460,7 +459,7 @@ async fn ran_out(stage: &mut Stage) {
         }
         _ => {
             let held = held(stage);
-            // The server before this one knew.
+            // The previous server resumed the run.
             assert_eq!(held.pause, HeldPause::None);
             resume_and_end(stage, held.run).await;
         }
@@ -484,7 +483,7 @@ async fn stopping(stage: &mut Stage) {
     let held = held(stage);
     assert!(held.released && held.stopping);
     let facts = stage.end(held.run).await;
-    // The ladder has its second rung without any further order.
+    // The ladder reaches its second rung without a further request.
     assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
     assert_eq!(facts[0], Fact::Executed {}, "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
@@ -642,7 +641,7 @@ async fn abandoned(stage: &mut Stage) {
         "{facts:?}"
     );
     assert_eq!(facts.last(), Some(&empty(stage)));
-    // The wait restarts with each loss: this one serves, and its runs are its own.
+    // The wait restarts with each lost server: this server serves, and starts its own run.
     let (run, spec) = stage.shell("exit 6");
     stage.start(run, &spec).await;
     let facts = stage.end(run).await;
@@ -662,7 +661,7 @@ async fn abandoned_rest(stage: &mut Stage) {
     assert_eq!(runs.len(), 2, "{runs:?}");
     for held in runs {
         if held.policy.on_leader_exit == LeaderExit::Keep {
-            // One that was recorded, and that the earlier server died before handing over.
+            // Repeats a recorded stop that the earlier server died before sending.
             stage.client.stop(held.run, &held.policy.stop_plan());
         }
         let facts = stage.end(held.run).await;

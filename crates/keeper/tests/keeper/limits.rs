@@ -60,7 +60,7 @@ async fn held(stage: &mut Stage) {
         let most = most.filter(|(known, _)| *known == resource);
         most.map(|(_, most)| *most).next().expect("it was tried")
     };
-    // Each with a value of its own, so that none is mistaken for another.
+    // Every limit has a different value, so that none is mistaken for another.
     let wanted = [
         (Resource::Cpu, "Max cpu time", 1000),
         (Resource::FileSize, "Max file size", 2_000_000),
@@ -86,7 +86,7 @@ async fn held(stage: &mut Stage) {
     }
     let (nice, adj) = (own_nice() + 7, own_oom_score_adj() + 300);
     limits.nice = Some(nice);
-    // Only root can: the files of a process that is not dumpable are root's.
+    // Only root can adjust: files of an undumpable process belong to root.
     let may_adjust = stage.hello.powers.oom_score_adj_min.is_some();
     assert_eq!(may_adjust, nix::unistd::geteuid().is_root());
     limits.oom_score_adj = may_adjust.then_some(adj);
@@ -115,7 +115,7 @@ async fn held(stage: &mut Stage) {
         "{facts:?}"
     );
 
-    // Omitted values are the keeper's, whatever the run before had.
+    // Omitted values are the keeper's, whatever the previous run had.
     let (run, spec) = stage.shell(TELL);
     stage.start(run, &spec).await;
     stage.end(run).await;
@@ -124,7 +124,7 @@ async fn held(stage: &mut Stage) {
 }
 
 async fn refused(stage: &mut Stage) {
-    // No process may have so many open files, whatever its rights.
+    // No privilege allows an unlimited number of open files.
     let (run, mut spec) = stage.shell("touch $0/ran");
     let files = limit(Resource::OpenFiles, 64, UNLIMITED);
     spec.policy.limits.rlimits = vec![limit(Resource::Core, 0, 0), files];
@@ -141,7 +141,7 @@ async fn refused(stage: &mut Stage) {
     };
     assert_eq!(failure, expected);
 
-    // A request for a controller that this host does not have, past the earlier check.
+    // Without the pids controller this request bypasses the earlier check.
     let (run, mut spec) = stage.shell("touch $0/ran");
     spec.policy.limits.pids_max = Some(10);
     if spec.policy.limits.missing(&stage.hello.powers).is_empty() {
@@ -167,7 +167,7 @@ async fn refused(stage: &mut Stage) {
 }
 
 async fn burdened(stage: &mut Stage) {
-    // This process was started by the keeper, and has its values.
+    // The keeper started this process with its own values.
     let (nice, adj) = (own_nice(), own_oom_score_adj());
     assert!(nice >= BURDEN_NICE && adj >= BURDEN_OOM_SCORE_ADJ);
     let (run, spec) = stage.shell(TELL);

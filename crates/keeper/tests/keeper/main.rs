@@ -37,7 +37,7 @@ fn harness(args: &[String]) -> ExitCode {
     let names: Vec<&String> = args.iter().filter(|a| !a.starts_with('-')).collect();
     let has = |flag: &str| args.iter().any(|a| a == flag);
     if has("--list") {
-        // None is ignored.
+        // No test is ignored.
         if !has("--ignored") {
             for test in &tests {
                 println!("{}: test", test.name);

@@ -51,7 +51,7 @@ fn delivered(signalled: &[SignalledProcess]) -> BTreeSet<i32> {
 }
 
 async fn signal(stage: &mut Stage) {
-    // In no session or group of the run, with the run's marker: an unrelated process that counts too.
+    // An unrelated process, in no session or group of the run, but with its marker.
     let (run, spec) = stage.shell(THREE);
     let mut stranger = Command::new("sleep")
         .arg("1000")
@@ -83,7 +83,7 @@ async fn signal(stage: &mut Stage) {
         assert!(signalled.contains(&pid), "{pid} is not among {signalled:?}");
     }
     until(|| (counts(stage) == [3, 2, 1]).then_some(())).await;
-    // USR1 would have ended it.
+    // USR1 would have ended the unrelated process.
     assert!(
         !signalled.contains(&stranger.id().cast_signed()),
         "{signalled:?}"
@@ -126,7 +126,7 @@ async fn list(stage: &mut Stage) {
     assert_eq!(find(member).ppid, leader);
     assert_eq!((find(member).pgid, find(member).sid), (leader, leader));
     assert_eq!((find(apart).pgid, find(apart).sid), (apart, apart));
-    // It is an orphan, adopted by the shim, or the first process of the namespace.
+    // `apart` is an orphan: its parent is the shim, or the namespace's init.
     if stage.is_private() {
         let heir = procfs_name(find(apart).ppid);
         assert_eq!(heir, "kennel-init");
@@ -137,7 +137,7 @@ async fn list(stage: &mut Stage) {
     assert!(find(leader).rss_bytes > 0);
     for m in &listing.members {
         assert!(m.holds.shim && !m.holds.keeper, "{m:?}");
-        // A zombie is in no control group any more.
+        // A zombie is no longer listed in a control group.
         assert!(
             m.state == 'Z' || m.holds.cgroup == stage.has_cgroup(),
             "{m:?}"

@@ -81,7 +81,7 @@ pub(crate) fn leaderless(args: &[String]) -> ExitCode {
             std::thread::sleep(Duration::from_millis(2));
         }
     });
-    // SAFETY: exit(2) takes an integer and ends this thread alone, which has nothing that the other needs.
+    // SAFETY: exit(2) takes an integer and ends only this thread, whose resources no other thread uses.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     ExitCode::FAILURE
 }
@@ -118,7 +118,7 @@ async fn threads(stage: &mut Stage) {
 
     pause(stage, run).await;
     let before = size();
-    // Another run lives and ends meanwhile.
+    // Another run starts and ends during the pause.
     let (other, spec) = stage.shell("sleep 0.1");
     stage.start(other, &spec).await;
     stage.end(other).await;
@@ -143,7 +143,7 @@ async fn written_down(stage: &mut Stage) {
     stop(stage, run).await;
     assert!(!list.exists());
 
-    // No process is stopped that a crash would forget.
+    // Without a record a crash would leave processes stopped.
     let (run, spec) = stage.shell(COUNTERS);
     stage.start(run, &spec).await;
     counting(stage).await;
@@ -179,7 +179,7 @@ async fn expires(stage: &mut Stage) {
         assert!(!spec.run_dir.join("held").exists());
         counting(stage).await;
     }
-    // One that was resumed in time does not expire later, as a later one of another run does.
+    // A pause resumed in time does not expire later; a later pause of another run does.
     pause(stage, run).await;
     resume(stage, run).await;
     let (other, mut spec) = stage.shell("while :; do sleep 1000; done");
@@ -231,7 +231,7 @@ pub(crate) fn keeper_dies(dir: &Path, choice: &str) {
         for _ in 0..DEATHS {
             let status = end(start(dir, choice, round));
             assert_eq!(status.signal(), Some(libc::SIGKILL), "{round}");
-            // Each would stay for ever if it were stopped, or if its shim waited for it.
+            // A process left stopped, or awaited by its shim, would stay for ever.
             no_process_is_left(dir);
         }
     }
@@ -248,7 +248,7 @@ const CROWD: &str = "
 
 async fn killed(stage: &mut Stage, moment: Moment) {
     let (run, mut spec) = stage.shell(CROWD);
-    // They only exit before the test gives up if they are continued.
+    // The processes exit before the test gives up only if they are resumed.
     spec.policy.stop.grace = Some(Duration::from_hours(1));
     let up = stage.file("up");
     let _ = fs::remove_file(&up);
@@ -270,7 +270,7 @@ async fn killed(stage: &mut Stage, moment: Moment) {
             Moment::Resuming => drop(client.resume(run).await),
         }
     });
-    // At any point of that.
+    // At any point of the operation.
     for _ in 0..std::process::id() % 5 {
         tokio::task::yield_now().await;
     }
@@ -319,7 +319,7 @@ async fn leader_and_keeper_killed(stage: &mut Stage) {
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };
     let leader = prepared.identity.command.pid;
     kill(leader);
-    // Only its shim reaps it.
+    // Only the shim reaps the leader.
     until(|| state(leader).is_none().then_some(())).await;
     kill(stage.hello.keeper.pid);
     assert_eq!(stage.event().await, KeeperEvent::Gone);

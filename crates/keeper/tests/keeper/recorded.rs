@@ -47,7 +47,7 @@ fn parse(dir: &Path, line: &str) -> Recorded {
     let host = HostIdentity {
         boot_id: next().expect("a boot").to_owned(),
         pidns_inode: number(next()),
-        // The same namespace: its inode is enough.
+        // The pid namespace is the same: its inode is enough.
         init_start_ticks: None,
     };
     let cgroup = next().map(|path| CgroupIdentity {

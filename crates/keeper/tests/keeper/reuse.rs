@@ -43,7 +43,7 @@ async fn serves_next(stage: &mut Stage) {
         shims.insert(shim_of(stage, "exit 0").await);
     }
     if stage.is_private() || !stage.has_cgroup() {
-        // Nothing else proves that no process of a run is left.
+        // Only a control group without private namespace allows reuse of shims.
         assert_eq!(shims.len(), RUNS);
         return;
     }
@@ -56,7 +56,7 @@ async fn serves_next(stage: &mut Stage) {
 
 async fn is_changed(stage: &mut Stage) {
     if stage.is_private() {
-        // A command there has no number for its shim.
+        // The shim has no pid in a private namespace.
         return;
     }
     let mut spent = BTreeSet::new();

@@ -73,7 +73,7 @@ pub(crate) fn empty(stage: &Stage) -> Fact {
 pub(crate) fn signals(facts: &[Fact]) -> Vec<Signal> {
     let sent = |fact: &Fact| match fact {
         Fact::SignalSent { signal, .. } => Some(*signal),
-        // The keeper's own; the shim's is a second way of the same rung.
+        // The keeper's signals suffice: the shim's repeat the same rung.
         Fact::StopStep(step) if step.sender == SignalSender::Keeper => Some(step.signal),
         _ => None,
     };
@@ -122,7 +122,7 @@ async fn shut_gate(stage: &mut Stage) {
 }
 
 async fn input(stage: &mut Stage) {
-    // Longer than a message between processes may be.
+    // Longer than a message between Kennel's processes may be.
     let long = "x".repeat(100_000);
     let (run, mut spec) = stage.command(
         "/bin/sh",
@@ -243,7 +243,7 @@ async fn busy_file(stage: &mut Stage) {
     };
     assert!(watched >= 0, "a watch");
     let closing = std::thread::spawn(move || {
-        // The kernel closes what it has opened to execute.
+        // The kernel closes the file that it opened for execve.
         watch.read_exact(&mut [0; 16]).expect("an event");
         drop(writer);
     });
@@ -277,7 +277,7 @@ async fn sessions(stage: &mut Stage) {
         panic!("{facts:?}")
     };
     assert!(step.delivered >= 5, "{facts:?}");
-    // All targets are listed.
+    // A round this small lists every target.
     assert_eq!(u32::try_from(targets.len()).expect("few"), step.targets());
     let named = |target: &RoundTarget| {
         target.start_ticks > 0 && target.evidence != MembershipEvidence::Held(Holds::default())
@@ -299,7 +299,7 @@ async fn ignoring(stage: &mut Stage) {
     stage
         .client
         .stop(run, &StopPlan::abort(Duration::from_mins(1)));
-    // A second order may only shorten the plan.
+    // A second stop may only shorten the plan.
     stage
         .client
         .stop(run, &StopPlan::abort(Duration::from_millis(300)));
@@ -329,7 +329,7 @@ pub(crate) fn state(pid: i32) -> Option<char> {
 }
 
 async fn rest(stage: &mut Stage) {
-    // The worker needs a moment after the polite signal, and gets it.
+    // The worker needs a moment after SIGTERM, and the grace allows it.
     let worker = "trap 'sleep 0.2; echo done > $0/done; exit 0' TERM; echo up > $0/up; while :; do sleep 0.01; done";
     let text = format!(
         "sh -c {} $0 & while ! test -e $0/up; do sleep 0.01; done; echo leader",
@@ -432,11 +432,11 @@ async fn pause(stage: &mut Stage) {
     );
     let before = counts(stage);
     if !stage.has_cgroup() {
-        // 'D': in vfork(2), until its child, which is stopped, continues.
+        // 'D': the shell is in vfork(2) until its stopped child continues.
         let seen = state(prepared.identity.command.pid);
         assert!(matches!(seen, Some('T' | 'D')), "{seen:?}");
     }
-    // Another run lives and ends meanwhile.
+    // Another run starts and ends during the pause.
     let (other, spec) = stage.shell("sleep 0.1");
     stage.start(other, &spec).await;
     stage.end(other).await;
@@ -474,10 +474,10 @@ async fn shim_killed(stage: &mut Stage) {
     );
     spec.policy.stop.grace = Some(Duration::from_secs(1));
     let prepared = stage.start(run, &spec).await;
-    // Not before: a shim that dies earlier has not said that its command runs.
+    // The shim must first report that its command runs.
     fs::write(stage.file("go"), b"").expect("a file");
     if stage.is_private() {
-        // Its parent has no number there: with 0 it has killed its own group.
+        // $PPID is 0 in the namespace, so the command kills its own group.
         let facts = stage.end(run).await;
         assert!(facts.contains(&killed_by(Signal::KILL)), "{facts:?}");
         assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
@@ -517,7 +517,7 @@ async fn verdict_lost(stage: &mut Stage) {
     }
     let facts = stage.end(run).await;
     assert!(!facts.contains(&Fact::Executed {}), "{facts:?}");
-    // Without a shim and without group signals a `sleep` in the middle of a fork may take the second rung.
+    // Without a shim and without group signals, a `sleep` caught in a fork may survive to the second rung.
     assert_eq!(signals(&facts)[0], Signal::TERM, "{facts:?}");
     assert!(facts.contains(&killed_by(Signal::TERM)), "{facts:?}");
     match facts.last() {
@@ -562,7 +562,8 @@ async fn shim_killed_at_gate(stage: &mut Stage) {
         .await
         .expect("a child at its gate");
     let shim = prepared.identity.shim.pid;
-    // It may not be readable; where it is, it holds no directory of the caller that started the service.
+    // The link may be unreadable; otherwise it shows that the shim pins no directory of the caller that started the
+    // service.
     if let Ok(cwd) = fs::read_link(format!("/proc/{shim}/cwd")) {
         assert_eq!(cwd.to_str(), Some("/"));
     }
@@ -570,7 +571,7 @@ async fn shim_killed_at_gate(stage: &mut Stage) {
     let facts = stage.end(run).await;
     let expected = [Fact::NotReleased {}, Fact::TreeEnded(TreeVerdict::NeverRan)];
     assert_eq!(facts, expected);
-    // Too late.
+    // This release comes too late.
     stage.client.release(run);
     assert!(!is_alive(prepared.identity.command.pid));
     assert!(!stage.file("ran").exists());

@@ -118,7 +118,7 @@ fn burden() {
         own_nice() + BURDEN_NICE,
         own_oom_score_adj() + BURDEN_OOM_SCORE_ADJ,
     );
-    // SAFETY: as above.
+    // SAFETY: setpriority takes integers.
     let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
     assert_eq!(set, 0, "a priority can be lowered");
     std::fs::write("/proc/self/oom_score_adj", adj.to_string()).expect("it can be raised");
@@ -169,7 +169,7 @@ fn number(call: libc::c_long) -> u32 {
 /// Filters calls as older container runtimes do: clone3(2) is ENOSYS, here and in all children.
 fn refuse_clone3() {
     filter(&mut [
-        // The system call's number is the first word.
+        // The kernel's `seccomp_data` begins with the system call number.
         step(LOAD, 0, 0, 0),
         step(IF_EQUAL, 0, 1, number(libc::SYS_clone3)),
         refuse(libc::ENOSYS),
@@ -493,7 +493,7 @@ impl Stage {
         );
         assert_eq!(facts.last(), Some(&scenarios::empty(self)));
         assert!(!is_alive(prepared.identity.command.pid));
-        // No process of the run is left: the remaining ones are the service.
+        // No process of the run is left: the remaining ones belong to the service.
         let left = leftovers(&self.dir);
         assert!(!left.iter().any(|line| line.contains("-c\0")), "{left:?}");
     }
@@ -542,7 +542,7 @@ pub(crate) fn pipes(outputs: Outputs) -> (OwnedFd, OwnedFd) {
 /// Returns all output of an ended run.
 pub(crate) fn drain(pipe: OwnedFd) -> String {
     let mut text = String::new();
-    // WouldBlock at the end means that a foreign writer is left; all bytes so far have been read.
+    // WouldBlock at the end means that an unrelated writer remains; all bytes so far have been read.
     let _ = std::fs::File::from(pipe).read_to_string(&mut text);
     text
 }

@@ -49,7 +49,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
 }
 
 fn send(pid: i32, number: i32) {
-    // SAFETY: kill takes integers; the process is the keeper or a shim of it, which are there.
+    // SAFETY: kill takes integers; the process is the live keeper or a live shim.
     let sent = unsafe { libc::kill(pid, number) };
     assert_eq!(sent, 0, "signal {number} to {pid}");
 }
@@ -66,7 +66,7 @@ async fn stray(stage: &mut Stage) {
     for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         send(shim, number);
     }
-    // Each is reported once, by name and sender.
+    // Each stray signal is reported once, by name and sender.
     for _ in STRAY {
         let KeeperEvent::Stray(seen) = stage.event().await else {
             panic!("another event");

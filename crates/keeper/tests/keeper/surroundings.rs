@@ -7,14 +7,14 @@ const EACH: [&str; 2] = ["auto", "off"];
 
 /// Tests that reach no code that depends on the control group: they run with one.
 const AUTO_ONLY: &[&str] = &[
-    // The gate, what a command is given, and failures of its start.
+    // Tests of the gate, a command's inputs, and start failures.
     "a_shut_gate_runs_nothing",
     "input_and_long_arguments_arrive_whole",
     "the_child_gets_nothing_that_was_not_given",
     "start_failures_are_typed",
     "commands_start_with_default_signals",
     "a_command_is_held_to_its_limits",
-    // Each message of a run goes the same way, and so does each step of a stop.
+    // Tests of run messages, which all go the same way, and of stop steps.
     "a_stopped_child_dies_of_the_polite_signal",
     "leader_exit_in_a_stop_keeps_the_grace",
     "an_interrupt_reaches_the_group_once",
@@ -28,13 +28,13 @@ const AUTO_ONLY: &[&str] = &[
     "usr2_ends_service_in_order",
     // Without a control group no shim serves a second run, changed or not.
     "changed_shim_serves_no_other_run",
-    // The keeper's clock; the pause and the stop that follow have tests of their own.
+    // Tests of the keeper's clock; the pause and the stop that follow have separate tests.
     "pause_ends_after_its_max_pause",
     "run_paused_for_too_long_is_ended",
     "run_over_max_runtime_ends_with_its_tree",
     "paused_time_does_not_count",
     "deadline_does_not_touch_a_stopping_run",
-    // Messages of the keeper to its next server, and its clock without a server.
+    // The keeper's messages to its next server, and its clock without a server.
     "unannounced_child_is_not_handed_over",
     "child_at_gate_is_handed_over_and_unrun",
     "awaited_verdict_is_reported_to_next_server",
@@ -55,7 +55,7 @@ const AUTO_ONLY: &[&str] = &[
     "failing_server_gives_the_service_its_exit_code",
     "termination_before_a_ready_server_is_immediate",
     "termination_without_a_server_bounds_each_grace",
-    // The control group itself.
+    // Tests of the control group itself.
     "budget_of_control_groups_is_kept_and_reported",
     "killed_idle_keeper_leaves_no_directory",
 ];
@@ -66,7 +66,7 @@ const PRIVATE_ONLY: &str = "no_namespaced_process_outlives_the_whole_service";
 /// Further surroundings, and the tests that run their code.
 const FURTHER: &[(&str, &[&str])] = &[
     // clone3(2) is refused: a child is made by clone(2) and moved into its group while it waits at its gate
-    // (`Placement::ByWrite`), and so is the command of a stop. Its shim gets no descriptor of the group.
+    // (`Placement::ByWrite`), and so is a stop command. The shim gets no descriptor of the group.
     (
         "no_clone3",
         &[
@@ -77,8 +77,8 @@ const FURTHER: &[(&str, &[&str])] = &[
             "command_before_a_stop_needs_no_server",
         ],
     ),
-    // Before Linux 6.9, and without control groups, so that nothing else identifies a process: it is found by number and
-    // start time instead of its handle, and a process group is signalled member by member.
+    // Linux before 6.9, without control groups, so that nothing else identifies a process: processes are found by pid
+    // and start time instead of a handle, and a process group is signalled member by member.
     (
         "old_kernel",
         &[
@@ -92,9 +92,9 @@ const FURTHER: &[(&str, &[&str])] = &[
             "stopped_process_is_found_without_leader_and_shim",
         ],
     ),
-    // A pid namespace for each run, beside its control group: its init is made before the child, adopts orphans, answers
-    // whether any is left, proves the end, is in no listing, and is what SIGKILL is sent to; its shim serves no other
-    // run, and takes all with it. It has no descriptor of a sibling.
+    // A pid namespace for each run, in addition to its control group: init is made before the child, adopts orphans,
+    // answers whether any process is left, proves the end, is in no listing, and gets the SIGKILL; the shim serves no
+    // other run, and takes all processes with it. Init has no descriptor of a sibling.
     (
         "private",
         &[
@@ -117,8 +117,8 @@ const FURTHER: &[(&str, &[&str])] = &[
             PRIVATE_ONLY,
         ],
     ),
-    // The namespace without a control group: its end alone is the proof, its processes are stopped one by one, and a
-    // shim without a keeper has no group to look at.
+    // The namespace without a control group: only its end is the proof, its processes are stopped one by one, and a
+    // shim without a keeper has no group to check.
     (
         "private_off",
         &[

@@ -34,7 +34,7 @@ async fn exceeded(stage: &mut Stage, run: RunId) {
 const KEEPERS_TICK: Duration = Duration::from_millis(1);
 
 async fn exceed(stage: &mut Stage) {
-    // Long enough for both to be stubborn by then, also on a busy machine.
+    // Long enough for both processes to ignore SIGTERM by then, even on a busy host.
     let max = Duration::from_secs(3);
     let (run, mut spec) = stage.shell(STUBBORN);
     spec.policy.stop.grace = Some(Duration::from_millis(200));
@@ -45,7 +45,7 @@ async fn exceed(stage: &mut Stage) {
     assert!(began.elapsed() + KEEPERS_TICK >= max);
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
-    // The reason comes before the action.
+    // The reason is reported before the signals.
     assert_eq!(facts[..2], [Fact::Executed {}, EXCEEDED], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
@@ -59,7 +59,7 @@ async fn pause(stage: &mut Stage) {
     let paused = stage.client.pause(run).await.expect("a keeper");
     assert_eq!(paused, SignalResult::Done);
     let pause = Instant::now();
-    // Another run lives and ends meanwhile.
+    // Another run starts and ends during the pause.
     let (other, spec) = stage.shell("sleep 1");
     stage.start(other, &spec).await;
     stage.end(other).await;
@@ -83,7 +83,7 @@ async fn stopped_first(stage: &mut Stage) {
         kill_after: Duration::from_mins(10),
     };
     stage.client.stop(run, &nothing_for_long);
-    // A later one of another run passes meanwhile.
+    // A later deadline of another run passes meanwhile.
     let (other, mut spec) = stage.shell("while :; do sleep 1000; done");
     spec.policy.timeouts.max_runtime = Some(MAX_RUNTIME);
     stage.start(other, &spec).await;

@@ -304,7 +304,7 @@ fn set_field(set: &str) -> Result<(&str, Value), Failure> {
     let fields = names::fields(SPEC);
     let Some((_, is_text)) = fields.iter().find(|(known, _)| *known == path) else {
         let failure = Failure::new(format!("a spec has no field {path:?}")).code(USAGE);
-        // One that begins with what was typed is meant, not one of its length.
+        // A field that begins with the typed path is preferred to one of similar length.
         let near = fields.iter().min_by_key(|(known, _)| {
             (
                 !known.starts_with(path),

@@ -42,7 +42,7 @@ impl Format {
             Self::Yaml => terminal_text::json(&format!("---\n{}", template::yaml(&value()))),
             Self::Template(template) => {
                 let text = template.render(&value()) + "\n";
-                // A program gets the text itself.
+                // A program gets the unescaped text.
                 if io::stdout().is_terminal() {
                     terminal_text::lines(&text)
                 } else {

@@ -51,7 +51,7 @@ impl FromStr for SecretArg {
                     (Some(("file", path)), _) => SecretFrom::ServerFile(path.to_owned()),
                     (Some(("credential", name)), _) => SecretFrom::Credential(name.to_owned()),
                     (Some(("env", name)), _) => SecretFrom::Variable(name.to_owned()),
-                    // The text may be the value, and errors are shown.
+                    // Errors must not show the text, which may be the value.
                     _ => {
                         return Err(format!(
                             "the source of {name} is file:PATH, credential:NAME, env:VARIABLE or @FILE, and never the value"

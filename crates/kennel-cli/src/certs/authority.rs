@@ -129,7 +129,7 @@ impl Authority {
             .signed_by(&key, &self.issuer)
             .map_err(because("cannot sign a certificate"))?;
         if out.is_none() {
-            // Recorded first: each existing certificate can be revoked.
+            // Recording comes first: every certificate that exists can be revoked.
             let mut issued = self.dir.issued()?;
             issued.certificates.push(Certificate {
                 kind: kind.word().to_owned(),

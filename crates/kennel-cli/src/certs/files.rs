@@ -83,7 +83,7 @@ impl Directory {
 
     pub(super) fn read(&self, name: &str) -> Result<String, Failure> {
         let path = self.path(name);
-        // A link is followed: files of a mounted Secret are links.
+        // Symbolic links are followed: files of a mounted Secret are links.
         fs::read_to_string(&path).map_err(|cause| {
             let failure = Failure::new(format!("cannot read {}: {cause}", path.display()));
             if cause.kind() == io::ErrorKind::NotFound {

@@ -171,7 +171,7 @@ fn server(make: &MakeArgs, out: Option<&Path>, names: &[String]) -> Result<(), F
     let place = (out.as_ref(), make.force);
     let written = authority.issue(Kind::Server, name, sans, until, place)?;
     print_made(&written, until);
-    // An access file has one such section: that of a replaced certificate is the same again.
+    // An access file has one such section, which stays the same for a replaced certificate.
     print_exact(&entries::tls(&written, &authority.dir))
 }
 

@@ -129,7 +129,7 @@ impl Board {
             Reported::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
             Reported::Answer(answer) => self.message = terminal_text::one_line(&answer),
             Reported::Page(heading, lines) => {
-                // The end of the output is shown.
+                // A page of last lines is shown at its end.
                 let from = if heading.starts_with("last") {
                     lines.len().saturating_sub(self.room)
                 } else {
@@ -178,7 +178,7 @@ impl Board {
         let largest =
             |x: Option<f64>, y: Option<f64>| y.unwrap_or(-1.0).total_cmp(&x.unwrap_or(-1.0));
         match self.sort {
-            // Ids are of rising time, and the newest comes first.
+            // Ids rise with time, and the newest run comes first.
             Sort::Age => other.run.run_id.cmp(&one.run.run_id),
             Sort::State => words::state(one.run.state()).cmp(&words::state(other.run.state())),
             Sort::Processes => b.processes.cmp(&a.processes),

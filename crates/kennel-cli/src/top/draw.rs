@@ -236,7 +236,7 @@ fn colour(state: pb::RunState) -> Style {
 fn run(seen: &Seen, now: SystemTime, widths: (u16, usize)) -> String {
     let Seen { run, usage } = seen;
     let id = if widths.0 < WIDE {
-        // The beginning of an id is its time, and similar in all.
+        // An id begins with its time, which is similar for all runs.
         let from = run.run_id.len().saturating_sub(SHORT_ID_CHARS);
         format!("~{}", run.run_id.get(from..).unwrap_or(&run.run_id))
     } else {

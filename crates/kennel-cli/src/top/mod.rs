@@ -85,7 +85,7 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     let no_terminal =
         |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
     let ends = Ends::listen()?;
-    // Restores the terminal in a panic too.
+    // `try_init` also restores the terminal after a panic.
     let terminal = ratatui::try_init().map_err(no_terminal)?;
     let mouse = Mouse::capture();
     let watched = Box::pin(watch(link, args.every, ends, terminal)).await;
@@ -99,7 +99,7 @@ struct Mouse;
 
 impl Mouse {
     fn capture() -> Self {
-        // A terminal without a mouse ignores it.
+        // A terminal without a mouse ignores the sequence.
         let _ = execute!(io::stdout(), EnableMouseCapture);
         Self
     }
@@ -134,12 +134,12 @@ async fn watch(
             typed = keys.recv() => match typed {
                 Some(Event::Key(key)) => board.key(key),
                 Some(Event::Mouse(mouse)) => board.mouse(mouse),
-                // A terminal of another size is drawn anew.
+                // A resized terminal is drawn again.
                 Some(_) => None,
                 None => break,
             },
             Some(reported) = tidings.recv() => {
-                // The result of the action is shown.
+                // A new sample shows the result of the action.
                 let looks = matches!(reported, Reported::Answer(_));
                 board.update(reported);
                 looks.then_some(Action::Refresh)
@@ -151,7 +151,7 @@ async fn watch(
             Some(Action::Refresh) => drop(wants.try_send(())),
             Some(action) => {
                 let (connection, reported) = (link.connection.clone(), reported.clone());
-                // It ends with its call; its result has no reader.
+                // The task ends with its call; its result may have no reader.
                 tokio::spawn(async move {
                     let answer = carry_out(&connection, action).await;
                     drop(reported.send(answer).await);
@@ -188,7 +188,7 @@ async fn sample_for_ever(
         let heard = match tokio::time::timeout(ANSWER_MAX, sampler.sample()).await {
             Ok(Ok(sample)) => Reported::Sample(Box::new(sample)),
             Ok(Err(failure)) => Reported::Lost(failure.to_string()),
-            // Its socket is the keeper's, and takes connections also while there is no server.
+            // The keeper's socket accepts connections even while no server runs.
             Err(_) => Reported::Lost(format!("no answer within {ANSWER_MAX:?}")),
         };
         if reported.send(heard).await.is_err() {

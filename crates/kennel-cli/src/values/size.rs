@@ -9,7 +9,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     let shift = shift(unit.trim_start()).ok_or(HINT)?;
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
-    // So many digits that no product below overflows.
+    // With at most 9 decimals no product below overflows.
     if whole.is_empty() || part.is_empty() || part.len() > 9 {
         return Err(HINT.to_owned());
     }

@@ -41,11 +41,11 @@ fn moment_at(text: &str, now: SystemTime) -> Result<SystemTime, String> {
         return at.ok_or_else(|| HINT.to_owned());
     }
     let ago = text.strip_suffix("ago").unwrap_or(text);
-    // As in journalctl(1).
+    // Relative times as in journalctl(1).
     let ago = ago.strip_prefix('-').unwrap_or(ago);
     if let Ok(span) = duration(ago) {
         let at = now.checked_sub(span).unwrap_or(UNIX_EPOCH);
-        // Before anything that could have been recorded.
+        // The Unix epoch precedes all records.
         return Ok(at.max(UNIX_EPOCH));
     }
     json::time(text).ok_or_else(|| HINT.to_owned())

@@ -118,7 +118,7 @@ async fn trail(
         Ok(records) => records,
         Err(failure) => {
             let what = format!("{UNREAD_AUDIT}: {}", failure.message());
-            // Both calls are refused for one reason.
+            // One reason refuses both calls: it is listed once.
             if !unread.contains(&what) {
                 unread.push(what);
             }

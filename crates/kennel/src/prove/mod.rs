@@ -22,7 +22,7 @@ const INTERRUPTED: u8 = 130;
 pub(crate) async fn prove(format: &Format) -> Result<u8, Failure> {
     let mut ends = Ends::listen()?;
     let began = Instant::now();
-    // The drop of this future drops the services in it, and a dropped service leaves nothing.
+    // Dropping this future drops its services, and a dropped service leaves no process.
     let report = tokio::select! {
         report = during("letting programs try to escape", tokio::time::timeout(TIME, all())) => match report {
             Ok(report) => report?,
@@ -58,7 +58,7 @@ async fn ways(ways: &[Way]) -> Result<Report, Failure> {
         columns.push((*way, suite::run(&mut service, *way).await?));
     }
     let containment = service.containment;
-    // Once is enough.
+    // The sandbox is tested once.
     let reach = match ways {
         [Way::NormalEnd, ..] => Some(sandbox::run(&service).await?),
         _ => None,

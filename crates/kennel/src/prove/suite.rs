@@ -236,7 +236,7 @@ async fn end_all(
     started: &[Result<Running, String>],
 ) -> Result<(), Failure> {
     for (run, program) in started.iter().zip(&PROGRAMS) {
-        // It kills its shim when it is asked to exit, and is then ended in this way, too.
+        // `kills-shim` kills its shim when it is asked to exit, and is then ended in this way, too.
         if let Ok(run) = run
             && (way == Way::NormalEnd || program.name == "kills-shim")
         {
@@ -363,7 +363,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // All processes in the namespace end with its first process, and then the one that started it.
+        // The namespace's processes end with its first process, and then the process that started it.
         self.first.signal(Signal::KILL);
         let _ = self.child.wait();
     }

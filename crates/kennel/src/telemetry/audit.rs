@@ -65,7 +65,7 @@ impl AuditExport {
         exporter.set_resource(resource);
         Self {
             exporter,
-            // It makes records, and sends none.
+            // The logger makes records, and sends none.
             logger: SdkLoggerProvider::builder()
                 .build()
                 .logger_with_scope(scope()),
@@ -88,7 +88,7 @@ impl AuditExport {
                 .await
             {
                 Ok(found) if position.is_followed(found.as_deref().unwrap_or_default()) => {}
-                // The files were removed, or a loss of power has taken their end: other lines have these numbers.
+                // The files were removed, or a power loss has cut their end: later lines reuse these numbers.
                 Ok(_) => position.begin_anew(),
                 Err(error) => {
                     tracing::warn!(%error, "cannot check where the export of the audit log continues");
@@ -123,7 +123,7 @@ impl AuditExport {
                         self.deliver(&records, &mut silent).await;
                         let last = records.last().map(TrailRecord::head);
                         if let Err(error) = position.set(last.unwrap_or_default()) {
-                            // The next server sends again what this one has sent since.
+                            // The next server repeats all records sent since then.
                             tracing::warn!(%error, "cannot store which audit records a collector has");
                         }
                     }
@@ -171,11 +171,11 @@ impl AuditExport {
         record.set_event_name(EVENT);
         let since = Duration::from_micros(line.at_us.unsigned_abs());
         record.set_timestamp(SystemTime::UNIX_EPOCH + since);
-        // The exporter fails without one; the logger sets it where it emits.
+        // The exporter fails without an observed time, which the logger sets only when it emits.
         record.set_observed_timestamp(SystemTime::UNIX_EPOCH + since);
         record.set_severity_number(Severity::Info);
         record.set_severity_text("INFO");
-        // As it stands in its file: its chain can be checked.
+        // The line as in its file: its hash chain can be checked.
         record.set_body(serde_json::to_string(line).unwrap_or_default().into());
         let seq = i64::try_from(line.seq).unwrap_or(i64::MAX);
         record.add_attribute("kennel.audit.seq", seq);
@@ -269,7 +269,7 @@ impl Position {
     fn is_followed(&self, lines: &[TrailRecord]) -> bool {
         let (seq, first) = (self.get(), lines.first());
         let is_same = |first: &TrailRecord| first.seq > seq || first.head().hash == self.hash;
-        // Its file may have been removed for its age.
+        // The exported line's file may have been removed by age.
         seq == 0 || first.is_some_and(is_same)
     }
 

@@ -62,7 +62,7 @@ impl LineQueue {
 
     fn write_for_ever(&self, queued: &Receiver<Queued>, mut to: impl Write) {
         let mut reported = 0;
-        // Whether the last line was taken in part, as by a disk that was full then: the next one begins a new line.
+        // Whether the last line was written in part, as on a full disk: the next line begins with a line feed.
         let mut is_torn = false;
         while let Ok(queued) = queued.recv() {
             match queued {
@@ -159,7 +159,7 @@ mod tests {
             push(&queue, pushed);
             pushed += 1;
         }
-        // It stands still, and is not waited for.
+        // The reader is stuck: `finish` does not wait for it.
         queue.finish();
 
         let mut lines = BufReader::new(reader).lines();

@@ -62,7 +62,7 @@ pub(crate) struct Log {
 impl Log {
     /// Prints a line that has neither time nor level.
     pub(crate) fn print(&self, line: &str) {
-        // The queue has no errors.
+        // Writing to the queue cannot fail.
         let _ = (&*self.lines).write_all(format!("{line}\n").as_bytes());
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Log, F
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines(format))
         .with_writer(Arc::clone(&queue))
-        // They would be printed past the queue.
+        // Internal errors would bypass the queue.
         .log_internal_errors(false)
         .with_ansi(false);
     tracing_subscriber::registry()
@@ -114,7 +114,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Marking {
     fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, ctx: Context<'_, S>) {
         let mut marks = Marks::default();
         attributes.record(&mut marks);
-        // Spans of libraries have none, and their lines those of the span around them.
+        // Spans of libraries have no marks: their lines get those of the enclosing span.
         if let Some(span) = ctx.span(id).filter(|_| !marks.is_empty()) {
             span.extensions_mut().insert(marks);
         }
@@ -188,7 +188,7 @@ pub(super) struct Collected(Arc<OnceLock<Arc<Records>>>);
 impl Collected {
     /// Sends later lines to these records.
     pub(super) fn by(&self, records: &Arc<Records>) {
-        // Once, at the start.
+        // The cell is set once, at the start.
         let _ = self.0.set(Arc::clone(records));
     }
 }

@@ -45,7 +45,7 @@ impl Losses {
         ] {
             counters[1].add(0, &attributes(signal, reason));
         }
-        // Registered once, at the start.
+        // The counters are registered once, at the start.
         let _ = self.0.set(counters);
     }
 

@@ -76,7 +76,7 @@ impl Exports {
             .enable_all()
             .build()
             .map_err(|cause| failed("cannot start telemetry", &cause))?;
-        // The transports start their tasks where they are made.
+        // The transports start their tasks on the runtime that creates them.
         let inside = runtime.enter();
         let resource = resource(node, node_name, here);
         let losses = log.lines.losses.clone();
@@ -88,7 +88,7 @@ impl Exports {
             let exporter = Counting {
                 inner: exporter,
                 runtime: runtime.handle().clone(),
-                // Nothing waits: each export is the present state.
+                // Exports do not queue: each one is the current state.
                 room: Room::new("metrics", 0, losses.clone()),
             };
             meters = meters.with_reader(PeriodicReader::builder(exporter).build());
@@ -199,7 +199,7 @@ impl Exports {
             return;
         };
         let (done, over) = mpsc::channel();
-        // Without a collector this may take any time, in spite of its timeout: it is not waited for.
+        // Without a collector shutdown may exceed its timeout, so a separate thread does it.
         thread::spawn(move || {
             if let Some(pipeline) = pipeline {
                 pipeline.shut_down(most);
@@ -210,10 +210,10 @@ impl Exports {
             drop(meters.map(|meters| meters.shutdown_with_timeout(most)));
             let _ = done.send(());
         });
-        // Late or not: there is no more to do.
+        // After a timeout there is no more to do.
         let _ = over.recv_timeout(most);
         runtime.shutdown_background();
-        // The next server of this keeper replaces it; after the last one none does.
+        // The next server of this keeper replaces the socket; after the last server none does.
         if let Some(address) = scraped_at.filter(|_| !leaving) {
             address.clear();
         }
@@ -233,7 +233,7 @@ fn resource(node: NodeId, node_name: &str, here: &Surroundings) -> Resource {
     use opentelemetry_semantic_conventions::resource as keys;
     let mut attributes = vec![
         KeyValue::new(keys::SERVICE_VERSION, env!("CARGO_PKG_VERSION")),
-        // The node retains it over restarts.
+        // A node id survives restarts.
         KeyValue::new(keys::SERVICE_INSTANCE_ID, node.to_string()),
         KeyValue::new(keys::HOST_NAME, node_name.to_owned()),
     ];

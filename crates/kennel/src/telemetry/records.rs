@@ -105,7 +105,7 @@ impl Records {
     }
 
     pub(super) fn shut_down(&self, most: Duration) {
-        // Its messages are not logged any more.
+        // Shutdown errors are no longer logged.
         let _ = self.provider.shutdown_with_timeout(most);
     }
 }
@@ -122,7 +122,7 @@ impl EventSink for Records {
             record.set_timestamp(system_time(event.at));
             record.set_severity_number(severity(level));
             record.set_severity_text(level.as_str());
-            // A viewer that shows only bodies has something to show.
+            // Some viewers show only the body of a record.
             record.set_body(event.name.into());
             if let Some(context) = event.context {
                 let flags = Some(context.trace_flags());

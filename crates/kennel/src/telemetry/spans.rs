@@ -53,7 +53,7 @@ impl Pipeline {
     }
 
     pub(super) fn shut_down(&self, most: Duration) {
-        // Its messages are not logged any more.
+        // Shutdown errors are no longer logged.
         let _ = self.processor.shutdown_with_timeout(most);
     }
 }

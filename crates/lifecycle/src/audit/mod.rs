@@ -236,7 +236,7 @@ fn add_groups(census: &Census, inventory: &HostInventory, ties: &mut EvidenceByP
             if process.identity.start_ticks < leader.start_ticks {
                 continue;
             }
-            // The rule of recovery: its session and its marker agree.
+            // As in recovery, session and marker must agree.
             let marked = process.identity.sid == leader.pid && process.marker == Some(run);
             let certainty = if held || marked {
                 Certainty::Proven
@@ -276,7 +276,7 @@ fn judge(
     let own = ties.get(&pid).into_iter().flatten().copied();
     let all: Vec<RunEvidence> = own.chain(inherited).collect();
     let proven = || all.iter().filter(|tie| tie.is_proven());
-    // A process of a live run is not left behind, whatever else its evidence says.
+    // A process of a live run is not a leak, whatever else its evidence says.
     if let Some(tie) = proven().find(|tie| !inventory.is_over(tie.run)) {
         compared.held += 1;
         if has_escaped(process, tie.run, census, inventory) {
@@ -284,7 +284,7 @@ fn judge(
         }
         return;
     }
-    // The keeper takes such a child for the run's own once the shim is lost.
+    // Once the shim is lost, the keeper counts such a child as the run's.
     let marked_live = process.marker.filter(|run| !inventory.is_over(*run));
     if below_keeper && marked_live.is_some() {
         compared.held += 1;

@@ -125,7 +125,7 @@ fn spared(candidate: &Candidate<'_>, scope: &Scope) -> Option<Spared> {
             if finding.certainty == Certainty::Hint {
                 return Some(Spared::NotProven);
             }
-            // The policy of its run may have been to leave it running.
+            // The run's policy may have been to leave the process running.
             let unknown = finding.standing.is_none() && !candidate.rows_compared;
             (unknown && !run_named).then_some(Spared::RunUnknown)
         }

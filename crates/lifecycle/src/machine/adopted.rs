@@ -100,7 +100,7 @@ impl Machine {
         for entry in missing.iter().take(missing.len().saturating_sub(1)) {
             machine.append(entry.clone());
         }
-        // The time at which an end was found is not that of the end; a verdict has the time at which it is given.
+        // The time of finding an end is not the end's time; a verdict has the time at which it is given.
         machine.record.times = Times {
             tree_empty: known.tree_empty.or(machine.record.times.tree_empty),
             ..known
@@ -130,7 +130,7 @@ impl Machine {
         if !released {
             let row = match (row, &stop) {
                 (None, _) => Row::Absent,
-                // Its Spawn may be made again under the same key, as after a death before the record.
+                // The Spawn may be repeated under the same key, as after a death before the record.
                 (Some(row), None) if row.is_first => Row::Void,
                 (Some(_), _) => Row::Owed,
             };
@@ -156,7 +156,7 @@ impl Machine {
                 drained(Phase::Running)
             }
             None if machine.exec == Exec::Awaited => Phase::Released,
-            // SIGKILL was sent, and with it every stopped process was continued.
+            // SIGKILL was sent, which also continued every stopped process.
             None if machine.stuck.is_some() => drained(Phase::Running),
             None => machine.resume_pause(pause, record.pause, row.state),
         };
@@ -196,7 +196,7 @@ impl Machine {
         record: &AttemptRecord,
         row: &RowContents,
     ) -> Phase {
-        // The keeper began that stop by itself.
+        // The keeper began such a stop itself.
         let own = matches!(
             order.reason,
             StopReason::DeadlineExceeded(Deadline::MaxRuntime | Deadline::MaxPause)
@@ -273,11 +273,11 @@ impl Machine {
                 self.effects.push(Effect::Thaw);
                 return Phase::Resuming;
             }
-            // A pause that did not reach every process was none.
+            // A pause that did not reach every process does not count.
             HeldPause::None | HeldPause::Resuming => ResumeReason::Asked,
             HeldPause::Expired => ResumeReason::MaxPause,
         };
-        // A pause that was complete, and of which the journal has no entry.
+        // A complete pause may have no journal entry yet.
         let unheard = match (row, pause) {
             (Some(RowState::Paused), _) => reported == LastPause::Never,
             (Some(RowState::Pausing), HeldPause::Expired) => {

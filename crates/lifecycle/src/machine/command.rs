@@ -15,7 +15,7 @@ impl Machine {
             | (Phase::Running, Command::Interrupt | Command::Pause)
             | (Phase::Paused | Phase::Resuming, Command::Resume) => return None,
             (_, Command::Admit) => Refusal::AlreadyAdmitted,
-            // The row under the key is another run's; this run is as good as gone.
+            // The row under the key belongs to another run; this run counts as ended.
             (Phase::Leaving(leaving), Command::Stop(_)) if leaving.why == NeverRan::Superseded => {
                 Refusal::Ended
             }
@@ -26,7 +26,7 @@ impl Machine {
             ) => Refusal::NotRunningYet,
             (Phase::Running, Command::Resume) => Refusal::NotPaused,
             (Phase::Pausing { .. } | Phase::Paused | Phase::Resuming, _) => Refusal::Paused,
-            // The rest lives, and gets the signal.
+            // Remaining processes get the signal.
             (Phase::Draining { stop, .. }, Command::Interrupt)
                 if self.rest_continues(stop.as_ref()) =>
             {
@@ -51,11 +51,11 @@ impl Machine {
                 self.effects.push(Effect::Prepare);
                 Phase::Preparing { stop: None }
             }
-            // Nothing exists, but the stop has to outlive this server: a late retry of the spawn must meet it.
+            // No child exists, but the stop must outlive this server: a late retry of the spawn must find it.
             (Phase::Accepted, Command::Stop(order)) => {
                 self.close_never_ran(NeverRan::Stopped(order), TreeVerdict::NeverRan)
             }
-            // It wins at the next safe point, and the earlier order stands.
+            // A stop wins at the next safe point, and the earlier order stands.
             (Phase::Preparing { stop }, Command::Stop(order)) => Phase::Preparing {
                 stop: stop.or(Some(order)),
             },
@@ -106,12 +106,12 @@ impl Machine {
                 deadline: self.shorten(Some(deadline), &again).unwrap_or(deadline),
                 stage,
             },
-            // Where the rest is being stopped already, a stop can only shorten that.
+            // If remaining processes are being stopped already, a stop can only shorten the deadline.
             (Phase::Draining { stop, deadline }, Command::Stop(order)) => Phase::Draining {
                 stop,
                 deadline: self.shorten(deadline, &order).or(deadline),
             },
-            // It is being carried out, or was; any other command is refused.
+            // The command is being carried out, or was; any other is refused.
             (other, _) => other,
         }
     }

@@ -79,11 +79,11 @@ impl Machine {
                 Phase::Stopping {
                     order,
                     deadline: due,
-                    // Signals were sent, so an exit that follows has followed the stop.
+                    // Signals were sent, so a later exit follows the stop.
                     stage: StopStage::Ordered,
                 }
             }
-            // The leader has exited by itself, and the rest of its tree has taken too long.
+            // The leader exited by itself, and its remaining processes took too long.
             Phase::Draining {
                 stop: None,
                 deadline: None,

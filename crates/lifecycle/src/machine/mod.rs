@@ -225,7 +225,7 @@ impl Machine {
             {
                 self.append(Entry::Stuck(stuck.clone()));
                 self.stuck = Some(stuck);
-                // SIGKILL was sent, by whichever request: the run is ending.
+                // SIGKILL was sent on some request: the run is ending.
                 return self.advance(match phase {
                     Phase::Stopping { .. } | Phase::Released => phase,
                     other => drained(other),
@@ -240,7 +240,7 @@ impl Machine {
             Report::KeeperStops { reason, grace } => {
                 return self.keeper_stops(phase, reason, grace);
             }
-            // Reports of another phase, or that the certificate has noted.
+            // Ignored: reports of another phase, or noted in the certificate.
             Report::Executed
             | Report::ExecFailed(_)
             | Report::NotReleased
@@ -331,7 +331,7 @@ impl Machine {
         })
     }
 
-    // INV-3: no signal is an effect before this order was recorded.
+    // INV-3: no signal is sent before this order is recorded.
     fn record_stop(&mut self, order: &StopOrder, deadline: Timestamp) {
         let order = order.clone();
         self.effects.push(Effect::RecordStop { order, deadline });
@@ -404,7 +404,7 @@ impl Machine {
         })
     }
 
-    // INV-8: the one effect that writes an outcome; `closing` announces it when it is durable.
+    // INV-8: only this effect writes an outcome; `closing` announces the durable outcome.
     fn close(&mut self, outcome: Outcome) -> Phase {
         self.effects.push(Effect::RecordOutcome(outcome.clone()));
         Phase::Closing(outcome)
@@ -441,7 +441,7 @@ fn drained(phase: Phase) -> Phase {
             deadline,
             stage,
         } => Phase::Draining {
-            // Nothing had been sent yet: the leader exited on its own.
+            // No signal had been sent yet: the leader exited on its own.
             stop: (stage == StopStage::Ordered).then_some(order),
             deadline: Some(deadline),
         },

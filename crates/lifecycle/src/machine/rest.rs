@@ -17,7 +17,7 @@ impl Machine {
         );
         let ending = stopping || self.stuck.is_some() || self.ends.tree.is_some();
         if self.on_leader_exit == LeaderExit::Keep && !ending {
-            // INV-17: no stop was accepted before this.
+            // INV-17: no stop was accepted before this effect.
             self.effects.push(Effect::KeepRest);
         }
     }

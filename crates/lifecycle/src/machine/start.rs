@@ -7,7 +7,7 @@ impl Machine {
     pub(super) fn preparing(&mut self, stop: Option<StopOrder>, report: Report) -> Phase {
         match report {
             Report::Prepared(proc) => match stop {
-                // INV-2: the stop came before the gate.
+                // INV-2: the stop came before the gate opened.
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
                     self.identity = Some(proc);
@@ -27,7 +27,7 @@ impl Machine {
                     Phase::Forgotten(NeverRan::Failed(failure))
                 }
             },
-            // A stop refers to the run under the key, which is not this one.
+            // A stop refers to the run under the key, which is not this run.
             Report::KeyTaken => {
                 self.effects.push(Effect::Forget);
                 Phase::Forgotten(NeverRan::Superseded)
@@ -42,11 +42,11 @@ impl Machine {
             Report::Recorded => match stop {
                 Some(order) => self.shut_gate(NeverRan::Stopped(order), Row::Owed),
                 None => {
-                    // INV-1: here alone, after the row was committed, and this phase is left with it.
+                    // INV-1: recorded only here, after the row was committed, and this phase ends with it.
                     if let Some(identity) = self.identity.take() {
                         self.append(recorded(identity));
                     }
-                    // INV-1, INV-2: only here, after the row is written and while no stop was accepted.
+                    // INV-1, INV-2: Release only after the row is written and with no stop accepted.
                     self.effects.push(Effect::Release);
                     Phase::Released
                 }
@@ -62,7 +62,7 @@ impl Machine {
                 self.shut_gate(why, row)
             }
             Report::KeyTaken => self.shut_gate(NeverRan::Superseded, Row::Absent),
-            // The child is gone, but the INSERT may still land: its row has to be closed.
+            // The child is gone, but the INSERT may still succeed: its row must be closed.
             Report::NotReleased | Report::LeaderExited(_) => {
                 let why = why(failed_at(StartStage::Gate));
                 self.shut_gate(why, Row::InFlight)
@@ -106,7 +106,7 @@ impl Machine {
             && leaving.row != Row::Owed
         {
             leaving.why = NeverRan::Stopped(order);
-            // The stop has to outlive this server: a late retry of the spawn must meet it.
+            // The stop must outlive this server: a late retry of the spawn must find it.
             if let Row::Absent | Row::Void = leaving.row {
                 leaving.row = Row::Owed;
             }

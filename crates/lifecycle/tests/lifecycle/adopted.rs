@@ -168,7 +168,7 @@ fn stop_keeps_its_grace_despite_clock_changes() {
 // promise: R-14
 #[test]
 fn adopted_stop_continues_with_remaining_grace() {
-    // A clock that was set back delays nothing.
+    // A clock set back does not delay the stop.
     for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
         let mut adopted_run = adopted_run(LeaderExit::Stop);
         let (first, reported) = order();
@@ -182,7 +182,7 @@ fn adopted_stop_continues_with_remaining_grace() {
         adopted_run.record.stopping = Some((first, reported));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
         adopted_run.stop_now = now;
-        // By the clock as it is set now an hour later.
+        // The current clock setting is an hour ahead.
         let mut machine = Machine::adopted(NOW.plus(Duration::from_hours(1)), adopted_run);
         assert_eq!(effects(&mut machine).len(), 1, "recorded again first");
         let left = StopPlan::abort(Duration::from_secs(left));
@@ -248,7 +248,7 @@ fn journaled_stop_reason_overrides_the_row() {
     let mut adopted_run = adopted_run(LeaderExit::Stop);
     adopted_run.record.stopping = Some(late());
     adopted_run.record.leader = Some(killed_by(Signal::TERM));
-    // A store that has gone back has lost the first order, and was given a further one.
+    // A store that went back lost the first order, and got another one.
     adopted_run.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: Some(order()),

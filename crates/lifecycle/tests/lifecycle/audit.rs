@@ -188,7 +188,7 @@ fn leak_check_reports_escaped_process_not_shim() {
         .map(|(p, run)| (p.pid, *run))
         .collect();
     assert_eq!(escaped, [(302, live())]);
-    // Once the leader is gone, the owner of the numbers is not known.
+    // Without the leader, the owner of its group and session is unknown.
     let without: Vec<Seen> = seen.into_iter().filter(|p| p.identity.pid != 200).collect();
     assert_eq!(compare(&without, &inventory()).escaped, []);
 }
@@ -204,7 +204,7 @@ fn member_of_recorded_group_is_proven_by_inode() {
         ..group(1)
     };
     assert_eq!(at(remade, true), hint(over(), Evidence::LeakedCgroup));
-    // Another directory of the run: this keeper's own, or one of which nothing is recorded.
+    // Another control group of the run: this keeper's, or an unrecorded one.
     assert_eq!(at(group(9), true), proven(over(), Evidence::LeakedCgroup));
     assert_eq!(at(group(9), false), hint(over(), Evidence::LeakedCgroup));
     let unrecorded = [in_group(300, unknown(), group(9), true)];
@@ -229,7 +229,7 @@ fn descendants_of_a_shim_belong_to_its_run() {
             proven(over(), Evidence::ShimChild)
         );
     }
-    // The number of the shim, and another process: it belongs to no run.
+    // Another process with the shim's pid belongs to no run.
     let seen = [is(identity(99, BEGAN + 1)), below(99, 300)];
     assert_eq!(compare(&seen, &inventory).findings, []);
 }
@@ -248,7 +248,7 @@ fn group_membership_needs_leader_or_verified_member() {
         reported(&seen, &inventory, 300),
         proven(over(), Evidence::RecordedGroup)
     );
-    // A leader that has ended and is not reaped holds its number too.
+    // A leader that exited unreaped still owns its pid.
     let zombie = Seen {
         has_ended: true,
         ..leader
@@ -278,7 +278,7 @@ fn reused_pid_is_no_evidence() {
     let stranger = is(identity(100, BEGAN + 1));
     let seen = [stranger, of_session(100, 300)];
     assert_eq!(compare(&seen, &inventory), Compared::default());
-    // No process with the number itself is left: it may be one or the other.
+    // Without a process of that pid, the session may belong to either.
     assert_eq!(
         reported(&[of_session(100, 300)], &inventory, 300),
         hint(over(), Evidence::RecordedGroup)

@@ -97,7 +97,7 @@ fn recovery_certificate_has_steps_of_shim_and_recovery() {
     assert_eq!(outcome.reason, EndReason::OrphanTerminated);
     assert_eq!(outcome.certificate.steps, [by_shim, by_us]);
     assert_eq!(outcome.certificate.census, Some(Timestamp(4)));
-    // On another boot only the shim has scanned.
+    // After a reboot only the shim's scan counts.
     seen.host = Host::Other;
     let Decision::Close(outcome) = decide(&seen, Before::default()) else {
         panic!("there is nothing to wait for")
@@ -124,7 +124,7 @@ fn ended(reported: &[Report]) -> Outcome {
         Report::LeaderExited(Exit::Code(0)),
         Report::Census(Timestamp(9)),
         Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
-        // Nothing follows the verdict on the tree.
+        // Reports after the tree's verdict do not count.
         Report::Signalled(step(10, Signal::KILL)),
         Report::Census(Timestamp(10)),
         Report::StreamsClosed(StreamsEnd::Eof),

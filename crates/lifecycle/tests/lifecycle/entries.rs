@@ -312,7 +312,7 @@ fn paused_time_excludes_clock_changes() {
     assert_eq!(ran(3_610), Some(Duration::from_micros(8)));
     let mut paused = record.clone();
     paused.fold(Timestamp(3_608), &Entry::Paused);
-    // Also where the clock was set back during the pause.
+    // A clock set back during the pause changes nothing.
     for at in [3_650, 20] {
         let ran = paused.run_time(Timestamp(at), &between);
         assert_eq!(ran, Some(Duration::from_micros(6)), "{at}");

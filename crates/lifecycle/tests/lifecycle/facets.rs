@@ -27,7 +27,7 @@ fn facets_are_rebuilt_from_journal_entries() {
     for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
         let entry = entry(&facets.annotations, set(key, value, None));
         assert!(facets.fold(Timestamp(1), &entry));
-        // The keeper and the journal may report it twice.
+        // The keeper and the journal may both report the entry.
         assert!(!facets.fold(Timestamp(1), &entry));
         entries.push(entry);
     }
@@ -47,7 +47,7 @@ fn repeated_annotation_change_is_applied_once() {
     let first = entry(&facets.annotations, change.clone());
     facets.fold(Timestamp(1), &first);
     assert_eq!(facets.annotations.change(change.clone(), "uid:0"), Ok(None));
-    // Another change came between: the change is no repeat any more.
+    // After another change, the first change is not a repeat.
     let second = entry(&facets.annotations, set("b", "2", Some(1)));
     facets.fold(Timestamp(2), &second);
     let refused = facets.annotations.change(change, "uid:0");
@@ -79,7 +79,7 @@ fn output_line_matches_once_by_offset() {
     assert!(facets.fold(Timestamp(1), &matched(7, 1, 100, RuleAction::Event)));
     assert!(!facets.fold(Timestamp(2), &matched(7, 1, 100, RuleAction::Event)));
     assert!(!facets.fold(Timestamp(2), &matched(6, 1, 50, RuleAction::Event)));
-    // The other stream has offsets of its own.
+    // The other stream has its own offsets.
     assert!(facets.fold(Timestamp(3), &matched(8, 2, 5, RuleAction::Event)));
     let mark = facets.matched;
     assert_eq!(

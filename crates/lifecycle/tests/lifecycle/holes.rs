@@ -52,7 +52,7 @@ fn exit_code_before_exec_result_is_unknown() {
     let outcome = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(outcome.exit, Some(Exit::Unknown));
 
-    // A signal ends the child in any state: that much is sure.
+    // A signal exit is certain, whether or not exec happened.
     let mut run = Run::released();
     run.report(Report::LeaderExited(killed_by(Signal::KILL)));
     run.report(Report::TreeEnded(EMPTY));
@@ -107,14 +107,14 @@ fn stop_deadline_holds_while_draining() {
 #[test]
 fn child_death_at_gate_leaves_no_open_row() {
     let death = Report::LeaderExited(killed_by(Signal::KILL));
-    // The row arrives: it has to be closed.
+    // If the row arrives, it must be closed.
     let mut run = Run::gated();
     assert_eq!(run.report(death.clone()), [Effect::ShutGate]);
     assert_eq!(run.report(Report::TreeEnded(EMPTY)), []);
     let closed = outcome(&run.report(Report::Recorded));
     assert_eq!((closed.exit, closed.tree), (None, TreeVerdict::NeverRan));
 
-    // The state is unknown: the row may still arrive, so it is withdrawn.
+    // If the INSERT's result is unknown, the row may still arrive: withdraw it.
     let mut run = Run::gated();
     run.report(death.clone());
     run.report(Report::RecordUnknown);
@@ -124,7 +124,7 @@ fn child_death_at_gate_leaves_no_open_row() {
         [Effect::Acknowledge, Effect::Forget]
     );
 
-    // The row is sure not to arrive: nothing is left to close.
+    // If the INSERT failed, no row needs closing.
     let mut run = Run::gated();
     run.report(death);
     run.report(Report::RecordFailed);
@@ -143,7 +143,7 @@ fn child_that_ended_at_gate_is_not_released() {
 
 #[test]
 fn stop_before_the_row_is_recorded() {
-    // The spawn may be retried late: it must meet the stop.
+    // A late retry of the spawn must find the stop.
     let mut run = Run::new();
     let closed = outcome(&run.stop(GRACE).unwrap());
     assert_eq!((closed.reason, closed.exit), (aborted(), None));
@@ -194,7 +194,7 @@ fn failed_row_insert_closes_the_gate() {
     ] {
         let mut run = Run::gated();
         assert_eq!(run.report(report), [Effect::ShutGate]);
-        // A late success opens nothing.
+        // A late success opens no gate.
         assert_eq!(run.report(Report::Recorded), []);
         let Phase::Leaving(leaving) = run.machine.phase() else {
             panic!("{:?}", run.machine.phase());
@@ -227,7 +227,7 @@ fn repeated_stop_only_shortens_the_grace() {
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(GRACE / 2))]
     );
-    // Further orders are measured by the shortened one.
+    // Further orders are compared with the shortened deadline.
     assert_eq!(run.stop(GRACE), Ok(vec![]));
     let Phase::Stopping {
         stage,
@@ -249,7 +249,7 @@ fn stop_during_drain_terminates_remaining_processes() {
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(Duration::ZERO))]
     );
-    // The leader had exited on its own before.
+    // The leader exited by itself before the stop.
     run.report(Report::TreeEnded(EMPTY));
     let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Eof)));
     assert_eq!(closed.reason, EndReason::Exited);
@@ -260,7 +260,7 @@ fn leader_exit_before_stop_signal_counts_as_exited() {
     let mut run = Run::running();
     run.stop(GRACE).unwrap();
     run.report(Report::LeaderExited(Exit::Code(0)));
-    // The order still reaches the rest.
+    // The order still reaches the remaining processes.
     assert_eq!(
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(GRACE))]
@@ -294,7 +294,7 @@ fn tree_without_leader_report_still_ends() {
     );
     let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(closed.exit, Some(Exit::Unknown));
-    // Too late to change the reported exit.
+    // A late exit report changes nothing.
     assert_eq!(run.report(Report::LeaderExited(Exit::Code(0))), []);
     assert_eq!(run.machine.phase(), &Phase::Closing(closed));
 }

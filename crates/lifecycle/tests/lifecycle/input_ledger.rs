@@ -47,7 +47,7 @@ fn interrupted_write_is_resumed_or_given_up_explicitly() {
     let blind = ledger.place(&write("b", None, 1));
     assert_eq!(blind, Err(InputRefusal::Unfinished));
     assert_eq!(take(&mut ledger, "c", Some(4), 6), Ok(open(4)));
-    // All its bytes would be below the accepted ones, and yet they are another's.
+    // Write `a` lies below the accepted offset, but another write has those bytes.
     let given_up = ledger.place(&write("a", None, 10));
     assert_eq!(given_up, Err(InputRefusal::Offset));
 }
@@ -102,9 +102,9 @@ proptest! {
         let (mut sent, mut taken) = (0u64, Vec::new());
         for (number, (len, room, by_offset)) in steps.into_iter().enumerate() {
             let offset = by_offset.then_some(sent);
-            // The first try writes a part, and its answer is lost; so is that of the second.
+            // The first try writes a part; the answers to the first two tries are lost.
             for (again, room) in [room, u64::MAX, u64::MAX].into_iter().enumerate() {
-                // A client that gives the offset alone gets another id each time.
+                // A client that gives only the offset gets a new id each time.
                 let id = if by_offset { format!("{number}.{again}") } else { number.to_string() };
                 let write = write(&id, offset, len);
                 match ledger.place(&write).unwrap() {

@@ -126,7 +126,7 @@ fn stop_actions_precede_signals_and_kill_deadline() {
         steps.chain([millis(plan.kill_after)]).collect()
     };
     assert_eq!(at(StopPlan::abort(ms(6000))), [0, 1000, 3000, 6000]);
-    // With more time the waits stay, with less they are shortened; the remaining time is shared as before.
+    // A longer grace keeps the waits, a shorter one shortens them; the remaining time is divided as before.
     assert_eq!(at(StopPlan::abort(ms(9000))), [0, 1000, 3000, 9000]);
     assert_eq!(at(StopPlan::shutdown(ms(3000))), [0, 500, 1500, 2250, 3000]);
     assert_eq!(at(StopPlan::abort(Duration::ZERO)), [0]);

@@ -78,7 +78,7 @@ fn sigkill_without_oom_count_is_plain_kill() {
 #[test]
 fn outcome_contains_resource_usage() {
     let used = Report::Usage(Box::new(USAGE));
-    // The next server hears it again.
+    // The next server gets repeated reports.
     let (outcome, _) = ended(&reports(&[used.clone(), killed(), used]));
     assert_eq!(outcome.certificate.usage, Some(Box::new(USAGE)));
     let (without, _) = ended(&reports(&[killed()]));
@@ -107,7 +107,7 @@ fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
     .concat();
     let end = reports(&[
         Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
-        // Nothing follows the verdict on the tree.
+        // Reports after the tree's verdict do not count.
         Report::MemoryKills(MemoryKills {
             kills: 99,
             memory_max: None,

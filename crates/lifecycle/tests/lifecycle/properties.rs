@@ -198,7 +198,7 @@ fn no_signal_precedes_the_recorded_stop(run: &Run) -> Checked {
             Effect::RecordStop { .. } => orders += 1,
             Effect::StopTree(_) => {
                 prop_assert!(orders > 0 && run.inputs[*at] == Input::Report(Report::StopRecorded));
-                // One order, one plan: a doubled report sends nothing.
+                // One order, one plan: a repeated report sends no signal.
                 orders = 0;
             }
             _ => {}
@@ -253,7 +253,7 @@ fn pause_is_written_before_freeze_and_reported_after(run: &Run) -> Checked {
             Effect::Append(Entry::Resumed {
                 reason: ResumeReason::Asked,
             }) => Report::Thawed,
-            // Where it arrives before the keeper's report of a pause, it waits for that.
+            // An expiry before the keeper's report of the pause waits for that report.
             Effect::Append(Entry::Resumed {
                 reason: ResumeReason::MaxPause,
             }) => {
@@ -473,7 +473,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
         Effect::RecordOutcome(outcome) => Some(outcome.clone()),
         _ => None,
     });
-    // Nothing was there yet, or nothing is left.
+    // No run was recorded yet, or it is acknowledged.
     if acknowledged || (!recorded && outcome.is_none()) {
         return reported;
     }

@@ -144,7 +144,7 @@ fn pid_namespace_identity_includes_init_start_time() {
     };
     let (first, next) = (container(Some(100)), container(Some(200)));
     assert!(first.is_same_as(&first.clone()) && !first.is_same_as(&next));
-    // The start could not be read: the rest has to suffice.
+    // An unreadable start time is ignored: the other fields decide.
     assert!(first.is_same_as(&container(None)) && container(None).is_same_as(&next));
     let other_boot = HostIdentity {
         boot_id: "c".into(),
@@ -232,7 +232,7 @@ fn recovery_reports_empty_only_with_proof() {
         };
         let said = seen.exit_record.as_ref().and_then(|r| r.tree.as_ref());
         let echild = said == Some(&TreeVerdict::Empty(Proof::Echild));
-        // No later observation overrides it, except a verified member of the run.
+        // Only a verified member of the run overrides this verdict.
         let private = said == Some(&TreeVerdict::Empty(Proof::PrivatePidns));
         let empty_now = matches!(outcome.tree, TreeVerdict::Empty(Proof::PrivatePidns));
         assert!(
@@ -246,7 +246,7 @@ fn recovery_reports_empty_only_with_proof() {
                 assert!(echild && seen.cgroup == CgroupSeen::None, "{seen:?}");
             }
             TreeVerdict::Empty(Proof::PrivatePidns) => assert!(private, "{seen:?}"),
-            // A process that has left the group, and bears the marker, is not ignored.
+            // A process that left the group but bears the marker is not ignored.
             TreeVerdict::Empty(Proof::Cgroup) => {
                 assert!(empty && seen.hints.is_empty(), "{seen:?}");
             }
@@ -265,7 +265,7 @@ fn unreadable_cgroup_is_not_reported_empty() {
     let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
     for (mut seen, before) in combinations().filter(unread) {
         if let Decision::Close(outcome) = decide(&seen, before) {
-            // A pid namespace that has ended needs no scan of a group.
+            // An ended pid namespace needs no control group scan.
             let proof = TreeVerdict::Empty(Proof::PrivatePidns);
             let empty = matches!(outcome.tree, TreeVerdict::Empty(_));
             assert!(!empty || outcome.tree == proof, "{seen:?}");

@@ -109,7 +109,7 @@ fn restart_depends_on_mode_and_exit_code() {
     });
     let unknown = Some(Exit::Unknown);
     let cases = [
-        // Mode, then whether it follows exit 0, 1, the prevented 7, the forced 9 and 0, a signal, the unknown.
+        // Mode, then whether a restart follows exit 0, 1, the prevented 7, the forced 9, a signal, an unknown exit.
         (RestartMode::Never, [false; 6]),
         (
             RestartMode::OnFailure,

@@ -296,7 +296,7 @@ fn each_exceeded_bound_names_its_field() {
             "spec",
         ),
         (
-            // 3 MiB, no single argument of which is too long.
+            // 3 MiB, although no single argument is too long.
             edited(good(), |s| {
                 s.command.argv = vec!["x".repeat(96 * 1024).into(); 32];
             }),
@@ -455,7 +455,7 @@ fn caller_environment_overrides_server_but_not_kennel() {
     assert_eq!(
         compose_env(EnvMode::Minimal, (&server, &[]), &caller, &ours),
         [
-            // First, so that a scan that reads the beginning finds it.
+            // The marker is first, where a scan of the beginning finds it.
             pair("KENNEL_RUN_ID", "ours"),
             pair("AAA", "caller"),
             pair("HOME", "server"),
@@ -519,7 +519,7 @@ fn limit_unsupported_by_host_is_reported() {
     let more = RunLimits {
         rlimits: vec![
             limit(Resource::OpenFiles, 0, 4097),
-            // This one has no known maximum.
+            // `RLIMIT_CPU` has no known maximum.
             limit(Resource::Cpu, 1, 1),
         ],
         nice: Some(4),
@@ -680,7 +680,7 @@ fn name_pattern_matches_wildcards() {
     ] {
         assert_eq!(has(pattern, name), expected, "{pattern} {name}");
     }
-    // No pattern takes long, whatever it is tested by.
+    // No pattern takes long, whatever the name.
     assert!(!has(&"a*".repeat(60), &"a".repeat(59)));
     assert_eq!(NamePattern::new("we!b"), None);
     assert_eq!(NamePattern::new(""), None);

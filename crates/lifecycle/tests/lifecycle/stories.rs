@@ -138,7 +138,7 @@ proptest! {
         let disturbed = Story { deaths, ..undisturbed.clone() };
         let (one, other) = (undisturbed.reported(), disturbed.reported());
         if !other.gate_opened {
-            // A server that died before it had opened the gate has not opened it.
+            // A server that died before it opened the gate ran no command.
             prop_assert!(!other.executed);
             return Ok(());
         }
@@ -248,7 +248,7 @@ fn drain_timeout_stops_remaining_processes_with_grace() {
 
 #[test]
 fn abort_ends_a_drain_with_its_reason() {
-    // After the report of the leader's exit.
+    // The stop follows the leader's exit report.
     let stop = Command::Stop(abort(SECOND));
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout: None }, vec![(9, stop)]);
     assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
@@ -278,7 +278,7 @@ fn stop_of_run_spares_detached_processes() {
 // promise: T-26a
 #[test]
 fn stuck_tree_stays_open_for_a_day() {
-    // Before and after the keeper's report that it is stuck.
+    // Stops before and after the keeper reports a stuck tree.
     let wishes = [3, 8, 9, 20].map(|at| (at, Command::Stop(abort(SECOND))));
     let world = Story {
         temper: Temper::IsStuck,

@@ -339,7 +339,7 @@ impl World {
         if is_stop && obeyed && !self.gate_opened {
             self.stopped_in_time = true;
         }
-        // As far as the machine can know: an unreported event may have happened.
+        // The machine cannot know of events that were not reported.
         let unheard = self.machine.ends().leader.is_none();
         if is_stop && obeyed && unheard {
             self.stopped_while_leader_lived = true;
@@ -347,7 +347,7 @@ impl World {
     }
 
     fn step(&mut self, at: u64, input: Input) -> bool {
-        // A refusal is a legal answer here; only the state of the world at the end matters.
+        // A refusal is a legal answer here; only the final state matters.
         let obeyed = self.machine.step(time(at), input).is_ok();
         self.perform_all();
         obeyed
@@ -392,7 +392,7 @@ impl World {
         }
         if self.child == Child::None {
             if !self.is_over() {
-                // Nothing of it was reported, and its requester repeats it.
+                // The run was never reported: its caller repeats the spawn.
                 self.stopped_in_time = false;
                 self.machine = Machine::with(self.story.policy);
                 self.step(self.now, Input::Command(Command::Admit));
@@ -405,10 +405,10 @@ impl World {
         }
         let record = self.record_now();
         if record.streams.is_none() && std::mem::take(&mut self.streams_reported) {
-            // The pipes are there, and are read to their end again.
+            // The pipes still exist, and are read to EOF again.
             self.reports[Source::Output as usize].clear();
             let closed = self.tree_reported && !self.story.holder && !self.kept;
-            // This world reports no end of file for a shim that dies.
+            // This world reports no EOF for a shim that dies.
             if self.executed && closed && self.story.fault != Fault::ShimDies {
                 self.streams_close(StreamsEnd::Eof);
             }
@@ -488,13 +488,13 @@ impl World {
             Effect::RecordOutcome(outcome) => {
                 self.outcomes += 1;
                 self.ended_while_stuck |= self.goes_at.is_some();
-                // An upsert, of an open row or of none.
+                // An upsert: over an open row, or without a row.
                 self.row = Row::Closed(Box::new(outcome));
                 self.report(Source::Store, Report::OutcomeRecorded);
             }
             Effect::Withdraw => {
                 self.row = Row::Absent;
-                // A late record is withdrawn where it is met.
+                // A late record is withdrawn when it is found.
                 self.fenced = true;
                 self.report(Source::Store, Report::Withdrawn);
             }
@@ -614,7 +614,7 @@ impl World {
             };
             self.frozen = false;
             if self.story.temper == Temper::IsStopped {
-                // Signal first, then SIGCONT.
+                // SIGCONT follows the signal.
                 self.story.temper = Temper::Obeys;
             }
             self.signal(signal);

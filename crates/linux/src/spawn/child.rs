@@ -157,7 +157,7 @@ impl Score {
         let write = [fd, self.text.as_ptr() as usize, self.text.len(), 0, 0];
         // SAFETY: the text is readable for its length.
         let written = unsafe { call(libc::SYS_write, write) };
-        // SAFETY: close takes an integer, of the file that was opened above.
+        // SAFETY: close takes an integer: the descriptor of the file opened above.
         let _ = unsafe { call(libc::SYS_close, [fd, 0, 0, 0, 0]) };
         match written {
             Ok(len) if len == self.text.len() => Ok(()),
@@ -186,7 +186,7 @@ impl Plan {
 
 /// Calls [`run`]: entry of a child that shares memory.
 pub(super) extern "C" fn begin(plan: *const c_void) -> ! {
-    // SAFETY: a pointer to a plan that stays unchanged: see [`super::raw::clone`].
+    // SAFETY: `plan` points to a value that stays unchanged: see [`super::raw::clone`].
     run(unsafe { &*plan.cast::<Plan>() })
 }
 
@@ -208,7 +208,7 @@ pub(super) struct Birth {
 /// inherits that, and exits. Its shim waits for that, as after vfork(2), and so its writing visits no other process, as
 /// it does where two processes share a memory and neither waits.
 pub(super) extern "C" fn deliver(birth: *const c_void) -> ! {
-    // SAFETY: a pointer to a birth that outlives this process: its parent waits for its end.
+    // SAFETY: `birth` outlives this process, for whose exit the parent waits.
     let birth = unsafe { &*birth.cast::<Birth>() };
     let scored = birth.score.as_ref().map_or(Ok(()), Score::take);
     let made = scored.and_then(|()| {
@@ -223,13 +223,13 @@ pub(super) extern "C" fn deliver(birth: *const c_void) -> ! {
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
 pub(super) fn run(plan: &Plan) -> ! {
     unblock_signals();
-    // SAFETY: setsid takes nothing.
+    // SAFETY: setsid takes no arguments.
     if let Err(errno) = unsafe { call(libc::SYS_setsid, [0; 5]) } {
         fail(plan.fds[4], STEP_SESSION, errno, EXIT_NOT_RELEASED);
     }
     place_descriptors(plan);
     if plan.terminal {
-        // SAFETY: the request takes an integer; 0 takes no terminal from another session (ioctl_tty(2)).
+        // SAFETY: the request takes an integer; 0 steals no terminal of another session (ioctl_tty(2)).
         let taken = unsafe { call(libc::SYS_ioctl, [0, TAKE_TERMINAL, 0, 0, 0]) };
         must(taken, STEP_SESSION);
     }
@@ -238,13 +238,13 @@ pub(super) fn run(plan: &Plan) -> ! {
     {
         fail(STATUS_FD, step, errno(), EXIT_NOT_RELEASED);
     }
-    // Before /proc is read-only.
+    // The score is set before /proc becomes read-only.
     if let Some(score) = &plan.score
         && let Err(errno) = score.take()
     {
         fail(STATUS_FD, STEP_OOM_SCORE, errno, EXIT_NOT_RELEASED);
     }
-    // With this process's capabilities and limits, which it loses.
+    // Namespaces need capabilities and limits that this process then loses.
     let needs_user_namespace = plan.namespaces.as_ref().filter(|namespaces| {
         let entered = namespaces.enter(plan.own_proc);
         !entered.unwrap_or_else(|(step, errno)| fail(STATUS_FD, step, errno, EXIT_NOT_RELEASED))
@@ -258,12 +258,12 @@ pub(super) fn run(plan: &Plan) -> ! {
         if let Err((step, errno)) = namespaces.enter_as_user() {
             fail(STATUS_FD, step, errno, EXIT_NOT_RELEASED);
         }
-        // Those of the new namespace lead around its mounts.
+        // Capabilities in the new user namespace could undo its mounts.
         bound_capabilities(u64::MAX);
         drop_capabilities(u64::MAX);
     }
     drop_capabilities(plan.drop_capabilities);
-    // As that user, who must have access to the directory. SAFETY: `cwd` is a NUL-terminated string.
+    // Entered as the command's user, who must have access to the directory. SAFETY: `cwd` is a NUL-terminated string.
     let there = unsafe { call(libc::SYS_chdir, [plan.cwd.as_ptr() as usize, 0, 0, 0, 0]) };
     must(there, STEP_WORK_DIR);
     if plan.no_new_privileges {
@@ -292,13 +292,13 @@ pub(super) fn run(plan: &Plan) -> ! {
         let Err(errno) = (unsafe { call(libc::SYS_execve, image) }) else {
             exit(EXIT_NOT_EXECUTED)
         };
-        // A child of its writer holds a new file until it executes itself: golang/go#22315.
+        // A child forked by the file's writer has the file open until its execve: golang/go#22315.
         if errno != libc::ETXTBSY || tries == BUSY_TRIES {
             fail(STATUS_FD, STEP_EXEC, errno, EXIT_NOT_EXECUTED);
         }
         tries += 1;
         let pause = [BUSY_PAUSE.as_ptr() as usize, 0, 0, 0, 0];
-        // SAFETY: the time is a static; the rest of an interrupted pause is not asked for.
+        // SAFETY: the time is a static; the remaining time of an interrupted pause is not requested.
         let _ = unsafe { call(libc::SYS_nanosleep, pause) };
     }
 }
@@ -331,7 +331,7 @@ fn place_descriptors(plan: &Plan) {
     let mut end = FIRST_FD;
     for source in &plan.secrets {
         let copy = [wide(*source), wide(end), 0, 0, 0];
-        // SAFETY: as above.
+        // SAFETY: this call also takes only integers.
         must(unsafe { call(libc::SYS_dup3, copy) }, STEP_SECRETS);
         end += 1;
     }
@@ -348,7 +348,7 @@ pub(super) fn close_all(first: c_int, last: c_int) {
     // SAFETY: close_range takes integers.
     if unsafe { call(libc::SYS_close_range, all) }.is_err() {
         for fd in first..=last.min(descriptors_end()) {
-            // SAFETY: as above.
+            // SAFETY: this call also takes only integers.
             let _ = unsafe { call(libc::SYS_close, [wide(fd), 0, 0, 0, 0]) };
         }
     }
@@ -364,7 +364,8 @@ fn descriptors_end() -> c_int {
         limit.as_mut_ptr() as usize,
         0,
     ];
-    // SAFETY: there is space for soft and hard limit; no new one is given. Where it fails, the most are closed.
+    // SAFETY: `limit` has space for soft and hard limit; no new limit is set. If the call fails, the maximum number is
+    // closed.
     let _ = unsafe { call(libc::SYS_prlimit64, get) };
     c_int::try_from(limit[1].min(DESCRIPTORS_MAX)).unwrap_or(c_int::MAX)
 }
@@ -411,7 +412,7 @@ fn hold_back(plan: &Plan) {
             reason = "a resource's number is small"
         )]
         let set = [0, number as usize, limit.as_ptr() as usize, 0, 0];
-        // SAFETY: `limit` has the two numbers of an rlimit64 and outlives the call; no old one is asked for.
+        // SAFETY: `limit` has the two numbers of an rlimit64 and outlives the call; the old limit is not requested.
         must(unsafe { call(libc::SYS_prlimit64, set) }, step);
     }
 }
@@ -431,8 +432,8 @@ fn become_user(user: &User, terminal: bool) {
             fail(STATUS_FD, STEP_USER, errno(), EXIT_NOT_RELEASED);
         }
     };
-    // A server that is not root may have capabilities that its children would retain. Kernels without them refuse this.
-    // SAFETY: this prctl takes integers.
+    // A server that is not root may have ambient capabilities, which its children would retain. Kernels without that
+    // set refuse. SAFETY: this prctl takes integers.
     unsafe {
         libc::prctl(
             libc::PR_CAP_AMBIENT,
@@ -460,7 +461,7 @@ fn is_own_stream(fd: c_int, terminal: bool) -> bool {
     if unsafe { libc::fstat(fd, about.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: fstat has filled it.
+    // SAFETY: fstat has filled `about`.
     let mode = unsafe { about.assume_init() }.st_mode;
     mode & libc::S_IFMT == libc::S_IFIFO
 }
@@ -470,7 +471,7 @@ fn wait_at_gate() {
     let mut byte = 0u8;
     loop {
         let into = [wide(GATE_FD), &raw mut byte as usize, 1, 0, 0];
-        // SAFETY: one byte of space at `byte`, a local that outlives the call.
+        // SAFETY: `byte` has space for one byte and outlives the call.
         match unsafe { call(libc::SYS_read, into) } {
             Ok(1) if byte == OPEN => return,
             Err(libc::EINTR) => {}
@@ -505,9 +506,9 @@ fn say(status: c_int, words: &[u8]) {
 
 /// Returns the errno of libc's calls, which only a child makes that shares no memory.
 fn errno() -> c_int {
-    // SAFETY: the location is valid in every thread.
+    // SAFETY: the errno location is valid in every thread.
     let location = unsafe { libc::__errno_location() };
-    // SAFETY: it points to this thread's errno.
+    // SAFETY: `location` points to this thread's errno.
     unsafe { *location }
 }
 

@@ -122,7 +122,7 @@ pub fn fork_gated(
     memory: Memory,
 ) -> Result<Gated, StartFailure> {
     let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
-    // The child writes a few bytes, for which there is always space: its end need not wait either.
+    // The child writes a few bytes, for which the pipe always has space: both ends may be non-blocking.
     let (status_read, status_write) =
         pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|e| prepare(&e.into()))?;
     let sources = [
@@ -172,7 +172,7 @@ pub fn fork_gated(
         None => StartStage::Fork,
     };
     let (pid, leader, lent) = born.map_err(|error| failure(stage, &error, None))?;
-    // Only the child may hold its ends, above all the gate's.
+    // Only the child may have these ends open, above all the gate's.
     let Ends {
         stdin,
         stdout,
@@ -205,7 +205,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
     });
     let privileges = &attributes.privileges;
     let cwd = Path::new(OsStr::from_bytes(&child.cwd));
-    // Without its places no sandbox can be made.
+    // With default places no sandbox can be made.
     let places = attributes.private.clone().unwrap_or_default();
     let sandbox = privileges.sandbox.as_ref();
     let sandbox = sandbox.map(|sandbox| sandbox::rules(sandbox, &places, cwd));
@@ -287,7 +287,7 @@ fn lend(mut plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     let mut stack = new_stack();
     let base = stack.as_mut_ptr() as usize;
     let mut pidfd: RawFd = -1;
-    // An intermediate process passes the signal of its own exit down to the child, and may request none.
+    // With CLONE_PARENT the child inherits the intermediate process's exit signal, and may request none.
     let (beside, signal) = match score {
         Some(_) => (libc::CLONE_PARENT, 0),
         None => (0, libc::SIGCHLD),
@@ -323,13 +323,13 @@ fn lend(mut plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     birth.entry.argument = ptr::from_ref(&birth.plan).cast();
     let made = match &birth.score {
         Some(_) => deliver(&birth),
-        // SAFETY: the arguments are complete and outlive the call. Plan and stack stay unchanged until the child needs
-        // them no more, or for ever: see [`Lent`].
+        // SAFETY: the arguments are complete and outlive the call. Plan and stack stay unchanged until the child no
+        // longer needs them, or for ever: see [`Lent`].
         None => unsafe { raw::clone(call.0, call.1, birth.entry) },
     };
     match made {
         Ok(0) => {
-            // There may be a child, which exits with its gate.
+            // A child may exist until its gate closes: its memory is leaked.
             std::mem::forget(birth);
             Err(Errno::ECHILD.into())
         }
@@ -360,9 +360,9 @@ fn deliver(birth: &Birth) -> Result<libc::c_int, libc::c_int> {
         function: child::deliver,
         argument: ptr::from_ref(birth).cast(),
     };
-    // SAFETY: the call returns when that process has exited: until then its stack and argument stay.
+    // SAFETY: the call returns once the new process has exited; its stack and argument live that long.
     let between = unsafe { raw::clone(libc::SYS_clone, [flags, end, 0, 0, 0], entry) }?;
-    // No other code reaps it: this process has one thread.
+    // No other code reaps `between`: this process has one thread.
     let _ = reap::await_end(between);
     match birth.made.load(Ordering::Acquire) {
         made @ 0.. => Ok(made),
@@ -456,7 +456,7 @@ pub fn clone_here() -> io::Result<Cloned> {
     let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
     let none = 0usize;
     // SAFETY: the third argument is the place for the pidfd on every architecture; a null stack means a copy of this
-    // one, as after fork(2); the rest is not used with these flags.
+    // one, as after fork(2); other arguments are not used with these flags.
     let pid = unsafe {
         libc::syscall(
             libc::SYS_clone,

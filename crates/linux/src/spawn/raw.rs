@@ -58,9 +58,9 @@ pub(super) unsafe fn call(number: c_long, arguments: Arguments) -> Result<usize,
     // SAFETY: the caller is responsible for the call.
     let returned = unsafe { libc::syscall(number, first, second, third, fourth, fifth) };
     if returned == -1 {
-        // SAFETY: the location is valid in every thread.
+        // SAFETY: the errno location is valid in every thread.
         let location = unsafe { libc::__errno_location() };
-        // SAFETY: it points to this thread's errno.
+        // SAFETY: `location` points to this thread's errno.
         return Err(unsafe { *location });
     }
     usize::try_from(returned).map_err(|_| libc::EINVAL)

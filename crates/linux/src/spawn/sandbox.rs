@@ -197,11 +197,11 @@ fn landlock(
     let cwd = Some(cwd).filter(|cwd| *cwd != Path::new("/"));
     let readable = readable.map(|path| (path, READ));
     let writable = writable.chain(cwd).map(|path| (path, WRITE));
-    // The command of an earlier attempt, or of the parent, may have put a link there: it leads nowhere. A missing directory
-    // makes the start fail later, with its path.
+    // The command of an earlier attempt, or of the parent, may have put a link there: links are skipped. A missing
+    // directory makes the start fail later, with its path.
     let rules = readable.chain(writable);
     for (path, access) in rules.filter(|(path, _)| is_direct(path) == Some(true)) {
-        // A disk device contains all files of the host: only a path of its own opens it.
+        // A disk device contains all files of the host: only a rule for its own path opens it.
         let closed = if path.starts_with(DEVICES_DIR) {
             &closed
         } else {
@@ -209,7 +209,7 @@ fn landlock(
         };
         closed.open_below(path, access & handled, &mut rights)?;
     }
-    // The only entries below the data directory that are the command's; the second exists if its spec gives it a token.
+    // Only these entries below the data directory are the command's; `token` exists if the spec grants one.
     for (own, access) in [("tmp", WRITE), ("token", READ_FILE)] {
         if let Ok(own) = run_dir.join(own).canonicalize() {
             rights.push((c_path(&own)?, access & handled));
@@ -343,7 +343,7 @@ mod tests {
         };
         let all = rules(&everything, &run, dir.path()).expect("a kernel with Landlock");
         assert!(written(&all, "/srv/file") && !written(&all, "/dev/sda"));
-        // The root directory under another name is no working directory that may be written.
+        // A working directory that is `/` under another name is not writable.
         let none = rules(&Sandbox::default(), &run, Path::new("/usr/..")).expect("rules");
         assert!(!written(&none, "/srv/file"));
         let own = Sandbox {

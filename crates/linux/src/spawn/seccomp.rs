@@ -34,7 +34,7 @@ const AROUND_MOUNTS: &[c_long] = &[
 
 /// Calls that fail with EPERM.
 const DENIED: &[c_long] = &[
-    // Another kernel, or code in this one.
+    // Loading another kernel, or kernel code.
     libc::SYS_kexec_load,
     libc::SYS_kexec_file_load,
     libc::SYS_init_module,
@@ -46,7 +46,7 @@ const DENIED: &[c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // The host as a whole.
+    // Changes to the whole host.
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
@@ -64,7 +64,7 @@ const DENIED: &[c_long] = &[
     libc::SYS_iopl,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_ioperm,
-    // Mounts, and ways around paths.
+    // Mounts, and ways to bypass paths.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_pivot_root,
@@ -78,11 +78,11 @@ const DENIED: &[c_long] = &[
     libc::SYS_mount_setattr,
     libc::SYS_open_by_handle_at,
     libc::SYS_setns,
-    // Keys of the kernel, which all processes of a user share.
+    // Kernel keys, which all processes of a user share.
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // Memory and descriptors of other processes.
+    // Access to memory and descriptors of other processes.
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_kcmp,
@@ -103,7 +103,7 @@ const ERRNO: u32 = 0x0005_0000;
 /// Whether the kernel has filters, or why not.
 pub fn support() -> Result<(), String> {
     let action = ERRNO;
-    // SECCOMP_GET_ACTION_AVAIL.
+    // The value of `SECCOMP_GET_ACTION_AVAIL`.
     let ask = 2;
     // SAFETY: the call reads 32 bits at `action`, which outlives it.
     let asked = unsafe { libc::syscall(libc::SYS_seccomp, ask, 0, &raw const action) };
@@ -142,7 +142,7 @@ fn program(calls: &[c_long]) -> Vec<sock_filter> {
     for call in calls {
         program.extend([jump(EQUAL, number(*call), 0, 1), denied]);
     }
-    // A process may be traced by its own parent, at its own request, and by no other.
+    // A process may be traced only at its own request, by its parent.
     program.extend([
         jump(EQUAL, number(libc::SYS_ptrace), 0, 5),
         low(0),
@@ -151,7 +151,7 @@ fn program(calls: &[c_long]) -> Vec<sock_filter> {
         denied,
         allowed,
     ]);
-    // Limits can be set for the caller, and read of all.
+    // Limits can be set only for the caller, and read for all processes.
     program.extend([
         jump(EQUAL, number(libc::SYS_prlimit64), 0, 8),
         low(0),

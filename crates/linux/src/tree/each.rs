@@ -184,7 +184,7 @@ impl SignalEach {
             foreground: None,
             list: None,
             members: Vec::new(),
-            // Where there is no process to look for, there is no second round either.
+            // Without processes to search for, there is no second round.
             known: Some(HashSet::new()),
             first: None,
             signalled: Vec::new(),
@@ -255,13 +255,13 @@ impl SignalEach {
     }
 
     fn signal_group(&mut self, tree: &Tree, members: &mut Vec<(i32, Stat)>) {
-        // Where no process of the group is left, or the kernel cannot address it, or refuses all of it: one by one.
+        // If the group is empty, or the kernel cannot address it or refuses it, its processes are signalled one by one.
         if tree.leader.signal_group(self.signal) != SignalOutcome::Delivered {
             return;
         }
         let leader = self.leader;
         for (pid, stat) in members.extract_if(.., |(_, stat)| stat.pgid == leader) {
-            // The call succeeds where one process of the group was reached; the others are checked one by one.
+            // The call succeeds if it reached one process of the group; the others are checked one by one.
             let process = (pid, stat.start_ticks);
             let sent = may_signal(pid);
             self.round.add(process, MembershipEvidence::Group, sent);
@@ -273,7 +273,7 @@ impl SignalEach {
             Scope::Target(SignalTarget::Leader) => false,
             Scope::Target(SignalTarget::Tree) | Scope::All | Scope::Stopped => true,
             Scope::Target(SignalTarget::Group) => stat.pgid == self.leader,
-            // Its members are of the terminal's session, which is the leader's.
+            // The foreground group is in the terminal's session, which is the leader's.
             Scope::Target(SignalTarget::TerminalForeground) => {
                 self.foreground == Some(stat.pgid) && stat.sid == self.leader
             }

@@ -58,7 +58,7 @@ fn reused_session_id_yields_no_member() {
     let gone = session_leader();
     let leader = pidfd(&gone);
     end(gone);
-    // As if the number of the leader, which is reaped, had been reused.
+    // The pid of the reaped leader is reused by an unrelated process.
     let stranger = session_leader();
     let mut tree = Tree {
         run: RunId::from_u128(7),
@@ -72,7 +72,7 @@ fn reused_session_id_yields_no_member() {
         init: None,
     };
     assert!(tree.members().is_empty());
-    // The very leader, however, is a member while it lives.
+    // The leader itself is a member while it lives.
     tree.leader = pidfd(&stranger);
     assert_eq!(tree.members().len(), 1);
     end(stranger);
@@ -120,7 +120,7 @@ fn session_without_leader_excludes_unrelated_process() {
     let own = tree(pidfd(&leader));
     own.learn_session(&own.members());
     let late = tree(pidfd(&leader));
-    // As if the number had been another leader's, which was reaped before.
+    // `strange` has the pidfd of another leader, which was reaped before.
     let gone = session_leader();
     let strange = tree(pidfd(&gone));
     end(gone);
@@ -130,7 +130,7 @@ fn session_without_leader_excludes_unrelated_process() {
     while !ended() || procfs::stat(child).expect("it lives").ppid == pid {
         std::thread::yield_now();
     }
-    // While the leader is there its number is its own, reaped or not.
+    // A session id is not reused while a member lives, its leader reaped or not.
     assert!(own.members().contains_key(&child));
     end(leader);
     assert!(own.members().contains_key(&child));
@@ -143,7 +143,7 @@ fn session_without_leader_excludes_unrelated_process() {
 #[test]
 fn leader_is_signalled_first_then_others_by_age() {
     let own = procfs::stat(std::process::id().cast_signed()).expect("it runs");
-    // A reused number is no sign of youth.
+    // Pids wrap, so a low pid may be younger.
     let members = [(50, 7), (9, 9), (60, 8), (61, 8), (70, 5)];
     let members = members.map(|(pid, start_ticks)| (pid, Stat { start_ticks, ..own }));
     let order = each::last_first(members.to_vec(), 50);

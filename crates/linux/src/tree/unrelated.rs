@@ -57,7 +57,7 @@ impl Tree {
     /// run, or may be.
     pub fn unrelated_alone(&self) -> Option<Vec<i32>> {
         let inside = self.in_group();
-        // A process that has no number here, or is just exiting, is not listed.
+        // A process without a pid here, or one that is exiting, is not listed.
         let occupied = !inside.of_run.is_empty() || inside.has_unclear || inside.is_of_run_alone();
         (!occupied).then(|| inside.unrelated.iter().map(|(pid, _)| *pid).collect())
     }
@@ -121,7 +121,7 @@ impl Tree {
         }
         let start = || procfs::stat(pid).ok().map(|stat| stat.start_ticks);
         let before = start();
-        // Twice, since the number of a parent that exits may be reused during one walk.
+        // Two walks, since the pid of an exiting parent may be reused during one walk.
         if !(self.is_beside(pid) && self.is_beside(pid)) {
             return Owner::Run;
         }
@@ -139,10 +139,10 @@ impl Tree {
         let here = || procfs::namespace_depth(pid) == procfs::namespace_depth(own);
         match self.root {
             Root::Shim(shim) => peer::is_beside(pid, shim) && here(),
-            // The orphans of a shim that was no child of this process are others' children.
+            // Orphans of a shim that was not this process's child have other parents.
             Root::Lost if self.foreign.is_some() => false,
             Root::Lost => peer::is_beside(pid, own) && here(),
-            // The shim had no child left.
+            // `Root::Nowhere` means that the shim had no child left.
             Root::Nowhere => here(),
         }
     }
@@ -164,7 +164,7 @@ fn below(shim: i32, stats: &HashMap<i32, Stat>) -> HashSet<i32> {
         let (mut way, mut at) = (Vec::new(), *pid);
         while at != shim && !below.contains(&at) {
             match stats.get(&at) {
-                // Numbers that are used again while this reads could close a circle.
+                // Pids that are reused during these reads could form a cycle.
                 Some(stat) if way.len() < stats.len() => {
                     way.push(at);
                     at = stat.ppid;

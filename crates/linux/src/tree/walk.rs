@@ -90,9 +90,9 @@ impl Tree {
         };
         match self.root {
             Root::Shim(shim) => climb(Some(shim)) && self.shim_is_there(),
-            // Those of the leader's session are known.
+            // Processes of the leader's session are known.
             Root::Lost if self.foreign.is_some() => climb(None),
-            // Its parent may have been killed a moment ago, so that only this evidence is left of its descent.
+            // A process's parent may have just been killed, so that only this evidence of its descent is left.
             Root::Lost => climb(Some(std::process::id().cast_signed())),
             Root::Nowhere => false,
         }

@@ -14,14 +14,14 @@ pub(super) fn failure(error: &sqlx::Error) -> Failure {
         None => return Failure::Unknown(text),
     };
     match &*code {
-        // admin_shutdown, crash_shutdown, idle_session_timeout; they end the session, perhaps just after a commit.
+        // admin_shutdown, crash_shutdown, idle_session_timeout end the session, perhaps just after a commit.
         "57P01" | "57P02" | "57P05" => Failure::Unknown(text),
-        // Connection exceptions.
+        // Connection exceptions leave the outcome unknown.
         code if code.starts_with("08") => Failure::Unknown(text),
-        // No privilege, no such table, no such column: a database that is being restored, or was restored wrongly. A
-        // statement prepared by another client: a pooler is in between, and the next transaction knows.
+        // Missing privilege, table or column: the database is being restored, or was restored wrongly. A statement
+        // prepared by another client: a pooler is in between, which the next transaction takes into account.
         "42501" | "42P01" | "42703" | "42P05" => Failure::Unavailable(text),
-        // Data exception, integrity, syntax and access, program limit.
+        // Data, integrity, syntax or limit errors: a retry cannot help.
         code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {
             Failure::Refused(text)
         }

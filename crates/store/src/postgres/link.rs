@@ -280,7 +280,7 @@ impl Readers {
         life: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut lent = self.lend(&self.shared).await?;
-        // An unnamed statement lives until the next one: within a transaction the session is this one's alone.
+        // An unnamed statement lives until the next: a transaction has the session to itself.
         let mut tx = lent.connection().begin_with("BEGIN READ ONLY").await?;
         if life == Where::Taken {
             self.link.look_where(&mut tx, Session::Shared).await?;

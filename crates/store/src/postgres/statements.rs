@@ -44,9 +44,9 @@ pub(super) fn build() -> Statements {
          FROM unnest({}) WITH ORDINALITY AS u ({names}, n)) AS w",
         arrays.join(", "),
     );
-    // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
-    // before it. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE, wait for this commit, and
-    // this statement for the commit of a new generation. A lease is renewed meanwhile.
+    // INV-9: a row is only written under its node's current generation, so a new generation fences all earlier servers.
+    // FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE, wait for this commit, and this statement
+    // for the commit of a new generation. Lease renewals do not wait.
     let insert = |age: &str, name: &str, key: &str, which: &str| {
         let value = |column: &Column| match column.name {
             "age" => age.to_owned(),

@@ -38,7 +38,7 @@ impl PostgresServer {
             .tempdir()
             .map_err(io_error("make a directory"))?;
         let ini = dir.path().join("pgbouncer.ini");
-        // Sessions of a database that a case has left are closed: each case has one of its own, and the server a bound.
+        // Idle sessions are closed: each case has its own database, and the server limits sessions.
         let text = format!(
             "[databases]\n* = host={cluster} user=postgres\n[pgbouncer]\nlisten_addr =\nlisten_port = {PORT}\n\
              unix_socket_dir = {own}\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 3\n\
@@ -111,7 +111,7 @@ impl Bouncer {
 
 impl Drop for Bouncer {
     fn drop(&mut self) {
-        // It has nothing to save.
+        // PgBouncer has nothing to save.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

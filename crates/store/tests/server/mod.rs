@@ -223,7 +223,7 @@ impl PostgresServer {
             .output()
             .map_err(io_error("run pg_dump"))?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Settings of the session and commands of psql are of one version, and all names are whole.
+        // Session settings and psql commands depend on the version, and all names are schema-qualified.
         let is_sql = |line: &&str| {
             let others = ["SET ", "SELECT pg_catalog.set_config", "\\", "--"];
             !line.is_empty() && !others.iter().any(|other| line.starts_with(other))
@@ -268,7 +268,7 @@ impl Cluster {
             .arg("-k")
             .arg(self.dir.path())
             .args(["-c", "listen_addresses="])
-            // In its own directory, not in /dev/shm: a crash leaves nothing behind that outlives the directory.
+            // Shared memory is in the cluster's directory, not in /dev/shm: a crash leaves nothing elsewhere.
             .args(["-c", "dynamic_shared_memory_type=mmap"])
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
@@ -288,7 +288,7 @@ impl Cluster {
             return;
         };
         let pid = process.id().to_string();
-        // A failed kill means that it has exited, which the wait below finds.
+        // A failed kill means that the process has exited, which the wait below finds.
         let _ = Command::new("kill").args([signal, &pid]).status();
         let deadline = std::time::Instant::now() + STOP_TIMEOUT;
         while matches!(process.try_wait(), Ok(None)) {
@@ -304,7 +304,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Immediate: its contents are not needed.
+        // Immediate shutdown: no data is needed.
         self.stop("-QUIT");
     }
 }

@@ -38,7 +38,7 @@ pub(super) async fn clocks_of_fleet_move_no_run(bed: Bed) {
     let mut inserted: Vec<Vec<(RunId, Age)>> = vec![Vec::new(); 3];
     for minutes in steps {
         for node in 0..3 {
-            // Of one node, some share a commit.
+            // Some rows of one node share a commit.
             let ahead = (i64::try_from(node).unwrap() - 1) * 7 + minutes;
             let mut writing = JoinSet::new();
             for _ in 0..3 {

@@ -42,7 +42,7 @@ pub(super) async fn followed_attempt_is_read_back_whole(bed: Bed) {
         bed.store.list(&waiting, None, 9).await.unwrap().rows,
         [wanted]
     );
-    // Repeated, it changes nothing.
+    // A repeated rest changes nothing.
     bed.store.rest(&new, &rest).await.unwrap();
     assert_eq!(bed.store.get(new.run).await.unwrap(), Some(row));
 }
@@ -53,7 +53,7 @@ pub(super) async fn next_attempt_replaces_the_one_before(bed: Bed) {
     bed.store.insert(&new).await.unwrap();
     bed.store.rest(&new, &rest(&[ended(1)], 1)).await.unwrap();
     let second = next(&new, 2);
-    // Requested, so the row of restarts begins anew.
+    // A requested attempt resets the consecutive restarts.
     bed.store.begin(&second, 0).await.unwrap();
 
     let row = bed.store.get(new.run).await.unwrap().unwrap();
@@ -92,7 +92,7 @@ pub(super) async fn attempt_begins_only_if_it_is_next(bed: Bed) {
     old.generation = 0;
     refused(&old, "an older generation").await;
     refused(&next(&service(2), 2), "there is no such run").await;
-    // A late report of the attempt before.
+    // A late report of the previous attempt.
     let late = bed.store.record_state(new.run, 1, RowState::Running, None);
     assert!(matches!(late.await, Err(StoreError::Fenced(_))));
 
@@ -116,12 +116,12 @@ pub(super) async fn unstarted_attempt_uses_its_number(bed: Bed) {
     let both = rest(&[ended(1), ended(2)], 2);
     bed.store.rest(&second, &both).await.unwrap();
 
-    // Its begin comes late, and is refused.
+    // The late begin of attempt 2 is refused.
     let late = bed.store.begin(&second, 1).await;
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
     let row = bed.store.get(new.run).await.unwrap().unwrap();
     assert_eq!((row.new.attempt, row.restarts), (2, 2));
-    // The record of a process is still that of the earlier one.
+    // The process record is still the first attempt's.
     assert_eq!(row.new.identity, new.identity);
     bed.store.begin(&next(&new, 3), 1).await.unwrap();
 }

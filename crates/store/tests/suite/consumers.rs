@@ -48,7 +48,7 @@ pub(super) async fn consumer_moves_only_forward_and_reads_whole(bed: Bed) {
         ..first.clone()
     };
     bed.store.put_consumer(&moved, generation).await.unwrap();
-    // A repeat changes nothing, and is no error.
+    // A repeated put changes nothing, and succeeds.
     bed.store.put_consumer(&moved, generation).await.unwrap();
     let back = |change: fn(&mut ConsumerRow)| {
         let mut row = moved.clone();
@@ -99,7 +99,7 @@ pub(super) async fn consumers_are_found_counted_and_removed(bed: Bed) {
         consumer(Some(one), "b"),
         consumer(Some(two), "a"),
     ];
-    // All at once, among other writes.
+    // Concurrent puts, among other writes.
     let mut tasks = tokio::task::JoinSet::new();
     for row in wanted.clone() {
         let store = bed.store.clone();
@@ -211,7 +211,7 @@ pub(super) async fn consumers_are_removed_after_their_runs_output(bed: Bed) {
         consumer(Some(new_run(1).run), "a"),
         consumer(Some(new_run(2).run), "a"),
         consumer(Some(new_run(3).run), "a"),
-        // Acknowledged just as the row of its run was removed.
+        // Acknowledged just as the run's row was removed.
         consumer(Some(new_run(4).run), "a"),
     ];
     for row in &rows {

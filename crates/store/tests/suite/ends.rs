@@ -42,7 +42,7 @@ pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for (id, end) in (1..).zip(&ends()) {
         let new = new_run(id);
-        // Both ways to a closed row: over an open one, and where there is none.
+        // A closed row is written over an open row, or where none exists.
         if id % 2 == 0 {
             bed.store.insert(&new).await.unwrap();
         }

@@ -103,7 +103,7 @@ pub(super) async fn only_keepers_with_rows_or_lease_are_listed(bed: Bed) {
         host: host(),
     });
     assert_eq!(found, expected);
-    // The keeper with the lease is listed all the same.
+    // The keeper with the lease is listed too.
     let last = EPOCH + 4;
     bed.store.open_node(&opening(NODE, last)).await.unwrap();
     let found = bed.store.open_epochs(node).await.unwrap();
@@ -361,7 +361,7 @@ pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
         text.contains("hearsay") && text.contains(&new_run(1).run.to_string()),
         "{text}"
     );
-    // It has ended: a fence of its key is done.
+    // An ended run needs no fence under its key.
     assert!(row.has_ended);
     let fence = Change::Fenced(Box::new(new_run(1)), Box::new(closure()));
     let fenced = fence
@@ -396,7 +396,7 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
         (row.run, row.node, row.created),
         (unreadable.run, unreadable.node, unreadable.created)
     );
-    // A stop needs these.
+    // A stop needs both fields.
     assert_eq!(
         (row.grace, row.has_ended),
         (unreadable.spec.policy.grace(), false)
@@ -407,7 +407,7 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     let rest = other.list(&all, page.next, 2).await.unwrap();
     assert_eq!((runs(&rest), rest.next), (vec![new_run(1).run], None));
 
-    // Its own node reads the rest of it, also once it has ended.
+    // The run's own node reads the other columns, also after the end.
     let page = bed.store.list(&all, None, 3).await.unwrap();
     assert_eq!((page.rows.len(), page.unread.len()), (3, 0));
     let sql = format!(

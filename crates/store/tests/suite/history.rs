@@ -128,7 +128,7 @@ pub(super) async fn removed_rows_leave_their_ids(bed: Bed) {
     assert!(store.get(new_run(1).run).await.unwrap().is_none());
     let every = ConsumerFilter::default();
     assert_eq!(store.consumers(node, &every, 9).await.unwrap(), []);
-    // No later run has such an id, however it comes.
+    // No later run gets a removed id by any change.
     assert!(is_fenced(&store.insert(&new_run(1)).await));
     assert!(is_fenced(&store.fence(&new_run(1), &closure()).await));
     assert!(is_fenced(&store.close(&new_run(1), &closure()).await));
@@ -137,7 +137,7 @@ pub(super) async fn removed_rows_leave_their_ids(bed: Bed) {
     let mut remembered = store.removed_ids(&asked).await.unwrap();
     remembered.sort_unstable();
     assert_eq!(remembered, [1, 2].map(RunId::from_u128));
-    // A row that a copy of the database lacks is written again all the same.
+    // A row that a database copy lacks is still written again.
     store.mend(&before).await.unwrap();
     assert!(store.get(new_run(1).run).await.unwrap().is_some());
 }

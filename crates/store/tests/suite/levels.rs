@@ -72,7 +72,7 @@ pub(super) async fn earlier_and_later_servers_share_a_schema(bed: Bed) {
     let newer = later(&bed.url).await;
     newer.open_node(&opening(second, EPOCH + 1)).await.unwrap();
     newer.insert(&run_of(2, second, 1)).await.unwrap();
-    // The server that was there, and one that is started after the migration.
+    // The server from before the migration, and one started after it.
     earlier.insert(&run_of(3, first, 1)).await.unwrap();
     let back = store(&bed.url).await;
     back.open_node(&opening(first, EPOCH)).await.unwrap();
@@ -119,7 +119,7 @@ pub(super) async fn contracting_waits_for_all_nodes(bed: Bed) {
     };
     assert_eq!(*min_level, level);
     assert_eq!(*nodes, format!("node-{NODE} (level {})", level - 1));
-    // A later server has the node: all have the level, but not for a day.
+    // All nodes have the level now, but not for a day.
     newer.open_node(&opening(NODE, EPOCH)).await.unwrap();
     later(&bed.url).await.finish().await;
     let planned = contract(&bed.url, true).await.unwrap();
@@ -142,7 +142,7 @@ pub(super) async fn contracting_waits_for_all_nodes(bed: Bed) {
         "{refused}"
     );
     assert!(refused.is_of_schema());
-    // A server that is there learns it by its next look, and then neither reads nor writes.
+    // A running server detects this at its next check, then neither reads nor writes.
     let too_new = |result: Result<(), StoreError>| {
         let has =
             matches!(result, Err(StoreError::SchemaTooNew { min_level, .. }) if min_level == level);
@@ -155,7 +155,7 @@ pub(super) async fn contracting_waits_for_all_nodes(bed: Bed) {
     too_new(earlier.open_node(&opening(NODE, EPOCH)).await.map(drop));
     let written = newer.insert(&run_of(1, NODE, 2)).await.unwrap();
     assert!(matches!(written, Changed::Done(_)));
-    // As for a database that is away, it ends by itself.
+    // The refusal ends by itself, like an outage.
     let back = "UPDATE schema_level SET min_level = 1";
     raw.execute(back).await.unwrap();
     earlier.stored_node(node).await.unwrap();
@@ -261,7 +261,7 @@ pub(super) async fn view_shows_runs_with_documented_columns(bed: Bed) {
         raw.texts(&ended).await,
         ["succeeded exited empty 0 1970-01-01 00:00:00.000006"]
     );
-    // Between two attempts it is that of the latest one.
+    // Between two attempts the view shows the latest attempt's exit.
     for (exit, shown) in [
         (r#"{"code":3}"#, "3 -"),
         (r#"{"signal":{"signal":9,"core_dumped":false}}"#, "- 9"),

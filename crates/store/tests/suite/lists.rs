@@ -20,7 +20,7 @@ pub(super) async fn pages_stay_contiguous_while_rows_are_added(bed: Bed) {
         new.age = Age::NONE;
         bed.store.insert(&new).await.unwrap();
     };
-    // Five rows share each point in time, so that the key has to decide between them.
+    // Five rows share each timestamp, so the key must order them.
     for id in 1..=25_u32 {
         add(u128::from(id), i64::from(id / 5)).await;
     }
@@ -70,7 +70,7 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
         without.entries = None;
         assert_eq!(list.unwrap(), [without]);
     }
-    // An unreadable value in it affects only itself.
+    // An unreadable value in `entries` affects only that column.
     let sql = format!(
         "UPDATE runs SET entries = '{{\"entries\":7}}' WHERE run_id = '{}'",
         new.run
@@ -84,7 +84,7 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
 // promise: O-22
 pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
-    // Three rows share each point in time.
+    // Three rows share each timestamp.
     for id in 1..=12_u32 {
         let mut new = new_run(u128::from(id));
         new.created = Timestamp(i64::from(id / 3));
@@ -155,7 +155,7 @@ pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     assert_eq!(page.rows.len(), 1);
     let next = page.next.expect("rows follow");
     assert_eq!(next.age, Age(i64::from(SCANNED_MAX)));
-    // The filter leaves out the run that was examined last.
+    // The filter excludes the run that was examined last.
     assert_eq!(next.run, RunId::from_u128(u128::MAX));
 }
 
@@ -196,7 +196,7 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
         bed.store.insert(&new).await.unwrap();
     }
     let run = |id| new_run(id).run;
-    // 1 starting; 2 running; 3 pausing; 4 paused; 5 paused and to stop; 6 to 9 ended.
+    // Runs: 1 starting; 2 running; 3 pausing; 4 paused; 5 paused and to stop; 6 to 9 ended.
     for (id, state) in [
         (2, RowState::Running),
         (3, RowState::Pausing),
@@ -313,7 +313,7 @@ pub(super) async fn audit_finds_rows_by_key_or_number(bed: Bed) {
         elsewhere,
     ] {
         bed.store.insert(&new).await.unwrap();
-        // One stays open.
+        // Run 2 stays open.
         if new.run != RunId::from_u128(2) {
             bed.store.close(&new, &closure()).await.unwrap();
         }

@@ -62,7 +62,7 @@ fn rows() -> Vec<RunRow> {
         times,
         outcome: Some(outcome),
         entries,
-        // Above those of rows that are closed before it.
+        // Above the output ages of rows closed earlier.
         output_age: times.ended.map(|at| Age(at.0 + 9)),
         ..RunRow::open(new_run(3))
     };

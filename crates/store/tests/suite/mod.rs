@@ -285,7 +285,7 @@ impl Raw {
         if url.starts_with("sqlite:") {
             Self::Sqlite(SqliteConnection::connect(url).await.expect("a connection"))
         } else {
-            // Statements that a pooler lets through.
+            // A pooler refuses the parameter `extra_float_digits`.
             let options: PgConnectOptions = url.parse().expect("a URL of the fixture");
             let options = options.extra_float_digits(None);
             Self::Postgres(

@@ -76,7 +76,7 @@ pub(crate) async fn key_belongs_to_one_run_of_owner(bed: Bed) {
     );
     let read = bed.store.claimed("uid:1", &key()).await.unwrap().unwrap();
     assert_eq!(read.new.request_key, first.request_key);
-    // A run that left no trace has none.
+    // A withdrawn run claims neither name nor key.
     let gone = claiming(4, "uid:1", "cache", "order/8");
     assert_eq!(inserted(&bed, &gone).await, None);
     let withdrawn = bed.store.withdraw(gone.run, gone.node, gone.generation);
@@ -108,7 +108,7 @@ pub(crate) async fn lost_row_returns_although_its_name_is_taken(bed: Bed) {
     let row = bed.store.get(lost.run).await.unwrap().unwrap();
     assert_eq!(row.new.spec.name.as_deref(), Some("db"));
     bed.store.close(&lost, &closure()).await.unwrap();
-    // One that ends without having been written, too.
+    // A run closed without a row is written too.
     let unwritten = claiming(3, "uid:1", "db", "order/7");
     bed.store.close(&unwritten, &closure()).await.unwrap();
     assert!(bed.store.get(unwritten.run).await.unwrap().is_some());

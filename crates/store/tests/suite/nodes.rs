@@ -36,7 +36,7 @@ pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
     assert_eq!(found.len(), 1, "one of these two is a node");
     assert_eq!(found[0].node, second[0]);
     assert_eq!(store.nodes(Some(&[])).await.unwrap(), []);
-    // The clock of the caller, which the opening names, is another one.
+    // The store's clock counts, not the caller's clock in the opening.
     assert!(nodes.iter().all(|row| row.heard.0 > 1_700_000_000_000_000));
     assert!(nodes.iter().all(|row| row.heard <= row.now));
 
@@ -70,7 +70,7 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     assert_eq!(store.nodes(None).await.unwrap(), [], "it has ended");
     let stored_node = store.stored_node(long.node).await.unwrap();
     assert_eq!(stored_node.lease_left, Duration::ZERO);
-    // Unchanged.
+    // The same opening succeeds.
     assert_eq!(store.open_node(&long).await.unwrap(), 2);
     assert_eq!(store.nodes(None).await.unwrap()[0].lease, LONG);
 }
@@ -128,7 +128,7 @@ pub(super) async fn dead_nodes_are_removed_and_others_stay(bed: Bed) {
         store.give_up(node, 1).await.unwrap();
     }
     let is_there = async |node| !store.nodes(Some(&[node])).await.unwrap().is_empty();
-    // A run refers to it; it had a lease just now; it has one.
+    // Kept: a node with a run, one with a recent lease, one with a lease.
     for which in [
         NodeRemoval::Unused(used),
         without_lease_for(LONG, own),
@@ -152,7 +152,7 @@ pub(super) async fn dead_nodes_are_removed_and_others_stay(bed: Bed) {
     assert!(!is_there(used).await && is_there(own).await && is_there(alive).await);
     assert!(store.get(new.run).await.unwrap().unwrap().outcome.is_some());
     assert!(store.remove_nodes(NodeRemoval::Node(own)).await.unwrap());
-    // It comes back as the node that it was, above its generation.
+    // The removed node comes back as itself, above its generation.
     let back = Opening {
         above: 1,
         ..opening(used.as_u128(), EPOCH + 1)
@@ -195,7 +195,7 @@ pub(super) async fn left_stop_keeps_caller_and_shortest_grace(bed: Bed) {
     assert_eq!(stops, std::slice::from_ref(&stands));
     assert_eq!(store.left_stops_of(&[new.run]).await.unwrap(), stops);
     assert!(store.left_stops_of(&[]).await.unwrap().is_empty());
-    // A stop that was carried out before it was shortened is still to be carried out.
+    // Removing an outdated stop leaves the shortened stop queued.
     let carried_out = left("a", 9, 1);
     store
         .remove_left_stop(opening.node, &carried_out)

@@ -68,14 +68,14 @@ pub(super) async fn output_removal_is_marked_once_after_the_end(bed: Bed) {
     assert_eq!(read.outcome, before.outcome);
     reopened.finish().await;
 
-    // A lost row is written again with it.
+    // A lost row is written again with the removal.
     let mut row = marked.clone();
     row.new.run = new_run(2).run;
     bed.store.mend(&row).await.unwrap();
     let mended = bed.store.get(row.new.run).await.unwrap().unwrap();
     assert_eq!(mended.output_removed, wanted);
 
-    // Many at once, among other writes.
+    // Many concurrent removals, among other writes.
     let mut tasks = tokio::task::JoinSet::new();
     for id in 10..40 {
         bed.store.close(&new_run(id), &closure()).await.unwrap();
@@ -106,7 +106,7 @@ pub(super) async fn ended_runs_with_output_come_by_end(bed: Bed) {
         .open_node(&opening(NODE + 1, EPOCH + 1))
         .await
         .unwrap();
-    // Two of them have ended at the same time, and the clock was set back after the first.
+    // Runs 2 and 3 ended at the same time, and the clock was set back after run 1.
     for (id, at) in [(1, 50), (2, 40), (3, 40), (4, 60)] {
         let new = NewRun {
             owner: format!("uid:{id}"),

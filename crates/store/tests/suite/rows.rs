@@ -46,7 +46,7 @@ pub(crate) fn process(pid: i32) -> ProcessIdentity {
         pid,
         pgid: pid + 1,
         sid: pid + 2,
-        // Above the maximum of a signed number, to see that no bit is lost.
+        // Above the signed maximum, to check that no bit is lost.
         start_ticks: u64::MAX - 5,
         pidfs_handle: Some(1 << 63),
     }
@@ -89,7 +89,7 @@ pub(crate) fn new_run(id: u128) -> NewRun {
         spec_digest: vec![0, 1, 254, 255],
         spec_digest_version: 1,
         created: Timestamp(1_700_000_000_000_000),
-        // As the store gives it to runs that are inserted in the order of their ids.
+        // The store assigns these ages to runs inserted in id order.
         age: Age(1_700_000_000_000_000 + i64::try_from(id).unwrap_or(0)),
     }
 }

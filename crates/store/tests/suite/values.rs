@@ -212,7 +212,7 @@ const UNREADABLE: [(u128, &str, [&str; 2]); 37] = [
 pub(super) async fn unreadable_value_is_corrupt(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut raw = Raw::to(&bed.url).await;
-    // Its own node reads a spec without such a value.
+    // The row's own node reads its spec without unreadable values.
     let other = open(&bed.url.parse().unwrap()).await.unwrap();
     for (number, (base, change, words)) in (1..).zip(UNREADABLE) {
         let new = new_run(number);
@@ -335,7 +335,7 @@ fn closed_row_never_changes() {
                 let marked = change.upon(row.clone()).unwrap();
                 assert_eq!(marked.output_removed, Some(removal));
             }
-            // These contain the row.
+            // These changes contain the row.
             Change::Inserted(_) | Change::Snapshot(_) => {}
             change => assert_eq!(change.upon(row.clone()), row, "{}", change.name()),
         }

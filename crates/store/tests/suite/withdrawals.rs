@@ -36,12 +36,12 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
 
     let withdrawn = [
         store.withdraw(run(1), node, 2).await,
-        // Its generation has the same number.
+        // Both nodes have generation 1.
         store.withdraw(run(1), other, 1).await,
         store.withdraw(run(2), node, 1).await,
         store.withdraw(run(3), node, 1).await,
         store.withdraw(run(4), node, 1).await,
-        // Its caller has the answer that the node ends it.
+        // Run 5 has a queued stop.
         store.withdraw(run(5), node, 1).await,
     ];
     for (at, result) in withdrawn.into_iter().enumerate() {
@@ -53,7 +53,7 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     for id in 1..=5 {
         assert!(store.get(run(id)).await.unwrap().is_some(), "{id}");
     }
-    // A repeat has the same result, and the key is free.
+    // A repeated withdrawal succeeds too, and the key is free.
     for _ in 0..2 {
         store.withdraw(run(1), node, 1).await.unwrap();
         assert_eq!(store.get(run(1)).await.unwrap(), None);

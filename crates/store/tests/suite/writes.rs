@@ -39,7 +39,7 @@ pub(super) async fn inserted_row_is_read_back_whole(bed: Bed) {
     }
     assert_eq!(bed.store.get(new_run(3).run).await.unwrap(), None);
 
-    // The column beside the spec has whole milliseconds; the value that is read is the spec's.
+    // The grace column has whole milliseconds; the spec's exact value is read.
     let odd = respec(new_run(4), |spec| {
         spec.policy.stop.grace = Some(Duration::from_nanos(1));
     });
@@ -156,8 +156,7 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     assert_eq!(closed.state, StoredState::Ended(RunState::Cancelled));
     assert_eq!(closed.outcome, Some(fenced.outcome.clone()));
 
-    // A fence that was promised while the database was away stops any run under the id: that of another node by a stop
-    // that is left for it.
+    // A fence promised during an outage stops any run under the id: another node's run by a queued stop.
     let elsewhere = NewRun {
         node: NodeId::from_u128(77),
         ..known.clone()

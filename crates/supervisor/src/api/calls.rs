@@ -28,7 +28,7 @@ impl Supervisor {
             .await?;
         match result {
             SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
-            // The run is gone: its end is on its way; the signal reached no process and did no harm.
+            // Done, or the run is gone and its end report pending: the signal did no harm.
             _ => Ok((view, way)),
         }
     }
@@ -129,7 +129,7 @@ impl Supervisor {
         };
         let listing = self.shared.kernel.tree(run).await?;
         let view = handle.live.borrow().view.clone();
-        // A run that left without a trace cannot be found.
+        // `get` reports a run withdrawn without a row as not found.
         if view.state.is_terminal() {
             return Ok((self.get(run).await?, Listing::default()));
         }
@@ -150,7 +150,7 @@ impl Supervisor {
         };
         match handle.ask(order).await {
             Some(Ok(result)) => Ok((handle.live.borrow().view.clone(), result)),
-            // The task has given its state: it may be another one by now.
+            // The error names the state at refusal, which may be outdated.
             Some(Err(error)) => Err(error),
             None => Err(handle.live.borrow().view.refuse_call(Refusal::Ended)),
         }

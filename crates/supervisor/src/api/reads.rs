@@ -39,7 +39,7 @@ impl Supervisor {
         let handle = self.shared.find(view.run)?;
         let group = {
             let live = handle.live.borrow();
-            // The directory of an attempt that has ended is being removed.
+            // The control group of an ended attempt is being removed.
             let identity = live.view.identity.as_ref();
             identity.filter(|_| live.is_at_work())?.cgroup.clone()?
         };
@@ -83,7 +83,7 @@ impl Supervisor {
 
     /// Whether the process that connected this socket belongs to a run: then it has no rights here.
     pub fn descent(&self, socket: &impl AsFd) -> Descent {
-        // Where they have ended, their process ids may belong to unrelated processes by now.
+        // Only live runs count: process ids of ended shims may belong to unrelated processes.
         let live = self.shared.running().into_iter();
         let live = live.filter_map(|(_, handle)| {
             let live = handle.live.borrow();
@@ -129,7 +129,7 @@ impl Supervisor {
         for (run, handle) in self.shared.running() {
             let live = handle.live.borrow();
             let view = &live.view;
-            // The identity of an attempt that has ended may be another process's by now.
+            // The pid of an ended attempt may belong to another process by now.
             let is_meant = is_meant(view) && live.is_at_work();
             let identity = view.identity.as_ref().filter(|_| is_meant);
             let shim = identity.map(|identity| identity.shim.pid);

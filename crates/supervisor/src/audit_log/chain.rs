@@ -118,14 +118,14 @@ pub fn export<E: From<ChainError>>(
     let firsts = files::list(&dir).map_err(unread(&dir))?;
     let mut has_given = false;
     for (nth, first) in firsts.iter().enumerate() {
-        // A file ends where the next one begins.
+        // A file's seqs end where the next file's begin.
         if firsts.get(nth + 1).is_some_and(|next| *next <= after_seq) {
             continue;
         }
         let path = files::path(&dir, *first);
         let file = match File::open(&path) {
             Ok(file) => file,
-            // The server has removed it for its age or number.
+            // Retention by age or file count removed this file.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !has_given => continue,
             Err(error) => return Err(unread(&path)(error).into()),
         };
@@ -133,7 +133,7 @@ pub fn export<E: From<ChainError>>(
         loop {
             line.clear();
             lines.read_until(b'\n', &mut line).map_err(unread(&path))?;
-            // At the end stands what the server is just writing.
+            // The server is still writing an unterminated last line.
             let Some(text) = line.strip_suffix(b"\n") else {
                 break;
             };
@@ -185,7 +185,7 @@ impl Check<'_> {
             };
             let seq = record.seq;
             let follows = follows(&self.checked, &record, self.known);
-            // A fragment may precede it.
+            // A fragment may precede the record.
             let begins = begun || first.is_some_and(|first| (first..=first + 1).contains(&seq));
             begun = true;
             if let Err(what) = follows.and(begins.then_some(()).ok_or(CUT)) {
@@ -212,7 +212,7 @@ impl Check<'_> {
 
     fn end(self) -> Result<ChainChecked, ChainError> {
         match self.known {
-            // A line that is older than all retained lines was removed for its age.
+            // A known line older than all retained lines was removed by retention.
             Some(known) if !self.is_met && known.seq >= self.checked.first => {
                 Err(ChainError::OtherHead { seq: known.seq })
             }

@@ -108,7 +108,7 @@ impl TrailReader {
     /// A file cannot be read.
     pub async fn next(&mut self) -> io::Result<Option<Vec<TrailRecord>>> {
         loop {
-            // Whatever is written from here on is seen as a change.
+            // Marked seen before the read: records written meanwhile count as a change.
             self.head.borrow_and_update();
             let Some(mut place) = self.place.take() else {
                 return Ok(None);
@@ -137,7 +137,7 @@ impl Place {
             let Some((first, offset)) = self.at.or_else(|| self.beginning(&firsts)) else {
                 return Ok((found, true));
             };
-            // Read before the file is read to its end: a file that has a successor does not grow.
+            // Looked up before the file is read to its end: a file with a successor does not grow.
             let successor = firsts.iter().find(|other| **other > first).copied();
             let (read, at_end) = self.look_into(first, offset, &mut found)?;
             looked += read;
@@ -169,7 +169,7 @@ impl Place {
     ) -> io::Result<(u64, bool)> {
         let file = File::open(files::path(&self.dir, first));
         let Some(mut file) = own_file::none_if_absent(file)? else {
-            // The file was removed for its age.
+            // Retention removed this file.
             return Ok((0, true));
         };
         file.seek(SeekFrom::Start(offset))?;
@@ -182,7 +182,7 @@ impl Place {
                 return Ok((read, true));
             }
             read += bytes as u64;
-            // A line that is no record was left by a crash of the host.
+            // A host crash can leave a line that is not a record.
             if let Ok(record) = serde_json::from_slice::<TrailRecord>(&line)
                 && self.is_new(&record)
                 && self.ask.wants(&record)
@@ -198,7 +198,7 @@ impl Place {
         if self.ask.repeats {
             return true;
         }
-        // The line that it repeats was returned by this reader, or to its caller by an earlier one.
+        // This reader returned the repeated line already, or an earlier one did to the same caller.
         if record.repeats > 0 && (record.repeats >= begun || record.repeats <= self.ask.after_seq) {
             return false;
         }

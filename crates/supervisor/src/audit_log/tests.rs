@@ -233,7 +233,7 @@ async fn full_audit_log_keeps_lines_of_quiet_callers() {
 #[tokio::test]
 async fn failed_audit_writes_are_queued_and_excess_counted() {
     let dir = tempfile::tempdir().expect("a directory");
-    // A file stands in the place of the directory.
+    // A file instead of the directory makes every write fail.
     let in_the_way = dir.path().join(files::DIR);
     fs::write(&in_the_way, b"").expect("own directory");
     let trail = Trail::open(dir.path(), ClockSettings::default());
@@ -244,7 +244,7 @@ async fn failed_audit_writes_are_queued_and_excess_counted() {
     assert!(trail.lost() > 0);
     fs::remove_file(&in_the_way).expect("own directory");
     let all = read(&trail, everything()).await;
-    // A second note comes where the writer was behind at the first.
+    // A writer that lagged at the first note writes a second.
     let noted = all.iter().filter_map(|record| match &record.entry {
         TrailEntry::Node(node) if node.what == "audit_lines_lost" => node.detail.get("lines"),
         _ => None,
@@ -273,7 +273,7 @@ async fn refused_calls_are_summed_per_caller() {
     for rpc in 0..1000 {
         trail.deny(denied(1, rpc), DeniedCaller::Stranger);
     }
-    // More users than are counted.
+    // More users than are counted separately.
     for by in 1..100 {
         trail.deny(denied(by, 0), DeniedCaller::Stranger);
     }
@@ -376,7 +376,7 @@ async fn audit_chain_spans_all_files() {
     full.push(b'\n');
     fs::write(files::path(&audit, 1), full).expect("own directory");
     for _ in 0..2 {
-        // The first file is full, the second is begun by one server and read by the next.
+        // The first file is full: one server begins the second, the next server reads it.
         chained_once(dir.path(), 1).await;
     }
     assert!(files::list(&audit).expect("readable").len() > 1);
@@ -484,7 +484,7 @@ async fn export_skips_files_removed_meanwhile() {
         };
         chain::export(dir.path(), 0, take).map(|()| lines)
     };
-    // It is listed, and not there when it is opened.
+    // A dangling symlink is listed, but missing when opened.
     let lost = |first| {
         let path = files::path(&audit, first);
         std::os::unix::fs::symlink("nothing", path).expect("own directory");
@@ -516,7 +516,7 @@ async fn audit_file_age_is_that_of_last_line() {
         let long_ago = std::time::SystemTime::UNIX_EPOCH;
         let file = fs::File::open(&path).expect("it is there");
         if seq == touched {
-            // As utime(2) of any process of this user does.
+            // Any process of this user can call utime(2).
             file.set_modified(long_ago).expect("own file");
         }
     }

@@ -98,7 +98,7 @@ impl Writer {
 
     /// Writes until every sender of the queue is dropped.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        // Opened now so that readers know the last line before anything is written.
+        // The file is opened now so that readers know the last line before any write.
         let _ = self.opened();
         loop {
             let job = if self.is_idle() {
@@ -226,7 +226,7 @@ impl Writer {
                 }
             }
         }
-        // This only tells those who wait that there is nothing more to wait for.
+        // Dropped senders wake the callers that still wait: no further write follows.
         self.waiting.clear();
     }
 
@@ -259,7 +259,7 @@ impl Writer {
             next += 1;
         }
         if let Err(error) = open.file.write_all(&text) {
-            // An unfinished line must not stand before the next one.
+            // A partial line must not precede the next record.
             let whole = open.bytes;
             if open.file.set_len(whole).is_err() {
                 self.open = None;
@@ -279,7 +279,7 @@ impl Writer {
         match &mut self.open {
             Some(_) => {}
             none => {
-                // Parent directories are not made: a data directory that is gone is not made again.
+                // Only the last directory is created: a removed data directory must not reappear.
                 match DirBuilder::new().mode(0o700).create(&self.dir) {
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                         return Err(error);
@@ -324,7 +324,7 @@ impl Writer {
         let oldest = self.clock.before(files::AGE_MAX);
         for (nth, first) in firsts[..before].iter().enumerate() {
             let path = files::path(&self.dir, *first);
-            // By its own lines: any process of this user can change the times of a file.
+            // Lines decide a file's age: any process of this user can change its file times.
             let too_old = || written_at(&path).is_some_and(|last| last < oldest);
             if nth < too_many {
                 let text = fs::read(&path);
@@ -364,7 +364,7 @@ impl Open {
         let text = tail(&mut file, bytes)?;
         let mut bytes = bytes;
         if text.last().is_some_and(|last| *last != b'\n') {
-            // After a crash of the host: the unfinished line stays a line of its own, and is no record.
+            // A host crash left a partial line: once it is ended, readers skip it as invalid.
             file.write_all(b"\n")?;
             bytes += 1;
         }

@@ -56,7 +56,7 @@ mod tests {
         )
         .expect_err("no file can be made there");
         assert_eq!(error.raw_os_error(), None, "the journal names the file");
-        // ENOENT; ENOSPC comes the same way.
+        // 2 is ENOENT; ENOSPC works likewise.
         assert_eq!(errno(&error), Some(2));
         let text = Chain(&error).to_string();
         assert!(

@@ -119,7 +119,7 @@ impl ClockSettings {
         let ends = self.settings.iter().skip(1).map(|next| next.seen_us);
         let ends = ends.chain([now.seen_us, now.seen_us]);
         let settings = self.settings.iter().chain([&now]).zip(ends);
-        // A setting with which `at` would lie after the end of that setting is not the one of then.
+        // A clock setting that ended before `at` was not in force at `at`.
         let passed = settings.filter_map(|(setting, end)| {
             let seen_us = at.0.saturating_sub(setting.ahead_us);
             (seen_us <= end.saturating_add_unsigned(READS_US))
@@ -152,7 +152,7 @@ mod tests {
             let clock = server_at(dir.path(), ahead);
             let age = clock.now_as_of(at).since(at).as_secs();
             assert!((59..70).contains(&age), "{ahead}: {age}");
-            // Set while a server serves.
+            // The running server's clock changes.
             kennel_linux::clock::AHEAD.set(ahead + HOUR_US);
             let age = clock.now_as_of(at).since(at).as_secs();
             assert!((59..70).contains(&age), "{ahead}: {age}");
@@ -166,7 +166,7 @@ mod tests {
             let dir = tempfile::tempdir().expect("a directory");
             let clock = server_at(dir.path(), 0);
             let from = now().minus(Duration::from_mins(1));
-            // Set while the server serves, then seen by the next one.
+            // The clock changes while this server runs; the next server reads it.
             kennel_linux::clock::AHEAD.set(ahead);
             let to = now().minus(Duration::from_secs(20));
             for clock in [clock, server_at(dir.path(), ahead)] {
@@ -189,12 +189,12 @@ mod tests {
         let end = from.plus(Duration::from_mins(1));
         assert_eq!(clock.reckoned(from, end), end);
         for ahead in [HOUR_US, -HOUR_US] {
-            // Set while the server serves, then seen by the next one.
+            // The clock changes while this server runs; the next server reads it.
             kennel_linux::clock::AHEAD.set(ahead);
             for clock in [clock.clone(), server_at(dir.path(), ahead)] {
                 let left = clock.reckoned(from, end).0 - now().0;
                 assert!((20_000_000..31_000_000).contains(&left), "{ahead}: {left}");
-                // By neither setting is a younger time before it; by the one that was ahead the oldest are.
+                // Under either setting no younger time is before the result; under the setting ahead the oldest are.
                 let before = clock.before(age).0;
                 let least = from.0.min(now().0);
                 assert!(

@@ -73,7 +73,7 @@ mod tests {
     async fn hanging_device_lookup_refuses_start_in_time() {
         static TWO: Semaphore = Semaphore::const_new(2);
         let mut held = Vec::new();
-        // The third finds no room to look.
+        // The third lookup finds no free permit.
         for path in ["/one", "/two", "/three"] {
             let (answer, answers) = mpsc::channel::<()>();
             held.push(answer);

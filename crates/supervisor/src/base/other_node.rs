@@ -37,7 +37,7 @@ impl Elsewhere {
             ..
         } = self;
         if name.is_empty() {
-            // Each node has a name in its row.
+            // Each node row has a name.
             return format!(
                 "{node}, which was removed: its records can be read, its output once a server is started on its data directory"
             );

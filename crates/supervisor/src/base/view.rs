@@ -63,7 +63,7 @@ impl From<RunRow> for RunView {
         };
         let waits = matches!(row.state, StoredState::Backoff);
         let last = row.past.last().filter(|_| waits);
-        // An attempt that did not start has left the process of the attempt before it on the row.
+        // An attempt that did not start leaves the previous attempt's process on the row.
         let own = last.map(|last| last.leader);
         let past = row.past.iter().filter(|_| !waits).map(|past| past.leader);
         let past: Vec<_> = past.collect();
@@ -79,7 +79,7 @@ impl From<RunRow> for RunView {
             row: Box::new(row),
             state,
             exit,
-            // Only the run's task knows of its pauses.
+            // Only the run's task knows of pauses.
             limit_ends: BTreeMap::new(),
             pause_expires: None,
             terminal: None,

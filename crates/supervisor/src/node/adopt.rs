@@ -149,7 +149,7 @@ async fn take_rows(
     *rows = others;
     let mut known: HashMap<_, _> = known.into_iter().map(|row| (row.new.run, row)).collect();
     for held in held.iter().filter(|held| !open.contains(&held.run)) {
-        // Rows are read one by one: only then they come with their entries.
+        // Rows are read singly: only `get` returns their entries.
         match shared.store.raw().get(held.run).await {
             Err(StoreError::Unread(row)) => drop(unread.insert(row.run, *row)),
             row => known.extend(row.map_err(BootError::Store)?.map(|row| (held.run, row))),
@@ -226,7 +226,7 @@ impl Found {
         let is_held = |known: &RunRow| {
             held_attempt(shared.config.node, known, &self.held) == HeldAttempt::Present
         };
-        // A stop that was accepted is in the node log, too.
+        // The node log also has accepted stops.
         let row = match shared.record.open_row(row.new.run).filter(is_held) {
             Some(known) => RunRow {
                 new: row.new,
@@ -285,7 +285,7 @@ impl Found {
                 }
                 Some(row)
             }
-            // Its gate was shut before it was recorded, or its key has another row.
+            // The gate was shut before the run was recorded, or the key has another row.
             (_, Some(_) | None) => None,
         };
         let recorded = row.is_some();
@@ -313,7 +313,7 @@ fn await_row(shared: &Arc<Shared>, held: HeldRun) {
                 tokio::select! {
                     Ok(row) = writes::row_of(&waiting.store, run) => break row,
                     Some(order) = seat.orders.recv() => answer(*order, &seat.live.subscribe()),
-                    // The keeper reports it to the next server again.
+                    // The keeper reports this run again to the next server.
                     () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
                 }
             };
@@ -322,14 +322,14 @@ fn await_row(shared: &Arc<Shared>, held: HeldRun) {
                     let task = Box::new(RunTask::adopt(waiting, keeper_run, seat));
                     task.resume_supervision().await;
                 }
-                // The next server gets it in this case too.
+                // The next server gets the run in this case too.
                 Ok(None) | Err(_) => drop(waiting.place(run)),
             }
         };
         shared.tasks.spawn(meeting.instrument(marks));
         handle
     };
-    // No other run has entered during a start, and no entry is refused.
+    // During startup no other run enters, and no entry is refused.
     let _ = shared.enter(run, None, make);
 }
 
@@ -366,7 +366,7 @@ fn enter(shared: &Arc<Shared>, keeper_run: KeeperRun, meet: Option<Box<NewRun>>)
             shared.announce(run);
             marks.in_scope(|| tracing::info!(run_id = %run, "run adopted from the keeper"));
         }
-        // No other run has entered during a start, and no entry is refused.
+        // During startup no other run enters, and no entry is refused.
         Ok(Entered::Existing) | Err(_) => {}
     }
 }
@@ -389,7 +389,7 @@ fn held_attempt(node: NodeId, row: &RunRow, held: &HeldRun) -> HeldAttempt {
         }
         _ => row.new.identity.as_ref() == Some(&held.identity),
     };
-    // Its run was ended before it was recorded: the row is that of the attempt before.
+    // The run ended before this attempt was recorded: the row has the previous attempt.
     let ended = row.outcome.is_some() && !held.released && row.new.policy().restart.restarts();
     let ours = ended && row.new.identity.is_some() && row.new.node == node;
     match row.state {
@@ -518,8 +518,8 @@ mod tests {
             terminal: None,
         };
         assert_eq!(held_attempt(node, &row, &held(false)), HeldAttempt::Present);
-        // A running child belongs to another run, and so does a child where another node ended the run or the run has
-        // one attempt only.
+        // A released child belongs to another run, and so does a child if another node ended the run or the run has
+        // only one attempt.
         assert_eq!(held_attempt(node, &row, &held(true)), HeldAttempt::Other);
         let elsewhere = NodeId::from_u128(2);
         assert_eq!(

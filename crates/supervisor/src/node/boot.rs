@@ -86,7 +86,7 @@ impl Supervisor {
         supervisor.start_background();
         supervisor.resume_drain().await;
         recover::take_all(&supervisor.shared, begun.others, false);
-        // Runs that entered just now included: no other code ends one that waits for its next attempt.
+        // Runs that entered just now are included: no other code ends a run in backoff.
         supervisor.abort_drained();
         let task = supervisor.clone().dispatch(events, begun.left_alone);
         let ended = tokio::spawn(task);
@@ -130,7 +130,7 @@ impl Supervisor {
     async fn dispatch(self, mut events: impl KernelEvents, left_alone: HashSet<RunId>) -> i32 {
         let mut end: Option<JoinHandle<i32>> = None;
         let code = loop {
-            // A shutdown wins: no other server would end the runs and record their ends.
+            // A shutdown outranks leaving: no later server would end the runs and record their ends.
             let serves = end.is_none();
             let leaves = serves && self.shared.serving.is_leaving();
             let ended = async {
@@ -203,9 +203,9 @@ impl Supervisor {
             Some(handle) => handle.reports.send(Box::new(report)).await.is_err(),
             None => true,
         };
-        // A run that was late may be reported to the next server, where this one has not come to it.
+        // A late run that this server has not adopted may be reported to the next server.
         if refused && last && !self.shared.late_shims.is_late(run) {
-            // No task waits for it any more; the keeper need not store it.
+            // No task waits for this report any more: the keeper can drop it.
             self.shared.kernel.acknowledge(run);
         }
     }
@@ -259,7 +259,7 @@ impl Supervisor {
     async fn keeper_lost(&self) -> i32 {
         self.shared.trail.note("keeper_lost", []);
         tracing::error!("the keeper is gone: reading the remaining output");
-        // The sockets are free for the next service; readers continue there, after what they have.
+        // The sockets are free for the next instance, where readers resume at their positions.
         self.shared.serving.lose_keeper();
         let deadline = clock::instant() + self.shared.config.shutdown_timeout;
         while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && clock::instant() < deadline {

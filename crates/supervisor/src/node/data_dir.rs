@@ -38,7 +38,7 @@ impl DataDir {
         if owner(&found) != owner(before) {
             fchown(&self.dir, Some(before.uid()), Some(before.gid()))?;
         }
-        // A change of the owner may have changed the mode.
+        // `fchown` may have changed the mode.
         self.dir.set_permissions(before.permissions())?;
         Ok(Some(found))
     }

@@ -115,7 +115,7 @@ impl Supervisor {
 
     /// Returns whether this node is being drained, and the runs that remain.
     pub fn drain_status(&self) -> DrainStatus {
-        // A held run has no process, and nothing here begins one.
+        // A held run has no process, and a draining node starts none.
         let is_held = |handle: &Handle| {
             let waits_for = handle.live.borrow().view.waits_for();
             waits_for == Some(Wait::Restart)
@@ -143,7 +143,7 @@ impl Supervisor {
     ) {
         watch.mark_unchanged();
         tokio::select! {
-            // Another drain is in force, or none: this deadline no longer counts.
+            // Another drain or none is in force: this deadline no longer counts.
             _ = watch.changed() => return,
             () = self.shared.serving.until_refusing() => return,
             () = tokio::time::sleep(wait) => {}

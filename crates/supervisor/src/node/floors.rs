@@ -55,7 +55,7 @@ pub(crate) async fn read(shared: &Shared, run: RunId) -> Result<Floor, StoreErro
         run: Some(Some(run)),
         ..ConsumerFilter::default()
     };
-    // All of them: each owner has its own number.
+    // All consumers: the limit on their number is per owner.
     let rows = read!(
         shared.store,
         consumers(shared.config.node, &filter, u32::MAX)

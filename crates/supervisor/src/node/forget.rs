@@ -59,7 +59,7 @@ impl Supervisor {
         let store = &self.shared.store;
         let vacant = KeeperEpoch::from_u128(self.shared.next_id().as_u128());
         let fault = |error: StoreError| match error {
-            // Its own server has acquired it again.
+            // The node's server has acquired it again.
             StoreError::Held | StoreError::Fenced(_) => {
                 CallError::NodeHasLease(Box::new(node.clone()))
             }
@@ -139,7 +139,7 @@ fn closure(row: &RunRow, by: &str) -> Closure {
     let waits = row.past.last();
     let waits = waits.filter(|_| row.state == StoredState::Backoff);
     let outcome = match waits {
-        // Its last attempt has ended with a known outcome.
+        // A run in backoff has a known outcome.
         Some(last) => Outcome {
             reason,
             ..last.outcome.clone()

@@ -75,7 +75,7 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
                 }
             }
         }
-        // The first walk has counted.
+        // The first walk counted the rows.
         let pause = if std::mem::take(&mut is_first) {
             STEP_EVERY
         } else {
@@ -101,7 +101,7 @@ impl Pruning {
             .await?;
         let left = walk.end(&limits);
         shared.rows_ended.store(left, Ordering::Relaxed);
-        // Those of nodes that the database does not have any more: by their age alone, for no start counts them.
+        // Rows of nodes missing from the database are limited by age only: no start counts them.
         let by_age = RowLimits {
             per_owner: None,
             ..limits
@@ -201,7 +201,7 @@ async fn without_directory(shared: &Shared, mut runs: Vec<RunId>) -> Vec<RunId> 
 /// Returns the least id that stays remembered.
 fn oldest_remembered(shared: &Shared) -> RunId {
     let longer = shared.config.rows.ids.saturating_add(REMEMBERED_LONGER);
-    // By whichever is behind: an id too many is remembered rather than one too few.
+    // The earlier clock decides: rather one id too many is remembered than one too few.
     let now = clock::now().min(Timestamp(shared.store.newest().0));
     first_id(now.minus(longer))
 }
@@ -217,7 +217,7 @@ async fn remove(shared: &Shared, node: NodeId, runs: Vec<RunId>) -> Result<usize
     crash_point!("history.remove");
     let removed = shared.store.remove_rows(removal).await?;
     crash_point!("history.removed");
-    // Those of other nodes are not counted here.
+    // Rows of other nodes are not counted here.
     for row in removed.iter().filter(|_| node == shared.config.node) {
         shared.record_bytes.change(&row.owner, row.bytes, 0);
     }
@@ -243,11 +243,11 @@ impl Supervisor {
             return Err(view.refuse_call(Refusal::MayLive));
         }
         if let Some(handle) = shared.find(run) {
-            // Its end is recorded; what is left is done in a moment.
+            // The run's end is recorded; its task finishes in a moment.
             let _ = handle.live.clone().wait_for(|live| live.over).await;
         }
         let mut looks = 0;
-        // What it left is being removed, or its end is on its way to the store.
+        // The run's files are being removed, or its end is pending for the store.
         while !has_no_work(shared, run) {
             looks += 1;
             if looks == LOOKS_MAX {

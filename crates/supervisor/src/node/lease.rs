@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Renews the lease for as long as this server lives; at once where a drain begins or ends, which each renewal reports.
 pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
     let shared = &supervisor.shared;
-    // Stops left before this start are carried out too.
+    // Stops queued before this start are carried out too.
     let mut left = true;
     let lease = shared.config.lease;
     let mut drain = shared.drain.subscribe();
@@ -34,7 +34,7 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause(lease, clock::now().0)) => {}
-            // The sender outlives this task.
+            // The drain's sender outlives this task.
             _ = drain.changed() => {}
         }
         let Some(generation) = shared.store.generation() else {
@@ -58,7 +58,7 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
             }
             Err(StoreError::Held) => shared.store.doubt(),
             Err(error) => {
-                // By the monotonic clock: no step of the time changes it.
+                // The monotonic clock ignores steps of the wall clock.
                 let silent_seconds = renewed.elapsed().as_secs_f64();
                 if !has_failed {
                     tracing::warn!(%error, silent_seconds, "cannot renew the lease of this node; runs continue");
@@ -87,7 +87,7 @@ pub(crate) async fn give_up(shared: &Shared) {
         return;
     }
     let removed = async {
-        // Those that came with the ends of their runs, after the last renewal.
+        // Runs that ended after the last renewal made these stops moot.
         remove_moot_stops(store.as_ref(), node).await?;
         store.remove_nodes(NodeRemoval::Unused(node)).await
     };

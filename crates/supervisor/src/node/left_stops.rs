@@ -37,7 +37,7 @@ impl Supervisor {
                 answer => return answer,
             };
             match self.leave_abort(call.clone(), elsewhere).await {
-                // Its node has withdrawn the run meanwhile: nothing ran, and its id is to be fenced.
+                // The run's node withdrew the run meanwhile: nothing ran, and the id must be fenced.
                 Err(CallError::RunNotFound(_)) if call.if_unknown == IfUnknown::Fence => {}
                 answer => return answer,
             }

@@ -19,9 +19,9 @@ pub(crate) async fn finish_all(
     let mut left = shared.record.unfinished();
     left.retain(|run| !others.contains(run));
     for run in left {
-        // Rows are read one by one: only then they come with their entries.
+        // Rows are read singly: only `get` returns their entries.
         let row = match shared.store.raw().get(run).await {
-            // Left to a server of the version that wrote it.
+            // An unreadable row is left to a server of its version.
             Err(StoreError::Unread(_)) => continue,
             row => row.map_err(BootError::Store)?,
         };
@@ -35,7 +35,7 @@ pub(crate) async fn finish_all(
 }
 
 fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
-    // A row without an identity says that nothing ran: it belongs to another run of this key.
+    // A row without an identity says that nothing ran: another run has this key.
     match row.filter(|row| row.new.identity.is_some()) {
         Some(row) => finish::finish(shared, &row),
         None if was_recorded(shared, run)? => {
@@ -48,7 +48,7 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
 
 /// Whether the run was recorded: a run that was not recorded was never released.
 fn was_recorded(shared: &Shared, run: RunId) -> io::Result<bool> {
-    // Without a journal the directory was never made.
+    // Without a journal the run directory was never made.
     let journal = own_file::none_if_absent(Reopened::open(shared, run, None))?;
     Ok(journal.is_some_and(|journal| journal.record(1).recorded))
 }

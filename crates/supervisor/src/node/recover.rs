@@ -60,7 +60,7 @@ pub(crate) fn start_recovery(shared: &Arc<Shared>, row: RunRow) {
 
 fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let run = row.new.run;
-    // How it ended is written already, for the database and for a later version.
+    // A pending change of a later version already has the run's end.
     if shared.record.waits_for_later(run) {
         return;
     }
@@ -71,7 +71,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
         if row.state != StoredState::Backoff && !shared.late_shims.is_late(run) {
             view.state = RunState::Stopping;
         }
-        // Whether the gate of a first attempt was opened is not known before the run is observed.
+        // Until the run is observed, the gate of a first attempt may be open or shut.
         let may_have_run = row.state != StoredState::Starting || row.new.attempt > 1;
         let start = may_have_run.then_some(StartAnswer::Started);
         let (handle, seat) = Handle::new(&row.new, view, start);
@@ -96,7 +96,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     };
     marks.in_scope(|| match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => {
-            // A call may have read the row before the run ended.
+            // The run may have ended since the call read its row.
             if !asked_for {
                 shared.announce(run);
             }
@@ -115,7 +115,7 @@ fn begin_later(shared: &Arc<Shared>, row: RunRow) {
     };
     let (waiting, mut live) = (Arc::clone(shared), handle.live);
     shared.background.spawn(async move {
-        // An error: the task is gone.
+        // `wait_for` fails if the task is gone.
         let _ = live.wait_for(|live| live.over).await;
         if !waiting.serving.is_refusing() {
             start_recovery(&waiting, row);
@@ -178,7 +178,7 @@ impl Recovery {
             self.live
                 .send_modify(|live| live.view.state = RunState::Stopping);
         }
-        // Where another attempt may follow, callers are answered by that attempt.
+        // If another attempt may follow, that attempt answers the callers.
         let waits = self.row.state == StoredState::Backoff || outlives_service(&self.row.new);
         let live = self.live.subscribe();
         let found = {
@@ -278,7 +278,7 @@ impl Recovery {
                     return None;
                 }
             },
-            // No row without identity is ever open; should one be, nothing is known of its run.
+            // An open row always has an identity; without one nothing is known of its run.
             None => unknown(),
         };
         if self.never_began(&outcome) && writes::withdraw(&self.shared, self.row.new.run).await {
@@ -303,7 +303,7 @@ impl Recovery {
     fn is_late_record(&self) -> bool {
         let (shared, row) = (&self.shared, &self.row);
         let is_first = row.state == StoredState::Starting && row.new.attempt == 1;
-        // What was recorded before a start is judged by what is left of it.
+        // Only this server's rows count; other rows are judged by the run's remains.
         let is_own = self.asked_for && shared.store.generation() == Some(row.new.generation);
         is_first && is_own && !rundir::path(&shared.config.data_dir, row.new.run).exists()
     }
@@ -466,7 +466,7 @@ async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat
         Ok(None) => drop(place),
         Err(error) => {
             tracing::error!(run_id = %run, error = %Chain(&error), "cannot adopt the run; the next server will retry");
-            // No other code here may take it for a run that is to be ended.
+            // While this task waits, no other code here ends the run.
             shared.serving.until_refusing().await;
             drop(place);
         }

@@ -134,7 +134,7 @@ async fn look(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), String
         let (retained, others) = retained(shared, sweep).await.map_err(|e| e.to_string())?;
         let mut going = due(&retained, others, limits, clock::now());
         warn_if_over(sweep, limits, others);
-        // Runs that still have a task are counted, and wait.
+        // Runs that still have a task are counted, but not removed.
         going.retain(|(run, _)| !sweep.left.contains(run) && shared.find(*run).is_none());
         mark_all(shared, sweep, &going).await;
     }
@@ -207,14 +207,14 @@ async fn look_back(
                 });
             }
         }
-        // Their rows were removed before them.
+        // These runs' rows were removed first.
         for run in read!(shared.store, removed_ids(runs))? {
             if strange.remove(&run) {
                 sweep.marked.insert(run);
             }
         }
     }
-    // Some of these may have come and gone since.
+    // Some of these runs may have started and ended since.
     if !strange.is_empty() {
         tracing::warn!(
             count = strange.len(),
@@ -301,7 +301,7 @@ async fn retained(
     retained.extend(sweep.unlisted.iter().cloned());
     let now = clock::now();
     for one in &mut retained {
-        // On the clock as it is set at present, as far as its settings are known: they make no output older.
+        // Known clock settings convert the end times: a clock change must not make output older.
         let age = shared.clock.between(one.ended, now);
         if !age.is_zero() {
             one.ended = now.minus(age);
@@ -437,7 +437,7 @@ async fn write_mark(
         Err(StoreError::Unavailable(_) | StoreError::Held | StoreError::SchemaTooNew { .. }) => {
             Went::Away
         }
-        // Another server has the node by now, and takes care of it.
+        // Another server has the node by now, and removes the output.
         Err(StoreError::Fenced(_)) => Went::NotYet,
         Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))) => {
             tracing::warn!(run_id = %run, %error, "cannot remove the output of an ended run");

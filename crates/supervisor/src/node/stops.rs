@@ -41,7 +41,7 @@ impl Supervisor {
                 Some(row) if row.new.node != self.shared.config.node => {
                     self.refuse_unless_here(&row.into()).await?;
                 }
-                // Recovery has taken up the run by now.
+                // Recovery has a task for the run by now.
                 Some(_) if self.shared.find(call.run).is_some() => {}
                 Some(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
                 None if call.if_unknown == IfUnknown::Refuse => {
@@ -76,12 +76,12 @@ impl Supervisor {
                 let (run, node) = (call.run, Box::new(self.own_node()));
                 return Err(CallError::AbortUndelivered { run, node });
             };
-            // A run of this node, which alone ends it.
+            // Only this node ends its own runs.
             row.desired = Desired::Stop;
             return Ok(Some(row.into()));
         }
         record.delivered(call.run).await;
-        // Its row can be read only then.
+        // The row is readable once the node is acquired.
         let _ = self.shared.store.taken_over().await;
         Ok(None)
     }
@@ -99,7 +99,7 @@ impl Supervisor {
             Err(StoreError::Fenced(_)) if self.is_removed(call.run).await => {
                 Err(CallError::RunRemoved(call.run))
             }
-            // The row that had the key is withdrawn meanwhile, or another server has the node.
+            // The row with this key was withdrawn meanwhile, or another server has the node.
             Err(StoreError::Fenced(_)) if self.shared.store.is_present().await => Ok(None),
             Err(StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Fenced(_)) => {
                 self.fence_later(call).await

@@ -47,7 +47,7 @@ pub(crate) struct Taken {
 pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Taken>, BootError> {
     if shared.hello.restarts == 0 && held.is_empty() {
         return match Box::pin(take_first(shared)).await {
-            // It has gone, or only reads: it may be back by itself.
+            // The store is gone or read-only: it may recover by itself.
             Err(BootError::Store(
                 error @ (StoreError::Unavailable(_) | StoreError::Unknown(_)),
             )) => {
@@ -58,7 +58,7 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
         };
     }
     let given = held.iter().map(|held| held.run).collect();
-    // Whatever the error: exiting here would end the runs in the end, and they are not at fault.
+    // No error is fatal here: an exit would end the runs, which are not at fault.
     let why = match tokio::time::timeout(STORE_WAIT, take(shared, given)).await {
         Ok(Ok(taken)) => return Ok(Some(taken)),
         Ok(Err(error)) => cause(&error),
@@ -181,9 +181,9 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         forgotten,
         ..
     } = take(shared, given).await?;
-    // Runs that this server started also end here.
+    // Later, an unfinished run may be ending in this server.
     if again == Again::No {
-        // Every run of the keeper has a task, which meets its row by itself.
+        // Every run of the keeper has a task, which finds its row by itself.
         let live = shared.all().into_iter().map(|(run, _)| run);
         let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
         pending_ends::finish_all(shared, others).await?;
@@ -201,7 +201,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     let found = rows.len();
     // A run that has ended here meanwhile is closed when it is observed.
     recover::take_all(shared, rows, again == Again::Yes);
-    // After all have entered: a task with a pending fence looks for a run of its key afterwards.
+    // Fences follow once all runs have entered: each fence looks for a run with its key.
     for run in open {
         if shared.record.has_pending_fence(run) {
             let fencing = Arc::clone(shared);
@@ -237,7 +237,7 @@ async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
             let (reply, _) = oneshot::channel();
             handle.send(Order::Stop(order, reply), &shared.background);
         }
-        // The row is another run's.
+        // The row belongs to another run.
         (Some(_), None) => {}
     }
 }
@@ -312,7 +312,7 @@ struct Former {
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
 async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
-    // Another delivery would name an outdated generation.
+    // A concurrent delivery would name an outdated generation.
     let delivery = shared.record.delivery().await;
     let gone = refuse_beside_another(shared).await?;
     let (store, record) = (shared.store.raw(), &shared.record);
@@ -354,8 +354,8 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     for runs in record.open_beside(&rows).chunks(ROWS_MAX) {
         let read = store.get_all(runs).await.map_err(BootError::Store)?;
         for row in read.rows.into_iter().filter(|row| row.outcome.is_some()) {
-            // Rows are read one by one: only then they come with their entries. A silent run has these in its row alone,
-            // and the node log must have them too when the store goes back.
+            // Rows are read singly: only `get` returns entries. A silent run has entries only in its row, and the node
+            // log needs them too in case the store goes back.
             let whole = store.get(row.new.run).await.map_err(BootError::Store)?;
             ended.push(whole.unwrap_or(row));
         }
@@ -434,7 +434,7 @@ async fn mend(
         let mut mending = JoinSet::new();
         for KnownRow { row, assumed } in entries {
             let run = row.new.run;
-            // A later version knows more; its row was removed.
+            // The row was removed, or a later version wrote it.
             if unread.contains(&run) || removed.contains(&run) {
                 continue;
             }
@@ -449,7 +449,7 @@ async fn mend(
             if held.contains(&row.new.run) {
                 row.new.keeper_epoch = opening.keeper_epoch;
             }
-            // The server that wrote the stop died before it noted it.
+            // The server that stored the stop died before logging it.
             if let (Some(there), None) = (there.get(&row.new.run), &row.stop) {
                 row.desired = there.desired;
                 row.stop.clone_from(&there.stop);
@@ -459,7 +459,7 @@ async fn mend(
                 && there.outcome.is_some()
                 && there.output_removed.is_none()
             {
-                // A closed row stays as it is, but a removal of output must not be lost.
+                // A closed row is not rewritten, but an output removal must not be lost.
                 let marked = Change::OutputRemoved(removal);
                 let raw = shared.store.raw();
                 match raw.change(opening.node, generation, run, &marked).await {
@@ -538,7 +538,7 @@ async fn refuse_beside_another(shared: &Shared) -> Result<Option<KeeperEpoch>, B
             Seen::Gone if is_here && holder == Some(epoch) => gone = Some(epoch),
             Seen::Gone => {}
             Seen::Same => return Err(BootError::KeeperAlive { epoch, pid }),
-            // Its lease decides.
+            // The node's lease decides.
             Seen::Unknown if !row.has_open => {}
             Seen::Unknown => return Err(BootError::KeeperUnknown { epoch, pid }),
         }

@@ -105,7 +105,7 @@ fn read<T: DeserializeOwned>(payload: &[u8]) -> Result<T, String> {
 }
 
 fn write<T: Serialize>(value: &T) -> Vec<u8> {
-    // Every value of the vocabulary is JSON.
+    // All values of these types are JSON.
     serde_json::to_vec(value).unwrap_or_default()
 }
 

@@ -133,7 +133,7 @@ impl Record {
         let frame = self.table.entry(run).known(run, &change);
         match self.append(&[&frame]) {
             Ok(_) => {}
-            // Larger than the log takes: the log knows less of it.
+            // The frame exceeds the log's limit: the log lacks this change.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.take_back(run),
             Err(error) => {
                 self.take_back(run);
@@ -195,7 +195,7 @@ impl Record {
         }
         let mut how = own_file::options();
         how.write(true).create(true);
-        // Without its directory there is no log to be trusted.
+        // Without the log's directory there is no log to trust.
         if let Err(error) = own_file::none_if_absent(how.open(&self.behind_mark)) {
             tracing::error!(why = %Chain(&error), "the node log is behind, and cannot be marked as behind");
         }
@@ -246,13 +246,13 @@ impl Record {
         self.table.begin_incarnations(log.generation());
         let behind: Vec<RunId> = self.table.behind.iter().copied().collect();
         for run in &behind {
-            // Seqs of the former incarnation may have been used.
+            // The previous incarnation may have used these seqs.
             let incarnation = self.table.new_incarnation();
             self.table.entry(*run).begin_anew(incarnation);
         }
         self.catch_up();
         self.note_node();
-        // Their pending changes are needed nowhere else any more.
+        // After this sync these pending changes need no other copy.
         if !behind.is_empty()
             && let Err(error) = log.sync(log.end())
         {

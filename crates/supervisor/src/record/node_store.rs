@@ -142,7 +142,7 @@ impl NodeStore {
     /// Returns when the node is acquired; never where it is already.
     pub(crate) async fn opened(&self) {
         let mut generation = self.generation.subscribe();
-        // Never an error: `self` owns the sender.
+        // Receiving cannot fail: `self` owns the sender.
         let _ = generation.changed().await;
     }
 
@@ -152,7 +152,7 @@ impl NodeStore {
         let taken = generation.wait_for(Option::is_some).await;
         match taken.ok().and_then(|generation| *generation) {
             Some(generation) => generation,
-            // Never an error: `self` owns the sender.
+            // Receiving cannot fail: `self` owns the sender.
             None => std::future::pending().await,
         }
     }
@@ -180,11 +180,11 @@ impl NodeStore {
         let generation = self.present()?;
         let mut change = change.clone();
         if let Change::Inserted(new) = &mut change {
-            // Also in a store that has gone back: no position of a reader is above a run that follows it.
+            // Even if the store went back, no reader's position is above a later run.
             new.age = Age(self.newest().0 + 1).max(new.age);
         }
         let what = match &change {
-            // Its name in alerts.
+            // Alerts use this name.
             Change::Inserted(_) => "insert",
             change => change.name(),
         };

@@ -109,7 +109,7 @@ impl NodeRecord {
     pub(crate) async fn delivered(&self, run: RunId) {
         let mut pending = self.pending.subscribe();
         while self.has_pending_of(run) {
-            // Never an error: `self` owns the sender.
+            // Receiving cannot fail: `self` owns the sender.
             let _ = pending.changed().await;
         }
     }
@@ -129,7 +129,7 @@ impl NodeRecord {
         let mut logged = String::new();
         loop {
             while !self.has_pending() {
-                // Never an error: `self` owns the sender.
+                // Receiving cannot fail: `self` owns the sender.
                 let _ = pending.changed().await;
             }
             let _ = store.taken_over().await;
@@ -323,7 +323,7 @@ impl NodeRecord {
         for (due, is_taken) in answers {
             let entry = record.table.runs.get(&due.run);
             let front = entry.and_then(|entry| entry.pending.front());
-            // Its seq may have changed meanwhile.
+            // The pending change may have a new seq.
             let Some(front) = front.filter(|p| Arc::ptr_eq(&p.change, &due.change)) else {
                 continue;
             };
@@ -389,7 +389,7 @@ async fn answered(
         written => written,
     };
     if let (Ok(()), Change::Fenced(new, closure)) = (&written, &*due.change) {
-        // Callers get the row that has the key now; one that a later version has written, from its node.
+        // Callers get the row with the key; its own node answers for a row of a later version.
         match store.raw().get(run).await {
             Ok(Some(row)) => store.fenced_late(new, closure, row),
             Ok(None) | Err(StoreError::Unread(_)) => {}

@@ -43,7 +43,7 @@ pub(crate) fn write(
         child: Cow::Borrowed(child),
         sent: sent.map(|value| Sent(value.clone())).collect(),
     };
-    // Overwritten when it is dropped.
+    // A `SecretValue` is overwritten when dropped.
     let plain = SecretValue::new(serde_json::to_vec(&text)?);
     let bytes = sealer.seal(run, plain.expose())?;
     let temporary = dir.join(TEMPORARY);
@@ -54,7 +54,7 @@ pub(crate) fn write(
     file.write_all(&bytes)?;
     file.sync_all()?;
     fs::rename(&temporary, dir.join(FILE))?;
-    // Syncs the entries of the file, of the run's directory and of the directory of all runs.
+    // Syncs the directory entries of the file, the run's directory and the directory of all runs.
     for dir in dir.ancestors().take(3) {
         File::open(dir)?.sync_all()?;
     }
@@ -76,7 +76,7 @@ pub(crate) fn read(
     let mut bytes = fs::read(dir.join(FILE))?;
     let plain = sealer.open(run, &mut bytes)?;
     let text = serde_json::from_slice::<Text<'_>>(plain);
-    // The opened bytes are overwritten.
+    // A dropped `SecretValue` overwrites its bytes.
     drop(SecretValue::new(bytes));
     let Text {
         child,

@@ -89,7 +89,7 @@ fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<RunTable>)
     let opened = aside.and_then(|aside| match open(place) {
         Ok(opened) => Ok((opened, aside)),
         Err(error) => {
-            // It is not that directory: it stays, for a server that can read it.
+            // The old directory is not the cause: restore it for a server that can read it.
             let _ = fs::remove_dir(&place.dir);
             let _ = fs::rename(&aside, &place.dir);
             Err(io::Error::other(error))
@@ -287,7 +287,7 @@ impl Replay {
             Line::Entry(late) => entry.put_late(*late),
             Line::Node(_) | Line::Other => {}
         }
-        // What followed it may not have reached the disk.
+        // Entries after this frame may not have reached the disk.
         if !is_ours {
             self.table.entry(run).lose_late();
         }
@@ -360,7 +360,7 @@ impl Replay {
     fn report_damage(&self, place: &Place, replayed: &Replayed) {
         for damage in &replayed.damages {
             tracing::error!(%damage, "the node log is damaged");
-            // A hard link: the segment itself is removed when nothing in it is needed.
+            // A hard link preserves the data after the segment is removed as unneeded.
             let path = damage.segment.path(&place.dir);
             let _ = fs::hard_link(&path, path.with_extension("damaged"));
         }

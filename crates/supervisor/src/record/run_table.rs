@@ -161,7 +161,7 @@ impl RunTable {
         let entry = self.entry(run);
         match change {
             Change::Intended(new) => {
-                // The first attempt of a run begins it anew, but not under the key of an ended run.
+                // The first attempt resets a run's late entries, but not under the key of an ended run.
                 if new.attempt == 1 {
                     entry.late = (!entry.is_closed()).then(LateEntries::default);
                 }
@@ -175,7 +175,7 @@ impl RunTable {
                 let before = entry.row.take();
                 let entries = before.as_ref().and_then(|row| row.entries.clone());
                 entry.row = change.upon(before);
-                // A row that was read together with others comes without entries.
+                // A row read in a batch comes without entries.
                 if let Some(row) = entry.row.as_mut().filter(|row| row.outcome.is_some()) {
                     row.entries = row.entries.take().or(entries);
                 }
@@ -316,7 +316,7 @@ impl RunTable {
         let due = queue.filter_map(|run| {
             let entry = self.runs.get(run)?;
             let first = entry.pending.front()?;
-            // Delivered, it would settle the earlier change of a later version with it.
+            // Delivering this change would also settle an earlier change of a later version.
             let waits = entry.later.iter().any(|(seq, _)| *seq < first.seq);
             (!waits).then(|| Due {
                 run: *run,

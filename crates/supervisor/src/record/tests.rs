@@ -182,7 +182,7 @@ async fn server_of_another_boot_forgets_logged_rows() {
         assert!(rows(&other).is_empty());
         assert_eq!(other.generation(), 3);
         assert!(!other.differs(&stored_node("b", 3)));
-        // Promised changes count, and so does unfinished work.
+        // Promised changes and unfinished runs survive a reboot.
         assert_eq!(other.pending_end(run(8)), Some(ended(8)));
         assert_eq!(other.unfinished(), [run(7)]);
         drop_all(other).await;
@@ -322,7 +322,7 @@ async fn pending_changes_of_a_run_stay_in_order() {
     record = open(dir.path()).await;
     let due = record.state.lock().table.first_due();
     assert_eq!((due.len(), &*due[0].change), (1, &closed(7)));
-    // The row is the store's, without the pending changes.
+    // The row is as stored, without the pending changes.
     assert_eq!(record.open_row(run(7)).unwrap().state, StoredState::Paused);
     assert!(rows(&record).contains(&ended(8)));
     record.settle(&[(due[0].clone(), false)]);
@@ -409,7 +409,7 @@ async fn damaged_log_taints_only_its_runs() {
                     unfinished.iter().all(|r| [run(7), run(9)].contains(r)),
                     "at {at}"
                 );
-                // The log can be written, and is complete from here on.
+                // The recovered log is writable and complete from here on.
                 record.took(run(6), closed(6));
                 drop_all(record).await;
                 record = open(damaged.path()).await;
@@ -452,13 +452,13 @@ async fn pending_change_of_later_version_is_kept() {
         record = open(dir.path()).await;
         assert!(record.waits_for_later(run(7)));
         assert_eq!(pending_texts(&record, 7), [later]);
-        // What this version knows is delivered meanwhile.
+        // Changes that this version knows are delivered meanwhile.
         assert_eq!(record.count_pending(), 1);
-        // Copied as a whole.
+        // `catch_up` copies the whole run.
         record.state.lock().table.behind.insert(run(7));
         record.state.lock().catch_up();
     }
-    // The version that wrote it has delivered all.
+    // The later version has delivered every change.
     {
         let mut locked = record.state.lock();
         let seq = locked.table.runs[&run(7)].seq;
@@ -475,7 +475,7 @@ async fn pending_change_of_later_version_is_kept() {
 async fn frames_of_later_version_do_not_hide_others() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
-    // A value of its policy, in an intention and in a row.
+    // An unknown policy value, in an intention and in a row.
     let mut spec = serde_json::to_value(new(1)).unwrap();
     spec["spec"] =
         serde_json::json!({"policy": {"pause": {"on_max_pause": "of_tomorrow"}, "kind": "job"}});
@@ -486,11 +486,11 @@ async fn frames_of_later_version_do_not_hide_others() {
         frames::KNOWN,
         &format!("{{\"intended\":{text}}}"),
     );
-    // An entry.
+    // An unknown entry.
     record.intend(&new(2)).unwrap();
     let entry = r#"{"seq":1,"at":5,"entry":{"of_tomorrow":{"b":1,"a":2}}}"#;
     write_later(&record, 2, frames::ENTRY, entry);
-    // A state whose row has an outcome of tomorrow, and changes that wait.
+    // A state whose row has an unknown outcome, and pending changes.
     let mut state = serde_json::to_value(frames::EntryState::of(&Entry::new(1))).unwrap();
     state["row"] = serde_json::to_value(ended(3)).unwrap();
     state["row"]["outcome"]["reason"] = "of_tomorrow".into();

@@ -161,7 +161,7 @@ mod tests {
             if off.contains(&pattern) {
                 continue;
             }
-            // Each takes a fiftieth of a processor, and one of them three times that.
+            // Each pattern takes a fiftieth of a processor, and pattern 7 three times that.
             let taken = Duration::from_millis(if pattern == 7 { 60 } else { 20 });
             let now = start + Duration::from_secs(second);
             if let Some((dearest, reason)) = allowance.charge(pattern, now, 0, taken) {

@@ -69,7 +69,7 @@ impl ConsumerSeat {
                 run: key.run,
                 name: key.name,
             },
-            // Its sender is dropped only where another one replaces it.
+            // A consumer's sender is dropped only when another reader replaces it.
             Ok(Some(Lost::TakenOver) | None) | Err(_) => CallError::ConsumerTakenOver {
                 run: key.run,
                 name: key.name,
@@ -155,10 +155,10 @@ impl Consumers {
             before.lost.send_replace(Some(Lost::TakenOver));
             named = before.given.load(Ordering::Relaxed);
         }
-        // Acknowledged events are not given again.
+        // Acknowledged events are not sent again.
         let place = place.filter(|place| place.number >= row.acked);
         let (begin, number) = match place {
-            // No number names two messages.
+            // Message numbers are never reused.
             Some(place) => (place.cursor, place.number.max(named)),
             None => (row.cursor.clone(), row.acked),
         };

@@ -21,7 +21,7 @@ pub(crate) struct Found {
 impl Found {
     /// Takes the findings of a leak check; counts those that the one before it did not have.
     pub(crate) fn take<'a>(&self, findings: impl Iterator<Item = &'a Finding>, metrics: &Metrics) {
-        // A marker leads to a live run too, where a process has copied it.
+        // A process that copied a marker points to a live run too.
         let of_the_past = |standing| !matches!(standing, Some(RunStatus::Live | RunStatus::Open));
         let found: Vec<(ProcessIdentity, Evidence)> = findings
             .filter(|finding| of_the_past(finding.standing))

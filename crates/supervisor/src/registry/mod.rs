@@ -208,7 +208,7 @@ pub(crate) struct Handle {
     pub(crate) owner: Arc<str>,
     /// What no other run of the owner may have.
     claims: Arc<[Claim]>,
-    // In boxes: a queue has room for 32 messages from its beginning.
+    // Boxed: a queue allocates room for 32 messages at once.
     pub(crate) orders: mpsc::Sender<Box<Order>>,
     pub(crate) reports: mpsc::Sender<Box<KeeperReport>>,
     pub(crate) live: watch::Receiver<Live>,
@@ -262,7 +262,7 @@ impl Handle {
     pub(crate) fn send(&self, order: Order, background: &Background) {
         if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(Box::new(order)) {
             let orders = self.orders.clone();
-            // A task that has ended has nothing to do.
+            // A send fails only if the task has ended.
             background.spawn(async move { drop(orders.send(order).await) });
         }
     }
@@ -280,7 +280,7 @@ impl Handle {
         let mut live = self.live.clone();
         tokio::select! { biased;
             answered = &mut answer => answered.ok(),
-            // Closed only when no part of the task can answer any more.
+            // `live` closes only when no part of the task can answer any more.
             _ = live.wait_for(|_| false) => answer.try_recv().ok(),
         }
     }
@@ -435,7 +435,7 @@ impl Shared {
         if taken || entries.runs.contains_key(&run) {
             return Ok(Entered::Existing);
         }
-        // Checked while no other run enters: a task with a pending fence for this key looks for a run of it afterwards.
+        // Checked while no other run enters: a task with a pending fence for this key looks for its run afterwards.
         if limits.is_some() && (self.store.generation().is_none() || self.record.has_pending()) {
             return Err(match self.store.fenced_by() {
                 Some(_) => CallError::NodeFenced,
@@ -446,7 +446,7 @@ impl Shared {
         if let Some(limits) = limits {
             limits.hold(&entries.runs)?;
         }
-        // First: the task that is made may announce the run at once.
+        // Inserted first: the new task may announce the run at once.
         self.unannounced.lock().insert(run, before);
         let handle = make();
         entries.insert(run, handle.clone());
@@ -455,7 +455,7 @@ impl Shared {
 
     /// Announces a run that has entered, once.
     pub(crate) fn announce(&self, run: RunId) {
-        // Removed first: a stream that begins in between finds the run among the live ones.
+        // Removed before the send: a stream that begins in between finds the run among live runs.
         if self.unannounced.lock().remove(&run).is_some() {
             // An error means that no stream listens.
             let _ = self.arrivals.send(run);
@@ -573,7 +573,7 @@ pub(crate) mod tests {
     async fn queued_command_is_answered_when_task_ends() {
         let (handle, task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Pause).await.is_none() });
-        // It stays in the queue, as an order does that enters while the queue is being closed.
+        // The command stays queued, like an order sent while the queue is being closed.
         while task.orders.is_empty() {
             tokio::task::yield_now().await;
         }

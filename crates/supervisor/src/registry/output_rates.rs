@@ -83,7 +83,7 @@ impl OutputRate {
             return RateRoom::Unlimited;
         };
         let at_rate = |paid: &Paid| paid.0 == rate;
-        // A run without a turn comes behind the bytes of its owner's others.
+        // A run without a turn queues behind the bytes of its owner's other runs.
         let others = || self.rates.paid_at.lock().get(&self.owner).copied();
         let turn = self.turn.filter(at_rate);
         self.turn = turn.or_else(|| others().filter(at_rate));
@@ -180,7 +180,7 @@ mod tests {
         let start = Instant::now();
         let sums = moved(&mut runs, start, Duration::from_secs(10));
         let all: u64 = sums.iter().sum();
-        // Ten seconds and a burst; and for each run a move that was begun before the others had paid.
+        // Ten seconds and a burst, and for each run one move begun before the others had paid.
         assert!((80_000..=88_000 + 4 * 1000).contains(&all), "{sums:?}");
         let (least, most) = (sums.iter().min(), sums.iter().max());
         assert!(
@@ -188,7 +188,7 @@ mod tests {
             "{sums:?}"
         );
 
-        // A new run does not begin with bytes of its own.
+        // A new run gets no bytes in advance.
         let mut late = rates.of(&owner);
         let now = start + Duration::from_secs(10);
         assert_eq!(late.room(now), RateRoom::Wait);
@@ -236,7 +236,7 @@ mod tests {
         let (mut living, mut sum, start) = ([rates.of(&owner)], 0, Instant::now());
         for step in 0..600 {
             let now = start + Duration::from_millis(100 * step);
-            // What a run leaves in its pipe is read at once when it ends.
+            // Output left in a pipe is read at once when its run ends.
             rates.of(&owner).pay(50_000, now);
             let moved = moved(&mut living, now, Duration::ZERO)[0];
             sum += if step < 200 { 0 } else { moved };
@@ -247,7 +247,7 @@ mod tests {
                 .all(|(_, at)| *at <= now + 2 * DEBT_MAX);
             assert!(late, "the debt has no bound");
         }
-        // Each ten seconds a move.
+        // One 12,500-byte move every ten seconds.
         assert!(sum >= 3 * 12_500, "{sum}");
     }
 

@@ -133,7 +133,7 @@ impl Pool {
         own_process::lower_thread();
         let mut scratch = Scratch::new();
         while let Some((owner, work)) = self.next() {
-            // The caller gets no answer from work that panics; the memory may be half-written.
+            // A panic leaves its caller without an answer, and perhaps half-written scratch memory.
             if catch_unwind(AssertUnwindSafe(|| work(&mut scratch))).is_err() {
                 scratch = Scratch::new();
             }

@@ -92,7 +92,7 @@ impl Shared {
             .map_err(|error| internal(&error))?
             .into_iter()
             .collect();
-        // A run that ends from here on is measured as a live one.
+        // A run that ends from here on is measured as a live run.
         let live: HashMap<RunId, Arc<str>> = self
             .all()
             .into_iter()
@@ -135,7 +135,7 @@ impl Shared {
             let mut ended = self.retained.ended.lock();
             ended.retain(|run, _| dirs.contains(run) && !live.contains_key(run));
             let new = |run: &&RunId| !live.contains_key(run) && !ended.contains_key(run);
-            // What is not wholly written may grow.
+            // The directory of an unfinished run may grow.
             let new = dirs.iter().filter(new).copied();
             new.filter(|run| !self.record.is_unfinished(*run)).collect()
         };

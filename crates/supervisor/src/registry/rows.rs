@@ -40,7 +40,7 @@ impl Supervisor {
         }
         drop(view);
         let read_later = async {
-            // Its node writes a little later that it has started, and may have answered its Spawn.
+            // The run's node may have answered the Spawn, and records the start a little later.
             tokio::time::sleep(2 * RUNNING_RECORD_DELAY).await;
             self.located(self.row(run).await?.into()).await
         };
@@ -185,14 +185,14 @@ impl Supervisor {
         }
         let row = read().await?;
         if row.outcome.is_none() && self.shared.record.waits_for_later(run) {
-            // No task will come: a later version has said how it goes on.
+            // No task will begin: a later version has decided about the run.
             return Err(CallError::Pinned {
                 run,
                 by: "a pending change of a later version".into(),
                 state: Some(RunView::from(row).state),
             });
         }
-        // Where the node has another server, everything about the row is that server's.
+        // If another server has the node, only that server handles the row.
         if row.outcome.is_none() && self.shared.store.is_present().await {
             (self.shared.start_recovery)(&self.shared, row.clone());
         }
@@ -222,7 +222,7 @@ impl Supervisor {
         if views.iter().all(|view| view.node == own) {
             return Ok(());
         }
-        // Rare, and larger than the futures of most calls.
+        // Boxed: rare, and larger than the futures of most calls.
         Box::pin(self.locate_others(views)).await
     }
 
@@ -319,7 +319,7 @@ impl Supervisor {
             Err(error @ (CallError::RunElsewhere { .. } | CallError::Internal(_))) => error,
             answer => return answer.map(Some),
         };
-        // Who cannot be shown to be its owner is not taken for it.
+        // Only the owner named in an unreadable row learns of it.
         match self.shared.store.get(run).await {
             Err(StoreError::Unread(row)) if row.owner != owner => Ok(None),
             Err(StoreError::Unread(_)) => Err(error),

@@ -95,7 +95,7 @@ impl Screens {
     pub(crate) fn kept(&self, run: RunId, size: TerminalSize) {
         let mut all = self.all.lock();
         if let Some(kept) = all.runs.get_mut(&run) {
-            // A larger one is drawn on fewer lines.
+            // A larger screen is drawn on fewer lines.
             kept.cells = size.cells().min(SCREEN_CELLS_MAX);
         }
         while all.runs.values().map(|kept| kept.cells).sum::<u32>() > KEPT_CELLS_MAX {
@@ -112,12 +112,12 @@ impl Screens {
     pub(crate) async fn begin<'a>(&self, threads: &'a OwnerThreads, owner: &str) -> Drawing<'a> {
         let of_owner = {
             let mut all = self.all.lock();
-            // An owner without a call needs none.
+            // An owner without a call needs no semaphore.
             all.owners.retain(|_, calls| Arc::strong_count(calls) > 1);
             let calls = all.owners.entry(owner.to_owned());
             Arc::clone(calls.or_insert_with(|| Arc::new(Semaphore::new(1))))
         };
-        // Neither is ever closed. In this order an owner waits for itself, and takes no place from others.
+        // Neither semaphore is ever closed. In this order a waiting owner takes no permit from others.
         let of_owner = of_owner.acquire_owned().await.ok();
         let of_all = Arc::clone(&self.calls).acquire_owned().await.ok();
         Drawing {
@@ -230,7 +230,7 @@ impl Follower {
 
     fn take(&mut self, event: Event) {
         if event.attempt > self.attempt {
-            // Each attempt runs on a terminal of its own.
+            // Each attempt has its own terminal.
             self.attempt = event.attempt;
             self.screen = Screen::new(self.size);
         }
@@ -274,7 +274,7 @@ mod tests {
             rows: 512,
             cols: 512,
         };
-        // The first has gone for the number.
+        // The count limit has removed run 1.
         for number in 2..=6 {
             screens.kept(run(number), large);
         }

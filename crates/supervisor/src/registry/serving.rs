@@ -123,7 +123,7 @@ impl Serving {
     }
 
     async fn until(&self, holds: impl Fn(&State) -> bool) {
-        // Never an error: `self` keeps the channel open.
+        // `wait_for` cannot fail: `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|state| holds(state)).await;
     }
 }

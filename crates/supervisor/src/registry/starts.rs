@@ -195,7 +195,7 @@ mod tests {
         let mut other = ask(&starts, "b");
         drop(held.0);
         let other = given(&mut other).expect("its turn");
-        // Now the flood has none.
+        // Now owner `a` has no turn.
         let mut again = ask(&starts, "b");
         drop(held.1);
         assert!(given(&mut again).is_none());

@@ -46,7 +46,7 @@ impl LateShims {
         let mut states = self.0.subscribe();
         let came = |states: &HashMap<RunId, LateShim>| states.get(&run) != Some(&LateShim::Waiting);
         let states = states.wait_for(came).await;
-        // Never an error: `self` owns the sender.
+        // `wait_for` cannot fail: `self` owns the sender.
         let shim = states.ok().and_then(|states| states.get(&run).copied());
         shim.unwrap_or(LateShim::Gone)
     }

@@ -90,7 +90,7 @@ impl Supervisor {
         if call.answers.is_none() {
             return self.write_input_now(call).await;
         }
-        // To its end: who answered is recorded, also where the caller goes away meanwhile.
+        // A spawned write records who answered, even if the caller goes away meanwhile.
         let (supervisor, run) = (self.clone(), call.run);
         let written = tokio::spawn(async move { supervisor.write_input_now(call).await });
         let failed =
@@ -108,7 +108,7 @@ impl Supervisor {
             (None, Some(_)) => 'w',
             (None, None) => 'c',
         };
-        // An id that no other caller knows joins the parts of this one write.
+        // A fresh id joins the parts of this one write.
         let own_id = || self.shared.next_id().to_string();
         let id = format!("{kind}{}", call.write_id.unwrap_or_else(own_id));
         let mut write = InputWrite {
@@ -141,7 +141,7 @@ impl Supervisor {
                 };
                 Some((Some(write), !repeated))
             }
-            // Another write has come before the answer: to a server that has died since.
+            // Another write preceded the answer, at a server that has died since.
             InputResult::Refused(InputRefusal::Offset) if call.answers.is_some() => {
                 Some((None, false))
             }
@@ -227,7 +227,7 @@ impl Supervisor {
             end: Some(InputEnd::Spec),
         };
         Ok(self.noted(run).await.map_or(without, |mut noted| {
-            // Its keeper may have died before it could report that.
+            // The keeper may have died before reporting the input's end.
             let over = InputEnd::Closed(InputClosed::AttemptEnded);
             noted.end.get_or_insert(over);
             noted

@@ -52,7 +52,7 @@ impl Supervisor {
     pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
         let spawned = self.spawn_here(call).await?;
         if spawned.run.state == RunState::Starting && spawned.run.attempt == 1 {
-            // Its node alone knows whether it starts, and removes the row where it did not.
+            // Only the run's node knows whether the run starts, and removes the row otherwise.
             self.refuse_unless_here(&spawned.run).await?;
         }
         let run = self.located(spawned.run).await?;
@@ -75,7 +75,7 @@ impl Supervisor {
             if shared.serving.is_refusing() {
                 return Err(CallError::Draining);
             }
-            // Id and key are judged before the name.
+            // Id and request key are checked before the name.
             let mut held = claims.iter().filter_map(|claim| {
                 let (_, handle) = shared.holder(&call.owner, claim)?;
                 Some((handle, matches!(claim, Claim::Name(_))))
@@ -84,7 +84,7 @@ impl Supervisor {
             if let Some((handle, by_name)) = same.or_else(|| held.next()) {
                 match Box::pin(self.existing(&handle, by_name, &call)).await? {
                     Some(spawned) => return Ok(spawned),
-                    // The run left no trace, or has no name any more: this call is the first again.
+                    // The run has no row, or no longer the name: this call starts over.
                     None => continue,
                 }
             }
@@ -131,7 +131,7 @@ impl Supervisor {
                 of_owner: call.owner_runs_max,
             };
             let turn = shared.starts.turn(&call.owner).await;
-            // What came while this call waited is answered as at its beginning.
+            // A shutdown or drain during the wait is answered as at the beginning.
             if shared.serving.is_refusing() || self.drained().is_some() {
                 continue;
             }
@@ -177,20 +177,20 @@ impl Supervisor {
                 Err(CallError::RunRemoved(run))
             }
             Some(StartAnswer::Failed(error)) => Err(error),
-            // Recovery takes up an open row of this node without a task: a repeat finds what became of it.
+            // Recovery handles an open row of this node without a task: a repeated call finds the result.
             Some(StartAnswer::Taken(row)) if self.is_open_here(&row) => {
                 let _ = watch.wait_for(|live| live.over).await;
                 self.row(row.new.run).await?;
                 Err(CallError::StoreUnavailable)
             }
             Some(StartAnswer::Taken(row)) if row.new.run != run && !has_key(&row, call) => {
-                // Its task ends before the next one has its id.
+                // This start's task ends before another start uses its id.
                 let _ = watch.wait_for(|live| live.over).await;
                 let open = row.outcome.is_none();
                 open.then(|| self.taken(*row, call)).transpose()
             }
             Some(StartAnswer::Taken(row)) => self.answer_of_row(*row, call).map(Some),
-            // Its record is another server's by now: a repeat finds what became of it.
+            // Another server has the row by now: a repeated call finds the run's state.
             None => Err(CallError::StoreUnavailable),
         }
     }
@@ -243,7 +243,7 @@ async fn accept_id(shared: &Shared, run: RunId) -> Result<(), CallError> {
     };
     let (mut oldest, newest) = (shared.oldest_id(), clock::now().plus(RUN_ID_AHEAD_MAX));
     let newest = u64::try_from(newest.0 / 1000).unwrap_or(0);
-    // One that was made just now has no past.
+    // A new id cannot belong to a removed run.
     if run < first_id(clock::now().minus(NEW_ID_AGE)) {
         let forgotten = read!(shared.store, newest_forgotten())?;
         oldest = oldest.max(forgotten.map_or(oldest, |id| RunId::from_u128(id.as_u128() + 1)));
@@ -289,7 +289,7 @@ async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<Chi
         run_dir,
         attempt: 1,
         command: CommandSpec {
-            // They are included in the whole environment.
+            // The full environment already includes these variables.
             env: BTreeMap::new(),
             inherited: Inherited::default(),
             cwd: command.cwd.clone().or(command.inherited.cwd.clone()),
@@ -343,7 +343,7 @@ fn explain(missing: &mut [Missing], hello: &KeeperHello) {
             _ => continue,
         };
         let why = hello.lacks(controller);
-        // Without any group the reason is in the error already.
+        // Without a cgroup base the error already has the reason.
         if let (Ok(_), Some(text)) = (&hello.cgroup_base, why)
             && why != before
         {
@@ -390,7 +390,7 @@ fn child_env(
     ours.extend(notify_env(&call.spec.policy, notify));
     let socket = shared.config.socket.as_deref();
     ours.extend(token::variables(socket, call.spec.api_access, run_dir));
-    // The path is below the data directory, which no other user can enter.
+    // The directory is below the data directory, which no other user can enter.
     if call.spec.policy.privileges.user.is_none() {
         let dir = run_dir.join("tmp").display().to_string();
         ours.push(("KENNEL_RUN_DIR".to_owned(), dir));
@@ -399,7 +399,7 @@ fn child_env(
     let mut hidden = Vec::new();
     if let Some(terminal) = &command.terminal {
         others.push(("TERM", terminal.term.clone()));
-        // Variables of another terminal's size.
+        // These variables describe another terminal's size.
         hidden.extend(["COLUMNS", "LINES"]);
     }
     if let Some(user) = &call.spec.policy.privileges.user {
@@ -477,7 +477,7 @@ fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'stat
 
 fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
     let mut spec = call.spec.clone();
-    // It fits: the command was made of the same policy.
+    // `fill_grace` cannot fail: the command has the same policy.
     let _ = spec.policy.fill_grace(&shared.config.default_grace);
     let limits = spec.policy.fill_limits(&shared.config.default_limits);
     spec.node_limits.extend(limits);

@@ -174,7 +174,7 @@ impl Output {
             entries,
             summed: SummedEvents::new(dir),
             record: None,
-            // A journal that is not made here belongs to a run whose row has its end, which is to follow.
+            // Without a journal here, the run's end is in its row, and follows the head.
             row_end: is_silent.then_some(head + 1),
             given_up: 0,
             disk: Disk {
@@ -248,7 +248,7 @@ impl Output {
                     }
                 }
                 Some(pipe) if self.sources.flows => match self.sources.paces[index].next() {
-                    // The read that follows meets and handles an error of the poll again.
+                    // The read that follows meets a poll error again and handles it.
                     None => drop(pipe.readable().await),
                     Some(Next::Now) => tokio::task::yield_now().await,
                     Some(Next::At(at)) => tokio::time::sleep_until(at).await,
@@ -287,7 +287,7 @@ impl Output {
         }
         if let Ready::Pipe(index) = ready {
             let bytes = self.lens()[index] - before[index];
-            // Bytes that wait in a pipe at the end exceed that bound: they are not to become more.
+            // Bytes left in a pipe at the end exceed a blocking bound: gathering would add more.
             let gathers = self.writer.bound().on_full != OnOutputFull::Block;
             self.sources.pace(index, bytes, gathers);
         }
@@ -368,7 +368,7 @@ impl Output {
                 .refusal
                 .get_or_insert_with(Refusal::found)
                 .is_over(dropped);
-            // Output is moved again at once.
+            // Output can be moved again at once.
             self.disk.retry_at = Some(clock::instant());
         }
         if !self.pending.is_empty() {
@@ -500,7 +500,7 @@ impl Output {
         let policy = self.writer.bound().on_disk_full;
         let (again, full) = (self.disk.refusal.is_some(), is_full(error));
         if !again {
-            // Logged once, not at each attempt, for the log may lie on that disk.
+            // Logged once, not per attempt: the log may be on the same disk.
             tracing::error!(run_id = %self.run, error = %Chain(error), policy = policy.api_name(), "journal write failed, retrying");
         }
         let refusal = self

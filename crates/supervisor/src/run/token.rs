@@ -12,7 +12,7 @@ pub(super) async fn hand_out(
     attempt: u32,
     access: ApiAccess,
 ) -> io::Result<()> {
-    // A run from before the node forbade it has no use for another token.
+    // If the node now forbids API access, an older run needs no new token.
     if access == ApiAccess::None || shared.config.forbids_api_access {
         return Ok(());
     }

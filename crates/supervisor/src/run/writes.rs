@@ -81,7 +81,7 @@ pub(crate) async fn perform(
             crash_point!("exit.closed");
             done
         }
-        // Perhaps the attempt was not recorded.
+        // The attempt may never have been recorded.
         Change::Withdrawn => {
             let has_row = match &attempt {
                 Some(new) => has_row(&shared, new).await,
@@ -126,7 +126,7 @@ async fn has_row(shared: &Shared, new: &NewRun) -> bool {
     loop {
         match shared.store.change(new.run, &inserted).await {
             Ok(Changed::Taken(row)) => return row.new.identity == new.identity,
-            // A row that is not this server's to write is not removed either.
+            // A row that this server may not write is not removed either.
             Ok(Changed::Done(_))
             | Err(StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)) => {
                 return true;
@@ -166,7 +166,7 @@ async fn close_what_never_ran(
         if !retry(store, run, "the outcome", write).await {
             return Done::Disowned;
         }
-        // The row is missing or open: the store has gone back meanwhile.
+        // If the row is missing or open, the store went back: retry.
         let Ok(row) = row_of(store, run).await else {
             return Done::Disowned;
         };
@@ -212,7 +212,7 @@ pub(crate) async fn meet(shared: Arc<Shared>, new: Box<NewRun>, done: mpsc::Send
         met = meet_row(&shared.store, &new) => met,
         () = done.closed() => return,
     };
-    // The receiver is gone or takes it.
+    // The receiver is gone or takes the result.
     let _ = done.send(met).await;
 }
 
@@ -337,7 +337,7 @@ async fn at_once(shared: &Shared, run: RunId, change: &Change) -> Result<bool, i
             Ok(Err(error)) => {
                 tracing::warn!(run_id = %run, %error, "the database does not accept a change, keeping it in the outbox");
             }
-            // The queued write may still be executed, and is delivered again all the same.
+            // The queued write may still be executed; the outbox delivers the change again anyway.
             Err(_) => {
                 tracing::warn!(run_id = %run, "the database is slow to accept a change, keeping it in the outbox");
             }

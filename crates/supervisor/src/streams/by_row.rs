@@ -199,7 +199,7 @@ impl ByRow {
         };
         let begun = Some([0; 2]);
         let at = match from {
-            // None of its output is left to begin a tail with.
+            // No output remains from which a tail could begin.
             Position::Beginning | Position::Tail(_) => Reached {
                 lens: begun,
                 ..Reached::default()
@@ -229,7 +229,7 @@ impl ByRow {
             counted: events.counted && end.is_some(),
             events,
             reason: GapReason::Damaged,
-            // Above all given seqs, so that no seq names two events.
+            // The end's seq exceeds all given seqs: no seq is reused.
             end: end.unwrap_or(Point {
                 seq: seq_bound + 1,
                 lens: head.lens,
@@ -434,7 +434,7 @@ mod tests {
             lost(Some((6, 11)), head(2)),
             ["3-3: 4 to 9", "4", "5-5: 2 to 11", "6"]
         );
-        // The journal has more than the row says: no seq is given twice.
+        // The journal has more than the row says: no seq is reused.
         let above = lost(Some((6, 11)), head(7));
         assert_eq!(above, ["8-65536: ? to 5", "65537"]);
         assert_eq!(lost(None, head(2)).last().unwrap(), "65537");

@@ -71,7 +71,7 @@ impl Supervisor {
         let consumers = &shared.consumers;
         let _turn = consumers.turn(key).await;
         let row = match (self.consumer_row(key).await?, begin) {
-            // The same reader continues, and may still acknowledge what it has got.
+            // The same reader resumes, and may still acknowledge received events.
             (Some(row), _) if place.is_some() => {
                 let is_its = |place: &ConsumerPlace| place.session == row.session;
                 if !place.as_ref().is_some_and(is_its) {
@@ -183,7 +183,7 @@ impl Supervisor {
     async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), CallError> {
         let put = ConsumerChange::Put(row.clone());
         let put = self.shared.store.change_consumers(&put).await;
-        // Whether it was written or not: waiting tasks ask the store.
+        // Waiting tasks ask the store, whether the row was written or not.
         self.shared.consumers.floors.changed(row.key.run);
         put.map_err(|error| match error {
             // Another server has the node by now.

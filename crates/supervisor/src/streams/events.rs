@@ -176,7 +176,7 @@ impl Events {
         };
         let fed_from = self.shape.as_ref().and_then(Shape::fed_from);
         Reached {
-            // A view that begins behind the position has been fed with nothing.
+            // A view that begins after the position was fed no bytes.
             fed_from: fed_from.map(|fed| match reached.lens {
                 Some(lens) => [fed[0].min(lens[0]), fed[1].min(lens[1])],
                 None => fed,
@@ -235,7 +235,7 @@ impl Events {
             Source::Row(row) => row.next(),
             Source::Journal(reader) => match reader.next(bytes_max).await {
                 Ok(items) => {
-                    // INVARIANT: what was read is given, or is in the shape, before anything is awaited again.
+                    // INVARIANT: items read are returned, or are in the shape, before the next await.
                     let row = self.row.as_deref();
                     items.map(|items| decode(run, row, items)).transpose()?
                 }
@@ -275,7 +275,7 @@ impl Events {
         let at = Position::After(self.position());
         let (_, row) = self.supervisor.without_journal(self.run, at, error).await?;
         self.source = Source::Row(Box::new(row));
-        // They would keep the files of a removed journal.
+        // Hub and subscription would keep a removed journal's files.
         (self.hub, self.subscription) = (None, None);
         Ok(())
     }

@@ -164,7 +164,7 @@ impl Supervisor {
             ManyFrom::LiveOnly => Paging::Done,
             ManyFrom::After(reached) => Paging::After(reached.known_until()),
         };
-        // Where the store is away, and of another node, nothing is known to be announced.
+        // With the store unavailable, or for another node, no run is known as announced.
         let acquired = self.shared.store.newest_if_acquired();
         let is_own = call.node == self.shared.config.node;
         let mut many = ManyEvents {
@@ -202,7 +202,7 @@ impl ManyEvents {
     /// Returns the next step; `None` where everything requested has been given. Waits while there is none. Cancel-safe.
     pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Step>, CallError> {
         loop {
-            // Before the arrivals are read.
+            // `heard_until` is read before the arrivals.
             if !self.is_of_other_node() {
                 let shared = &self.supervisor.shared;
                 self.heard_until = shared.announced_until(shared.store.newest());
@@ -212,7 +212,7 @@ impl ManyEvents {
             if self.call.until_head && is_idle {
                 return Ok(None);
             }
-            // INVARIANT: every arrival is known before anything is called settled.
+            // INVARIANT: every arrival is known before any age counts as settled.
             let step = tokio::select! {
                 biased;
                 arrival = self.arrivals.recv() => {
@@ -284,12 +284,12 @@ impl ManyEvents {
                 let handle = self.supervisor.shared.find(*run);
                 match handle.map(|handle| handle.live.borrow().view.clone()) {
                     Some(view) if !view.has_marks(&self.call.filter) => {}
-                    // It was not given before, also where it is of an age that was. A run that has left by now has its
+                    // The run was not given before, even if its age was covered. A run that has ended by now has its
                     // state in its row.
                     _ => self.take_in(*run, None),
                 }
             }
-            // So many runs have arrived that some arrivals were missed: they are among the live ones, or have rows.
+            // Some arrivals were missed because too many came: the missed runs are live or have rows.
             Err(_) => {
                 self.heard_from = self.supervisor.shared.store.newest();
                 self.paging = Paging::After(self.reached.known_until());
@@ -309,7 +309,7 @@ impl ManyEvents {
                 continue;
             }
             let view = handle.live.borrow().view.clone();
-            // A live run was not completely given, whatever its age.
+            // A live run was not given in full, whatever its age.
             let is_covered = view
                 .new
                 .age
@@ -357,7 +357,7 @@ impl ManyEvents {
         let is_past = handle.is_none();
         let from = match (at, self.reached.tail) {
             (Some(at), _) => Position::After(at),
-            // A live run without a row is a new one.
+            // A live run without a row is new.
             (None, Some((tail, until)))
                 if age.is_none_or(|age| age.is_some_and(|age| age <= until)) =>
             {
@@ -394,7 +394,7 @@ impl ManyEvents {
                     events: Some(events),
                     live,
                 } => (view, events, live),
-                // Its place stays.
+                // The run's position stays.
                 Found { view, .. } => {
                     self.past_open -= usize::from(candidate.is_past);
                     let at = self.reached.open.get(&run).copied().unwrap_or_default();
@@ -465,7 +465,7 @@ impl ManyEvents {
                     _ => None,
                 })
         {
-            // The position stays before it.
+            // The position stays before the gap.
             return Err(CallError::CursorExpired {
                 run,
                 first_seq: gap.first_seq,
@@ -482,7 +482,7 @@ impl ManyEvents {
         } else if self.call.until_head {
             self.past_open -= usize::from(member.is_past);
         } else {
-            // Its writer is gone, and the run continues: another writer will come, or its row will have its end.
+            // The writer is gone, but the run continues: a new writer will come, or the row will have the end.
             self.past_open -= usize::from(member.is_past);
             self.open(Candidate {
                 run,

@@ -107,7 +107,7 @@ impl Supervisor {
     /// Returns the present output of a run.
     pub async fn read_output(&self, call: OutputCall) -> Result<OutputRead, CallError> {
         match self.read_output_there(call).await {
-            // It may have been removed during the read; then the row shows that by now.
+            // The journal may have been removed during the read, which the row then shows.
             Err(CallError::JournalUnreadable { .. }) => self.read_output_there(call).await,
             read => read,
         }
@@ -221,7 +221,7 @@ impl Source {
         let begun = view.resumes_at();
         if begun < at {
             at = self.rest_of_sequence(&mut view, at).await?;
-            // Continues with unwritten text: a repeated call begins where that does.
+            // An unfinished sequence may continue: a repeated call begins at its start.
             if view.resumes_at() < at && !self.is_final {
                 return Ok(begun);
             }

@@ -66,7 +66,7 @@ impl Supervisor {
         }
         let (place, sweeps) = self.shared.screens.place(run);
         if sweeps {
-            // A model keeps the files of its journal open.
+            // A screen model keeps its journal's files open.
             let shared = Arc::clone(&self.shared);
             self.shared.background.spawn(async move {
                 loop {
@@ -104,7 +104,7 @@ impl Supervisor {
                 whole_from,
             }),
             None if is_drawn => Err(CallError::ScreenTooLarge { run, size }),
-            // The next call continues from here.
+            // The next call resumes drawing from here.
             None => Err(CallError::QuotaExceeded {
                 what: "steps of one call that draws a screen".to_owned(),
                 limit: STEPS_MAX,

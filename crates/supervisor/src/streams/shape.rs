@@ -95,7 +95,7 @@ impl Shape {
             }
             Payload::Gap(gap) => {
                 let ends = gap.ends;
-                // With the seq before the gap: that much is known there.
+                // Remaining text gets the seq before the gap, the last known one.
                 let before = Event {
                     seq: gap.first_seq - 1,
                     ..event.clone()

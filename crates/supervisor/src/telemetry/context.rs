@@ -11,7 +11,7 @@ pub fn parse(traceparent: &str) -> Option<SpanContext> {
     let lower_hex = |part: &str, len: usize| {
         part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
     };
-    // Later versions may add parts; this one has four.
+    // Later versions may add parts; version 00 has four.
     let surplus = version == "00" && parts.next().is_some();
     let formed = lower_hex(version, 2)
         && version != "ff"

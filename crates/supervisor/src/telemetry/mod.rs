@@ -135,7 +135,7 @@ pub struct Tracing {
 
 impl Default for Telemetry {
     fn default() -> Self {
-        // No provider was set: it does nothing.
+        // Without a provider the global meter does nothing.
         Self::new(None, None, opentelemetry::global::meter("kennel"))
     }
 }
@@ -184,7 +184,7 @@ impl Telemetry {
             decided.map_or_else(|| tracing.sampling.samples(trace), SpanContext::is_sampled);
         let flags = TraceFlags::NOT_SAMPLED.with_sampled(sampled);
         let span = context::fresh_span();
-        // It is of the caller's trace. An invalid one counts as none, as in the specification.
+        // The trace state belongs to the caller's trace. By the specification an invalid one is ignored.
         let state = tracestate.filter(|_| caller.is_some());
         let state = state.and_then(|state| TraceState::from_str(state).ok());
         Some(CallTrace {

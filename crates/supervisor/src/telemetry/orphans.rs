@@ -57,7 +57,7 @@ impl Orphans {
 
     /// Counts a process that a reap has ended.
     pub(crate) fn reaped(&self, evidence: Evidence) {
-        // Also a detached one that the caller named; that was no orphan.
+        // A detached process that the caller named was not an orphan.
         if is_orphan(evidence) {
             let label = KeyValue::new(names::EVIDENCE, evidence.name());
             self.reaped.add(1, &[label]);

@@ -18,7 +18,7 @@ pub(super) fn context(telemetry: &Telemetry, new: &NewRun) -> Option<SpanContext
 pub(crate) fn log_span(telemetry: &Telemetry, new: &NewRun) -> tracing::Span {
     let context = context(telemetry, new);
     let context = context.as_ref();
-    // Of the highest level: it exists with any log filter. It outlives the call that has begun it.
+    // At error level the span exists with any log filter. Without a parent it outlives its call.
     tracing::error_span!(
         parent: None,
         "run",

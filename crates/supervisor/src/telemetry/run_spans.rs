@@ -140,7 +140,7 @@ impl RunSpans {
         self.telemetry.metrics.recovered(action);
         self.events().recovered(new, at, action);
         if let Some(run) = &self.recorded {
-            // There is one for each time.
+            // Each recovery has its own span.
             let part = Part::Recover(new.attempt, since);
             let mut span = phase(run, new, part, names::SPAN_RECOVER, (since, at));
             span.attributes
@@ -232,7 +232,7 @@ impl RunSpans {
         let reason = match why {
             NeverRan::Failed(failure) => EndReason::StartFailed(failure.clone()),
             NeverRan::Stopped(order) => order.reason.clone().into(),
-            // The key is another run's.
+            // The key belongs to another run.
             NeverRan::Superseded => return,
         };
         let outcome = Outcome {

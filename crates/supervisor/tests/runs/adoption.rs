@@ -99,7 +99,7 @@ fn adopted_run_keeps_its_exit_code_and_output() {
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!(view.state, RunState::Running);
         assert!(view.times.started.is_some());
-        // The same call repeated returns the same run.
+        // A repeated call returns the same run.
         let again = stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
         assert!(again.existing);
         stage.exits(run_id(), 3);
@@ -235,7 +235,7 @@ fn row_lost_by_the_store_is_written_again() {
             .await
             .unwrap();
         assert_eq!(waited.run.exit, Some(Exit::Code(3)));
-        // No work is left once the end was reported.
+        // No work remains once the end is reported.
         let gone = async {
             while log::is_unfinished(&lives.data_dir, run_id()) {
                 tokio::task::yield_now().await;
@@ -256,7 +256,7 @@ fn run_without_records_is_rebuilt_from_its_keeper() {
     let row = row.unwrap().new;
     std::fs::remove_dir_all(lives.data_dir.path().join("log")).unwrap();
     lives.live(async |stage| {
-        // The log had its entries too: the keeper reports that it runs.
+        // With the log gone, only the keeper reports the run.
         let started = stage.supervisor.wait(run_id(), Condition::Started).await;
         let view = started.unwrap().run;
         assert_eq!(view.state, RunState::Running);
@@ -266,7 +266,7 @@ fn run_without_records_is_rebuilt_from_its_keeper() {
         );
         assert_eq!((&*view.owner, view.spec.is_described()), ("", false));
         assert!(stage.is_alive(run_id()) && stage.plans(run_id()).is_empty());
-        // As far as is known, it is another run than the requested one.
+        // As far as known, the recorded run is not the requested one.
         let again = stage.supervisor.spawn(call(Some(run_id()))).await;
         assert!(
             matches!(again, Err(CallError::SpecMismatch { .. })),
@@ -320,7 +320,7 @@ fn written_outcome_is_reported_and_acknowledged() {
             .await
             .unwrap();
     });
-    // As if the server had died between the row and its last reports.
+    // Simulates a server death between the row and the last reports.
     {
         let mut state = lives.world.state.lock().unwrap();
         state.acknowledged.clear();
@@ -440,7 +440,7 @@ fn server_death_on_full_disk_loses_no_output() {
     });
     let runs = lives.data_dir.path().join("runs");
     let journal = runs.join(run_id().to_string());
-    // The earlier server had moved more into the file than it had recorded.
+    // The previous server moved more bytes into the file than it recorded.
     let mut stdout = std::fs::OpenOptions::new();
     let mut stdout = stdout.append(true).open(journal.join("stdout")).unwrap();
     stdout.write_all(b"unnamed ").unwrap();
@@ -468,7 +468,7 @@ fn readers_of_unopenable_journal_get_an_error() {
     lives.begin();
     let runs = lives.data_dir.path().join("runs");
     let index = runs.join(run_id().to_string()).join("index");
-    // It wrote nothing, so that its journal was not created.
+    // Without output the run's journal was not created.
     assert!(!index.exists());
     std::fs::write(&index, "somebody's own list of things").unwrap();
     lives.live(async |stage| {

@@ -167,7 +167,7 @@ async fn leak_check_without_store_uses_keepers_inventory() {
     ];
     assert_eq!(found(&audit), expected);
     let _ = (over, live);
-    // A process that only a row could identify is spared, whatever is named.
+    // A process that only a row could identify is spared, whatever the scope names.
     let scope = Scope {
         evidence: BTreeSet::from([Evidence::Marker]),
         ..Scope::default()

@@ -119,7 +119,7 @@ async fn parent_must_be_live_at_first_spawn() {
     stage.supervisor.spawn(child()).await.unwrap();
     stage.supervisor.abort(abort(run_id())).await.unwrap();
     assert_ended_with_parent(&ended(&stage, child_id()).await);
-    // A repeat is answered, another child is refused.
+    // A repeated call is answered, another child is refused.
     assert!(stage.supervisor.spawn(child()).await.unwrap().existing);
     let late = below(run_id(), kept_id(), OnParentEnd::Keep);
     let refused = stage.supervisor.spawn(late).await;

@@ -153,7 +153,7 @@ fn ends_on_the_readers_clock(
         begin(stage).await;
     };
     over_settings(nature, &begin, &async |stage| {
-        // Until its task is there, the row is shown as it was written.
+        // Until the run's task exists, the row is shown as written.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let run = stage.supervisor.get(run_id()).await.unwrap();
         let end = shown(&run).unwrap();
@@ -265,7 +265,7 @@ fn shortened_grace_ignores_clock_changes() {
         plans_from(stage, 2).await;
     };
     over_settings(stubborn, &begin, &async |stage| {
-        // Two of the first server, and one of a later one: the second may end before it sends its own.
+        // Two plans of the first server and one of a later server: the second may end before sending one.
         let plans = plans_from(stage, 3).await;
         let left = plans.last().unwrap().kill_after;
         assert!(LIMIT / 2 < left && left <= LIMIT, "{left:?}");

@@ -57,7 +57,7 @@ fn damaged_index_reports_missing_bytes() {
 #[test]
 fn inaccessible_run_directory_loses_no_output() {
     let work = || {
-        // Of this thread and those that it makes: root may do what the owner may not.
+        // `setfsuid` acts on this thread and those it creates: root would bypass the mode.
         nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65_534));
         let lives = Lives::of(Nature::default());
         let runs = lives.data_dir.path().join("runs");

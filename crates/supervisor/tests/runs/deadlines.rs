@@ -78,7 +78,7 @@ async fn run_over_its_max_runtime_fails_with_reason() {
     let row = stage.world.store.row(run.run).unwrap();
     assert_eq!(row.outcome.unwrap().reason, reason);
     assert_eq!(row.desired, Desired::Stop);
-    // The keeper has carried out the ladder by itself: no plan was sent to it after its own.
+    // The keeper carried out the ladder itself: no plan followed its own.
     assert_eq!(stage.plans(run.run).len(), 1);
     let reasons = reasons(&stage, run.run).await;
     assert_eq!(reasons, ["max_runtime", "deadline_exceeded"]);
@@ -102,7 +102,7 @@ async fn inactive_run_is_stopped_by_the_server() {
     let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
     assert_eq!(view.row.outcome.unwrap().reason, reason);
     assert_eq!(view.state, RunState::Failed);
-    // The keeper knows nothing of this limit: the server has sent it the plan.
+    // The keeper does not know this limit: the server sent the plan.
     assert_eq!(stage.plans(run.run).len(), 1);
     let reasons = reasons(&stage, run.run).await;
     assert_eq!(reasons, ["inactivity", "deadline_exceeded"]);
@@ -115,7 +115,7 @@ async fn output_resets_the_inactivity_limit() {
     for _ in 0..4 {
         tokio::time::sleep(MAX / 2).await;
         stage.writes(run.run, b"x");
-        // The pipe is ready at once, and is read before the clock continues.
+        // The pipe is ready at once, and is read before the clock advances.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let view = stage.supervisor.get(run.run).await.unwrap();
@@ -176,7 +176,7 @@ fn inactivity_extension_survives_server_death() {
     lives.live_long(async |stage| {
         let before = tokio::time::Instant::now();
         let view = ended(stage, run_id()).await;
-        // Less the time on the host's clock since then.
+        // Host clock time since the extension counts against the limit.
         assert!(before.elapsed() >= MAX * 2, "on the clock of the test");
         let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
         assert_eq!(view.row.outcome.unwrap().reason, reason);
@@ -246,7 +246,7 @@ async fn start_timeout_ends_no_sooner_than_extended() {
     let view = ended(&stage, run).await;
     assert_eq!(view.row.outcome.unwrap().reason, EndReason::NotReady);
     assert!(before.elapsed() >= START * 5);
-    // Once the run is ready there is no such limit.
+    // A ready run has no start timeout.
     let view = stage.supervisor.get(ready).await.unwrap();
     assert_eq!(view.state, RunState::Running);
     stage.exits(ready, 0);
@@ -427,7 +427,7 @@ async fn paused_run_reports_end_of_its_pause() {
     let mut last = run.created.plus(MAX);
     for _ in 0..2 {
         let paused = stage.supervisor.pause(run.run).await.unwrap();
-        // Each pause has its own time.
+        // Each pause has its own expiry.
         let expires = paused.pause_expires.expect("it has a limit");
         assert!(expires > last);
         last = expires;
@@ -450,14 +450,14 @@ async fn run_reports_deadline_only_while_counting() {
     assert_eq!(due(&run), Some(first));
     let paused = stage.supervisor.pause(run.run).await.unwrap();
     assert_eq!((paused.state, due(&paused)), (RunState::Paused, None));
-    // Longer than two clocks that are read one after the other differ.
+    // Longer than the difference between two clocks read in succession.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let resumed = stage.supervisor.resume(run.run).await.unwrap();
     assert!(due(&resumed).unwrap() > first);
     stage.exits(run.run, 0);
     assert_eq!(due(&ended(&stage, run.run).await), None);
 
-    // Nor has a pause a limit where none was set.
+    // Without `max_pause` a pause has no limit.
     assert_eq!(paused.pause_expires, None);
     let unlimited = stage.supervisor.spawn(call(None)).await.unwrap().run;
     assert_eq!(due(&unlimited), None);

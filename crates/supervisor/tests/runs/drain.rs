@@ -57,7 +57,7 @@ async fn drain_deadline_aborts_remaining_runs() {
     let (stage, run) = running().await;
     let status = stage.supervisor.drain(finish(Some(DEADLINE))).await;
     assert!(status.unwrap().drain.unwrap().deadline.is_some());
-    // A time that does not advance past the deadline ends nothing.
+    // Before the deadline no run is ended.
     tokio::time::sleep(DEADLINE / 2).await;
     assert_eq!(state(&stage, run).await, RunState::Running);
     let ended = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
@@ -132,7 +132,7 @@ fn drain_deadline_passed_without_server_is_applied_later() {
     let lives = lives();
     lives.live(async |stage| {
         let soon = Duration::from_millis(1);
-        // Its server is gone before then.
+        // The server is gone before the deadline.
         drop(stage.supervisor.drain(finish(Some(soon))).await.unwrap());
     });
     lives.live(async |stage| {
@@ -169,7 +169,7 @@ fn waiting_run_is_ended_by_resumed_drain() {
             action: DrainAction::Abort,
             ..finish(None)
         };
-        // Its server dies before the run's task has got it.
+        // The server dies before the run's task gets the order.
         stage.supervisor.drain(drain).await.unwrap();
     });
     let row = lives.world.store.row(run_id()).unwrap();

@@ -26,7 +26,7 @@ async fn panic_of_a_background_task_ends_the_server() {
     stage.world.store.set(Weather::Broken);
     let code = tokio::time::timeout(SOON, stage.exit).await;
     assert_eq!(code.expect("it ends").unwrap(), EXIT_FAULT);
-    // Its runs are the next server's: none was stopped.
+    // Runs are left to the next server: none was stopped.
     let world = stage.world.state.lock().unwrap();
     let child = &world.children[&run];
     assert!(child.alive && child.stop_plans.is_empty());
@@ -43,7 +43,7 @@ async fn panic_does_not_cut_a_shutdown_short() {
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.send_event(KeeperEvent::Shutdown {});
     stage.world.store.set(Weather::Broken);
-    // As often as the store is checked, and once more.
+    // Long enough for several checks of the store.
     tokio::time::sleep(Duration::from_secs(3)).await;
     stage.world.store.set(Weather::Fair);
     stage.exits(run, 0);
@@ -63,7 +63,7 @@ async fn output_written_just_before_exit_is_read() {
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     let mut events = follow(&stage, run).await;
     assert_eq!(output(&mut events, 5).await, b"first");
-    // The pipe was found empty; later bytes are not announced by the runtime before the end is.
+    // The pipe was found empty; the runtime announces later bytes only after the end.
     stage.exits(run, 0);
     assert_eq!(output(&mut events, 9).await, b" and last");
     let names = event_names(&stage, run).await;
@@ -87,7 +87,7 @@ async fn recorded_and_started_events_precede_output() {
     while stage.kernel().executed.is_empty() {
         tokio::task::yield_now().await;
     }
-    // Time enough to read the pipe.
+    // Enough yields to read the pipe.
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -174,7 +174,7 @@ async fn wait_never_reports_withdrawn_run_as_ended() {
     stage.world.store.let_inserts_go();
     spawn.await.unwrap().unwrap_err();
     stage.world.store.set(Weather::Fair);
-    // It may have read while the store was still unavailable; then it cannot answer either.
+    // The wait may have read while the store was unavailable, and then cannot answer either.
     let waited = wait.await.unwrap();
     assert!(
         matches!(
@@ -211,7 +211,7 @@ async fn open_rows_beyond_the_limit_are_recovered() {
     let rows = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();
     let stage = Stage::with_rows(Nature::default(), rows, orphans).await;
     let until = tokio::time::Instant::now() + SOON;
-    // No caller asks for them.
+    // No caller asks for these runs.
     while stage.world.store.closed.lock().unwrap().len() < runs.len() {
         assert!(tokio::time::Instant::now() < until, "rows are left open");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -301,7 +301,7 @@ async fn spawn_below_minimum_containment_is_refused() {
         stage.supervisor.get(run).await,
         Err(CallError::RunNotFound(_))
     ));
-    // The same call repeated is the first again.
+    // The repeated call starts a new run.
     stage.kernel().nature.cgroup_refused = None;
     let spawned = stage.supervisor.spawn(strict).await.unwrap();
     assert!(!spawned.existing);
@@ -313,7 +313,7 @@ async fn spawn_below_minimum_containment_is_refused() {
 // promise: AC-17a, AC-21a, AC-22
 #[tokio::test]
 async fn isolation_that_the_host_lacks_is_refused() {
-    // The world's host has none of the capabilities.
+    // The simulated host has none of the capabilities.
     let stage = Stage::set(Nature::default()).await;
     let mut strict = call(Some(RunId::from_u128(7)));
     let policy = &mut strict.spec.policy;

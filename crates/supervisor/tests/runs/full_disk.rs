@@ -56,7 +56,7 @@ fn run_ended_on_full_disk_is_recorded_later() {
 
 #[tokio::test]
 async fn refused_drain_on_full_disk_can_be_repeated() {
-    // Before any thread is made that writes.
+    // Set before any writing thread starts.
     take_refusals_as_errors();
     let stage = Stage::set(Nature::default()).await;
     let drain = || DrainCall {
@@ -83,7 +83,7 @@ fn output_dropped_at_the_end_is_reported_later() {
         fill(&lives);
         stage.exits(run_id(), 0);
         wait(stage, Condition::Ended).await;
-        // A reader gets the rest as soon as there is one.
+        // A reader gets the remaining events once the disk has room.
         make_room_on_disk();
         let seen = seen(stage).await;
         assert_last_words_are_missing(&seen);
@@ -104,7 +104,7 @@ fn dropped_byte_count_survives_the_server() {
         stage.exits(run_id(), 0);
         wait(stage, Condition::Ended).await;
     });
-    // The next one finds the disk full as well.
+    // The next server also finds the disk full.
     lives.live(async |_| {});
     make_room_on_disk();
     lives.live(async |stage| {

@@ -71,7 +71,7 @@ fn spawn_with_a_removed_id_is_refused() {
     lives.live(async |stage| {
         ran(stage, 2).await;
         remove_row_without_directory(stage, run(2)).await;
-        // As a server with a short horizon does, or one whose clock was ahead.
+        // A server with a short horizon, or with a clock ahead, does this.
         remove_rows(stage, Vec::new(), run(3)).await;
         let executed = stage.kernel().executed.len();
         for id in [1, 2] {
@@ -98,7 +98,7 @@ fn rows_beyond_an_owners_limit_are_removed() {
         for id in 1..=5 {
             ran(stage, id).await;
         }
-        // A live one does not count.
+        // A live run does not count.
         stage.supervisor.spawn(call(Some(run(6)))).await.unwrap();
         tokio::time::sleep(Duration::from_mins(2)).await;
         for id in 1..=6 {
@@ -132,7 +132,7 @@ fn row_is_kept_while_its_output_exists() {
         let first = ran(stage, 1).await;
         tokio::time::sleep(Duration::from_mins(2)).await;
         assert!(!is_gone(stage, first).await);
-        // The mark alone: the directory is still there.
+        // Only the mark is set: the directory still exists.
         let store = &stage.world.store;
         store
             .rows
@@ -177,7 +177,7 @@ fn removing_a_run_removes_its_output() {
         let again = stage.supervisor.spawn(call(Some(first))).await;
         assert!(matches!(again, Err(CallError::RunRemoved(_))), "{again:?}");
     });
-    // The next server knows it too.
+    // The next server knows the removal too.
     lives.live(async |stage| {
         assert!(is_gone(stage, run(1)).await);
         let again = stage.supervisor.spawn(call(Some(run(1)))).await;
@@ -230,7 +230,7 @@ fn removed_run_is_not_rewritten_after_restart() {
         for id in [1, 2] {
             ran(stage, id).await;
         }
-        // As a server does that dies before it notes the removal: its log has the row.
+        // A server that dies before logging the removal leaves the row in its log.
         remove_row_without_directory(stage, removed).await;
         stage.world.store.rows.lock().unwrap().remove(&kept);
         stage.world.store.go_back(0);
@@ -272,7 +272,7 @@ fn directory_of_removed_run_is_deleted_next_start() {
     lives.live_long(async |stage| {
         tokio::time::sleep(WALKED).await;
         assert!(!dir(stage, run(1)).exists());
-        // One that nothing explains stays, and is counted.
+        // An unexplained directory stays, and is counted.
         fs::create_dir(dir(stage, run(3))).unwrap();
         let swept = stage.supervisor.sweep().await.unwrap();
         assert_eq!((swept.removed, swept.unknown), (0, 1));
@@ -309,7 +309,7 @@ fn spawn_with_expired_or_future_id_is_refused() {
             .wait(fresh, Condition::Ended)
             .await
             .unwrap();
-        // With a row it is answered, whatever its time is.
+        // An id with a row is answered, whatever its time.
         let row = stage.world.store.row(fresh).unwrap();
         let old = of(now - 2 * HOUR_MS);
         let mut known = row.clone();

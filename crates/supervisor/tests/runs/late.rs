@@ -46,7 +46,7 @@ fn slow_shim_is_adopted_once_it_answers() {
     slow().live_long(async |stage| {
         tokio::time::sleep(LONG).await;
         let view = stage.supervisor.get(run_id()).await.unwrap();
-        // As in the row: it does not matter whether its start was recorded in time.
+        // The state is the row's: the start may or may not have been recorded.
         let open = [RunState::Starting, RunState::Running];
         assert!(open.contains(&view.state), "{view:?}");
         assert_eq!(view.desired, Desired::Run);
@@ -54,7 +54,7 @@ fn slow_shim_is_adopted_once_it_answers() {
         let keeper_of_row = || stage.world.store.row(run_id()).unwrap().new.keeper_epoch;
         assert_eq!(keeper_of_row(), former);
         stage.world.opens_door(run_id());
-        // Other nodes see by its row that the run is looked after.
+        // The row shows other nodes that the run is supervised.
         while keeper_of_row() == former {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

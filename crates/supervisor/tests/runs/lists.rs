@@ -64,7 +64,7 @@ async fn run_of_replaced_keeper_is_marked_until_examined() {
     };
     for (keeper, state, is_examined) in [
         (former, StoredState::Running, false),
-        // What waits for its next attempt has no process to look at.
+        // A run in backoff has no process to examine.
         (former, StoredState::Backoff, true),
         (present, StoredState::Running, true),
     ] {

@@ -53,12 +53,12 @@ async fn stream_follows_run_respawned_during_lookup() {
     store.reads_held.send_replace(true);
     let mut stream = stage.supervisor.events_of_many(after_begun(&stage, run));
     let mut next = Box::pin(stream.next(1 << 20));
-    // The server that had accepted it died before its record: the expected row does not exist.
+    // The server that accepted the run died before recording it: the expected row does not exist.
     while store.reads_waiting() == 0 {
         assert!(is_pending(next.as_mut()).await);
         tokio::task::yield_now().await;
     }
-    // Its caller retries meanwhile.
+    // The run's caller retries meanwhile.
     store.hold_inserts();
     let supervisor = stage.supervisor.clone();
     let spawning = tokio::spawn(async move { supervisor.spawn(call(Some(run))).await });
@@ -67,7 +67,7 @@ async fn stream_follows_run_respawned_during_lookup() {
         tokio::task::yield_now().await;
     }
     store.reads_held.send_replace(false);
-    // The answer of the store is read before the run is recorded.
+    // The store's answer is read before the run is recorded.
     while store.reads_waiting() > 0 {
         tokio::task::yield_now().await;
     }
@@ -187,7 +187,7 @@ async fn repeated_spawn_of_ended_run_repeats_no_event() {
     while !stage.is_alive(run) {
         tokio::task::yield_now().await;
     }
-    // A reader that waits for the store meanwhile does not take the repeat for a run.
+    // A reader waiting for the store does not mistake the repeated call for a run.
     let (got, ()) = tokio::join!(stage.supervisor.get(run), async {
         for _ in 0..20 {
             tokio::task::yield_now().await;
@@ -197,7 +197,7 @@ async fn repeated_spawn_of_ended_run_repeats_no_event() {
     assert_eq!(got.unwrap().state, RunState::Succeeded);
     assert!(repeat.await.unwrap().unwrap().existing);
     assert_eq!(hear_all(&stage, &mut stream, 8).await, []);
-    // Nor is it given to a reader that resumes from here.
+    // A reader that resumes from here does not get the repeat either.
     let resumed = ManyCall {
         from: ManyFrom::After(stream.reached().clone()),
         ..after(&stage, run, 0)
@@ -245,7 +245,7 @@ async fn recovery_of_ended_run_repeats_no_event() {
             None => tokio::task::yield_now().await,
         }
     };
-    // A call reads the row before its end is written, and begins recovery after that.
+    // A call reads the row before the run's end is written, and begins recovery afterwards.
     let open = kennel_store::RunRow::open(store.recorded(run).unwrap());
     store.rows.lock().unwrap().insert(run, open);
     store.let_one_read_go();

@@ -42,7 +42,7 @@ async fn signal_is_sent_once_per_request_with_result() {
     let expected = (run, Signal::HUP, SignalTarget::Group);
     assert_eq!(stage.kernel().signals, [expected]);
 
-    // An interrupt shares its memory, in both directions.
+    // Interrupts and signals share one memory of request ids.
     let request = |id: &str| Some(id.to_owned());
     stage.supervisor.interrupt(run, request("a")).await.unwrap();
     assert_eq!(stage.kernel().interrupts, 0);
@@ -122,7 +122,7 @@ async fn refusal_names_state_at_decision_time() {
     while stage.world.signals_held.receiver_count() == 0 {
         tokio::task::yield_now().await;
     }
-    // It is refused by now, and not answered yet.
+    // The interrupt is refused by now, but not answered yet.
     stage.supervisor.resume(run).await.unwrap();
     stage.world.signals_held.send_replace(false);
     let refused = asked.await.unwrap();
@@ -168,7 +168,7 @@ async fn many_signals_to_ended_run_are_answered() {
         tokio::task::yield_now().await;
     }
     stage.supervisor.abort(abort(run)).await.unwrap();
-    // Its task accepts no more, and waits for its work in progress.
+    // The task accepts no more orders, and waits for work in progress.
     while !stage.supervisor.drain_status().remaining.is_empty() {
         tokio::task::yield_now().await;
     }

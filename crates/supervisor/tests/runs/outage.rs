@@ -64,7 +64,7 @@ async fn abort_and_end_survive_a_store_outage() {
     assert_eq!(ended.state, RunState::Cancelled);
     assert!(ended.times.ended.is_some());
     assert_eq!(event_names(&stage, run).await.last().unwrap(), "ended");
-    // A repeated call is answered here.
+    // Repeated calls are answered without the store.
     assert_eq!(
         stage.supervisor.get(run).await.unwrap().state,
         RunState::Cancelled
@@ -220,7 +220,7 @@ fn end_reported_during_outage_never_changes() {
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
     });
-    // The same holds for the next server, which has only the pending changes.
+    // The next server, with only the pending changes, answers the same.
     lives.live(async |stage| {
         let supervisor = &stage.supervisor;
         let ended = (RunState::Failed, Some(Exit::Code(3)));
@@ -263,7 +263,7 @@ fn run_with_pending_end_is_not_reopened() {
         let store = &stage.world.store;
         store.hold_inserts();
         store.set(Weather::Fair);
-        // The open rows have been read by then, and not been handled.
+        // By then the open rows were read, but not handled.
         while store.open_rows_asked() < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -291,7 +291,7 @@ fn unreadable_node_log_is_set_aside_runs_continue() {
     std::fs::remove_dir_all(&log).unwrap();
     std::fs::write(&log, "another file").unwrap();
     lives.live(async |stage| {
-        // The log had its entries too: the keeper reports that it runs.
+        // With the log gone, only the keeper reports the run.
         let started = stage.supervisor.wait(run_id(), Condition::Started).await;
         assert_eq!(started.unwrap().run.state, RunState::Running);
         stage.world.store.set(Weather::Away);
@@ -340,10 +340,10 @@ fn abort_fences_unknown_id_during_store_outage() {
     lives.live(async |stage| {
         stage.world.store.set(Weather::Away);
         for _ in 0..2 {
-            // Another node may start it meanwhile: no answer says that it is done.
+            // Another node may start the run meanwhile: no answer confirms the abort.
             undelivered(stage, run_id()).await;
         }
-        // A call that needs its state waits for the store.
+        // A call that needs the run's state waits for the store.
         let waiting = tokio::spawn({
             let supervisor = stage.supervisor.clone();
             async move { supervisor.abort(abort(RunId::from_u128(8))).await }
@@ -390,7 +390,7 @@ fn node_is_acquired_despite_new_pending_stops() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         stop(2).await;
-        // The delivery of each reads the row that has its key.
+        // Each fence's delivery reads the row with its key.
         store.let_one_read_go();
         let list = || stage.supervisor.list(ListFilter::default(), None, 10);
         let listed = tokio::time::timeout(SOON, async {
@@ -454,7 +454,7 @@ async fn restarted_store_gets_no_redundant_row_writes() {
     }
     stage.exits(run_id(), 0);
     wait_until_recorded(&stage, run_id()).await;
-    // A row that is written as a whole has the generation of that write.
+    // A row rewritten in full has the generation of that write.
     assert_eq!(row().new.generation, known.new.generation);
 }
 
@@ -491,7 +491,7 @@ fn abort_during_acquisition_ends_waiting_run() {
         let aborted = stage.supervisor.abort(at_once(run_id())).await.unwrap();
         assert_eq!(aborted.desired, Desired::Stop);
         store.let_inserts_go();
-        // No caller asks for it: the read would adopt it.
+        // No caller reads the run: a read would adopt it.
         wait_until_recorded(stage, run_id()).await;
     });
     let row = lives.world.store.row(run_id()).unwrap();
@@ -528,7 +528,7 @@ fn child_at_gate_waits_for_the_store() {
             "{refused:?}"
         );
         stage.world.store.set(Weather::Fair);
-        // There is no row, so the same call is the first again.
+        // Without a row, the repeated call starts a new run.
         let until = tokio::time::Instant::now() + SOON;
         loop {
             match stage.supervisor.spawn(call(Some(run_id()))).await {
@@ -549,7 +549,7 @@ fn shutdown_does_not_wait_for_child_at_gate() {
     let lives = Lives::of(Nature::default());
     lose_server_and_store_at_the_gate(&lives);
     lives.live(async |stage| {
-        // More than its queue takes, and no caller waits for the answer.
+        // More orders than the queue takes, and no caller waits.
         for _ in 0..100 {
             let abort = stage.supervisor.abort(at_once(run_id()));
             let soon = Duration::from_millis(1);

@@ -172,7 +172,7 @@ fn pinned_run_starts_no_attempt() {
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!((view.state, view.attempt), (RunState::Backoff, 1));
     });
-    // A server that knows the need.
+    // The next server knows the need.
     need(&lives, &restarting().spec.recorded());
     lives.live(async |stage| {
         let view = seen(stage, |view| view.attempt == 2).await;
@@ -495,7 +495,7 @@ fn unreadable_row_without_keeper_is_not_changed() {
         assert_eq!(row.outcome, None);
         stage.supervisor.end().await;
     });
-    // A server that can read it.
+    // The next server can read the row.
     lives.world.store.unread.lock().unwrap().clear();
     lives.live(async |stage| {
         seen(stage, |view| view.outcome.is_some()).await;

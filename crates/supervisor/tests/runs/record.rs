@@ -140,7 +140,7 @@ fn damaged_node_log_does_not_end_runs() {
         }
         lives.live(async |stage| {
             for number in 1..=2 {
-                // The log may have lost its entries: the keeper reports that it runs.
+                // If the log lost entries, the keeper reports the running run.
                 let started = stage.supervisor.wait(id(number), Condition::Started).await;
                 let run = started.unwrap().run;
                 assert_eq!(run.state, RunState::Running, "at {at}");
@@ -259,7 +259,7 @@ fn run_with_logged_end_is_not_live_again() {
     store.set(Weather::Away);
     lives.live_long(async |stage| {
         let get = || stage.supervisor.get(run_id());
-        // Its row is not read here; while the keeper is heard, the run has a task.
+        // The run's row is not read here; while the keeper answers, the run has a task.
         if let Ok(view) = get().await {
             assert_eq!(view.state, RunState::Failed, "{view:?}");
         }

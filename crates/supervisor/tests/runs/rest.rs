@@ -88,7 +88,7 @@ async fn run_with_detached_processes_ends_without_signals() {
     assert_eq!(outcome.reason, EndReason::Exited);
     assert_eq!(outcome.exit, Some(Exit::Code(3)));
     assert_eq!(outcome.tree, TreeVerdict::Kept(daemon()));
-    // The detached process still holds it.
+    // The detached process holds the streams open.
     assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
     assert_eq!(waited.run.times.tree_empty, None);
     let row = stage.world.store.row(run).unwrap();
@@ -161,7 +161,7 @@ async fn detaching_for_own_user_needs_detached_identity() {
     };
     let own = kennel_linux::effective_uid();
     let (keep, stop) = (LeaderExit::Keep, LeaderExit::Stop);
-    // The world's host has no capability.
+    // The simulated host has no capability.
     let stage = Stage::set(Nature::default()).await;
     let missing = |policy: Policy| stage.supervisor.no_detached_identity(&policy);
     for refused in [policy(keep, None), policy(keep, Some(own))] {

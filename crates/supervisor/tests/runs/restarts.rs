@@ -243,7 +243,7 @@ async fn requested_restart_begins_after_old_tree_ends() {
         ..RestartPolicy::agent()
     };
     stage.supervisor.spawn(restarting(policy)).await.unwrap();
-    // A running one is stopped first.
+    // A running attempt is stopped first.
     let second = stage.supervisor.restart(again(Some(1))).await.unwrap();
     assert_eq!((second.attempt, second.state), (2, RunState::Running));
     let EndReason::Restarted { by, request_id } = &second.past[0].outcome.reason else {
@@ -257,7 +257,7 @@ async fn requested_restart_begins_after_old_tree_ends() {
     // The repeated request is fulfilled already.
     let same = stage.supervisor.restart(again(Some(1))).await.unwrap();
     assert_eq!(same.attempt, 2);
-    // A waiting one starts at once, and its restarts are counted anew.
+    // A run in backoff starts at once, and its restarts are counted anew.
     stage.exits(run_id(), 1);
     let waiting = state(&stage, RunState::Backoff).await;
     assert_eq!(waiting.restarts, 1);
@@ -368,7 +368,7 @@ fn abort_of_attempt_being_replaced_is_durable() {
             grace: Some(Duration::from_mins(1)),
             ..abort(run_id())
         });
-        // Its tree does not end: only the record is awaited.
+        // The tree does not end: only the record is awaited.
         let aborted = tokio::time::timeout(Duration::from_secs(20), aborted).await;
         let view = aborted.expect("it is answered").unwrap();
         assert_eq!(
@@ -475,7 +475,7 @@ fn repeated_reports_of_ended_attempt_are_ignored() {
     drop(rows);
     lives.world.tidings_held.send_replace(true);
     lives.live(async |stage| {
-        // It is released before any of that has come.
+        // The next attempt is released before those reports arrive.
         while stage.kernel().executed.len() < 2 {
             tokio::time::sleep(SHORT).await;
         }

@@ -31,7 +31,7 @@ fn last_hundred_runs_of_owner_keep_output() {
         for number in 0..150 {
             runs.push(ran(stage, RunId::from_u128(number + 1), "uid:0").await);
         }
-        // Another owner's does not count.
+        // Another owner's run does not count.
         runs.push(ran(stage, RunId::from_u128(1000), "uid:1").await);
         tokio::time::sleep(LOOK).await;
         for (number, run) in runs.iter().enumerate() {
@@ -71,7 +71,7 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
         };
         let from_tail = read(stage, run, Position::Tail(tail)).await;
         assert_without_output(&before, &from_tail, [Some(6), Some(0)]);
-        // From any position of a reader.
+        // Readers may resume from any position.
         for known in [true, false] {
             let at = Reached {
                 seq: 2,
@@ -109,7 +109,7 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
         let shown = drain(events.viewed(by_line, None).await.unwrap()).await;
         assert_without_output(&before, &shown, [Some(6), Some(0)]);
 
-        // By offset too.
+        // Reads by offset behave alike.
         let ask = |range| {
             let stream = 1;
             stage.supervisor.read_output(OutputCall {
@@ -143,7 +143,7 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
         let ahead = ask(from(7)).await;
         assert!(matches!(ahead, Err(CallError::OffsetAhead { .. })));
 
-        // The key is not free again.
+        // The key stays taken.
         let again = stage.supervisor.spawn(call(Some(run))).await.unwrap();
         assert!(again.existing);
         assert_eq!(stage.kernel().executed.len(), 1);
@@ -222,7 +222,7 @@ fn entries_beyond_bound_of_row_are_a_gap() {
 #[test]
 fn reader_midway_gets_gap_for_pruned_output() {
     for view in [false, true] {
-        // On a busy machine the clock of these lives may be ahead of the readers.
+        // On a busy machine the test clock may run ahead of the readers.
         let met = (0..10).any(|_| is_given_a_gap_for_the_rest(view));
         assert!(met, "no reader was in the middle");
     }
@@ -242,7 +242,7 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
         stage.exits(run, 0);
         stage.supervisor.wait(run, Condition::Ended).await.unwrap();
         let (seq, all) = loop {
-            // Its task closes it last; then it is read from the directory.
+            // The run's task closes the journal last; later readers use the directory.
             let (_, whole) = stage
                 .supervisor
                 .events(run, Position::Beginning)
@@ -285,8 +285,8 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
 fn output_is_not_removed_during_store_outage() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
-        // The clock runs ahead while a run is awaited, so that its output may be removed before the store fails: then
-        // another run.
+        // The clock runs ahead while a run is awaited: if its output is removed before the store fails, try another
+        // run.
         let mut number = 0;
         let run = loop {
             number += 1;
@@ -334,13 +334,13 @@ fn marked_output_is_removed_by_next_server() {
         rows.get_mut(&marked).unwrap().output_removed = removal;
     };
     set(Some(removal));
-    // A directory of another program, and one of an unknown run.
+    // A directory of an unknown run, and another program's file.
     let runs = lives.data_dir.path().join("runs");
     let strange = runs.join(RunId::from_u128(77).to_string());
     fs::create_dir(&strange).unwrap();
     fs::write(strange.join("index"), "mine").unwrap();
     fs::write(runs.join("note"), "mine").unwrap();
-    // Output that was moved away, and not removed.
+    // Output that was moved aside, but not removed.
     let aside = runs.join("removed").join(RunId::from_u128(3).to_string());
     fs::create_dir_all(&aside).unwrap();
     fs::write(aside.join("stdout"), "x").unwrap();
@@ -362,7 +362,7 @@ fn undeletable_output_is_marked_and_deleted_later() {
         let run = spawned(stage, run_id(), "uid:0").await;
         stage.exits(run, 0);
         while stage.world.store.row(run).unwrap().output_removed.is_none() {
-            // A check that comes before the run has ended removes it.
+            // A sweep before the run's end removes this obstacle.
             fs::write(stage.data_dir.path().join("runs/removed"), "in the way").unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -372,7 +372,7 @@ fn undeletable_output_is_marked_and_deleted_later() {
             |e| matches!(&e.payload, Payload::Gap(gap) if gap.reason == GapReason::Retention)
         ));
         assert_eq!(output(&given), 0);
-        // The obstacle is removed like everything else there.
+        // The next sweep removes the obstacle too.
         tokio::time::sleep(LOOK * 2).await;
         assert!(!dir(stage, run).exists());
     });

@@ -60,7 +60,7 @@ fn restarting(mut call: SpawnCall, max_restarts: u32) -> SpawnCall {
         delay: Duration::from_millis(1),
         max_delay: Duration::from_millis(1),
         max_restarts: Some(max_restarts),
-        // Uptime alone would begin the count anew where no readiness does.
+        // Without a readiness sign, uptime would reset the restart count.
         min_uptime: Duration::ZERO,
         ..RestartPolicy::default()
     };
@@ -168,7 +168,7 @@ fn start_timeout_keeps_counting_across_server_deaths() {
             }
             None
         });
-        // The time to read what was written is on the runtime's clock.
+        // Reading the written output takes time on the runtime's clock.
         let (view, reason) =
             begun.unwrap_or_else(|| lives.live_long(async |stage| ended(stage).await));
         assert_eq!(
@@ -206,7 +206,7 @@ async fn readiness_resets_the_restart_count() {
     while attempt().await < 6 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // An attempt that does not exit by itself: the others may have when the abort comes.
+    // This attempt does not exit by itself: earlier ones may have exited before the abort.
     stage.kernel().nature.exits_at_once = None;
     let stays = |attempt| {
         let kernel = stage.kernel();
@@ -264,7 +264,7 @@ async fn tcp_probe_ignores_listener_of_another_process() {
     stage.supervisor.abort(abort(run_id())).await.unwrap();
     assert_eq!(events_named(&stage, "warning").await, 1);
 
-    // One that cannot be seen counts, with a warning; liveness fails as readiness does.
+    // A socket that cannot be seen counts, with a warning; liveness fails like readiness.
     let stage = Stage::set(Nature::default()).await;
     stage.kernel().sockets.1 = true;
     spec.spec.policy.liveness = Some(Box::new(Liveness {
@@ -299,7 +299,7 @@ fn next_server_probes_readiness_at_once() {
         }
     });
     lives.world.state.lock().unwrap().helper = HelperEnd::Exited(Exit::Code(0));
-    // On a clock that does not run ahead.
+    // `live` uses a clock that does not run ahead.
     lives.live(async |stage| {
         let ready = tokio::time::timeout(SOON, wait_for(stage, Condition::Ready));
         ready.await.expect("it is asked at once");
@@ -407,7 +407,7 @@ fn next_server_counts_failures_from_zero() {
 // promise: RW-13
 #[test]
 fn run_may_finish_after_its_result_line() {
-    // By itself, or by the stop; the server that saw the line lives, or dies at once.
+    // A run ends by itself or is stopped; the server that saw the line may die.
     for (exits, state, by_itself) in [
         (Some(0), RunState::Succeeded, true),
         (Some(3), RunState::Failed, true),
@@ -506,7 +506,7 @@ async fn lagging(stage: &Stage) -> std_mpsc::Sender<()> {
     let end = slow_owner(stage).await;
     stage.supervisor.spawn(with_dear_rule()).await.unwrap();
     stage.writes(run_id(), b"the end\n");
-    // On a clock that advances when no task has work.
+    // The test clock advances when no task has work.
     tokio::time::sleep(HOUR).await;
     assert_eq!(facets(stage).await.matched.events, 0, "tested by a task");
     end

@@ -165,7 +165,7 @@ fn closed_row_and_journal_have_the_same_end() {
             tokio::task::yield_now().await;
         }
     });
-    // With the end of the world the row is compared with the journal.
+    // Dropping the data directory compares row and journal.
     assert!(store.row(run_id()).unwrap().entries.is_some());
 }
 

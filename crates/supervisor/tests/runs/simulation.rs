@@ -215,7 +215,7 @@ impl Shaky {
 
     fn step_now(&self) {
         if self.ages() {
-            // Ends the task without a message.
+            // Ends the task without a panic message.
             std::panic::resume_unwind(Box::new("dead"));
         }
     }
@@ -289,7 +289,7 @@ impl Shaky {
     fn meet_end(&self, new: &NewRun, closure: &Closure) {
         let created = (new.run, new.created, new.attempt);
         let outcome = closure.outcome.clone();
-        // A waiting run may be ended for one reason, and for another if that was not written.
+        // A run in backoff may end for another reason if its first end was not written.
         let row = self.store.row(new.run);
         if row
             .as_ref()
@@ -297,7 +297,7 @@ impl Shaky {
         {
             return;
         }
-        // So may one whose restarts are exhausted: its outcome counts once its end is requested.
+        // A run with exhausted restarts may end as exited: its outcome counts once its end is requested.
         let wanted = row.is_some_and(|row| row.outcome.is_none() && row.desired == Desired::Stop);
         let is_used_up = |reason: &EndReason| matches!(reason, EndReason::RestartsExhausted { .. });
         let as_wanted = |before: Outcome| match closure.outcome.reason {
@@ -307,8 +307,7 @@ impl Shaky {
             },
             _ => before,
         };
-        // A run that never ran may have failed for another reason when the server that reported it died before it was
-        // written.
+        // A run that never ran may fail for another reason if the server died before it wrote the first reason.
         if outcome.exit.is_some() || self.is_undisturbed {
             let before = self.outcomes.lock().unwrap().insert(created, outcome);
             let before = before.map_or_else(|| closure.outcome.clone(), as_wanted);
@@ -490,7 +489,7 @@ impl Kernel for Shaky {
         );
         story::tell(|| format!("stop {run} by {plan:?}"));
         let rounds = self.rounds.fetch_add(1, Ordering::Relaxed);
-        // Nothing is reported after the verdict.
+        // No round is reported after the verdict.
         if self.world.has_members(run) {
             self.world.report(run, Fact::StopStep(round(rounds)));
         }
@@ -568,7 +567,7 @@ impl Kernel for Shaky {
         if result == SignalResult::Done && self.dice.percent(30) {
             let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
             let expires = async move { world.report(run, Fact::PauseExpired {}) };
-            // It may be reported before the answer.
+            // The expiry may be reported before the answer.
             if dice.percent(50) {
                 expires.await;
             } else {
@@ -1002,7 +1001,7 @@ async fn live(
     let open = |row: &RunRow| row.outcome.is_none();
     let left = stage.world.store.rows.lock().unwrap().values().any(open);
     for answered in calls {
-        // A caller that waits for a run that is left to the next service gets no answer here.
+        // A caller that waits for a run left to the next service gets no answer here.
         if left && !answered.is_finished() {
             answered.abort();
             continue;
@@ -1165,7 +1164,7 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
     for (run, row) in rows {
         let Some(outcome) = row.outcome else {
             assert!(shutdown, "{row:?}");
-            // The database wrote it after its withdrawal, and no caller has asked for it: the next service withdraws it.
+            // The database wrote the row after its withdrawal, and no caller read it: the next service withdraws it.
             if row.state == StoredState::Starting {
                 assert!(stage.world.was_left_at_gate(run), "{row:?}");
                 assert!(!once.contains(&(run, row.new.attempt)), "{row:?}");
@@ -1179,7 +1178,7 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
         let heard = ends.0.lock().unwrap().get(&run).cloned();
         assert_eq!(heard.unwrap_or_else(|| outcome.clone()), outcome);
         let last = (run, row.new.attempt);
-        // A store that brings a withdrawn row back leaves no evidence that its command never ran, however it ends then.
+        // If a store brings a withdrawn row back, no evidence remains that its command never ran.
         let is_brought_back =
             stage.world.was_left_at_gate(run) && outcome.exit == Some(Exit::Unknown);
         assert_eq!(

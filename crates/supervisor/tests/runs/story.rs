@@ -51,7 +51,7 @@ pub(crate) fn whole() -> String {
             let since = before
                 .replace(*at)
                 .map_or(0, |before| at.saturating_duration_since(before).as_millis());
-            // Into memory.
+            // Writes to memory cannot fail.
             let _ = writeln!(whole, "+{since} ms {line}");
         }
         whole

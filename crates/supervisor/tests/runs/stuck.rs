@@ -29,7 +29,7 @@ async fn start_watches_survivors_of_sigkill_until_gone() {
     let view = stuck_view(&stage, run).await;
     assert_eq!((view.state, view.row.outcome), (RunState::Stopping, None));
     assert_eq!(view.stuck, Some(held()));
-    // Readers are served meanwhile.
+    // Readers are served while the tree is stuck.
     let events = stage.supervisor.events(run, Position::Beginning).await;
     let lines = events.unwrap().1.next(1 << 20).await.unwrap().unwrap();
     assert_eq!(lines.len(), 1, "{lines:?}");

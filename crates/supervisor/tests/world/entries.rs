@@ -44,7 +44,7 @@ pub(super) fn compare(data_dir: &Path, row: &RunRow) {
             }
         }
     }
-    // Without its end the journal is the beginning of the row's entries.
+    // A journal without an end has the first of the row's entries.
     if let Some((seq, lens, Entry::Ended(outcome))) = last {
         assert_eq!(listed.next(), None, "{run}");
         if let Some(end) = read.end {
@@ -57,7 +57,7 @@ pub(super) fn compare(data_dir: &Path, row: &RunRow) {
 fn items(dir: &Path) -> Option<Vec<Item>> {
     let mut reader = Reader::open_ended(dir, Position::default()).ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    // There may be a runtime around this one: a thread has none.
+    // The caller may be inside a runtime: a new thread is not.
     let read = std::thread::spawn(move || {
         runtime.unwrap().block_on(async {
             let mut items = Vec::new();

@@ -26,7 +26,7 @@ pub struct Logged {
 pub fn logged(data_dir: &DataDir) -> Logged {
     let copy = tempfile::tempdir().unwrap();
     for file in fs::read_dir(data_dir.path().join("log")).unwrap().flatten() {
-        // A file removed meanwhile has no information any more.
+        // A file removed meanwhile is not needed.
         let _ = fs::copy(file.path(), copy.path().join(file.file_name()));
     }
     let mut unfinished = BTreeMap::new();

@@ -214,7 +214,7 @@ pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>, watch::Receiver<bool>);
 #[async_trait]
 impl KernelEvents for Tidings {
     async fn recv(&mut self) -> KeeperEvent {
-        // Where the world is gone, its holder is too.
+        // A dropped world drops this sender too.
         let _ = self.1.wait_for(|held| !held).await;
         self.0.recv().await.unwrap_or(KeeperEvent::Gone)
     }
@@ -290,7 +290,7 @@ impl Stage {
             retention: *world.retention.lock().unwrap(),
             rows: *world.row_limits.lock().unwrap(),
         };
-        // A keeper that holds runs has had a server, and so has one whose node has a generation.
+        // A keeper with runs, or whose node has a generation, had a server before.
         let generation = world.store.generation.load(Ordering::Relaxed);
         let hello = KeeperHello {
             restarts: u32::from(!held.is_empty() || generation > 0),
@@ -809,13 +809,13 @@ impl Kernel for World {
         let Some(child) = child.filter(|child| child.alive && child.stop_plans.is_empty()) else {
             return Ok(ExtendResult::Gone);
         };
-        // Its clock stands still, so that all of the time is an extension.
+        // The child's clock stands still, so all of the time is an extension.
         let possible = child.policy.timeouts.extension_max();
         for limit in limits.iter().copied() {
             if time > possible {
                 return Ok(ExtendResult::TooLong { limit, possible });
             }
-            // Each command here has reported by now that it is ready.
+            // Each command here has reported readiness by now.
             if limit != Deadline::MaxRuntime {
                 return Ok(ExtendResult::NoLimit(limit));
             }
@@ -837,14 +837,14 @@ impl Kernel for World {
         request_id: Option<&str>,
     ) -> Result<Sent, ClientError> {
         let mut held = self.signals_held.subscribe();
-        // The world holds the other end for as long as any caller asks it.
+        // The world owns the sender while any caller waits.
         let _ = held.wait_for(|held| !held).await;
         let mut state = self.state.lock().unwrap();
         if state.was_sent(run, request_id) {
             return Ok(Sent::Before);
         }
         if target == SignalTarget::TerminalForeground {
-            // The commands of this world have no terminals.
+            // Simulated commands have no terminals.
             return Ok(Sent::Now(SignalledProcesses {
                 no_terminal: true,
                 ..SignalledProcesses::default()
@@ -1538,7 +1538,7 @@ impl Store for MemoryStore {
     }
 
     async fn newest_forgotten(&self) -> Result<Option<RunId>, StoreError> {
-        // In any weather: ids of tests are old by their numbers alone, and nothing is asked about new ones.
+        // Answered in any weather: test ids are old by number, and new ids are not looked up.
         Ok(*self.newest_forgotten.lock().unwrap())
     }
 

@@ -159,7 +159,7 @@ pub(crate) fn events_of_many(
 fn after(cursor: &[u8], seal: Seal, form: Option<Form>) -> Option<ManyFrom> {
     let cursor = many_cursor::decode(cursor).filter(|cursor| cursor.seal == seal)?;
     let mut reached = cursor.reached;
-    // Bytes pending in another view are searched anew.
+    // Bytes pending in another view are searched again.
     if cursor.form != form {
         reached.open.values_mut().for_each(|at| at.fed_from = None);
     }
@@ -257,14 +257,14 @@ mod tests {
         assert_eq!(call.from, ManyFrom::After(reached));
         let other = ask("y", Asked::Cursor(cursor.clone()));
         assert_eq!(field(parsed(&other)), "cursor");
-        // As it is stored for a consumer.
+        // The position as stored for a consumer.
         let (live_of_x, live_of_y) = (ask("x", live.clone()), ask("y", live.clone()));
         let stored = |ask: &pb::StreamEventsRequest| parsed(ask).expect("valid").position(&cursor);
         assert_eq!(
             (stored(&live_of_x), stored(&live_of_y)),
             (Some(at.clone()), None)
         );
-        // The place of another filter, put into a cursor of this one.
+        // A position of another filter, put into a cursor of this filter.
         let spliced = parsed(&ask("y", live.clone())).expect("valid");
         let refused = spliced.call_at(node, at.place(node)).expect_err("refused");
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);

@@ -105,7 +105,7 @@ fn certificate_lists_signal_rounds_and_survivors() {
     let used = attempt.usage.expect("it was counted");
     let time = used.cpu_user_time.expect("it was counted");
     assert_eq!((time.seconds, time.nanos), (1, 500_000_000));
-    // What was not counted is absent, and zero is a count.
+    // Uncounted values are absent, and zero is a count.
     assert_eq!((used.cpu_system_time, used.pids_peak), (None, None));
     assert_eq!(used.memory_peak_bytes, Some(4096));
     assert_eq!((used.io_read_bytes, used.io_written_bytes), (Some(0), None));

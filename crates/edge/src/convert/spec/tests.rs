@@ -178,7 +178,7 @@ fn returned_spec_omits_env_values_and_input() {
     vars.insert("SECRET".to_owned(), String::new());
     let own = wanted.inherited.as_mut().expect("set above");
     own.vars = [("EDITOR".to_owned(), String::new())].into();
-    // The spec sets it.
+    // The spec sets `cwd`.
     own.cwd = None;
     // A preset is replaced by its values, and defaults are omitted.
     wanted.restart = restart::shown(&parsed_full().policy.restart);
@@ -207,7 +207,7 @@ fn fields_that_differ_are_named_without_values() {
     assert_eq!(fields(&one, Some(&[])), [""; 0]);
     let values = Some(&[SpecPart::EnvValues, SpecPart::SentSecrets][..]);
     assert_eq!(fields(&other, values), ["spec.env.vars", "spec.secrets"]);
-    // Digests that are not known name what cannot be compared.
+    // With unknown digests, every incomparable field is named.
     let all = ["spec.env.vars", "spec.initial_input", "spec.secrets"];
     assert_eq!(fields(&other, None), all);
     let mut relabelled = other.clone();
@@ -242,7 +242,7 @@ fn specs() -> Vec<RunSpec> {
                 (*kind == RunKind::Terminal).then(kennel_lifecycle::TerminalSpec::default);
         }));
     }
-    // A spec of a remote caller is shown with the mode that it asked for.
+    // A remote caller's spec shows the requested mode, which is never `InheritNamed`.
     let asked = |mode: &&EnvMode| **mode != EnvMode::InheritNamed;
     for mode in EnvMode::ALL.iter().filter(asked) {
         specs.push(edited(&|s| s.command.env_mode = *mode));
@@ -383,7 +383,7 @@ fn of_client() -> pb::Inherited {
 fn full() -> pb::RunSpec {
     let text = |s: &str| s.to_owned();
     pb::RunSpec {
-        // It excludes a user, and has a test of its own.
+        // API access excludes a user, and has a separate test.
         api_access: 0,
         secrets: vec![pb::Secret {
             name: text("PASSWORD"),

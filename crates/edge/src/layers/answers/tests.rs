@@ -29,7 +29,7 @@ async fn answer_precedes_the_callers_deadline() {
     let service = With(Answers::new(&Telemetry::default())).layer(handler);
     let request = Request::builder().header("grpc-timeout", "100m");
     let answer = service.oneshot(request.body(()).expect("a request"));
-    // After that time the transport would answer.
+    // After 100 ms the transport would answer.
     let answer = timeout(Duration::from_millis(99), answer).await;
     let response = answer.expect("in time").expect("an answer");
     let status = Status::from_header_map(response.headers()).expect("a status");
@@ -70,7 +70,7 @@ fn transport_statuses_get_reasons() {
         of(Status::unimplemented("")),
         shown(Code::Unimplemented, Reason::Unimplemented)
     );
-    // It has its reason.
+    // This status already has a reason.
     assert_eq!(of(status::internal("x")), None);
     assert_eq!(of(Status::new(Code::Ok, "")), None);
 }

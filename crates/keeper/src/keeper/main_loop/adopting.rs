@@ -100,7 +100,7 @@ impl Keeper {
             if let Some(at) = self.waking.remove(&id) {
                 self.wakes.remove(&(at, id));
             }
-            // The shim sees the end of its socket.
+            // The shim sees EOF on its socket.
             if let Some(token) = run.and_then(|run| run.shim) {
                 self.forget_shim(token);
             }

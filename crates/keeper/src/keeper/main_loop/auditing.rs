@@ -62,7 +62,7 @@ impl Keeper {
             };
             self.answer(seq, Answer::Reaped(reaped));
         }
-        // Counted from here on, so that a long round leaves time for other work.
+        // The interval begins after the round, so that a long round leaves time for other work.
         self.reapings_due = Reaping::wake_at(clock::boot_ms());
     }
 

@@ -50,12 +50,12 @@ impl Keeper {
         self.ending.again |= again;
         self.cancel_check();
         if self.server.socket.is_none() && self.upgrades.is_between_servers() {
-            // The next server gets the request.
+            // The next server gets the shutdown request.
             return;
         }
         self.restarts.give_up();
         if self.server.socket.is_none() {
-            // No server is there to ask: what is left has its bound from here on.
+            // No server exists to ask: the deadline of remaining runs counts from here.
             if self.ending.drained_by.is_none() {
                 return self.end_all(now);
             }
@@ -161,14 +161,14 @@ impl Keeper {
         self.server.exit = Some(exit);
         #[cfg(debug_assertions)]
         kennel_linux::crash_point::server_is(None);
-        // The server is dead, so all its messages are there: read them to the end.
+        // The server is dead, so all its messages have arrived: read to the end.
         self.handle_server_messages(LAST_WORDS_MAX);
-        // Another process holds its end; only the server is obeyed.
+        // Another process has the socket's other end; only the server is obeyed.
         if self.server.socket.is_some() {
             self.server_gone();
         }
         let now = clock::boot_ms();
-        // The exit of a server that is to begin, or to make room, does not end the service.
+        // The exit of a server during an upgrade does not end the service.
         let is_the_end = self.ending.asked || !self.upgrades.is_between_servers();
         if exit == Exit::Code(0) && is_the_end {
             if self.ending.drained_by.is_none() {
@@ -211,7 +211,7 @@ impl Keeper {
             return None;
         }
         if !self.restarts.has_served() && self.server.killed {
-            // The service was asked to end before it had begun.
+            // Shutdown was requested before the service had begun.
             return Some(if left { CODE_ALIVE } else { 0 });
         }
         Some(match exit {

@@ -72,7 +72,7 @@ impl Keeper {
             run.room_in_input();
         }
         self.touch(id, clock::boot_ms());
-        // The run was given back without a further message.
+        // `touch` skips a removed run, whose watch ends here.
         self.watch(id);
     }
 
@@ -87,7 +87,7 @@ impl Keeper {
                 .runs
                 .get_mut(&id)
                 .is_some_and(|run| run.handle_notice(now));
-            // Its effects go to the shim and to the server before the message counts as handled.
+            // Effects of a message go to the shim and to the server before the message is dropped.
             self.touch(id, now);
             if !heard {
                 break;

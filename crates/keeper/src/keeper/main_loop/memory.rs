@@ -36,7 +36,7 @@ impl Keeper {
                     return;
                 };
                 if let Some(run) = self.runs.get_mut(&id) {
-                    // One that is being stopped already has its grace: no smaller run ends in its place.
+                    // A run that is already stopping has its grace: no smaller run is ended in its place.
                     run.stop_for_memory(shortage, now);
                     if at_once {
                         run.kill_for_memory(now);

@@ -42,7 +42,7 @@ impl Keeper {
         for orphan in over {
             self.answer_orphan(orphan, now);
         }
-        // Counted from here on, so that a long round leaves time for other work.
+        // The interval begins after the round, so that a long round leaves time for other work.
         self.orphans_due = Orphan::wake_at(clock::boot_ms());
     }
 

@@ -80,7 +80,7 @@ impl Keeper {
         fds: Vec<OwnedFd>,
     ) {
         crash_point!("keeper.prepare");
-        // From here on no process of the run checks again what this host can do.
+        // Recovery is decided here: no process of the run checks the host's capabilities again.
         let recovery = request
             .policy
             .recovery()
@@ -94,7 +94,7 @@ impl Keeper {
                 let run_dir = Path::new(&request.run_dir);
                 let place = NotifyPlace::of(self.node, run, run_dir, &request.policy);
                 let handed_out = self.hand_out((seq, run), request, fds, place.clone());
-                // What a refused run has left.
+                // A refused run may have left its notify socket.
                 handed_out.inspect_err(|_| place.remove())
             }
             // A child that a lost server requested and no server adopted is being ended.
@@ -130,7 +130,7 @@ impl Keeper {
         };
         let gate = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         let outlives = request.policy.recovery() == Recovery::Adopt;
-        // Opened before the group is made, which a failure would leave behind.
+        // Sockets are opened before the control group, which a failure would leave behind.
         let notices = RunNotices::open(&request.policy, place, outlives)?;
         let group = self.groups.create(id);
         crash_point!("keeper.group_made");
@@ -160,7 +160,7 @@ impl Keeper {
         let given = self.pool.take().and_then(|warm| {
             let files = (&child, &gate.0, &streams, notices.as_ref());
             let slot = self.exits.take(self.next_shim);
-            // Watched first: a shim with a job may write to its slot, which is free again after a failure.
+            // The shim is watched first: with a job it may write to a slot that a failure has freed.
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
             self.give(
@@ -180,7 +180,7 @@ impl Keeper {
         let warm = match given {
             Ok(warm) => warm,
             Err(error) => {
-                // The shim got no job, and exits with its socket.
+                // The shim got no job and exits when its socket closes.
                 self.exits.never_used(self.next_shim);
                 self.leftovers.add(group, clock::boot_ms());
                 self.sockets.remove(id);
@@ -270,7 +270,7 @@ impl Keeper {
             streams.stderr.as_fd(),
             gate.as_fd(),
         ];
-        // The command may continue to write when neither a server nor this process is there.
+        // With the read ends in the shim, the command may write without server and keeper.
         if let Outputs::Pipes(stdout, stderr) = &streams.outputs {
             fds.extend([stdout.as_fd(), stderr.as_fd()]);
         }

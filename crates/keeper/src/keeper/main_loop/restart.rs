@@ -247,7 +247,7 @@ impl Keeper {
         });
         if watched {
             self.hand_over();
-            // Runs wait for this server: it must not hang before it serves either.
+            // Runs wait for the new server, so a hang before it serves is also detected.
             self.server.must_answer(now);
             self.bound_new_server(now);
             crash_point!("keeper.handed_over");
@@ -255,7 +255,7 @@ impl Keeper {
                 self.send_shutdown(now);
             }
         } else {
-            // A server whose messages cannot be received counts as none. SIGCHLD announces its exit.
+            // A server whose messages cannot be received counts as lost. SIGCHLD announces its exit.
             self.server.socket = None;
             self.server.kill();
         }

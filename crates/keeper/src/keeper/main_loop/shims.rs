@@ -81,7 +81,7 @@ impl Keeper {
             return;
         };
         let (id, pid) = (shim.run, shim.pid);
-        // Checked before the last read of its socket: all its messages are there then.
+        // Checked before the last read: once the shim has exited, all its messages have arrived.
         let ended = shim.foreign.as_ref().is_some_and(PidFd::has_ended);
         let gone = loop {
             let Some(shim) = self.shims.get_mut(&token) else {
@@ -129,8 +129,8 @@ impl Keeper {
                     }
                 }
                 Ok(Received::WouldBlock) => break ended,
-                // Its children get another parent after its socket is closed: the run learns of the loss when the shim
-                // has exited.
+                // The kernel reparents the shim's children after it closes the socket: the run learns of the loss once
+                // the shim has exited.
                 Ok(Received::Eof) => {
                     let _ = self.epoll.delete(&shim.socket);
                     shim.at_end = true;
@@ -174,7 +174,7 @@ impl Keeper {
             return;
         };
         self.shim_of_pid.remove(&shim.pid);
-        // The shim has released its slot.
+        // The shim has released its exit slot.
         self.exits.reaped(token);
         let Shim { pid, socket, .. } = shim;
         self.pool.put(Warm { pid, socket });
@@ -187,7 +187,7 @@ impl Keeper {
         if let Some(run) = self.runs.get_mut(&run).filter(has(token)) {
             run.shim_gone(now);
         }
-        // The shim may have been the last process that could write to the file of an earlier keeper.
+        // The shim may have been the last writer of an earlier keeper's exit file.
         self.settle_exits();
     }
 
@@ -204,7 +204,7 @@ impl Keeper {
     }
 
     pub(super) fn handle_signals(&mut self) -> io::Result<()> {
-        // One signal at a time: a further one makes the descriptor ready again.
+        // One signal per wake-up: a further signal makes the descriptor ready again.
         if let Some(info) = self.signals.read_signal()? {
             match Caught::try_from(info.ssi_signo.cast_signed()) {
                 Ok(Caught::SIGCHLD) => {
@@ -262,7 +262,7 @@ impl Keeper {
                 None => return,
             }
         }
-        // A shim that is stopped repeatedly is found first each time, and hides those behind it.
+        // waitid finds a repeatedly stopped shim first each time, and misses others.
         for pid in self.shim_of_pid.keys().copied().chain(self.pool.pids()) {
             if reap::stopped(Some(pid)).is_some() {
                 self.continue_shim(pid);

@@ -228,7 +228,7 @@ impl Keeper {
                 self.set_upgrade_state(UpgradeState::Done);
                 self.upgrades.stage = Stage::Starting;
             }
-            // From now on it counts as any other lost server.
+            // The fallback server then counts as any other lost server.
             Stage::FallingBack => {
                 self.restarts.lost_only_now(now);
                 return false;

@@ -40,7 +40,7 @@ fn unreadable_group_may_hold_a_process() {
     let dir = tempfile::tempdir().expect("a directory");
     let group = cgroup::identify(dir.path()).expect("it is there");
     let events = dir.path().join("cgroup.events");
-    // Any error but that of a directory that is gone.
+    // Reading a directory fails with an error other than a removed group's.
     fs::create_dir(&events).expect("a directory");
     let recorded = recorded(Some(group));
     let host = identity::host().expect("this host");
@@ -80,7 +80,7 @@ fn next_start_resumes_recorded_termination_steps() {
     orphan.write_down();
     assert!(look().end_begun && look().steps.is_empty(), "no signal yet");
     assert!(!orphan.step(&host, &Sessions::look_up(), 0));
-    // This start dies here.
+    // The first keeper dies here.
     drop(leader);
     let seen = look();
     assert_eq!(seen.command, Seen::Gone);
@@ -96,7 +96,7 @@ fn process_in_our_session_is_not_a_member() {
     let mut recorded = recorded(None);
     recorded.identity.command = leader.identity();
     let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
-    // Finds them, and signals none.
+    // `look` finds members without signalling them.
     let shim = Found::Gone;
     orphan.look(&shim, &Sessions::look_up());
     let members: Vec<i32> = orphan.members.keys().copied().collect();
@@ -116,7 +116,7 @@ fn descendants_of_a_reused_pid_are_no_members() {
     let is_member =
         |orphan: &Orphan, shim: &Found| orphan.is_member(below, &[pid], shim, &HashSet::new());
     let ended = || Sleeper::new().pidfd();
-    // As if the number of a member, and that of the shim, were an unrelated process's by now.
+    // Unrelated processes got the pids of a member and of the shim.
     orphan.members.insert(pid, ended());
     assert!(!is_member(&orphan, &Found::Gone));
     orphan.members.clear();
@@ -147,7 +147,7 @@ fn only_a_sleeping_shim_counts_as_hung() {
         let mut recorded = recorded(None);
         recorded.identity.shim = shim.identity();
         let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
-        // A shim that is being killed is not asleep: it may be seen at work once more.
+        // A shim that is being killed is not asleep, and may be seen running once more.
         let counts_as_hung = (0..2 * ASLEEP_MAX).any(|_| {
             orphan.step(&host, &sessions, 0);
             orphan.asleep >= ASLEEP_MAX

@@ -51,13 +51,13 @@ impl Run {
         });
         let counted = memory.max_runtime;
         let max_runtime = run.max_runtime.map(|whole| counted.unwrap_or(whole));
-        // A time limit that is over begins its own.
+        // An expired time limit begins its own stop.
         let continues = found
             .said
             .stopping_since
             .filter(|_| !max_runtime.is_some_and(|left| left.is_over(now)));
         let mut ladder = continues.map(|since| Ladder::start(&run.policy.stop_plan(), since));
-        // Nothing is written twice.
+        // Stop input is not written twice.
         if let Some(ladder) = &mut ladder {
             ladder.skip_input_before(now);
         }

@@ -41,7 +41,7 @@ impl Run {
     fn pause_over_at(&self) -> Option<u64> {
         let PausePolicy { max_pause, .. } = self.policy.pause;
         let (since, max) = (self.pause.stopped_since()?, max_pause?);
-        // Rounds up: no run gets less than was given.
+        // Rounds up: a pause may last its whole maximum.
         let millis = u64::try_from(max.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         Some(since.saturating_add(millis))
     }

@@ -34,7 +34,7 @@ impl Run {
         crash_point!("keeper.stop");
         self.shut_gate();
         if self.ended {
-            // Survivors are not the run's to stop any more.
+            // Survivors no longer belong to an ended run.
             return;
         }
         if matches!(self.stage, Stage::Preparing { .. } | Stage::AtGate) {
@@ -65,10 +65,10 @@ impl Run {
 
     fn send_round(&mut self, signal: Signal, now: u64) {
         let Some(tree) = &self.tree else { return };
-        // The time is taken first: no death that a signal causes may lie before it.
+        // The time is taken first: no exit that a signal causes may precede it.
         let at = clock::wall();
         if signal == Signal::KILL {
-            // At once: a tree that makes processes faster than slices find them is still one that its shim ends.
+            // KillAll is sent at once: the shim ends even a tree that forks faster than slices find its processes.
             self.for_shim.push(ToShim::KillAll {});
         }
         if signal == Signal::KILL
@@ -82,7 +82,7 @@ impl Run {
             each: SignalEach::all(tree, signal),
             sent: None,
         });
-        // A small tree is done with at once.
+        // A small tree is signalled within this call.
         self.continue_rung(now);
     }
 
@@ -99,7 +99,7 @@ impl Run {
                 std::mem::replace(&mut rung.each.round, SignalRound::new(SignalScope::Tree));
             if rung.sent.is_none() && rung.signal != Signal::KILL {
                 crash_point!("keeper.termed");
-                // Signal first, then continue: a stopped tree can only die of it when it runs.
+                // SIGCONT follows the signal: a stopped process dies of the signal only when it runs.
                 rung.sent = Some((clock::wall(), round));
                 rung.each = SignalEach::waking(tree);
                 continue;
@@ -126,7 +126,7 @@ impl Run {
             self.killed_at = Some(now);
         }
         let Some(tree) = &self.tree else { return };
-        // A process that has not taken the SIGSTOP yet is not seen as stopped, and has to be continued as well.
+        // A process that has not handled the SIGSTOP yet does not look stopped, but must also be continued.
         let (_, waiting) = self.pause.end(tree, &self.private_dir);
         self.report_rounds(at, signal, rounds);
         if let Some((woken_at, woken)) = woken.filter(|(_, round)| !round.is_empty()) {
@@ -150,11 +150,11 @@ impl Run {
     /// Whether the tree is empty, and by what proof.
     pub(super) fn look(&mut self, now: u64) {
         if self.rung.is_some() {
-            // Its signals are reported before what they cause.
+            // A rung's signals are reported before what they cause.
             return;
         }
         let Some(tree) = &self.tree else {
-            // Answered with `Exhausted`: there is no tree to check, only a child that exits.
+            // Prepare was answered with `Exhausted`: there is no tree to check, only a child that exits.
             if (self.heard.childless || self.shim.is_none()) && !self.fails_unprepared() {
                 self.over();
                 self.acknowledge();
@@ -172,7 +172,7 @@ impl Run {
             return;
         }
         if self.heard.childless && self.ladder.is_none() && !self.drains() {
-            // A process in the group is not below the shim: it belongs to the run all the same.
+            // A process in the group but not below the shim also belongs to the run.
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
         self.kill_again(now);
@@ -217,7 +217,7 @@ impl Run {
         };
         let shim = match &group {
             _ if lost => ShimEvidence::Lost,
-            // The shim's report does not include what such a group shows.
+            // The shim's report does not cover a group with unrelated processes.
             GroupEvidence::Unrelated(_) => ShimEvidence::Childless {
                 elsewhere: marker::elsewhere(self.id),
             },
@@ -252,7 +252,7 @@ impl Run {
             if let Some(kills) = kills {
                 self.report(Fact::MemoryKills(kills));
             }
-            // The child of a run that never ran has used nothing of the run's own.
+            // A child that never executed the command has used nothing of the run's own.
             if self.stage == Stage::Ran {
                 self.report(Fact::Usage(Box::new(used)));
             }

@@ -30,7 +30,7 @@ impl Run {
                 Err(possible) => return ExtendResult::TooLong { limit, possible },
             }
         }
-        // What the command has extended is reported as its own.
+        // Pending extensions by the command are first reported as the command's own.
         self.report_news(None);
         for (limit, more) in changes {
             if self.add_time(limit, more, now) {
@@ -85,7 +85,7 @@ impl Run {
 
     /// Returns whether that is more than nothing.
     fn add_time(&mut self, limit: Deadline, more: Duration, now: u64) -> bool {
-        // Rounds up: no run gets less than was given.
+        // Rounds up: no run gets less time than was granted.
         let millis = u64::try_from(more.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         match limit {
             Deadline::MaxRuntime => {

@@ -22,7 +22,7 @@ impl Run {
             *seq = None;
         }
         if self.identity.is_none() {
-            // No server can have recorded it.
+            // No server can have recorded a run without identity.
             self.acknowledge();
         }
     }
@@ -47,7 +47,7 @@ impl Run {
             self.for_shim.push(ToShim::ServiceEnds { in_order });
             self.unreported = Some(Vec::new());
         }
-        // No other process can report any more whether a stop was in progress, and none has reached this process.
+        // The server that knew of stops is gone, and no stop has reached this process.
         self.keep_rest();
         self.abandon(now);
         self.acknowledge();
@@ -65,7 +65,7 @@ impl Run {
         };
         if steps.len() < STEPS_LISTED_MAX {
             steps.push(step);
-            // A directory that is gone or full prevents the record: the run is ended all the same.
+            // A missing or full directory prevents the record, but the run is still ended.
             let _ = orphan_note::write(&self.private_dir, (&identity.command).into(), steps);
         }
     }

@@ -30,7 +30,7 @@ impl Run {
         now: u64,
     ) {
         if self.ended {
-            // The final report of the tree has been sent, and nothing follows it.
+            // Nothing follows the final report of the tree.
             return;
         }
         match word {
@@ -48,7 +48,7 @@ impl Run {
                     cgroup: self.cgroup.clone(),
                     host: host.clone(),
                 };
-                // A descriptor for which this process had no space is missing here.
+                // A descriptor is missing if this process had no free one.
                 let fds = leader.zip(init.map_or(Some(None), |init| init.map(Some)));
                 self.prepared(identity, fds, shim_pid);
             }
@@ -73,7 +73,7 @@ impl Run {
                 self.deferred.push(word);
                 self.hear_deferred(now);
             }
-            // The first was handled at the reconnect socket; the others are not about the run.
+            // `Adoptable` was handled at the reconnect socket; the others are not about the run.
             FromShim::Adoptable(_) | FromShim::Free {} | FromShim::Skipped { .. } => {}
             FromShim::Helped { id, end } => self.helped(id, end),
         }
@@ -124,11 +124,11 @@ impl Run {
         crash_point!("keeper.prepared");
         self.stage = Stage::AtGate;
         let Some(seq) = seq else {
-            // Its server is gone, and its gate is shut.
+            // The requesting server is gone, and the gate is shut.
             return;
         };
         let (Some((leader, init)), Some(outputs)) = (fds, &self.outputs) else {
-            // This process has no space for a descriptor: the gate shuts, and the shim reports the rest.
+            // This process has no free descriptor: the gate shuts, and the shim reports the outcome.
             self.gate = None;
             self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
             return;
@@ -243,8 +243,7 @@ impl Run {
             return;
         }
         if self.heard.childless {
-            // From here on its pid can become another process's, while a process in the control group is still being
-            // ended.
+            // From here on the shim's pid can be reused, while a process in the control group is still being ended.
             if let Some(tree) = &mut self.tree {
                 tree.root = Root::Nowhere;
             }
@@ -262,7 +261,8 @@ impl Run {
         if self.kill_namespace(now) {
             return;
         }
-        // Whether a released child was executed is not known any more, so nothing is reported of it: it may have run.
+        // Whether a released child executed its command is unknown now, so nothing is reported: the command may have
+        // run.
         if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
@@ -341,7 +341,7 @@ impl Run {
     /// Handles a leader that was reaped, by this process or by a lost shim.
     pub(in crate::keeper) fn leader_reaped(&mut self, exit: Exit, now: u64) {
         if self.stage == Stage::AtGate {
-            // Its gate was never opened.
+            // The leader's gate was never opened.
             self.stage = Stage::NotReleased;
             self.report(Fact::NotReleased {});
         }

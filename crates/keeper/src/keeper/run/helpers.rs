@@ -37,7 +37,7 @@ impl Run {
 
     /// Has the shim run a command. Returns its number.
     fn ask_shim(&mut self, argv: Vec<String>, timeout_ms: u64, stops: bool) -> u64 {
-        // A shim may still run some of an earlier keeper: none of theirs has such a number.
+        // The shim may still run helpers of an earlier keeper: boot time makes new ids differ.
         let id = (self.helpers.last + 1).max(clock::boot_ms() << 10);
         self.helpers.last = id;
         self.for_shim.push(ToShim::Help {

@@ -58,7 +58,7 @@ impl RunInput {
         shim_has_copy: bool,
     ) -> io::Result<(Self, OwnedFd)> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
-        // The end of the command is another description, and does block.
+        // The command's end is another open file description, and does block.
         fdpass::set_nonblocking(&write)?;
         let mut input = Self::empty(attempt, run_dir, Rc::new(write))?;
         input.shim_has_copy = shim_has_copy;
@@ -159,7 +159,7 @@ impl RunInput {
             Ok(Placed::Open { start }) => {
                 let from = start.saturating_add(at);
                 match self.ledger.accepted.checked_sub(from) {
-                    // A part out of order: no server sends one.
+                    // No server sends parts out of order.
                     None => Some(InputResult::Refused(InputRefusal::Offset)),
                     Some(before) => {
                         let before = usize::try_from(before).unwrap_or(usize::MAX);
@@ -207,8 +207,7 @@ impl RunInput {
     /// input any more. INV-22: written and counted in one step.
     fn put(&mut self, left: &mut Vec<u8>) -> bool {
         let Some(pipe) = &self.pipe else { return true };
-        // Should this process die between the write and the count, the next one must know that it does not know the
-        // count.
+        // If this process dies between the write and the count, the next keeper must know that the count is in doubt.
         self.ledger.in_doubt = left.len() as u64;
         self.note.keep(&self.run_dir, self.attempt, &self.ledger);
         crash_point!("keeper.input");
@@ -285,7 +284,7 @@ impl RunInput {
     }
 
     fn state(&self) -> InputState {
-        // The master of a terminal has no such count.
+        // A terminal's master does not count unread input.
         let pipe = self.pipe.as_ref().filter(|_| !self.is_terminal);
         let terminal = self.pipe.as_ref().filter(|_| self.is_terminal);
         let unread = pipe.and_then(|pipe| unread(pipe));
@@ -299,7 +298,7 @@ impl RunInput {
 /// Returns the number of bytes in the pipe.
 fn unread(pipe: &OwnedFd) -> Option<u64> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: `pipe` is open, and FIONREAD writes one int to the place that it is given.
+    // SAFETY: `pipe` is open, and FIONREAD writes one int to `bytes`.
     let asked = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
     Errno::result(asked).ok()?;
     u64::try_from(bytes).ok()
@@ -317,7 +316,7 @@ impl Run {
             } => {
                 self.with_input(seq, attempt, |input| input.write(seq, &write, at, &data.0));
             }
-            // The rest of it is not written.
+            // The unwritten part of the write is dropped.
             WireInputRequest::Leave {} => {
                 let waiting = self.input.as_mut().map(|input| &mut input.waiting);
                 waiting.and_then(|waiting| waiting.take_if(|waiting| waiting.seq == seq));

@@ -76,7 +76,7 @@ impl Run {
     }
 
     fn report_interrupt(&mut self, at: Timestamp, sent: SignalOutcome, way: InterruptWay) {
-        // A key that the command reads is no signal.
+        // A key press that the command reads is not a signal.
         if way == InterruptWay::Typed {
             return;
         }
@@ -116,7 +116,7 @@ impl Run {
 fn group(tree: &Tree) -> Begun {
     let way = InterruptWay::Group;
     match tree.leader.signal_group(Signal::INT) {
-        // Before Linux 6.9 a group has no safe address.
+        // Before Linux 6.9 pidfd_send_signal(2) cannot address a process group.
         SignalOutcome::Failed(libc::EINVAL) => each(tree, SignalTarget::Group, way),
         sent => Begun::Done(sent, way),
     }
@@ -125,7 +125,7 @@ fn group(tree: &Tree) -> Begun {
 fn each(tree: &Tree, target: SignalTarget, way: InterruptWay) -> Begun {
     match SignalEach::new(tree, Signal::INT, target) {
         Ok(each) => Begun::Each(Box::new(each), way),
-        // The leader may have given its terminal up.
+        // The leader may have given up its terminal.
         Err(NoTerminal) => group(tree),
     }
 }

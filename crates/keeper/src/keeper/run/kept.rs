@@ -14,9 +14,9 @@ pub(super) struct Kept {
 impl Kept {
     /// Adds a report, which replaces one that it makes superfluous.
     pub(super) fn keep(&mut self, at: Timestamp, fact: &Fact) {
-        // The number of earlier reports of its kind that stay.
+        // The number of earlier reports of the same kind that stay.
         let stay = match fact {
-            // A signal was answered; only the fact that a SIGKILL was sent explains an end that comes later.
+            // The sender already has its answer; only a report of SIGKILL explains a later exit.
             Fact::SignalSent { signal, .. } if *signal == Signal::KILL => 0,
             // The state of the pause is handed over with the run.
             Fact::SignalSent { .. } | Fact::PauseExpired {} => return,

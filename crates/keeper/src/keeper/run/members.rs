@@ -98,7 +98,7 @@ impl Run {
             return self.answer(seq, Answer::Exhausted(full));
         }
         requests.waiting.push_back(MemberRequest { seq, now, what });
-        // A small tree is done with at once.
+        // A small tree is handled within this call.
         if requests.current.is_none() {
             self.serve_member_requests();
         }
@@ -107,7 +107,7 @@ impl Run {
     /// Whether work on its processes is in progress.
     pub(in crate::keeper) fn has_tree_work(&self) -> bool {
         let requests = &self.member_requests;
-        // The ends of leader and tree come before further requests.
+        // Deferred exits of leader and tree come before further requests.
         let begins = self.deferred.is_empty() && !requests.waiting.is_empty();
         let is_asked = requests.current.is_some() || begins;
         let is_signalled = self.rung.is_some() || self.killing.is_some();
@@ -266,7 +266,7 @@ impl Run {
     fn end_member_request(&mut self) {
         match self.member_requests.current.take() {
             Some(Current::List(seqs, list)) => {
-                // A tree that is gone has no process.
+                // An ended run has no processes.
                 if self.ended {
                     return self.answer_list(seqs, Vec::new(), 0);
                 }
@@ -294,7 +294,7 @@ impl Run {
             errno,
         };
         self.report_at(signalling.at, sent);
-        // Remembered also where there is no space for the answer: the signal was sent.
+        // The request id is remembered even without space for the answer: the signal was sent.
         if targets != Some(0) {
             let id = signalling.request_id.as_deref();
             self.requests.remember(id, signalling.now);

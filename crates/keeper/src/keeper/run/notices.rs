@@ -112,7 +112,7 @@ impl RunNotices {
         let known = memory.notices;
         let mut whole = Self::new(NotifySocket::from_fd(socket), place, policy);
         whole.current.status.stopping = known.stopping;
-        // Reported again with the attempt; the later end is reported as news.
+        // Extension totals are part of the attempt; the later deadline is reported as news.
         whole.current.extended = memory.extended;
         whole.reported.extended = memory.extended;
         whole.current.until = known.until;
@@ -254,7 +254,7 @@ impl Run {
             Root::Lost | Root::Nowhere => tree.leader_pid,
         });
         let ancestors: Vec<i32> = ancestors.into_iter().collect();
-        // A sender whose ancestor dies, and that is in no group of the run, is refused: it only loses.
+        // A sender outside the run's group whose ancestor dies is refused: only its message is lost.
         match sender.descent(&(&groups[..], &ancestors[..])) {
             Descent::Member => None,
             Descent::Ended if self.cgroup.iter().any(|own| sender.ended_in(own.inode)) => None,
@@ -338,12 +338,12 @@ impl Run {
             runs && !paused && (notices.ready || !by_notice) && !notices.current.status.stopping;
         match &mut notices.watchdog {
             Some(left) if counts => left.run(now),
-            // After a pause the whole time counts again.
+            // After a pause the watchdog's whole time counts again.
             left => *left = time.map(Countdown::new),
         }
         let late = |left: &Countdown| left.over_at().is_some_and(|at| now >= at + LATE_MS);
         if notices.watchdog.as_ref().is_some_and(late) {
-            // The host slept, or this process did.
+            // The host was suspended, or this process was stopped.
             notices.watchdog = time.map(Countdown::new);
             notices.watchdog.iter_mut().for_each(|left| left.run(now));
         }

@@ -98,7 +98,7 @@ impl Run {
             Rest::Drains { until: Some(at) } if now >= at => {
                 self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
             }
-            // A shim that has no child left, or is gone itself, has nothing to detach.
+            // A shim without children, or one that has exited, has nothing to detach.
             Rest::ToKeep { confirmed: true } if !self.heard.childless => self.keep(),
             Rest::Followed | Rest::Drains { .. } | Rest::ToKeep { .. } | Rest::Kept => {}
         }
@@ -120,7 +120,7 @@ impl Run {
     }
 
     fn keep(&mut self) {
-        // A pause that was requested before the leader's exit was known.
+        // End a pause requested before the leader's exit was known.
         self.end_pause();
         let of_shim = |tree: &&Tree| matches!(tree.root, Root::Shim(_));
         let Some(left) = self.tree.as_ref().filter(of_shim).map(Tree::leftovers) else {

@@ -42,7 +42,7 @@ impl Run {
         let (Some(killed_at), Some(tree)) = (self.killed_at, &self.tree) else {
             return;
         };
-        // While the shim kills its children there is nothing to do here, unless it has failed to.
+        // The shim kills its children; the keeper repeats this only if the shim is lost, childless or slow.
         let slow = now >= killed_at + LOOK_AGAIN_MS;
         let is_due = tree.root == Root::Lost || self.heard.childless || slow;
         if is_due && self.killing.is_none() {
@@ -98,13 +98,13 @@ impl Run {
     /// Handles a tree of which no member is seen and whose end is not proven.
     fn none_seen(&mut self) {
         match self.tree.as_ref().map(|tree| tree.root) {
-            // A shim that was stopped, or hangs: when it is killed, its children come to this process.
+            // When a stopped or hung shim is killed, this process becomes the parent of its children.
             Some(Root::Shim(_)) if self.foreign_shim().is_some() && !self.heard.childless => {
-                // For a foreign shim too: its descriptor shows its exit.
+                // A foreign shim is also killed: its pidfd shows the exit.
                 let _ = self.foreign_shim().map(|shim| shim.signal(Signal::KILL));
             }
             Some(Root::Shim(shim)) if !self.heard.childless => {
-                // SAFETY: kill takes integers; while this root stands the shim is not reaped, so the number is its own.
+                // SAFETY: kill takes integers; while this root stands the shim is not reaped, so the pid is the shim's.
                 unsafe { libc::kill(shim, libc::SIGKILL) };
             }
             _ => {

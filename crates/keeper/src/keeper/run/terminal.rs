@@ -10,7 +10,7 @@ impl Run {
         if self.ended {
             return self.answer_signal(seq, SignalResult::Gone);
         }
-        // The attempt of typed input is that of its terminal.
+        // A terminal belongs to the same attempt as its input.
         if self
             .input
             .as_ref()

@@ -148,7 +148,7 @@ fn shim_is_sent_an_extension_before_the_answer() {
     assert_eq!(memory.extended, totals);
     let (limit, by) = (Deadline::MaxRuntime, "x".to_owned());
     assert!(facts(&run).contains(&&Fact::Extended { limit, total, by }));
-    // At its old end, and at its new one.
+    // Steps at the old deadline and at the extended one.
     run.step(10_000);
     assert!(run.ladder.is_none());
     run.step(34_000);
@@ -289,7 +289,7 @@ struct LargeTree {
 
 impl LargeTree {
     fn new() -> Self {
-        // It collects none of them.
+        // The final `sleep` reaps no child.
         let script = "for i in $(seq 40); do sleep 1000 & done; exec sleep 1000";
         let shell = Sleeper::of(Command::new("sh").args(["-c", script]));
         let mut pids = Vec::new();
@@ -364,7 +364,7 @@ fn large_tree_is_paused_in_slices() {
     run.pause(1, 0);
     let (mut slices, mut now) = (1, 0);
     while answers(&run).is_empty() {
-        // The keeper serves others here.
+        // The keeper serves other runs here.
         slices += 1;
         if run.has_tree_work() {
             run.do_tree_work(now);
@@ -373,7 +373,7 @@ fn large_tree_is_paused_in_slices() {
             run.step(now);
         }
     }
-    // Two passes over 40 processes: each is listed, looked at, recorded and stopped.
+    // Two passes over 40 processes: each is listed, checked, recorded and stopped.
     assert!(slices > 8, "{slices}");
     assert!(matches!(run.pause, Pause::Stopped { .. }));
     let state = |pid| procfs::stat(pid).map(|stat| stat.state).ok();
@@ -406,11 +406,11 @@ fn large_tree_gets_stop_signals_in_slices() {
     while run.has_tree_work() {
         assert_eq!(run.wake_at(0), None, "no later rung begins meanwhile");
         assert!(facts(&run).is_empty(), "{:?}", facts(&run));
-        // The keeper serves others here.
+        // The keeper serves other runs here.
         run.do_tree_work(0);
         slices += 1;
     }
-    // The processes are listed twice, and signalled; then they are listed again, and looked at.
+    // The processes are listed twice and signalled, then listed again and checked.
     assert!(slices > 4, "{slices}");
     run.step(0);
     let reports = run.outgoing.iter().filter_map(|message| match message {
@@ -456,7 +456,7 @@ fn large_tree_is_killed_by_keeper_and_shim() {
     for round in 0..2 {
         let mut slices = 0;
         while run.has_tree_work() {
-            // The keeper serves others here.
+            // The keeper serves other runs here.
             run.do_tree_work(0);
             slices += 1;
         }
@@ -483,7 +483,7 @@ fn descendants_of_a_leader_are_listed_in_slices() {
     let mut slices = 0;
     while run.has_tree_work() {
         assert!(run.outgoing.is_empty() && run.ladder.is_none());
-        // The keeper serves others here.
+        // The keeper serves other runs here.
         run.do_tree_work(0);
         slices += 1;
     }
@@ -532,12 +532,12 @@ fn survivor_of_sigkill_keeps_run_open() {
     let child = Sleeper::new();
     let mut run = running(dir.path(), pidfd(&child));
     run.stop(&StopPlan::abort(Duration::ZERO), 0);
-    // The shim is no parent of this child, so no process is found, and no verdict on the tree comes.
+    // The shim is not the parent of this child, so no process is found and no tree verdict follows.
     for now in [0, 1_000, 10_000, 1_000_000_000] {
         step(&mut run, now);
         assert!(!run.has_ended(), "{:?}", facts(&run));
     }
-    // Scans become rarer with time, but never rarer than one a second.
+    // Scans become rarer with time, but never rarer than once per second.
     assert_eq!(run.look_every(0), 20);
     assert_eq!(run.look_every(10_000), 312);
     assert_eq!(run.look_every(1_000_000_000), 1_000);
@@ -547,7 +547,7 @@ fn survivor_of_sigkill_keeps_run_open() {
 #[test]
 fn pid_of_reaped_shim_is_not_used() {
     let dir = tempfile::tempdir().expect("a directory");
-    // As if the number of the shim, which is reaped, had been reused: here by an unrelated process with a child.
+    // The pid of the reaped shim is reused by an unrelated process with a child.
     let mut stranger = Command::new("sh")
         .args(["-c", "sleep 1000; :"])
         .spawn()
@@ -561,7 +561,7 @@ fn pid_of_reaped_shim_is_not_used() {
     run.handle_shim_message(prepared(), vec![reaped()], &host(), number, 0);
     run.release();
     receive(&mut run, FromShim::Executed {});
-    // No process is below the shim, and one is in the control group all the same.
+    // No process is below the shim, but one is in the control group.
     std::fs::write(dir.path().join("cgroup.events"), "populated 1\n").expect("a file");
     receive(&mut run, childless());
     run.shim_gone(0);
@@ -607,7 +607,7 @@ fn no_report_follows_tree_ended() {
 fn child_without_pidfd_ends_with_its_shim() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
-    // The descriptor of the leader exceeded the limit.
+    // The leader's pidfd exceeded the descriptor limit.
     receive(&mut run, prepared());
     run.shim_gone(0);
     step(&mut run, 0);
@@ -623,7 +623,7 @@ fn child_of_a_lost_server_is_not_reported() {
     run.server_lost();
     run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     assert!(run.held().is_none());
-    // Its gate is shut, so the shim reports that nothing ran.
+    // The gate is shut, so the shim reports that nothing ran.
     receive(&mut run, FromShim::NotReleased {});
     receive(&mut run, childless());
     step(&mut run, 0);
@@ -660,7 +660,7 @@ fn ending_pause_is_handed_over_with_its_state() {
     let mut run = running(dir.path(), reaped());
     for (expired, wanted) in [
         (false, HeldPause::Resuming),
-        // It ends by itself, and that is reported when it has.
+        // An expired pause ends by itself, and its end is reported later.
         (true, HeldPause::Stopped),
     ] {
         run.pause = Pause::Resuming {
@@ -727,9 +727,9 @@ fn memory_reserve_stops_run_by_its_stop_plan() {
         facts(&run),
         [&Fact::Stops(StopReason::MemoryReserve(shortage))]
     );
-    // It has its grace, and stays the largest.
+    // The run has its grace, and stays the largest run.
     assert!(run.memory_in_use().is_some() && run.is_ending());
-    // Reported once, whatever ends its grace.
+    // The stop is reported once, whatever ends the grace.
     run.stop_for_memory(shortage, 1);
     run.kill_for_memory(1);
     run.climb(1);

@@ -16,7 +16,7 @@ pub(super) fn kill_children(count: bool, init: Option<i32>) -> SignalRound {
         let living = counts && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
         // SAFETY: kill takes integers; `child` is an unreaped child of this process.
         let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
-        // A process that was dead before was not reached by this.
+        // A process that was already dead does not count as signalled.
         if living {
             round.count(sent.map_or_else(
                 |errno| SignalOutcome::Failed(errno as i32),

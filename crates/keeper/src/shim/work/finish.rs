@@ -30,8 +30,8 @@ impl Work {
         }
         crash_point!("shim.childless");
         if matches!(self.record.tree, None | Some(TreeVerdict::Kept(_))) {
-            // A control group shows all processes, and so does a private pid namespace; without, some are found by
-            // their marker alone.
+            // A control group or a private pid namespace shows all processes; without either, some are found only by
+            // their marker.
             let sees_all = self.tree.cgroup.is_some() || self.init.is_some();
             let elsewhere = if self.record.never_ran || sees_all {
                 Vec::new()
@@ -93,7 +93,7 @@ impl Work {
         }
         self.write_record();
         if cgroup::remove(&group) {
-            // The keeper's directory for all its runs is removed with the last one.
+            // The keeper's directory for all its runs is removed with its last run.
             let base = PathBuf::from(&group.path);
             let _ = base.parent().map(std::fs::remove_dir);
         }

@@ -30,7 +30,7 @@ impl Work {
         let ended = loop {
             match nix::unistd::read(status, &mut buffer) {
                 Ok(0) => break true,
-                // Before its gate is opened the child reports nothing else.
+                // Before the gate opens, the child reports only READY.
                 Ok(read) if self.stage == Stage::SettingUp && buffer[..read] == [READY] => {
                     self.heard.push(READY);
                     break false;
@@ -87,7 +87,7 @@ impl Work {
                 self.unannounced = false;
                 self.will.name((&command).into());
                 if let Some(init) = &self.init {
-                    // Without the note the next start can only report less.
+                    // Without the note the next keeper cannot report init's state.
                     let _ = init_note::write(&self.run_dir, (&command).into(), init.pid());
                 }
                 self.remember_announced(&command, &shim);

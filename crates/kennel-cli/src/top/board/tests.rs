@@ -155,7 +155,7 @@ fn usage_rates_are_computed_between_two_samples() {
     };
     let now = Counted {
         at: at + Duration::from_secs(2),
-        // The second has exited, and another process has its number.
+        // The second process has exited, and another one has its pid.
         cpu: [
             ((1, 1), Duration::from_secs(11)),
             ((2, 7), Duration::from_secs(1)),
@@ -170,7 +170,7 @@ fn usage_rates_are_computed_between_two_samples() {
     assert_eq!(used.cpu_percent, Some(100.0));
     assert_eq!(used.output_rate, Some(100.0));
 
-    // The kernel counts for the whole group, with the process that has exited; another attempt begins at zero.
+    // The kernel counts for the whole group, including exited processes; another attempt begins at zero.
     let counted = |attempt, secs, of: &Counted| Counted {
         group_cpu: Some((attempt, Duration::from_secs(secs))),
         ..of.clone()
@@ -203,7 +203,7 @@ fn click_selects_and_second_click_opens_run() {
         panic!("not opened: {before}");
     };
     assert!(before.contains(&run[16..]), "{before}");
-    // The part shown stays when another run of it is selected, and on a smaller terminal too.
+    // The shown part stays when another of its runs is selected, and also on a smaller terminal.
     press(&mut board, KeyCode::End);
     let last = drawn(&mut board, (80, 10));
     click(&mut board, 5);

@@ -72,7 +72,7 @@ impl Namespaces {
 
     /// Makes them with this process's capabilities. `Ok(false)`: it lacks them, and needs a user namespace.
     pub(in crate::spawn) fn enter(&self, has_mounts: bool) -> Result<bool, Failed> {
-        // The mounts of a private pid namespace are its own already.
+        // A private pid namespace already has its own mounts.
         let made = if has_mounts { libc::CLONE_NEWNS } else { 0 };
         match unshare(self.flags() & !made) {
             Err(libc::EPERM) => return Ok(false),
@@ -87,7 +87,7 @@ impl Namespaces {
     pub(in crate::spawn) fn enter_as_user(&self) -> Result<(), Failed> {
         let step = self.step();
         unshare(libc::CLONE_NEWUSER | self.flags()).map_err(step)?;
-        // The files of a process that is not dumpable belong to root.
+        // The /proc files of a process that is not dumpable belong to root.
         let dumpable = |is: usize| {
             // SAFETY: this prctl takes integers.
             unsafe { call(libc::SYS_prctl, [wide(libc::PR_SET_DUMPABLE), is, 0, 0, 0]) }
@@ -119,7 +119,7 @@ impl Namespaces {
 impl Mounts {
     /// Makes all file systems read-only but the command's own places, and covers Kennel's.
     fn make(&self) -> Result<(), c_int> {
-        // Later mounts and unmounts of the host are followed; none propagates back.
+        // Later mounts and unmounts of the host propagate here; none propagates back.
         let follow = [0, 0, libc::MS_SLAVE, 0];
         set_attributes(HERE, c"/", libc::AT_RECURSIVE, follow)?;
         for place in self.writable.iter().chain(&self.own) {
@@ -154,7 +154,7 @@ impl Mounts {
             match kind {
                 Kind::Directory => {
                     system(libc::SYS_mkdirat, [cover, point, DIRECTORY_MODE, 0, 0])?;
-                    // Whatever the umask is.
+                    // The umask does not affect fchmodat.
                     system(libc::SYS_fchmodat, [cover, point, DIRECTORY_MODE, 0, 0])?;
                 }
                 Kind::File => {
@@ -212,7 +212,7 @@ impl Place {
         close(opened);
         let mount = match copied {
             Ok(mount) => signed(mount),
-            // Removed meanwhile.
+            // The path was removed meanwhile.
             Err(libc::ENOENT) => return Ok(()),
             Err(errno) => return Err(errno),
         };
@@ -231,7 +231,7 @@ impl Place {
         let placed = open(HERE, &self.path).and_then(|at| attach(mount, at));
         close(mount);
         match placed {
-            // An entry of /tmp may be removed at any moment: what is there now stays closed.
+            // An entry of /tmp may be removed at any moment: a replacement stays inaccessible.
             Err(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => Ok(()),
             placed => placed,
         }
@@ -244,7 +244,7 @@ fn renew_null() -> Result<(), c_int> {
         let mut about = MaybeUninit::<libc::stat>::uninit();
         let stat = [wide(fd), about.as_mut_ptr() as usize, 0, 0, 0];
         system(libc::SYS_fstat, stat)?;
-        // SAFETY: fstat has filled it.
+        // SAFETY: fstat has filled `about`.
         let about = unsafe { about.assume_init() };
         let is_device = about.st_mode & libc::S_IFMT == libc::S_IFCHR;
         if !is_device || about.st_rdev != libc::makedev(1, 3) {
@@ -374,13 +374,13 @@ mod tests {
 
     /// Runs `act` in a child with mounts of its own; returns its errno, or 0.
     fn in_child(act: impl FnOnce() -> Result<(), c_int>) -> c_int {
-        // SAFETY: the child makes system calls alone, and exits.
+        // SAFETY: the child makes only system calls, and exits.
         match unsafe { fork() }.expect("a child") {
             ForkResult::Child => {
                 let made = unshare(libc::CLONE_NEWNS)
                     .or_else(|_| unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS));
                 let code = made.map_or(NONE, |_| act().err().unwrap_or(0));
-                // SAFETY: it takes an integer.
+                // SAFETY: _exit takes an integer.
                 unsafe { libc::_exit(code) }
             }
             ForkResult::Parent { child } => match waitpid(child, None).expect("own child") {
@@ -422,7 +422,7 @@ mod tests {
         let mut about = MaybeUninit::<libc::stat>::uninit();
         let stat = [fd, about.as_mut_ptr() as usize, 0, 0, 0];
         system(libc::SYS_fstat, stat).ok()?;
-        // SAFETY: fstat has filled it.
+        // SAFETY: fstat has filled `about`.
         Some(unsafe { about.assume_init() }.st_ino)
     }
 

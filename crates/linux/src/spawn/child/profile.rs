@@ -64,7 +64,7 @@ pub(super) fn drop_capabilities(dropped: u64) {
     for (at, set) in sets.iter_mut().enumerate() {
         *set &= !halves[at / 3];
     }
-    // SAFETY: as above.
+    // SAFETY: header and sets are those of capget above.
     must(
         unsafe { call(libc::SYS_capset, pointers) },
         STEP_CAPABILITIES,
@@ -75,7 +75,7 @@ pub(super) fn drop_capabilities(dropped: u64) {
 pub(super) fn enter_sandbox(rules: &Rules) {
     let attributes = rules.attributes.as_ptr() as usize;
     let create = [attributes, rules.attributes_len, 0, 0, 0];
-    // SAFETY: the attributes are readable for that length.
+    // SAFETY: the attributes are readable for their length.
     let made = unsafe { call(libc::SYS_landlock_create_ruleset, create) };
     let Ok(ruleset) = made else {
         return must(made, STEP_SANDBOX);
@@ -98,7 +98,7 @@ pub(super) fn enter_sandbox(rules: &Rules) {
         let fd = match opened {
             Ok(fd) => fd,
             Err(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES) => continue,
-            // No descriptor is left, or a filter of the host denies the call: a sandbox with nothing open is not
+            // No descriptor is free, or a filter of the host denies the call: a sandbox that opens nothing is not
             // intended.
             failed @ Err(_) => return must(failed, STEP_SANDBOX),
         };
@@ -120,13 +120,13 @@ pub(super) fn enter_sandbox(rules: &Rules) {
                 STEP_SANDBOX,
             );
         }
-        // SAFETY: close takes an integer, of the file that was opened above.
+        // SAFETY: close takes an integer: the descriptor of the file opened above.
         let _ = unsafe { call(libc::SYS_close, [fd, 0, 0, 0, 0]) };
     }
-    // SAFETY: the call takes integers.
+    // SAFETY: landlock_restrict_self takes integers.
     let entered = unsafe { call(libc::SYS_landlock_restrict_self, [ruleset, 0, 0, 0, 0]) };
     must(entered, STEP_SANDBOX);
-    // SAFETY: close takes an integer, of the ruleset that was made above.
+    // SAFETY: close takes an integer: the ruleset created above.
     let _ = unsafe { call(libc::SYS_close, [ruleset, 0, 0, 0, 0]) };
 }
 
@@ -136,7 +136,7 @@ fn is_directory(fd: c_int) -> bool {
     if unsafe { libc::fstat(fd, about.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: fstat has filled it.
+    // SAFETY: fstat has filled `about`.
     let mode = unsafe { about.assume_init() }.st_mode;
     mode & libc::S_IFMT == libc::S_IFDIR
 }

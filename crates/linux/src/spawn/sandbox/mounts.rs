@@ -84,7 +84,7 @@ pub(in crate::spawn) fn closed(places: &PrivatePlaces, data_dir: &Path) -> Vec<P
 /// Removes the paths below others of the list.
 fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
     paths.sort();
-    // A path comes right before the paths below it.
+    // Sorting puts a path right before the paths below it.
     paths.dedup_by(|path, before| path.starts_with(&*before));
     paths
 }
@@ -106,7 +106,7 @@ pub(in crate::spawn) fn mounts(
     let writable = writable.iter().map(|path| Place::new(path, true));
     let sockets = places.sockets.iter().map(Path::new);
     let sockets = sockets.filter_map(|path| path.canonicalize().ok());
-    // Its sockets are for a run with a token alone.
+    // Only a run with a token may reach Kennel's sockets.
     let may_call = run_dir.join("token").exists();
     let (reached, shut): (Vec<_>, Vec<_>) = sockets.partition(|_| may_call);
     let in_run_dir = [("tmp", true), ("token", false), ("notify", false)];

@@ -54,7 +54,7 @@ impl Scratch {
 
 impl Expression {
     pub(super) fn new(text: &str) -> Result<Self, String> {
-        // As lines are bytes, so may be what matches.
+        // Lines are bytes, so a match need not be UTF-8.
         let hir = syntax::parse_with(text, &syntax::Config::new().utf8(false));
         let hir = hir.map_err(|error| error.to_string())?;
         let compile = |config: thompson::Config| {
@@ -105,7 +105,7 @@ impl Expression {
         let span = match self.automata.try_search(states, &input) {
             Ok(None) => return Ok(None),
             Ok(Some(found)) => Some(found.span()),
-            // Where a line is not ASCII, the automaton has no `\b` of Unicode.
+            // The automaton quits on lines with non-ASCII bytes: it lacks Unicode `\b`.
             Err(error) if matches!(error.kind(), MatchErrorKind::Quit { .. }) => None,
             Err(_) => return Err(GaveUp),
         };
@@ -115,7 +115,7 @@ impl Expression {
             Some(span) => {
                 let input = input.span(span).anchored(Anchored::Yes);
                 let searched = self.backtracker.try_captures(visited, input, &mut captures);
-                // A match whose groups take too many steps is given without them.
+                // A match whose groups take too many steps is returned without groups.
                 searched.or(Ok(()))
             }
             None => self.backtracker.try_captures(visited, input, &mut captures),

@@ -87,7 +87,7 @@ fn deeply_nested_json_is_skipped() {
         "]".repeat(100_000)
     );
     let matcher = json("/type", Some("\"result\""), &[]);
-    // Deeper than serde_json reads: no match, and no overflow.
+    // Nesting beyond serde_json's limit must not overflow the stack.
     let _ = test(&matcher, deep.as_bytes());
     let wide = format!(r#"{{"pad":[{}0],"type":"result"}}"#, "0,".repeat(1 << 20));
     assert!(test(&matcher, wide.as_bytes()).is_some());
@@ -115,7 +115,7 @@ fn letters(bytes: usize) -> Vec<u8> {
 
 #[test]
 fn large_counted_repetition_matches_or_gives_up() {
-    // An answer has to be right; a slow engine would give it after two seconds.
+    // Giving up is allowed, a wrong match is not; a slow engine needs two seconds.
     let line = letters(64 * 1024);
     let found = try_test(&regex("(?:[a-z]?){800}[0-9]"), &line);
     assert!(matches!(found, Ok(None) | Err(GaveUp)), "{found:?}");
@@ -127,7 +127,7 @@ fn regex_with_too_many_states_gives_up() {
     let line = letters(64 * 1024);
     let matcher = regex("[a-h][a-p]{500}[0-9]");
     assert_eq!(try_test(&matcher, &line), Err(GaveUp));
-    // The next pattern has the memory of the thread without its states.
+    // The next pattern reuses the thread's scratch memory without these states.
     let mut scratch = Scratch::new();
     assert_eq!(matcher.begin(&mut scratch).test(&line), Err(GaveUp));
     let found = regex("a(b|c)").begin(&mut scratch).test(b"xacb");
@@ -143,7 +143,7 @@ fn unicode_word_boundaries_match() {
         assert_eq!(groups(&matcher, line), Some(vec![pair]), "{line}");
     }
     assert_eq!(test(&matcher, "zwölf".as_bytes()), None);
-    // Too many steps where the automaton has no such boundary.
+    // Without the automaton's `\b`, non-ASCII lines need too many steps.
     let long = ["é".as_bytes(), &letters(64 * 1024)].concat();
     let attack = regex(r"(?:[a-z]?){800}[0-9]\b");
     assert_eq!(try_test(&attack, &long), Err(GaveUp));

@@ -109,7 +109,7 @@ impl Supervisor {
         compiled: &mut Compiled,
     ) -> Result<(), StoreError> {
         let store = &self.shared.store;
-        // An age is at least the time at which its run was created, and of each run before.
+        // A run's age is at least its creation time and that of every earlier run.
         let newest = read!(store, newest_age())?.known();
         compiled.newest = newest.map(|age| Timestamp(age.0));
         for run in pointed_to(look)
@@ -119,7 +119,7 @@ impl Supervisor {
             .chunks(ASKED_MAX)
         {
             let found = read!(store, get_all(run))?;
-            // What a run may keep, or how it ended, is not known: nothing may be taken for left behind.
+            // An unreadable row hides what the run may keep and how it ended: no process may count as leaked.
             if let Some(unread) = found.unread.first() {
                 let why = format!(
                     "the row of run {} cannot be read: {}",
@@ -144,7 +144,7 @@ impl Supervisor {
             .runs()
             .filter(|run| !before.contains_key(run) && self.shared.find(*run).is_none());
         let unattended: Vec<RunId> = unattended.collect();
-        // A run that ended meanwhile was open when its row was read.
+        // A listed run may have ended since: its row is read again.
         for runs in unattended.chunks(ASKED_MAX) {
             let found = read!(store, get_all(runs))?;
             compiled.unattended.extend(found.open_runs());

@@ -156,7 +156,7 @@ fn judge_all(audit: &Audit, scope: &Scope) -> Vec<Judged> {
             result,
         });
     }
-    // Each process that was named gets an answer.
+    // Each process that the caller named gets a result.
     for process in &scope.processes {
         let is_found = |found: &AuditFinding| is_same(process, &found.finding.process);
         if !audit.findings.iter().any(is_found) {

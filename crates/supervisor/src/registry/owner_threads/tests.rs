@@ -16,7 +16,7 @@ fn owners_take_turns_in_thread_queue() {
     }
     let mut turns = Vec::new();
     while let Some((first, _)) = queue.pop() {
-        // Two threads: the second has no turn of the same owner.
+        // Of two threads, the second gets no work of the same owner.
         let second = queue.pop().map(|(owner, _)| owner);
         turns.push([Some(&*first), second.as_deref()].map(|owner| owner.unwrap_or("-").to_owned()));
         if let Some(owner) = second {

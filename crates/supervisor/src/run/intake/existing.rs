@@ -71,7 +71,7 @@ impl Supervisor {
         expired: CallError,
     ) -> Result<Spawned, CallError> {
         match self.row(run).await {
-            // Recovery takes it up.
+            // Recovery handles this open row.
             Ok(row) if self.is_open_here(&row) => Err(CallError::StoreUnavailable),
             Ok(row) => self.answer_of_row(row, call),
             Err(CallError::RunNotFound(_)) => Err(expired),
@@ -121,8 +121,8 @@ impl Supervisor {
             };
             return answer.map(Some);
         }
-        // A failed start is known by what it leaves, and a name is free once the end is recorded: wait until that is
-        // settled, then check again.
+        // What a failed start leaves, and whether the name is free, is known once the task is over: wait, then check
+        // again.
         let _ = watch.wait_for(|live| live.over).await;
         Ok(None)
     }
@@ -177,7 +177,7 @@ impl Supervisor {
             let mut spec = call.spec.clone();
             let grace = &mut spec.policy.stop.grace;
             *grace = grace.or(existing.policy.stop.grace);
-            // Without the text, which a later version may have written with more.
+            // Parsed specs are compared: a later version may write more text.
             (*spec.compared() == *existing.compared()).then(Vec::new)
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn features(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
     } else {
         "spec.privileges.sandbox"
     };
-    // A sandbox has a filter too: Landlock alone does not hold prlimit(2).
+    // A sandbox needs a filter too: Landlock alone does not block prlimit(2).
     let filter = (field, "a filter of system calls");
     need(filtered || sandboxed, CapabilityName::Seccomp, filter);
     let cut_off = privileges.network == Network::None;

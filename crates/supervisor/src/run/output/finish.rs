@@ -24,7 +24,7 @@ impl Output {
     /// Reads what remains after the tree is gone, without waiting for more. Absent: the disk is full, and the rest
     /// waits in its pipe; [`Self::pump`] returns the end.
     pub(crate) fn finish(&mut self) -> Option<StreamsEnd> {
-        // No command can be slowed down any more, and nothing is lost.
+        // Beyond the bound: no command remains to slow down, no output is lost.
         self.go_beyond();
         let mut end = self.finishing.unwrap_or(StreamsEnd::Eof);
         for index in 0..2 {

@@ -42,7 +42,7 @@ impl Output {
 
     /// Waits until consumers have acknowledged more. Cancel-safe.
     pub(super) async fn floor_moved(&self) -> Ready {
-        // What this copy has seen counts as handled.
+        // Values that this copy has seen count as handled.
         let moved = match self.floor.clone() {
             Some(mut floor) => floor.changed().await.is_ok(),
             None => false,
@@ -77,7 +77,7 @@ impl Output {
         let floor = *floor.borrow();
         let max = self.writer.bound().max_bytes;
         let why = match floor {
-            // The store is being asked; the wait may pass at once.
+            // The store query is pending; the wait may end at once.
             Floor::Unknown => return,
             Floor::NoConsumer => {
                 "no consumer of the run is registered that could acknowledge the oldest"

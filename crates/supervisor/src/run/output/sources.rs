@@ -45,7 +45,7 @@ impl Sources {
                 Some(OutputPipe::new(stdout)?),
                 Some(OutputPipe::new(stderr)?),
             ],
-            // A terminal shows one stream.
+            // A terminal has one output stream.
             Outputs::Terminal(ends) => [Some(OutputPipe::of_terminal(ends)?), None],
         };
         *self.paces = Default::default();
@@ -73,7 +73,7 @@ impl Sources {
             Change::None | Change::Unwatch => {}
             Change::Watch => {
                 if let Err(error) = pipe.watch() {
-                    // It may happen again at once, and repeatedly.
+                    // The error may recur at once: log it as debug.
                     tracing::debug!(%error, "cannot wait for output, polling for it");
                     pace.unwatched(now);
                 }

@@ -42,11 +42,11 @@ impl SummedEvents {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             read => read?,
         };
-        // A longer text may have been there before.
+        // The end of an earlier, longer text may follow.
         let sum = serde_json::Deserializer::from_slice(&bytes)
             .into_iter()
             .next();
-        // A host that has died may have left none.
+        // A host crash may have left no valid text.
         self.sum = sum.and_then(Result::ok).unwrap_or_default();
         Ok(())
     }
@@ -57,7 +57,7 @@ impl SummedEvents {
         sum.count += 1;
         let mut record = AttemptRecord::default();
         record.fold(Timestamp(1), &event.entry);
-        // All others are in the facets of the run.
+        // All other events are in the run's facets.
         if record != AttemptRecord::default() {
             let attempt = event.place.attempt;
             sum.entries.retain(|other| other.place.attempt == attempt);

@@ -142,7 +142,7 @@ impl Engine {
             if wanted.input > self.input {
                 self.input = wanted.input;
                 for ((place, since), asked) in self.shown.iter().zip(&mut self.asked) {
-                    // What came later may be an answer to the input.
+                    // Later output may be an answer to the input.
                     if Some(*since) <= wanted.input {
                         *asked = (*asked).max(*place);
                     }
@@ -239,7 +239,7 @@ impl Engine {
         question.accepted = Some(state.accepted);
         question.echo_off = state.echo_off;
         if line.line.is_quiet && state.unread.is_some_and(|unread| unread > 0) {
-            // It has not read what was given before.
+            // The command has not read its earlier input.
             self.quiet = Some(clock::instant() + limits::QUIET);
             return false;
         }
@@ -333,7 +333,7 @@ impl Engine {
     }
 
     async fn send(&self, step: RuleStep) {
-        // A task that has ended has nothing to do any more.
+        // A send fails only if the task has ended.
         let _ = self.steps.send(step).await;
     }
 }

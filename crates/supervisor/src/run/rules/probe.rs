@@ -65,7 +65,7 @@ impl Probing {
                     failures = 0;
                     continue;
                 }
-                // This means nothing for the run.
+                // An inconclusive probe does not count.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => error,
             };
@@ -80,7 +80,7 @@ impl Probing {
                     failures,
                     error,
                 };
-                // A task that has ended has nothing to do any more.
+                // A send fails only if the task has ended.
                 let _ = self.done.send(not_live).await;
                 return;
             }
@@ -119,7 +119,7 @@ impl Probing {
                     continue;
                 }
             };
-            // A socket that accepts a connection is in the tables read after it.
+            // Socket tables read after the connect include the socket that accepted.
             if let Err(error) = self.is_own(address).await {
                 why = Some(error);
                 continue;
@@ -154,7 +154,7 @@ impl Probing {
             self.warn(format!("{why}: the probe fails"));
             return Err(io::Error::other(why));
         }
-        // Where no socket is found, the port is another host's or namespace's.
+        // A port without a socket here belongs to another host or namespace.
         self.warn(format!("it cannot be seen whether {why}: the probe counts"));
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Probing {
     /// Reports a warning of the attempt, which has it once.
     fn warn(&self, message: String) {
         let attempt = self.attempt;
-        // The next probe reports it again, where the queue is full.
+        // If the queue is full, the next probe reports the warning again.
         let _ = self.done.try_send(Done::Warning { attempt, message });
     }
 }

@@ -33,7 +33,7 @@ impl RunTask {
         let now = clock::now();
         let record = left.record.clone();
         let machine = machine(now, &shared, &held, &left.row, recorded, record.clone());
-        // Another attempt may begin before all of these reports have arrived.
+        // The next attempt may begin before all reports of the ended one arrive.
         let hears_again = left.row.state == StoredState::Backoff;
         let ended = left.row.outcome.is_some() || hears_again;
         let mut task = Self::left(shared, machine, left, seat);
@@ -50,7 +50,7 @@ impl RunTask {
         if let Some(by) = &held.pinned {
             task.pin(by.clone());
         }
-        // Its server may have died before it recorded the size.
+        // The previous server may have died before it recorded the size.
         if record.recorded && !ended && record.terminal != held.terminal {
             task.note_terminal_size();
         }
@@ -103,7 +103,7 @@ impl RunTask {
         }
         let rate = task.shared.output_rates.of(&task.new.owner.as_str().into());
         task.output = output.map(|output| output.at_rate(rate));
-        // Whatever is written from here on belongs to the present attempt.
+        // Output written from here on belongs to the current attempt.
         if let Some(output) = &mut task.output {
             output.begin_attempt(task.new.attempt);
         }
@@ -142,7 +142,7 @@ impl RunTask {
         if row.outcome.is_some() {
             tracing::warn!(run_id = %self.run, "the row of this run was closed already");
         }
-        // A stop that was accepted, and that its server did not live to carry out.
+        // The previous server accepted this stop, and died before it carried the stop out.
         let (Some(order), Some(deadline)) = (row.stop, row.stop_deadline) else {
             return;
         };
@@ -153,7 +153,7 @@ impl RunTask {
             .map_or(Some(deadline), |at| Some(at.min(deadline)));
         let record = self.machine.record();
         let again = record.stop_again(stop_now(&self.shared, record), order, deadline);
-        // Refused only where nothing is left to stop.
+        // A stop fails only if nothing remains to stop.
         let _ = self.feed(Input::Command(Command::Stop(again)));
     }
 
@@ -166,7 +166,7 @@ impl RunTask {
         let next = left.row.next_attempt();
         let machine = Machine::ended(clock::now(), outcome, left.record.clone(), next);
         let mut task = Self::left(shared, machine, left, seat);
-        // A pinned one is left as it is: its policy is not known.
+        // A pinned run stays unchanged: its policy is not known.
         if task.pinned.is_none() && !task.may_follow() {
             task.end_between(EndReason::ServiceLost);
         }
@@ -202,12 +202,12 @@ impl RunTask {
         let attached = match (&mut self.output, held.outputs) {
             (Some(output), Some(outputs)) => output.attach(outputs).map_err(|e| e.to_string()),
             (Some(_), None) => Err("this process has no room for its descriptors".into()),
-            // That was logged when the journal was opened.
+            // The failure to open the journal is logged already.
             (None, _) => return,
         };
         if let Err(why) = attached {
             tracing::error!(run_id = %self.run, %why, "cannot read the output any more");
-            // It is reported after the leader's exit.
+            // The machine reports this loss after the leader's exit.
             let lost = Input::Report(Report::StreamsClosed(StreamsEnd::Lost));
             let _ = self.machine.step(self.at, lost);
         }

@@ -158,7 +158,7 @@ fn next(
     let attempted = Attempted {
         outcome,
         number: new.attempt,
-        // Where something shows that the attempt is ready, only that resets the restarts in a row.
+        // If a sign shows that an attempt is ready, only that resets the count of consecutive restarts.
         uptime: uptime(&shared.clock, times).filter(|_| !new.policy().has_ready_sign()),
         restarts,
         boot_over: new
@@ -217,7 +217,7 @@ impl RunTask {
         match self.attempts.stage {
             Stage::Disowned => return,
             Stage::Ending => return self.close(outcome),
-            // Its server has written that before it died.
+            // The previous server recorded the backoff before it died.
             Stage::Resting(due) => {
                 let restarts = self.attempts.restarts;
                 self.machine.is_followed(NextAttempt { restarts, due });
@@ -261,7 +261,7 @@ impl RunTask {
 
     fn close(&mut self, outcome: Outcome) {
         let entries = self.output.as_mut().map(Output::entries_at_end);
-        // Where the journal cannot be opened, it may be there.
+        // A journal that cannot be opened may still exist.
         let ran = self.new.identity.is_some() || self.new.attempt > 1;
         let has_files = self.output.as_ref().map_or(ran, Output::has_files);
         let bytes = entries.as_ref().map_or(0, |text| text.as_str().len());
@@ -385,7 +385,7 @@ impl RunTask {
 
     /// Leaves the run to the next service, or ends it: this service ends.
     fn leave_or_end(&mut self) {
-        // Whether a pinned one outlives it is not known.
+        // A pinned run may outlive this service.
         if self.pinned.is_some() || outlives_service(&self.new) {
             let next = self.attempts.next().unwrap_or(self.at);
             self.attempts.stage = Stage::Left(next);
@@ -458,7 +458,7 @@ impl RunTask {
             {
                 return Err(Refusal::Stopping);
             }
-            // A limit of its own has ended the run, and its row is about to record that.
+            // One of the run's own limits ended the run, and the row is about to record that.
             Phase::Stopping { order, .. }
             | Phase::Draining {
                 stop: Some(order), ..
@@ -476,7 +476,7 @@ impl RunTask {
     /// the run, and is not put on its row.
     pub(super) fn stays_wanted(&self, order: &StopOrder) -> bool {
         match order.reason {
-            // Whether a run outlives the service is only in its row.
+            // Only the row says whether a run outlives the service.
             StopReason::ServerShutdown | StopReason::Orphaned => {
                 outlives_service(&self.new) || self.has_unread_row()
             }
@@ -501,7 +501,7 @@ impl RunTask {
             return self.leave_or_end();
         }
         if self.shared.serving.is_leaving() {
-            // The next server begins it.
+            // The next server begins this attempt.
             return;
         }
         self.at = clock::now();
@@ -531,7 +531,7 @@ impl RunTask {
             output.begin_attempt(self.new.attempt);
         }
         crash_point!("attempt.begin");
-        // Admit is refused only where it was given before.
+        // Only a repeated Admit is refused.
         let _ = self.feed(Input::Command(Command::Admit));
         let mut live = self.live.subscribe();
         let begun = async move {

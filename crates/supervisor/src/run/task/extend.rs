@@ -59,7 +59,7 @@ impl RunTask {
     pub(super) fn extended(&mut self, mut done: ExtendDone) {
         crash_point!("extend.asked");
         if let Ok(ExtendResult::NoLimit(over)) = done.result {
-            // The keeper knows first that the attempt is ready: a call that names no limit means the others.
+            // The keeper knows first that the attempt is ready: a call that names no limit means the other limits.
             let others = done.limits.iter().filter(|limit| **limit != over);
             let means_others = done.call.limits.is_empty() && done.attempt == self.new.attempt;
             if means_others && others.count() > 0 {
@@ -215,14 +215,14 @@ impl RunTask {
             | Phase::Pausing { .. }
             | Phase::Paused
             | Phase::Resuming
-            // The keeper counts on where the rest of the tree continues; it refuses where the rest is being stopped.
+            // The keeper still counts while remaining processes continue, and refuses once they are being stopped.
             | Phase::Draining { stop: None, .. } => None,
             Phase::Accepted
             | Phase::Preparing { .. }
             | Phase::Gated { .. }
             | Phase::Leaving(_)
             | Phase::Released => Some(Refusal::NotRunningYet),
-            // Another attempt follows.
+            // The next attempt can be extended.
             _ if self.attempts.has_next_attempt() => Some(Refusal::NotRunningYet),
             Phase::Closed(_) | Phase::Forgotten(_) => Some(Refusal::Ended),
             Phase::Stopping { .. } | Phase::Draining { .. } | Phase::Closing(_) => {

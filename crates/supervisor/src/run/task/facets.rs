@@ -113,7 +113,7 @@ impl RunTask {
                 self.write_facets();
                 self.publish();
             }
-            // The change is made, and may still be on its way to the store.
+            // The annotations have these values already, perhaps still pending for the store.
             Ok(None) => {}
             Err(refusal) => {
                 let error = match refusal {

@@ -51,7 +51,7 @@ impl Link {
         // Finished work is dropped here, so that a long run does not collect it.
         while self.ops.try_join_next().is_some() {}
         let work = work(Arc::clone(shared), run, self.done_sender.clone());
-        // In a box: a task moves what it is given several times.
+        // Boxed: a task moves its future several times.
         self.ops.spawn(Box::pin(work).in_current_span());
     }
 
@@ -59,7 +59,7 @@ impl Link {
     /// retain them.
     pub(super) async fn acknowledge_last_reports(&mut self, kernel: &dyn Kernel, run: RunId) {
         self.reports.close();
-        // Reads to the end of the queue, which is after whatever was being put into it.
+        // Reads the closed queue to its end, with reports that were being sent.
         while let Some(report) = self.reports.recv().await {
             if let Fact::TreeEnded(_) = report.fact {
                 kernel.acknowledge(run);

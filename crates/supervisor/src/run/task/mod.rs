@@ -160,7 +160,7 @@ impl RunTask {
     /// Runs the run to its end. In a box, as below: a future stores what it is given by value twice.
     pub(crate) async fn drive(mut self: Box<Self>) {
         let place = self.shared.place(self.run);
-        // Admit is refused only where it was given before.
+        // Only a repeated Admit is refused.
         let _ = self.feed(Input::Command(Command::Admit));
         self.go_to_the_end(place).await;
     }
@@ -192,14 +192,14 @@ impl RunTask {
                 Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
                 Wake::Hurry => self.hurry(),
-                // The limits are checked below.
+                // The calls below handle both wakes.
                 Wake::SilenceDue | Wake::OutboxFlushed => {}
             }
             self.keep_limit();
             self.answer_waiters();
             self.cleanup_after_flush();
             if self.waits_for_store() && !self.waits_for_disk() && self.output.take().is_some() {
-                // Readers reach their end.
+                // Readers reach the journal's end.
                 self.publish();
             }
         }
@@ -212,7 +212,7 @@ impl RunTask {
         if let Some(row) = self.projection.closed_row.take() {
             finish::at_once(&self.shared, *row).await;
         } else if self.attempts.stage == Stage::Disowned {
-            // A caller that asks for a run with an open row starts its recovery, and must not do so without a pause.
+            // Each call for a run with an open row starts a recovery: the pause limits how often.
             tokio::time::sleep(DISOWNED_PAUSE).await;
         }
         drop(place);
@@ -264,7 +264,7 @@ impl RunTask {
             turn = attempt_due, if decides && !self.shared.serving.is_leaving() => Wake::AttemptDue(turn),
             () = self.shared.serving.until_keeper_lost(), if !reads_on => Wake::KeeperLost,
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
-            // After orders: a run is aborted although its rules have many results.
+            // Polled after orders: many results of rules must not delay an abort.
             Some(step) = self.conditions.tested.recv() => Wake::Rule(step),
             ready = output => Wake::Output(ready),
             () = due(limit_at) => Wake::SilenceDue,
@@ -297,7 +297,7 @@ impl RunTask {
             // The end of the output must not wait for consumers that may never acknowledge.
             self.output.iter_mut().for_each(Output::go_beyond);
         }
-        // No report of its start can come any more.
+        // No report of the run's start can come any more.
         self.flow();
     }
 
@@ -375,7 +375,7 @@ impl RunTask {
 
     fn feed(&mut self, input: Input) -> Result<(), Refusal> {
         let answer = self.machine.step(self.at, input);
-        // A reader of the entries that follow finds their state here.
+        // Published first: readers of the next entries find the matching state.
         self.publish_view();
         self.perform_all();
         answer

@@ -18,7 +18,7 @@ impl RunTask {
         let is_news = match notified {
             Notified::Ready => runs && self.become_ready(attempt, NOTIFIED),
             Notified::Status(status) => self.note_status(status),
-            // The keeper repeats its report to each server: a client, or a rule, may have set a newer one since.
+            // The keeper repeats its report to each server: a client or a rule may have set newer activity since.
             Notified::Activity(_) if self.facets.shown().has_activity_after(attempt, at) => false,
             Notified::Activity(activity) => {
                 let status = self.facets.shown().status_of(attempt);

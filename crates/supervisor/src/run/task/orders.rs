@@ -73,7 +73,7 @@ impl RunTask {
             Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Extend(call, reply) => self.extend(call, reply),
             Order::Pause(reply) => match self.machine.phase() {
-                // Where an earlier caller still waits for the row, this one waits too.
+                // If an earlier caller still waits for the row, this caller waits too.
                 Phase::Paused if self.waiters.pausing.is_empty() => {
                     drop(reply.send(Ok(SignalResult::Done)));
                 }
@@ -133,7 +133,7 @@ impl RunTask {
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }
-        // Refused where it has ended, or is being ended, already.
+        // An ended or stopping run refuses the stop.
         let _ = self.stop(order);
     }
 

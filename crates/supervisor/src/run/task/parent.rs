@@ -77,13 +77,13 @@ async fn until_ended(shared: Arc<Shared>, parent: RunId) {
                 return;
             }
         }
-        // What this node has recorded may not have reached the database yet.
+        // A recorded end may not have reached the database yet.
         if shared.record.pending_end(parent).is_some() {
             return;
         }
         match shared.store.get(parent).await {
             Ok(Some(row)) if row.outcome.is_none() => {}
-            // At a start, runs are taken over one by one: a task may come for one whose row the database has lost.
+            // At startup runs are adopted one by one: a parent whose row the database lost may still get a task.
             Ok(None) if is_recorded(&shared, parent) || !is_missing => is_missing = true,
             Ok(_) => return,
             Err(error) => {

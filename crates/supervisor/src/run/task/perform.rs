@@ -79,7 +79,7 @@ impl RunTask {
             }),
             Effect::Thaw => self.op(thaw),
             Effect::FinishOutput => {
-                // Without a journal nothing was read.
+                // Without a journal no output was read.
                 if self.shared.serving.is_refusing() {
                     self.output.iter_mut().for_each(Output::hurry);
                 }
@@ -97,7 +97,7 @@ impl RunTask {
                 if let Phase::Forgotten(why) = self.machine.phase() {
                     self.reporting.spans.forgets(&self.new, self.at, why);
                 }
-                // This task may only remove what it has made.
+                // This task may only remove files that it made.
                 if self.output.take().is_some() || self.legacy.unrecorded {
                     self.attempts.room = Room::Removing;
                     self.remove(Cleanup::All);
@@ -107,8 +107,8 @@ impl RunTask {
                 crash_point!("exit.acknowledge");
                 self.shared.kernel.acknowledge(self.run);
                 crash_point!("exit.acknowledged");
-                // What is forgotten is removed by the effect that follows: with two removals on their way, the end of the
-                // first would let the next run of this id in.
+                // The effect that follows removes a forgotten run: with two removals under way, the end of the first
+                // would admit the next run of this id.
                 if !matches!(self.machine.phase(), Phase::Forgotten(_)) {
                     self.attempt_over();
                 }
@@ -142,7 +142,7 @@ impl RunTask {
                 return self.report(Report::KeyTaken);
             }
             Err(error) => {
-                // A row may exist, and then a stop is not this run's.
+                // If a row exists, a stop does not belong to this run.
                 self.waiters.refuse(error.into());
                 return self.report(Report::KeyTaken);
             }
@@ -167,7 +167,7 @@ impl RunTask {
         });
         if let Err(error) = made {
             tracing::error!(run_id = %self.run, error = %cause::Chain(&error), "cannot create the directory of the run");
-            // The directory is new: what was made of it on a full disk is this task's to remove.
+            // The directory is new: this task removes what a full disk left of it.
             if let Err(error) = Cleanup::All.carry_out(&self.shared, self.run) {
                 tracing::warn!(run_id = %self.run, %error, "cannot remove the remains of the run's directory");
             }
@@ -337,12 +337,12 @@ async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
             Ok(SignalResult::Failed(errno)) => {
                 tracing::warn!(run_id = %run, errno, "cannot resume the process tree, retrying");
                 tokio::time::sleep(THAW_RETRY_AFTER).await;
-                // A run that has left meanwhile cannot be continued.
+                // A run that has ended meanwhile cannot be resumed.
                 if shared.find(run).is_none() {
                     return;
                 }
             }
-            // The run is gone: its end is on its way.
+            // Done, or the run is gone and its end report pending.
             Ok(_) => {
                 crash_point!("resume.thawed");
                 return drop(done.send(Done::Report(Report::Thawed)).await);

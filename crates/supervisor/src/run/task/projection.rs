@@ -100,7 +100,7 @@ mod tests {
         projection.push(facets(1));
         assert!(matches!(projection.next(), Some(Change::Facets(first)) if first.revision == 1));
         assert!(projection.is_busy());
-        // The one under way is not changed any more.
+        // A write under way is not changed any more.
         assert!(!projection.replace_facets(&Facets::default()));
         projection.push(facets(2));
         let newest = Facets {

@@ -85,7 +85,7 @@ impl RunTask {
             }
             _ => None,
         };
-        // The end is reported once it is written.
+        // The end time appears once the outcome is written.
         let times = Times {
             ended: self.times().ended.filter(|_| outcome.is_some()),
             ..self.times()
@@ -162,7 +162,7 @@ impl RunTask {
                 EndReason::StartFailed(failure) => NeverRan::Failed(failure.clone()),
                 _ => return Some(StartAnswer::Failed(CallError::StoppedFirst(self.run))),
             },
-            // It may have run: the shim died before it could report.
+            // The command may have run: the shim died before it could report.
             Phase::Draining { .. }
             | Phase::Closing(Outcome { exit: Some(_), .. })
             | Phase::Closed(Outcome { exit: Some(_), .. }) => return Some(StartAnswer::Started),

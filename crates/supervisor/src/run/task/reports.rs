@@ -18,8 +18,8 @@ impl RunTask {
             self.legacy.hears_again = !matches!(report.fact, Fact::TreeEnded(_));
             return;
         }
-        // Reports come in the order of their events; shim and keeper each add their own time, so that the time of a
-        // quick command's exit may lie before that of its start.
+        // Reports come in the order of their events; shim and keeper each add their own time, so the exit of a quick
+        // command may be timed before its start.
         self.at = self
             .times()
             .started
@@ -61,8 +61,7 @@ impl RunTask {
             }
             Fact::StopStep(step) => {
                 self.record_round(&step);
-                // The certificate has no round behind the verdict: such a round was for survivors of a stop that came
-                // too late.
+                // The certificate has no signal round after the verdict: such a round was for survivors of a late stop.
                 if self.machine.ends().tree.is_some() {
                     return;
                 }
@@ -106,7 +105,7 @@ impl RunTask {
                 if let Report::StateNotRecorded(RowState::Pausing | RowState::Paused) = report {
                     self.waiters.paused(&Err(CallError::StoreUnavailable));
                 }
-                // This task removes what exists of the run.
+                // Without a record, this task removes the run's files.
                 self.legacy.unrecorded |= report == Report::Withdrawn;
                 self.report(report);
             }
@@ -146,7 +145,7 @@ impl RunTask {
             } if attempt == self.new.attempt => self.conditions.not_live(failures, error),
             Done::NotLive { .. } => {}
             Done::InputStands { attempt, accepted } => {
-                // More than at a question is its answer.
+                // Input beyond the question is its answer.
                 if self.facets.shown().questions.are_behind(attempt, accepted) {
                     self.answered(None, AnsweredBy::Input, String::new(), None);
                 }
@@ -239,7 +238,7 @@ impl RunTask {
             tracing::error!(run_id = %self.run, %error, "cannot read the output, the command is not released");
             self.waiters
                 .refuse(self.no_room("descriptors of the server".into()));
-            // The gate is shut, and the row that is on its way is closed.
+            // The report shuts the gate and closes the pending row.
             self.report(Report::NotReleased);
         }
     }

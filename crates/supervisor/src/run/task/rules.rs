@@ -156,7 +156,7 @@ impl RunTask {
         let Some(liveness) = &self.new.policy().liveness else {
             return;
         };
-        // The keeper waits for the watchdog messages of a command that sends them itself.
+        // The keeper handles watchdog messages, which the command sends itself.
         let LiveProbe::State(probe) = &liveness.probe else {
             return;
         };
@@ -194,7 +194,7 @@ impl RunTask {
             if self.machine.record().recorded {
                 self.warn(message);
             } else {
-                // It follows the record of the run.
+                // The warning follows the record of the run.
                 self.reporting.warnings.push(message);
             }
         }
@@ -331,7 +331,7 @@ impl RunTask {
             return;
         }
         if is_quiet {
-            // The line has an entry once it has ended.
+            // An unfinished line gets an entry once it ends.
             return self.facets_changed();
         }
         crash_point!("rule.acted");
@@ -354,7 +354,7 @@ impl RunTask {
         groups: &BTreeMap<String, String>,
         question: Option<Asked>,
     ) -> bool {
-        // Output of an attempt that has exited meanwhile counts; but a result stops nothing any more.
+        // Output of an exited attempt still counts, but its matches stop nothing.
         let is_present = attempt == self.new.attempt;
         let runs = is_present && self.machine.record().leader.is_none();
         match &rule.action {
@@ -462,7 +462,7 @@ impl RunTask {
 
     fn start_left(&self) -> Option<Duration> {
         if self.new.policy().is_ready_by_notice() {
-            // The keeper counts that time: the command can extend it.
+            // The keeper counts the start timeout, which the command can extend.
             return None;
         }
         let start_timeout = self.extended_limit(Deadline::StartTimeout)?;

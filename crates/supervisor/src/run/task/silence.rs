@@ -42,7 +42,7 @@ impl Silence {
 
     /// Returns when a silence with this limit is too long; absent: it does not count.
     fn ends(&self, limit: Duration) -> Option<Instant> {
-        // A clock may not reach a time ten years from now.
+        // An `Instant` may not reach ten years ahead.
         let own = self.since?.checked_add(limit)?;
         match self.spared {
             Some((left, Some(since))) => Some(own.max(since.checked_add(left)?)),

@@ -32,7 +32,8 @@ impl Supervisor {
     pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
         let (view, entries) = match self.events_place(run).await? {
             EventsPlace::Growing(view, hub) => {
-                // Events reported by a server that died before it opened the run's gate come again with its next Spawn.
+                // Events reported by a server that died before it opened the run's gate come again with the run's next
+                // Spawn.
                 if is_ahead(from, hub.head())
                     && view.state == RunState::Starting
                     && let Some(handle) = self.shared.find(run)
@@ -147,7 +148,7 @@ impl Supervisor {
         let run = view.run;
         let dir = rundir::path(&self.shared.config.data_dir, run);
         let row = RowEvents::of(&view, entries.as_ref());
-        // The whole index is read, which may be long. While work remains for a run, its end may be still to be written.
+        // Reading the whole index may take long. While work remains for a run, its end may still be unwritten.
         let is_closed = view.outcome.is_some() && !self.shared.record.is_unfinished(run);
         let at = dir.clone();
         let opened = blocking(move || {
@@ -181,11 +182,11 @@ impl Supervisor {
         };
         let last = match last_event(run, &reader).await {
             Ok(last) => last,
-            // Removed since it was opened.
+            // The opened journal was removed since.
             Err(error) => return self.events_of_row(run, from, &error).await,
         };
         let has_end = matches!(last, Some(Payload::Lifecycle(Entry::Ended(_))));
-        // Where the end's position is damaged, the reader meets the end there.
+        // If the end's position is damaged, the reader meets the end there.
         let is_in_place =
             matches!(last, None | Some(Payload::Gap(_))) && row.ends_at(reader.end().seq);
         let events = if has_end || is_in_place {

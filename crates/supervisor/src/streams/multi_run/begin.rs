@@ -17,7 +17,7 @@ impl Supervisor {
             ManyFrom::After(reached) => reached.clone(),
             ManyFrom::LiveOnly => {
                 let mut reached = ManyReached::default();
-                // A Spawn that is announced later is given then.
+                // A run announced later is given upon its announcement.
                 reached.settle(self.shared.announced_until(now));
                 for (run, handle) in self.shared.all() {
                     let live = handle.live.borrow();
@@ -27,7 +27,7 @@ impl Supervisor {
                     {
                         continue;
                     }
-                    // A run that does not match yet is completely given once it does.
+                    // A run that does not match yet is given in full once it matches.
                     let hub = live.hub.as_ref().filter(|_| live.view.fits(&call.filter));
                     let head = hub.map(|hub| Position::from(hub.head()).into());
                     let at: Reached = head.unwrap_or_default();

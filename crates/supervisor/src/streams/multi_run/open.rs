@@ -57,7 +57,7 @@ pub(super) async fn page(
             // Rows wait for the store; live events do not.
             Err(CallError::StoreUnavailable) => tokio::time::sleep(OPEN_ROW_POLL).await,
             Err(error) => return Err(error),
-            // No event of a run of the node is left out.
+            // An unreadable row must not hide a run's events.
             Ok(page) => {
                 return match page.unread.into_iter().next() {
                     Some(unread) => Err(StoreError::from(unread).into()),
@@ -71,7 +71,7 @@ pub(super) async fn page(
 /// Opens a run once it matches. Absent: it never will, or does not exist.
 pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Candidate) -> Opened {
     let run = candidate.run;
-    // A run that has matched stays.
+    // A matched run stays in the stream.
     let mut has_matched = candidate.is_again || matches!(candidate.from, Position::After(_));
     if candidate.is_again {
         tokio::time::sleep(OPEN_ROW_POLL).await;
@@ -88,7 +88,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
     }
     let node = call.node;
     let is_of_records = node != supervisor.shared.config.node;
-    // A position comes from the client: the run must still be one of the filter.
+    // A client chose the position: the filter must still match the run.
     let is_wanted = |view: &RunView| {
         let filter = &call.filter;
         view.node == node && view.has_marks(filter) && (has_matched || view.fits(filter))
@@ -102,7 +102,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
                 tokio::time::sleep(OPEN_ROW_POLL).await;
                 continue;
             }
-            // Its node is forgotten, and its record has no events, or is not closed yet.
+            // The run's node is forgotten, and the record has no events or is still open.
             Err(CallError::RunElsewhere { .. }) if is_of_records => {
                 match supervisor.get(run).await {
                     Ok(view) if !is_wanted(&view) => return Ok(None),
@@ -131,7 +131,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             return Ok(None);
         }
         if view.new.age.known().is_none() && live.is_none() {
-            // It has entered in between.
+            // The run has entered since.
             continue;
         }
         let events = events.of_kinds(call.kinds);

@@ -66,7 +66,7 @@ fn write_to_full_pipe_waits_and_resumes() {
     assert_eq!(stage.write("a", None, &data), []);
     assert!(stage.input.waits_for().is_some());
     assert_eq!(stage.accepted(), PIPE as u64);
-    // No caller waits for it any more; a repeat continues in the middle.
+    // The write's caller no longer waits; a repeat continues in the middle.
     stage.input.waiting = None;
     assert_eq!(stage.write("a", None, &data), []);
     let mut read = stage.read(PIPE);
@@ -138,7 +138,7 @@ fn keeper_death_during_write_leaves_count_unknown() {
     assert_eq!((known.ledger.accepted, known.ledger.in_doubt), (3, 0));
     assert_eq!(known.ledger.writes, input.ledger.writes);
 
-    // Between the pipe's acceptance and its count.
+    // A keeper died after writing and before counting.
     known.ledger.in_doubt = 5;
     known.note.keep(&known.run_dir, 1, &known.ledger);
     let mut unknown = adopted(pipe());
