@@ -146,7 +146,7 @@ async fn adoptable_runs_survive_any_crash() {
 
 // promise: B-3
 #[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_runs_once_or_never_over_crashes() {
+async fn attempts_run_at_most_once_across_crashes() {
     play(&[Act::Again, Act::ComeBack]).await;
 }
 

@@ -75,7 +75,7 @@ fn trial_words_occur_only_in_listed_files() {
 }
 
 #[test]
-fn trial_of_a_change_is_parsed() {
+fn trial_section_is_parsed() {
     let page = "# P\n\n## A field\n\nTrial: `x:`, `.x`\n\n| file | what |\n|---|---|\n| `a.rs` | it |\n\n## Other\n\ntext\n";
     let [trial] = &trials(page)[..] else {
         panic!("one trial")

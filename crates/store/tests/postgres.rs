@@ -745,7 +745,7 @@ async fn slow_statement_times_out_as_in_doubt() {
 
 // promise: D-24a
 #[tokio::test]
-async fn unusable_server_is_distinguished_without_a_password() {
+async fn open_errors_are_distinct_and_hide_the_password() {
     let server = PostgresServer::start_own().await.unwrap();
     let fails = async |text: String| {
         let url: StoreUrl = text.parse().unwrap();

@@ -126,7 +126,7 @@ impl Questions {
         let is_new = |number: &&u64| self.answer_to(**number).is_none();
         let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
         self.open.retain(|open| !new.contains(&open.asked.number));
-        // Other questions wait from this offset.
+        // The write answers no other question.
         for question in &mut self.open {
             question.asked.accepted = write.map(|write| write.end).or(question.asked.accepted);
         }

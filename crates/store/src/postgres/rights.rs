@@ -29,7 +29,7 @@ pub(super) async fn check(conn: &mut PgConnection) -> Result<(), OpenError> {
     let needed = pairs.enumerate();
     let needed = needed.map(|(place, (table, right))| format!("({place}, '{table}', '{right}')"));
     let needed = needed.collect::<Vec<_>>().join(", ");
-    // Without parameters: a pooler may give a prepared statement another session.
+    // No parameters: a pooler may run a prepared statement in another session.
     let query = format!(
         "SELECT what || ' on ' || name FROM (VALUES {needed}) AS needed (place, name, what) \
          WHERE to_regclass(name) IS NOT NULL AND NOT has_table_privilege(to_regclass(name), what) ORDER BY place"

@@ -96,7 +96,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     };
     marks.in_scope(|| match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => {
-            // The run may have ended since the call read its row.
+            // If `asked_for`, `work` announces the run if it is still open.
             if !asked_for {
                 shared.announce(run);
             }
