@@ -16,7 +16,7 @@ async fn spawned(kennel: &Kennel) -> (kennel_client::Connection, String) {
     (connection, run.run_id)
 }
 
-// promise: V-10
+// promise: V-9
 #[tokio::test(flavor = "multi_thread")]
 async fn duplex_has_each_byte_once_over_deaths_of_the_server() {
     let kennel = Kennel::on_sqlite().await;
@@ -46,7 +46,7 @@ async fn duplex_has_each_byte_once_over_deaths_of_the_server() {
     assert!(got == sent, "{} bytes of {BYTES}", got.len());
 }
 
-// promise: V-10
+// promise: V-9
 #[tokio::test(flavor = "multi_thread")]
 async fn second_duplex_continues_and_first_one_gets_a_broken_pipe() {
     let kennel = Kennel::on_sqlite().await;
