@@ -135,7 +135,7 @@ impl Dropped {
 
 /// Contents of the first bytes of an index.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum IndexStart {
     /// An index that this code reads.
     Good(Box<Header>),
     /// The writer died before the header was on disk, so there is no entry either.
@@ -191,21 +191,22 @@ impl Header {
     }
 
     /// Decodes the header. `bytes` are the first ones of the file: fewer than [`HEADER_LEN`] only where the file ends.
-    pub(crate) fn decode(bytes: &[u8]) -> Found {
+    pub(crate) fn decode(bytes: &[u8]) -> IndexStart {
         if bytes.iter().all(|b| *b == 0) || MAGIC.starts_with(bytes) {
-            return Found::Torn;
+            return IndexStart::Torn;
         }
         if !bytes.starts_with(&MAGIC) {
-            return Found::Foreign;
+            return IndexStart::Foreign;
         }
         if bytes.len() < 12 {
-            return Found::Torn;
+            return IndexStart::Torn;
         }
         match u32::from_le_bytes(take(bytes, 8)) {
-            VERSION if bytes.len() < HEADER_LEN => Found::Torn,
-            VERSION => Self::decode_whole(bytes)
-                .map_or(Found::Foreign, |header| Found::Good(Box::new(header))),
-            other => Found::OtherVersion(other),
+            VERSION if bytes.len() < HEADER_LEN => IndexStart::Torn,
+            VERSION => Self::decode_whole(bytes).map_or(IndexStart::Foreign, |header| {
+                IndexStart::Good(Box::new(header))
+            }),
+            other => IndexStart::OtherVersion(other),
         }
     }
 
@@ -435,18 +436,22 @@ mod tests {
     #[test]
     fn torn_header_differs_from_foreign_file() {
         let good = header().encode();
-        let found = Found::Good(Box::new(header()));
+        let found = IndexStart::Good(Box::new(header()));
         assert_eq!(Header::decode(&good), found);
         for len in 0..HEADER_LEN {
-            assert_eq!(Header::decode(&good[..len]), Found::Torn, "{len} bytes");
+            assert_eq!(
+                Header::decode(&good[..len]),
+                IndexStart::Torn,
+                "{len} bytes"
+            );
         }
         let mut newer = good;
         newer[8] = 9;
-        assert_eq!(Header::decode(&newer), Found::OtherVersion(9));
+        assert_eq!(Header::decode(&newer), IndexStart::OtherVersion(9));
         let mut bent = good;
         bent[20] ^= 1;
-        assert_eq!(Header::decode(&bent), Found::Foreign);
-        assert_eq!(Header::decode(b"#!/bin/sh"), Found::Foreign);
-        assert_eq!(Header::decode(b"#!/bin/sh\nexit 0"), Found::Foreign);
+        assert_eq!(Header::decode(&bent), IndexStart::Foreign);
+        assert_eq!(Header::decode(b"#!/bin/sh"), IndexStart::Foreign);
+        assert_eq!(Header::decode(b"#!/bin/sh\nexit 0"), IndexStart::Foreign);
     }
 }

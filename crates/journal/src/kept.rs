@@ -26,7 +26,7 @@ const NAME: &str = "kept";
 const CHUNK: usize = 256;
 
 /// A lifecycle entry, and the position before it.
-pub(crate) type Kept = (IndexEntry, Point);
+pub(crate) type RetainedEntry = (IndexEntry, Point);
 
 /// The file, as it was when it was opened; a missing one is empty.
 #[derive(Debug)]
@@ -63,7 +63,12 @@ impl KeptFile {
     }
 
     /// Returns the records after this seq up to another one, at most so many.
-    pub(crate) fn between(&self, after: u64, last: u64, count_max: usize) -> io::Result<Vec<Kept>> {
+    pub(crate) fn between(
+        &self,
+        after: u64,
+        last: u64,
+        count_max: usize,
+    ) -> io::Result<Vec<RetainedEntry>> {
         let mut at = self.first_after(after)?;
         let mut found = Vec::new();
         while at < self.count {
@@ -95,16 +100,16 @@ impl KeptFile {
         Ok(low)
     }
 
-    fn record(&self, number: u64) -> io::Result<Option<Kept>> {
+    fn record(&self, number: u64) -> io::Result<Option<RetainedEntry>> {
         Ok(self.read(number, 1)?.pop().flatten())
     }
 
-    fn chunk(&self, from: u64) -> io::Result<Vec<Option<Kept>>> {
+    fn chunk(&self, from: u64) -> io::Result<Vec<Option<RetainedEntry>>> {
         let left = usize::try_from(self.count - from).unwrap_or(CHUNK);
         self.read(from, left.min(CHUNK))
     }
 
-    fn read(&self, from: u64, count: usize) -> io::Result<Vec<Option<Kept>>> {
+    fn read(&self, from: u64, count: usize) -> io::Result<Vec<Option<RetainedEntry>>> {
         let Some(file) = &self.file else {
             return Ok(Vec::new());
         };
@@ -132,7 +137,7 @@ impl KeptFile {
 }
 
 /// Appends records and makes them survive a power loss: their segment is about to be removed.
-pub(crate) fn append(dir: &Path, records: &[Kept]) -> io::Result<()> {
+pub(crate) fn append(dir: &Path, records: &[RetainedEntry]) -> io::Result<()> {
     let path = dir.join(NAME);
     let file = writing()
         .open(&path)
@@ -150,11 +155,11 @@ pub(crate) fn append(dir: &Path, records: &[Kept]) -> io::Result<()> {
     write().map_err(|e| failed("write", &path, e))
 }
 
-fn encode_all(records: &[Kept]) -> Vec<u8> {
+fn encode_all(records: &[RetainedEntry]) -> Vec<u8> {
     records.iter().flat_map(encode).collect()
 }
 
-fn encode((entry, before): &Kept) -> [u8; RECORD_LEN] {
+fn encode((entry, before): &RetainedEntry) -> [u8; RECORD_LEN] {
     let mut bytes = [0; RECORD_LEN];
     bytes[..ENTRY_LEN].copy_from_slice(&entry.encode());
     bytes[36..44].copy_from_slice(&before.lens[0].to_le_bytes());
@@ -164,7 +169,7 @@ fn encode((entry, before): &Kept) -> [u8; RECORD_LEN] {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<Kept> {
+fn decode(bytes: &[u8]) -> Option<RetainedEntry> {
     if u32::from_le_bytes(take(bytes, CRC_AT)) != crc32fast::hash(&bytes[..CRC_AT]) {
         return None;
     }

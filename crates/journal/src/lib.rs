@@ -44,7 +44,7 @@ pub use screen::{Color, Picture, PictureLine, SCREEN_CELLS_MAX, Screen, Span, St
 pub use tail::{Amount, Tail, TailBegin};
 pub use view::{Form, LINE_BYTES_MAX, Piece, View};
 pub use whole::{Whole, size_bytes, whole};
-pub use writer::{Late, LateFact, Place, Writer};
+pub use writer::{AppendPosition, Late, LateFact, Writer};
 
 /// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

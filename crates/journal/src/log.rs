@@ -24,14 +24,14 @@ use std::{
 pub(crate) struct Log {
     pub(crate) dir: PathBuf,
     pub(crate) facts: Payloads,
-    pub(crate) chain: Mutex<Chain>,
+    pub(crate) chain: Mutex<SegmentChain>,
     /// Whether its run has ended, so that unreadable data is damage.
     is_closed: bool,
 }
 
 /// The existing segments.
 #[derive(Debug, Default)]
-pub(crate) struct Chain {
+pub(crate) struct SegmentChain {
     /// All but the current one, in order.
     pub(crate) spans: Vec<Span>,
     /// The segment that is written. Absent: there is no writer.

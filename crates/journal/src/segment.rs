@@ -4,7 +4,7 @@ use crate::{
     Entry, Kind, Point,
     errors::{damaged, failed, remove},
     format::{
-        DROPPED_AT, DROPPED_LEN, Dropped, ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry,
+        DROPPED_AT, DROPPED_LEN, Dropped, ENTRY_LEN, HEADER_LEN, Header, IndexEntry, IndexStart,
         entries_at, take,
     },
     payloads::{self, Payloads},
@@ -150,12 +150,12 @@ impl Segment {
             .read_exact_at(&mut bytes[..there], 0)
             .map_err(|e| failed("read", &path, e))?;
         let header = match Header::decode(&bytes[..there]) {
-            Found::Good(header) if header.number == number => *header,
-            Found::Torn => return Ok(None),
-            Found::Good(..) | Found::Foreign => {
+            IndexStart::Good(header) if header.number == number => *header,
+            IndexStart::Torn => return Ok(None),
+            IndexStart::Good(..) | IndexStart::Foreign => {
                 return Err(damaged(&path, "it is not the index of a journal".into()));
             }
-            Found::OtherVersion(version) => {
+            IndexStart::OtherVersion(version) => {
                 // Another version can read this index.
                 let why = format!("version {version} is not known here");
                 let unknown = io::Error::new(io::ErrorKind::Unsupported, why);

@@ -44,7 +44,7 @@ impl Log {
     pub(crate) fn tail(&self, tail: Tail, head: Point) -> io::Result<TailBegin> {
         loop {
             let parts = self.parts(head);
-            let mut walk = Walk::new(tail, head);
+            let mut walk = TailWalk::new(tail, head);
             match self.walk_back(&mut walk, &parts) {
                 Ok(seq) => {
                     let lens = match seq {
@@ -94,7 +94,7 @@ impl Log {
     }
 
     /// Returns the seq after which the tail begins.
-    fn walk_back(&self, walk: &mut Walk, parts: &[(Next, Point, Point)]) -> io::Result<u64> {
+    fn walk_back(&self, walk: &mut TailWalk, parts: &[(Next, Point, Point)]) -> io::Result<u64> {
         if walk.is_done() {
             return Ok(walk.after);
         }
@@ -142,7 +142,7 @@ impl Log {
 }
 
 /// A walk from the head towards the beginning.
-struct Walk {
+struct TailWalk {
     amount: Amount,
     /// Number of line ends found.
     lines: u64,
@@ -163,7 +163,7 @@ struct Stream {
     attempt: Option<u32>,
 }
 
-impl Walk {
+impl TailWalk {
     fn new(tail: Tail, head: Point) -> Self {
         let stream = |number: usize| Stream {
             begin: head.lens[number],

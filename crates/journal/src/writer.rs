@@ -7,7 +7,7 @@ use crate::{
     Boot, ENTRY_BYTES_MAX, Fact, Hub, Kind, LIFECYCLE_BYTES_MAX, Point,
     format::{After, Dropped, Header, IndexEntry},
     kept::{self, KeptFile},
-    log::{Chain, Log, Scanned, Span, scan},
+    log::{Log, Scanned, SegmentChain, Span, scan},
     mark::Mark,
     payloads,
     segment::{Segment, remove_files, slot},
@@ -58,7 +58,7 @@ pub struct Writer {
 
 /// Position for the next bytes of a stream.
 #[derive(Debug)]
-pub struct Place<'a> {
+pub struct AppendPosition<'a> {
     /// The raw file. Not opened for appending (splice(2): EINVAL).
     pub file: &'a File,
     /// Offset in that file.
@@ -184,7 +184,7 @@ impl Writer {
         } = segment.header;
         let segment = Arc::new(segment);
         let closed_bytes = spans.iter().map(Span::size).sum();
-        *log.chain.lock() = Chain {
+        *log.chain.lock() = SegmentChain {
             spans,
             current: Some(Arc::clone(&segment)),
         };
@@ -236,7 +236,7 @@ impl Writer {
 
     /// Returns the position for the next bytes of a stream. Begins another segment, and removes the oldest, where this
     /// one is full: all bytes in its files must have been recorded. The first call creates the file.
-    pub fn place(&mut self, kind: Kind, now: Timestamp) -> io::Result<Place<'_>> {
+    pub fn place(&mut self, kind: Kind, now: Timestamp) -> io::Result<AppendPosition<'_>> {
         let Some(stream) = slot(kind) else {
             return Err(whole());
         };
@@ -247,7 +247,7 @@ impl Writer {
         let max = self.segment_max(self.segment.header.number);
         let left = max - self.segment.size(self.end);
         let raw = &self.segment.raw[stream];
-        Ok(Place {
+        Ok(AppendPosition {
             file: raw.file()?,
             offset: raw.place(self.end.lens[stream]),
             room: usize::try_from(left).unwrap_or(usize::MAX),
@@ -285,8 +285,8 @@ impl Writer {
         slot(kind).map_or(self.facts_len, |stream| self.end.lens[stream])
     }
 
-    /// `bytes` more of a stream have been written to their [`Place`]: records them. More than [`ENTRY_BYTES_MAX`]
-    /// become several entries. Returns the last seq.
+    /// `bytes` more of a stream have been written to their [`AppendPosition`]: records them. More than
+    /// [`ENTRY_BYTES_MAX`] become several entries. Returns the last seq.
     pub fn output_written(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<u64> {
         if slot(kind).is_none() {
             return Err(whole());

@@ -22,7 +22,7 @@ use crate::wire::{
     Answer, ToKeeper,
     versions::{Versions, WIRE},
 };
-pub use audit::{Look, REAPED_MAX, SecondLook};
+pub use audit::{LeakScan, REAPED_MAX, SecondLook};
 pub use child::ChildSpec;
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};

@@ -178,13 +178,13 @@ pub(crate) struct ExitSlots {
     free: Vec<u32>,
     /// Number of slots with allocated disk space.
     made: u32,
-    taken: HashMap<u64, Taken>,
+    taken: HashMap<u64, SlotInUse>,
     /// Whether files of earlier keepers are left.
     has_others: bool,
 }
 
 /// A slot in use by a shim.
-struct Taken {
+struct SlotInUse {
     number: u32,
     acknowledged: bool,
     reaped: bool,
@@ -228,7 +228,7 @@ impl ExitSlots {
             self.made = more;
         }
         let number = self.free.pop()?;
-        let taken = Taken {
+        let taken = SlotInUse {
             number,
             acknowledged: false,
             reaped: false,
@@ -263,7 +263,7 @@ impl ExitSlots {
     }
 
     fn free_if_done(&mut self, shim: u64) {
-        let done = |taken: &Taken| taken.acknowledged && taken.reaped;
+        let done = |taken: &SlotInUse| taken.acknowledged && taken.reaped;
         if self.taken.get(&shim).is_some_and(done)
             && let Some(taken) = self.taken.remove(&shim)
         {

@@ -10,7 +10,7 @@ use crate::{
 use kennel_lifecycle::{CgroupIdentity, Signal};
 use kennel_linux::{
     cgroup,
-    identity::{self, Found},
+    identity::{self, ProcessLookup},
     pidfd::PidFd,
     targets::SignalOutcome,
 };
@@ -59,16 +59,16 @@ impl HeldProcess {
     }
 
     /// Looks the process up.
-    pub(crate) fn find(&self) -> Found {
+    pub(crate) fn find(&self) -> ProcessLookup {
         identity::find_started(self.pid, self.start_ticks, self.pidfs_handle)
     }
 
     /// Continues the process, wherever it has moved meanwhile.
     pub(crate) fn resume(&self) -> SignalOutcome {
         match self.find() {
-            Found::Same(fd) => fd.signal(Signal::CONT),
-            Found::Gone => SignalOutcome::Gone,
-            Found::Unknown => SignalOutcome::Failed(libc::EIO),
+            ProcessLookup::Same(fd) => fd.signal(Signal::CONT),
+            ProcessLookup::Gone => SignalOutcome::Gone,
+            ProcessLookup::Unknown => SignalOutcome::Failed(libc::EIO),
         }
     }
 }

@@ -10,8 +10,8 @@ use crate::{
     unreadable::{self, Unreadable},
     wire::notes::{InitNote, WireLeader},
 };
-use kennel_lifecycle::recovery::Seen;
-use kennel_linux::{identity::Found, procfs};
+use kennel_lifecycle::recovery::ProcessPresence;
+use kennel_linux::{identity::ProcessLookup, procfs};
 use nix::errno::Errno;
 use std::{ffi::CStr, io, path::Path};
 
@@ -26,13 +26,16 @@ pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result
 }
 
 /// Whether the first process of this leader's run is alive; `None` where none is recorded.
-pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Result<Option<Seen>, Unreadable> {
+pub(crate) fn see(
+    run_dir: &Path,
+    leader: WireLeader,
+) -> Result<Option<ProcessPresence>, Unreadable> {
     let Some(note) = unreadable::read::<InitNote>(run_dir, NAME)? else {
         return Ok(None);
     };
     // Init exits after all others in its namespace: an unreaped init counts as gone.
     let seen = || match note.init.find() {
-        Found::Same(fd) if fd.has_ended() => Seen::Gone,
+        ProcessLookup::Same(fd) if fd.has_ended() => ProcessPresence::Gone,
         found => found.seen(),
     };
     Ok((note.leader == leader).then(seen))
@@ -55,7 +58,7 @@ mod tests {
         let pid = child.pid();
         assert_eq!(see(dir.path(), leader(1)), Ok(None));
         write(dir.path(), leader(1), pid).expect("it is written");
-        assert_eq!(see(dir.path(), leader(1)), Ok(Some(Seen::Same)));
+        assert_eq!(see(dir.path(), leader(1)), Ok(Some(ProcessPresence::Same)));
         assert_eq!(see(dir.path(), leader(2)), Ok(None), "another attempt's");
         child.pidfd().signal(kennel_lifecycle::Signal::KILL);
         let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(pid));
@@ -63,10 +66,10 @@ mod tests {
         nix::sys::wait::waitid(id, ended).expect("it ends");
         assert_eq!(
             see(dir.path(), leader(1)),
-            Ok(Some(Seen::Gone)),
+            Ok(Some(ProcessPresence::Gone)),
             "not reaped"
         );
         drop(child);
-        assert_eq!(see(dir.path(), leader(1)), Ok(Some(Seen::Gone)));
+        assert_eq!(see(dir.path(), leader(1)), Ok(Some(ProcessPresence::Gone)));
     }
 }

@@ -12,7 +12,7 @@ use crate::rundir;
 use kennel_lifecycle::RunId;
 use kennel_linux::{
     own_file::DIR_FLAGS,
-    plain_dir::{self, Look},
+    plain_dir::{self, DirAttributes},
 };
 use nix::{
     NixPath,
@@ -38,13 +38,13 @@ const FRESH: &str = "fresh";
 #[derive(Debug)]
 pub struct SpareDirs {
     data_dir: PathBuf,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PoolState>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PoolState {
     /// Absent: not used yet, or impossible.
-    opened: Option<Opened>,
+    opened: Option<PoolDirectory>,
     failed: bool,
     /// Numbers of run directories in the pool, each with its `tmp`.
     whole: Vec<u64>,
@@ -54,12 +54,12 @@ struct Waiting {
 }
 
 #[derive(Debug)]
-struct Opened {
+struct PoolDirectory {
     dir: OwnedFd,
     /// Attributes of an empty directory that was just created.
-    empty: Look,
+    empty: DirAttributes,
     /// Attributes of a run's directory that was just created: with `tmp` in it.
-    whole: Look,
+    whole: DirAttributes,
 }
 
 impl SpareDirs {
@@ -110,8 +110,8 @@ impl SpareDirs {
             waiting.opened = Some(self.open()?);
             waiting.failed = false;
         }
-        let Waiting {
-            opened: Some(Opened { dir, empty, whole }),
+        let PoolState {
+            opened: Some(PoolDirectory { dir, empty, whole }),
             whole: free_whole,
             tmp: free_tmp,
             last,
@@ -143,7 +143,7 @@ impl SpareDirs {
         Ok(true)
     }
 
-    fn open(&self) -> io::Result<Opened> {
+    fn open(&self) -> io::Result<PoolDirectory> {
         let data_dir = nix::fcntl::open(
             &self.data_dir,
             DIR_FLAGS.difference(OFlag::O_NOFOLLOW),
@@ -154,15 +154,15 @@ impl SpareDirs {
         let dir = nix::fcntl::openat(&data_dir, DIR, DIR_FLAGS, Mode::empty())?;
         mkdirat(&dir, FRESH, Mode::S_IRWXU)?;
         let fresh = nix::fcntl::openat(&dir, FRESH, DIR_FLAGS, Mode::empty())?;
-        let empty = Look::at(&fresh)?;
+        let empty = DirAttributes::at(&fresh)?;
         mkdirat(&fresh, rundir::TMP, Mode::S_IRWXU)?;
-        let whole = Look::at(&fresh)?;
+        let whole = DirAttributes::at(&fresh)?;
         rundir::remove_below(&dir, &CString::new(FRESH)?)?;
-        Ok(Opened { dir, empty, whole })
+        Ok(PoolDirectory { dir, empty, whole })
     }
 }
 
-impl Waiting {
+impl PoolState {
     /// Moves one of these to `name` in `parent`. `false`: the pool has none, or it cannot be moved there.
     fn give<P: NixPath + ?Sized>(
         &mut self,

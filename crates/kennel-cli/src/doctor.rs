@@ -7,7 +7,7 @@ use crate::{
     link::Link,
     sentence::{self, Fields},
     spec, values,
-    view::View,
+    view::DetailView,
     words,
 };
 use clap::Args;
@@ -108,7 +108,7 @@ fn report(audit: &pb::LeakAudit) -> String {
         }
         _ => "not clean",
     };
-    let mut view = View::new(KIND_WIDTH);
+    let mut view = DetailView::new(KIND_WIDTH);
     let more = json!({"verdict": verdict});
     let lines = include_str!("doctor.txt");
     view.lines(lines, &Fields::of(&more).inner(&audit.to_fields()));

@@ -7,7 +7,7 @@ use crate::{
     failure::{Failure, note},
     link::{Link, refused},
     sentence, terminal_text,
-    values::{self, Tail},
+    values::{self, TailSize},
 };
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
@@ -43,7 +43,7 @@ pub struct EventsArgs {
     pub(crate) since: Option<SystemTime>,
     /// Print only the last events of each run, or all
     #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", allow_hyphen_values = true, value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]
-    pub(crate) tail: Option<Tail>,
+    pub(crate) tail: Option<TailSize>,
     #[command(flatten)]
     pub(crate) name: AsConsumer,
 }
@@ -68,7 +68,7 @@ pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure>
         |message: &pb::StreamEventsResponse| link.print(message, || lines(message, are_many));
     let read = sources.iter().map(async |source| {
         let mut from = start(args.after_seq);
-        if let Some(Tail::Lines(most)) = args.tail {
+        if let Some(TailSize::Lines(most)) = args.tail {
             let journal = Journal::open(link, source, from, false);
             for events in newest(journal, most, args.since).await? {
                 let last = events.events.iter().map(|e| events.base_seq + e.seq_delta);

@@ -1,6 +1,6 @@
 //! The limits of a run in words, as the flags of `kennel run` take them.
 
-use super::{sentence::Fields, view::View};
+use super::{sentence::Fields, view::DetailView};
 use kennel_proto::{fields::ToFields as _, pb};
 use serde_json::json;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) fn words(limits: &pb::RunLimits) -> Vec<String> {
 
 fn plain_words(limits: &pb::RunLimits) -> Vec<String> {
     let cpus = processors(&limits.cpu.unwrap_or_default());
-    let mut view = View::new(0);
+    let mut view = DetailView::new(0);
     let lines = include_str!("limits.txt");
     let more = json!({"cpus": cpus.unwrap_or_default()});
     view.lines(lines, &Fields::of(&more).inner(&limits.to_fields()));

@@ -139,7 +139,7 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
     let terminal = io::stdout().is_terminal().then(own_terminal::size);
     let width = terminal.flatten().map(|size| usize::from(size.cols));
     let table = |wide: bool| {
-        let look = render::Look {
+        let look = render::TableLayout {
             wide,
             width: width.filter(|_| !wide && !args.no_trunc),
             in_colour: in_colour(),

@@ -6,7 +6,7 @@ use crate::{
     follow::{AsConsumer, Journal, Source, WhichRuns, start},
     link::{Link, print_exact},
     sink::{self, Sink},
-    values::{self, Tail},
+    values::{self, TailSize},
     words,
 };
 use clap::Args;
@@ -41,7 +41,7 @@ pub struct LogsArgs {
     pub(crate) until: Option<SystemTime>,
     /// Print only the last lines, of both streams together, or all
     #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", allow_hyphen_values = true, value_parser = values::tail)]
-    pub(crate) tail: Option<Tail>,
+    pub(crate) tail: Option<TailSize>,
     /// Print the time of each line before it
     #[arg(short, long)]
     pub(crate) timestamps: bool,
@@ -83,8 +83,8 @@ async fn read(
         (true, true) => OutputView::TextLines,
     };
     let from = match args.tail {
-        Some(Tail::Lines(lines)) => Start::TailLines(lines),
-        Some(Tail::All) | None => start(args.from_seq),
+        Some(TailSize::Lines(lines)) => Start::TailLines(lines),
+        Some(TailSize::All) | None => start(args.from_seq),
     };
     let mut journal = Journal::open(link, source, from, args.follow).in_name_of(&args.name);
     journal.reader.request.output_view = view.into();

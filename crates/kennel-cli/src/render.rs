@@ -4,7 +4,7 @@ use super::{
     command, limits,
     sentence::{self, Fields},
     table::{self, Cell, Colour},
-    view::{NAME_WIDTH, View},
+    view::{DetailView, NAME_WIDTH},
     words,
 };
 use crate::values;
@@ -38,7 +38,7 @@ const LINES: &str = include_str!("get.txt");
 
 /// Look of a table.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct TableLayout {
     /// Whether it has all columns.
     pub(crate) wide: bool,
     /// Width of the terminal that it has to fit; absent: its values are whole.
@@ -52,7 +52,7 @@ pub(crate) fn table(
     runs: &[pb::Run],
     (indents, nodes): (&[usize], &[pb::Node]),
     now: SystemTime,
-    look: Look,
+    look: TableLayout,
 ) -> String {
     let id_width = look.width.map_or(usize::MAX, |_| id_width(runs));
     let rows = runs.iter().zip(indents);
@@ -219,7 +219,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
         "user": user.as_ref().map(words::user).unwrap_or_default(),
         "wasRestarted": attempt.number > 1 || run.consecutive_restarts > 0,
     });
-    let mut view = View::new(NAME_WIDTH);
+    let mut view = DetailView::new(NAME_WIDTH);
     view.lines(LINES, &Fields::of(&more).inner(&fields));
     let json = serde_json::from_str(&run.to_json()).unwrap_or_default();
     add_others(&mut view, "", &json);
@@ -227,7 +227,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
 }
 
 /// Adds all other fields, those of a later contract, under their paths.
-fn add_others(view: &mut View, before: &str, fields: &Value) {
+fn add_others(view: &mut DetailView, before: &str, fields: &Value) {
     for (name, value) in fields.as_object().into_iter().flatten() {
         let path = format!("{before}{name}");
         if matches!(&*path, "spec" | "currentAttempt") {
@@ -281,7 +281,7 @@ mod tests {
         let attempt = run.current_attempt.as_mut().expect("it has one");
         attempt.leader_exited_time = Some(SystemTime::UNIX_EPOCH.into());
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
-        let table = super::table(&[run], (&[0], &[]), now, Look::default());
+        let table = super::table(&[run], (&[0], &[]), now, TableLayout::default());
         assert!(
             !table.contains("4242") && table.contains("1m30s  -"),
             "{table}"
@@ -305,7 +305,7 @@ mod tests {
         let unnamed = all.concat().into_iter();
         let unnamed = unnamed.filter(|path| !is_named(&json_name(path)));
         assert_eq!(unnamed.collect::<Vec<_>>(), [""; 0]);
-        let mut view = View::new(NAME_WIDTH);
+        let mut view = DetailView::new(NAME_WIDTH);
         let later = serde_json::json!({"runId": "x", "note": "n", "spec": {"kind": 1, "sort": 2}});
         add_others(&mut view, "", &later);
         assert_eq!(view.text, "note            \"n\"\nspec.sort       2\n");
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn table_has_heading_and_one_line_per_run() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
-        let table = super::table(&[sample()], (&[0], &[]), now, Look::default());
+        let table = super::table(&[sample()], (&[0], &[]), now, TableLayout::default());
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines,
@@ -388,9 +388,9 @@ mod tests {
             std::slice::from_ref(&long),
             (&[0], &[]),
             SystemTime::UNIX_EPOCH,
-            Look {
+            TableLayout {
                 width: Some(80),
-                ..Look::default()
+                ..TableLayout::default()
             },
         );
         assert!(row.lines().all(|line| line.len() <= 80), "{row}");

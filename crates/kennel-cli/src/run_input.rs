@@ -3,7 +3,7 @@
 use super::{link::refused, write::PIECE_BYTES};
 use crate::failure::because;
 use kennel_client::{Connection, InputWriter};
-use kennel_linux::{own_streams::Input, own_terminal};
+use kennel_linux::{own_streams::StandardInput, own_terminal};
 use kennel_proto::pb;
 use std::{
     fs::File,
@@ -116,7 +116,7 @@ pub(super) fn pieces(bytes_max: usize) -> mpsc::Receiver<io::Result<Vec<u8>>> {
         }
         let mut buffer = vec![0; bytes_max];
         loop {
-            let piece = match Input.read(&mut buffer) {
+            let piece = match StandardInput.read(&mut buffer) {
                 Ok(0) => return,
                 Ok(bytes) => Ok(buffer[..bytes].to_vec()),
                 // Another job of the shell is in the foreground.

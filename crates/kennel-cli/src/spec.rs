@@ -4,11 +4,11 @@ use super::{command, run_env, run_input, secrets};
 use crate::{
     args::{EnvModeArg, OnConflictArg, SpecArgs},
     failure::{Failure, because, note},
-    values::StopStep,
+    values::StopStepFlag,
 };
 use kennel_client::Surroundings;
 use kennel_lifecycle::{USER_VARIABLES, limits::INITIAL_INPUT_BYTES_MAX};
-use kennel_linux::own_streams::Input;
+use kennel_linux::own_streams::StandardInput;
 use kennel_proto::pb::{self, output_rule::Action};
 use std::{
     fs::File,
@@ -149,7 +149,7 @@ fn line_rule(name: &str, line: String, action: Action) -> pb::OutputRule {
 /// Returns the actions, each with the waits after it.
 fn stop_steps(
     pre_stop: Option<&str>,
-    typed: Vec<StopStep>,
+    typed: Vec<StopStepFlag>,
 ) -> Result<Vec<pb::StopAction>, Failure> {
     let first = pre_stop.map(|script| pb::StopAction {
         action: Some(crate::values::exec(script)),
@@ -159,18 +159,18 @@ fn stop_steps(
     let mut waits = Duration::ZERO;
     for step in typed {
         match (step, steps.last_mut()) {
-            (StopStep::Action(action), _) => {
+            (StopStepFlag::Action(action), _) => {
                 waits = Duration::ZERO;
                 steps.push(pb::StopAction {
                     action: Some(action),
                     wait: None,
                 });
             }
-            (StopStep::Wait(wait), Some(last)) => {
+            (StopStepFlag::Wait(wait), Some(last)) => {
                 waits = waits.saturating_add(wait);
                 last.wait = span(Some(waits), "wait of a stop")?;
             }
-            (StopStep::Wait(_), None) => {
+            (StopStepFlag::Wait(_), None) => {
                 let why = "the first --stop-step cannot be a wait: there is nothing to wait for";
                 return Err(Failure::new(why));
             }
@@ -213,7 +213,7 @@ fn io_limits(flags: [IoValues; 4]) -> Vec<pb::IoLimit> {
 /// Reads this file, up to the size that a spec permits.
 pub(crate) fn input(file: &Path) -> Result<Vec<u8>, Failure> {
     let bytes = if file == Path::new("-") {
-        at_most(Input)
+        at_most(StandardInput)
     } else {
         File::open(file).and_then(at_most)
     };

@@ -7,7 +7,7 @@ use crate::{
     failure::Failure,
     link::Link,
     sentence::Fields,
-    view::{NAME_WIDTH, View},
+    view::{DetailView, NAME_WIDTH},
 };
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
@@ -57,7 +57,7 @@ fn described(info: &pb::ServerInfo, address: &str) -> String {
         "can": can.join(", "),
         "cannot": cannot.iter().map(ToFields::to_fields).collect::<Vec<_>>(),
     });
-    let mut view = View::new(NAME_WIDTH);
+    let mut view = DetailView::new(NAME_WIDTH);
     let lines = include_str!("status.txt");
     view.lines(lines, &Fields::of(&more).inner(&info.to_fields()));
     view.text

@@ -9,11 +9,11 @@ const ONCE_EACH: &str = "leave range, end and .items out: the template is filled
 /// Text with placeholders that a document fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Text(String),
     /// The value at a path: as typed, or else as proto3 JSON spells its names.
     Path(JsonPath, JsonPath),
@@ -30,7 +30,7 @@ impl Template {
             });
         }
         let inner = |code: &str| match code.strip_prefix('"').and_then(|c| c.strip_suffix('"')) {
-            Some(text) => Ok(Part::Text(unescaped(text))),
+            Some(text) => Ok(TemplatePart::Text(unescaped(text))),
             None if code == "end" || code.starts_with("range ") => Err(ONCE_EACH.to_owned()),
             None => path(code),
         };
@@ -41,7 +41,7 @@ impl Template {
     pub(crate) fn go(text: &str) -> Result<Self, String> {
         let text = text.strip_prefix("table ").unwrap_or(text);
         let inner = |code: &str| match code {
-            "json ." | "." => Ok(Part::Whole),
+            "json ." | "." => Ok(TemplatePart::Whole),
             code if code.starts_with('.') && !code.contains(char::is_whitespace) => path(code),
             code => Err(format!(
                 "{{{{{code}}}}} is not a field such as {{{{.state}}}}: for more, pipe -o json into jq"
@@ -55,9 +55,9 @@ impl Template {
         let mut text = String::new();
         for part in &self.parts {
             match part {
-                Part::Text(part) => text.push_str(part),
-                Part::Whole => text.push_str(&document.to_string()),
-                Part::Path(typed, spelt) => {
+                TemplatePart::Text(part) => text.push_str(part),
+                TemplatePart::Whole => text.push_str(&document.to_string()),
+                TemplatePart::Path(typed, spelt) => {
                     let mut found = typed.query(document).all();
                     if found.is_empty() {
                         found = spelt.query(document).all();
@@ -75,7 +75,7 @@ fn parts(
     text: &str,
     open: &str,
     close: &str,
-    inner: impl Fn(&str) -> Result<Part, String>,
+    inner: impl Fn(&str) -> Result<TemplatePart, String>,
 ) -> Result<Template, String> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -84,19 +84,19 @@ fn parts(
             .split_once(close)
             .ok_or_else(|| format!("{open:?} has no {close:?}"))?;
         if !before.is_empty() {
-            parts.push(Part::Text(before.to_owned()));
+            parts.push(TemplatePart::Text(before.to_owned()));
         }
         parts.push(inner(code.trim())?);
         rest = after;
     }
     if !rest.is_empty() {
-        parts.push(Part::Text(rest.to_owned()));
+        parts.push(TemplatePart::Text(rest.to_owned()));
     }
     Ok(Template { parts })
 }
 
 /// Parses `.a.b[0]`, with or without a leading `$`.
-fn path(typed: &str) -> Result<Part, String> {
+fn path(typed: &str) -> Result<TemplatePart, String> {
     let bare = typed.trim_start_matches(['$', '@']);
     if bare.starts_with(".items") {
         return Err(ONCE_EACH.to_owned());
@@ -114,7 +114,7 @@ fn path(typed: &str) -> Result<Part, String> {
         };
         JsonPath::parse(&whole).map_err(|wrong| format!("{typed:?} is no path: {wrong}"))
     };
-    Ok(Part::Path(read(&bare)?, read(&spelt(&bare))?))
+    Ok(TemplatePart::Path(read(&bare)?, read(&spelt(&bare))?))
 }
 
 /// Spells names as proto3 JSON does: `run_id`, `RunId` and docker's `ID` are `runId`. Quoted text stays.

@@ -7,13 +7,13 @@ use std::fmt::{Display, Write as _};
 pub(super) const NAME_WIDTH: usize = 15;
 
 /// Lines of a name and a value, the values aligned.
-pub(super) struct View {
+pub(super) struct DetailView {
     pub(super) text: String,
     /// Width of the names.
     width: usize,
 }
 
-impl View {
+impl DetailView {
     pub(super) fn new(width: usize) -> Self {
         Self {
             text: String::new(),

@@ -8,7 +8,7 @@ use crate::{
 };
 use clap::Args;
 use kennel_client::InputWriter;
-use kennel_linux::own_streams::Input;
+use kennel_linux::own_streams::StandardInput;
 use std::{
     fs::File,
     io::{self, Read},
@@ -79,7 +79,7 @@ impl Source {
                     return Err(failure.hint(hint));
                 }
             },
-            _ => Box::new(Input),
+            _ => Box::new(StandardInput),
         };
         Ok(Self(Some(source)))
     }

@@ -100,7 +100,7 @@ fn command_section(page: &mut String, name: &str, command: &Command) {
     if !args.is_empty() {
         page.push_str("\n| argument | default | meaning |\n|---|---|---|\n");
         for arg in args {
-            let setting = Setting::of(arg);
+            let setting = SettingRow::of(arg);
             let _ = writeln!(
                 page,
                 "| {} | {} | {} |",
@@ -130,7 +130,7 @@ fn settings_page(command: &Command) -> String {
         .flat_map(Command::get_arguments)
         .filter(|arg| is_shown(arg))
     {
-        let setting = Setting::of(arg);
+        let setting = SettingRow::of(arg);
         let key = settings::key(arg);
         let in_file = only_if(settings::is_setting(arg), &key);
         let _ = writeln!(
@@ -155,14 +155,14 @@ fn is_shown(arg: &Arg) -> bool {
 }
 
 /// An argument as a row of a table.
-struct Setting {
+struct SettingRow {
     form: String,
     variable: String,
     default: String,
     meaning: String,
 }
 
-impl Setting {
+impl SettingRow {
     /// The variable stands in brackets at the end of the help text; the default stands there, or is clap's.
     fn of(arg: &Arg) -> Self {
         let help = arg.get_long_help().or(arg.get_help());

@@ -31,8 +31,8 @@ const ROUNDS_MAX: u32 = 500;
 
 pub(crate) struct Service {
     /// Dropped before the directory, so that nothing is started there any more.
-    keeper: Keeper,
-    directory: Directory,
+    keeper: OwnKeeper,
+    directory: OwnDirectory,
     connection: Connection,
     /// Containment of its runs, in the words of the contract.
     pub(crate) containment: &'static str,
@@ -74,8 +74,8 @@ impl Service {
             .mode(0o700)
             .create(&directory)
             .map_err(because(format_args!("cannot make {}", directory.display())))?;
-        let directory = Directory(directory);
-        let mut keeper = Keeper(launch(&directory.0)?);
+        let directory = OwnDirectory(directory);
+        let mut keeper = OwnKeeper(launch(&directory.0)?);
         let connection = connect(&directory.0, &mut keeper.0).await?;
         let mut service = Self {
             keeper,
@@ -141,7 +141,7 @@ impl Service {
             is_over.then_some(())
         };
         seen("a service that was hit does not end", is_gone).await?;
-        self.keeper = Keeper(launch(&self.directory.0)?);
+        self.keeper = OwnKeeper(launch(&self.directory.0)?);
         self.connection = connect(&self.directory.0, &mut self.keeper.0).await?;
         self.look().await
     }
@@ -159,9 +159,9 @@ impl Service {
 }
 
 /// A keeper, which is ended when this is dropped.
-struct Keeper(Child);
+struct OwnKeeper(Child);
 
-impl Drop for Keeper {
+impl Drop for OwnKeeper {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -170,9 +170,9 @@ impl Drop for Keeper {
 
 /// A directory. When this is dropped, all processes that name it are ended, and it is removed with the control groups
 /// that its keepers have recorded.
-struct Directory(PathBuf);
+struct OwnDirectory(PathBuf);
 
-impl Drop for Directory {
+impl Drop for OwnDirectory {
     fn drop(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let left = census::of_directory(&self.0);

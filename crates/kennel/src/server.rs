@@ -6,7 +6,7 @@ use crate::{
     args::{NODE_LEASE_DEFAULT, NODE_RETENTION_DEFAULT, ServeArgs},
     config::ServeConfig,
     health, http, listen, secret,
-    telemetry::{self, AuditExport, Exports, Log, LogFormat},
+    telemetry::{self, AuditExport, Exports, LogFormat, ProcessLog},
 };
 use clap::ArgMatches;
 use kennel_cli::{
@@ -132,7 +132,7 @@ fn worker_threads() -> usize {
 async fn serve(
     socket: OwnedFd,
     config: &ServeConfig,
-    log: &Log,
+    log: &ProcessLog,
     audit: Option<AuditExport>,
     own: impl FnOnce(DigestKey, Arc<Access>) -> Result<SupervisorConfig, Failure>,
 ) -> Result<i32, Failure> {
@@ -346,7 +346,7 @@ fn addresses(config: &ServeConfig, listeners: &[ListeningSocket]) -> String {
 }
 
 /// Prints one line that a person or a script waits for.
-fn print_ready(config: &ServeConfig, listen: &str, containment: &str, log: &Log) {
+fn print_ready(config: &ServeConfig, listen: &str, containment: &str, log: &ProcessLog) {
     let store = &config.store;
     match log.format {
         LogFormat::Text => log.print(&format!(

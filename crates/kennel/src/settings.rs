@@ -68,7 +68,7 @@ impl Settings {
     /// Reads the file that flag, variable or default names. `typed` is the command line after `serve`.
     pub(crate) fn read(typed: &ArgMatches, here: &Surroundings) -> Result<Self, Failure> {
         let flag = |key: &str| typed_value(typed, key);
-        let file = File::find(flag(CONFIG), here)?;
+        let file = SettingsFile::find(flag(CONFIG), here)?;
         let keys = keys();
         file.check_keys(&keys)?;
         let mut here = here.clone();
@@ -222,12 +222,12 @@ pub(crate) fn with_variables(flag: Arg) -> Arg {
 
 /// A configuration file.
 #[derive(Debug, Default)]
-struct File {
+struct SettingsFile {
     path: PathBuf,
     values: BTreeMap<String, String>,
 }
 
-impl File {
+impl SettingsFile {
     /// Returns the given file; else the default one, if it exists. An empty name is none.
     fn find(flag: Option<String>, here: &Surroundings) -> Result<Self, Failure> {
         let named = flag.or_else(|| here.var(&variable(CONFIG)).map(str::to_owned));

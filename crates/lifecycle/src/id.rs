@@ -112,9 +112,9 @@ macro_rules! ulid {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Text;
+                struct IdVisitor;
 
-                impl Visitor<'_> for Text {
+                impl Visitor<'_> for IdVisitor {
                     type Value = $name;
 
                     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,7 +126,7 @@ macro_rules! ulid {
                     }
                 }
 
-                deserializer.deserialize_str(Text)
+                deserializer.deserialize_str(IdVisitor)
             }
         }
     };

@@ -22,16 +22,16 @@ impl Serialize for OsText<'_> {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Readable {
+enum ReadableText {
     Text(String),
     Bytes(Vec<u8>),
 }
 
 impl<'de> Deserialize<'de> for OsText<'_> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let bytes = match Readable::deserialize(from)? {
-            Readable::Text(text) => text.into_bytes(),
-            Readable::Bytes(bytes) => bytes,
+        let bytes = match ReadableText::deserialize(from)? {
+            ReadableText::Text(text) => text.into_bytes(),
+            ReadableText::Bytes(bytes) => bytes,
         };
         Ok(Self(OsString::from_vec(bytes).into()))
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 named! {
     /// Presence of the recorded process.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Seen {
+    pub enum ProcessPresence {
         /// The very same process is there.
         Same = "same",
         /// The process is verified to be gone.
@@ -57,9 +57,9 @@ pub struct Observation {
     /// Exit record that the shim wrote before it exited.
     pub exit_record: Option<ExitRecord>,
     /// Presence of the shim.
-    pub shim: Seen,
+    pub shim: ProcessPresence,
     /// Presence of the leader.
-    pub command: Seen,
+    pub command: ProcessPresence,
     /// State of the control group.
     pub cgroup: CgroupSeen,
     /// Living processes that a pause had stopped and that were not continued since, recorded by their identity at that
@@ -68,7 +68,7 @@ pub struct Observation {
     /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
     pub hints: Vec<i32>,
     /// Presence of the first process of its private pid namespace; absent: it has none, or it is not known.
-    pub namespace: Option<Seen>,
+    pub namespace: Option<ProcessPresence>,
     /// Whether an earlier start had begun to terminate the run, and has not recorded the result.
     pub end_begun: bool,
     /// The rounds of signals by which that start and this one have terminated living members, in order.
@@ -82,11 +82,11 @@ pub struct Observation {
 impl Observation {
     /// Whether a verified member of the run, or its shim, is alive.
     pub fn has_survivors(&self) -> bool {
-        self.shim == Seen::Same
-            || self.command == Seen::Same
+        self.shim == ProcessPresence::Same
+            || self.command == ProcessPresence::Same
             || self.cgroup == CgroupSeen::Populated
             || !self.held.is_empty()
-            || self.namespace == Some(Seen::Same)
+            || self.namespace == Some(ProcessPresence::Same)
             || !self.stuck.is_empty()
     }
 }
@@ -177,7 +177,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
             certificate(seen),
         );
     }
-    if seen.shim == Seen::Same && !terminated {
+    if seen.shim == ProcessPresence::Same && !terminated {
         return Decision::AwaitShim;
     }
     // INVARIANT: no run is closed while a verified member of it, or its shim, is alive.
@@ -237,9 +237,9 @@ fn tree_verdict(seen: &Observation) -> TreeVerdict {
         CgroupSeen::Populated => GroupEvidence::NotEmptied,
     };
     TreeEvidence {
-        namespace_ended: seen.namespace == Some(Seen::Gone),
+        namespace_ended: seen.namespace == Some(ProcessPresence::Gone),
         hints: seen.hints.clone(),
-        leader_unknown: seen.command == Seen::Unknown,
+        leader_unknown: seen.command == ProcessPresence::Unknown,
         ..TreeEvidence::of(
             recorded.map_or(ShimEvidence::Lost, ShimEvidence::Recorded),
             group,

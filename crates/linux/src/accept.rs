@@ -17,7 +17,7 @@ const BATCH_MAX: usize = 256;
 
 /// Connections that were accepted at once.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct AcceptBatch {
     /// Connections whose peers are there.
     pub open: Vec<UnixStream>,
     /// Connections that their peers have closed already.
@@ -26,7 +26,7 @@ pub struct Batch {
 
 /// Waits for connections of a listener that does not block, and takes those that are there; `None`: `stop` is closed,
 /// and further ones are left in the queue.
-pub fn take_batch(listener: &UnixListener, stop: &impl AsFd) -> io::Result<Option<Batch>> {
+pub fn take_batch(listener: &UnixListener, stop: &impl AsFd) -> io::Result<Option<AcceptBatch>> {
     loop {
         let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = [watched(listener.as_fd()), watched(stop.as_fd())];
@@ -41,7 +41,7 @@ pub fn take_batch(listener: &UnixListener, stop: &impl AsFd) -> io::Result<Optio
 }
 
 /// Takes connections that are in the queue of a listener that does not block; `None`: there is none.
-pub fn take_queued(listener: &UnixListener) -> io::Result<Option<Batch>> {
+pub fn take_queued(listener: &UnixListener) -> io::Result<Option<AcceptBatch>> {
     let mut accepted = Vec::new();
     while accepted.len() < BATCH_MAX {
         match listener.accept() {
@@ -59,14 +59,14 @@ pub fn take_queued(listener: &UnixListener) -> io::Result<Option<Batch>> {
 }
 
 /// Separates the closed ones, by one system call for all.
-fn split(accepted: Vec<UnixStream>) -> io::Result<Batch> {
+fn split(accepted: Vec<UnixStream>) -> io::Result<AcceptBatch> {
     let mut fds: Vec<PollFd<'_>> = accepted
         .iter()
         .map(|socket| PollFd::new(socket.as_fd(), PollFlags::empty()))
         .collect();
     wait(&mut fds, PollTimeout::ZERO)?;
     let closed: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
-    let mut batch = Batch::default();
+    let mut batch = AcceptBatch::default();
     for (socket, is_closed) in accepted.into_iter().zip(closed) {
         if is_closed {
             batch.closed.push(socket);

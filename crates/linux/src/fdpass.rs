@@ -116,7 +116,7 @@ pub fn receive(socket: &impl AsFd) -> io::Result<Received> {
 }
 
 fn receive_in(socket: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
-    let (bytes, flags, Passed { fds, .. }) = match receive_into(socket, room, 0) {
+    let (bytes, flags, ControlData { fds, .. }) = match receive_into(socket, room, 0) {
         // Kennel sends no empty message: this is EOF.
         Ok(([], _, _)) => return Ok(Received::Eof),
         Ok(received) => received,
@@ -172,7 +172,7 @@ fn receive_into<'a>(
     socket: BorrowedFd<'_>,
     room: &'a mut [MaybeUninit<u8>],
     flags: libc::c_int,
-) -> nix::Result<(&'a [u8], i32, Passed)> {
+) -> nix::Result<(&'a [u8], i32, ControlData)> {
     // An array of words, to which control messages are aligned; no message of Kennel's carries more.
     let mut space = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec {
@@ -205,7 +205,7 @@ const SCM_PIDFD: libc::c_int = 4;
 
 /// Control data of a message.
 #[derive(Default)]
-struct Passed {
+struct ControlData {
     fds: Vec<OwnedFd>,
     /// The sender, as a descriptor.
     process: Option<OwnedFd>,
@@ -214,8 +214,8 @@ struct Passed {
 }
 
 /// Reads the control data of a message that was just received.
-fn passed(header: &libc::msghdr) -> Passed {
-    let mut passed = Passed::default();
+fn passed(header: &libc::msghdr) -> ControlData {
+    let mut passed = ControlData::default();
     // SAFETY: the kernel has filled `header`, and its control buffer is alive.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {

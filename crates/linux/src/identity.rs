@@ -1,7 +1,7 @@
 //! Identities: read from the kernel, and compared with recorded ones.
 
 use crate::{pidfd::PidFd, procfs};
-use kennel_lifecycle::{HostIdentity, ProcessIdentity, recovery::Seen};
+use kennel_lifecycle::{HostIdentity, ProcessIdentity, recovery::ProcessPresence};
 use nix::errno::Errno;
 use std::{fs, io, os::unix::fs::MetadataExt};
 
@@ -46,7 +46,7 @@ pub fn host() -> io::Result<HostIdentity> {
 
 /// Result of a search for a recorded process.
 #[derive(Debug)]
-pub enum Found {
+pub enum ProcessLookup {
     /// The process exists and has not exited.
     Same(PidFd),
     /// The process does not exist, or only its exit status does.
@@ -55,36 +55,36 @@ pub enum Found {
     Unknown,
 }
 
-impl Found {
+impl ProcessLookup {
     /// Returns the result without the descriptor.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> ProcessPresence {
         match self {
-            Self::Same(_) => Seen::Same,
-            Self::Gone => Seen::Gone,
-            Self::Unknown => Seen::Unknown,
+            Self::Same(_) => ProcessPresence::Same,
+            Self::Gone => ProcessPresence::Gone,
+            Self::Unknown => ProcessPresence::Unknown,
         }
     }
 }
 
 /// Searches for a process that was recorded on this host.
-pub fn find(recorded: &ProcessIdentity) -> Found {
+pub fn find(recorded: &ProcessIdentity) -> ProcessLookup {
     found_or_not(look_up(recorded))
 }
 
 /// As [`find`], for a process that may have left its session since.
-pub fn find_started(pid: i32, start_ticks: u64, pidfs_handle: Option<u64>) -> Found {
+pub fn find_started(pid: i32, start_ticks: u64, pidfs_handle: Option<u64>) -> ProcessLookup {
     found_or_not(match pidfs_handle {
         Some(handle) => PidFd::open_handle(handle),
         None => find_by_start(pid, start_ticks, None),
     })
 }
 
-fn found_or_not(found: io::Result<Option<PidFd>>) -> Found {
+fn found_or_not(found: io::Result<Option<PidFd>>) -> ProcessLookup {
     match found {
-        Ok(Some(fd)) if fd.has_ended() => Found::Gone,
-        Ok(Some(fd)) => Found::Same(fd),
-        Ok(None) => Found::Gone,
-        Err(_) => Found::Unknown,
+        Ok(Some(fd)) if fd.has_ended() => ProcessLookup::Gone,
+        Ok(Some(fd)) => ProcessLookup::Same(fd),
+        Ok(None) => ProcessLookup::Gone,
+        Err(_) => ProcessLookup::Unknown,
     }
 }
 
@@ -132,16 +132,16 @@ mod tests {
     #[test]
     fn own_process_is_found_with_and_without_handle() {
         let me = own().expect("own identity");
-        assert_eq!(find(&me).seen(), Seen::Same);
+        assert_eq!(find(&me).seen(), ProcessPresence::Same);
         let by_start = ProcessIdentity {
             pidfs_handle: None,
             ..me
         };
-        assert_eq!(find(&by_start).seen(), Seen::Same);
+        assert_eq!(find(&by_start).seen(), ProcessPresence::Same);
         let stranger = ProcessIdentity {
             start_ticks: me.start_ticks + 1,
             ..by_start
         };
-        assert_eq!(find(&stranger).seen(), Seen::Gone);
+        assert_eq!(find(&stranger).seen(), ProcessPresence::Gone);
     }
 }

@@ -50,7 +50,7 @@ pub mod usage;
 
 pub use clock::start_time;
 pub use disk::{Room, room_of};
-pub use output_pipe::{Look, OutputPipe};
+pub use output_pipe::{OutputPipe, PipeState};
 pub use own_process::{
     effective_uid, end_main_thread, group_id, harden_process, ignore_stray_signals,
 };

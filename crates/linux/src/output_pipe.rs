@@ -19,7 +19,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// State of a pipe, read without moving anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum PipeState {
     /// Bytes are there to move.
     Bytes,
     /// No bytes yet.
@@ -123,9 +123,9 @@ impl OutputPipe {
     }
 
     /// Reads the state without moving bytes; after `Empty` the next [`Self::readable`] waits for more.
-    pub fn look(&self) -> io::Result<Look> {
+    pub fn look(&self) -> io::Result<PipeState> {
         let looked = self.try_io(|pipe| match self.look_into(pipe)? {
-            Look::Empty => Err(io::ErrorKind::WouldBlock.into()),
+            PipeState::Empty => Err(io::ErrorKind::WouldBlock.into()),
             found => Ok(found),
         });
         match looked {
@@ -133,20 +133,24 @@ impl OutputPipe {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let relay = self.relay.as_ref();
                 let holds_some = relay.is_some_and(Relay::holds_some);
-                Ok(if holds_some { Look::Bytes } else { Look::Empty })
+                Ok(if holds_some {
+                    PipeState::Bytes
+                } else {
+                    PipeState::Empty
+                })
             }
             other => other,
         }
     }
 
     /// Reads the state without the runtime, which may not have the event of the latest bytes yet.
-    pub fn look_rest(&self) -> io::Result<Look> {
+    pub fn look_rest(&self) -> io::Result<PipeState> {
         self.look_into(&self.pipe)
     }
 
-    fn look_into(&self, pipe: &OwnedFd) -> io::Result<Look> {
+    fn look_into(&self, pipe: &OwnedFd) -> io::Result<PipeState> {
         if self.relay.as_ref().is_some_and(Relay::holds_some) {
-            return Ok(Look::Bytes);
+            return Ok(PipeState::Bytes);
         }
         let mut seen = look_at(pipe)?;
         if self.relay.is_some() && !seen.contains(PollFlags::POLLIN) && !seen.is_empty() {
@@ -154,12 +158,12 @@ impl OutputPipe {
             seen = look_at(pipe)?;
         }
         Ok(if seen.contains(PollFlags::POLLIN) {
-            Look::Bytes
+            PipeState::Bytes
         } else if seen.is_empty() {
-            Look::Empty
+            PipeState::Empty
         } else {
             // POLLHUP without POLLIN (poll(2)): every writer has closed and all has been read.
-            Look::End
+            PipeState::End
         })
     }
 
@@ -305,12 +309,12 @@ mod tests {
         assert!(pipe.unwatch());
         let much = vec![7; 1024 * 1024];
         write.write_all(&much).expect("room in the pipe");
-        assert_eq!(pipe.look().expect("it looks"), Look::Bytes);
+        assert_eq!(pipe.look().expect("it looks"), PipeState::Bytes);
         let moved = pipe.splice_to_file(&file, 0, 2 << 20).expect("it moves");
         assert_eq!(moved, Spliced::Bytes(much.len()));
         let moved = pipe.splice_to_file(&file, 0, 4).expect("it looks");
         assert_eq!(moved, Spliced::WouldBlock);
-        assert_eq!(pipe.look().expect("it looks"), Look::Empty);
+        assert_eq!(pipe.look().expect("it looks"), PipeState::Empty);
 
         // Bytes that arrived before `watch` are also seen.
         write.write_all(b"more").expect("room in the pipe");
@@ -326,7 +330,7 @@ mod tests {
         assert!(pipe.unwatch());
         drop(write);
         while pipe.splice_to_file(&file, 0, 1 << 20).expect("it moves") != Spliced::Eof {}
-        assert_eq!(pipe.look().expect("it looks"), Look::End);
+        assert_eq!(pipe.look().expect("it looks"), PipeState::End);
     }
 
     #[tokio::test]
@@ -347,7 +351,7 @@ mod tests {
         let pipe = OutputPipe::of_terminal(ends).expect("it is registered");
 
         pipe.readable().await.expect("no event is waited for");
-        assert_eq!(pipe.look().expect("it looks"), Look::Bytes);
+        assert_eq!(pipe.look().expect("it looks"), PipeState::Bytes);
         assert!(pipe.is_filling().expect("it can be asked"));
         nix::unistd::write(&slave, b"two").expect("room in the terminal");
         let mut at = 0;
@@ -361,7 +365,7 @@ mod tests {
         let mut bytes = [0; 6];
         file.read_exact_at(&mut bytes, 0).expect("it is there");
         assert_eq!(&bytes, b"onetwo");
-        assert_eq!(pipe.look().expect("it looks"), Look::Empty);
+        assert_eq!(pipe.look().expect("it looks"), PipeState::Empty);
         assert!(!pipe.is_filling().expect("it can be asked"));
 
         // The command has closed the terminal, and may open it again until the leader exits.
@@ -373,7 +377,7 @@ mod tests {
         let again = pipe.splice_to_file(&file, 7, 9).expect("it looks");
         assert_eq!(again, Spliced::WouldBlock);
         terminal.leader_is_gone();
-        while pipe.look().expect("it looks") != Look::End {
+        while pipe.look().expect("it looks") != PipeState::End {
             pipe.readable().await.expect("it can be waited for");
         }
         let end = pipe.splice_to_file(&file, 7, 9).expect("it looks");

@@ -13,9 +13,9 @@ use std::{
 
 /// Standard input, without a buffer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Input;
+pub struct StandardInput;
 
-impl Read for Input {
+impl Read for StandardInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         read(io::stdin(), buffer)
     }

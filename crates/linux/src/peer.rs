@@ -9,7 +9,7 @@ use std::{collections::HashMap, io, os::fd::AsFd, path::Path};
 
 /// Credentials as they were when the peer connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerSeen {
     /// User.
     pub uid: u32,
     /// Process id; 0 where it lives in a pid namespace that cannot be seen from here.
@@ -17,9 +17,9 @@ pub struct Peer {
 }
 
 /// Reads `SO_PEERCRED` of a connected unix socket.
-pub fn credentials(socket: &impl AsFd) -> io::Result<Peer> {
+pub fn credentials(socket: &impl AsFd) -> io::Result<PeerSeen> {
     let cred = getsockopt(socket, sockopt::PeerCredentials)?;
-    Ok(Peer {
+    Ok(PeerSeen {
         uid: cred.uid(),
         pid: cred.pid(),
     })
@@ -27,7 +27,7 @@ pub fn credentials(socket: &impl AsFd) -> io::Result<Peer> {
 
 /// Returns the process at the other end of a connected unix socket, with its credentials. Before Linux 6.5 the socket
 /// does not know its process, and the number is opened anew.
-pub fn process(socket: &impl AsFd) -> io::Result<(Peer, PidFd)> {
+pub fn process(socket: &impl AsFd) -> io::Result<(PeerSeen, PidFd)> {
     let peer = credentials(socket)?;
     let process = match getsockopt(socket, sockopt::PeerPidfd) {
         Ok(process) => PidFd::from_fd(process),
@@ -189,14 +189,14 @@ fn seen(pid: i32, members: &impl Membership) -> Option<Descent> {
 
 /// A process and its ancestors below process 1, with their start times.
 #[derive(PartialEq, Eq)]
-struct Chain {
+struct Ancestry {
     processes: Vec<(i32, u64)>,
     /// Whether the last one is a child of process 1. It is not where a process outside of this pid namespace has
     /// started it.
     is_below_init: bool,
 }
 
-impl Chain {
+impl Ancestry {
     fn is_of(&self, members: &impl Membership) -> bool {
         let mut processes = self.processes.iter();
         self.is_below_init && members.has_orphans_of_init()
@@ -205,7 +205,7 @@ impl Chain {
 }
 
 /// Returns the chain of a process; `None`: one cannot be read, or there are too many.
-fn chain(pid: i32) -> Option<Chain> {
+fn chain(pid: i32) -> Option<Ancestry> {
     let mut processes = Vec::new();
     let mut at = pid;
     while processes.len() < procfs::ANCESTORS_MAX {
@@ -213,7 +213,7 @@ fn chain(pid: i32) -> Option<Chain> {
         processes.push((at, stat.start_ticks));
         if stat.ppid <= 1 {
             let is_below_init = stat.ppid == 1;
-            return Some(Chain {
+            return Some(Ancestry {
                 processes,
                 is_below_init,
             });
@@ -370,7 +370,7 @@ mod tests {
     // promise: W-11a
     #[test]
     fn process_below_init_belongs_to_keeper_as_init() {
-        let chain = |is_below_init| Chain {
+        let chain = |is_below_init| Ancestry {
             processes: vec![(30, 3), (20, 2)],
             is_below_init,
         };

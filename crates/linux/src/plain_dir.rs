@@ -11,7 +11,7 @@ use std::{
 /// `struct fsxattr` of `FS_IOC_FSGETXATTR`: flags, extent size, extents, project, and reserved space.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Extended {
+struct ExtendedAttributes {
     flags: u32,
     extent_bytes: u32,
     extents: u32,
@@ -21,23 +21,23 @@ struct Extended {
 
 /// `FS_IOC_FSGETXATTR`: `_IOR('X', 31, struct fsxattr)`.
 const GET_EXTENDED: libc::Ioctl =
-    nix::request_code_read!(b'X', 31, size_of::<Extended>()) as libc::Ioctl;
+    nix::request_code_read!(b'X', 31, size_of::<ExtendedAttributes>()) as libc::Ioctl;
 /// `FS_IOC_GETFLAGS`: `_IOR('f', 1, long)`, which writes an int.
 const GET_FLAGS: libc::Ioctl =
     nix::request_code_read!(b'f', 1, size_of::<libc::c_long>()) as libc::Ioctl;
 
 /// Attributes of a directory beside its entries.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct DirAttributes {
     ids: (libc::dev_t, libc::uid_t, libc::gid_t),
     mode: libc::mode_t,
     links: libc::nlink_t,
     bytes: libc::off_t,
     flags: Result<libc::c_int, i32>,
-    extended: Result<Extended, i32>,
+    extended: Result<ExtendedAttributes, i32>,
 }
 
-impl Look {
+impl DirAttributes {
     /// Reads the attributes of a directory.
     pub fn at(dir: &impl AsFd) -> io::Result<Self> {
         let stat = fstat(dir)?;
@@ -56,8 +56,8 @@ impl Look {
 /// Whether `dir` is empty, or has only the entry of this name, has no extended attribute, and has the attributes of one
 /// that this process has just made: device, owner, type and mode, links, size, flags, project.
 /// Its entries are read from where `dir` is.
-pub fn is_as_made(dir: &OwnedFd, fresh: &Look, entry: Option<&CStr>) -> io::Result<bool> {
-    let looks_so = Look::at(dir)? == *fresh && has_no_attributes(dir.as_fd());
+pub fn is_as_made(dir: &OwnedFd, fresh: &DirAttributes, entry: Option<&CStr>) -> io::Result<bool> {
+    let looks_so = DirAttributes::at(dir)? == *fresh && has_no_attributes(dir.as_fd());
     Ok(looks_so && has_nothing_but(dir, entry)?)
 }
 
@@ -113,8 +113,8 @@ fn flags(dir: BorrowedFd<'_>) -> Result<libc::c_int, i32> {
 }
 
 /// Returns the attributes of file systems beyond those flags, likewise.
-fn extended(dir: BorrowedFd<'_>) -> Result<Extended, i32> {
-    let mut found = Extended::default();
+fn extended(dir: BorrowedFd<'_>) -> Result<ExtendedAttributes, i32> {
+    let mut found = ExtendedAttributes::default();
     // SAFETY: `dir` is open for the call, which writes a structure of the size in the request's number.
     let asked = unsafe { libc::ioctl(dir.as_raw_fd(), GET_EXTENDED, &raw mut found) };
     Errno::result(asked)
@@ -150,7 +150,7 @@ mod tests {
     fn directory_changes_are_detected() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("dir");
-        let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");
+        let fresh = DirAttributes::at(&made(&root.path().join("fresh"))).expect("it is there");
         let is_plain = || is_as_made(&opened(&path), &fresh, None).expect("it is looked at");
         made(&path);
         assert!(is_plain());
@@ -175,7 +175,7 @@ mod tests {
     fn xattrs_and_grown_directory_are_detected() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("dir");
-        let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");
+        let fresh = DirAttributes::at(&made(&root.path().join("fresh"))).expect("it is there");
         let dir = made(&path);
         let name = c"user.kennel-test";
         let (fd, value) = (dir.as_fd().as_raw_fd(), b"x");

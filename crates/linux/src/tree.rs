@@ -22,7 +22,7 @@ pub use session::Session;
 use std::collections::{HashMap, HashSet};
 use unrelated::InGroup;
 pub use walk::Lineage;
-use walk::Walk;
+use walk::TreeWalk;
 
 /// Root of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Tree {
 
     /// Returns the numbers of all members, zombies included.
     pub fn pids(&self) -> HashSet<i32> {
-        let mut walk = Walk::new(self);
+        let mut walk = TreeWalk::new(self);
         while !walk.step(self) {}
         walk.pids(self)
     }

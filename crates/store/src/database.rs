@@ -10,10 +10,10 @@ use crate::{
     node::StopWrite,
     open,
     put::OwnRows,
-    reader::{Columns, Dialect, Reader, Row, STATEMENT_TIMEOUT, Where},
+    reader::{Columns, Dialect, Row, RowReader, STATEMENT_TIMEOUT, Where},
     record::Record,
     record_bytes,
-    schema::Admission,
+    schema::SchemaAdmission,
     select,
     sql::Sql,
     updates,
@@ -31,9 +31,9 @@ pub(crate) struct Database {
     /// Writer that renews leases on a connection of its own, so that no other write delays them. Absent: as any other
     /// write.
     pub(crate) leases: Option<Writer>,
-    pub(crate) reader: Box<dyn Reader>,
+    pub(crate) reader: Box<dyn RowReader>,
     pub(crate) dialect: &'static Dialect,
-    pub(crate) admission: Admission,
+    pub(crate) admission: SchemaAdmission,
     pub(crate) description: String,
     /// The node that was acquired through this.
     pub(crate) own: OnceLock<NodeId>,

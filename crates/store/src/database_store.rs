@@ -16,7 +16,7 @@ const RETRY: Backoff = Backoff::up_to(Duration::from_millis(100), Duration::from
 /// Opens the store in the background and retries after any error. Calls wait for the first try alone; `failed` is the error of
 /// one that the caller has made.
 pub fn open_later(url: &StoreUrl, failed: Option<OpenError>) -> Arc<dyn Store> {
-    let (tell, state) = watch::channel(State::Unasked);
+    let (tell, state) = watch::channel(OpenState::Unasked);
     let mut tries = JoinSet::new();
     tries.spawn(open_at_last(url.clone(), failed, tell));
     Arc::new(DatabaseStore {
@@ -27,7 +27,7 @@ pub fn open_later(url: &StoreUrl, failed: Option<OpenError>) -> Arc<dyn Store> {
 }
 
 #[derive(Debug)]
-enum State {
+enum OpenState {
     /// The first try is in progress.
     Unasked,
     /// The last try failed.
@@ -40,12 +40,16 @@ enum State {
 pub(crate) struct DatabaseStore {
     /// The address, without its password.
     shown: String,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<OpenState>,
     /// The tries, which end with the store.
     _tries: JoinSet<()>,
 }
 
-async fn open_at_last(url: StoreUrl, mut failed: Option<OpenError>, tell: watch::Sender<State>) {
+async fn open_at_last(
+    url: StoreUrl,
+    mut failed: Option<OpenError>,
+    tell: watch::Sender<OpenState>,
+) {
     let mut retries = RETRY.retries(RandomState::new().hash_one(()));
     let mut said = String::new();
     loop {
@@ -58,7 +62,7 @@ async fn open_at_last(url: StoreUrl, mut failed: Option<OpenError>, tell: watch:
                 if !said.is_empty() {
                     tracing::info!(store = %url, "the database is open");
                 }
-                tell.send_replace(State::Open(Arc::new(db)));
+                tell.send_replace(OpenState::Open(Arc::new(db)));
                 return;
             }
             Err(error) => error,
@@ -68,7 +72,7 @@ async fn open_at_last(url: StoreUrl, mut failed: Option<OpenError>, tell: watch:
             tracing::error!(store = %url, %why, "cannot open the database, retrying");
             said.clone_from(&why);
         }
-        tell.send_replace(State::Away(error));
+        tell.send_replace(OpenState::Away(error));
         tokio::time::sleep(retries.next_delay()).await;
     }
 }
@@ -88,7 +92,7 @@ impl DatabaseStore {
     pub(crate) fn of(db: Database, url: &StoreUrl) -> Self {
         Self {
             shown: url.to_string(),
-            state: watch::channel(State::Open(Arc::new(db))).1,
+            state: watch::channel(OpenState::Open(Arc::new(db))).1,
             _tries: JoinSet::new(),
         }
     }
@@ -96,14 +100,14 @@ impl DatabaseStore {
     /// Returns the database, once the first try to open it has ended.
     pub(crate) async fn open(&self) -> Result<Arc<Database>, StoreError> {
         let mut state = self.state.clone();
-        let state = state.wait_for(|state| !matches!(state, State::Unasked));
+        let state = state.wait_for(|state| !matches!(state, OpenState::Unasked));
         match state.await.as_deref() {
-            Ok(State::Open(db)) => Ok(Arc::clone(db)),
-            Ok(&State::Away(OpenError::SchemaTooNew { min_level, level })) => {
+            Ok(OpenState::Open(db)) => Ok(Arc::clone(db)),
+            Ok(&OpenState::Away(OpenError::SchemaTooNew { min_level, level })) => {
                 Err(StoreError::SchemaTooNew { min_level, level })
             }
-            Ok(State::Away(error)) => Err(StoreError::Unavailable(chain(error))),
-            Ok(State::Unasked) | Err(_) => {
+            Ok(OpenState::Away(error)) => Err(StoreError::Unavailable(chain(error))),
+            Ok(OpenState::Unasked) | Err(_) => {
                 Err(StoreError::Unavailable("no task opens the store".into()))
             }
         }
@@ -112,8 +116,8 @@ impl DatabaseStore {
     /// Returns the database where it is open at this moment, else the address.
     pub(crate) fn now(&self) -> Result<Arc<Database>, &str> {
         match &*self.state.borrow() {
-            State::Open(db) => Ok(Arc::clone(db)),
-            State::Unasked | State::Away(_) => Err(&self.shown),
+            OpenState::Open(db) => Ok(Arc::clone(db)),
+            OpenState::Unasked | OpenState::Away(_) => Err(&self.shown),
         }
     }
 }

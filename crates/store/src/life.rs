@@ -39,10 +39,10 @@ pub struct StoredNode {
 
 /// The lives that connections of one store have found.
 #[derive(Debug, Default)]
-pub(crate) struct Lives(Mutex<Seen>);
+pub(crate) struct Lives(Mutex<SeenLives>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenLives {
     /// The life found last.
     last: Option<Life>,
     /// The life in which the node was acquired.

@@ -8,7 +8,7 @@ use crate::{
     json, postgres,
     reader::{Columns, Dialect},
     record, sqlite,
-    url::Place,
+    url::StoreLocation,
 };
 use kennel_lifecycle::{HostIdentity, StopOrder, Timestamp};
 use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
@@ -230,8 +230,8 @@ pub(crate) async fn database(
     known: &'static [Migration],
 ) -> Result<Database, OpenError> {
     match url.place() {
-        Place::Sqlite(path) => sqlite::open(path, known).await,
-        Place::Postgres(address) => postgres::open(address, url, known).await,
+        StoreLocation::Sqlite(path) => sqlite::open(path, known).await,
+        StoreLocation::Postgres(address) => postgres::open(address, url, known).await,
     }
 }
 
@@ -244,8 +244,10 @@ pub async fn migrate(
     dry_run: bool,
 ) -> Result<SchemaState, OpenError> {
     match url.place() {
-        Place::Sqlite(path) => sqlite::migrate(path, known, contract, dry_run).await,
-        Place::Postgres(address) => postgres::migrate(address, url, known, contract, dry_run).await,
+        StoreLocation::Sqlite(path) => sqlite::migrate(path, known, contract, dry_run).await,
+        StoreLocation::Postgres(address) => {
+            postgres::migrate(address, url, known, contract, dry_run).await
+        }
     }
 }
 

@@ -18,8 +18,8 @@ use crate::{
     open::{self},
     put::OwnRows,
     reader::{Dialect, STATEMENT_TIMEOUT, connected},
-    record::{Part, Record, Statements},
-    schema::{self, Admission},
+    record::{ColumnPart, Record, Statements},
+    schema::{self, SchemaAdmission},
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
@@ -49,7 +49,7 @@ pub(crate) async fn open(
     let (mut conn, session, version) = reach(&link, url).await?;
     rights::check(&mut conn).await?;
     let schema = schema::bring_up_to_date(&mut conn, known).await?;
-    let admission = Admission::new(known);
+    let admission = SchemaAdmission::new(known);
     let pooled = match session {
         Session::Own => "",
         Session::Shared => " behind a pooler",
@@ -166,7 +166,7 @@ impl<'a> Sorted<'a> {
                 Write::Insert(record) => sorted.inserts.push(record),
                 Write::Mend(record) => sorted.mends.push(record),
                 Write::Put { record, part, .. } => match part {
-                    Part::Rare => sorted.rare_puts.push(record),
+                    ColumnPart::Rare => sorted.rare_puts.push(record),
                     _ => sorted.puts.push(record),
                 },
                 Write::Withdraw(run, node, at) => sorted.withdrawals.push((*run, *node, *at)),

@@ -24,7 +24,7 @@ pub(crate) async fn connected<C>(
 
 /// The connections of a database that read.
 #[async_trait]
-pub(crate) trait Reader: Send + Sync + fmt::Debug {
+pub(crate) trait RowReader: Send + Sync + fmt::Debug {
     /// Returns the rows of one query, in such a life of the database.
     async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<Row>, sqlx::Error>;
 
@@ -69,12 +69,12 @@ pub(crate) struct Dialect {
 }
 
 /// A type that a column can be read as, in either database.
-pub(crate) trait Readable:
+pub(crate) trait ReadableColumn:
     for<'r> Decode<'r, Sqlite> + Type<Sqlite> + for<'r> Decode<'r, Postgres> + Type<Postgres>
 {
 }
 
-impl<T> Readable for T where
+impl<T> ReadableColumn for T where
     T: for<'r> Decode<'r, Sqlite> + Type<Sqlite> + for<'r> Decode<'r, Postgres> + Type<Postgres>
 {
 }
@@ -82,23 +82,23 @@ impl<T> Readable for T where
 /// A row with columns.
 pub(crate) trait Columns: Send {
     /// Reads the column of this name.
-    fn column<T: Readable>(&self, name: &str) -> Result<T, StoreError>;
+    fn column<T: ReadableColumn>(&self, name: &str) -> Result<T, StoreError>;
 }
 
 impl Columns for SqliteRow {
-    fn column<T: Readable>(&self, name: &str) -> Result<T, StoreError> {
+    fn column<T: ReadableColumn>(&self, name: &str) -> Result<T, StoreError> {
         self.try_get(name).map_err(corrupt)
     }
 }
 
 impl Columns for PgRow {
-    fn column<T: Readable>(&self, name: &str) -> Result<T, StoreError> {
+    fn column<T: ReadableColumn>(&self, name: &str) -> Result<T, StoreError> {
         self.try_get(name).map_err(corrupt)
     }
 }
 
 impl Columns for Row {
-    fn column<T: Readable>(&self, name: &str) -> Result<T, StoreError> {
+    fn column<T: ReadableColumn>(&self, name: &str) -> Result<T, StoreError> {
         match self {
             Self::Sqlite(row) => Columns::column(row, name),
             Self::Postgres(row) => Columns::column(row, name),

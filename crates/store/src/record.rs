@@ -23,7 +23,7 @@ macro_rules! record {
             $(Column {
                 name: stringify!($column),
                 sql_type: <$type as ColumnType>::SQL,
-                part: Part::$part,
+                part: ColumnPart::$part,
             },)+
         ];
 
@@ -35,11 +35,11 @@ macro_rules! record {
 
             /// Returns the row after a change, computed from what this version reads in this one, and the part that is
             /// written. What the change leaves as it is stays, also what only a later version reads.
-            pub(crate) fn after(self, before: &RunRow, after: &RunRow) -> (Self, Part) {
+            pub(crate) fn after(self, before: &RunRow, after: &RunRow) -> (Self, ColumnPart) {
                 let (was, is) = (Self::of_row(before), Self::of_row(after));
-                let mut part = Part::Hot;
+                let mut part = ColumnPart::Hot;
                 $(if was.$column != is.$column {
-                    part = part.max(Part::$part);
+                    part = part.max(ColumnPart::$part);
                 })+
                 let row = Self {
                     $($column: if was.$column == is.$column { self.$column } else { is.$column },)+
@@ -139,8 +139,8 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn put(&self, part: Part) -> &Arc<str> {
-        &self.puts[usize::from(part == Part::Rare)]
+    pub(crate) fn put(&self, part: ColumnPart) -> &Arc<str> {
+        &self.puts[usize::from(part == ColumnPart::Rare)]
     }
 }
 
@@ -151,13 +151,13 @@ pub(crate) struct Column {
     /// Type as Postgres names it.
     pub(crate) sql_type: &'static str,
     /// When it is written.
-    pub(crate) part: Part,
+    pub(crate) part: ColumnPart,
 }
 
 /// When a column is written. No UPDATE names a column without need: SQLite rewrites each index that has it, whatever the
 /// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
+pub(crate) enum ColumnPart {
     /// With the row, and never again.
     Birth,
     /// With each change.

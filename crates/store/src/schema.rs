@@ -99,12 +99,12 @@ pub struct SchemaState {
 
 /// The level of this program, beside the least level that was read last.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct SchemaAdmission {
     pub(crate) level: i64,
     min_level: AtomicI64,
 }
 
-impl Admission {
+impl SchemaAdmission {
     /// Returns that of a program with these migrations, which has been admitted.
     pub(crate) fn new(known: &[Migration]) -> Self {
         Self {
@@ -470,7 +470,10 @@ fn hexadecimal(bytes: &[u8]) -> String {
     digits
 }
 
-fn column<T: crate::reader::Readable>(row: &impl Columns, name: &str) -> Result<T, sqlx::Error> {
+fn column<T: crate::reader::ReadableColumn>(
+    row: &impl Columns,
+    name: &str,
+) -> Result<T, sqlx::Error> {
     let value = row.column(name);
     value.map_err(|error| sqlx::Error::Decode(error.into()))
 }

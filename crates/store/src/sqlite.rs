@@ -9,9 +9,9 @@ use crate::{
     history::{self, IS_NEW},
     open::{self},
     put::OwnRows,
-    reader::{Dialect, Reader, Row, STATEMENT_TIMEOUT, Where, connected},
-    record::{COLUMNS, Column, Part, Record, Statements, column_list},
-    schema::{self, Admission},
+    reader::{Dialect, Row, RowReader, STATEMENT_TIMEOUT, Where, connected},
+    record::{COLUMNS, Column, ColumnPart, Record, Statements, column_list},
+    schema::{self, SchemaAdmission},
     sql::Sql,
     updates::{
         FREE_KEY, FREE_NAME, NEW_KEY, UNCHANGED, age_before, newest_age, newest_output, set,
@@ -56,7 +56,7 @@ pub(crate) async fn open(path: &Path, known: &'static [Migration]) -> Result<Dat
     let schema = schema::bring_up_to_date(&mut conn, known).await?;
     let file = OpenedFile::of(path).map_err(|error| unusable(error.into()))?;
     let options = options.create_if_missing(false);
-    let admission = Admission::new(known);
+    let admission = SchemaAdmission::new(known);
     let readers = SqlitePoolOptions::new()
         .max_connections(READERS_MAX)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -245,7 +245,7 @@ fn statements() -> Statements {
     Statements {
         insert: insert(AGE, "w.name", NEW_KEY, IS_NEW),
         mend: insert(age_before!("1"), FREE_NAME, FREE_KEY, "TRUE"),
-        puts: [put(Part::Hot), put(Part::Rare)],
+        puts: [put(ColumnPart::Hot), put(ColumnPart::Rare)],
     }
 }
 
@@ -437,7 +437,7 @@ struct SqliteReader {
 }
 
 #[async_trait]
-impl Reader for SqliteReader {
+impl RowReader for SqliteReader {
     async fn rows(&self, sql: Sql, _life: Where) -> Result<Vec<Row>, sqlx::Error> {
         let there = self.file.check();
         there.map_err(|why| sqlx::Error::Io(std::io::Error::other(why)))?;

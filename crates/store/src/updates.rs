@@ -1,6 +1,6 @@
 //! What a change writes over a row, on which condition, and the positions that the database gives.
 
-use crate::record::{COLUMNS, Part};
+use crate::record::{COLUMNS, ColumnPart};
 
 /// Query for the age of the newest run.
 macro_rules! newest_age {
@@ -49,10 +49,10 @@ macro_rules! newest_output {
 pub(crate) use newest_output;
 
 /// Columns that a change writes over a row: `w` is the row after it.
-pub(crate) fn set(put: Part, output_age: &str) -> String {
+pub(crate) fn set(put: ColumnPart, output_age: &str) -> String {
     let changed = COLUMNS
         .iter()
-        .filter(|c| c.part != Part::Birth && c.part <= put);
+        .filter(|c| c.part != ColumnPart::Birth && c.part <= put);
     let set = changed.map(|c| match c.name {
         "seq" => "seq = w.seq + 1".to_owned(),
         // A row keeps that of its end.

@@ -33,13 +33,13 @@ const POSTGRES_PARAMETERS: [&str; 18] = [
 /// The address of a store: `sqlite:PATH`, or a `postgres:` URL. Its texts never show a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
-    place: Place,
+    place: StoreLocation,
     /// The file that it was read from, and is read from again where a login fails.
     source: Option<PathBuf>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StoreLocation {
     Sqlite(PathBuf),
     Postgres(String),
 }
@@ -67,10 +67,10 @@ pub enum InvalidStoreUrl {
 impl StoreUrl {
     /// Makes the address of the database file at this path.
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
-        Self::of(Place::Sqlite(path.into()))
+        Self::of(StoreLocation::Sqlite(path.into()))
     }
 
-    fn of(place: Place) -> Self {
+    fn of(place: StoreLocation) -> Self {
         let source = None;
         Self { place, source }
     }
@@ -85,12 +85,12 @@ impl StoreUrl {
     /// Returns the path of the database's file; absent: it is no file of this host.
     pub fn file(&self) -> Option<&Path> {
         match &self.place {
-            Place::Sqlite(path) => Some(path),
-            Place::Postgres(_) => None,
+            StoreLocation::Sqlite(path) => Some(path),
+            StoreLocation::Postgres(_) => None,
         }
     }
 
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &StoreLocation {
         &self.place
     }
 
@@ -105,8 +105,8 @@ impl StoreUrl {
     /// Returns the parameters of a connection. Absent: it is no address of Postgres.
     pub(crate) fn connect_options(&self) -> Option<PgConnectOptions> {
         match &self.place {
-            Place::Postgres(url) => url.parse().ok(),
-            Place::Sqlite(_) => None,
+            StoreLocation::Postgres(url) => url.parse().ok(),
+            StoreLocation::Sqlite(_) => None,
         }
     }
 }
@@ -132,15 +132,15 @@ impl FromStr for StoreUrl {
             }
         }
         PgConnectOptions::from_str(text).map_err(|_| InvalidStoreUrl::Postgres)?;
-        Ok(Self::of(Place::Postgres(text.to_owned())))
+        Ok(Self::of(StoreLocation::Postgres(text.to_owned())))
     }
 }
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
-            Place::Postgres(url) => f.write_str(&redacted(url)),
+            StoreLocation::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            StoreLocation::Postgres(url) => f.write_str(&redacted(url)),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     Age, NodeRemoval, Opening, RemovedRow, RowRemoval, StoreError,
     consumer::ConsumerChange,
     node::StopWrite,
-    record::{Part, Record},
+    record::{ColumnPart, Record},
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{KeeperEpoch, NodeId, RunId, Timestamp};
@@ -47,7 +47,7 @@ pub(crate) enum Write {
     Put {
         record: Box<Record>,
         /// The part that is written.
-        part: Part,
+        part: ColumnPart,
         is_urgent: bool,
     },
     /// Remove the row of a run of this node and generation, whose gate was never opened.
@@ -219,7 +219,7 @@ struct Queues {
 
 /// Writes that go into one transaction. No run occurs twice: changes of one row must not be reordered.
 #[derive(Default)]
-struct Batch {
+struct WriteBatch {
     writes: Vec<Write>,
     answers: Vec<oneshot::Sender<Result<Answer, Failure>>>,
     runs: HashSet<String>,
@@ -227,7 +227,7 @@ struct Batch {
     sealed: bool,
 }
 
-impl Batch {
+impl WriteBatch {
     fn is_full(&self, rows_max: usize) -> bool {
         self.sealed || self.writes.len() >= rows_max || self.bytes >= BATCH_BYTES_MAX
     }
@@ -300,8 +300,8 @@ impl Write {
 
 impl Queues {
     /// Returns the next batch, empty after a while without work; none when the queues are closed and empty.
-    async fn next(&mut self, finished: &mut oneshot::Receiver<()>) -> Option<Batch> {
-        let mut batch = Batch::default();
+    async fn next(&mut self, finished: &mut oneshot::Receiver<()>) -> Option<WriteBatch> {
+        let mut batch = WriteBatch::default();
         for job in std::mem::take(&mut self.held) {
             self.put(&mut batch, job);
         }
@@ -341,7 +341,7 @@ impl Queues {
         }
     }
 
-    fn put(&mut self, batch: &mut Batch, job: Job) {
+    fn put(&mut self, batch: &mut WriteBatch, job: Job) {
         if batch.is_full(BATCH_ROWS_MAX) {
             self.held.push_back(job);
         } else if let Err(job) = batch.add(job) {
@@ -356,7 +356,7 @@ async fn write_all(
     mut finished: oneshot::Receiver<()>,
 ) {
     while let Some(batch) = queues.next(&mut finished).await {
-        let Batch {
+        let WriteBatch {
             writes, answers, ..
         } = batch;
         if writes.is_empty() {
@@ -442,7 +442,7 @@ mod tests {
         };
         Write::Put {
             record: Box::new(record),
-            part: Part::Hot,
+            part: ColumnPart::Hot,
             is_urgent,
         }
     }

@@ -56,8 +56,8 @@ pub use kennel_keeper::client::{
     Listing, Member, NoPty, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
     SocketSeen, Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
 };
-pub use kennel_linux::accept::{Batch, take_batch, take_queued};
-pub use kennel_linux::peer::{Descent, Peer as PeerSeen, credentials as peer_credentials};
+pub use kennel_linux::accept::{AcceptBatch, take_batch, take_queued};
+pub use kennel_linux::peer::{Descent, PeerSeen, credentials as peer_credentials};
 pub use kennel_store::spec_text;
 pub use kennel_store::{
     Age, Ages, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, NewRun,

@@ -68,7 +68,7 @@ use kennel_journal::GapReason;
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     EndReason, Entry, Exit, RunId, RunState, StartFailure, StartStage,
-    recovery::{CgroupSeen, ExitRecord, Seen},
+    recovery::{CgroupSeen, ExitRecord, ProcessPresence},
 };
 use kennel_store::{NewRun, RunRow};
 use kennel_supervisor::{
@@ -486,9 +486,15 @@ async fn server_start_closes_ended_and_terminates_live_runs() {
         shutdown: false,
     };
     let orphans = HashMap::from([
-        (gone, seen(Seen::Gone, CgroupSeen::Empty, None)),
-        (alive, seen(Seen::Same, CgroupSeen::Populated, None)),
-        (recorded, seen(Seen::Gone, CgroupSeen::None, Some(record))),
+        (gone, seen(ProcessPresence::Gone, CgroupSeen::Empty, None)),
+        (
+            alive,
+            seen(ProcessPresence::Same, CgroupSeen::Populated, None),
+        ),
+        (
+            recorded,
+            seen(ProcessPresence::Gone, CgroupSeen::None, Some(record)),
+        ),
     ]);
     let rows = [gone, alive, recorded].map(|run| RunRow::open(new_run(run)));
     let stage = Stage::with_rows(Nature::default(), rows.into(), orphans).await;

@@ -1,7 +1,7 @@
 //! Follows the access file and the attempts of runs, and cuts connections whose certificate, token or user is no longer
 //! valid.
 
-use super::Connection;
+use super::ConnectionState;
 use crate::{
     access::{self, Access},
     auth::{PeerVerdict, run_tokens::RunTokens},
@@ -14,16 +14,16 @@ use tokio_util::sync::CancellationToken;
 
 /// The rules, and the connections that they hold for.
 #[derive(Debug)]
-pub(crate) struct Credentials {
+pub(crate) struct ServerCredentials {
     access: Arc<Access>,
     /// Absent: no run may call.
     runs: Option<Arc<RunTokens>>,
-    connections: Mutex<Vec<Weak<Connection>>>,
+    connections: Mutex<Vec<Weak<ConnectionState>>>,
     /// Fires when the first keys of issuers are there, or were waited for.
     begun: CancellationToken,
 }
 
-impl Credentials {
+impl ServerCredentials {
     pub(crate) fn new(access: Arc<Access>, runs: Option<Arc<RunTokens>>) -> Arc<Self> {
         Arc::new(Self {
             access,
@@ -38,7 +38,7 @@ impl Credentials {
     }
 
     /// Cuts this connection when the rules no longer permit it.
-    pub(super) fn watch(&self, connection: &Arc<Connection>) {
+    pub(super) fn watch(&self, connection: &Arc<ConnectionState>) {
         let is_of_run = matches!(connection.peer.verdict, PeerVerdict::OfARun(Some(_)));
         if self.access.may_change() || is_of_run {
             self.connections.lock().push(Arc::downgrade(connection));
@@ -133,7 +133,7 @@ mod tests {
         let file = dir.path().join("access.toml");
         fs::write(&file, rules).expect("own directory");
         let access = Access::open(Some(&file), 0).expect("good rules");
-        let credentials = Credentials::new(Arc::new(access), None);
+        let credentials = ServerCredentials::new(Arc::new(access), None);
         let begun = async {
             tokio::select! { biased;
                 () = credentials.begun() => {}

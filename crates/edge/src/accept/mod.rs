@@ -9,7 +9,7 @@ mod refusals;
 pub(crate) mod tally;
 mod unix;
 
-pub(crate) use credentials::Credentials;
+pub(crate) use credentials::ServerCredentials;
 pub(crate) use places::Places;
 pub(crate) use refusals::Refusals;
 
@@ -22,7 +22,7 @@ use futures_util::stream::{self, Stream};
 use handshakes::TcpAcceptor;
 use kennel_lifecycle::RunId;
 use parking_lot::Mutex;
-use places::Place;
+use places::ConnectionSlot;
 use refusals::Refusal;
 use std::{
     collections::HashSet,
@@ -75,7 +75,7 @@ pub(crate) struct Ending {
 
 /// State of a connection, for its requests.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ConnectionState {
     pub(crate) peer: Peer,
     /// Whether a call was accepted on it: from then on it may stay.
     has_called: AtomicBool,
@@ -84,14 +84,14 @@ pub(crate) struct Connection {
     /// The tokens of its calls.
     tokens: Mutex<HashSet<Bearer>>,
     /// Its slot, until it has ended.
-    place: Weak<Place>,
+    place: Weak<ConnectionSlot>,
     /// Fires when its credentials are no longer valid, its owner's calls are refused without end, or another client has
     /// its slot.
     cut: CancellationToken,
 }
 
-impl Connection {
-    pub(crate) fn new(peer: Peer, place: &Arc<Place>) -> Arc<Self> {
+impl ConnectionState {
+    pub(crate) fn new(peer: Peer, place: &Arc<ConnectionSlot>) -> Arc<Self> {
         Arc::new(Self {
             peer,
             has_called: AtomicBool::new(false),
@@ -172,7 +172,7 @@ type Io = Either<UnixStream, Tls>;
 /// A connection, as long as it may last.
 pub(crate) struct Accepted {
     io: Io,
-    connection: Arc<Connection>,
+    connection: Arc<ConnectionState>,
     /// State before the first byte; absent: it has sent one.
     silence: Option<Silence>,
     /// Ends a connection on which no call was accepted; absent: one was.
@@ -180,13 +180,13 @@ pub(crate) struct Accepted {
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
     refusals: Arc<Refusals>,
-    _place: Arc<Place>,
+    _place: Arc<ConnectionSlot>,
 }
 
 impl Connected for Accepted {
-    type ConnectInfo = Arc<Connection>;
+    type ConnectInfo = Arc<ConnectionState>;
 
-    fn connect_info(&self) -> Arc<Connection> {
+    fn connect_info(&self) -> Arc<ConnectionState> {
         Arc::clone(&self.connection)
     }
 }
@@ -206,7 +206,7 @@ pub(crate) fn incoming<J: Judge>(
     ending: &Ending,
     places: &Places,
     refusals: &Arc<Refusals>,
-    credentials: &Arc<Credentials>,
+    credentials: &Arc<ServerCredentials>,
     judge: &J,
 ) -> io::Result<impl Stream<Item = io::Result<Accepted>> + use<J>> {
     let acceptors = listeners.into_iter().map(|listener| {
@@ -217,16 +217,18 @@ pub(crate) fn incoming<J: Judge>(
             ending: ending.clone(),
         };
         let door = match listener {
-            Listener::Unix(listener, rebound) => Door::Unix(UnixAcceptor::start(
+            Listener::Unix(listener, rebound) => SocketAcceptor::Unix(UnixAcceptor::start(
                 listener,
                 rebound,
                 judge.clone(),
                 welcome.clone(),
             )?),
-            Listener::Tcp(listener) => Door::Tcp(TcpAcceptor::start(listener, welcome.clone())?),
+            Listener::Tcp(listener) => {
+                SocketAcceptor::Tcp(TcpAcceptor::start(listener, welcome.clone())?)
+            }
         };
         // A TCP handshake may take longer than a leaving server has time.
-        let open = matches!(door, Door::Unix(_)).then(|| ending.open.token());
+        let open = matches!(door, SocketAcceptor::Unix(_)).then(|| ending.open.token());
         Ok(Acceptor {
             door,
             welcome,
@@ -254,16 +256,16 @@ pub(crate) enum Listener {
 struct Admitted {
     io: Either<StdUnixStream, Tls>,
     peer: Peer,
-    place: Arc<Place>,
+    place: Arc<ConnectionSlot>,
     silent: TaskTrackerToken,
 }
 
-enum Door<J> {
+enum SocketAcceptor<J> {
     Unix(UnixAcceptor<J>),
     Tcp(TcpAcceptor),
 }
 
-impl<J: Judge> Door<J> {
+impl<J: Judge> SocketAcceptor<J> {
     /// Returns the next connection; `None`: it is stopped, and there is none left. Cancel-safe.
     async fn next(&mut self) -> Option<Admitted> {
         match self {
@@ -282,7 +284,7 @@ impl<J: Judge> Door<J> {
 }
 
 struct Acceptor<J> {
-    door: Door<J>,
+    door: SocketAcceptor<J>,
     welcome: Welcome,
     open: Option<TaskTrackerToken>,
 }
@@ -318,13 +320,13 @@ impl<J: Judge> Acceptor<J> {
 struct Welcome {
     places: Places,
     refusals: Arc<Refusals>,
-    credentials: Arc<Credentials>,
+    credentials: Arc<ServerCredentials>,
     ending: Ending,
 }
 
 impl Welcome {
     /// Takes a slot for a connection of this peer; `None`: there is none.
-    fn place(&self, peer: &mut Peer) -> Option<Arc<Place>> {
+    fn place(&self, peer: &mut Peer) -> Option<Arc<ConnectionSlot>> {
         match self.take(peer) {
             Ok(place) => Some(place),
             Err(full) => {
@@ -355,7 +357,7 @@ impl Welcome {
             }
         };
         let begun = self.ending.begun.clone().cancelled_owned();
-        let connection = Connection::new(peer, &place);
+        let connection = ConnectionState::new(peer, &place);
         self.credentials.watch(&connection);
         let cut = connection.cut.clone().cancelled_owned();
         Ok(Accepted {
@@ -370,7 +372,7 @@ impl Welcome {
         })
     }
 
-    fn take(&self, peer: &Peer) -> Result<Arc<Place>, Full> {
+    fn take(&self, peer: &Peer) -> Result<Arc<ConnectionSlot>, Full> {
         let (place, greedy) = self.places.take(peer)?;
         if let Some(greedy) = greedy {
             let peer = Peer::of_network(greedy, None);

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Owner whose connections are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum User {
+enum ConnectionUser {
     Uid(u32),
     /// The principal of a certificate or token.
     Principal(String),
@@ -32,22 +32,22 @@ enum User {
 /// Part of one user: a process, all of other pid namespaces, which have no number here, being one; or a network
 /// address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum UserPart {
     Pid(Option<i32>),
     Address(IpAddr),
 }
 
 /// A process in the count of connections.
-type Process = (User, Part);
+type Process = (ConnectionUser, UserPart);
 
 /// Number of connections of each.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places(Arc<Mutex<Taken>>);
+pub(crate) struct Places(Arc<Mutex<SlotsInUse>>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct SlotsInUse {
     refused: usize,
-    admitted: Tally<Process, User>,
+    admitted: Tally<Process, ConnectionUser>,
     /// Those of runs, by their owners too.
     of_runs: Tally<RunId, Arc<str>>,
     unidentified: Crowd<CONNECTIONS_UNIDENTIFIED_MAX>,
@@ -55,7 +55,7 @@ pub(crate) struct Taken {
 
 /// One slot; free again when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     places: Places,
     of: Mutex<Pool>,
 }
@@ -71,12 +71,12 @@ enum Pool {
 
 impl Places {
     /// Takes a slot for one more connection of this peer. Returns the address whose connection it has displaced, too.
-    pub(crate) fn take(&self, peer: &Peer) -> Result<(Place, Option<IpAddr>), Full> {
+    pub(crate) fn take(&self, peer: &Peer) -> Result<(ConnectionSlot, Option<IpAddr>), Full> {
         let mut taken = self.lock();
         let mut displaced = None;
         let of = match (peer.verdict, &peer.origin) {
             (PeerVerdict::Allowed, Origin::Process { uid, pid }) => {
-                let process = (User::Uid(*uid), Part::Pid(*pid));
+                let process = (ConnectionUser::Uid(*uid), UserPart::Pid(*pid));
                 taken.admit(&process)?;
                 Pool::Admitted(process)
             }
@@ -98,7 +98,7 @@ impl Places {
         };
         drop(taken);
         let (places, of) = (self.clone(), Mutex::new(of));
-        Ok((Place { places, of }, displaced))
+        Ok((ConnectionSlot { places, of }, displaced))
     }
 
     /// Returns the number of connections, without the refused.
@@ -107,22 +107,22 @@ impl Places {
         taken.admitted.all() + taken.of_runs.all()
     }
 
-    pub(crate) fn downgrade(&self) -> Weak<Mutex<Taken>> {
+    pub(crate) fn downgrade(&self) -> Weak<Mutex<SlotsInUse>> {
         Arc::downgrade(&self.0)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, SlotsInUse> {
         self.0.lock()
     }
 }
 
-impl From<Arc<Mutex<Taken>>> for Places {
-    fn from(taken: Arc<Mutex<Taken>>) -> Self {
+impl From<Arc<Mutex<SlotsInUse>>> for Places {
+    fn from(taken: Arc<Mutex<SlotsInUse>>) -> Self {
         Self(taken)
     }
 }
 
-impl Taken {
+impl SlotsInUse {
     fn admit(&mut self, process: &Process) -> Result<(), Full> {
         let [of_process, of_user, all] = self.admitted.counts(process, &process.0);
         // The last connections are for processes without any.
@@ -163,13 +163,13 @@ impl Taken {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Counts a client over TCP with the others of its principal, from its first call on.
     pub(crate) fn identify(&self, principal: &str) -> Result<(), Full> {
         let mut of = self.of.lock();
         if let Pool::Unidentified(member) = &*of {
-            let user = User::Principal(principal.to_owned());
-            let process = (user, Part::Address(member.address));
+            let user = ConnectionUser::Principal(principal.to_owned());
+            let process = (user, UserPart::Address(member.address));
             let mut taken = self.places.lock();
             taken.admit(&process)?;
             taken.unidentified.remove(member);
@@ -188,7 +188,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let of = self.of.get_mut();
         let mut taken = self.places.lock();
@@ -207,7 +207,7 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn take(places: &Places, peer: &Peer) -> Result<Place, Full> {
+    fn take(places: &Places, peer: &Peer) -> Result<ConnectionSlot, Full> {
         places.take(peer).map(|(place, _)| place)
     }
 

@@ -165,7 +165,7 @@ fn doors(
         listener.set_nonblocking(true).expect("own socket");
         Listener::Unix(listener, mpsc::channel(1).1)
     });
-    let credentials = Credentials::new(Arc::new(Access::own(None, 0)), None);
+    let credentials = ServerCredentials::new(Arc::new(Access::own(None, 0)), None);
     let listeners = listeners.collect();
     let incoming = incoming(
         listeners,

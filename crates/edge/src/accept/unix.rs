@@ -12,7 +12,7 @@ use crate::{
     },
 };
 use kennel_lifecycle::{RunId, Timestamp};
-use kennel_supervisor::{Batch, peer_credentials, take_batch, take_queued};
+use kennel_supervisor::{AcceptBatch, peer_credentials, take_batch, take_queued};
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -34,7 +34,7 @@ pub(super) struct UnixAcceptor<J> {
     /// Sockets in place of the present one.
     rebound: mpsc::Receiver<OwnedFd>,
     /// What the next thread gets; absent: stopped.
-    door: Option<Door<J>>,
+    door: Option<AcceptLoop<J>>,
     thread: AcceptThread,
 }
 
@@ -47,7 +47,7 @@ impl<J: Judge> UnixAcceptor<J> {
         welcome: Welcome,
     ) -> io::Result<Self> {
         let (to, admitted) = mpsc::channel(ACCEPTED_MAX);
-        let door = Door { judge, welcome, to };
+        let door = AcceptLoop { judge, welcome, to };
         Ok(Self {
             admitted,
             rebound,
@@ -107,7 +107,7 @@ impl AcceptThread {
     fn start<J: Judge>(
         listener: StdUnixListener,
         former: Option<StdUnixListener>,
-        door: Door<J>,
+        door: AcceptLoop<J>,
     ) -> io::Result<Self> {
         let (stop, stopped) = StdUnixStream::pair()?;
         let runtime = Handle::current();
@@ -140,13 +140,13 @@ impl Drop for AcceptThread {
 
 /// What a thread has.
 #[derive(Clone)]
-struct Door<J> {
+struct AcceptLoop<J> {
     judge: J,
     welcome: Welcome,
     to: mpsc::Sender<Admitted>,
 }
 
-impl<J: Judge> Door<J> {
+impl<J: Judge> AcceptLoop<J> {
     fn open(
         self,
         listener: &StdUnixListener,
@@ -173,7 +173,7 @@ impl<J: Judge> Door<J> {
         }
     }
 
-    fn admit_batch(&self, batch: Batch, refused: &mut Refused) {
+    fn admit_batch(&self, batch: AcceptBatch, refused: &mut Refused) {
         refused.begin_window(self.welcome.refusals.now());
         for socket in &batch.closed {
             self.refuse(socket, refused);

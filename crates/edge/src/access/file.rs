@@ -2,7 +2,7 @@
 
 use super::{
     issuer::{IssuerEntry, Issuers},
-    rules::{Grant, Granted, Quota, Rules, Token},
+    rules::{AcceptedToken, Grant, Granted, Quota, Rules},
     tls::{self, Tls, TlsError},
 };
 use crate::{access::TokenHash, pb::Role};
@@ -51,7 +51,7 @@ pub enum AccessError {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct AccessFile {
     tls: Option<tls::Files>,
     forward: Option<tls::NodeFiles>,
     #[serde(default, rename = "principal")]
@@ -101,16 +101,16 @@ fn role<'de, D: Deserializer<'de>>(from: D) -> Result<Role, D::Error> {
 }
 
 /// The access file as read, and a hash of it and of all files that it refers to.
-pub(super) struct Read {
+pub(super) struct ReadAccess {
     path: PathBuf,
-    file: File,
+    file: AccessFile,
     pub(super) content: TokenHash,
 }
 
 /// Reads the files. Blocks.
-pub(super) fn read(path: &Path) -> Result<Read, AccessError> {
+pub(super) fn read(path: &Path) -> Result<ReadAccess, AccessError> {
     let bytes = read_file(path)?;
-    let mut file: File = toml::from_slice(&bytes).map_err(|source| AccessError::Form {
+    let mut file: AccessFile = toml::from_slice(&bytes).map_err(|source| AccessError::Form {
         path: path.to_owned(),
         source: Box::new(source),
     })?;
@@ -129,7 +129,7 @@ pub(super) fn read(path: &Path) -> Result<Read, AccessError> {
         hash.update(bytes.len().to_le_bytes());
         hash.update(&bytes);
     }
-    Ok(Read {
+    Ok(ReadAccess {
         path: path.to_owned(),
         file,
         content: hash.finalize().into(),
@@ -143,7 +143,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
     })
 }
 
-impl Read {
+impl ReadAccess {
     /// Builds its rules; keys that `before` has fetched stay. Blocks.
     pub(super) fn rules(&self, own_uid: u32, before: &Rules) -> Result<Rules, AccessError> {
         let wrong = |what: String| AccessError::Value {
@@ -210,7 +210,7 @@ fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
 fn tokens(
     entries: &[TokenEntry],
     grants: &HashMap<String, Grant>,
-) -> Result<HashMap<TokenHash, Token>, String> {
+) -> Result<HashMap<TokenHash, AcceptedToken>, String> {
     let mut tokens = HashMap::new();
     for TokenEntry {
         id,
@@ -230,7 +230,7 @@ fn tokens(
         let expires = expires.as_deref().map(humantime::parse_rfc3339).transpose();
         let expires: Option<SystemTime> =
             expires.map_err(|e| format!("expires of token {id:?}: {e}"))?;
-        tokens.insert(hash, Token { principal, expires });
+        tokens.insert(hash, AcceptedToken { principal, expires });
     }
     Ok(tokens)
 }

@@ -45,11 +45,11 @@ pub(crate) struct Fetched {
 #[derive(Debug)]
 pub(crate) struct RemoteKeys {
     pub(crate) source: Source,
-    state: Mutex<State>,
+    state: Mutex<FetchedKeys>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FetchedKeys {
     keys: Arc<KeySet>,
     /// Time of the last successful fetch; absent: there was none.
     fetched: Option<SystemTime>,

@@ -79,7 +79,7 @@ impl Quota {
 
 /// An accepted token.
 #[derive(Clone, Debug)]
-pub(crate) struct Token {
+pub(crate) struct AcceptedToken {
     pub(crate) principal: String,
     /// Time of expiry; absent: it does not expire.
     pub(crate) expires: Option<SystemTime>,
@@ -126,7 +126,7 @@ pub(crate) struct Rules {
     pub(super) admins: HashSet<String>,
     /// Quotas by owner; `*` stands for each owner without one.
     pub(super) quotas: HashMap<String, Quota>,
-    pub(super) tokens: HashMap<TokenHash, Token>,
+    pub(super) tokens: HashMap<TokenHash, AcceptedToken>,
     pub(super) issuers: Issuers,
     pub(super) tls: Option<Tls>,
     /// Credentials of this server for other nodes, and the authorities for them; absent: nothing is forwarded over a

@@ -29,7 +29,7 @@ use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
 /// A client at a terminal; it holds a slot among the streams as long as it lives.
-pub(crate) struct Attachment {
+pub(crate) struct TerminalAttachment {
     supervisor: Supervisor,
     run: RunId,
     /// Its request, as in the audit log.
@@ -50,7 +50,7 @@ pub(crate) struct Attachment {
 type Writing = Pin<Box<dyn Future<Output = (String, Result<InputWritten, CallError>)> + Send>>;
 
 /// Reason of a wake-up.
-enum Wake {
+enum AttachWake {
     Events(Result<Option<Vec<Event>>, CallError>),
     Asked(Result<Option<pb::AttachRequest>, Status>),
     Written(String, Result<InputWritten, CallError>),
@@ -59,7 +59,7 @@ enum Wake {
     Leaving,
 }
 
-impl Attachment {
+impl TerminalAttachment {
     pub(crate) async fn open(
         supervisor: Supervisor,
         seats: Arc<Seats>,
@@ -142,29 +142,29 @@ impl Attachment {
                 return None;
             }
             let reported = match self.wake().await {
-                Wake::Events(Ok(None)) => return None,
-                Wake::Events(Ok(Some(events))) => Ok(Reported::Events(self.batch(events))),
-                Wake::Events(Err(error)) => Err(status::of(&error)),
-                Wake::Asked(Ok(None)) => {
+                AttachWake::Events(Ok(None)) => return None,
+                AttachWake::Events(Ok(Some(events))) => Ok(Reported::Events(self.batch(events))),
+                AttachWake::Events(Err(error)) => Err(status::of(&error)),
+                AttachWake::Asked(Ok(None)) => {
                     self.leaves = true;
                     continue;
                 }
-                Wake::Asked(Ok(Some(asked))) => match self.obey(asked.request).await {
+                AttachWake::Asked(Ok(Some(asked))) => match self.obey(asked.request).await {
                     Ok(None) => continue,
                     Ok(Some(refused)) => Ok(Reported::Refused(refused)),
                     Err(status) => Err(status),
                 },
-                Wake::Asked(Err(status)) => Err(status),
-                Wake::Written(id, written) => taken(id, written),
-                Wake::Writer(writes) => Ok(Reported::Writer(writer(writes))),
-                Wake::Draining => Err(status::draining()),
-                Wake::Leaving => Err(status::leaving()),
+                AttachWake::Asked(Err(status)) => Err(status),
+                AttachWake::Written(id, written) => taken(id, written),
+                AttachWake::Writer(writes) => Ok(Reported::Writer(writer(writes))),
+                AttachWake::Draining => Err(status::draining()),
+                AttachWake::Leaving => Err(status::leaving()),
             };
             return Some(reported);
         }
     }
 
-    async fn wake(&mut self) -> Wake {
+    async fn wake(&mut self) -> AttachWake {
         let Self {
             requests,
             leaves,
@@ -184,14 +184,14 @@ impl Attachment {
         };
         let wake = tokio::select! {
             biased;
-            () = going.until_leaving() => Wake::Leaving,
-            () = going.until_closing() => Wake::Draining,
-            (id, written) = written => Wake::Written(id, written),
-            asked = requests.message(), if asks => Wake::Asked(asked),
-            writes = seat.changed() => Wake::Writer(writes),
-            events = events.next(limits::BATCH_BYTES_MAX) => Wake::Events(events),
+            () = going.until_leaving() => AttachWake::Leaving,
+            () = going.until_closing() => AttachWake::Draining,
+            (id, written) = written => AttachWake::Written(id, written),
+            asked = requests.message(), if asks => AttachWake::Asked(asked),
+            writes = seat.changed() => AttachWake::Writer(writes),
+            events = events.next(limits::BATCH_BYTES_MAX) => AttachWake::Events(events),
         };
-        if let Wake::Written(..) = wake {
+        if let AttachWake::Written(..) = wake {
             self.writing = None;
         }
         wake

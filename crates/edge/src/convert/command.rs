@@ -32,9 +32,9 @@ pub(crate) fn words(argv: &pb::Argv) -> usize {
 
 /// Fields that a client has sent as bytes, each with the name of its text.
 #[derive(Debug)]
-pub(super) struct Form(Vec<[&'static str; 2]>);
+pub(super) struct ByteFields(Vec<[&'static str; 2]>);
 
-impl Form {
+impl ByteFields {
     /// Returns the form of this spec.
     pub(super) fn of(spec: &pb::RunSpec) -> Self {
         let has_raw_args =

@@ -39,7 +39,7 @@ impl AckCall {
 }
 
 /// Page of consumers.
-pub(crate) struct ListCall {
+pub(crate) struct ConsumersCall {
     pub(crate) filter: ConsumerFilter,
     pub(crate) limit: u32,
 }
@@ -119,7 +119,7 @@ pub(crate) fn list(
     request: &pb::ListConsumersRequest,
     scope: Option<String>,
     found: &mut Vec<Violation>,
-) -> ListCall {
+) -> ConsumersCall {
     let run = request::optional_run_id(&request.run_id, found);
     let limit = request::page_size(request.page_size, found);
     let after = match &*request.page_token {
@@ -139,7 +139,7 @@ pub(crate) fn list(
         owner: scope,
         after,
     };
-    ListCall { filter, limit }
+    ConsumersCall { filter, limit }
 }
 
 /// Returns the consumer in a page token.

@@ -51,7 +51,7 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
 
 /// Converts the spec to the lifecycle's types; all its violations are added to `found`.
 pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
-    let form = command::Form::of(&spec);
+    let form = command::ByteFields::of(&spec);
     let named = kind("spec.kind", spec.kind, found);
     let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
     let env = spec.env.unwrap_or_default();

@@ -23,7 +23,7 @@ use http::{HeaderValue, Request, Response, request::Parts};
 use kennel_supervisor::{CallError, Elsewhere, Supervisor, TrailRecord};
 use parking_lot::Mutex;
 use passed::passed;
-use replay::Replay;
+use replay::ReplayBody;
 use std::sync::Arc;
 use tonic::{Status, body::Body};
 use tonic_types::{ErrorInfo, StatusExt};
@@ -145,7 +145,7 @@ impl Forward {
             }
             Ok(None) => {}
         }
-        let replay = Replay::of(body);
+        let replay = ReplayBody::of(body);
         let again = inner.clone();
         let mut first = Request::from_parts(head.clone(), Body::new(replay.rewound()));
         let mark = AskItsNode(Arc::new(RefusedCall {

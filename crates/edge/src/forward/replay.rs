@@ -12,7 +12,7 @@ use tonic::{Status, body::Body};
 
 use crate::limits::REQUEST_BYTES_MAX;
 
-struct Shared {
+struct SharedBody {
     rest: Body,
     /// Frames read, while they may be read again.
     heard: Option<Vec<Bytes>>,
@@ -20,15 +20,15 @@ struct Shared {
 }
 
 /// A body whose frames are stored, up to the size of the largest request. Clones share it; one is read at a time.
-pub(super) struct Replay {
-    shared: Arc<Mutex<Shared>>,
+pub(super) struct ReplayBody {
+    shared: Arc<Mutex<SharedBody>>,
     /// Number of frames of `heard` that were delivered.
     given: usize,
 }
 
-impl Replay {
+impl ReplayBody {
     pub(super) fn of(body: Body) -> Self {
-        let shared = Shared {
+        let shared = SharedBody {
             rest: body,
             heard: Some(Vec::new()),
             bytes: 0,
@@ -58,7 +58,7 @@ impl Replay {
     }
 }
 
-impl HttpBody for Replay {
+impl HttpBody for ReplayBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -121,7 +121,7 @@ mod tests {
         }
     }
 
-    async fn next(body: &mut Replay) -> Option<usize> {
+    async fn next(body: &mut ReplayBody) -> Option<usize> {
         let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
         let data = frame?.expect("no error").into_data().expect("data");
         Some(data.len())
@@ -130,7 +130,7 @@ mod tests {
     // promise: I-40
     #[tokio::test]
     async fn forwarded_body_can_be_replayed() {
-        let replay = Replay::of(chunks(&[1, 2, 3]));
+        let replay = ReplayBody::of(chunks(&[1, 2, 3]));
         let mut first = replay.rewound();
         assert_eq!(next(&mut first).await, Some(1));
         assert_eq!(next(&mut first).await, Some(2));
@@ -144,7 +144,7 @@ mod tests {
     // promise: I-40
     #[tokio::test]
     async fn large_or_forgotten_body_cannot_be_replayed() {
-        let replay = Replay::of(chunks(&[REQUEST_BYTES_MAX, 1, 1]));
+        let replay = ReplayBody::of(chunks(&[REQUEST_BYTES_MAX, 1, 1]));
         let mut first = replay.rewound();
         assert_eq!(next(&mut first).await, Some(REQUEST_BYTES_MAX));
         assert!(replay.is_whole());
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(next(&mut first).await, Some(1));
         assert_eq!(next(&mut first).await, None);
 
-        let replay = Replay::of(chunks(&[1, 2]));
+        let replay = ReplayBody::of(chunks(&[1, 2]));
         let mut first = replay.rewound();
         assert_eq!(next(&mut first).await, Some(1));
         replay.forget();

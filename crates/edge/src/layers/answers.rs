@@ -6,7 +6,7 @@ use crate::{
     layers::{
         Answer, Middleware,
         body::layered,
-        deadline::{self, Deadline},
+        deadline::{self, CallDeadline},
         observe::OTHER,
     },
     limits, status,
@@ -58,7 +58,10 @@ where
     type Future = Answer<S::Error>;
 
     fn call(&self, inner: &mut S, mut request: Request<B>) -> Self::Future {
-        let (budget, deadline) = (deadline::of_headers(request.headers()), Deadline::default());
+        let (budget, deadline) = (
+            deadline::of_headers(request.headers()),
+            CallDeadline::default(),
+        );
         request.extensions_mut().insert(deadline.clone());
         let path = request.uri().path();
         let method = json::method(path).unwrap_or(OTHER);

@@ -21,9 +21,9 @@ const MARGIN_MAX: Duration = Duration::from_millis(20);
 
 /// A call with a deadline: whether that has passed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Deadline(Arc<AtomicBool>);
+pub(crate) struct CallDeadline(Arc<AtomicBool>);
 
-impl Deadline {
+impl CallDeadline {
     /// Whether the call was answered because of it.
     pub(crate) fn has_passed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -39,7 +39,7 @@ pub(crate) fn of_headers(headers: &HeaderMap) -> Option<Duration> {
 /// Waits for the answer, for as long as its caller does, from now on.
 pub(crate) fn within<T>(
     budget: Option<Duration>,
-    deadline: Deadline,
+    deadline: CallDeadline,
     answer: impl Future<Output = Result<T, Status>>,
 ) -> impl Future<Output = Result<T, Status>> {
     let answer = match budget {

@@ -1,7 +1,7 @@
 //! Admits calls of permitted peers, and refuses all others. Refusals are in the audit log, summed.
 
 use crate::{
-    accept::Connection,
+    accept::ConnectionState,
     access::{self, Access, Bearer, Caller, Rules},
     auth::{self, Denied, Origin, Peer, PeerVerdict, behalf::on_behalf, run_tokens::RunTokens},
     json,
@@ -69,7 +69,7 @@ impl Gate {
         reason = "a refusal has the caller, for the audit log"
     )]
     fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Status> {
-        let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
+        let Some(connection) = request.extensions().get::<Arc<ConnectionState>>().cloned() else {
             return Err(status::internal("a request without a connection"));
         };
         let peer = &connection.peer;
@@ -188,7 +188,7 @@ mod tests {
         let forged = format!("{header}.{}.{}", part(claims), BASE64.encode([0; 64]));
         let peer = Peer::of_network([127, 0, 0, 1].into(), None);
         let (place, _) = Places::default().take(&peer).expect("it is empty");
-        let connection = Connection::new(peer, &Arc::new(place));
+        let connection = ConnectionState::new(peer, &Arc::new(place));
         let call = || {
             let request = Request::builder()
                 .header("authorization", format!("Bearer {forged}"))

@@ -7,7 +7,7 @@
 //! until there is room: it loses nothing, and unary calls are answered. New streams are refused.
 
 use crate::{
-    accept::Connection,
+    accept::ConnectionState,
     access::{Caller, Quota},
     layers::{Answer, Middleware, body::layered, deadline},
     load::{
@@ -63,7 +63,7 @@ where
                 let waits = share.take(Kind::Refusals, &quota).ok();
                 if waits.is_none() && caller.via.is_none() {
                     // Endless refusals cost other callers time: a cut connection sends no more calls.
-                    let connection = request.extensions().get::<Arc<Connection>>();
+                    let connection = request.extensions().get::<Arc<ConnectionState>>();
                     connection.inspect(|connection| connection.cut());
                 }
                 let budget = deadline::of_headers(request.headers());
@@ -95,12 +95,12 @@ where
 
 /// How much of a message in a body has come.
 #[derive(Debug, Default)]
-struct Message {
+struct MessageProgress {
     head: [u8; HEAD_BYTES],
     came: usize,
 }
 
-impl Message {
+impl MessageProgress {
     /// Follows the next bytes of the body.
     fn pass(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
@@ -130,7 +130,7 @@ impl Message {
 /// Returns the body of a request, counted as it is received; `used` is also held by the call until it is answered.
 fn received(body: Body, quota: Quota, used: Arc<Mutex<Used>>) -> Body {
     // The message that is still being received.
-    let mut message = Message::default();
+    let mut message = MessageProgress::default();
     layered(body, move |body, cx| {
         let is_answered = Arc::strong_count(&used) == 1;
         let mut used = used.lock();
@@ -391,7 +391,7 @@ mod tests {
         }));
         let peer = Peer::of_network([127, 0, 0, 1].into(), None);
         let (place, _) = Places::default().take(&peer).expect("it is empty");
-        let connection = Connection::new(peer, &Arc::new(place));
+        let connection = ConnectionState::new(peer, &Arc::new(place));
         let mut call = || {
             let mut request = request("team", Body::empty());
             request.extensions_mut().insert(Arc::clone(&connection));

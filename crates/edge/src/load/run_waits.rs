@@ -18,10 +18,10 @@ const RESERVED: usize = 64;
 
 /// Waiting calls.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RunWaits(Arc<Mutex<Taken>>);
+pub(crate) struct RunWaits(Arc<Mutex<WaitsInUse>>);
 
 /// By the runs, and by their owners.
-type Taken = Tally<RunId, String>;
+type WaitsInUse = Tally<RunId, String>;
 
 /// A slot among the waiting calls of a run, released when it is dropped.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl RunWaits {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, WaitsInUse> {
         self.0.lock()
     }
 }

@@ -3,7 +3,7 @@
 pub(crate) mod health;
 
 use crate::{
-    accept::{self, Credentials, Ending, Judge, Listener, Places, Refusals},
+    accept::{self, Ending, Judge, Listener, Places, Refusals, ServerCredentials},
     access::Access,
     auth::{Peer, PeerVerdict, run_tokens::RunTokens},
     forward::{Forward, Links},
@@ -189,7 +189,7 @@ where
     } = inbound;
     access.measure(telemetry);
     let gate = Gate::new(trail.clone(), Arc::clone(&access), runs.clone());
-    let credentials = Credentials::new(access, runs);
+    let credentials = ServerCredentials::new(access, runs);
     let places = Places::default();
     let refusals = Refusals::new(telemetry, &places, trail);
     let pace = Pace {

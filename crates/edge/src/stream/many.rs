@@ -83,10 +83,10 @@ pub(super) struct ManyReader {
     pub(super) as_json: bool,
     pub(super) going: Serving,
     pub(super) pace: Pace,
-    pub(super) stage: Stage,
+    pub(super) stage: MultiRunStage,
 }
 
-pub(super) enum Stage {
+pub(super) enum MultiRunStage {
     Following,
     /// The server is shutting down.
     LastWords(Pin<Box<Sleep>>),
@@ -95,7 +95,7 @@ pub(super) enum Stage {
 }
 
 /// Reason of a reader's wake-up.
-enum Wake {
+enum MultiRunWake {
     Step(Result<Option<Step>, CallError>),
     Closing,
     Failed(Status),
@@ -107,37 +107,37 @@ impl ManyReader {
     pub(super) async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
         loop {
             match self.wake().await? {
-                Wake::Step(step) => {
+                MultiRunWake::Step(step) => {
                     if let Some(message) = self.give(step) {
                         return Some(Ok(message));
                     }
                 }
-                Wake::Silence => return Some(Ok(self.position())),
-                Wake::Closing => {
+                MultiRunWake::Silence => return Some(Ok(self.position())),
+                MultiRunWake::Closing => {
                     let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
-                    self.stage = Stage::LastWords(until);
+                    self.stage = MultiRunStage::LastWords(until);
                 }
-                Wake::Failed(status) => return Some(Err(status)),
+                MultiRunWake::Failed(status) => return Some(Err(status)),
             }
         }
     }
 
-    async fn wake(&mut self) -> Option<Wake> {
+    async fn wake(&mut self) -> Option<MultiRunWake> {
         let silence = self.pace.silence(limits::NODE_HEARTBEAT);
         let wake = match &mut self.stage {
-            Stage::Following => tokio::select! {
+            MultiRunStage::Following => tokio::select! {
                 biased;
-                () = self.going.until_leaving() => Wake::Failed(status::leaving()),
-                () = self.going.until_closing() => Wake::Closing,
-                step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
-                () = tokio::time::sleep(silence) => Wake::Silence,
+                () = self.going.until_leaving() => MultiRunWake::Failed(status::leaving()),
+                () = self.going.until_closing() => MultiRunWake::Closing,
+                step = self.events.next(limits::BATCH_BYTES_MAX) => MultiRunWake::Step(step),
+                () = tokio::time::sleep(silence) => MultiRunWake::Silence,
             },
-            Stage::LastWords(until) => tokio::select! {
+            MultiRunStage::LastWords(until) => tokio::select! {
                 biased;
-                () = until => Wake::Failed(status::draining()),
-                step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
+                () = until => MultiRunWake::Failed(status::draining()),
+                step = self.events.next(limits::BATCH_BYTES_MAX) => MultiRunWake::Step(step),
             },
-            Stage::Ended(why) => Wake::Failed(why.take()?),
+            MultiRunStage::Ended(why) => MultiRunWake::Failed(why.take()?),
         };
         Some(wake)
     }
@@ -156,11 +156,11 @@ impl ManyReader {
         while let Some(step) = next.take() {
             match step {
                 Ok(Some(Step::Broken(error))) | Err(error) => {
-                    self.stage = Stage::Ended(Some(status::of(&error)));
+                    self.stage = MultiRunStage::Ended(Some(status::of(&error)));
                     is_last = true;
                 }
                 Ok(None) => {
-                    self.stage = Stage::Ended(None);
+                    self.stage = MultiRunStage::Ended(None);
                     is_last = true;
                 }
                 Ok(Some(step)) => {

@@ -76,7 +76,7 @@ impl Source for Events {
 }
 
 /// Owns a position in a run's events and, as long as it lives, a slot among the streams.
-pub(crate) struct Reader<S> {
+pub(crate) struct StreamReader<S> {
     run: RunId,
     /// Attempt of the last delivered event.
     attempt: u32,
@@ -89,7 +89,7 @@ pub(crate) struct Reader<S> {
     as_json: bool,
     heartbeat: Duration,
     going: Serving,
-    stage: Stage,
+    stage: RunStreamStage,
     /// Session of the consumer that reads.
     seat: Option<ConsumerSeat>,
     _place: StreamPlace,
@@ -97,7 +97,7 @@ pub(crate) struct Reader<S> {
     _room: Option<OwnedSemaphorePermit>,
 }
 
-enum Stage {
+enum RunStreamStage {
     /// Nothing was delivered yet.
     Opening(Box<pb::Run>),
     /// Past events are delivered, then new ones.
@@ -111,7 +111,7 @@ enum Stage {
 }
 
 /// Reason of a reader's wake-up.
-enum Wake {
+enum RunStreamWake {
     Events(Result<Option<Vec<Event>>, CallError>),
     Draining,
     Leaving,
@@ -128,7 +128,7 @@ async fn lost(seat: Option<&mut ConsumerSeat>) -> CallError {
     }
 }
 
-impl<S: Source> Reader<S> {
+impl<S: Source> StreamReader<S> {
     pub(crate) fn new(
         view: RunView,
         events: S,
@@ -147,7 +147,7 @@ impl<S: Source> Reader<S> {
             as_json: call.as_json,
             heartbeat: call.heartbeat,
             going,
-            stage: Stage::Opening(Box::new(run::run(view))),
+            stage: RunStreamStage::Opening(Box::new(run::run(view))),
             seat: None,
             _place: place,
             _room: None,
@@ -167,14 +167,14 @@ impl<S: Source> Reader<S> {
         Self { seat, ..self }
     }
 
-    async fn wake(&mut self) -> Wake {
+    async fn wake(&mut self) -> RunStreamWake {
         tokio::select! {
             biased;
-            () = self.going.until_leaving() => Wake::Leaving,
-            () = self.going.until_closing() => Wake::Draining,
-            why = lost(self.seat.as_mut()) => Wake::Lost(why),
-            events = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Events(events),
-            () = tokio::time::sleep(self.heartbeat) => Wake::Silence,
+            () = self.going.until_leaving() => RunStreamWake::Leaving,
+            () = self.going.until_closing() => RunStreamWake::Draining,
+            why = lost(self.seat.as_mut()) => RunStreamWake::Lost(why),
+            events = self.events.next(limits::BATCH_BYTES_MAX) => RunStreamWake::Events(events),
+            () = tokio::time::sleep(self.heartbeat) => RunStreamWake::Silence,
         }
     }
 
@@ -188,7 +188,7 @@ impl<S: Source> Reader<S> {
                     Some((0, expired)) => return Some(self.end(status::of(&expired))),
                     // Events before the gap are delivered first.
                     Some((place, expired)) => {
-                        self.stage = Stage::Expired(Box::new(expired));
+                        self.stage = RunStreamStage::Expired(Box::new(expired));
                         events.truncate(place);
                         self.at = Reached {
                             seq: events.last().map_or(self.at.seq, |e| e.seq),
@@ -206,7 +206,7 @@ impl<S: Source> Reader<S> {
                 Some(Ok(self.message(batches)))
             }
             Ok(None) => {
-                self.stage = Stage::Reported;
+                self.stage = RunStreamStage::Reported;
                 None
             }
             Err(error) => Some(self.end(status::of(&error))),
@@ -229,7 +229,7 @@ impl<S: Source> Reader<S> {
 
     /// Ends the stream with this status.
     fn end<T>(&mut self, status: Status) -> Result<T, Status> {
-        self.stage = Stage::Reported;
+        self.stage = RunStreamStage::Reported;
         Err(status)
     }
 
@@ -273,24 +273,26 @@ impl<S: Source> Reader<S> {
     }
 }
 
-impl<S: Source> ResponseReader for Reader<S> {
+impl<S: Source> ResponseReader for StreamReader<S> {
     async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Following) {
-                Stage::Opening(run) => return Some(Ok(self.snapshot(*run))),
-                Stage::Following => match self.wake().await {
-                    Wake::Events(events) => return self.give(events),
-                    Wake::Leaving => return Some(self.end(status::leaving())),
-                    Wake::Lost(why) => return Some(self.end(status::of(&why))),
-                    Wake::Silence => return Some(Ok(self.heartbeat())),
-                    Wake::Draining => {
-                        self.stage = Stage::LastWords {
+            match std::mem::replace(&mut self.stage, RunStreamStage::Following) {
+                RunStreamStage::Opening(run) => return Some(Ok(self.snapshot(*run))),
+                RunStreamStage::Following => match self.wake().await {
+                    RunStreamWake::Events(events) => return self.give(events),
+                    RunStreamWake::Leaving => return Some(self.end(status::leaving())),
+                    RunStreamWake::Lost(why) => return Some(self.end(status::of(&why))),
+                    RunStreamWake::Silence => return Some(Ok(self.heartbeat())),
+                    RunStreamWake::Draining => {
+                        self.stage = RunStreamStage::LastWords {
                             head: self.events.head(),
                             until: Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX)),
                         };
                     }
                 },
-                Stage::LastWords { head, mut until } if self.events.position().seq < head => {
+                RunStreamStage::LastWords { head, mut until }
+                    if self.events.position().seq < head =>
+                {
                     let events = tokio::select! {
                         biased;
                         () = &mut until => None,
@@ -298,16 +300,16 @@ impl<S: Source> ResponseReader for Reader<S> {
                     };
                     match events {
                         Some(events) => {
-                            self.stage = Stage::LastWords { head, until };
+                            self.stage = RunStreamStage::LastWords { head, until };
                             return self.give(events);
                         }
                         None => return Some(self.end(status::draining())),
                     }
                 }
-                Stage::LastWords { .. } => return Some(self.end(status::draining())),
-                Stage::Expired(expired) => return Some(self.end(status::of(&expired))),
-                Stage::Reported => {
-                    self.stage = Stage::Reported;
+                RunStreamStage::LastWords { .. } => return Some(self.end(status::draining())),
+                RunStreamStage::Expired(expired) => return Some(self.end(status::of(&expired))),
+                RunStreamStage::Reported => {
+                    self.stage = RunStreamStage::Reported;
                     return None;
                 }
             }

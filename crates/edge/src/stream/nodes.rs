@@ -3,7 +3,7 @@
 use super::{
     ResponseReader, lost,
     many::{Pace, heartbeat},
-    part::{CURSOR_QUOTA, Part, Reading, Report},
+    part::{CURSOR_QUOTA, NodeEventReader, Reading, Report},
 };
 use crate::{
     convert::{many_cursor, nodes_cursor::NodesCursor, time},
@@ -80,7 +80,7 @@ enum Progress {
     Complete,
 }
 
-enum Stage {
+enum NodesStage {
     /// Nothing was delivered yet.
     Opening,
     Following,
@@ -91,7 +91,7 @@ enum Stage {
 }
 
 /// Reason of a reader's wake-up.
-enum Wake {
+enum NodesWake {
     Report(NodeId, Report),
     /// The list of nodes has changed.
     Nodes,
@@ -119,7 +119,7 @@ pub(crate) struct NodesReader {
     followed: Arc<Followed>,
     known: watch::Receiver<Known>,
     going: Serving,
-    stage: Stage,
+    stage: NodesStage,
     /// Messages from the time before the stream was open.
     early: VecDeque<pb::StreamEventsResponse>,
     /// A node whose events are missing.
@@ -160,7 +160,7 @@ impl NodesReader {
             known: followed.nodes(),
             followed,
             going: reading.going.clone(),
-            stage: Stage::Opening,
+            stage: NodesStage::Opening,
             early: VecDeque::new(),
             missed: None,
             is_listed: false,
@@ -211,7 +211,7 @@ impl NodesReader {
         is_listed
             && self.searches == 0
             && self.parts.values().all(|part| *part != Progress::Opening)
-            || !matches!(self.stage, Stage::Opening)
+            || !matches!(self.stage, NodesStage::Opening)
     }
 
     /// Returns the position, as a consumer is registered with it.
@@ -227,7 +227,7 @@ impl NodesReader {
         self.nodes == Nodes::One(self.own())
     }
 
-    async fn wake(&mut self) -> Wake {
+    async fn wake(&mut self) -> NodesWake {
         let due = self.last_sent + self.pace.silence(self.reading.ask.heartbeat);
         let seat = self.named.as_mut().map(|named| &mut named.seat);
         // This node's own part first delivers its last events.
@@ -235,29 +235,29 @@ impl NodesReader {
         let going = self.going.clone();
         tokio::select! {
             biased;
-            () = going.until_leaving(), if !has_own => Wake::Failed(status::leaving()),
-            () = going.until_closing(), if !has_own => Wake::Failed(status::draining()),
-            why = lost(seat) => Wake::Failed(status::of(&why)),
-            Ok(()) = self.known.changed() => Wake::Nodes,
-            Some((node, report)) = self.reports.recv() => Wake::Report(node, report),
-            () = sleep_until(due) => Wake::Silence,
+            () = going.until_leaving(), if !has_own => NodesWake::Failed(status::leaving()),
+            () = going.until_closing(), if !has_own => NodesWake::Failed(status::draining()),
+            why = lost(seat) => NodesWake::Failed(status::of(&why)),
+            Ok(()) = self.known.changed() => NodesWake::Nodes,
+            Some((node, report)) = self.reports.recv() => NodesWake::Report(node, report),
+            () = sleep_until(due) => NodesWake::Silence,
         }
     }
 
     /// Returns the message for this wake-up, if there is one; the stage determines what follows.
-    fn message_for(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
+    fn message_for(&mut self, wake: NodesWake) -> Option<pb::StreamEventsResponse> {
         match wake {
-            Wake::Nodes => self.update_nodes(),
-            Wake::Report(node, report) => self.take(node, report),
-            Wake::Silence if self.pace.is_uncovered() => Some(self.message(Vec::new(), true)),
-            Wake::Silence => Some(self.message(vec![heartbeat()], true)),
-            Wake::Failed(status) => Some(self.end(Some(Box::new(status)))),
+            NodesWake::Nodes => self.update_nodes(),
+            NodesWake::Report(node, report) => self.take(node, report),
+            NodesWake::Silence if self.pace.is_uncovered() => Some(self.message(Vec::new(), true)),
+            NodesWake::Silence => Some(self.message(vec![heartbeat()], true)),
+            NodesWake::Failed(status) => Some(self.end(Some(Box::new(status)))),
         }
     }
 
     /// Ends the stream after a message with a cursor that covers everything delivered.
     fn end(&mut self, status: Option<Box<Status>>) -> pb::StreamEventsResponse {
-        self.stage = Stage::Ending(status);
+        self.stage = NodesStage::Ending(status);
         self.message(Vec::new(), true)
     }
 
@@ -418,7 +418,7 @@ impl NodesReader {
             return;
         }
         self.parts.insert(node, Progress::Opening);
-        let mut part = Part::new(
+        let mut part = NodeEventReader::new(
             node,
             Arc::clone(&self.reading),
             self.followed.nodes(),
@@ -458,7 +458,7 @@ impl NodesReader {
         let size = self.at.size();
         if size > limits::CURSOR_BYTES_MAX {
             let many = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);
-            self.stage = Stage::Ending(Some(Box::new(many)));
+            self.stage = NodesStage::Ending(Some(Box::new(many)));
         } else if self.pace.covers(size, is_due) {
             let cursor = self.at.encode();
             message.cursor = match &mut self.named {
@@ -476,20 +476,20 @@ impl ResponseReader for NodesReader {
             return Some(Ok(message));
         }
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Following) {
-                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
-                Stage::Following => {
+            match std::mem::replace(&mut self.stage, NodesStage::Following) {
+                NodesStage::Opening => return Some(Ok(self.message(Vec::new(), true))),
+                NodesStage::Following => {
                     let wake = self.wake().await;
                     if let Some(message) = self.message_for(wake) {
                         return Some(Ok(message));
                     }
                 }
-                Stage::Ending(status) => {
-                    self.stage = Stage::Reported;
+                NodesStage::Ending(status) => {
+                    self.stage = NodesStage::Reported;
                     return status.map(|status| Err(*status));
                 }
-                Stage::Reported => {
-                    self.stage = Stage::Reported;
+                NodesStage::Reported => {
+                    self.stage = NodesStage::Reported;
                     return None;
                 }
             }

@@ -1,7 +1,7 @@
 //! The events of one node in a stream of many runs. They are read here if the node is this one, at the node, or in the
 //! records of a node that was forgotten.
 
-use super::many::{ManyReader, Pace, Stage};
+use super::many::{ManyReader, MultiRunStage, Pace};
 use crate::{
     access::Caller,
     convert::{nodes_cursor::NodesCursor, request::ManyAsk, time},
@@ -81,7 +81,7 @@ struct Away {
 }
 
 /// The reader of one node's events.
-pub(super) struct Part {
+pub(super) struct NodeEventReader {
     pub(super) node: NodeId,
     pub(super) reading: Arc<Reading>,
     pub(super) nodes: watch::Receiver<Known>,
@@ -97,7 +97,7 @@ pub(super) struct Part {
 }
 
 /// How the read of a node's events ended.
-enum Ended {
+enum ReadEnd {
     /// Everything requested was given.
     Whole,
     /// The node is read in another way now.
@@ -126,7 +126,7 @@ enum Route {
     Records(Elsewhere),
 }
 
-impl Part {
+impl NodeEventReader {
     pub(super) fn new(
         node: NodeId,
         reading: Arc<Reading>,
@@ -167,16 +167,16 @@ impl Part {
             let route = self.route().await?;
             self.repeats.begin_anew();
             let ended = match route {
-                None => Ended::Whole,
+                None => ReadEnd::Whole,
                 Some(Route::Here) => self.here(false).await?,
                 Some(Route::Records(node)) => self.records(&node).await?,
                 Some(Route::There(node)) => self.there(&node).await?,
             };
             match ended {
-                Ended::Whole => return self.report(Report::Complete(None)).await,
-                Ended::Rerouted => {}
-                Ended::Failed(why) => return self.report(Report::Failed(Box::new(why))).await,
-                Ended::Lost(why) => {
+                ReadEnd::Whole => return self.report(Report::Complete(None)).await,
+                ReadEnd::Rerouted => {}
+                ReadEnd::Failed(why) => return self.report(Report::Failed(Box::new(why))).await,
+                ReadEnd::Lost(why) => {
                     if self.away.is_none() {
                         retries.reset();
                     }
@@ -244,10 +244,10 @@ impl Part {
     }
 
     /// Reads the events here: those of this node, or of a forgotten one until it is there again.
-    async fn here(&mut self, is_forgotten: bool) -> Result<Ended, Gone> {
+    async fn here(&mut self, is_forgotten: bool) -> Result<ReadEnd, Gone> {
         let mut reader = match self.local() {
             Ok(reader) => reader,
-            Err(status) => return Ok(Ended::Failed(status)),
+            Err(status) => return Ok(ReadEnd::Failed(status)),
         };
         self.pass_own(reader.position()).await?;
         loop {
@@ -255,19 +255,19 @@ impl Part {
                 item = reader.next() => item,
                 back = self.until_back(), if is_forgotten => {
                     back?;
-                    return Ok(Ended::Rerouted);
+                    return Ok(ReadEnd::Rerouted);
                 }
             };
             match item {
                 Some(Ok(message)) => self.pass_own(message).await?,
-                Some(Err(status)) => return Ok(Ended::Failed(status)),
-                None => return Ok(Ended::Whole),
+                Some(Err(status)) => return Ok(ReadEnd::Failed(status)),
+                None => return Ok(ReadEnd::Whole),
             }
         }
     }
 
     /// Reads what the records of a forgotten node's runs have.
-    async fn records(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
+    async fn records(&mut self, node: &Elsewhere) -> Result<ReadEnd, Gone> {
         self.lose(status::node_unreachable(node, "it was forgotten"), false);
         if let Some(away) = &mut self.away {
             (away.due, away.is_reported) = (None, true);
@@ -278,10 +278,10 @@ impl Part {
         if let Position::Live(_) = self.place {
             // The node's runs ended with it.
             if self.reading.ask.until_head() {
-                return Ok(Ended::Whole);
+                return Ok(ReadEnd::Whole);
             }
             self.until_back().await?;
-            return Ok(Ended::Rerouted);
+            return Ok(ReadEnd::Rerouted);
         }
         self.here(true).await
     }
@@ -312,12 +312,12 @@ impl Part {
             events: self.reading.supervisor.events_of_many(call),
             going: self.reading.going.clone(),
             pace: Pace::default(),
-            stage: Stage::Following,
+            stage: MultiRunStage::Following,
         })
     }
 
     /// Reads the events at another node.
-    async fn there(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
+    async fn there(&mut self, node: &Elsewhere) -> Result<ReadEnd, Gone> {
         if self.away.is_none() {
             self.lose(status::node_unreachable(node, NO_ANSWER), false);
         }
@@ -333,7 +333,7 @@ impl Part {
     async fn read(
         &mut self,
         mut stream: Streaming<pb::StreamEventsResponse>,
-    ) -> Result<Ended, Gone> {
+    ) -> Result<ReadEnd, Gone> {
         loop {
             let node = self.node;
             let is_forgotten =
@@ -342,7 +342,7 @@ impl Part {
                 message = timeout(limits::NODE_SILENCE_MAX, stream.message()) => message,
                 forgotten = async { self.nodes.wait_for(is_forgotten).await.map(drop) } => {
                     forgotten.map_err(|_| Gone)?;
-                    return Ok(Ended::Rerouted);
+                    return Ok(ReadEnd::Rerouted);
                 }
                 () = due(self.away.as_ref()) => {
                     self.report_away().await?;
@@ -351,7 +351,7 @@ impl Part {
             };
             let message = match message {
                 Ok(Ok(Some(message))) => message,
-                Ok(Ok(None)) if self.reading.ask.until_head() => return Ok(Ended::Whole),
+                Ok(Ok(None)) if self.reading.ask.until_head() => return Ok(ReadEnd::Whole),
                 Ok(Ok(None)) => return Ok(lost(Status::unavailable("its stream ended"))),
                 Ok(Err(status)) => return Ok(lost(status)),
                 Err(_) => return Ok(lost(Status::unavailable("it is silent"))),
@@ -520,12 +520,12 @@ impl Part {
 }
 
 /// Returns how this error of a node ends its part.
-fn lost(why: Status) -> Ended {
+fn lost(why: Status) -> ReadEnd {
     match why.code() {
         // A retry would end the same way.
-        Code::DataLoss | Code::OutOfRange | Code::InvalidArgument => Ended::Failed(why),
-        Code::ResourceExhausted if status::is_quota(&why, CURSOR_QUOTA) => Ended::Failed(why),
-        _ => Ended::Lost(why),
+        Code::DataLoss | Code::OutOfRange | Code::InvalidArgument => ReadEnd::Failed(why),
+        Code::ResourceExhausted if status::is_quota(&why, CURSOR_QUOTA) => ReadEnd::Failed(why),
+        _ => ReadEnd::Lost(why),
     }
 }
 
@@ -544,9 +544,9 @@ mod tests {
     #[test]
     fn refusal_of_long_cursor_ends_stream() {
         let refused = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);
-        assert!(matches!(lost(refused), Ended::Failed(_)));
+        assert!(matches!(lost(refused), ReadEnd::Failed(_)));
         // A stream slot may become free.
         let refused = status::too_many("open event streams", limits::STREAMS_MAX);
-        assert!(matches!(lost(refused), Ended::Lost(_)));
+        assert!(matches!(lost(refused), ReadEnd::Lost(_)));
     }
 }

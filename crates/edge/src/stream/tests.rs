@@ -248,7 +248,7 @@ impl House {
             Position::LiveOnly | Position::Tail(_) => head,
         };
         let source = Pipe { head, at, given };
-        let reader = Reader::new(of_size(1, 1), source, &call, going.clone(), place);
+        let reader = StreamReader::new(of_size(1, 1), source, &call, going.clone(), place);
         Self {
             stream: Box::pin(reader.into_stream()),
             writer: Some(writer),

@@ -2,7 +2,7 @@
 
 use super::{Api, Asked, Context, Fault, How, Scope, Verb, Waits};
 use crate::{
-    convert::consumer::{self, AckCall, ListCall},
+    convert::consumer::{self, AckCall, ConsumersCall},
     pb,
 };
 use kennel_lifecycle::Violation;
@@ -61,7 +61,7 @@ impl Verb for pb::GetConsumerRequest {
 
 impl Verb for pb::ListConsumersRequest {
     const HOW: How = How::read(Waits::Brief);
-    type Call = ListCall;
+    type Call = ConsumersCall;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         Some(consumer::list(&self, context.seen_owner(), found))

@@ -221,7 +221,7 @@ fn name(action: &Action) -> &'static str {
 
 /// Runs that were found: ids alone, for they may be many. The text: why a record cannot be read here.
 #[derive(Default)]
-struct Found {
+struct MatchingRuns {
     runs: Vec<(RunId, Option<String>)>,
     unreachable: BTreeSet<NodeId>,
 }
@@ -243,8 +243,8 @@ fn selected(selection: &[u8], filter: &ListFilter) -> Option<BTreeSet<RunId>> {
 
 impl At {
     /// Returns the runs that match, or those of them that were chosen.
-    async fn find(&self, call: &Call) -> Result<Found, Fault> {
-        let mut found = Found::default();
+    async fn find(&self, call: &Call) -> Result<MatchingRuns, Fault> {
+        let mut found = MatchingRuns::default();
         let Some(chosen) = &call.chosen else {
             self.find_all(&call.act.filter, call.at_most, &mut found)
                 .await?;
@@ -268,7 +268,7 @@ impl At {
         &self,
         filter: &ListFilter,
         at_most: usize,
-        found: &mut Found,
+        found: &mut MatchingRuns,
     ) -> Result<(), Fault> {
         let mut start = None;
         loop {

@@ -2,7 +2,7 @@
 
 use super::{Api, Waits, path};
 use crate::{
-    attach::Attachment,
+    attach::TerminalAttachment,
     auth,
     pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
 };
@@ -77,7 +77,8 @@ impl ProcessService for Api {
             let caller = auth::caller(request.extensions_mut())?;
             let place = at.place(&caller)?;
             let (supervisor, seats) = (at.supervisor.clone(), Arc::clone(&at.seats));
-            let opening = Attachment::open(supervisor, seats, place, caller, request.into_inner());
+            let opening =
+                TerminalAttachment::open(supervisor, seats, place, caller, request.into_inner());
             // Boxed, since `opening` is larger than everything else here.
             let opening = at.while_serving(Waits::Caller, Box::pin(opening));
             let stream = opening.await?.into_stream();

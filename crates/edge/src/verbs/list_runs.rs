@@ -11,7 +11,7 @@ use prost::Message;
 
 /// Page and filter of a list of runs.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ListCall {
+pub(crate) struct ListRunsCall {
     pub(super) filter: ListFilter,
     pub(super) start: Option<PageStart>,
     pub(super) limit: u32,
@@ -19,7 +19,7 @@ pub(crate) struct ListCall {
 
 impl Verb for pb::ListRunsRequest {
     const HOW: How = How::read(Waits::Brief);
-    type Call = ListCall;
+    type Call = ListRunsCall;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         let mut filter = ListFilter {
@@ -37,7 +37,7 @@ impl Verb for pb::ListRunsRequest {
                 found.push(Violation::new("page_token", why));
             }
         }
-        Some(ListCall {
+        Some(ListRunsCall {
             filter,
             start,
             limit,
@@ -50,7 +50,7 @@ impl Verb for pb::ListRunsRequest {
     }
 
     async fn serve(at: Api, call: Self::Call) -> Result<Self::Answer, Fault> {
-        let ListCall {
+        let ListRunsCall {
             filter,
             start,
             limit,

@@ -82,7 +82,7 @@ impl Verb for pb::ReadOutputRequest {
 }
 
 /// A wait, and who waits.
-pub(crate) struct RunWait {
+pub(crate) struct CallerWait {
     run: RunId,
     pub(super) condition: Condition,
     caller: Caller,
@@ -98,12 +98,12 @@ parsed! {
 
 impl Verb for pb::WaitRunRequest {
     const HOW: How = How::read(Waits::Caller);
-    type Call = RunWait;
+    type Call = CallerWait;
 
     fn parse(self, context: &Context<'_>, found: &mut Vec<Violation>) -> Option<Self::Call> {
         let run = request::parse_run_id(&self.run_id, found);
         let condition = condition("condition", self.condition, found);
-        Some(RunWait {
+        Some(CallerWait {
             run: run?,
             condition,
             caller: context.caller.clone(),

@@ -2,7 +2,7 @@
 
 use super::{Context, Logs};
 use crate::{
-    auth, convert::time, forward::AskItsNode, layers::deadline::Deadline, reason::Reason,
+    auth, convert::time, forward::AskItsNode, layers::deadline::CallDeadline, reason::Reason,
     status::code_name,
 };
 use kennel_lifecycle::limits::REQUEST_ID_BYTES_MAX;
@@ -17,7 +17,7 @@ pub(crate) struct Asked {
     /// Time of the request.
     at_us: i64,
     run: Option<String>,
-    deadline: Option<Deadline>,
+    deadline: Option<CallDeadline>,
     asks_node: Option<AskItsNode>,
     reported: Option<LoggedRequest>,
 }
@@ -131,7 +131,7 @@ impl Drop for Asked {
             let answered = if std::thread::panicking() {
                 Some((Code::Internal, Reason::Internal))
             } else {
-                let has_passed = self.deadline.as_ref().is_some_and(Deadline::has_passed);
+                let has_passed = self.deadline.as_ref().is_some_and(CallDeadline::has_passed);
                 has_passed.then_some((Code::DeadlineExceeded, Reason::DeadlineExceeded))
             };
             if let Some((code, reason)) = answered {

@@ -121,7 +121,7 @@ async fn stream_one(at: &At, call: &EventsCall, caller: &Caller) -> Result<Strea
     let place = at.place(caller)?;
     let room = at.room_for_lines(call.form)?;
     let (view, events, seat) = open(&at.supervisor, call, caller.owner.clone()).await?;
-    let reader = stream::Reader::new(view, events, call, at.going.clone(), place);
+    let reader = stream::StreamReader::new(view, events, call, at.going.clone(), place);
     let reader = reader.in_name_of(seat).with_room(room);
     Ok(Box::pin(reader.into_stream()))
 }

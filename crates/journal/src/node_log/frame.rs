@@ -122,7 +122,7 @@ impl<'a> Frame<'a> {
 
 /// Part of its frame that a fragment contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum FragmentPart {
     Whole = 1,
     First = 2,
     Middle = 3,
@@ -132,7 +132,7 @@ pub(super) enum Part {
 /// The head of a fragment, its own CRC checked: its length is reliable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FragmentHead {
-    pub(super) part: Part,
+    pub(super) part: FragmentPart,
     pub(super) len: usize,
     crc: u32,
 }
@@ -143,10 +143,10 @@ impl FragmentHead {
         let head = bytes.first_chunk::<FRAGMENT_HEAD>()?;
         let crc = u32::from_le_bytes(take(head, 4));
         let part = match head[2] {
-            1 => Part::Whole,
-            2 => Part::First,
-            3 => Part::Middle,
-            4 => Part::Last,
+            1 => FragmentPart::Whole,
+            2 => FragmentPart::First,
+            3 => FragmentPart::Middle,
+            4 => FragmentPart::Last,
             _ => return None,
         };
         let len = usize::from(u16::from_le_bytes([head[0], head[1]]));
@@ -208,10 +208,10 @@ impl Encoder<'_> {
             let room = self.room();
             let upto = total.min(written + room - FRAGMENT_OVERHEAD);
             let part = match (written == 0, upto == total) {
-                (true, true) => Part::Whole,
-                (true, false) => Part::First,
-                (false, false) => Part::Middle,
-                (false, true) => Part::Last,
+                (true, true) => FragmentPart::Whole,
+                (true, false) => FragmentPart::First,
+                (false, false) => FragmentPart::Middle,
+                (false, true) => FragmentPart::Last,
             };
             begin.get_or_insert(self.offset);
             self.fragment(part, &head, frame.payload, written..upto);
@@ -235,7 +235,7 @@ impl Encoder<'_> {
         BLOCK - HEADER_LEN
     }
 
-    fn fragment(&mut self, part: Part, head: &[u8], payload: &[u8], range: Range<usize>) {
+    fn fragment(&mut self, part: FragmentPart, head: &[u8], payload: &[u8], range: Range<usize>) {
         let begin = self.out.len();
         let len = u16::try_from(range.len()).unwrap_or(u16::MAX).to_le_bytes();
         let fields = [len[0], len[1], part as u8, 0];

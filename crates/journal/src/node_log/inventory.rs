@@ -14,7 +14,7 @@ pub(super) type Key = (u128, u64);
 
 /// The frames of one run in one segment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Share {
+pub(super) struct SegmentShare {
     /// The highest seq.
     pub(super) last_seq: u64,
     /// Total bytes of its frames.
@@ -24,7 +24,7 @@ pub(super) struct Share {
 /// The runs with frames in one segment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
-    pub(super) runs: HashMap<Key, Share>,
+    pub(super) runs: HashMap<Key, SegmentShare>,
 }
 
 impl Summary {

@@ -43,7 +43,7 @@ pub use trim::{Retain, Trimmed};
 
 use crate::errors::damaged;
 use parking_lot::Mutex;
-use segment::Head;
+use segment::LogHead;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -58,7 +58,7 @@ pub struct NodeLog {
     generation: u64,
     disk: Arc<dyn Disk>,
     copy_above: u64,
-    head: Mutex<Head>,
+    head: Mutex<LogHead>,
     /// Permits one sync at a time: a caller that waits for it finds the work done.
     sync_turn: Mutex<()>,
     trim_turn: Mutex<()>,
@@ -84,7 +84,7 @@ impl NodeLog {
         let generation = newest
             .checked_add(1)
             .ok_or_else(|| damaged(dir, format!("{newest} is no generation")))?;
-        let head = Head::create(&*disk, dir, generation, origin, sizes)?;
+        let head = LogHead::create(&*disk, dir, generation, origin, sizes)?;
         drop(lock);
         Ok(Self {
             dir: dir.to_owned(),

@@ -5,7 +5,7 @@ use super::{
     format::{BLOCK_BYTES, HEADER_LEN, Header, LAYOUT, LogPosition, Origin, SegmentId},
     frame::{FRAGMENT_MIN, Frame},
     inventory::{ClosedSegment, Summary},
-    scan::{Expected, LogDamage, Scan},
+    scan::{Expected, LogDamage, SegmentScan},
 };
 use crate::errors::failed;
 use std::{
@@ -142,7 +142,7 @@ impl After {
         if Some(next.number) != id.number.checked_add(1) {
             return Self::Segment(None);
         }
-        let scan = disk::open(&next.path(dir)).and_then(|file| Scan::new(file, next));
+        let scan = disk::open(&next.path(dir)).and_then(|file| SegmentScan::new(file, next));
         let header = scan.ok().and_then(|scan| scan.header);
         Self::Segment(header.map(|header| header.previous_end))
     }
@@ -189,7 +189,7 @@ fn segment(
         }
         opened => opened?,
     };
-    let mut scan = Scan::new(file, id).map_err(|e| failed("read", &path, e))?;
+    let mut scan = SegmentScan::new(file, id).map_err(|e| failed("read", &path, e))?;
     let origin = scan.header.map(|header| header.origin);
     let mut frames = 0;
     while let Some(found) = scan.next() {

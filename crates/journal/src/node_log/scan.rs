@@ -4,7 +4,8 @@ use super::{
     disk,
     format::{BLOCK, BLOCK_BYTES, HEADER_LEN, Header, LogPosition, SegmentId},
     frame::{
-        FRAGMENT_HEAD, FRAGMENT_MIN, FRAME_HEAD, FragmentHead, Frame, PAYLOAD_BYTES_MAX, Part,
+        FRAGMENT_HEAD, FRAGMENT_MIN, FRAME_HEAD, FragmentHead, FragmentPart, Frame,
+        PAYLOAD_BYTES_MAX,
     },
 };
 use std::{fmt, fs::File, io, ops::Range};
@@ -93,10 +94,10 @@ impl fmt::Display for LogDamage {
 pub(super) struct FoundFrame {
     /// Offset of its first fragment, and that after its last one.
     pub(super) bytes: Range<u64>,
-    at: Body,
+    at: FrameBody,
 }
 
-enum Body {
+enum FrameBody {
     InBlock(Range<usize>),
     InParts,
 }
@@ -112,7 +113,7 @@ pub(super) struct End {
 
 /// Reads one segment.
 #[derive(Debug)]
-pub(super) struct Scan {
+pub(super) struct SegmentScan {
     file: File,
     id: SegmentId,
     len: u64,
@@ -134,7 +135,7 @@ pub(super) struct Scan {
     pub(super) damages: Vec<LogDamage>,
 }
 
-impl Scan {
+impl SegmentScan {
     pub(super) fn new(file: File, id: SegmentId) -> io::Result<Self> {
         let len = file.metadata()?.len();
         let mut scan = Self {
@@ -187,8 +188,8 @@ impl Scan {
 
     fn body(&self, found: &FoundFrame) -> &[u8] {
         match &found.at {
-            Body::InBlock(range) => &self.block[range.clone()],
-            Body::InParts => &self.parts,
+            FrameBody::InBlock(range) => &self.block[range.clone()],
+            FrameBody::InParts => &self.parts,
         }
     }
 
@@ -269,8 +270,13 @@ impl Scan {
         self.part(head.part, bytes, body)
     }
 
-    fn part(&mut self, part: Part, bytes: Range<u64>, body: Range<usize>) -> Option<FoundFrame> {
-        let is_continued = matches!(part, Part::Middle | Part::Last);
+    fn part(
+        &mut self,
+        part: FragmentPart,
+        bytes: Range<u64>,
+        body: Range<usize>,
+    ) -> Option<FoundFrame> {
+        let is_continued = matches!(part, FragmentPart::Middle | FragmentPart::Last);
         match (self.partial, is_continued) {
             (Some(begin), false) => self.damage(begin..bytes.start, Expected::Part),
             (None, true) if !self.is_resuming => self.damage(bytes.clone(), Expected::Part),
@@ -282,25 +288,25 @@ impl Scan {
             _ => {}
         }
         match part {
-            Part::Whole => {
+            FragmentPart::Whole => {
                 self.is_resuming = false;
-                let at = Body::InBlock(body);
+                let at = FrameBody::InBlock(body);
                 Some(FoundFrame { bytes, at })
             }
-            Part::First => {
+            FragmentPart::First => {
                 self.is_resuming = false;
                 self.partial = Some(bytes.start);
                 self.parts.clear();
                 self.parts.extend_from_slice(&self.block[body]);
                 None
             }
-            Part::Middle | Part::Last => {
+            FragmentPart::Middle | FragmentPart::Last => {
                 let begin = self.partial?;
                 self.parts.extend_from_slice(&self.block[body]);
-                (part == Part::Last).then(|| {
+                (part == FragmentPart::Last).then(|| {
                     self.partial = None;
                     let bytes = begin..bytes.end;
-                    let at = Body::InParts;
+                    let at = FrameBody::InParts;
                     FoundFrame { bytes, at }
                 })
             }

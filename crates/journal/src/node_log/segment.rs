@@ -56,7 +56,7 @@ impl Written {
 
 /// The current segment.
 #[derive(Debug)]
-struct Live {
+struct CurrentSegment {
     written: Written,
     header: [u8; HEADER_LEN],
     /// Length of the file: everything after `end` is zero.
@@ -71,10 +71,10 @@ struct Live {
 
 /// The end of the log, where frames are appended.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct LogHead {
     origin: Origin,
     sizes: LogSizes,
-    live: Live,
+    live: CurrentSegment,
     /// Closed segments that are not synced, oldest first.
     older: Vec<Written>,
     pub(super) inventory: Inventory,
@@ -93,7 +93,7 @@ pub struct Appended {
     pub end: LogPosition,
 }
 
-impl Head {
+impl LogHead {
     /// Creates the first segment of a server. The caller has locked the directory.
     pub(super) fn create(
         disk: &dyn Disk,
@@ -107,7 +107,7 @@ impl Head {
         Ok(Self {
             origin,
             sizes,
-            live: Live::create(disk, dir, id, origin, 0, sizes.step)?,
+            live: CurrentSegment::create(disk, dir, id, origin, 0, sizes.step)?,
             older: Vec::new(),
             inventory: Inventory::default(),
             buffer: Vec::new(),
@@ -216,7 +216,7 @@ impl Head {
         let _lock = disk::lock_dir(dir)?;
         // Removes data of an earlier attempt; no other server has this generation.
         remove(&id.path(dir))?;
-        let live = Live::create(disk, dir, id, self.origin, end, self.sizes.step)?;
+        let live = CurrentSegment::create(disk, dir, id, self.origin, end, self.sizes.step)?;
         let former = std::mem::replace(&mut self.live, live);
         let len = u64::from(former.allocated);
         self.inventory.close(former.written.id, len);
@@ -258,7 +258,7 @@ fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-impl Live {
+impl CurrentSegment {
     fn create(
         disk: &dyn Disk,
         dir: &Path,

@@ -4,8 +4,8 @@ use super::{
     NodeLog, disk,
     format::{LogPosition, SegmentId},
     frame::{FRAME_OVERHEAD, OwnedFrame, SNAPSHOT},
-    inventory::{ClosedSegment, Key, Share},
-    scan::Scan,
+    inventory::{ClosedSegment, Key, SegmentShare},
+    scan::SegmentScan,
 };
 use crate::errors::{failed, remove};
 use std::{
@@ -38,7 +38,7 @@ pub struct Trimmed {
 /// Needed frames of one segment.
 #[derive(Default)]
 struct Needed {
-    runs: Vec<(Key, Share)>,
+    runs: Vec<(Key, SegmentShare)>,
     /// Position up to which the log must be synced before the segment is removed: snapshots there replace frames of it.
     relies_upon: Option<LogPosition>,
 }
@@ -154,7 +154,8 @@ impl NodeLog {
         copies: &mut Copies<'_>,
     ) -> io::Result<()> {
         let path = id.path(&self.dir);
-        let mut scan = Scan::new(disk::open(&path)?, id).map_err(|e| failed("read", &path, e))?;
+        let mut scan =
+            SegmentScan::new(disk::open(&path)?, id).map_err(|e| failed("read", &path, e))?;
         while let Some(found) = scan.next() {
             let frame = scan.frame(&found);
             let needed = frame.filter(|f| keys.contains(&(f.run, f.incarnation)));

@@ -15,8 +15,8 @@ const KEYBOARDS_MAX: usize = 16;
 
 /// The state that was set.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Marks {
-    state: State,
+pub(super) struct ScreenMarks {
+    state: MarkState,
     /// Parameters of the present sequence.
     parameters: String,
     title: Option<String>,
@@ -33,7 +33,7 @@ pub(super) struct Marks {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum MarkState {
     #[default]
     Text,
     Escape,
@@ -46,14 +46,15 @@ enum State {
     Other,
 }
 
-impl Marks {
+impl ScreenMarks {
     pub(super) fn title(&self) -> Option<&str> {
         self.title.as_deref()
     }
 
     pub(super) fn feed(&mut self, letter: char) {
         // Fast path: most output is text.
-        if self.state != State::Text || letter < ' ' || ('\u{80}'..='\u{9f}').contains(&letter) {
+        if self.state != MarkState::Text || letter < ' ' || ('\u{80}'..='\u{9f}').contains(&letter)
+        {
             self.take(letter);
         }
     }
@@ -61,49 +62,49 @@ impl Marks {
     fn take(&mut self, letter: char) {
         match letter {
             '\x1b' => {
-                if self.state == State::Command {
+                if self.state == MarkState::Command {
                     self.command();
                 }
-                return self.begin(State::Escape);
+                return self.begin(MarkState::Escape);
             }
-            '\u{9b}' => return self.begin(State::Control),
-            '\u{9d}' => return self.begin(State::Command),
-            '\u{90}' | '\u{98}' | '\u{9e}' | '\u{9f}' => return self.begin(State::Other),
-            '\x07' | '\u{9c}' if self.state == State::Command => {
+            '\u{9b}' => return self.begin(MarkState::Control),
+            '\u{9d}' => return self.begin(MarkState::Command),
+            '\u{90}' | '\u{98}' | '\u{9e}' | '\u{9f}' => return self.begin(MarkState::Other),
+            '\x07' | '\u{9c}' if self.state == MarkState::Command => {
                 self.command();
-                return self.begin(State::Text);
+                return self.begin(MarkState::Text);
             }
             // CAN and SUB only end sequences; other C1 controls are unknown here.
-            '\x18' | '\x1a' | '\u{80}'..='\u{9f}' => return self.begin(State::Text),
+            '\x18' | '\x1a' | '\u{80}'..='\u{9f}' => return self.begin(MarkState::Text),
             _ => {}
         }
         match (self.state, letter) {
-            (State::Command, ' '..) => self.remember(letter, TITLE_BYTES_MAX),
-            (State::Text | State::Other, _) | (_, ..' ') => {}
-            (State::Escape, '[') => self.begin(State::Control),
-            (State::Escape, ']') => self.begin(State::Command),
-            (State::Escape, 'P' | 'X' | '^' | '_') => self.begin(State::Other),
-            (State::Escape, ' '..='/') => self.begin(State::EscapeMore),
-            (State::Escape, _) => {
+            (MarkState::Command, ' '..) => self.remember(letter, TITLE_BYTES_MAX),
+            (MarkState::Text | MarkState::Other, _) | (_, ..' ') => {}
+            (MarkState::Escape, '[') => self.begin(MarkState::Control),
+            (MarkState::Escape, ']') => self.begin(MarkState::Command),
+            (MarkState::Escape, 'P' | 'X' | '^' | '_') => self.begin(MarkState::Other),
+            (MarkState::Escape, ' '..='/') => self.begin(MarkState::EscapeMore),
+            (MarkState::Escape, _) => {
                 match letter {
                     'c' => self.reset(),
                     '=' => self.keypad = true,
                     '>' => self.keypad = false,
                     _ => {}
                 }
-                self.begin(State::Text);
+                self.begin(MarkState::Text);
             }
-            (State::EscapeMore, '0'..) => self.begin(State::Text),
-            (State::EscapeMore, _) => {}
-            (State::Control, '@'..='~') => {
+            (MarkState::EscapeMore, '0'..) => self.begin(MarkState::Text),
+            (MarkState::EscapeMore, _) => {}
+            (MarkState::Control, '@'..='~') => {
                 self.control(letter);
-                self.begin(State::Text);
+                self.begin(MarkState::Text);
             }
-            (State::Control, _) => self.remember(letter, PARAMETERS_BYTES_MAX),
+            (MarkState::Control, _) => self.remember(letter, PARAMETERS_BYTES_MAX),
         }
     }
 
-    fn begin(&mut self, state: State) {
+    fn begin(&mut self, state: MarkState) {
         self.parameters.clear();
         self.state = state;
     }

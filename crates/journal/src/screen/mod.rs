@@ -8,7 +8,7 @@ mod steps;
 
 use avt::{Parser, ScreenKind, Terminal, parser::Function};
 use kennel_lifecycle::{KEYBOARD_AT_FIRST, TerminalSize, modes_at_first};
-use marks::Marks;
+use marks::ScreenMarks;
 use std::fmt::Write as _;
 
 /// Most characters of a grid. A larger terminal is not drawn: its model would take the memory that the service needs.
@@ -79,7 +79,7 @@ pub struct Screen {
     parser: Parser,
     /// Whether characters are inserted.
     inserts: bool,
-    marks: Marks,
+    marks: ScreenMarks,
     /// Text that is still to be drawn, from this byte on.
     text: (String, usize),
     /// Repetitions of the last character that are still to be drawn.
@@ -171,7 +171,7 @@ impl Screen {
             terminal: Terminal::new(cols.into(), rows.into()).expect("neither side is 0"),
             parser: Parser::new(),
             inserts: false,
-            marks: Marks::default(),
+            marks: ScreenMarks::default(),
             text: (String::new(), 0),
             repeats: 0,
             partial: Vec::new(),

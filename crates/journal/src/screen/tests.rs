@@ -135,7 +135,7 @@ fn terminal_reset_keeps_the_cursor_position() {
         screen.feed(within);
         screen.feed(kennel_lifecycle::put_terminal_back().as_bytes());
         let after = screen.picture();
-        assert_eq!(screen.marks, Marks::default());
+        assert_eq!(screen.marks, ScreenMarks::default());
         assert!(!after.is_alternate && after.cursor_visible);
         if within.is_empty() {
             assert_eq!(after.cursor, cursor);

@@ -21,13 +21,13 @@ const LEAD_OF_C1: u8 = 0xc2;
 /// Filters the bytes of one stream, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Escapes {
-    state: State,
+    state: EscapeState,
     /// Offset of the present sequence; meaningless between sequences.
     began: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum EscapeState {
     /// Text.
     #[default]
     Text,
@@ -51,7 +51,7 @@ fn is_plain(byte: u8) -> bool {
 impl Escapes {
     /// Returns the offset of the unfinished sequence at the end of the fed bytes.
     pub(super) fn began(&self) -> Option<u64> {
-        (self.state != State::Text).then_some(self.began)
+        (self.state != EscapeState::Text).then_some(self.began)
     }
 
     /// Feeds bytes, of which the first has this offset; passes on the remaining ones with their offset, run by run.
@@ -59,7 +59,7 @@ impl Escapes {
         let mut at = 0;
         while let Some(byte) = data.get(at).copied() {
             let here = offset + at as u64;
-            if self.state == State::Text {
+            if self.state == EscapeState::Text {
                 let rest = &data[at..];
                 let len = rest.iter().position(|b| !is_plain(*b));
                 let len = len.unwrap_or(rest.len());
@@ -78,10 +78,10 @@ impl Escapes {
 
     /// Ends the present sequence, which turns out to be none.
     pub(super) fn finish(&mut self, keep: &mut impl FnMut(u64, &[u8])) {
-        if self.state == State::Lead {
+        if self.state == EscapeState::Lead {
             keep(self.began, &[LEAD_OF_C1]);
         }
-        self.state = State::Text;
+        self.state = EscapeState::Text;
     }
 
     /// Handles one byte that is not plain text. `false`: it is not part of the present sequence, and must be handled
@@ -89,39 +89,49 @@ impl Escapes {
     fn take(&mut self, here: u64, byte: u8, keep: &mut impl FnMut(u64, &[u8])) -> bool {
         let obeyed = matches!(byte, b'\t' | b'\n' | b'\r');
         let (next, taken) = match (self.state, byte) {
-            (State::Text, LEAD_OF_C1) => (State::Lead, true),
-            (State::Lead, 0x80..=0x9f) => (c1(byte - 0x40), true),
-            (State::Lead, _) => {
+            (EscapeState::Text, LEAD_OF_C1) => (EscapeState::Lead, true),
+            (EscapeState::Lead, 0x80..=0x9f) => (c1(byte - 0x40), true),
+            (EscapeState::Lead, _) => {
                 keep(self.began, &[LEAD_OF_C1]);
-                (State::Text, false)
+                (EscapeState::Text, false)
             }
-            (_, ESC) => (State::Escape(0), true),
-            (State::Text, _) | (_, CAN | SUB) | (State::String { osc: true, .. }, BEL) => {
-                (State::Text, true)
-            }
-            (State::StringLead { osc, len }, byte) => match byte {
-                0x9c => (State::Text, true),
-                _ => (State::String { osc, len }, false),
+            (_, ESC) => (EscapeState::Escape(0), true),
+            (EscapeState::Text, _)
+            | (_, CAN | SUB)
+            | (EscapeState::String { osc: true, .. }, BEL) => (EscapeState::Text, true),
+            (EscapeState::StringLead { osc, len }, byte) => match byte {
+                0x9c => (EscapeState::Text, true),
+                _ => (EscapeState::String { osc, len }, false),
             },
-            (State::String { len, .. }, _) if len >= STRING_BYTES_MAX => (State::Text, false),
-            (State::String { osc, len }, LEAD_OF_C1) => {
-                (State::StringLead { osc, len: len + 1 }, true)
+            (EscapeState::String { len, .. }, _) if len >= STRING_BYTES_MAX => {
+                (EscapeState::Text, false)
             }
-            (State::String { osc, len }, _) => (State::String { osc, len: len + 1 }, true),
-            (State::Escape(len) | State::Sequence(len), _) if len >= SEQUENCE_BYTES_MAX => {
-                (State::Text, false)
+            (EscapeState::String { osc, len }, LEAD_OF_C1) => {
+                (EscapeState::StringLead { osc, len: len + 1 }, true)
             }
-            (state @ (State::Escape(_) | State::Sequence(_)), _) if obeyed => {
+            (EscapeState::String { osc, len }, _) => {
+                (EscapeState::String { osc, len: len + 1 }, true)
+            }
+            (EscapeState::Escape(len) | EscapeState::Sequence(len), _)
+                if len >= SEQUENCE_BYTES_MAX =>
+            {
+                (EscapeState::Text, false)
+            }
+            (state @ (EscapeState::Escape(_) | EscapeState::Sequence(_)), _) if obeyed => {
                 keep(here, &[byte]);
                 (state, true)
             }
-            (state @ (State::Escape(_) | State::Sequence(_)), 0..0x20 | DEL) => (state, true),
+            (state @ (EscapeState::Escape(_) | EscapeState::Sequence(_)), 0..0x20 | DEL) => {
+                (state, true)
+            }
             // Terminals disagree on such bytes: possible text is not lost.
-            (State::Escape(_) | State::Sequence(_), 0x80..) => (State::Text, false),
-            (State::Escape(len), 0x20..=0x2f) => (State::Escape(len + 1), true),
-            (State::Escape(0), 0x40..=0x5f) => (c1(byte), true),
-            (State::Sequence(len), 0x20..=0x3f) => (State::Sequence(len + 1), true),
-            (State::Escape(_) | State::Sequence(_), _) => (State::Text, true),
+            (EscapeState::Escape(_) | EscapeState::Sequence(_), 0x80..) => {
+                (EscapeState::Text, false)
+            }
+            (EscapeState::Escape(len), 0x20..=0x2f) => (EscapeState::Escape(len + 1), true),
+            (EscapeState::Escape(0), 0x40..=0x5f) => (c1(byte), true),
+            (EscapeState::Sequence(len), 0x20..=0x3f) => (EscapeState::Sequence(len + 1), true),
+            (EscapeState::Escape(_) | EscapeState::Sequence(_), _) => (EscapeState::Text, true),
         };
         self.state = next;
         taken
@@ -129,12 +139,12 @@ impl Escapes {
 }
 
 /// Returns the state that a C1 control begins, by the second byte of its 7-bit form.
-fn c1(byte: u8) -> State {
+fn c1(byte: u8) -> EscapeState {
     match byte {
-        b'[' => State::Sequence(0),
-        b']' => State::String { osc: true, len: 0 },
-        b'P' | b'X' | b'^' | b'_' => State::String { osc: false, len: 0 },
-        _ => State::Text,
+        b'[' => EscapeState::Sequence(0),
+        b']' => EscapeState::String { osc: true, len: 0 },
+        b'P' | b'X' | b'^' | b'_' => EscapeState::String { osc: false, len: 0 },
+        _ => EscapeState::Text,
     }
 }
 

@@ -7,13 +7,13 @@ use std::{collections::HashMap, fs, io, path::Path};
 
 /// Processes in directories of this node, and its empty directories.
 #[derive(Default)]
-pub(super) struct Groups {
+pub(super) struct ScannedGroups {
     by_pid: HashMap<i32, GroupSeen>,
     pub(super) empty: Vec<(RunId, CgroupIdentity)>,
     pub(super) unreadable: u32,
 }
 
-impl Groups {
+impl ScannedGroups {
     /// Reads the directories of this keeper, and those that earlier keepers of this node have left beside it.
     pub(super) fn look(installation: &Installation) -> Self {
         let mut groups = Self::default();

@@ -10,10 +10,10 @@ mod host;
 pub use describe::{Described, describe, still_empty};
 pub use host::{Belongings, belongings};
 
-use groups::Groups;
+use groups::ScannedGroups;
 use kennel_lifecycle::{
     CgroupIdentity, NodeId, ProcessIdentity, RunId,
-    audit::{GroupSeen, Seen},
+    audit::{GroupSeen, ScannedProcess},
 };
 use kennel_linux::{
     cgroup, marker,
@@ -65,9 +65,9 @@ pub fn still(process: &ProcessIdentity) -> Still {
 
 /// Result of a scan.
 #[derive(Clone, Debug, Default)]
-pub struct Scan {
+pub struct HostScan {
     /// All processes but threads of the kernel.
-    pub processes: Vec<Seen>,
+    pub processes: Vec<ScannedProcess>,
     /// Directories that were made for runs and hold no process.
     pub empty_directories: Vec<(RunId, CgroupIdentity)>,
     /// The unscanned part.
@@ -91,11 +91,11 @@ pub struct Unseen {
 }
 
 /// Scans everything.
-pub fn scan(installation: &Installation) -> io::Result<Scan> {
-    let groups = Groups::look(installation);
+pub fn scan(installation: &Installation) -> io::Result<HostScan> {
+    let groups = ScannedGroups::look(installation);
     let mut pids = procfs::all_pids()?;
     pids.sort_unstable();
-    let mut scan = Scan {
+    let mut scan = HostScan {
         empty_directories: groups.empty.clone(),
         unseen: Unseen {
             processes: count(pids.len().saturating_sub(PROCESSES_MAX)),
@@ -103,7 +103,7 @@ pub fn scan(installation: &Installation) -> io::Result<Scan> {
             groups: groups.unreadable,
             ..Unseen::default()
         },
-        ..Scan::default()
+        ..HostScan::default()
     };
     pids.truncate(PROCESSES_MAX);
     for pid in pids {
@@ -142,7 +142,7 @@ pub struct Marked {
 
 /// Lists all processes whose marker is readable from here: hints, for use where no server can be asked.
 pub fn marked() -> Vec<Marked> {
-    let groups = Groups::default();
+    let groups = ScannedGroups::default();
     let pids = procfs::all_pids().unwrap_or_default().into_iter();
     let looked = pids
         .take(PROCESSES_MAX)
@@ -181,7 +181,7 @@ fn stat(pid: i32) -> io::Result<Option<Stat>> {
 }
 
 /// Reads everything about one process; `None` where it has exited meanwhile or is a thread of the kernel.
-fn look_at(pid: i32, groups: &Groups) -> io::Result<Option<(Seen, Environ)>> {
+fn look_at(pid: i32, groups: &ScannedGroups) -> io::Result<Option<(ScannedProcess, Environ)>> {
     let Some(before) = stat(pid)?.filter(|stat| !stat.is_kernel_thread) else {
         return Ok(None);
     };
@@ -200,7 +200,7 @@ fn look_at(pid: i32, groups: &Groups) -> io::Result<Option<(Seen, Environ)>> {
         Environ::Read(marker) => marker,
         Environ::Long | Environ::Refused => None,
     };
-    let seen = Seen {
+    let seen = ScannedProcess {
         identity: ProcessIdentity {
             pid,
             pgid: after.pgid,
@@ -249,7 +249,10 @@ mod tests {
         let unread = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES];
         assert!(!unread.map(error).iter().any(is_gone));
         // No process has pid `i32::MAX`.
-        assert!(matches!(look_at(i32::MAX, &Groups::default()), Ok(None)));
+        assert!(matches!(
+            look_at(i32::MAX, &ScannedGroups::default()),
+            Ok(None)
+        ));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{ClientError, KeeperClient, link::ask};
 use crate::{
-    audit::{Belongings, Described, Scan},
+    audit::{Belongings, Described, HostScan},
     values::KeeperInventory,
     wire::{Answer, ToKeeper},
 };
@@ -13,9 +13,9 @@ pub const REAPED_MAX: usize = 2048;
 
 /// Input of a leak check, except for the store.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct LeakScan {
     /// The host's processes, and what Kennel has left on it.
-    pub scan: Scan,
+    pub scan: HostScan,
     /// Inventory of the keeper after the scan.
     pub inventory: KeeperInventory,
     /// Resources of the service itself.

@@ -2,7 +2,7 @@
 
 use super::{
     ChildSpec, ClientError, ExtendResult, HeldRun, HelperEnd, InputAnswer, InputResult,
-    Interrupted, KEEPER_ANSWER_MAX, KeeperClient, Kernel, Listing, Look, Outputs, Prepared,
+    Interrupted, KEEPER_ANSWER_MAX, KeeperClient, Kernel, LeakScan, Listing, Outputs, Prepared,
     REAPED_MAX, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
     SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     input::{Asking, CHUNK_BYTES, input_answer},
@@ -20,7 +20,7 @@ use kennel_lifecycle::{
     CgroupIdentity, Deadline, HostIdentity, InputWrite, ProcessIdentity, RunId, RunIdentity,
     Signal, TerminalSize, Timestamp,
     ladder::StopPlan,
-    recovery::{Observation, Seen},
+    recovery::{Observation, ProcessPresence},
 };
 use std::{path::PathBuf, time::Duration};
 use tokio::sync::watch;
@@ -328,7 +328,7 @@ impl Kernel for KeeperClient {
         &self,
         keeper: ProcessIdentity,
         host: HostIdentity,
-    ) -> Result<Seen, ClientError> {
+    ) -> Result<ProcessPresence, ClientError> {
         let asked = ToKeeper::KeeperSeen { keeper, host };
         ask!(self.link.ask(None, asked), Answer::Seen(seen) => seen)
     }
@@ -337,14 +337,14 @@ impl Kernel for KeeperClient {
         &self,
         installation: Installation,
         data_dir: PathBuf,
-    ) -> Result<Look, ClientError> {
+    ) -> Result<LeakScan, ClientError> {
         let looking = tokio::task::spawn_blocking(move || {
             let scan = audit::scan(&installation);
             scan.map(|scan| (scan, audit::belongings(&data_dir, installation.keeper)))
         });
         let looked = looking.await.map_err(|_| ClientError::KeeperGone)?;
         let (scan, belongings) = looked.map_err(|e| ClientError::Exhausted(e.to_string()))?;
-        Ok(Look {
+        Ok(LeakScan {
             scan,
             inventory: self.inventory().await?,
             belongings,

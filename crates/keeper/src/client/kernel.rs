@@ -1,8 +1,8 @@
 //! The keeper as the server's tasks use it, as a trait: tests implement it with a fake kernel.
 
 use super::{
-    ChildSpec, ClientError, ExtendResult, HeldRun, HelperEnd, InputAnswer, Interrupted, Listing,
-    Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
+    ChildSpec, ClientError, ExtendResult, HeldRun, HelperEnd, InputAnswer, Interrupted, LeakScan,
+    Listing, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
     Upgrade, UpgradeRefusal, Victim,
 };
 use crate::audit::Installation;
@@ -11,7 +11,7 @@ use kennel_lifecycle::{
     CgroupIdentity, Deadline, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal,
     TerminalSize, Timestamp,
     ladder::StopPlan,
-    recovery::{Observation, Seen},
+    recovery::{Observation, ProcessPresence},
 };
 use std::{path::PathBuf, time::Duration};
 use tokio::sync::watch;
@@ -122,13 +122,13 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         &self,
         keeper: ProcessIdentity,
         host: HostIdentity,
-    ) -> Result<Seen, ClientError>;
+    ) -> Result<ProcessPresence, ClientError>;
     /// Scans all processes of the host, then asks the keeper what it knows of them. Signals no process.
     async fn audit(
         &self,
         installation: Installation,
         data_dir: PathBuf,
-    ) -> Result<Look, ClientError>;
+    ) -> Result<LeakScan, ClientError>;
     /// Checks findings again, describes them further, and asks the keeper again.
     async fn look_again(
         &self,

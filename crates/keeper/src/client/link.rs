@@ -2,7 +2,7 @@
 
 use super::{
     ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperEvents, KeeperHello,
-    KeeperReport, SkippedBy, liveness::Liveness,
+    KeeperReport, SkippedBy, liveness::KeeperLiveness,
 };
 use crate::{
     skipped::SkippedNames,
@@ -73,23 +73,23 @@ pub struct ListeningSocket {
 type Reply = (Answer, Vec<OwnedFd>);
 
 /// The link, its events, and the keeper's first message with its runs.
-type Opened = (Arc<Link>, KeeperEvents, KeeperHello, Vec<HeldRun>);
+type OpenedLink = (Arc<Link>, KeeperEvents, KeeperHello, Vec<HeldRun>);
 
 /// One end of the socket, shared by all clones of the client and by the task that reads.
 #[derive(Debug)]
 pub(super) struct Link {
     /// Watched for messages alone: each message that the keeper takes makes room, and would wake this process.
     socket: AsyncFd<OwnedFd>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<LinkState>,
     /// Kinds of requests that the keeper does not know.
     missing: OnceLock<Vec<&'static str>>,
     /// Notified when a message waits to be sent.
     behind: Notify,
-    pub(super) liveness: Liveness,
+    pub(super) liveness: KeeperLiveness,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct LinkState {
     gone: bool,
     seq: u64,
     waiting: HashMap<u64, oneshot::Sender<Reply>>,
@@ -107,7 +107,7 @@ pub(super) struct State {
 
 impl Link {
     /// Waits for the hello and what comes with it, then starts a task that reads until the keeper is gone.
-    pub(super) async fn open(socket: OwnedFd) -> Result<Opened, ClientError> {
+    pub(super) async fn open(socket: OwnedFd) -> Result<OpenedLink, ClientError> {
         fdpass::set_nonblocking(&socket).map_err(|_| ClientError::KeeperGone)?;
         // SAFETY: `socket` owns an open descriptor whose number never changes, and is dropped only together with the
         // registration.
@@ -115,10 +115,10 @@ impl Link {
         let socket = socket.map_err(|_| ClientError::KeeperGone)?;
         let link = Arc::new(Self {
             socket,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(LinkState::default()),
             missing: OnceLock::new(),
             behind: Notify::new(),
-            liveness: Liveness::default(),
+            liveness: KeeperLiveness::default(),
         });
         let (
             _,
@@ -263,7 +263,7 @@ impl Link {
     }
 
     /// Sends queued messages; `false` where the keeper has to read first.
-    fn flush(&self, state: &mut State) -> bool {
+    fn flush(&self, state: &mut LinkState) -> bool {
         while let Some((bytes, fds)) = state.queue.front() {
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             match fdpass::send(self.socket.get_ref(), bytes, &fds) {

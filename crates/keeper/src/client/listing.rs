@@ -83,7 +83,7 @@ pub struct Listing {
 
 /// Adds details that are slow to read. Processes that have exited meanwhile are left out.
 pub(super) fn describe(listed: &WireListing) -> Listing {
-    let mut look = Look::default();
+    let mut look = MemberTables::default();
     let members = listed.members.iter().filter_map(|m| look.describe(m));
     Listing {
         members: members.collect(),
@@ -93,14 +93,14 @@ pub(super) fn describe(listed: &WireListing) -> Listing {
 
 /// Tables that are read once for all members, and how much has been read.
 #[derive(Default)]
-struct Look {
+struct MemberTables {
     args_bytes: usize,
     fds: usize,
     /// Addresses by inode of their listening socket, for each network namespace.
     listening: HashMap<PathBuf, HashMap<u64, SocketAddr>>,
 }
 
-impl Look {
+impl MemberTables {
     fn describe(&mut self, member: &WireMember) -> Option<Member> {
         let pid = member.pid;
         let name = procfs::comm(pid);

@@ -14,22 +14,22 @@ const LOOKS_MAX: u32 = 5;
 
 /// State of the keeper's answers.
 #[derive(Debug, Default)]
-pub(super) struct Liveness {
+pub(super) struct KeeperLiveness {
     /// Time since which it has not answered; absent: it answers.
     unresponsive: watch::Sender<Option<Timestamp>>,
-    question: Mutex<Question>,
+    question: Mutex<PingState>,
 }
 
 /// The last ping.
 #[derive(Debug, Default)]
-struct Question {
+struct PingState {
     /// Time of the ping, while it is not answered.
     asked_at: Option<Timestamp>,
     /// Number of checks that found it unanswered.
     looks: u32,
 }
 
-impl Liveness {
+impl KeeperLiveness {
     /// Time since which the keeper has not answered, and every change of it.
     pub(super) fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
         self.unresponsive.subscribe()
@@ -49,7 +49,7 @@ impl Liveness {
     fn look(&self, now: Timestamp) -> bool {
         let mut question = self.question.lock();
         let Some(asked_at) = question.asked_at else {
-            *question = Question {
+            *question = PingState {
                 asked_at: Some(now),
                 looks: 0,
             };
@@ -65,7 +65,7 @@ impl Liveness {
 
     /// Records an answer.
     pub(super) fn answered(&self) {
-        *self.question.lock() = Question::default();
+        *self.question.lock() = PingState::default();
         let was_silent = |since: &mut Option<Timestamp>| since.take().is_some();
         self.unresponsive.send_if_modified(was_silent);
     }
@@ -83,7 +83,7 @@ mod tests {
     // promise: R-63
     #[test]
     fn keeper_is_unresponsive_after_unanswered_pings() {
-        let liveness = Liveness::default();
+        let liveness = KeeperLiveness::default();
         let seen = liveness.unresponsive();
         assert!(liveness.look(Timestamp(1)), "it is asked");
         for look in 1..LOOKS_MAX {
@@ -104,7 +104,7 @@ mod tests {
     // promise: R-63
     #[test]
     fn keeper_that_sends_messages_is_responsive() {
-        let liveness = Liveness::default();
+        let liveness = KeeperLiveness::default();
         for now in 0..100 {
             liveness.look(Timestamp(now));
             liveness.heard();

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// An executable that stays the same, whatever happens to its path.
-pub(super) struct Binary {
+pub(super) struct PinnedBinary {
     /// Absent: the one that this process runs.
     file: Option<OwnedFd>,
     /// Path at which it was found.
@@ -25,7 +25,7 @@ pub(super) struct Binary {
     pub(super) version: String,
 }
 
-impl Binary {
+impl PinnedBinary {
     /// Returns the executable of this process, which the kernel retains.
     pub(super) fn own() -> Self {
         Self {

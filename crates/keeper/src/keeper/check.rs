@@ -3,7 +3,7 @@
 //! The keeper does not wait for it. It has a time limit, SIGCHLD announces its exit, and processes that it has left in
 //! its group are killed with it.
 
-use super::binary::Binary;
+use super::binary::PinnedBinary;
 use crate::{
     preflight::{self, ANSWER_BYTES_MAX, Spoken},
     values::UpgradeRefusal,
@@ -27,9 +27,9 @@ pub(super) const CHECK_MAX_MS: u64 = 5_000;
 const REPORTED_BYTES_MAX: usize = 200;
 
 /// A binary that is being checked.
-pub(super) struct Check {
+pub(super) struct BinaryCheck {
     pub(super) pid: i32,
-    pub(super) binary: Binary,
+    pub(super) binary: PinnedBinary,
     /// Read end of its output.
     written: OwnedFd,
     /// Time at which it is killed.
@@ -37,8 +37,12 @@ pub(super) struct Check {
     late: bool,
 }
 
-impl Check {
-    pub(super) fn begin(binary: Binary, env: &[(String, String)], now: u64) -> io::Result<Self> {
+impl BinaryCheck {
+    pub(super) fn begin(
+        binary: PinnedBinary,
+        env: &[(String, String)],
+        now: u64,
+    ) -> io::Result<Self> {
         let (written, writes) = pipe2(OFlag::O_CLOEXEC)?;
         fdpass::set_nonblocking(&written)?;
         let mut command = binary.command();
@@ -77,7 +81,7 @@ impl Check {
     }
 
     /// Evaluates a binary that has exited and is not reaped yet: the binary, or why it is unfit.
-    pub(super) fn end(self, exit: Exit) -> Result<Binary, UpgradeRefusal> {
+    pub(super) fn end(self, exit: Exit) -> Result<PinnedBinary, UpgradeRefusal> {
         self.kill();
         let said = self.output();
         let spoken = preflight::read(&said);

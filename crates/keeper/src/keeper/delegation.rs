@@ -36,7 +36,7 @@ pub(super) struct Delegation {
 /// State of the keeper's own group before any change.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is seen by itself")]
-struct Seen {
+struct OwnGroup {
     own: PathBuf,
     /// Processes in the root of the hierarchy block no controller.
     is_root: bool,
@@ -66,7 +66,7 @@ enum Plan {
 impl Delegation {
     /// Finds the delegated group, moves its processes to the leaf where that is needed, and enables its controllers.
     pub(super) fn take(own: PathBuf) -> Self {
-        let seen = Seen::of(own);
+        let seen = OwnGroup::of(own);
         let plan = match decide(&seen) {
             Ok(plan) => plan,
             Err(why) => return Self::without(seen.own, Some(why)),
@@ -133,7 +133,7 @@ impl Delegation {
     }
 }
 
-impl Seen {
+impl OwnGroup {
     fn of(own: PathBuf) -> Self {
         let parent = own.parent().map(Path::to_owned).unwrap_or_default();
         let is_top = |group: &Path| cgroup::mount_point().is_some_and(|top| top == group);
@@ -155,7 +155,7 @@ impl Seen {
 }
 
 /// Decides which group is Kennel's to manage, and how. An error says why none is, and what to do.
-fn decide(seen: &Seen) -> Result<Plan, String> {
+fn decide(seen: &OwnGroup) -> Result<Plan, String> {
     let own = seen.own.display();
     let advice = "start Kennel in one that is delegated to it (Delegate=yes in its unit, or xattr user.delegate=1)";
     let managed = |other: &str| {
@@ -269,8 +269,8 @@ mod tests {
     use super::*;
 
     /// A group of a host without systemd, in which only this process is.
-    fn alone() -> Seen {
-        Seen {
+    fn alone() -> OwnGroup {
+        OwnGroup {
             own: "/c/a/b".into(),
             is_root: false,
             is_delegated: false,
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn processes_of_a_delegated_group_are_moved() {
         assert_eq!(decide(&alone()), Ok(moves("/c/a/b")));
-        let shared = Seen {
+        let shared = OwnGroup {
             is_delegated: true,
             other_process: Some("process 7 (sh)".into()),
             has_systemd: true,
@@ -307,14 +307,14 @@ mod tests {
     // promise: Q-9
     #[test]
     fn subgroup_of_delegated_cgroup_is_used_as_leaf() {
-        let beside = Seen {
+        let beside = OwnGroup {
             is_parent_delegated: true,
             has_systemd: true,
             other_process: Some("process 7 (sh)".into()),
             ..alone()
         };
         assert_eq!(decide(&beside), Ok(stay("/c/a")));
-        let again = Seen {
+        let again = OwnGroup {
             own: "/c/a/kennel-keeper".into(),
             ..alone()
         };
@@ -324,19 +324,19 @@ mod tests {
     // promise: Q-9
     #[test]
     fn root_cgroup_is_used_unless_managed_by_another() {
-        let root = Seen {
+        let root = OwnGroup {
             own: "/c".into(),
             is_root: true,
             ..alone()
         };
         assert_eq!(decide(&root), Ok(stay("/c")));
-        let managed = Seen {
+        let managed = OwnGroup {
             other_below: Some("/c/system.slice".into()),
             ..root
         };
         let why = decide(&managed).expect_err("it is not ours");
         assert!(why.starts_with("/c/system.slice is not Kennel's"), "{why}");
-        let first = Seen {
+        let first = OwnGroup {
             is_first_process: true,
             ..managed
         };
@@ -346,20 +346,20 @@ mod tests {
     // promise: Q-10
     #[test]
     fn undelegated_group_is_left_unchanged() {
-        let session = Seen {
+        let session = OwnGroup {
             other_process: Some("process 7 (sshd)".into()),
             ..alone()
         };
-        let unit = Seen {
+        let unit = OwnGroup {
             has_systemd: true,
             ..alone()
         };
-        let used = Seen {
+        let used = OwnGroup {
             is_delegated: true,
             other_below: Some("/c/a/b/other".into()),
             ..alone()
         };
-        let beside = Seen {
+        let beside = OwnGroup {
             is_parent_delegated: true,
             other_beside: Some("/c/a/app.slice".into()),
             ..alone()

@@ -21,7 +21,7 @@ use std::{
 const PROBE_CODE: i32 = 42;
 
 /// Makes the control groups of runs, if runs get any.
-pub(super) struct Groups {
+pub(super) struct RunGroups {
     base: Result<PathBuf, String>,
     placement: Placement,
     capabilities: Vec<Capability>,
@@ -58,7 +58,7 @@ struct Probed {
     knobs: Vec<Knob>,
 }
 
-impl Groups {
+impl RunGroups {
     /// Makes the base directory and finds out how a child gets into a fresh group below it.
     pub(super) fn new(
         choice: CgroupChoice,

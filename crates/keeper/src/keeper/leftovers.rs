@@ -10,14 +10,14 @@ const TRIES_SLOWER_MAX: u32 = 6;
 
 /// The directories, and when the next attempt is due.
 #[derive(Debug, Default)]
-pub(super) struct Leftovers {
+pub(super) struct LeftoverGroups {
     groups: Vec<CgroupIdentity>,
     due: u64,
     /// Attempts in a row that removed none.
     tried: u32,
 }
 
-impl Leftovers {
+impl LeftoverGroups {
     /// Adds directories that could not be removed just now, or cannot be removed yet.
     pub(super) fn add(&mut self, groups: impl IntoIterator<Item = CgroupIdentity>, now: u64) {
         let soon = now + TRY_AGAIN_MS;
@@ -68,7 +68,7 @@ mod tests {
             (cgroup::identify(&path).expect("it is there"), path)
         };
         let (first, path) = group("first");
-        let mut leftovers = Leftovers::default();
+        let mut leftovers = LeftoverGroups::default();
         leftovers.add([first], 1_000);
         let mut waits = Vec::new();
         let mut now = 1_000;

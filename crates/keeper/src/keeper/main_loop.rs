@@ -18,8 +18,8 @@ mod upgrade;
 use super::{
     KeeperError,
     adoption::AwaitedShim,
-    groups::Groups,
-    leftovers::Leftovers,
+    groups::RunGroups,
+    leftovers::LeftoverGroups,
     listen::Listening,
     memory_reserve::MemoryReserve,
     observe::Markers,
@@ -59,7 +59,7 @@ use nix::{
     },
 };
 pub(super) use restart::Restarts;
-use shims::{Shim, Until};
+use shims::{RunShim, Until};
 use std::{
     collections::{BTreeSet, HashMap},
     io,
@@ -83,13 +83,13 @@ const LISTENING_CHECK_MS: u64 = 2_000;
 const TRY_AGAIN_MS: u64 = 20;
 
 /// Parts of which the loop is made.
-pub(super) struct Parts {
+pub(super) struct LoopParts {
     pub(super) server: Server,
     pub(super) restarts: Restarts,
     pub(super) upgrades: Upgrades,
     pub(super) signals: SignalFd,
     pub(super) listening: Vec<Listening>,
-    pub(super) groups: Groups,
+    pub(super) groups: RunGroups,
     pub(super) facts: HostFacts,
     /// What a sandbox closes.
     pub(super) private: PrivatePlaces,
@@ -121,7 +121,7 @@ pub(super) struct Keeper {
     listening: Vec<Listening>,
     /// Time of the next check of their files.
     listening_due: u64,
-    groups: Groups,
+    groups: RunGroups,
     sockets: ReconnectSockets,
     facts: HostFacts,
     private: PrivatePlaces,
@@ -133,7 +133,7 @@ pub(super) struct Keeper {
     exits: ExitSlots,
     /// Which shim has the exit slot of a run, until the run is forgotten.
     exit_slot_of: HashMap<RunId, u64>,
-    shims: HashMap<u64, Shim>,
+    shims: HashMap<u64, RunShim>,
     /// Shims of an earlier keeper that have not reconnected yet.
     late: HashMap<u64, AwaitedShim>,
     /// Inputs with bytes that wait for free space.
@@ -154,7 +154,7 @@ pub(super) struct Keeper {
     /// Time of the next step of the reapings.
     reapings_due: u64,
     markers: Markers,
-    leftovers: Leftovers,
+    leftovers: LeftoverGroups,
     stray: Stray,
     /// Names that were reported to the present server as not known.
     skipped: SkippedNames,
@@ -166,7 +166,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(parts: Parts) -> Result<Self, KeeperError> {
+    pub(super) fn new(parts: LoopParts) -> Result<Self, KeeperError> {
         let host = |step| {
             move |source: Errno| KeeperError::Host {
                 step,
@@ -226,7 +226,7 @@ impl Keeper {
             reapings: Vec::new(),
             reapings_due: 0,
             markers: Markers::default(),
-            leftovers: Leftovers::default(),
+            leftovers: LeftoverGroups::default(),
             stray: Stray::default(),
             skipped: SkippedNames::default(),
             server_is_behind: false,

@@ -39,7 +39,7 @@ use crate::{
     values::KeeperHello,
     wire::versions::{Versions, WIRE},
 };
-use groups::Groups;
+use groups::RunGroups;
 use kennel_lifecycle::{DefaultLimits, HostFacts, LimitPowers, Resource, Rlimit};
 use kennel_linux::{
     attributes::{self, Inherited, PrivatePlaces, Protection},
@@ -49,7 +49,7 @@ use kennel_linux::{
 };
 use listen::Listening;
 pub use listen::address::ListenAddress;
-use main_loop::{Keeper, Parts, Restarts, Upgrades};
+use main_loop::{Keeper, LoopParts, Restarts, Upgrades};
 use memory_reserve::MemoryReserve;
 use nix::sys::{
     prctl,
@@ -257,7 +257,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let signals = take_signals().map_err(host("take signals over"))?;
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;
-    let groups = Groups::new(config.cgroup, node, epoch, &config.data_dir);
+    let groups = RunGroups::new(config.cgroup, node, epoch, &config.data_dir);
     let powers = attributes::powers(groups.knobs()).map_err(host("try its own limits"))?;
     let oom_score_adj = protection.shared_out(powers.oom_score_adj_min.is_some());
     let inherited = Inherited::take(raised, oom_score_adj).map_err(host("read its own limits"))?;
@@ -306,7 +306,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let upgrades = Upgrades::new(own_path, config.preflight_env.clone());
     let server = Server::start(upgrades.binary(), argv, serving.lock());
     let server = server.map_err(KeeperError::Server)?;
-    let mut keeper = Keeper::new(Parts {
+    let mut keeper = Keeper::new(LoopParts {
         server,
         restarts: Restarts::new(argv.clone(), serving, hello, config.orphan_ttl),
         upgrades,
@@ -359,7 +359,7 @@ fn can_hold(config: &KeeperConfig, powers: &LimitPowers) -> Result<(), KeeperErr
 
 /// Finds out what this host can do for runs.
 fn capabilities(
-    groups: &Groups,
+    groups: &RunGroups,
     sockets: &ReconnectSockets,
     powers: &LimitPowers,
     memory_reserve: Option<&MemoryReserve>,
@@ -388,7 +388,7 @@ fn capabilities(
 /// Finds out what commands may do on a host with these capabilities, and what a sandbox closes to them.
 fn of_commands(
     config: &KeeperConfig,
-    groups: &Groups,
+    groups: &RunGroups,
     capabilities: &[Capability],
 ) -> Result<(HostFacts, PrivatePlaces), KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
@@ -401,7 +401,10 @@ fn of_commands(
 
 /// Returns the reserve of the configuration. One that can never be kept is refused, and so is one for which a limit is
 /// too low.
-fn reserve(config: &KeeperConfig, groups: &Groups) -> Result<Option<MemoryReserve>, KeeperError> {
+fn reserve(
+    config: &KeeperConfig,
+    groups: &RunGroups,
+) -> Result<Option<MemoryReserve>, KeeperError> {
     let Some(bytes) = config.memory_reserve else {
         return Ok(None);
     };

@@ -7,11 +7,11 @@ use crate::{
 };
 use kennel_lifecycle::{
     HostIdentity, ProcessIdentity, RunId, Stuck,
-    recovery::{CgroupSeen, Host, Observation, Seen},
+    recovery::{CgroupSeen, Host, Observation, ProcessPresence},
 };
 use kennel_linux::{
     cgroup, clock,
-    identity::{self, Found},
+    identity::{self, ProcessLookup},
     marker,
     pidfd::PidFd,
     procfs,
@@ -55,8 +55,8 @@ pub(super) fn observe(
         return Observation {
             host: Host::Other,
             exit_record,
-            shim: Seen::Gone,
-            command: Seen::Gone,
+            shim: ProcessPresence::Gone,
+            command: ProcessPresence::Gone,
             cgroup: CgroupSeen::None,
             held: Vec::new(),
             hints: Vec::new(),
@@ -70,7 +70,7 @@ pub(super) fn observe(
     let shim = identity::find(&there.shim).seen();
     let command = identity::find(&there.command);
     let cgroup = see_cgroup(recorded);
-    if cgroup == CgroupSeen::Empty && shim == Seen::Gone {
+    if cgroup == CgroupSeen::Empty && shim == ProcessPresence::Gone {
         remove_group(recorded);
     }
     let begun = orphan_note::read(&recorded.run_dir, leader);
@@ -82,7 +82,8 @@ pub(super) fn observe(
         cgroup,
         held: held(recorded).into_iter().map(|(pid, _)| pid).collect(),
         hints: hints(recorded, &command, markers.of(recorded.run, now)),
-        namespace: init_note::see(&recorded.run_dir, leader).unwrap_or(Some(Seen::Unknown)),
+        namespace: init_note::see(&recorded.run_dir, leader)
+            .unwrap_or(Some(ProcessPresence::Unknown)),
         // An unreadable note shows that an end has begun.
         end_begun: begun != Ok(None),
         steps: begun.ok().flatten().unwrap_or_default(),
@@ -96,11 +97,11 @@ pub(super) fn see(
     process: &ProcessIdentity,
     recorded_on: &HostIdentity,
     host: &HostIdentity,
-) -> Seen {
+) -> ProcessPresence {
     if recorded_on.is_same_as(host) {
         identity::find(process).seen()
     } else {
-        Seen::Gone
+        ProcessPresence::Gone
     }
 }
 
@@ -111,8 +112,8 @@ pub(super) fn held(recorded: &Recorded) -> Vec<(i32, PidFd)> {
     let held = held.into_iter().flatten();
     let living = held.filter(|one| one.start_ticks >= first);
     let found = living.filter_map(|one| match one.find() {
-        Found::Same(fd) => Some((one.pid, fd)),
-        Found::Gone | Found::Unknown => None,
+        ProcessLookup::Same(fd) => Some((one.pid, fd)),
+        ProcessLookup::Gone | ProcessLookup::Unknown => None,
     });
     found.take(PIDS_MAX).collect()
 }
@@ -138,10 +139,10 @@ pub(super) fn remove_group(recorded: &Recorded) {
 
 /// Finds the descendants of the living leader, and the processes that carry the marker and fit: not older than the
 /// leader, and either of its session or orphaned. An unrelated shell with a copied variable does not fit.
-fn hints(recorded: &Recorded, command: &Found, marked: &[i32]) -> Vec<i32> {
+fn hints(recorded: &Recorded, command: &ProcessLookup, marked: &[i32]) -> Vec<i32> {
     let leader = &recorded.identity.command;
     let mut found = Vec::new();
-    if let Found::Same(_) = command {
+    if let ProcessLookup::Same(_) = command {
         found.push(leader.pid);
         found.extend(procfs::descendants(leader.pid));
     }

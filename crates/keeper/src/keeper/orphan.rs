@@ -10,11 +10,11 @@ use kennel_lifecycle::{
     HostIdentity, Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess, Timestamp,
     ladder::{Action, Ladder, StopPlan},
     limits::STEPS_LISTED_MAX,
-    recovery::Seen,
+    recovery::ProcessPresence,
 };
 use kennel_linux::{
     cgroup, clock,
-    identity::{self, Found},
+    identity::{self, ProcessLookup},
     peer,
     pidfd::PidFd,
     procfs, stuck,
@@ -114,7 +114,7 @@ impl Orphan {
         let populated = group
             .as_ref()
             .is_some_and(|g| cgroup::is_populated(g).unwrap_or(true));
-        let left = !self.members.is_empty() || populated || shim.seen() == Seen::Same;
+        let left = !self.members.is_empty() || populated || shim.seen() == ProcessPresence::Same;
         self.stuck = Stuck::default();
         if !left {
             self.write_down();
@@ -146,7 +146,7 @@ impl Orphan {
         }
         // A shim without processes below it exits by itself; a hung shim is killed.
         let hanging = match &shim {
-            Found::Same(fd) if self.asleep >= ASLEEP_MAX => Some(fd),
+            ProcessLookup::Same(fd) if self.asleep >= ASLEEP_MAX => Some(fd),
             _ => None,
         };
         if let Some(shim) = hanging {
@@ -172,7 +172,7 @@ impl Orphan {
 
     /// Finds members, and forgets those that have exited. A process that was once found stays known by its descriptor
     /// when its parent is gone.
-    fn look(&mut self, shim: &Found, sessions: &Sessions) {
+    fn look(&mut self, shim: &ProcessLookup, sessions: &Sessions) {
         self.members.retain(|pid, fd| is_there(*pid, fd));
         let leader = self.recorded.identity.command;
         if let Some(fd) = identity::find_unreaped(&leader)
@@ -185,7 +185,7 @@ impl Orphan {
         }
         let mut roots: Vec<i32> = self.members.keys().copied().collect();
         let shim_pid = self.recorded.identity.shim.pid;
-        if let Found::Same(_) = shim {
+        if let ProcessLookup::Same(_) = shim {
             roots.push(shim_pid);
         }
         let mut candidates: Vec<i32> = Vec::new();
@@ -225,7 +225,13 @@ impl Orphan {
     }
 
     /// Verifies a member. Called after the descriptor was opened.
-    fn is_member(&self, pid: i32, roots: &[i32], shim: &Found, of_session: &HashSet<i32>) -> bool {
+    fn is_member(
+        &self,
+        pid: i32,
+        roots: &[i32],
+        shim: &ProcessLookup,
+        of_session: &HashSet<i32>,
+    ) -> bool {
         let in_group = self.recorded.identity.cgroup.as_ref().is_some_and(|group| {
             matches!(cgroup::open(group), Ok(Some(_)))
                 && cgroup::path_of(pid).is_some_and(|path| path.starts_with(&group.path))
@@ -238,13 +244,13 @@ impl Orphan {
     /// Whether the process is below one of the roots, which still has its pid after the check: so the check saw that
     /// root, and not an unrelated process that got the pid during it. A process that was found once stays a member by
     /// its descriptor when its root dies.
-    fn is_below(&self, pid: i32, roots: &[i32], shim: &Found) -> bool {
+    fn is_below(&self, pid: i32, roots: &[i32], shim: &ProcessLookup) -> bool {
         let Some(root) = peer::nearest_of(pid, roots) else {
             return false;
         };
         let fd = match (self.members.get(&root), shim) {
             (Some(fd), _) => Some(fd),
-            (None, Found::Same(fd)) if root == self.recorded.identity.shim.pid => Some(fd),
+            (None, ProcessLookup::Same(fd)) if root == self.recorded.identity.shim.pid => Some(fd),
             (None, _) => None,
         };
         fd.is_some_and(PidFd::is_unreaped)
@@ -288,8 +294,8 @@ impl Orphan {
     }
 
     /// Continues a shim that a command has stopped: it cannot reap, and reports nothing.
-    fn wake_shim(&self, shim: &Found) {
-        if let Found::Same(fd) = shim
+    fn wake_shim(&self, shim: &ProcessLookup) {
+        if let ProcessLookup::Same(fd) = shim
             && procfs::stat(self.recorded.identity.shim.pid).is_ok_and(|s| s.is_stopped())
         {
             fd.signal(Signal::CONT);
@@ -310,7 +316,7 @@ impl Orphan {
 
     /// Sends SIGSTOP first, until a check finds no new process: a stopped process cannot hide a child from the next
     /// check.
-    fn kill(&mut self, shim: &Found, sessions: &Sessions) {
+    fn kill(&mut self, shim: &ProcessLookup, sessions: &Sessions) {
         if let Some(group) = self.recorded.identity.cgroup.clone() {
             let inside = cgroup::members(&group).len();
             let at = clock::wall();

@@ -30,9 +30,9 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Passed sockets that no address has claimed yet.
 #[derive(Default)]
-pub(super) struct PassedSockets(Vec<Passed>);
+pub(super) struct PassedSockets(Vec<NamedSocket>);
 
-struct Passed {
+struct NamedSocket {
     /// Its name in `LISTEN_FDNAMES`.
     name: String,
     bound: Bound,
@@ -64,7 +64,7 @@ impl PassedSockets {
         address: &ListenAddress,
     ) -> Result<Option<OwnedFd>, KeeperError> {
         let found = self.0.iter().position(|passed| passed.bound.is(address));
-        let Some(Passed { name, socket, .. }) = found.map(|at| self.0.swap_remove(at)) else {
+        let Some(NamedSocket { name, socket, .. }) = found.map(|at| self.0.swap_remove(at)) else {
             return Ok(None);
         };
         check_file(address).map_err(unusable(&name))?;
@@ -73,7 +73,7 @@ impl PassedSockets {
 
     /// Refuses a socket that no address has claimed: clients would connect to it and wait for ever.
     pub(super) fn all_claimed(&self) -> Result<(), KeeperError> {
-        let Some(Passed { name, bound, .. }) = self.0.first() else {
+        let Some(NamedSocket { name, bound, .. }) = self.0.first() else {
             return Ok(());
         };
         let bound = match bound {
@@ -102,7 +102,7 @@ fn unusable(name: &str) -> impl FnOnce(io::Error) -> KeeperError + use<> {
     move |source| KeeperError::PassedSocket { name, source }
 }
 
-fn take(fd: RawFd, name: &str) -> io::Result<Passed> {
+fn take(fd: RawFd, name: &str) -> io::Result<NamedSocket> {
     // SAFETY: fcntl takes integers.
     let found = Errno::result(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) });
     found.map_err(|_| io::Error::other(format!("descriptor {fd} is not open")))?;
@@ -110,7 +110,7 @@ fn take(fd: RawFd, name: &str) -> io::Result<Passed> {
     // `TAKEN` lets only one owner be made of it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     match bound(&socket)? {
-        Some(bound) => Ok(Passed {
+        Some(bound) => Ok(NamedSocket {
             name: name.to_owned(),
             bound,
             socket,

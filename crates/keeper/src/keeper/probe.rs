@@ -1,6 +1,6 @@
 //! Capabilities of this kernel for processes, tried at the start. Control groups are tried in [`super::groups`].
 
-use super::groups::Groups;
+use super::groups::RunGroups;
 use crate::shim;
 use kennel_lifecycle::{Exit, HostFacts};
 use kennel_linux::{
@@ -104,7 +104,7 @@ pub(super) fn profiles(data_dir: &Path) -> io::Result<[Capability; 5]> {
 }
 
 /// Finds what decides on the gaps of a run's containment. The caller is single-threaded.
-pub(super) fn facts(groups: &Groups, capabilities: &[Capability]) -> io::Result<HostFacts> {
+pub(super) fn facts(groups: &RunGroups, capabilities: &[Capability]) -> io::Result<HostFacts> {
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| {
         let lines = &mut status.lines();

@@ -28,7 +28,7 @@ use crate::{
 };
 use ending::Rung;
 pub(super) use hearing::is_exhaustion;
-use helpers::Helpers;
+use helpers::HelperRequests;
 pub(super) use input::RunInput;
 use kennel_lifecycle::{
     CgroupIdentity, Countdown, Held, RunId, RunIdentity, StopStep, Timestamp, ladder::Ladder,
@@ -41,7 +41,7 @@ use kennel_linux::{
     tree::{ListLiving, Root, Tree},
     usage::Counting,
 };
-use kept::Kept;
+use kept::PendingReports;
 use members::MemberRequests;
 pub(super) use notices::RunNotices;
 pub(super) use outputs::Outputs;
@@ -54,7 +54,7 @@ const LOOK_AGAIN_MS: u64 = 20;
 
 /// Progress of the command, by the reports of the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum CommandStage {
     /// A server waits for the answer to this request, unless it is gone.
     Preparing { seq: Option<u64> },
     /// The child waits at its gate.
@@ -109,7 +109,7 @@ pub(super) struct Run {
     pub(super) input: Option<RunInput>,
     /// Notification socket of its processes, and their notices.
     pub(super) notices: Option<RunNotices>,
-    stage: Stage,
+    stage: CommandStage,
     tree: Option<Tree>,
     heard: Heard,
     ladder: Option<Ladder>,
@@ -122,7 +122,7 @@ pub(super) struct Run {
     /// SIGKILL that is sent again.
     killing: Option<KillAgain>,
     /// Reported members that SIGKILL does not end.
-    stuck: Option<stuck::Reported>,
+    stuck: Option<stuck::StuckReport>,
     /// Time left for the command.
     max_runtime: Option<Countdown>,
     /// Totals of the extensions of time limits.
@@ -139,18 +139,18 @@ pub(super) struct Run {
     ended: bool,
     pub(super) acknowledged: bool,
     /// Reports to repeat to the next server.
-    kept: Kept,
+    kept: PendingReports,
     /// Rounds of signals after the last server was gone for good.
     unreported: Option<Vec<StopStep>>,
     requests: Requests,
     member_requests: MemberRequests,
-    helpers: Helpers,
+    helpers: HelperRequests,
     pub(super) outgoing: Vec<RunMessage>,
     pub(super) for_shim: Vec<ToShim>,
 }
 
 /// Parts of a run.
-pub(super) struct Parts {
+pub(super) struct RunParts {
     pub(super) id: RunId,
     pub(super) shim: u64,
     pub(super) policy: WirePolicy,
@@ -165,15 +165,15 @@ pub(super) struct Parts {
 
 impl Run {
     /// Makes a run with a pending request, and the gate at which its child is to wait.
-    pub(super) fn wanted(parts: Parts, seq: u64, gate: OwnedFd) -> Self {
+    pub(super) fn wanted(parts: RunParts, seq: u64, gate: OwnedFd) -> Self {
         Self {
-            stage: Stage::Preparing { seq: Some(seq) },
+            stage: CommandStage::Preparing { seq: Some(seq) },
             gate: Some(gate),
             ..Self::new(parts)
         }
     }
 
-    fn new(parts: Parts) -> Self {
+    fn new(parts: RunParts) -> Self {
         Self {
             max_runtime: parts.policy.timeouts.max_runtime.map(Countdown::new),
             id: parts.id,
@@ -189,7 +189,7 @@ impl Run {
             outputs: Some(parts.outputs),
             input: parts.input,
             notices: parts.notices,
-            stage: Stage::Preparing { seq: None },
+            stage: CommandStage::Preparing { seq: None },
             extended: Extended::default(),
             tree: None,
             heard: Heard::default(),
@@ -208,11 +208,11 @@ impl Run {
             pause: Pause::None,
             ended: false,
             acknowledged: false,
-            kept: Kept::default(),
+            kept: PendingReports::default(),
             unreported: None,
             requests: Requests::default(),
             member_requests: MemberRequests::default(),
-            helpers: Helpers::default(),
+            helpers: HelperRequests::default(),
             outgoing: Vec::new(),
             for_shim: Vec::new(),
         }
@@ -277,13 +277,13 @@ impl Run {
     /// Opens the gate.
     pub(super) fn release(&mut self) {
         let Some(gate) = self.gate.take() else { return };
-        if self.stage != Stage::AtGate {
+        if self.stage != CommandStage::AtGate {
             return;
         }
         crash_point!("keeper.release");
         // One byte always fits; EPIPE means that the child is gone, which the shim reports.
         if nix::unistd::write(&gate, &[OPEN]).is_ok() {
-            self.stage = Stage::Released;
+            self.stage = CommandStage::Released;
             crash_point!("keeper.released");
         }
     }
@@ -295,7 +295,7 @@ impl Run {
 
     /// Begins to stop every task.
     pub(super) fn pause(&mut self, seq: u64, now: u64) {
-        let live = self.stage == Stage::Ran && !self.ended && self.ladder.is_none();
+        let live = self.stage == CommandStage::Ran && !self.ended && self.ladder.is_none();
         let Some(tree) = self.tree.as_ref().filter(|_| live) else {
             self.answer_signal(seq, SignalResult::Gone);
             return;

@@ -1,6 +1,6 @@
 //! The server process, and the keeper's end of the socket to it.
 
-use super::binary::Binary;
+use super::binary::PinnedBinary;
 use crate::{
     server_socket::{KEEPER_PID_VAR, SERVER_SOCKET_FD},
     values::{EndCause, FormerServer},
@@ -29,15 +29,15 @@ const PING_EVERY_MS: u64 = 1_000;
 const PINGS_UNANSWERED_MAX: u32 = 10;
 
 /// A message with its descriptors.
-pub(super) type Message = (Head, ToServer, Vec<Rc<OwnedFd>>);
+pub(super) type ServerMessage = (Head, ToServer, Vec<Rc<OwnedFd>>);
 
 /// An encoded message.
-struct Frame {
+struct EncodedMessage {
     bytes: Vec<u8>,
     fds: Vec<Rc<OwnedFd>>,
 }
 
-impl Frame {
+impl EncodedMessage {
     fn of(head: Head, message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> io::Result<Self> {
         let (bytes, file) = wire::encode(head, message)?;
         let fds = file.map(Rc::new).into_iter().chain(fds).collect();
@@ -53,7 +53,7 @@ pub(super) struct Server {
     pub(super) exit: Option<Exit>,
     /// `None` when it has closed its end.
     pub(super) socket: Option<OwnedFd>,
-    queue: VecDeque<Frame>,
+    queue: VecDeque<EncodedMessage>,
     /// Number of messages at the front of the queue that are the hand-over, which no server requested.
     handing_over: usize,
     /// The first message of the queue waits for the host, not for the server.
@@ -105,7 +105,7 @@ impl Server {
     /// Executes the binary, in a session of its own, with its end of the socket and a lock that it holds for as long as
     /// it lives.
     pub(super) fn start(
-        binary: &Binary,
+        binary: &PinnedBinary,
         argv: &[OsString],
         lock: BorrowedFd<'_>,
     ) -> io::Result<Self> {
@@ -144,10 +144,10 @@ impl Server {
     }
 
     /// Sends the very first messages. They do not count as queued for a server that does not read.
-    pub(super) fn hand_over(&mut self, messages: Vec<Message>) {
+    pub(super) fn hand_over(&mut self, messages: Vec<ServerMessage>) {
         let frames = messages
             .into_iter()
-            .filter_map(|(head, message, fds)| Frame::of(head, &message, fds).ok());
+            .filter_map(|(head, message, fds)| EncodedMessage::of(head, &message, fds).ok());
         self.queue.extend(frames);
         self.handing_over = self.queue.len();
         self.flush();
@@ -158,11 +158,11 @@ impl Server {
         if self.socket.is_none() {
             return true;
         }
-        let frame = Frame::of(head, message, fds).or_else(|error| match message {
+        let frame = EncodedMessage::of(head, message, fds).or_else(|error| match message {
             // Without a descriptor for a long body, the answer is an error.
             ToServer::Answer(_) => {
                 let answer = Answer::Exhausted(error.to_string());
-                Frame::of(head, &ToServer::Answer(answer), Vec::new())
+                EncodedMessage::of(head, &ToServer::Answer(answer), Vec::new())
             }
             _ => Err(error),
         });

@@ -10,10 +10,10 @@ const REPORT_EVERY_MS: u64 = 10_000;
 const NUMBERS: usize = 65;
 
 /// History of each signal.
-pub(super) struct Stray([Seen; NUMBERS]);
+pub(super) struct Stray([StraySignals; NUMBERS]);
 
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct StraySignals {
     /// Earliest time of the next report.
     report_at: u64,
     /// Signals received since the last report.
@@ -22,7 +22,7 @@ struct Seen {
 
 impl Default for Stray {
     fn default() -> Self {
-        Self([Seen::default(); NUMBERS])
+        Self([StraySignals::default(); NUMBERS])
     }
 }
 

@@ -7,7 +7,7 @@
 use super::{
     callers,
     keep::Rest,
-    work::{Stage, Work},
+    work::{ChildStage, Work},
 };
 use crate::wire::{
     FromShim,
@@ -30,7 +30,7 @@ const LINGER_MS: u64 = 60 * 60 * 1_000;
 const GROUP_LOOK_MS: u64 = 1_000;
 
 /// State held for the next keeper.
-pub(super) struct Waiting {
+pub(super) struct OrphanShim {
     listener: OwnedFd,
     keepsake: WireKeepsake,
     /// Ends of stdout and stderr: what is in them is not lost, and a writer is not killed by SIGPIPE.
@@ -62,7 +62,7 @@ struct Left {
     rest: bool,
 }
 
-impl Waiting {
+impl OrphanShim {
     /// Returns its descriptors for the next keeper, in the order of the message.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let streams = self.outputs.iter().chain(&self.input).chain(&self.notify);
@@ -160,12 +160,12 @@ impl Work {
     /// Whether an ended run is retained until its end is on record, with a keeper connected. Until then both the keeper
     /// and the server that reads its output may die.
     pub(super) fn stays(&self) -> bool {
-        self.waiting.is_some() && self.stage == Stage::Ran
+        self.waiting.is_some() && self.stage == ChildStage::Ran
     }
 
     /// Whether the run continues as it is without a keeper, and is not ended here.
     pub(super) fn waits(&mut self, now: u64) -> bool {
-        if self.stage == Stage::NeverRan || self.rest == Rest::Kept {
+        if self.stage == ChildStage::NeverRan || self.rest == Rest::Kept {
             self.waiting = None;
         }
         let stopped = self.is_stopped();
@@ -177,9 +177,9 @@ impl Work {
             waiting.stopping_since.get_or_insert(now);
         }
         match self.stage {
-            Stage::SettingUp | Stage::AtGate | Stage::Going => true,
-            Stage::NeverRan => false,
-            Stage::Ran => !stopped && self.rest_waits(now),
+            ChildStage::SettingUp | ChildStage::AtGate | ChildStage::Going => true,
+            ChildStage::NeverRan => false,
+            ChildStage::Ran => !stopped && self.rest_waits(now),
         }
     }
 
@@ -239,7 +239,7 @@ impl Work {
     /// Returns the reconnect socket, when no keeper is connected.
     pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
         let waiting = self.waiting.as_ref()?;
-        let is_known = self.stage == Stage::Ran && waiting.announced.is_some();
+        let is_known = self.stage == ChildStage::Ran && waiting.announced.is_some();
         is_known.then(|| waiting.listener.as_fd())
     }
 

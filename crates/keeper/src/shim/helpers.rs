@@ -18,7 +18,7 @@ use kennel_linux::{
     pidfd::PidFd,
     procfs, resolve,
     spawn::{
-        self, ChildImage, Ends, Memory,
+        self, ChildImage, ChildMemory, Ends,
         child::{FAILED, OPEN},
         failure,
     },
@@ -66,7 +66,7 @@ pub(super) struct Helpers {
 struct Helper {
     id: u64,
     pid: i32,
-    descent: Descent,
+    descent: HelperMarks,
     process: PidFd,
     /// Pipe with the result of the child's start.
     status: OwnedFd,
@@ -88,7 +88,7 @@ impl Helper {
 
 /// A helper that has been reaped.
 struct Ending {
-    descent: Descent,
+    descent: HelperMarks,
     stops: bool,
     /// Report of its exit, which waits for the last search.
     report: FromShim,
@@ -97,7 +97,7 @@ struct Ending {
 }
 
 /// Relation of a process to a helper.
-enum Membership {
+enum HelperRelation {
     Descendant,
     Unrelated,
     /// Not known: the process is executing a program or exiting, and its environment could not be read as a whole.
@@ -114,7 +114,7 @@ enum Search {
 }
 
 /// Marks of a helper's descendants.
-struct Descent {
+struct HelperMarks {
     /// Session of the helper. `None`: the helper was reaped, so that the number may be another's.
     session: Option<i32>,
     /// Its start, before which no descendant began.
@@ -284,7 +284,7 @@ impl Work {
     fn begin_helper(
         &mut self,
         argv: Vec<String>,
-    ) -> Result<(i32, Descent, PidFd, OwnedFd), StartFailure> {
+    ) -> Result<(i32, HelperMarks, PidFd, OwnedFd), StartFailure> {
         self.helpers.begun += 1;
         // The run id keeps numbers of nested services apart.
         let number = format!("{}.{}", self.tree.run, self.helpers.begun);
@@ -327,12 +327,12 @@ impl Work {
             born_in,
         };
         let shared = PidNamespace::Shared;
-        let gated = spawn::fork_gated(&image, ends, &self.attributes, shared, Memory::Copied)?;
+        let gated = spawn::fork_gated(&image, ends, &self.attributes, shared, ChildMemory::Copied)?;
         if let (Some(group), Placement::ByWrite) = (&self.tree.cgroup, self.placement) {
             // A command that cannot enter the group does not run: its gate is never opened.
             cgroup::enter(group, gated.pid).map_err(|e| cgroup_failure(&e))?;
         }
-        let descent = Descent {
+        let descent = HelperMarks {
             session: Some(gated.pid),
             start_ticks: procfs::stat(gated.pid).map_or(u64::MAX, |stat| stat.start_ticks),
             mark: format!("{}={}", mark.0, mark.1),
@@ -344,7 +344,7 @@ impl Work {
     }
 }
 
-impl Descent {
+impl HelperMarks {
     /// Sends SIGKILL to every descendant below this process, until no other is found.
     fn kill(&self) -> Search {
         let own = std::process::id().cast_signed();
@@ -361,9 +361,9 @@ impl Descent {
                     continue;
                 };
                 match self.membership(pid, &seen) {
-                    Membership::Unrelated => {}
-                    Membership::Executing => is_executing = true,
-                    Membership::Descendant => {
+                    HelperRelation::Unrelated => {}
+                    HelperRelation::Executing => is_executing = true,
+                    HelperRelation::Descendant => {
                         is_changing |=
                             kill(pid, seen.start_ticks) && killed.insert((pid, seen.start_ticks));
                     }
@@ -379,26 +379,26 @@ impl Descent {
     }
 
     /// Whether a process is of the session, or has the mark.
-    fn membership(&self, pid: i32, stat: &procfs::Stat) -> Membership {
+    fn membership(&self, pid: i32, stat: &procfs::Stat) -> HelperRelation {
         if self.session == Some(stat.sid) {
-            return Membership::Descendant;
+            return HelperRelation::Descendant;
         }
         if stat.start_ticks < self.start_ticks {
-            return Membership::Unrelated;
+            return HelperRelation::Unrelated;
         }
         // An unreadable environment belongs to a process of another user.
         let Ok(environ) = std::fs::read(format!("/proc/{pid}/environ")) else {
-            return Membership::Unrelated;
+            return HelperRelation::Unrelated;
         };
         let mut entries = environ.split(|byte| *byte == 0);
         if entries.any(|entry| entry == self.mark.as_bytes()) {
-            return Membership::Descendant;
+            return HelperRelation::Descendant;
         }
         let is_whole = procfs::environment_bytes(pid) == Some(environ.len() as u64);
         if is_whole {
-            Membership::Unrelated
+            HelperRelation::Unrelated
         } else {
-            Membership::Executing
+            HelperRelation::Executing
         }
     }
 }
@@ -455,7 +455,7 @@ mod tests {
                     break stat.start_ticks;
                 }
             };
-            let descent = Descent {
+            let descent = HelperMarks {
                 session: None,
                 start_ticks: start,
                 mark: format!("{MARK}=1.1"),

@@ -1,6 +1,6 @@
 //! A run that detaches the rest of its tree: the shim lives on as the reaper of the detached processes.
 
-use super::work::{Stage, Work};
+use super::work::{ChildStage, Work};
 use crate::held;
 use kennel_lifecycle::{LeaderExit, Leftovers, TreeVerdict};
 
@@ -51,7 +51,8 @@ impl Work {
     /// progress.
     pub(super) fn keeps_alone(&mut self, now: u64) -> bool {
         if self.rest != Rest::Kept {
-            let by_itself = self.leader_reaped && self.stage == Stage::Ran && !self.is_stopped();
+            let by_itself =
+                self.leader_reaped && self.stage == ChildStage::Ran && !self.is_stopped();
             if self.policy.on_leader_exit != LeaderExit::Keep || !by_itself {
                 return false;
             }

@@ -7,7 +7,7 @@ mod status;
 use children::{is_parent_beside, kill_children, note, own_pid};
 
 use super::{
-    alone::Waiting,
+    alone::OrphanShim,
     discard::Discard,
     helpers::{self, Helpers},
     keep::Rest,
@@ -31,7 +31,7 @@ use kennel_linux::{
     attributes::Attributes,
     clock, crash_point, memfd, own_process,
     reap::{self, Waited},
-    spawn::{self, ChildImage, Ends, Lent, Memory, failure},
+    spawn::{self, ChildImage, ChildMemory, Ends, Lent, failure},
     tree::{Lineage, Root, Session, Tree},
 };
 use nix::poll::PollFlags;
@@ -57,7 +57,7 @@ const TRIM_AFTER_MS: u64 = 1_000;
 
 /// Progress of the child, by what it wrote into the status pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ChildStage {
     /// The command sets itself up.
     SettingUp,
     /// The command waits at its gate.
@@ -95,7 +95,7 @@ pub(super) struct Work {
     /// Memory of this process that the child uses until then.
     lent: Option<Lent>,
     heard: Vec<u8>,
-    pub(super) stage: Stage,
+    pub(super) stage: ChildStage,
     /// The keeper never got `Prepared`, and so expects no command.
     unannounced: bool,
     /// Whether its keeper was at work when the leader exited, once that has happened. The leader is not reaped before
@@ -111,7 +111,7 @@ pub(super) struct Work {
     pub(super) discard: Discard,
     pub(super) save: Save,
     /// State held while the run would outlive its keeper.
-    pub(super) waiting: Option<Waiting>,
+    pub(super) waiting: Option<OrphanShim>,
     /// Number of rounds of SIGKILL to the children.
     kill_rounds: u64,
     look_at: Option<u64>,
@@ -159,7 +159,7 @@ impl Work {
                 let listener = next()?;
                 let input = if job.input { Some(next()?) } else { None };
                 let notify = if job.notify { Some(next()?) } else { None };
-                Some(Waiting::new(listener, keepsake, outputs, input, notify))
+                Some(OrphanShim::new(listener, keepsake, outputs, input, notify))
             }
             None => None,
         };
@@ -212,7 +212,7 @@ impl Work {
             status: Some(gated.status),
             lent: gated.lent,
             heard: Vec::new(),
-            stage: Stage::SettingUp,
+            stage: ChildStage::SettingUp,
             unannounced: true,
             witnessed: None,
             leader_reaped: false,
@@ -235,7 +235,7 @@ impl Work {
     /// Whether another run may follow this ended one: it ran, ended by itself, and no process of it is left.
     pub(super) fn leaves_nothing(&self) -> bool {
         let is_empty = matches!(self.record.tree, Some(TreeVerdict::Empty(_)));
-        self.stage == Stage::Ran
+        self.stage == ChildStage::Ran
             && self.childless
             && is_empty
             && !self.is_stopped()
@@ -250,7 +250,7 @@ impl Work {
     /// Returns the events to wait for on the status pipe. A child that has passed its gate reports that just before it
     /// executes. The pipe's end comes right after that, and then both are read.
     pub(super) fn status_events(&self) -> PollFlags {
-        if self.stage == Stage::AtGate {
+        if self.stage == ChildStage::AtGate {
             PollFlags::empty()
         } else {
             PollFlags::POLLIN
@@ -281,7 +281,7 @@ impl Work {
         };
         let init = self.tree.init.iter().map(|init| init.fd.as_fd());
         let processes = iter::once(self.tree.leader.as_fd()).chain(init);
-        let streams = waiting.into_iter().flat_map(Waiting::descriptors);
+        let streams = waiting.into_iter().flat_map(OrphanShim::descriptors);
         processes.chain(streams).collect()
     }
 
@@ -316,28 +316,28 @@ impl Work {
 
     /// Handles the close of the status pipe: by exec, or by the child's exit.
     fn conclude(&mut self) {
-        if self.stage != Stage::Going {
+        if self.stage != ChildStage::Going {
             self.look_for_ends();
         }
         match self.stage {
-            Stage::SettingUp => self.never_ran(StartFailure {
+            ChildStage::SettingUp => self.never_ran(StartFailure {
                 stage: StartStage::Gate,
                 errno: None,
                 path: None,
             }),
-            Stage::AtGate => {
-                self.stage = Stage::NeverRan;
+            ChildStage::AtGate => {
+                self.stage = ChildStage::NeverRan;
                 self.record.never_ran = true;
                 self.words.push(FromShim::NotReleased {});
             }
-            Stage::Going => {
+            ChildStage::Going => {
                 crash_point!("shim.executed");
-                self.stage = Stage::Ran;
+                self.stage = ChildStage::Ran;
                 self.trim_at = Some(clock::boot_ms() + TRIM_AFTER_MS);
                 self.remember_start();
                 self.words.push(FromShim::Executed {});
             }
-            Stage::Ran | Stage::NeverRan => {}
+            ChildStage::Ran | ChildStage::NeverRan => {}
         }
     }
 
@@ -444,19 +444,22 @@ impl Work {
 
     /// Whether the run's command runs and is not being stopped.
     pub(super) fn has_live_command(&self) -> bool {
-        self.stage == Stage::Ran && !self.leader_reaped && !self.childless && !self.is_stopped()
+        self.stage == ChildStage::Ran
+            && !self.leader_reaped
+            && !self.childless
+            && !self.is_stopped()
     }
 
     /// Whether a command of a stop may run: the run's command does, and SIGKILL was not sent.
     pub(super) fn may_run_of_stop(&self) -> bool {
-        let runs = self.stage == Stage::Ran && !self.leader_reaped && !self.childless;
+        let runs = self.stage == ChildStage::Ran && !self.leader_reaped && !self.childless;
         runs && self.killing_since.is_none()
     }
 
     /// Whether what has just ended has ended by itself.
     fn is_by_itself(&self) -> bool {
         let nothing_gone = self.witnessed == Some(true) || self.waiting.is_some();
-        self.stage == Stage::Ran && nothing_gone && !self.is_stopped()
+        self.stage == ChildStage::Ran && nothing_gone && !self.is_stopped()
     }
 
     /// The result of the first round is reported: to the keeper, or in the exit record.
@@ -486,7 +489,7 @@ impl Work {
 
     /// Performs the run's own plan without a keeper. The gate needs nothing: the keeper had its other end.
     fn climb(&mut self, now: u64) {
-        if !matches!(self.stage, Stage::Going | Stage::Ran) {
+        if !matches!(self.stage, ChildStage::Going | ChildStage::Ran) {
             return;
         }
         let policy = &self.policy;
@@ -529,10 +532,10 @@ impl Work {
 }
 
 /// Where a run has little memory the kernel may end its child before it executes, and all that share its memory.
-fn memory(policy: &Policy) -> Memory {
+fn memory(policy: &Policy) -> ChildMemory {
     match policy.limits.memory_max {
-        Some(_) => Memory::Copied,
-        None => Memory::Shared,
+        Some(_) => ChildMemory::Copied,
+        None => ChildMemory::Shared,
     }
 }
 

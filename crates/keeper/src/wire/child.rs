@@ -10,26 +10,26 @@ use std::io;
 /// Describes the raw bytes: executable, working directory, arguments and variables as `NAME=value`, each ended by a
 /// NUL, then the secrets.
 #[derive(Serialize, Deserialize)]
-struct Body {
+struct ChildBody {
     argv: usize,
     env: usize,
-    secrets: Vec<Secret>,
+    secrets: Vec<SecretHeader>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Secret {
+struct SecretHeader {
     name: String,
     delivery: SecretDelivery,
     bytes: usize,
 }
 
 pub(crate) fn encode(child: &ChildImage) -> io::Result<Vec<u8>> {
-    let secrets = child.secrets.iter().map(|secret| Secret {
+    let secrets = child.secrets.iter().map(|secret| SecretHeader {
         name: secret.name.clone(),
         delivery: secret.delivery,
         bytes: secret.value.expose().len(),
     });
-    let body = Body {
+    let body = ChildBody {
         argv: child.argv.len(),
         env: child.env.len(),
         secrets: secrets.collect(),
@@ -60,7 +60,7 @@ pub(crate) fn encode(child: &ChildImage) -> io::Result<Vec<u8>> {
 pub(crate) fn decode(bytes: &[u8]) -> io::Result<ChildImage> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let opened = envelope::open(bytes)?;
-    let body: Body = strict::read(opened.body.ok_or_else(wrong)?)?;
+    let body: ChildBody = strict::read(opened.body.ok_or_else(wrong)?)?;
     let mut raw = opened.raw;
     let mut string = || {
         let end = raw.iter().position(|byte| *byte == 0).ok_or_else(wrong)?;

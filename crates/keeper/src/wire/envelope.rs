@@ -25,7 +25,7 @@ const USUAL_BYTES: usize = 512;
 
 /// A message, in its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Opened<'a> {
+pub(super) struct OpenedMessage<'a> {
     /// Absent: the body is in a file.
     pub(super) body: Option<&'a [u8]>,
     pub(super) len: usize,
@@ -60,7 +60,7 @@ pub(super) fn move_body(bytes: &mut Vec<u8>, raw: usize) -> io::Result<OwnedFd> 
 }
 
 /// Splits a message into its parts.
-pub(super) fn open(bytes: &[u8]) -> io::Result<Opened<'_>> {
+pub(super) fn open(bytes: &[u8]) -> io::Result<OpenedMessage<'_>> {
     let wrong = |why| io::Error::new(io::ErrorKind::InvalidData, why);
     let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
         return Err(wrong("a message without an envelope"));
@@ -76,7 +76,7 @@ pub(super) fn open(bytes: &[u8]) -> io::Result<Opened<'_>> {
         let (body, raw) = parts.ok_or_else(|| wrong("a message that is cut"))?;
         (Some(body), raw)
     };
-    Ok(Opened {
+    Ok(OpenedMessage {
         body,
         len,
         raw,

@@ -29,7 +29,7 @@ use kennel_lifecycle::{
     StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason, StopStep, Stuck, StuckProcess,
     TerminalSize, Timestamp, TreeVerdict, Usage,
     ladder::{Action, Step, StopPlan},
-    recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
+    recovery::{CgroupSeen, ExitRecord, Host, Observation, ProcessPresence},
 };
 use kennel_linux::{
     attributes::{Attributes, PrivatePlaces},
@@ -930,18 +930,18 @@ fn recovery_message_decoding_survives_corrupt_bytes() {
     check_answer(Answer::Observed(Observation {
         host: Host::Same,
         exit_record: Some(ExitRecord::default()),
-        shim: Seen::Gone,
-        command: Seen::Unknown,
+        shim: ProcessPresence::Gone,
+        command: ProcessPresence::Unknown,
         cgroup: CgroupSeen::Populated,
         held: vec![7],
         hints: vec![8],
-        namespace: Some(Seen::Same),
+        namespace: Some(ProcessPresence::Same),
         end_begun: true,
         steps: vec![step()],
         stuck: Stuck::default(),
         at: Timestamp(300),
     }));
-    check_answer(Answer::Seen(Seen::Same));
+    check_answer(Answer::Seen(ProcessPresence::Same));
 }
 
 // promise: A-22
@@ -1030,14 +1030,14 @@ fn job_message_decoding_survives_corrupt_bytes() {
 /// Returns the names of all values of an enum.
 fn kinds<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut kinds: &[&str] = &[];
-    let _ = T::deserialize(Kinds(&mut kinds));
+    let _ = T::deserialize(KindNames(&mut kinds));
     kinds
 }
 
 /// Takes the names that an enum gives to its deserializer.
-struct Kinds<'a>(&'a mut &'static [&'static str]);
+struct KindNames<'a>(&'a mut &'static [&'static str]);
 
-impl<'de> Deserializer<'de> for Kinds<'_> {
+impl<'de> Deserializer<'de> for KindNames<'_> {
     type Error = value::Error;
 
     fn deserialize_enum<V: Visitor<'de>>(

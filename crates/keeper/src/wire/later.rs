@@ -14,23 +14,23 @@ const LATER: &str = "of_tomorrow";
 
 /// What a reader makes of a body.
 #[derive(Debug, PartialEq)]
-enum Read {
+enum BodyRead {
     /// The body as it would write it.
     Known(Value),
     Later,
     Broken(String),
 }
 
-fn read_as<T: Message>(body: &Value) -> Read {
+fn read_as<T: Message>(body: &Value) -> BodyRead {
     let bytes = envelope::seal(body, &[]).expect("it is short");
     match decode::<T>(&bytes, &mut Vec::new()) {
-        Ok(Decoded::Known { head, message, .. }) => Read::Known(written(head, &message)),
+        Ok(Decoded::Known { head, message, .. }) => BodyRead::Known(written(head, &message)),
         Ok(Decoded::Later { name, .. }) => {
             assert_eq!(name, LATER);
-            Read::Later
+            BodyRead::Later
         }
         Ok(Decoded::Lost) => panic!("the body is in the message"),
-        Err(error) => Read::Broken(error.to_string()),
+        Err(error) => BodyRead::Broken(error.to_string()),
     }
 }
 
@@ -40,7 +40,7 @@ fn written<T: Message>(head: Head, message: &T) -> Value {
     serde_json::from_slice(body.expect("it is short")).expect("JSON")
 }
 
-fn read(of: &str, body: &Value) -> Read {
+fn read(of: &str, body: &Value) -> BodyRead {
     match of {
         "ToKeeper" => read_as::<ToKeeper>(body),
         "ToServer" => read_as::<ToServer>(body),
@@ -56,11 +56,11 @@ fn read(of: &str, body: &Value) -> Read {
 }
 
 /// Reads a file of a run; one that is not read is set aside as a whole.
-fn read_file<T: Serialize + DeserializeOwned>(body: &Value) -> Read {
+fn read_file<T: Serialize + DeserializeOwned>(body: &Value) -> BodyRead {
     match unreadable::decode::<T>(body.to_string().as_bytes()) {
-        Ok(file) => Read::Known(serde_json::to_value(&file).expect("JSON")),
-        Err(why) if why.contains(LATER) => Read::Later,
-        Err(why) => Read::Broken(why),
+        Ok(file) => BodyRead::Known(serde_json::to_value(&file).expect("JSON")),
+        Err(why) if why.contains(LATER) => BodyRead::Later,
+        Err(why) => BodyRead::Broken(why),
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn assert_read(samples: &str) {
     for (of, text) in samples {
         let body: Value = serde_json::from_str(text).expect("JSON");
         let read = read(of, &body);
-        assert!(matches!(read, Read::Known(_)), "{of} {text}: {read:?}");
+        assert!(matches!(read, BodyRead::Known(_)), "{of} {text}: {read:?}");
     }
 }
 
@@ -143,7 +143,7 @@ pub(super) fn levels(samples: &str) -> String {
                 Value::Object(fields) => {
                     let more = with(&body, &at, |value| value[LATER] = json!({"a": [1]}));
                     let read = read(of, &more);
-                    let is = |known: &Value| read == Read::Known(known.clone());
+                    let is = |known: &Value| read == BodyRead::Known(known.clone());
                     if is(&body) || is(&more) {
                         continue;
                     }
@@ -183,7 +183,7 @@ fn check_list(of: &str, body: &Value, at: &str) {
     let more = with(body, at, |list| {
         list.as_array_mut().expect("a list").push(json!(LATER));
     });
-    if let Read::Broken(why) = read(of, &more) {
+    if let BodyRead::Broken(why) = read(of, &more) {
         let others = ["invalid type: string", "trailing characters", "a run id"];
         assert!(
             others.iter().any(|other| why.contains(other)),
@@ -197,8 +197,8 @@ fn level(of: &str, body: &Value, at: &str, value: &Value) -> Option<&'static str
     let later = of_tomorrow(value)?;
     let changed = with(body, at, |value| *value = later);
     match read(of, &changed) {
-        Read::Known(again) if again == changed => None,
-        Read::Known(again) => {
+        BodyRead::Known(again) if again == changed => None,
+        BodyRead::Known(again) => {
             let elements = |text: &Value| {
                 let mut all = Vec::new();
                 places(text, "", &mut all);
@@ -212,8 +212,8 @@ fn level(of: &str, body: &Value, at: &str, value: &Value) -> Option<&'static str
             let is_shorter = elements(&again) < elements(body);
             Some(if is_shorter { "skip" } else { "absent" })
         }
-        Read::Later => Some("whole"),
-        Read::Broken(why) => {
+        BodyRead::Later => Some("whole"),
+        BodyRead::Broken(why) => {
             let is_other = OTHER_TYPES.iter().any(|other| why.contains(other));
             assert!(is_other, "{of} {at}: {why}");
             None

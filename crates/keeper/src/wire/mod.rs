@@ -27,7 +27,7 @@ use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, ProcessIdentity, RunId,
     RunIdentity, Signal, StartFailure, StopStep, Tagged, TerminalSize, Timestamp,
     ladder::StopPlan,
-    recovery::{Observation, Seen},
+    recovery::{Observation, ProcessPresence},
     tagged,
 };
 use kennel_linux::{
@@ -200,7 +200,7 @@ pub(crate) enum Answer {
     Signal(SignalResult),
     Observed(Observation),
     #[serde(with = "crate::object::seen")]
-    Seen(Seen),
+    Seen(ProcessPresence),
     Signalled(SignalledProcesses),
     Listed(WireListing),
     Inventory(KeeperInventory),
@@ -437,7 +437,7 @@ impl Head {
 
 /// Body of a message.
 #[derive(Serialize, Deserialize)]
-struct Body<T> {
+struct MessageBody<T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -473,7 +473,7 @@ pub(crate) fn encode<T: Message>(
     let Head { seq, run } = head;
     let raw = message.raw();
     let kind = message;
-    let mut bytes = envelope::seal(&Body { seq, run, kind }, &[raw])?;
+    let mut bytes = envelope::seal(&MessageBody { seq, run, kind }, &[raw])?;
     let is_long = bytes.len() > MESSAGE_BYTES_MAX;
     let file = is_long.then(|| envelope::move_body(&mut bytes, raw.len()));
     Ok((bytes, file.transpose()?))
@@ -514,9 +514,9 @@ pub(crate) fn decode<T: Message>(bytes: &[u8], fds: &mut Vec<OwnedFd>) -> io::Re
             &of_file
         }
     };
-    let (read, skipped) = kennel_lifecycle::with_skipped(|| strict::read::<Body<T>>(body));
+    let (read, skipped) = kennel_lifecycle::with_skipped(|| strict::read::<MessageBody<T>>(body));
     match read {
-        Ok(Body { seq, run, mut kind }) => {
+        Ok(MessageBody { seq, run, mut kind }) => {
             kind.set_raw(opened.raw);
             let (head, message) = (Head { seq, run }, kind);
             Ok(Decoded::Known {

@@ -8,9 +8,9 @@ use std::{ops::Deref, sync::Arc};
 
 /// A policy with its text.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Parts", into = "Parts")]
+#[serde(try_from = "PolicyParts", into = "PolicyParts")]
 pub(crate) struct WirePolicy {
-    parts: Parts,
+    parts: PolicyParts,
     /// What this process reads in it.
     policy: Policy,
     /// Whether that is all of its values. A run that lives is supervised by the rest; none begins with less.
@@ -18,7 +18,7 @@ pub(crate) struct WirePolicy {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Parts {
+struct PolicyParts {
     text: Arc<RawValue>,
     /// The keeper's decision for its host, where it has made one.
     #[serde(
@@ -72,7 +72,7 @@ impl Eq for WirePolicy {}
 impl From<Policy> for WirePolicy {
     fn from(policy: Policy) -> Self {
         let text = to_raw_value(&policy).expect("a policy is JSON");
-        let parts = Parts {
+        let parts = PolicyParts {
             text: Arc::from(text),
             recovery: None,
         };
@@ -84,10 +84,10 @@ impl From<Policy> for WirePolicy {
     }
 }
 
-impl TryFrom<Parts> for WirePolicy {
+impl TryFrom<PolicyParts> for WirePolicy {
     type Error = serde_json::Error;
 
-    fn try_from(parts: Parts) -> Result<Self, serde_json::Error> {
+    fn try_from(parts: PolicyParts) -> Result<Self, serde_json::Error> {
         let text = parts.text.get();
         let whole = serde_json::from_str::<Policy>(text);
         let is_whole = whole.is_ok();
@@ -102,7 +102,7 @@ impl TryFrom<Parts> for WirePolicy {
     }
 }
 
-impl From<WirePolicy> for Parts {
+impl From<WirePolicy> for PolicyParts {
     fn from(policy: WirePolicy) -> Self {
         policy.parts
     }

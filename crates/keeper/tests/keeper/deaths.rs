@@ -10,7 +10,7 @@ use kennel_keeper::client::{ClientError, Fact, KeeperEvent, Kernel, Recorded};
 use kennel_lifecycle::{
     Exit, Proof, RunId, Signal, TreeVerdict,
     ladder::StopPlan,
-    recovery::{CgroupSeen, Host, Observation, Seen},
+    recovery::{CgroupSeen, Host, Observation, ProcessPresence},
 };
 use std::{
     os::unix::process::{CommandExt, ExitStatusExt},
@@ -354,7 +354,10 @@ async fn read_last_wills(stage: &mut Stage) {
     ];
     for (recorded, (exit, tree, never_ran)) in recorded::read(&stage.dir).iter().zip(expected) {
         let seen = observe(stage, recorded).await;
-        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
+        assert_eq!(
+            (seen.shim, seen.command),
+            (ProcessPresence::Gone, ProcessPresence::Gone)
+        );
         assert_ne!(seen.cgroup, CgroupSeen::Populated);
         assert!(seen.hints.is_empty(), "{seen:?}");
         let record = seen.exit_record.expect("a last will");
@@ -472,7 +475,10 @@ async fn end_many_orphans(stage: &mut Stage) {
     }
     while let Some(ended) = ends.join_next().await {
         let seen = ended.expect("no panic").expect("a keeper");
-        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
+        assert_eq!(
+            (seen.shim, seen.command),
+            (ProcessPresence::Gone, ProcessPresence::Gone)
+        );
         assert!(seen.hints.is_empty(), "{seen:?}");
     }
     // Orphans do not wait for each other's grace.
@@ -485,15 +491,20 @@ async fn find_none(stage: &mut Stage) {
         let mut seen = observe(stage, recorded).await;
         // The kernel ends init after all other processes.
         let begun = std::time::Instant::now();
-        while seen.namespace == Some(Seen::Same) && begun.elapsed() < Duration::from_secs(20) {
+        while seen.namespace == Some(ProcessPresence::Same)
+            && begun.elapsed() < Duration::from_secs(20)
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
             seen = observe(stage, recorded).await;
         }
-        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
+        assert_eq!(
+            (seen.shim, seen.command),
+            (ProcessPresence::Gone, ProcessPresence::Gone)
+        );
         assert_ne!(seen.cgroup, CgroupSeen::Populated);
         assert!(seen.hints.is_empty(), "{seen:?}");
         assert_eq!(seen.exit_record, None);
-        assert_eq!(seen.namespace, Some(Seen::Gone));
+        assert_eq!(seen.namespace, Some(ProcessPresence::Gone));
     }
 }
 
@@ -502,7 +513,7 @@ async fn end_orphans(stage: &mut Stage) {
         let seen = observe(stage, recorded).await;
         assert_eq!(
             (seen.shim, seen.command),
-            (Seen::Gone, Seen::Same),
+            (ProcessPresence::Gone, ProcessPresence::Same),
             "{seen:?}"
         );
         assert_eq!(seen.exit_record, None);
@@ -536,8 +547,14 @@ async fn end_orphans(stage: &mut Stage) {
             .end_orphan(&stranger, &plan)
             .await
             .expect("a keeper");
-        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
-        assert_eq!(observe(stage, recorded).await.command, Seen::Same);
+        assert_eq!(
+            (seen.shim, seen.command),
+            (ProcessPresence::Gone, ProcessPresence::Gone)
+        );
+        assert_eq!(
+            observe(stage, recorded).await.command,
+            ProcessPresence::Same
+        );
 
         let plan = StopPlan::abort(Duration::from_millis(300));
         let seen = stage
@@ -545,11 +562,14 @@ async fn end_orphans(stage: &mut Stage) {
             .end_orphan(recorded, &plan)
             .await
             .expect("a keeper");
-        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
+        assert_eq!(
+            (seen.shim, seen.command),
+            (ProcessPresence::Gone, ProcessPresence::Gone)
+        );
         assert_ne!(seen.cgroup, CgroupSeen::Populated, "{seen:?}");
         assert!(seen.hints.is_empty(), "{seen:?}");
         let (process, host) = (recorded.identity.shim, recorded.identity.host.clone());
         let shim = stage.client.keeper_seen(process, host).await;
-        assert_eq!(shim.expect("a keeper"), Seen::Gone);
+        assert_eq!(shim.expect("a keeper"), ProcessPresence::Gone);
     }
 }

@@ -13,7 +13,7 @@ use kennel_keeper::client::{
 use kennel_lifecycle::{
     Deadline, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopReason,
     ladder::StopPlan,
-    recovery::{CgroupSeen, Seen},
+    recovery::{CgroupSeen, ProcessPresence},
 };
 use std::{
     fs,
@@ -352,7 +352,10 @@ async fn end_stopped(stage: &mut Stage) {
     let plan = StopPlan::abort(Duration::from_secs(20));
     for recorded in recorded::read(&stage.dir) {
         let seen = observe(stage, &recorded).await;
-        assert_eq!((seen.shim, seen.command), (Seen::Gone, Seen::Gone));
+        assert_eq!(
+            (seen.shim, seen.command),
+            (ProcessPresence::Gone, ProcessPresence::Gone)
+        );
         let populated = seen.cgroup == CgroupSeen::Populated;
         assert!(populated || !seen.held.is_empty(), "{seen:?}");
         let ended = stage.client.end_orphan(&recorded, &plan).await;

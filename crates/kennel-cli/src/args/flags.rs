@@ -216,12 +216,12 @@ impl TypedValueParser for OfEnum {
 
 /// The fields that were given by flags of the table, and by `--set`.
 #[derive(Debug)]
-pub(crate) struct Fields {
+pub(crate) struct FlagFields {
     plain: Vec<(&'static Row, Vec<Value>)>,
     set: Vec<String>,
 }
 
-impl Args for Fields {
+impl Args for FlagFields {
     fn augment_args(command: Command) -> Command {
         let set = Arg::new("set").long("set").value_name("FIELD=VALUE");
         let set = set.action(ArgAction::Append).help(
@@ -236,7 +236,7 @@ impl Args for Fields {
     }
 }
 
-impl FromArgMatches for Fields {
+impl FromArgMatches for FlagFields {
     fn from_arg_matches(typed: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |row: &'static Row| {
             let values = if row.is_switch() {
@@ -265,7 +265,7 @@ impl FromArgMatches for Fields {
     }
 }
 
-impl Fields {
+impl FlagFields {
     /// Whether a flag of the table was given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.plain.iter().any(|(row, _)| row.name == name)
@@ -358,9 +358,9 @@ mod tests {
     fn spec(words: &str) -> Result<pb::RunSpec, String> {
         let command = Command::new("x").no_binary_name(true);
         let tty = Arg::new("tty").long("tty");
-        let typed = Fields::augment_args(command.arg(tty));
+        let typed = FlagFields::augment_args(command.arg(tty));
         let typed = typed.try_get_matches_from(words.split(' '));
-        let fields = typed.and_then(|typed| Fields::from_arg_matches(&typed));
+        let fields = typed.and_then(|typed| FlagFields::from_arg_matches(&typed));
         let spec = fields.map_err(|error| error.to_string())?.spec();
         spec.map_err(|failure| failure.to_string())
     }

@@ -1,6 +1,6 @@
 //! Flags of `run` and `spawn`: the spec of a run.
 
-use super::{SecretArgs, flags::Fields};
+use super::{SecretArgs, flags::FlagFields};
 use crate::values;
 use clap::{Args, ValueEnum};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -69,11 +69,11 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 pub struct SpecArgs {
     #[command(flatten)]
-    pub(crate) fields: Fields,
+    pub(crate) fields: FlagFields,
     /// Action of every stop before its first signal; may be repeated, in order: close-stdin, input:TEXT (\\n, \\t, \\xHH),
     /// signal:NAME, exec:SCRIPT (sh -c in its tree), wait:DURATION
     #[arg(long = "stop-step", value_name = "ACTION", value_parser = values::stop_step, help_heading = "Stop")]
-    pub(crate) stop_steps: Vec<values::StopStep>,
+    pub(crate) stop_steps: Vec<values::StopStepFlag>,
     /// First action of every stop: `sh -c SCRIPT` in the tree of the run, for 3 s at most; the same as --stop-step
     /// exec:SCRIPT before all others
     #[arg(long, value_name = "SCRIPT", help_heading = "Stop")]

@@ -1,8 +1,8 @@
 //! State of the board, and the effect of keys. Pure but for the clock.
 
 use super::{
-    Reported,
-    sample::{Sample, Seen},
+    BoardInput,
+    sample::{Sample, SampledRun},
 };
 use crate::{command, terminal_text, words};
 use kennel_proto::pb;
@@ -54,7 +54,7 @@ pub(super) enum Action {
 
 /// The present view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum BoardView {
     #[default]
     Runs,
     /// The filter is being typed.
@@ -84,12 +84,12 @@ pub(super) struct Board {
     pub(super) lost: Option<String>,
     pub(super) cut: bool,
     pub(super) unreadable: usize,
-    runs: Vec<Seen>,
+    runs: Vec<SampledRun>,
     pub(super) sort: Sort,
     pub(super) reverse: bool,
     pub(super) filter: String,
     pub(super) ended_too: bool,
-    pub(super) place: Place,
+    pub(super) place: BoardView,
     /// Result of the last action.
     pub(super) message: String,
     /// The selected run.
@@ -110,9 +110,9 @@ impl Board {
         }
     }
 
-    pub(super) fn update(&mut self, reported: Reported) {
+    pub(super) fn update(&mut self, reported: BoardInput) {
         match reported {
-            Reported::Sample(sample) => {
+            BoardInput::Sample(sample) => {
                 let Sample {
                     info,
                     runs,
@@ -126,16 +126,16 @@ impl Board {
                     self.message = "the server is back".into();
                 }
             }
-            Reported::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
-            Reported::Answer(answer) => self.message = terminal_text::one_line(&answer),
-            Reported::Page(heading, lines) => {
+            BoardInput::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
+            BoardInput::Answer(answer) => self.message = terminal_text::one_line(&answer),
+            BoardInput::Page(heading, lines) => {
                 // A page of last lines is shown at its end.
                 let from = if heading.starts_with("last") {
                     lines.len().saturating_sub(self.room)
                 } else {
                     0
                 };
-                self.place = Place::Page {
+                self.place = BoardView::Page {
                     heading,
                     lines,
                     from,
@@ -145,8 +145,9 @@ impl Board {
     }
 
     /// Returns the runs shown, in order.
-    pub(super) fn shown(&self) -> Vec<&Seen> {
-        let mut shown: Vec<&Seen> = self.runs.iter().filter(|seen| self.wants(seen)).collect();
+    pub(super) fn shown(&self) -> Vec<&SampledRun> {
+        let mut shown: Vec<&SampledRun> =
+            self.runs.iter().filter(|seen| self.wants(seen)).collect();
         shown.sort_by(|one, other| {
             let order = self.order(one, other);
             let order = if self.reverse { order.reverse() } else { order };
@@ -155,7 +156,7 @@ impl Board {
         shown
     }
 
-    fn wants(&self, seen: &Seen) -> bool {
+    fn wants(&self, seen: &SampledRun) -> bool {
         let run = &seen.run;
         if run.end_time.is_some() && !self.ended_too {
             return false;
@@ -173,7 +174,7 @@ impl Board {
     }
 
     /// Orders the largest first; unknown values last.
-    fn order(&self, one: &Seen, other: &Seen) -> Ordering {
+    fn order(&self, one: &SampledRun, other: &SampledRun) -> Ordering {
         let (a, b) = (&one.usage, &other.usage);
         let largest =
             |x: Option<f64>, y: Option<f64>| y.unwrap_or(-1.0).total_cmp(&x.unwrap_or(-1.0));
@@ -190,8 +191,8 @@ impl Board {
     }
 
     /// Returns the index of the selected run among those shown.
-    pub(super) fn pointed(&self, shown: &[&Seen]) -> usize {
-        let is_it = |seen: &&Seen| Some(&seen.run.run_id) == self.selected.as_ref();
+    pub(super) fn pointed(&self, shown: &[&SampledRun]) -> usize {
+        let is_it = |seen: &&SampledRun| Some(&seen.run.run_id) == self.selected.as_ref();
         shown.iter().position(is_it).unwrap_or(0)
     }
 
@@ -219,19 +220,19 @@ impl Board {
             return Some(Action::Quit);
         }
         match std::mem::take(&mut self.place) {
-            Place::Runs => self.key_among_runs(key.code),
-            Place::Filter => {
+            BoardView::Runs => self.key_among_runs(key.code),
+            BoardView::Filter => {
                 self.key_of_filter(key.code);
                 None
             }
-            Place::Confirm(action, _) => match key.code {
+            BoardView::Confirm(action, _) => match key.code {
                 KeyCode::Char('y' | 'Y') => Some(action),
                 _ => {
                     self.message = "nothing was done".into();
                     None
                 }
             },
-            Place::Page {
+            BoardView::Page {
                 heading,
                 lines,
                 from,
@@ -239,20 +240,20 @@ impl Board {
                 self.key_on_page(key.code, heading, lines, from);
                 None
             }
-            Place::Help => None,
+            BoardView::Help => None,
         }
     }
 
     /// Handles the mouse: the wheel scrolls, a click selects, and one on the selected run opens it.
     pub(super) fn mouse(&mut self, mouse: MouseEvent) -> Option<Action> {
         let key = |code| KeyEvent::new(code, KeyModifiers::NONE);
-        if !matches!(self.place, Place::Runs | Place::Page { .. }) {
+        if !matches!(self.place, BoardView::Runs | BoardView::Page { .. }) {
             return None;
         }
         match mouse.kind {
             MouseEventKind::ScrollUp => self.key(key(KeyCode::Up)),
             MouseEventKind::ScrollDown => self.key(key(KeyCode::Down)),
-            MouseEventKind::Down(MouseButton::Left) if self.place == Place::Runs => {
+            MouseEventKind::Down(MouseButton::Left) if self.place == BoardView::Runs => {
                 let line = usize::from(mouse.row).checked_sub(usize::from(HEADER_LINES))?;
                 let at = self.first + line;
                 let shown = self.shown();
@@ -292,9 +293,9 @@ impl Board {
             KeyCode::Char('S') => self.sort_by(SORTS.len() - 1),
             KeyCode::Char('r') => self.reverse = !self.reverse,
             KeyCode::Char('a') => self.ended_too = !self.ended_too,
-            KeyCode::Char('/') => self.place = Place::Filter,
+            KeyCode::Char('/') => self.place = BoardView::Filter,
             KeyCode::Esc => self.filter.clear(),
-            KeyCode::Char('?' | 'h') => self.place = Place::Help,
+            KeyCode::Char('?' | 'h') => self.place = BoardView::Help,
             KeyCode::Enter | KeyCode::Char('t') => return Some(Action::Tree(self.run()?.run_id)),
             KeyCode::Char('l') => return Some(Action::Logs(self.run()?.run_id)),
             KeyCode::Char('x') => self.confirm_abort(),
@@ -319,7 +320,7 @@ impl Board {
             return;
         }
         let ask = format!("end {} and its whole tree?", run.run_id);
-        self.place = Place::Confirm(Action::Abort(run.run_id), ask);
+        self.place = BoardView::Confirm(Action::Abort(run.run_id), ask);
     }
 
     fn confirm_pause(&mut self) {
@@ -333,16 +334,16 @@ impl Board {
                 return;
             }
         };
-        self.place = Place::Confirm(action, format!("{ask} {}?", run.run_id));
+        self.place = BoardView::Confirm(action, format!("{ask} {}?", run.run_id));
     }
 
     fn key_of_filter(&mut self, key: KeyCode) {
-        self.place = Place::Filter;
+        self.place = BoardView::Filter;
         match key {
-            KeyCode::Enter => self.place = Place::Runs,
+            KeyCode::Enter => self.place = BoardView::Runs,
             KeyCode::Esc => {
                 self.filter.clear();
-                self.place = Place::Runs;
+                self.place = BoardView::Runs;
             }
             KeyCode::Backspace => drop(self.filter.pop()),
             KeyCode::Char(c) => self.filter.push(c),
@@ -362,7 +363,7 @@ impl Board {
             KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q') => return,
             _ => from,
         };
-        self.place = Place::Page {
+        self.place = BoardView::Page {
             heading,
             lines,
             from: from.min(last),

@@ -1,9 +1,9 @@
 //! Draws the board, in any size of terminal.
 
 use super::{
-    board::{Board, Place, Sort, age, restarts},
+    board::{Board, BoardView, Sort, age, restarts},
     keys,
-    sample::Seen,
+    sample::SampledRun,
 };
 use crate::{
     command, render, sentence, terminal_text,
@@ -38,11 +38,11 @@ pub(super) fn board(frame: &mut Frame, board: &mut Board) {
     let mut lines = header(board, area.width);
     lines.truncate(usize::from(HEADER_LINES));
     match &board.place {
-        Place::Help => {
+        BoardView::Help => {
             let keys = keys::HELP.iter();
             lines.extend(keys.map(|(key, does)| Line::raw(format!("{key:20} {does}"))));
         }
-        Place::Page {
+        BoardView::Page {
             heading,
             lines: page,
             from,
@@ -54,7 +54,7 @@ pub(super) fn board(frame: &mut Frame, board: &mut Board) {
             let shown = page.iter().skip(*from).take(board.room);
             lines.extend(shown.map(|line| Line::raw(line.clone())));
         }
-        Place::Runs | Place::Filter | Place::Confirm(..) => {
+        BoardView::Runs | BoardView::Filter | BoardView::Confirm(..) => {
             lines.extend(runs(board, area.width));
         }
     }
@@ -233,8 +233,8 @@ fn colour(state: pb::RunState) -> Style {
     }
 }
 
-fn run(seen: &Seen, now: SystemTime, widths: (u16, usize)) -> String {
-    let Seen { run, usage } = seen;
+fn run(seen: &SampledRun, now: SystemTime, widths: (u16, usize)) -> String {
+    let SampledRun { run, usage } = seen;
     let id = if widths.0 < WIDE {
         // An id begins with its time, which is similar for all runs.
         let from = run.run_id.len().saturating_sub(SHORT_ID_CHARS);
@@ -285,14 +285,14 @@ pub(super) fn percent(percent: Option<f64>) -> String {
 fn footer(board: &Board) -> Line<'static> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     match &board.place {
-        Place::Confirm(_, ask) => alarm(board, format!("{ask} y: yes, any other key: no")),
-        Place::Filter => Line::from(vec![
+        BoardView::Confirm(_, ask) => alarm(board, format!("{ask} y: yes, any other key: no")),
+        BoardView::Filter => Line::from(vec![
             Span::styled("show only: ", bold),
             Span::raw(format!("{}_", terminal_text::one_line(&board.filter))),
         ]),
-        Place::Help => Line::styled("any key goes back", bold),
-        Place::Page { .. } => Line::styled("Esc back  up down PgUp PgDn Home End", bold),
-        Place::Runs => Line::styled(
+        BoardView::Help => Line::styled("any key goes back", bold),
+        BoardView::Page { .. } => Line::styled("Esc back  up down PgUp PgDn Home End", bold),
+        BoardView::Runs => Line::styled(
             "q quit  ? help  t tree  l logs  x end  p pause  s sort  / filter  a all",
             bold,
         ),

@@ -64,7 +64,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const REPORTED_QUEUED_MAX: usize = 16;
 
 /// Input beside keys.
-enum Reported {
+enum BoardInput {
     Sample(Box<Sample>),
     /// The server could not be reached.
     Lost(String),
@@ -140,7 +140,7 @@ async fn watch(
             },
             Some(reported) = tidings.recv() => {
                 // A new sample shows the result of the action.
-                let looks = matches!(reported, Reported::Answer(_));
+                let looks = matches!(reported, BoardInput::Answer(_));
                 board.update(reported);
                 looks.then_some(Action::Refresh)
             }
@@ -180,16 +180,16 @@ fn typed() -> io::Result<mpsc::Receiver<Event>> {
 async fn sample_for_ever(
     connection: Connection,
     every: Duration,
-    reported: mpsc::Sender<Reported>,
+    reported: mpsc::Sender<BoardInput>,
     mut wanted: mpsc::Receiver<()>,
 ) {
     let mut sampler = Sampler::new(connection);
     loop {
         let heard = match tokio::time::timeout(ANSWER_MAX, sampler.sample()).await {
-            Ok(Ok(sample)) => Reported::Sample(Box::new(sample)),
-            Ok(Err(failure)) => Reported::Lost(failure.to_string()),
+            Ok(Ok(sample)) => BoardInput::Sample(Box::new(sample)),
+            Ok(Err(failure)) => BoardInput::Lost(failure.to_string()),
             // The keeper's socket accepts connections even while no server runs.
-            Err(_) => Reported::Lost(format!("no answer within {ANSWER_MAX:?}")),
+            Err(_) => BoardInput::Lost(format!("no answer within {ANSWER_MAX:?}")),
         };
         if reported.send(heard).await.is_err() {
             return;
@@ -201,10 +201,10 @@ async fn sample_for_ever(
     }
 }
 
-async fn carry_out(connection: &Connection, action: Action) -> Reported {
+async fn carry_out(connection: &Connection, action: Action) -> BoardInput {
     let mut processes = connection.processes();
     let done = match action {
-        Action::Quit | Action::Refresh => return Reported::Answer(String::new()),
+        Action::Quit | Action::Refresh => return BoardInput::Answer(String::new()),
         Action::Tree(run) => {
             return page(
                 sample::tree(connection, &run).await,
@@ -241,15 +241,15 @@ async fn carry_out(connection: &Connection, action: Action) -> Reported {
             done.map(|_| format!("{run} continues"))
         }
     };
-    Reported::Answer(done.unwrap_or_else(|status| {
+    BoardInput::Answer(done.unwrap_or_else(|status| {
         let failure = client::Failure::from(status);
         format!("refused: {failure}")
     }))
 }
 
-fn page(read: Result<Vec<String>, client::Failure>, heading: String) -> Reported {
+fn page(read: Result<Vec<String>, client::Failure>, heading: String) -> BoardInput {
     match read {
-        Ok(lines) => Reported::Page(heading, lines),
-        Err(failure) => Reported::Answer(format!("refused: {failure}")),
+        Ok(lines) => BoardInput::Page(heading, lines),
+        Err(failure) => BoardInput::Answer(format!("refused: {failure}")),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     draw::{percent, whole},
-    sample::{Sample, Sampler, Seen},
+    sample::{Sample, SampledRun, Sampler},
 };
 use crate::{
     command,
@@ -45,7 +45,7 @@ pub(super) async fn once(link: &Link, args: &TopArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn shown(link: &Link, seen: &[Seen], at: SystemTime) -> String {
+fn shown(link: &Link, seen: &[SampledRun], at: SystemTime) -> String {
     if link.format.is_text() {
         let heading = [
             "RUN", "STATE", "READY", "ACTIVITY", "PROCS", "CPU%", "MEMORY", "OUTPUT/S", "COMMAND",
@@ -59,7 +59,7 @@ fn shown(link: &Link, seen: &[Seen], at: SystemTime) -> String {
     documents.collect()
 }
 
-fn row(seen: &Seen, at: SystemTime) -> Vec<Cell> {
+fn row(seen: &SampledRun, at: SystemTime) -> Vec<Cell> {
     let usage = &seen.usage;
     vec![
         Cell::from(&seen.run.run_id),
@@ -74,7 +74,7 @@ fn row(seen: &Seen, at: SystemTime) -> Vec<Cell> {
     ]
 }
 
-fn document(seen: &Seen, at: SystemTime) -> String {
+fn document(seen: &SampledRun, at: SystemTime) -> String {
     let usage = &seen.usage;
     json!({
         "runId": seen.run.run_id,

@@ -21,7 +21,7 @@ const LOG_LINES: u64 = 500;
 /// State of a node at one moment.
 pub(super) struct Sample {
     pub(super) info: pb::ServerInfo,
-    pub(super) runs: Vec<Seen>,
+    pub(super) runs: Vec<SampledRun>,
     /// Whether there are more.
     pub(super) cut: bool,
     /// Number of runs whose records the server cannot read.
@@ -31,14 +31,14 @@ pub(super) struct Sample {
 
 /// One run.
 #[derive(Clone)]
-pub(super) struct Seen {
+pub(super) struct SampledRun {
     pub(super) run: pb::Run,
-    pub(super) usage: Usage,
+    pub(super) usage: RunUsage,
 }
 
 /// Resource usage of a run. Absent: not known, or not yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Usage {
+pub(super) struct RunUsage {
     pub(super) processes: Option<u32>,
     /// Usage of its living processes, in hundredths of one processor.
     pub(super) cpu_percent: Option<f64>,
@@ -63,7 +63,7 @@ pub(super) struct Counted {
 /// Samples repeatedly, and stores the earlier counters.
 pub(super) struct Sampler {
     connection: Connection,
-    counted: HashMap<String, (Counted, Usage)>,
+    counted: HashMap<String, (Counted, RunUsage)>,
 }
 
 impl Sampler {
@@ -84,7 +84,7 @@ impl Sampler {
         let seen = listed.runs.into_iter().map(|run| {
             let usage = self.counted.get(&run.run_id);
             let usage = usage.map(|(_, usage)| *usage).unwrap_or_default();
-            Seen { run, usage }
+            SampledRun { run, usage }
         });
         Ok(Sample {
             info,
@@ -176,7 +176,7 @@ fn cpu_time(usage: &pb::Usage) -> Option<Duration> {
 /// Returns the usage between two counts. Where the kernel counts for the control group, that includes exited processes.
 /// Elsewhere a process that started since counts with all that it has used; an exited one with nothing, since its usage
 /// is unknown.
-pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> Usage {
+pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> RunUsage {
     let since = before.map(|before| (before, now.at.saturating_duration_since(before.at)));
     let since = since.filter(|(_, span)| !span.is_zero());
     let rates = since.map(|(before, span)| {
@@ -196,7 +196,7 @@ pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> Usage {
         let span = span.as_secs_f64();
         (100.0 * used / span, written / span)
     });
-    Usage {
+    RunUsage {
         processes: Some(now.processes),
         cpu_percent: rates.map(|(cpu, _)| cpu),
         memory_bytes: Some(now.memory_bytes),

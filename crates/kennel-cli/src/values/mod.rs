@@ -6,7 +6,7 @@ mod time;
 
 pub use size::bytes;
 pub(crate) use size::short_bytes;
-pub(crate) use stop_step::{StopStep, exec, stop_step};
+pub(crate) use stop_step::{StopStepFlag, exec, stop_step};
 pub use time::{age, duration};
 pub(crate) use time::{moment, pace};
 
@@ -221,17 +221,17 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
 
 /// Size of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tail {
+pub(crate) enum TailSize {
     All,
     Lines(u64),
 }
 
 /// Reads a number of lines, or `all`, which kubectl writes as -1.
-pub(crate) fn tail(text: &str) -> Result<Tail, String> {
+pub(crate) fn tail(text: &str) -> Result<TailSize, String> {
     if text == "all" || text == "-1" {
-        return Ok(Tail::All);
+        return Ok(TailSize::All);
     }
-    let lines = text.parse().map(Tail::Lines);
+    let lines = text.parse().map(TailSize::Lines);
     lines.map_err(|_| "write a number of lines, or all".to_owned())
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// One `--stop-step`.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum StopStep {
+pub(crate) enum StopStepFlag {
     /// An action.
     Action(Action),
     /// A wait of this time.
@@ -21,22 +21,22 @@ pub(crate) fn exec(script: &str) -> Action {
 }
 
 /// Reads `close-stdin`, `input:TEXT`, `signal:NAME`, `exec:SCRIPT` or `wait:DURATION`.
-pub(crate) fn stop_step(text: &str) -> Result<StopStep, String> {
+pub(crate) fn stop_step(text: &str) -> Result<StopStepFlag, String> {
     const HINT: &str = "write close-stdin, input:TEXT, signal:NAME, exec:SCRIPT or wait:DURATION";
     if text == "close-stdin" {
-        return Ok(StopStep::Action(Action::CloseInput(CloseInput {})));
+        return Ok(StopStepFlag::Action(Action::CloseInput(CloseInput {})));
     }
     match text.split_once(':') {
         Some(("input", text)) => {
             let bytes = unescaped(text)?;
-            Ok(StopStep::Action(Action::Input(bytes.into())))
+            Ok(StopStepFlag::Action(Action::Input(bytes.into())))
         }
         Some(("signal", name)) => {
             let name = signal(name)?.to_string();
-            Ok(StopStep::Action(Action::Signal(name)))
+            Ok(StopStepFlag::Action(Action::Signal(name)))
         }
-        Some(("exec", script)) => Ok(StopStep::Action(exec(script))),
-        Some(("wait", time)) => duration(time).map(StopStep::Wait),
+        Some(("exec", script)) => Ok(StopStepFlag::Action(exec(script))),
+        Some(("wait", time)) => duration(time).map(StopStepFlag::Wait),
         _ => Err(HINT.to_owned()),
     }
 }
@@ -77,15 +77,15 @@ mod tests {
     fn stop_steps_are_read_or_refused() {
         let input = |bytes: &[u8]| {
             let bytes = bytes.to_vec().into();
-            Ok(StopStep::Action(Action::Input(bytes)))
+            Ok(StopStepFlag::Action(Action::Input(bytes)))
         };
         assert_eq!(stop_step("input:quit\\n"), input(b"quit\n"));
         assert_eq!(stop_step("input:\\x04a:\\\\"), input(b"\x04a:\\"));
-        let script = StopStep::Action(exec("save; sync"));
+        let script = StopStepFlag::Action(exec("save; sync"));
         assert_eq!(stop_step("exec:save; sync"), Ok(script));
         let usr1 = Action::Signal("SIGUSR1".into());
-        assert_eq!(stop_step("signal:usr1"), Ok(StopStep::Action(usr1)));
-        let wait = StopStep::Wait(Duration::from_secs(2));
+        assert_eq!(stop_step("signal:usr1"), Ok(StopStepFlag::Action(usr1)));
+        let wait = StopStepFlag::Wait(Duration::from_secs(2));
         assert_eq!(stop_step("wait:2s"), Ok(wait));
         for bad in [
             "",

@@ -7,7 +7,7 @@ use crate::{
     limits,
     sentence::{self, Fields},
     terminal_text,
-    view::View,
+    view::DetailView,
 };
 use kennel_client::Time;
 use kennel_proto::{
@@ -213,7 +213,7 @@ pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
         "trace": own.or(call).unwrap_or_default(),
         "callersTrace": own.and(call).unwrap_or_default(),
     });
-    let mut view = View::new(NAME_WIDTH);
+    let mut view = DetailView::new(NAME_WIDTH);
     let lines = include_str!("in_force.txt");
     view.lines(lines, &Fields::of(&more).inner(&run.to_fields()));
     view.text.lines().map(str::to_owned).collect()

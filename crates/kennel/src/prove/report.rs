@@ -23,7 +23,7 @@ pub(super) struct Report {
 
 /// Number of programs of one way with each outcome.
 #[derive(Default)]
-struct Tally {
+struct WayTally {
     empty: usize,
     admitted: usize,
     lies: usize,
@@ -141,8 +141,8 @@ fn as_json(program: &str, outcome: &Outcome) -> Value {
     }
 }
 
-fn tally(cells: &[Outcome]) -> Tally {
-    let mut tally = Tally::default();
+fn tally(cells: &[Outcome]) -> WayTally {
+    let mut tally = WayTally::default();
     for cell in cells {
         match cell {
             Outcome::NotRun(_) => tally.not_run += 1,
@@ -154,7 +154,7 @@ fn tally(cells: &[Outcome]) -> Tally {
     tally
 }
 
-fn guarantee(way: Way, tally: &Tally) -> String {
+fn guarantee(way: Way, tally: &WayTally) -> String {
     let what = match way {
         Way::NormalEnd => "When its command exits, the rest of a run's tree is ended",
         Way::Abort => "Abort ends the whole tree",

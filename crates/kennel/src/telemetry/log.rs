@@ -4,7 +4,7 @@
 //! [`tracing`] spans around them.
 
 use super::{line_queue::LineQueue, records::Records};
-use crate::telemetry::log_fields::{Fields, Marks};
+use crate::telemetry::log_fields::{LineFields, LineMarks};
 use clap::ValueEnum;
 use kennel_cli::{Failure, failure::failed};
 use serde_json::Value;
@@ -53,13 +53,13 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
 }
 
 /// The log of this process. When this is dropped, it waits for the last lines, for a bounded time.
-pub(crate) struct Log {
+pub(crate) struct ProcessLog {
     pub(crate) format: LogFormat,
     pub(super) lines: Arc<LineQueue>,
     pub(super) collected: Collected,
 }
 
-impl Log {
+impl ProcessLog {
     /// Prints a line that has neither time nor level.
     pub(crate) fn print(&self, line: &str) {
         // Writing to the queue cannot fail.
@@ -67,14 +67,14 @@ impl Log {
     }
 }
 
-impl Drop for Log {
+impl Drop for ProcessLog {
     fn drop(&mut self) {
         self.lines.finish();
     }
 }
 
 /// Starts logging for this process, panics included.
-pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Log, Failure> {
+pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<ProcessLog, Failure> {
     let filter = filter(value)?;
     let queue = LineQueue::start(io::stderr());
     let queue = queue.map_err(|cause| failed("cannot start the log", &cause))?;
@@ -100,7 +100,7 @@ pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Log, F
             "a thread of the server has panicked"
         );
     }));
-    Ok(Log {
+    Ok(ProcessLog {
         format,
         lines: queue,
         collected,
@@ -112,7 +112,7 @@ struct Marking;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Marking {
     fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, ctx: Context<'_, S>) {
-        let mut marks = Marks::default();
+        let mut marks = LineMarks::default();
         attributes.record(&mut marks);
         // Spans of libraries have no marks: their lines get those of the enclosing span.
         if let Some(span) = ctx.span(id).filter(|_| !marks.is_empty()) {
@@ -146,7 +146,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let about = event.metadata();
-        let marks = Marks::of(ctx.event_scope()).pairs();
+        let marks = LineMarks::of(ctx.event_scope()).pairs();
         // Fields of the line itself are not repeated.
         let marks = marks.filter(|(name, _)| about.fields().field(name).is_none());
         match self.0 {
@@ -162,7 +162,7 @@ where
             LogFormat::Json => {
                 let mut time = String::new();
                 SystemTime.format_time(&mut Writer::new(&mut time))?;
-                let said = Fields::of(event);
+                let said = LineFields::of(event);
                 let mut line = vec![
                     ("timestamp", Value::from(time)),
                     ("level", about.level().as_str().into()),
@@ -200,8 +200,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collected {
         };
         let (level, target) = (*event.metadata().level(), event.metadata().target());
         if UNHEARD.iter().all(|unheard| !target.starts_with(unheard)) {
-            let marks = Marks::of(ctx.event_scope(event));
-            records.line(level, target, Fields::of(event), &marks);
+            let marks = LineMarks::of(ctx.event_scope(event));
+            records.line(level, target, LineFields::of(event), &marks);
         }
     }
 }

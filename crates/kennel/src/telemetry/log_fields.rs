@@ -10,7 +10,7 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 
 /// Run and trace that a line belongs to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct LineMarks {
     pub(super) run: Option<String>,
     /// Its name.
     pub(super) name: Option<String>,
@@ -18,7 +18,7 @@ pub(super) struct Marks {
     pub(super) span: Option<String>,
 }
 
-impl Marks {
+impl LineMarks {
     /// Returns those of the innermost span that has them.
     pub(super) fn of<'a, S: LookupSpan<'a>>(scope: Option<Scope<'a, S>>) -> Self {
         let mut spans = scope.into_iter().flatten();
@@ -42,7 +42,7 @@ impl Marks {
     }
 }
 
-impl Visit for Marks {
+impl Visit for LineMarks {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mark = match field.name() {
             "run_id" => &mut self.run,
@@ -57,12 +57,12 @@ impl Visit for Marks {
 
 /// Fields of a line.
 #[derive(Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct LineFields {
     pub(super) message: String,
     pub(super) others: Vec<(&'static str, Value)>,
 }
 
-impl Fields {
+impl LineFields {
     pub(super) fn of(event: &Event<'_>) -> Self {
         let mut fields = Self::default();
         event.record(&mut fields);
@@ -74,7 +74,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for LineFields {
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.add(field, value);
     }

@@ -14,7 +14,7 @@ mod spans;
 
 pub(crate) use audit::AuditExport;
 pub(crate) use config::{TelemetryArgs, TelemetryConfig};
-pub(crate) use log::{Log, LogFormat, filter, start_log};
+pub(crate) use log::{LogFormat, ProcessLog, filter, start_log};
 
 use crate::http::{self, HttpAddress};
 use kennel_cli::{Failure, failure::failed};
@@ -65,7 +65,7 @@ impl Exports {
         node: NodeId,
         node_name: &str,
         here: &Surroundings,
-        log: &Log,
+        log: &ProcessLog,
     ) -> Result<Self, Failure> {
         if !config.exports() {
             return Ok(Self::default());

@@ -6,8 +6,8 @@ use super::{
     scope,
     spans::system_time,
 };
-use crate::telemetry::log_fields::{Fields, Marks};
-use kennel_supervisor::telemetry::{Event, EventSink, names};
+use crate::telemetry::log_fields::{LineFields, LineMarks};
+use kennel_supervisor::telemetry::{EventSink, TelemetryEvent, names};
 use opentelemetry::{
     SpanId, TraceId, Value,
     logs::{AnyValue, LogRecord as _, Logger, LoggerProvider, Severity},
@@ -67,7 +67,13 @@ impl Records {
     }
 
     /// Records a line of the log.
-    pub(super) fn line(&self, level: Level, target: &'static str, fields: Fields, marks: &Marks) {
+    pub(super) fn line(
+        &self,
+        level: Level,
+        target: &'static str,
+        fields: LineFields,
+        marks: &LineMarks,
+    ) {
         self.send(|record| {
             record.set_timestamp(SystemTime::now());
             record.set_severity_number(severity(level));
@@ -111,7 +117,7 @@ impl Records {
 }
 
 impl EventSink for Records {
-    fn take(&self, event: Event) {
+    fn take(&self, event: TelemetryEvent) {
         let level = if event.warns {
             Level::WARN
         } else {

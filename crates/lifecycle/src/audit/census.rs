@@ -8,7 +8,7 @@ const ANCESTORS_MAX: usize = 4096;
 
 /// One process as the scan saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ScannedProcess {
     /// Identity of the process.
     pub identity: ProcessIdentity,
     /// Process id of its parent.
@@ -34,14 +34,14 @@ pub struct GroupSeen {
 
 /// All processes.
 pub(super) struct Census<'a> {
-    pub(super) by_pid: BTreeMap<i32, &'a Seen>,
+    pub(super) by_pid: BTreeMap<i32, &'a ScannedProcess>,
     /// Living processes by the number of their group and of their session.
-    by_number: HashMap<i32, Vec<&'a Seen>>,
+    by_number: HashMap<i32, Vec<&'a ScannedProcess>>,
 }
 
 impl<'a> Census<'a> {
-    pub(super) fn new(seen: &'a [Seen]) -> Self {
-        let mut by_number: HashMap<i32, Vec<&Seen>> = HashMap::new();
+    pub(super) fn new(seen: &'a [ScannedProcess]) -> Self {
+        let mut by_number: HashMap<i32, Vec<&ScannedProcess>> = HashMap::new();
         for process in seen.iter().filter(|process| !process.has_ended) {
             let ProcessIdentity { pgid, sid, .. } = process.identity;
             by_number.entry(sid).or_default().push(process);
@@ -57,12 +57,12 @@ impl<'a> Census<'a> {
         }
     }
 
-    pub(super) fn living(&self) -> impl Iterator<Item = &'a Seen> + '_ {
+    pub(super) fn living(&self) -> impl Iterator<Item = &'a ScannedProcess> + '_ {
         self.by_pid.values().copied().filter(|p| !p.has_ended)
     }
 
     /// Living processes whose group or session has this number.
-    pub(super) fn of_number(&self, number: i32) -> Vec<&'a Seen> {
+    pub(super) fn of_number(&self, number: i32) -> Vec<&'a ScannedProcess> {
         self.by_number.get(&number).cloned().unwrap_or_default()
     }
 
@@ -84,7 +84,7 @@ impl<'a> Census<'a> {
     }
 
     /// Returns parent, grandparent and so on.
-    pub(super) fn ancestors(&self, process: &Seen) -> impl Iterator<Item = i32> + '_ {
+    pub(super) fn ancestors(&self, process: &ScannedProcess) -> impl Iterator<Item = i32> + '_ {
         let next = |pid: &i32| self.by_pid.get(pid).map(|process| process.ppid);
         let all = std::iter::successors(Some(process.ppid), next);
         all.take(ANCESTORS_MAX).take_while(|pid| *pid > 0)

@@ -7,7 +7,7 @@
 mod census;
 pub mod reap;
 
-pub use census::{GroupSeen, Seen, is_same};
+pub use census::{GroupSeen, ScannedProcess, is_same};
 
 use crate::{CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity, names::named};
 use census::Census;
@@ -148,7 +148,7 @@ impl HostInventory {
 }
 
 /// Compares the processes that exist with those that should.
-pub fn compare(seen: &[Seen], inventory: &HostInventory) -> Compared {
+pub fn compare(seen: &[ScannedProcess], inventory: &HostInventory) -> Compared {
     let census = Census::new(seen);
     let mut ties = direct_evidence(&census, inventory);
     add_groups(&census, inventory, &mut ties);
@@ -227,7 +227,7 @@ fn add_groups(census: &Census, inventory: &HostInventory, ties: &mut EvidenceByP
         if members.is_empty() || census.is_taken_by_another(leader) {
             continue;
         }
-        let of_the_run = |process: &&&Seen| {
+        let of_the_run = |process: &&&ScannedProcess| {
             let ties = ties.get(&process.identity.pid);
             ties.is_some_and(|ties| ties.iter().any(|tie| tie.run == run && tie.is_proven()))
         };
@@ -258,7 +258,7 @@ fn add_groups(census: &Census, inventory: &HostInventory, ties: &mut EvidenceByP
 
 /// Judges one process by all its evidence.
 fn judge(
-    process: &Seen,
+    process: &ScannedProcess,
     census: &Census,
     inventory: &HostInventory,
     ties: &EvidenceByPid,
@@ -312,7 +312,12 @@ fn judge(
 
 /// Whether a signal to the group of its run's leader would miss it, and no terminal of that session would end it. Without a
 /// leader there is nothing to compare with.
-fn has_escaped(process: &Seen, run: RunId, census: &Census, inventory: &HostInventory) -> bool {
+fn has_escaped(
+    process: &ScannedProcess,
+    run: RunId,
+    census: &Census,
+    inventory: &HostInventory,
+) -> bool {
     let known = inventory.runs.get(&run);
     let identity = known.and_then(|known| known.identity.as_ref());
     let Some(identity) = identity.filter(|identity| census.living_same(&identity.command)) else {
@@ -332,7 +337,7 @@ fn has_escaped(process: &Seen, run: RunId, census: &Census, inventory: &HostInve
 
 /// Whether this is the shim of a run with detached processes: it stays to reap them, and exits after the last.
 fn reaps_the_kept(
-    process: &Seen,
+    process: &ScannedProcess,
     tie: &RunEvidence,
     census: &Census,
     inventory: &HostInventory,
@@ -345,7 +350,7 @@ fn reaps_the_kept(
 }
 
 /// Returns the evidence of a marker alone. A process older than the run's leader cannot have it from there.
-fn marked(process: &Seen, run: RunId, inventory: &HostInventory) -> Option<RunEvidence> {
+fn marked(process: &ScannedProcess, run: RunId, inventory: &HostInventory) -> Option<RunEvidence> {
     let tie = RunEvidence {
         run,
         evidence: Evidence::Marker,
@@ -362,7 +367,7 @@ fn marked(process: &Seen, run: RunId, inventory: &HostInventory) -> Option<RunEv
 /// Returns the evidence of the nearest ancestor that is verified to be of a run, and whether the keeper is an ancestor.
 /// A process whose ancestors of a run have died has only the latter, while the keeper lives.
 fn descent(
-    process: &Seen,
+    process: &ScannedProcess,
     census: &Census,
     inventory: &HostInventory,
     ties: &EvidenceByPid,
@@ -387,7 +392,11 @@ fn descent(
 }
 
 /// Finds exited children of the keeper, and of the shims of ended runs. Other parents reap when they like.
-fn unreaped(process: &Seen, inventory: &HostInventory, ties: &EvidenceByPid) -> Option<Finding> {
+fn unreaped(
+    process: &ScannedProcess,
+    inventory: &HostInventory,
+    ties: &EvidenceByPid,
+) -> Option<Finding> {
     let of_shim = ties.get(&process.ppid).into_iter().flatten();
     let shim = of_shim
         .filter(|tie| tie.evidence == Evidence::Shim && inventory.is_over(tie.run))
@@ -402,7 +411,7 @@ fn unreaped(process: &Seen, inventory: &HostInventory, ties: &EvidenceByPid) -> 
     Some(finding)
 }
 
-fn about(process: &Seen, tie: Option<RunEvidence>, inventory: &HostInventory) -> Finding {
+fn about(process: &ScannedProcess, tie: Option<RunEvidence>, inventory: &HostInventory) -> Finding {
     let in_group = tie.is_some_and(|tie| tie.evidence == Evidence::LeakedCgroup);
     let group = process.cgroup.as_ref().filter(|_| in_group);
     let standing = tie.and_then(|tie| inventory.standing(tie.run));

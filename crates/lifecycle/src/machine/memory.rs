@@ -7,7 +7,7 @@ use crate::{EndReason, Exit, MemoryKills, Report, Signal};
 
 /// Known memory kills.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct MemoryEvidence {
     kills: Option<MemoryKills>,
     /// Whether a SIGKILL was sent to a process of the run.
     kill_sent: bool,
@@ -15,7 +15,7 @@ pub(super) struct Memory {
     leader_killed: Option<bool>,
 }
 
-impl Memory {
+impl MemoryEvidence {
     pub(super) fn note(&mut self, report: &Report) {
         match report {
             Report::Signalled(step) if step.signal == Signal::KILL => self.kill_sent = true,

@@ -19,7 +19,7 @@ use crate::{
     TreeVerdict, ladder::StopPlan, phase::Exec,
 };
 pub use adopted::{AdoptedRun, HeldPause, RowContents};
-use memory::Memory;
+use memory::MemoryEvidence;
 
 /// One attempt to run one command. The default is accepted and not begun, and stops its remaining tree when its leader
 /// exits.
@@ -32,7 +32,7 @@ pub struct Machine {
     ends: Ends,
     certificate: StopCertificate,
     stuck: Option<Stuck>,
-    memory: Memory,
+    memory: MemoryEvidence,
     /// Record of its entries.
     record: AttemptRecord,
     /// Time of the present step: entries bear it.

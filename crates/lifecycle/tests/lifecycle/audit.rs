@@ -5,7 +5,7 @@ use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity,
     audit::{
         Certainty, Compared, Evidence, Finding, GroupSeen, HostInventory, KnownRun, RunStatus,
-        Seen, compare,
+        ScannedProcess, compare,
         reap::{Candidate, Judgement, Scope, Spared, judge},
     },
 };
@@ -82,8 +82,8 @@ fn inventory() -> HostInventory {
 }
 
 /// A process that began after the recorded ones, alone in a session, whose parent is not seen.
-fn alone(pid: i32) -> Seen {
-    Seen {
+fn alone(pid: i32) -> ScannedProcess {
+    ScannedProcess {
         identity: identity(pid, BEGAN + 5),
         ppid: 1,
         has_ended: false,
@@ -92,15 +92,20 @@ fn alone(pid: i32) -> Seen {
     }
 }
 
-fn below(parent: i32, pid: i32) -> Seen {
-    Seen {
+fn below(parent: i32, pid: i32) -> ScannedProcess {
+    ScannedProcess {
         ppid: parent,
         ..alone(pid)
     }
 }
 
-fn in_group(pid: i32, run: RunId, identity: CgroupIdentity, of_this_keeper: bool) -> Seen {
-    Seen {
+fn in_group(
+    pid: i32,
+    run: RunId,
+    identity: CgroupIdentity,
+    of_this_keeper: bool,
+) -> ScannedProcess {
+    ScannedProcess {
         cgroup: Some(GroupSeen {
             run,
             identity,
@@ -110,20 +115,20 @@ fn in_group(pid: i32, run: RunId, identity: CgroupIdentity, of_this_keeper: bool
     }
 }
 
-fn of_session(sid: i32, pid: i32) -> Seen {
+fn of_session(sid: i32, pid: i32) -> ScannedProcess {
     let mut seen = alone(pid);
     seen.identity.pgid = sid;
     seen.identity.sid = sid;
     seen
 }
 
-fn marked(mut seen: Seen, run: RunId) -> Seen {
+fn marked(mut seen: ScannedProcess, run: RunId) -> ScannedProcess {
     seen.marker = Some(run);
     seen
 }
 
-fn is(process: ProcessIdentity) -> Seen {
-    Seen {
+fn is(process: ProcessIdentity) -> ScannedProcess {
+    ScannedProcess {
         identity: process,
         ..alone(process.pid)
     }
@@ -132,13 +137,13 @@ fn is(process: ProcessIdentity) -> Seen {
 /// Finding on one process: run, evidence, certainty.
 type Verdict = (Option<RunId>, Evidence, Certainty);
 
-fn found(seen: &[Seen], inventory: &HostInventory, pid: i32) -> Option<Verdict> {
+fn found(seen: &[ScannedProcess], inventory: &HostInventory, pid: i32) -> Option<Verdict> {
     let compared = compare(seen, inventory);
     let found = compared.findings.iter().find(|f| f.process.pid == pid);
     found.map(|f| (f.run, f.evidence, f.certainty))
 }
 
-fn reported(seen: &[Seen], inventory: &HostInventory, pid: i32) -> Verdict {
+fn reported(seen: &[ScannedProcess], inventory: &HostInventory, pid: i32) -> Verdict {
     found(seen, inventory, pid).unwrap_or_else(|| panic!("nothing is said of {pid}"))
 }
 
@@ -189,7 +194,7 @@ fn leak_check_reports_escaped_process_not_shim() {
         .collect();
     assert_eq!(escaped, [(302, live())]);
     // Without the leader, the owner of its group and session is unknown.
-    let without: Vec<Seen> = seen.into_iter().filter(|p| p.identity.pid != 200).collect();
+    let without: Vec<ScannedProcess> = seen.into_iter().filter(|p| p.identity.pid != 200).collect();
     assert_eq!(compare(&without, &inventory()).escaped, []);
 }
 
@@ -249,7 +254,7 @@ fn group_membership_needs_leader_or_verified_member() {
         proven(over(), Evidence::RecordedGroup)
     );
     // A leader that exited unreaped still owns its pid.
-    let zombie = Seen {
+    let zombie = ScannedProcess {
         has_ended: true,
         ..leader
     };
@@ -345,7 +350,7 @@ fn unknown_child_of_keeper_is_a_stray() {
 
 #[test]
 fn only_our_zombies_count_as_unreaped() {
-    let dead = |parent, pid| Seen {
+    let dead = |parent, pid| ScannedProcess {
         has_ended: true,
         ..below(parent, pid)
     };

@@ -5,7 +5,9 @@ use kennel_lifecycle::{
     Command, Effect, EndReason, Exit, Input, Machine, Outcome, Proof, Report, Signal, SignalSender,
     StopCertificate, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     limits::STEPS_LISTED_MAX,
-    recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
+    recovery::{
+        Before, CgroupSeen, Decision, ExitRecord, Host, Observation, ProcessPresence, decide,
+    },
 };
 
 #[test]
@@ -76,8 +78,8 @@ fn recovery_certificate_has_steps_of_shim_and_recovery() {
             census: Some(Timestamp(3)),
             shutdown: false,
         }),
-        shim: Seen::Gone,
-        command: Seen::Gone,
+        shim: ProcessPresence::Gone,
+        command: ProcessPresence::Gone,
         cgroup: CgroupSeen::Empty,
         held: Vec::new(),
         hints: vec![],

@@ -8,7 +8,7 @@ use kennel_lifecycle::{
     RestartMode, ResumeReason, RowState, RuleOff, RunKind, RunState, Seccomp, SecretDelivery,
     SignalScope, SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
     audit::Evidence,
-    recovery::{CgroupSeen, Host, Seen},
+    recovery::{CgroupSeen, Host, ProcessPresence},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -113,7 +113,7 @@ fn serialized_names_match_lock_file() {
         RuleOff,
         RunKind,
         RunState,
-        Seen,
+        ProcessPresence,
         SignalScope,
         SignalSender,
         StartStage,

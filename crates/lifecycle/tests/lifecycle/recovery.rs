@@ -4,11 +4,17 @@ use crate::samples::{assert_golden, stuck};
 use kennel_lifecycle::{
     EndReason, Exit, HostIdentity, Leftover, Leftovers, Outcome, Proof, Stuck, Timestamp,
     TreeVerdict,
-    recovery::{Before, CgroupSeen, Decision, ExitRecord, Host, Observation, Seen, decide},
+    recovery::{
+        Before, CgroupSeen, Decision, ExitRecord, Host, Observation, ProcessPresence, decide,
+    },
 };
 use std::fmt::Write as _;
 
-const SEEN: [Seen; 3] = [Seen::Same, Seen::Gone, Seen::Unknown];
+const SEEN: [ProcessPresence; 3] = [
+    ProcessPresence::Same,
+    ProcessPresence::Gone,
+    ProcessPresence::Unknown,
+];
 const CGROUPS: [CgroupSeen; 4] = [
     CgroupSeen::None,
     CgroupSeen::Empty,
@@ -116,9 +122,9 @@ fn earlier_termination_attempt_sets_end_reason() {
 fn private_namespace_is_empty_without_its_init() {
     for (mut seen, before) in combinations().filter(|(s, _)| s.host == Host::Same) {
         let decided = decide(&seen, before);
-        seen.namespace = Some(Seen::Unknown);
+        seen.namespace = Some(ProcessPresence::Unknown);
         assert_eq!(decide(&seen, before), decided);
-        seen.namespace = Some(Seen::Gone);
+        seen.namespace = Some(ProcessPresence::Gone);
         match (decided, decide(&seen, before)) {
             (Decision::Close(without), Decision::Close(with)) => {
                 let says_more = !matches!(without.tree, TreeVerdict::NeverRan) && !was_kept(&seen);
@@ -128,7 +134,7 @@ fn private_namespace_is_empty_without_its_init() {
             }
             (without, with) => assert_eq!(with, without),
         }
-        seen.namespace = Some(Seen::Same);
+        seen.namespace = Some(ProcessPresence::Same);
         let closed = matches!(decide(&seen, before), Decision::Close(_));
         assert!(!closed || was_kept(&seen), "{seen:?}");
     }
@@ -161,7 +167,7 @@ fn pid_namespace_identity_includes_init_start_time() {
 #[test]
 fn only_a_verified_member_is_signalled() {
     for (seen, before) in combinations() {
-        let certain = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
+        let certain = seen.command == ProcessPresence::Same || seen.cgroup == CgroupSeen::Populated;
         if decide(&seen, before) == Decision::Terminate {
             assert!(certain && seen.host == Host::Same, "{seen:?}");
         }
@@ -175,7 +181,7 @@ fn processes_stopped_by_a_pause_are_ended() {
     for (mut seen, before) in combinations().filter(|(seen, _)| seen.host == Host::Same) {
         seen.held = vec![78];
         match decide(&seen, before) {
-            Decision::AwaitShim => assert_eq!(seen.shim, Seen::Same),
+            Decision::AwaitShim => assert_eq!(seen.shim, ProcessPresence::Same),
             Decision::Terminate => assert!(!before.terminated),
             Decision::Watch(_) => assert!(before.terminated),
             Decision::Close(outcome) => panic!("{seen:?}: {outcome:?}"),
@@ -187,8 +193,8 @@ fn processes_stopped_by_a_pause_are_ended() {
 #[test]
 fn doubtful_processes_and_hints_are_not_signalled() {
     for (seen, before) in combinations() {
-        let vague = seen.command != Seen::Same && seen.cgroup != CgroupSeen::Populated;
-        if vague && !seen.hints.is_empty() && seen.shim != Seen::Same {
+        let vague = seen.command != ProcessPresence::Same && seen.cgroup != CgroupSeen::Populated;
+        if vague && !seen.hints.is_empty() && seen.shim != ProcessPresence::Same {
             assert!(
                 matches!(decide(&seen, before), Decision::Close(_)),
                 "{seen:?}"
@@ -285,7 +291,7 @@ fn unreadable_cgroup_is_not_reported_empty() {
 
 #[test]
 fn run_with_a_live_leader_is_not_empty() {
-    for (seen, before) in combinations().filter(|(s, _)| s.command == Seen::Same) {
+    for (seen, before) in combinations().filter(|(s, _)| s.command == ProcessPresence::Same) {
         if let Decision::Close(outcome) = decide(&seen, before) {
             assert!(!matches!(outcome.tree, TreeVerdict::Empty(_)), "{seen:?}");
         }
@@ -295,13 +301,15 @@ fn run_with_a_live_leader_is_not_empty() {
 #[test]
 fn detached_process_is_ended_only_by_a_stop() {
     for (seen, before) in combinations().filter(|(s, _)| was_kept(s) && s.host == Host::Same) {
-        let alive = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
+        let alive = seen.command == ProcessPresence::Same || seen.cgroup == CgroupSeen::Populated;
         match decide(&seen, before) {
             Decision::Close(outcome) if before == Before::default() => {
                 assert!(matches!(outcome.tree, TreeVerdict::Kept(_)), "{seen:?}");
                 assert_eq!(outcome.exit, Some(Exit::Code(3)));
             }
-            Decision::AwaitShim => assert!(before.stop_wanted && seen.shim == Seen::Same),
+            Decision::AwaitShim => {
+                assert!(before.stop_wanted && seen.shim == ProcessPresence::Same);
+            }
             Decision::Terminate => assert!(before.stop_wanted && alive),
             Decision::Watch(_) => assert!(before.terminated),
             Decision::Close(_) => {

@@ -95,7 +95,7 @@ pub(super) struct Plan {
     pub(super) nice: Option<c_int>,
     pub(super) umask: Option<u32>,
     /// User of the command; absent: that of this process.
-    pub(super) user: Option<User>,
+    pub(super) user: Option<ChildUser>,
     /// Whether no program may add privileges.
     pub(super) no_new_privileges: bool,
     /// A bit for each capability that no program it executes has.
@@ -168,7 +168,7 @@ impl Score {
 }
 
 /// A user, with all its groups.
-pub(super) struct User {
+pub(super) struct ChildUser {
     pub(super) uid: libc::uid_t,
     pub(super) gid: libc::gid_t,
     pub(super) groups: Vec<libc::gid_t>,
@@ -419,7 +419,7 @@ fn hold_back(plan: &Plan) {
 
 /// Gives the command another user and its groups, and that user the command's streams. By the bare system calls: libc's
 /// own would search for other threads.
-fn become_user(user: &User, terminal: bool) {
+fn become_user(user: &ChildUser, terminal: bool) {
     for fd in 0..3 {
         // SAFETY: fchown takes integers.
         if is_own_stream(fd, terminal) && unsafe { libc::fchown(fd, user.uid, user.gid) } != 0 {

@@ -13,7 +13,7 @@ use crate::{
     pidfd::PidFd,
     reap,
 };
-use child::{Birth, Namespaces, Plan, Score, Strings, User};
+use child::{Birth, ChildUser, Namespaces, Plan, Score, Strings};
 use kennel_lifecycle::{Network, PidNamespace, Rlimit, Seccomp, StartFailure, StartStage};
 use nix::{
     errno::Errno,
@@ -105,7 +105,7 @@ impl Lent {
 
 /// Whether the child begins in the memory of this process or in a copy of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum ChildMemory {
     /// In a copy, as after fork(2).
     Copied,
     /// In this memory, as after vfork(2), where that is possible. This process continues meanwhile.
@@ -119,7 +119,7 @@ pub fn fork_gated(
     ends: Ends,
     attributes: &Attributes,
     pid_namespace: PidNamespace,
-    memory: Memory,
+    memory: ChildMemory,
 ) -> Result<Gated, StartFailure> {
     let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
     // The child writes a few bytes, for which the pipe always has space: both ends may be non-blocking.
@@ -164,8 +164,8 @@ pub fn fork_gated(
     };
     let group = ends.born_in.as_ref();
     let born = match memory {
-        Memory::Shared if raw::CAN_CLONE && plan.suits_shared_memory() => lend(plan, group),
-        Memory::Shared | Memory::Copied => copy(&plan, group),
+        ChildMemory::Shared if raw::CAN_CLONE && plan.suits_shared_memory() => lend(plan, group),
+        ChildMemory::Shared | ChildMemory::Copied => copy(&plan, group),
     };
     let stage = match group {
         Some(_) => StartStage::Cgroup,
@@ -222,7 +222,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         rlimits: attributes.rlimits.iter().map(numbers).collect(),
         nice: attributes.nice,
         umask: attributes.umask,
-        user: user.map(|user| User {
+        user: user.map(|user| ChildUser {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),

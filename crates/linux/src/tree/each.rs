@@ -1,6 +1,6 @@
 //! Work on each process of a tree, in steps of one process: lists, and signals one by one.
 
-use super::{NoTerminal, SignalRound, Tree, may_signal, walk::Walk};
+use super::{NoTerminal, SignalRound, Tree, may_signal, walk::TreeWalk};
 use crate::{
     cgroup,
     procfs::{self, Stat},
@@ -16,7 +16,7 @@ use std::{
 /// A list of all processes of a tree, zombies included, with the evidence for each.
 #[derive(Debug)]
 pub struct ListMembers {
-    walk: Walk,
+    walk: TreeWalk,
     most: usize,
     /// Processes that are still to be read, by falling number.
     unread: Option<Vec<i32>>,
@@ -30,7 +30,7 @@ impl ListMembers {
     /// Begins a list of at most this many.
     pub fn new(tree: &Tree, most: usize) -> Self {
         Self {
-            walk: Walk::new(tree),
+            walk: TreeWalk::new(tree),
             most,
             unread: None,
             listed: Vec::new(),
@@ -71,7 +71,7 @@ impl ListMembers {
 /// A list of the living members of a tree.
 #[derive(Debug)]
 pub struct ListLiving {
-    walk: Walk,
+    walk: TreeWalk,
     /// Processes that are still to be read; absent: not all were found.
     unread: Option<Vec<i32>>,
     /// The members.
@@ -82,7 +82,7 @@ impl ListLiving {
     /// Begins a list.
     pub fn new(tree: &Tree) -> Self {
         Self {
-            walk: Walk::new(tree),
+            walk: TreeWalk::new(tree),
             unread: None,
             living: HashMap::new(),
         }

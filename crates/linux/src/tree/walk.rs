@@ -16,7 +16,7 @@ pub struct Lineage(pub(super) RefCell<HashMap<i32, u64>>);
 
 /// All processes of a tree, as far as they were found.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct TreeWalk {
     root: Root,
     /// Processes whose children are still to be read.
     open: Vec<i32>,
@@ -25,7 +25,7 @@ pub(super) struct Walk {
     grouped: Option<Vec<i32>>,
 }
 
-impl Walk {
+impl TreeWalk {
     pub(super) fn new(tree: &Tree) -> Self {
         tree.lineage.0.borrow_mut().clear();
         let (open, found) = match tree.root {

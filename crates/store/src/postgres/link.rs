@@ -9,7 +9,7 @@ use super::life;
 use crate::{
     StoreUrl,
     life::Lives,
-    reader::{Reader, Row, Where},
+    reader::{Row, RowReader, Where},
     sql::Sql,
     writer::Failure,
 };
@@ -238,12 +238,12 @@ impl Readers {
     }
 
     /// Returns a connection of a pool. The options may be others than when the pool was made.
-    async fn lend(&self, pool: &PgPool) -> Result<Lent, sqlx::Error> {
+    async fn lend(&self, pool: &PgPool) -> Result<LentConnection, sqlx::Error> {
         let lent = match pool.acquire().await {
             Err(_) if self.use_current_logins() => pool.acquire().await,
             lent => lent,
         };
-        Ok(Lent(Some(lent?)))
+        Ok(LentConnection(Some(lent?)))
     }
 
     /// Gives the pools the options as they are in their file; whether they had others.
@@ -293,7 +293,7 @@ impl Readers {
 }
 
 #[async_trait]
-impl Reader for Readers {
+impl RowReader for Readers {
     async fn rows(&self, sql: Sql, life: Where) -> Result<Vec<Row>, sqlx::Error> {
         let rows = match self.link.session() {
             Session::Own => self.rows_of_own(sql.query(), life).await,
@@ -317,9 +317,9 @@ impl Reader for Readers {
 
 /// A connection of a pool that is closed where its query was abandoned: the pool would wait for its answer, and lend no
 /// other client one meanwhile.
-struct Lent(Option<PoolConnection<Postgres>>);
+struct LentConnection(Option<PoolConnection<Postgres>>);
 
-impl Lent {
+impl LentConnection {
     fn connection(&mut self) -> &mut PgConnection {
         self.0.as_mut().expect("it is there until it is given back")
     }
@@ -329,7 +329,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentConnection {
     fn drop(&mut self) {
         if let Some(conn) = self.0.take() {
             drop(conn.detach());

@@ -2,7 +2,7 @@
 
 use crate::{
     history::IS_NEW,
-    record::{COLUMNS, Column, Part, Statements, column_list},
+    record::{COLUMNS, Column, ColumnPart, Statements, column_list},
     updates::{
         FREE_KEY, FREE_NAME, NEW_KEY, UNCHANGED, age_before, newest_age, newest_output, set,
     },
@@ -86,6 +86,6 @@ pub(super) fn build() -> Statements {
     Statements {
         insert: insert(AGE, "w.name", NEW_KEY, IS_NEW),
         mend: insert(age_before!("w.n"), FREE_NAME, FREE_KEY, "TRUE"),
-        puts: [put(Part::Hot), put(Part::Rare)],
+        puts: [put(ColumnPart::Hot), put(ColumnPart::Rare)],
     }
 }

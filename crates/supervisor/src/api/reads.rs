@@ -12,7 +12,7 @@ use kennel_keeper::{detached, unreadable};
 use kennel_lifecycle::{ApiAccess, RunId, Usage};
 use kennel_linux::{
     cgroup,
-    peer::{self, Descent, Membership, Peer as PeerSeen},
+    peer::{self, Descent, Membership, PeerSeen},
     usage,
 };
 use std::{

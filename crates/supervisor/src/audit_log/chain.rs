@@ -86,7 +86,7 @@ impl TrailRecord {
 /// Checks the lines in a data directory, or in a file of exported lines. `known`: a head of an earlier check, whose line
 /// must be present and unchanged unless it is older than all lines there. Blocks.
 pub fn check(path: &Path, known: Option<&ChainHead>) -> Result<ChainChecked, ChainError> {
-    let mut check = Check {
+    let mut check = ChainCheck {
         checked: ChainChecked::default(),
         known,
         is_met: false,
@@ -155,13 +155,13 @@ fn unread(path: &Path) -> impl FnOnce(io::Error) -> ChainError {
 }
 
 /// A check of files, one after the other.
-struct Check<'a> {
+struct ChainCheck<'a> {
     checked: ChainChecked,
     known: Option<&'a ChainHead>,
     is_met: bool,
 }
 
-impl Check<'_> {
+impl ChainCheck<'_> {
     /// Checks one file. `first`: the seq that it is named by.
     fn file(&mut self, path: &Path, first: Option<u64>) -> Result<(), ChainError> {
         let file = File::open(path).map_err(unread(path))?;

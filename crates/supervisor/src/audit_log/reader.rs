@@ -67,13 +67,13 @@ impl TrailAsk {
 /// A position in the audit log.
 #[derive(Debug)]
 pub struct TrailReader {
-    place: Option<Place>,
+    place: Option<AuditLogPosition>,
     ask: TrailAsk,
     head: watch::Receiver<u64>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct AuditLogPosition {
     dir: PathBuf,
     /// The file being read, and the offset in it; absent: none yet.
     at: Option<(u64, u64)>,
@@ -86,7 +86,7 @@ struct Place {
 
 impl TrailReader {
     pub(super) fn new(dir: PathBuf, ask: TrailAsk, head: watch::Receiver<u64>) -> Self {
-        let place = Place {
+        let place = AuditLogPosition {
             dir,
             at: None,
             begun: None,
@@ -127,7 +127,7 @@ impl TrailReader {
     }
 }
 
-impl Place {
+impl AuditLogPosition {
     /// Reads on for a while; returns what it found, and whether that was all.
     fn look(&mut self) -> io::Result<(Vec<TrailRecord>, bool)> {
         let firsts = files::list(&self.dir)?;

@@ -310,7 +310,7 @@ pub enum Condition {
 
 /// The answer to a wait.
 #[derive(Clone, Debug)]
-pub struct Waited {
+pub struct WaitAnswer {
     /// False: the condition can no longer occur.
     pub reached: bool,
     /// The run as it is at that moment.

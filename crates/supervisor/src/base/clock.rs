@@ -34,14 +34,14 @@ pub(crate) fn rfc3339(at: Timestamp) -> String {
 
 /// The wall clock as it is set from some time on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Setting {
+struct ClockSetting {
     /// Time at which it was read, since the host's boot.
     seen_us: i64,
     /// Difference to the time since the host's boot.
     ahead_us: i64,
 }
 
-impl Setting {
+impl ClockSetting {
     fn now() -> Self {
         let seen_us = i64::try_from(since_boot().as_micros()).unwrap_or(i64::MAX);
         let ahead_us = now().0.saturating_sub(seen_us);
@@ -54,7 +54,7 @@ impl Setting {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ClockSettings {
     boot_id: String,
-    settings: Vec<Setting>,
+    settings: Vec<ClockSetting>,
 }
 
 impl ClockSettings {
@@ -67,7 +67,7 @@ impl ClockSettings {
         if read.boot_id != boot_id {
             (read.boot_id, read.settings) = (boot_id.to_owned(), Vec::new());
         }
-        let now = Setting::now();
+        let now = ClockSetting::now();
         let last = read.settings.last();
         if last.is_none_or(|last| last.ahead_us.abs_diff(now.ahead_us) > READS_US) {
             read.settings.push(now);
@@ -104,7 +104,7 @@ impl ClockSettings {
     /// Returns a time before which the wall clock showed only times that are at least so old, by each of its settings
     /// since then.
     pub(crate) fn before(&self, age: Duration) -> Timestamp {
-        let now = Setting::now();
+        let now = ClockSetting::now();
         let micros = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let then_us = now.seen_us.saturating_sub(micros);
         let nexts = self.settings.iter().skip(1).chain([&now]);
@@ -115,7 +115,7 @@ impl ClockSettings {
 
     /// Returns the time that has passed since the wall clock showed `at`.
     fn passed(&self, at: Timestamp) -> Duration {
-        let now = Setting::now();
+        let now = ClockSetting::now();
         let ends = self.settings.iter().skip(1).map(|next| next.seen_us);
         let ends = ends.chain([now.seen_us, now.seen_us]);
         let settings = self.settings.iter().chain([&now]).zip(ends);

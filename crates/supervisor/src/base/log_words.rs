@@ -2,7 +2,7 @@
 
 use kennel_lifecycle::{
     Exit, Outcome, ProcessIdentity, RunIdentity, Stuck,
-    recovery::{Observation, Seen},
+    recovery::{Observation, ProcessPresence},
 };
 use kennel_store::StoredState;
 use std::fmt::Write as _;
@@ -99,11 +99,11 @@ pub(crate) fn observation(seen: &Observation) -> String {
     text
 }
 
-fn presence(seen: Seen) -> &'static str {
+fn presence(seen: ProcessPresence) -> &'static str {
     match seen {
-        Seen::Same => "there",
-        Seen::Gone => "gone",
-        Seen::Unknown => "unknown",
+        ProcessPresence::Same => "there",
+        ProcessPresence::Gone => "gone",
+        ProcessPresence::Unknown => "unknown",
     }
 }
 

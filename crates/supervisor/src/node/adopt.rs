@@ -91,7 +91,7 @@ fn open_all(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
     mut known: HashMap<RunId, RunRow>,
-) -> JoinSet<Vec<Found>> {
+) -> JoinSet<Vec<AdoptableRun>> {
     let parts = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     let in_part = held.len().div_ceil(parts);
     let mut held = held.into_iter().map(|held| {
@@ -107,13 +107,15 @@ fn open_all(
         let shared = Arc::clone(shared);
         opened.spawn_blocking(move || {
             let part = part.into_iter();
-            part.map(|(held, row)| Found::open(&shared, held, row))
+            part.map(|(held, row)| AdoptableRun::open(&shared, held, row))
                 .collect()
         });
     }
 }
 
-async fn next(opened: &mut JoinSet<Vec<Found>>) -> Result<Option<Vec<Found>>, BootError> {
+async fn next(
+    opened: &mut JoinSet<Vec<AdoptableRun>>,
+) -> Result<Option<Vec<AdoptableRun>>, BootError> {
     let found = opened.join_next().await.transpose();
     found.map_err(|e| BootError::Adoption(io::Error::other(e)))
 }
@@ -125,7 +127,7 @@ pub(crate) async fn late(
     row: Option<RunRow>,
 ) -> Result<Option<KeeperRun>, BootError> {
     let opening = Arc::clone(shared);
-    let found = blocking(move || Found::open(&opening, held, row)).await;
+    let found = blocking(move || AdoptableRun::open(&opening, held, row)).await;
     let found = found.map_err(BootError::Adoption)?;
     found.keeper_run(shared).await.map_err(BootError::Store)
 }
@@ -159,7 +161,7 @@ async fn take_rows(
 }
 
 /// A run with all that its server left.
-struct Found {
+struct AdoptableRun {
     held: HeldRun,
     row: Option<RunRow>,
     /// The attempt that was intended last.
@@ -167,7 +169,7 @@ struct Found {
     journal: io::Result<Reopened>,
 }
 
-impl Found {
+impl AdoptableRun {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
         let intended = shared.record.intended(held.run);
         let journal = Reopened::open(shared, held.run, row.as_ref());

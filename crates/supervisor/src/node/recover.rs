@@ -12,7 +12,7 @@ use crate::{
         view::{Live, StartAnswer},
     },
     node::adopt::{self, answer},
-    registry::{Entered, Handle, Order, Place, Seat, Shared, unreachable::LateShim},
+    registry::{Entered, Handle, Order, RunRegistration, Seat, Shared, unreachable::LateShim},
     run::{
         cleanup::Cleanup,
         reopened::{Left, Reopened},
@@ -80,7 +80,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
             live,
             reports,
         } = seat;
-        let task = Recovery {
+        let task = RunRecovery {
             shared: Arc::clone(shared),
             row,
             asked_for,
@@ -141,7 +141,7 @@ enum Way {
     Ended(Box<Outcome>),
 }
 
-struct Recovery {
+struct RunRecovery {
     shared: Arc<Shared>,
     row: RunRow,
     /// Started by a call, long after this server's start.
@@ -155,7 +155,7 @@ struct Recovery {
     since: Timestamp,
 }
 
-impl Recovery {
+impl RunRecovery {
     async fn drive(
         mut self,
         mut orders: mpsc::Receiver<Box<Order>>,
@@ -454,7 +454,13 @@ impl Recovery {
 }
 
 /// Adopts a run that the keeper found late.
-async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
+async fn resume_late(
+    shared: Arc<Shared>,
+    held: HeldRun,
+    row: RunRow,
+    seat: Seat,
+    place: RunRegistration,
+) {
     let run = held.run;
     let row = shared.store.hand_over(row).await;
     match adopt::late(&shared, held, Some(row)).await {

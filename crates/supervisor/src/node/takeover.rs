@@ -8,7 +8,7 @@ use crate::{
     run::writes,
 };
 use kennel_keeper::client::HeldRun;
-use kennel_lifecycle::{Backoff, EndReason, KeeperEpoch, RunId, recovery::Seen};
+use kennel_lifecycle::{Backoff, EndReason, KeeperEpoch, RunId, recovery::ProcessPresence};
 use kennel_linux::crash_point;
 use kennel_store::{Age, Change, FoundRows, Opening, RunRow, StoreError, UnreadRow};
 use std::{
@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY_AWAY: Duration = Duration::from_millis(100);
 
 /// Result of acquiring the node in the store.
-pub(crate) struct Taken {
+pub(crate) struct AcquiredNode {
     generation: i64,
     /// Age of the newest run of the database.
     newest: Age,
@@ -44,7 +44,10 @@ pub(crate) struct Taken {
 }
 
 /// Acquires the node at the start of a server. Absent: the store is unavailable, and runs wait for their adoption.
-pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Taken>, BootError> {
+pub(crate) async fn first(
+    shared: &Shared,
+    held: &[HeldRun],
+) -> Result<Option<AcquiredNode>, BootError> {
     if shared.hello.restarts == 0 && held.is_empty() {
         return match Box::pin(take_first(shared)).await {
             // The store is gone or read-only: it may recover by itself.
@@ -75,7 +78,7 @@ fn log_away(shared: &Shared, why: &str) {
 
 /// Acquires the node at the start of a service. The lease of an earlier keeper whose end cannot be verified here
 /// (another host, another boot) is waited for; a lease that is renewed meanwhile is another server's.
-async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
+async fn take_first(shared: &Shared) -> Result<AcquiredNode, BootError> {
     let begun = clock::instant();
     let mut longest = None;
     loop {
@@ -108,9 +111,9 @@ pub(crate) struct Begun {
 pub(crate) async fn with_rows(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
-    taken: Taken,
+    taken: AcquiredNode,
 ) -> Result<Begun, BootError> {
-    let Taken {
+    let AcquiredNode {
         generation,
         newest,
         mut rows,
@@ -174,7 +177,7 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
 
 async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> {
     let given = shared.all().into_iter().map(|(run, _)| run).collect();
-    let Taken {
+    let AcquiredNode {
         generation,
         newest,
         rows,
@@ -311,7 +314,7 @@ struct Former {
 }
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
-async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
+async fn take(shared: &Shared, held: Vec<RunId>) -> Result<AcquiredNode, BootError> {
     // A concurrent delivery would name an outdated generation.
     let delivery = shared.record.delivery().await;
     let gone = refuse_beside_another(shared).await?;
@@ -373,7 +376,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         tracing::error!(run_id = %run, why, "cannot read the row of an open run: the run is pinned if the keeper has it, and left alone otherwise");
     }
     shared.rows_unread.store(unread.len(), Ordering::Relaxed);
-    Ok(Taken {
+    Ok(AcquiredNode {
         generation,
         newest,
         rows,
@@ -535,12 +538,12 @@ async fn refuse_beside_another(shared: &Shared) -> Result<Option<KeeperEpoch>, B
         let is_here = row.host.is_same_as(&shared.hello.host);
         let seen = shared.kernel.keeper_seen(row.keeper, row.host).await;
         match seen.map_err(BootError::Keeper)? {
-            Seen::Gone if is_here && holder == Some(epoch) => gone = Some(epoch),
-            Seen::Gone => {}
-            Seen::Same => return Err(BootError::KeeperAlive { epoch, pid }),
+            ProcessPresence::Gone if is_here && holder == Some(epoch) => gone = Some(epoch),
+            ProcessPresence::Gone => {}
+            ProcessPresence::Same => return Err(BootError::KeeperAlive { epoch, pid }),
             // The node's lease decides.
-            Seen::Unknown if !row.has_open => {}
-            Seen::Unknown => return Err(BootError::KeeperUnknown { epoch, pid }),
+            ProcessPresence::Unknown if !row.has_open => {}
+            ProcessPresence::Unknown => return Err(BootError::KeeperUnknown { epoch, pid }),
         }
     }
     Ok(gone)

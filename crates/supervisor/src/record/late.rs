@@ -3,7 +3,7 @@
 //! A journal is made with its first output, when its entries become long, when the log cannot be written, or after a
 //! crash before anything else is done with it. From then on it has all entries.
 
-use super::{NodeRecord, log::Record, run_table::Entry};
+use super::{NodeRecord, log::LoggedTable, run_table::Entry};
 use crate::base::{clock, event};
 use kennel_journal::{Boot, Late, LateFact, Writer};
 use kennel_lifecycle::{OutputBound, RunId};
@@ -56,7 +56,7 @@ impl Entry {
     }
 }
 
-impl Record {
+impl LoggedTable {
     fn log_entry(&mut self, run: RunId, entry: RunEntry) -> io::Result<()> {
         self.catch_up();
         let known = self.table.runs.get_mut(&run);

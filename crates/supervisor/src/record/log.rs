@@ -27,14 +27,14 @@ pub(super) const AT_ONCE_BYTES: usize = 1024 * 1024;
 
 /// Location and writer of this server's log.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct NodeLogLocation {
     pub(super) dir: PathBuf,
     pub(super) origin: Origin,
 }
 
 /// The table with its log.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct LoggedTable {
     pub(super) table: RunTable,
     /// Absent: the log cannot be opened.
     pub(super) log: Option<Arc<NodeLog>>,
@@ -47,7 +47,7 @@ pub(super) struct Record {
     trim_due: Arc<Notify>,
 }
 
-impl Place {
+impl NodeLogLocation {
     pub(super) fn new(data_dir: &Path, epoch: u128, server: u32, boot_id: &str) -> Self {
         let number = FORMAT;
         let hash = CHANGE_FORM;
@@ -67,9 +67,9 @@ impl Place {
     }
 }
 
-impl Record {
+impl LoggedTable {
     pub(super) fn new(
-        place: &Place,
+        place: &NodeLogLocation,
         log: Option<NodeLog>,
         table: Option<RunTable>,
         trim_due: Arc<Notify>,
@@ -223,7 +223,7 @@ impl Record {
     }
 
     /// Opens the log, where that failed before. What it holds counts as older than all that is new.
-    pub(super) fn open_late(&mut self, place: &Place) -> io::Result<()> {
+    pub(super) fn open_late(&mut self, place: &NodeLogLocation) -> io::Result<()> {
         if self.log.is_some() {
             return Ok(());
         }

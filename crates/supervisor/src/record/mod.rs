@@ -22,7 +22,7 @@ mod tests;
 use kennel_lifecycle::RunId;
 use kennel_store::{Age, Change, FoundRows, Life, NewRun, RunRow, StoredNode};
 pub(crate) use late::silent;
-use log::{Place, Record};
+use log::{LoggedTable, NodeLogLocation};
 pub(crate) use outbox::Delivery;
 use parking_lot::Mutex;
 use run_table::RunTable;
@@ -32,8 +32,8 @@ use tokio::sync::{Notify, mpsc, watch};
 /// The record, for all that read or change it.
 #[derive(Debug)]
 pub(crate) struct NodeRecord {
-    place: Place,
-    state: Mutex<Record>,
+    place: NodeLogLocation,
+    state: Mutex<LoggedTable>,
     jobs: mpsc::Sender<outbox::Job>,
     /// Watches for changes of the pending writes.
     pending: watch::Sender<()>,

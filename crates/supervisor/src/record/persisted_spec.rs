@@ -20,7 +20,7 @@ const TEMPORARY: &str = "child.new";
 
 /// Its text: a spec has no values of secrets in it, so those that were sent follow, in the order of the spec.
 #[derive(Serialize, Deserialize)]
-struct Text<'a> {
+struct SpecText<'a> {
     child: Cow<'a, ChildSpec>,
     sent: Vec<Sent>,
 }
@@ -39,7 +39,7 @@ pub(crate) fn write(
         .secrets
         .iter()
         .filter_map(|secret| sent(&secret.source));
-    let text = Text {
+    let text = SpecText {
         child: Cow::Borrowed(child),
         sent: sent.map(|value| Sent(value.clone())).collect(),
     };
@@ -75,10 +75,10 @@ pub(crate) fn read(
 ) -> io::Result<ChildSpec> {
     let mut bytes = fs::read(dir.join(FILE))?;
     let plain = sealer.open(run, &mut bytes)?;
-    let text = serde_json::from_slice::<Text<'_>>(plain);
+    let text = serde_json::from_slice::<SpecText<'_>>(plain);
     // A dropped `SecretValue` overwrites its bytes.
     drop(SecretValue::new(bytes));
-    let Text {
+    let SpecText {
         child,
         sent: values,
     } = text?;

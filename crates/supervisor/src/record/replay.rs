@@ -7,7 +7,7 @@
 use super::{
     NodeRecord,
     frames::{EntryState, Line},
-    log::{Place, Record},
+    log::{LoggedTable, NodeLogLocation},
     outbox,
     run_table::{Entry, Pending, RunTable},
 };
@@ -41,12 +41,12 @@ impl NodeRecord {
         server: u32,
         boot_id: &str,
     ) -> Result<(Arc<Self>, impl Future<Output = ()> + Send + use<>), BootError> {
-        let place = Place::new(data_dir, epoch.as_u128(), server, boot_id);
+        let place = NodeLogLocation::new(data_dir, epoch.as_u128(), server, boot_id);
         let trim_due = Arc::new(Notify::new());
         let due = Arc::clone(&trim_due);
         let opened = blocking(move || {
             let (log, table) = open_somehow(&place)?;
-            let mut record = Record::new(&place, log, table, due);
+            let mut record = LoggedTable::new(&place, log, table, due);
             record.begin();
             Ok((place, record))
         });
@@ -71,7 +71,7 @@ impl NodeRecord {
 }
 
 /// Opens the log and reads it. No log: there is no space for one, or the path in its place cannot be read.
-fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<RunTable>)> {
+fn open_somehow(place: &NodeLogLocation) -> io::Result<(Option<NodeLog>, Option<RunTable>)> {
     let error = match open(place) {
         Ok((log, table)) => return Ok((Some(log), Some(table))),
         Err(error) => error,
@@ -123,11 +123,11 @@ fn is_full(error: &ReplayError) -> bool {
 }
 
 /// Opens this server's log, and reads those of the former ones.
-pub(super) fn open(place: &Place) -> Result<(NodeLog, RunTable), ReplayError> {
+pub(super) fn open(place: &NodeLogLocation) -> Result<(NodeLog, RunTable), ReplayError> {
     let log = NodeLog::open(&place.dir, place.origin)?;
     let mut tries = 0;
     loop {
-        let mut replay = Replay::new(place);
+        let mut replay = TableReplay::new(place);
         match log.replay(|frame| replay.visit(&frame)) {
             Ok(replayed) => return Ok((log, replay.finish(place, &replayed))),
             Err(ReplayError::FormerServer { .. }) if tries < LOCK_TRIES => {
@@ -140,14 +140,14 @@ pub(super) fn open(place: &Place) -> Result<(NodeLog, RunTable), ReplayError> {
 }
 
 /// Reads the logs of former servers.
-fn read(place: &Place) -> Result<RunTable, ReplayError> {
-    let mut replay = Replay::new(place);
+fn read(place: &NodeLogLocation) -> Result<RunTable, ReplayError> {
+    let mut replay = TableReplay::new(place);
     let replayed = NodeLog::read_former(&place.dir, |frame| replay.visit(&frame))?;
     Ok(replay.finish(place, &replayed))
 }
 
 /// Folds frames into a table.
-struct Replay {
+struct TableReplay {
     table: RunTable,
     place_boot: kennel_journal::Boot,
     /// No row is trusted: the log is outdated.
@@ -163,8 +163,8 @@ struct Replay {
     later_frames: usize,
 }
 
-impl Replay {
-    fn new(place: &Place) -> Self {
+impl TableReplay {
+    fn new(place: &NodeLogLocation) -> Self {
         Self {
             table: RunTable::default(),
             place_boot: place.origin.boot,
@@ -305,7 +305,7 @@ impl Replay {
         self.table.list(run);
     }
 
-    fn finish(mut self, place: &Place, replayed: &Replayed) -> RunTable {
+    fn finish(mut self, place: &NodeLogLocation, replayed: &Replayed) -> RunTable {
         self.report_damage(place, replayed);
         if !replayed.damages.is_empty() {
             let tainted = self.continuity.tainted(&replayed.damages);
@@ -357,7 +357,7 @@ impl Replay {
         self.table
     }
 
-    fn report_damage(&self, place: &Place, replayed: &Replayed) {
+    fn report_damage(&self, place: &NodeLogLocation, replayed: &Replayed) {
         for damage in &replayed.damages {
             tracing::error!(%damage, "the node log is damaged");
             // A hard link preserves the data after the segment is removed as unneeded.

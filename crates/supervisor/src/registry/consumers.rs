@@ -98,7 +98,7 @@ pub(crate) enum Lost {
 
 /// The active reader of a consumer.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ConsumerReader {
     /// Seq of the last event that it got; for many runs, number of its last message.
     pub(crate) given: Arc<AtomicU64>,
     pub(crate) lost: watch::Sender<Option<Lost>>,
@@ -107,7 +107,7 @@ pub(crate) struct Reader {
 /// State of consumers shared by all calls.
 #[derive(Debug)]
 pub(crate) struct Consumers {
-    pub(crate) readers: Mutex<HashMap<ConsumerKey, Reader>>,
+    pub(crate) readers: Mutex<HashMap<ConsumerKey, ConsumerReader>>,
     /// Changes of one consumer are serialised: each is based on what was read before.
     turns: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
@@ -145,7 +145,7 @@ impl Consumers {
     ) -> ConsumerSeat {
         let given = Arc::<AtomicU64>::default();
         let (tell, lost) = watch::channel(None);
-        let reader = Reader {
+        let reader = ConsumerReader {
             given: Arc::clone(&given),
             lost: tell,
         };

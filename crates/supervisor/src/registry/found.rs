@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 const LOOKED_AT_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct LeakFindings {
     /// Absent until the first leak check.
     left: Mutex<Option<Vec<(ProcessIdentity, Evidence)>>>,
     escaped: Mutex<Vec<ProcessIdentity>>,
 }
 
-impl Found {
+impl LeakFindings {
     /// Takes the findings of a leak check; counts those that the one before it did not have.
     pub(crate) fn take<'a>(&self, findings: impl Iterator<Item = &'a Finding>, metrics: &Metrics) {
         // A process that copied a marker points to a live run too.
@@ -116,7 +116,7 @@ mod tests {
     // promise: M-14
     #[test]
     fn leak_findings_are_counted_by_kind() {
-        let all = Found::default();
+        let all = LeakFindings::default();
         assert_eq!(
             (all.orphans(), all.zombies()),
             (None, None),

@@ -19,8 +19,8 @@ pub(crate) mod unreachable;
 
 use self::{
     background::Background, entries::Entries, output_rates::OutputRates,
-    owner_threads::OwnerThreads, record_bytes::RecordBytes, retained::Retained, screens::Screens,
-    serving::Serving, starts::Starts,
+    owner_threads::OwnerThreads, record_bytes::RecordBytes, retained::RetainedOutput,
+    screens::Screens, serving::Serving, starts::Starts,
 };
 pub(crate) use self::{entries::RunsMax, starts::Turn};
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
     },
     record::{NodeRecord, node_store::NodeStore},
     registry::{
-        consumers::Consumers, found::Found, subscribers::Subscribers, unreachable::LateShims,
+        consumers::Consumers, found::LeakFindings, subscribers::Subscribers, unreachable::LateShims,
     },
     telemetry::Telemetry,
 };
@@ -329,7 +329,7 @@ pub(crate) struct Shared {
     /// The audit log.
     pub(crate) trail: Trail,
     /// Findings of the last leak check.
-    pub(crate) found: Found,
+    pub(crate) found: LeakFindings,
     /// Lag of the streams of live runs.
     pub(crate) subscribers: Arc<Subscribers>,
     /// Size of all journals, if a reader has measured it.
@@ -339,7 +339,7 @@ pub(crate) struct Shared {
     /// Bytes of the rows of owners.
     pub(crate) record_bytes: RecordBytes,
     /// Output of ended runs, for quotas.
-    retained: Retained,
+    retained: RetainedOutput,
     /// Named readers.
     pub(crate) consumers: Arc<Consumers>,
     /// Directories for temporary files of future runs.
@@ -400,11 +400,11 @@ impl Shared {
             arrivals: broadcast::Sender::new(ARRIVALS_MAX),
             unannounced: Mutex::default(),
             screens: Screens::default(),
-            found: Found::default(),
+            found: LeakFindings::default(),
             subscribers: Arc::default(),
             journals_bytes: Mutex::new(None),
             record_bytes: RecordBytes::default(),
-            retained: Retained::default(),
+            retained: RetainedOutput::default(),
             consumers: Arc::default(),
             starts: Arc::default(),
             owner_threads: OwnerThreads::default(),
@@ -474,8 +474,8 @@ impl Shared {
     }
 
     /// Returns the place of a run that has entered, for its task to hold.
-    pub(crate) fn place(self: &Arc<Self>, run: RunId) -> Place {
-        Place {
+    pub(crate) fn place(self: &Arc<Self>, run: RunId) -> RunRegistration {
+        RunRegistration {
             shared: Arc::clone(self),
             run,
         }
@@ -522,12 +522,12 @@ pub(crate) fn first_id(at: Timestamp) -> RunId {
 
 /// A run's place among the live ones. Its drop removes the run, however its task ends; from then on the row is
 /// authoritative.
-pub(crate) struct Place {
+pub(crate) struct RunRegistration {
     shared: Arc<Shared>,
     run: RunId,
 }
 
-impl Drop for Place {
+impl Drop for RunRegistration {
     fn drop(&mut self) {
         let mut entries = self.shared.runs.lock();
         entries.remove(self.run);

@@ -32,7 +32,7 @@ pub(crate) struct OwnerThreads(Arc<Pool>);
 
 #[derive(Debug, Default)]
 struct Pool {
-    queue: Mutex<Queue>,
+    queue: Mutex<TurnQueue>,
     arrived: Condvar,
 }
 
@@ -40,7 +40,7 @@ type Work = Box<dyn FnOnce(&mut Scratch) + Send>;
 
 /// Waiting work: one turn at most for each live run and each call in progress, which bound it.
 #[derive(Default)]
-struct Queue {
+struct TurnQueue {
     threads: usize,
     idle: usize,
     /// Owners whose turn comes, in order.
@@ -149,7 +149,7 @@ impl Pool {
                 return next;
             }
             queue.idle += 1;
-            let is_idle = |queue: &mut Queue| !queue.is_closed && queue.turns.is_empty();
+            let is_idle = |queue: &mut TurnQueue| !queue.is_closed && queue.turns.is_empty();
             let waited = self.arrived.wait_while_for(&mut queue, is_idle, IDLE_MAX);
             queue.idle -= 1;
             if queue.is_closed || waited.timed_out() {
@@ -160,7 +160,7 @@ impl Pool {
     }
 }
 
-impl Queue {
+impl TurnQueue {
     fn push(&mut self, owner: &Arc<str>, work: Work) {
         let waiting = self.owners.entry(Arc::clone(owner)).or_insert_with(|| {
             self.turns.push_back(Arc::clone(owner));
@@ -185,9 +185,9 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for TurnQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue")
+        f.debug_struct("TurnQueue")
             .field("threads", &self.threads)
             .field("owners", &self.owners.keys())
             .finish_non_exhaustive()

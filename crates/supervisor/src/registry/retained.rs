@@ -25,9 +25,9 @@ const SUM_KEPT: Duration = Duration::from_secs(1);
 
 /// What is known of the output on the disk.
 #[derive(Debug, Default)]
-pub(crate) struct Retained {
+pub(crate) struct RetainedOutput {
     /// What was read of ended runs that have a directory: it does not change until the directory is removed.
-    ended: Mutex<HashMap<RunId, Ended>>,
+    ended: Mutex<HashMap<RunId, EndedOutput>>,
     /// Sums of owners that were measured a moment ago. One is measured at a time, and others wait for it.
     sums: tokio::sync::Mutex<Sums>,
 }
@@ -48,14 +48,14 @@ impl Sums {
 }
 
 #[derive(Clone, Debug)]
-struct Ended {
+struct EndedOutput {
     /// Absent: the database has no such run of this node.
     owner: Option<Arc<str>>,
     /// Size of the journal; absent: not measured.
     bytes: Option<u64>,
 }
 
-impl Retained {}
+impl RetainedOutput {}
 
 impl Shared {
     /// Checks that the output of this owner takes less than `most` bytes on the disk. Runs that begin within a second are
@@ -150,7 +150,7 @@ impl Shared {
                 let owner = row.map(|row| &row.new.owner);
                 let owner = owner.or(unread.map(|row| &row.owner));
                 let owner = owner.map(|owner| Arc::from(owner.as_str()));
-                ended.insert(*run, Ended { owner, bytes: None });
+                ended.insert(*run, EndedOutput { owner, bytes: None });
             }
         }
         Ok(())

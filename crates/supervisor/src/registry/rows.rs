@@ -6,7 +6,7 @@ use super::{Handle, Supervisor};
 use crate::{
     base::{
         OPEN_ROW_POLL, RUNNING_RECORD_DELAY,
-        calls::{CallError, Condition, RunPage, RunView, Waited},
+        calls::{CallError, Condition, RunPage, RunView, WaitAnswer},
         clock,
         drain::Drain,
         other_node::Elsewhere,
@@ -128,7 +128,7 @@ impl Supervisor {
     }
 
     /// Waits for a condition, for as long as the caller waits.
-    pub async fn wait(&self, run: RunId, condition: Condition) -> Result<Waited, CallError> {
+    pub async fn wait(&self, run: RunId, condition: Condition) -> Result<WaitAnswer, CallError> {
         loop {
             if let Some(handle) = self.shared.find(run) {
                 let mut live = handle.live.clone();
@@ -139,7 +139,7 @@ impl Supervisor {
                 if let Ok(live) = met
                     && let Some(reached) = live.meets(condition)
                 {
-                    return Ok(Waited {
+                    return Ok(WaitAnswer {
                         reached,
                         run: live.view,
                     });
@@ -152,7 +152,7 @@ impl Supervisor {
             let view = RunView::from(row);
             if let Some(reached) = view.meets(condition) {
                 let run = Box::pin(self.located(view)).await?;
-                return Ok(Waited { reached, run });
+                return Ok(WaitAnswer { reached, run });
             }
             if self.shared.find(run).is_none() {
                 tokio::time::sleep(OPEN_ROW_POLL).await;

@@ -45,7 +45,7 @@ impl Default for Screens {
 
 #[derive(Debug, Default)]
 struct AllKept {
-    runs: HashMap<RunId, Kept>,
+    runs: HashMap<RunId, CachedScreen>,
     /// One for each owner who reads screens: each has one call at a time.
     owners: HashMap<String, Arc<Semaphore>>,
     /// A task removes models whose time has passed.
@@ -53,11 +53,11 @@ struct AllKept {
 }
 
 /// Absent: not made, or lost with a caller that was cancelled midway.
-pub(crate) type Place = Arc<tokio::sync::Mutex<Option<Follower>>>;
+pub(crate) type ScreenSlot = Arc<tokio::sync::Mutex<Option<Follower>>>;
 
 #[derive(Debug)]
-struct Kept {
-    place: Place,
+struct CachedScreen {
+    place: ScreenSlot,
     used: Instant,
     cells: u32,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Drawing<'a> {
 
 impl Screens {
     /// Returns the slot of this run's model, and whether the caller is the one that has to [`sweep`](Self::sweep).
-    pub(crate) fn place(&self, run: RunId) -> (Place, bool) {
+    pub(crate) fn place(&self, run: RunId) -> (ScreenSlot, bool) {
         let now = Instant::now();
         let mut all = self.all.lock();
         if all.runs.len() >= KEPT_MAX && !all.runs.contains_key(&run) {
@@ -80,8 +80,8 @@ impl Screens {
                 all.runs.remove(&oldest);
             }
         }
-        let kept = all.runs.entry(run).or_insert_with(|| Kept {
-            place: Place::default(),
+        let kept = all.runs.entry(run).or_insert_with(|| CachedScreen {
+            place: ScreenSlot::default(),
             used: now,
             cells: 0,
         });

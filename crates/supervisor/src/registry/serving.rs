@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum ServingStage {
     #[default]
     Serving,
     /// Another server replaces this one: waiting calls end, short ones are finished.
@@ -18,8 +18,8 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
-    stage: Stage,
+struct ServingState {
+    stage: ServingStage,
     /// Streams end and listeners close.
     is_closing: bool,
     /// A task of this server has failed on which others rely.
@@ -28,21 +28,21 @@ struct State {
 
 /// Serving state, shared by its clones.
 #[derive(Clone, Debug, Default)]
-pub struct Serving(Arc<watch::Sender<State>>);
+pub struct Serving(Arc<watch::Sender<ServingState>>);
 
 impl Serving {
     /// Begins to leave: another server is to replace this one.
     pub fn leave(&self) {
-        self.advance(Stage::Leaving);
+        self.advance(ServingStage::Leaving);
     }
 
     /// Reports that every call is answered: a server that leaves exits now.
     pub fn has_answered(&self) {
         // A server that does not leave continues to answer.
         self.0.send_if_modified(|state| {
-            let leaves = state.stage == Stage::Leaving;
+            let leaves = state.stage == ServingStage::Leaving;
             if leaves {
-                state.stage = Stage::Answered;
+                state.stage = ServingStage::Answered;
             }
             leaves
         });
@@ -54,11 +54,11 @@ impl Serving {
     }
 
     pub(crate) fn shut_down(&self) {
-        self.advance(Stage::ShuttingDown);
+        self.advance(ServingStage::ShuttingDown);
     }
 
     pub(crate) fn lose_keeper(&self) {
-        self.advance(Stage::KeeperLost);
+        self.advance(ServingStage::KeeperLost);
         self.close();
     }
 
@@ -68,27 +68,28 @@ impl Serving {
 
     /// Whether another server is to replace this one.
     pub fn is_leaving(&self) -> bool {
-        matches!(self.stage(), Stage::Leaving | Stage::Answered)
+        matches!(self.stage(), ServingStage::Leaving | ServingStage::Answered)
     }
 
     /// Whether this server takes no new work: its runs are being ended, and their ends are still reported.
     pub fn is_refusing(&self) -> bool {
-        self.stage() >= Stage::ShuttingDown
+        self.stage() >= ServingStage::ShuttingDown
     }
 
     pub(crate) fn has_lost_keeper(&self) -> bool {
-        self.stage() == Stage::KeeperLost
+        self.stage() == ServingStage::KeeperLost
     }
 
     /// Waits until another server is to replace this one. Cancel-safe, as all of these.
     pub async fn until_leaving(&self) {
-        self.until(|state| matches!(state.stage, Stage::Leaving | Stage::Answered))
+        self.until(|state| matches!(state.stage, ServingStage::Leaving | ServingStage::Answered))
             .await;
     }
 
     /// Waits until this server takes no new work.
     pub async fn until_refusing(&self) {
-        self.until(|state| state.stage >= Stage::ShuttingDown).await;
+        self.until(|state| state.stage >= ServingStage::ShuttingDown)
+            .await;
     }
 
     /// Waits until streams end and listeners close.
@@ -97,22 +98,24 @@ impl Serving {
     }
 
     pub(crate) async fn until_answered(&self) {
-        self.until(|state| state.stage == Stage::Answered).await;
+        self.until(|state| state.stage == ServingStage::Answered)
+            .await;
     }
 
     pub(crate) async fn until_keeper_lost(&self) {
-        self.until(|state| state.stage == Stage::KeeperLost).await;
+        self.until(|state| state.stage == ServingStage::KeeperLost)
+            .await;
     }
 
     pub(crate) async fn until_failed(&self) {
         self.until(|state| state.has_failed).await;
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> ServingStage {
         self.0.borrow().stage
     }
 
-    fn advance(&self, stage: Stage) {
+    fn advance(&self, stage: ServingStage) {
         self.0.send_if_modified(|state| {
             let is_later = stage > state.stage;
             if is_later {
@@ -122,7 +125,7 @@ impl Serving {
         });
     }
 
-    async fn until(&self, holds: impl Fn(&State) -> bool) {
+    async fn until(&self, holds: impl Fn(&ServingState) -> bool) {
         // `wait_for` cannot fail: `self` owns the sender.
         let _ = self.0.subscribe().wait_for(|state| holds(state)).await;
     }

@@ -19,19 +19,19 @@ const TURN_MAX: Duration = Duration::from_millis(250);
 
 /// Turns of starts. The next one is that of the owner with the fewest, and among these of the call that waits longest.
 #[derive(Debug)]
-pub(crate) struct Starts(Mutex<Queue>);
+pub(crate) struct Starts(Mutex<StartQueue>);
 
 #[derive(Debug)]
-struct Queue {
+struct StartQueue {
     free: usize,
     /// Number of the call that waits next.
     next: u64,
     /// Owners that hold turns or wait for one.
-    owners: BTreeMap<String, Share>,
+    owners: BTreeMap<String, StartShare>,
 }
 
 #[derive(Debug, Default)]
-struct Share {
+struct StartShare {
     held: usize,
     waiting: VecDeque<(u64, oneshot::Sender<Turn>)>,
 }
@@ -52,7 +52,7 @@ impl Default for Starts {
 
 impl Starts {
     fn with(turns: usize) -> Self {
-        Self(Mutex::new(Queue {
+        Self(Mutex::new(StartQueue {
             free: turns,
             next: 0,
             owners: BTreeMap::new(),
@@ -80,7 +80,7 @@ impl Starts {
     }
 }
 
-impl Queue {
+impl StartQueue {
     /// Takes a free turn; without one it returns where the next will come.
     fn enter(&mut self, owner: &str) -> Option<oneshot::Receiver<Turn>> {
         let share = self.owners.entry(owner.to_owned()).or_default();
@@ -152,17 +152,17 @@ mod tests {
     };
     use tokio::time::{Instant, timeout};
 
-    type Waiting = std::pin::Pin<Box<dyn Future<Output = Turn>>>;
+    type TurnFuture = std::pin::Pin<Box<dyn Future<Output = Turn>>>;
 
     /// Asks for a turn; the answer has room for one.
-    fn ask(starts: &Arc<Starts>, owner: &'static str) -> Waiting {
+    fn ask(starts: &Arc<Starts>, owner: &'static str) -> TurnFuture {
         let starts = Arc::clone(starts);
-        let mut waiting: Waiting = Box::pin(async move { starts.turn(owner).await });
+        let mut waiting: TurnFuture = Box::pin(async move { starts.turn(owner).await });
         assert!(given(&mut waiting).is_none(), "no turn is free");
         waiting
     }
 
-    fn given(waiting: &mut Waiting) -> Option<Turn> {
+    fn given(waiting: &mut TurnFuture) -> Option<Turn> {
         let mut context = Context::from_waker(Waker::noop());
         match waiting.as_mut().poll(&mut context) {
             Poll::Ready(turn) => Some(turn),
@@ -191,7 +191,7 @@ mod tests {
     async fn start_of_another_owner_overtakes_a_flood() {
         let starts = Arc::new(Starts::with(2));
         let held = (starts.turn("a").await, starts.turn("a").await);
-        let mut flood: Vec<Waiting> = (0..100).map(|_| ask(&starts, "a")).collect();
+        let mut flood: Vec<TurnFuture> = (0..100).map(|_| ask(&starts, "a")).collect();
         let mut other = ask(&starts, "b");
         drop(held.0);
         let other = given(&mut other).expect("its turn");
@@ -212,7 +212,7 @@ mod tests {
     async fn cancelled_start_passes_its_turn_on() {
         let starts = Arc::new(Starts::with(1));
         let first = starts.turn("a").await;
-        let gone: Vec<Waiting> = (0..3).map(|_| ask(&starts, "a")).collect();
+        let gone: Vec<TurnFuture> = (0..3).map(|_| ask(&starts, "a")).collect();
         let mut last = ask(&starts, "a");
         drop(gone);
         drop(first);

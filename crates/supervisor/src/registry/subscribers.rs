@@ -12,10 +12,10 @@ use std::{
 
 /// All streams of live runs.
 #[derive(Debug, Default)]
-pub(crate) struct Subscribers(Mutex<Seats>);
+pub(crate) struct Subscribers(Mutex<SubscriberSlots>);
 
 #[derive(Debug, Default)]
-struct Seats {
+struct SubscriberSlots {
     next: u64,
     taken: BTreeMap<u64, (Hub, Arc<AtomicU64>)>,
 }

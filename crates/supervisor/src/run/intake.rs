@@ -22,7 +22,7 @@ use crate::{
     run::{task::RunTask, token},
     telemetry::{
         Telemetry,
-        context::{self, Part},
+        context::{self, SpanPart},
         log_span,
     },
 };
@@ -457,7 +457,7 @@ fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'stat
         Some(trace) => {
             let baggage = call.baggage.as_deref();
             (
-                Some(context::traceparent(&trace.context(Part::Run))),
+                Some(context::traceparent(&trace.context(SpanPart::Run))),
                 // The trace state belongs to the caller's trace.
                 call.tracestate.clone().filter(|_| !trace.is_own()),
                 baggage.and_then(|baggage| telemetry.baggage(baggage)),

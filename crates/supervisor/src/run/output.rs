@@ -29,7 +29,7 @@ use kennel_keeper::client::Outputs;
 use kennel_lifecycle::{
     Entry, Limit, OnDiskFull, OnOutputFull, OutputBound, RunId, StreamsEnd, Timestamp,
 };
-use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
+use kennel_linux::{OutputPipe, PipeState, crash_point, splice::Spliced};
 use kennel_store::EntryList;
 use pace::Next;
 use refusal::Refusal;
@@ -82,10 +82,10 @@ pub(crate) struct Output {
     given_up: u64,
     /// Attempt of whatever is written next.
     attempt: u32,
-    disk: Disk,
+    disk: DiskState,
     /// The tree is gone and the rest is being read; the streams' end so far.
     finishing: Option<StreamsEnd>,
-    limit: Reached,
+    limit: LimitReached,
     /// Acknowledged position of the consumers, where output waits at the bound.
     floor: Option<watch::Receiver<Floor>>,
     held: Held,
@@ -93,7 +93,7 @@ pub(crate) struct Output {
 
 /// The disk, as far as it keeps output and entries waiting.
 #[derive(Debug, Default)]
-struct Disk {
+struct DiskState {
     retry_at: Option<Instant>,
     /// Present from the first refused write until everything is written again.
     refusal: Option<Refusal>,
@@ -117,7 +117,7 @@ struct PendingLine {
 
 /// Whether the run has reached a limit at which it is to be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reached {
+enum LimitReached {
     No,
     Now(Limit),
     Reported,
@@ -177,12 +177,12 @@ impl Output {
             // Without a journal here, the run's end is in its row, and follows the head.
             row_end: is_silent.then_some(head + 1),
             given_up: 0,
-            disk: Disk {
+            disk: DiskState {
                 retry_at: left.then(clock::instant),
-                ..Disk::default()
+                ..DiskState::default()
             },
             finishing: None,
-            limit: Reached::No,
+            limit: LimitReached::No,
             floor: None,
             held: Held::default(),
         }
@@ -406,7 +406,7 @@ impl Output {
     fn is_silent(
         &mut self,
         index: usize,
-        look: fn(&OutputPipe) -> io::Result<Look>,
+        look: fn(&OutputPipe) -> io::Result<PipeState>,
     ) -> io::Result<bool> {
         let (Some(pipe), false) = (
             &self.sources.pipes[index],
@@ -415,10 +415,10 @@ impl Output {
             return Ok(false);
         };
         let found = look(pipe)?;
-        if found == Look::End {
+        if found == PipeState::End {
             self.sources.close(index);
         }
-        Ok(found != Look::Bytes)
+        Ok(found != PipeState::Bytes)
     }
 
     /// Moves at most `bytes_max` of one stream, until it is empty for now or ends.
@@ -431,9 +431,9 @@ impl Output {
         while let (Some(pipe), 1..) = (&self.sources.pipes[index], left) {
             if self.writer.waits() {
                 match pipe.look()? {
-                    Look::Bytes => self.held.hold(),
-                    Look::Empty => {}
-                    Look::End => self.sources.close(index),
+                    PipeState::Bytes => self.held.hold(),
+                    PipeState::Empty => {}
+                    PipeState::End => self.sources.close(index),
                 }
                 break;
             }
@@ -524,8 +524,8 @@ impl Output {
     }
 
     fn reach(&mut self, limit: Limit) {
-        if self.limit == Reached::No {
-            self.limit = Reached::Now(limit);
+        if self.limit == LimitReached::No {
+            self.limit = LimitReached::Now(limit);
         }
     }
 
@@ -549,10 +549,10 @@ impl Output {
 
     /// Returns the limit at which the run is to be stopped, once.
     pub(crate) fn limit_reached(&mut self) -> Option<Limit> {
-        let Reached::Now(limit) = self.limit else {
+        let LimitReached::Now(limit) = self.limit else {
             return None;
         };
-        self.limit = Reached::Reported;
+        self.limit = LimitReached::Reported;
         Some(limit)
     }
 }

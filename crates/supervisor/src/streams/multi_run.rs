@@ -22,7 +22,7 @@ use kennel_journal::Form;
 use kennel_journal::Tail;
 use kennel_lifecycle::{NodeId, RunId};
 use kennel_store::{Age, ListFilter};
-use open::{Candidate, Found, Opened, open, page};
+use open::{OpenResult, OpenedRun, RunCandidate, open, page};
 use std::collections::{HashSet, VecDeque};
 use tokio::{
     sync::{
@@ -113,8 +113,8 @@ impl Member {
     }
 }
 
-enum Wake {
-    Opened(Candidate, Opened),
+enum StreamWake {
+    Opened(RunCandidate, OpenResult),
     Ready(Box<Member>),
     Read(Box<Member>, Result<Option<Vec<Event>>, CallError>),
     /// Some rows, and whether they are the last.
@@ -142,10 +142,10 @@ pub struct ManyEvents {
     paging: Paging,
     is_paging: bool,
     arrivals: Receiver<RunId>,
-    tasks: JoinSet<Wake>,
+    tasks: JoinSet<StreamWake>,
     ready: VecDeque<Box<Member>>,
     reading: usize,
-    past: VecDeque<Candidate>,
+    past: VecDeque<RunCandidate>,
     past_open: usize,
     /// Runs known to this stream.
     known: HashSet<RunId>,
@@ -238,7 +238,7 @@ impl ManyEvents {
             self.reading += 1;
             self.tasks.spawn(async move {
                 let read = member.events.step(bytes_max).await;
-                Wake::Read(member, read)
+                StreamWake::Read(member, read)
             });
         }
         while self.past_open < PAST_OPEN_MAX
@@ -253,22 +253,23 @@ impl ManyEvents {
         {
             self.is_paging = true;
             let page = page(self.supervisor.clone(), self.call.clone(), after);
-            self.tasks.spawn(async move { Wake::Page(page.await) });
+            self.tasks
+                .spawn(async move { StreamWake::Page(page.await) });
         }
     }
 
-    fn woken(&mut self, wake: Wake) -> Result<Option<Step>, CallError> {
+    fn woken(&mut self, wake: StreamWake) -> Result<Option<Step>, CallError> {
         match wake {
-            Wake::Ready(member) => {
+            StreamWake::Ready(member) => {
                 self.ready.push_back(member);
                 Ok(None)
             }
-            Wake::Opened(candidate, opened) => self.opened(candidate, opened),
-            Wake::Read(member, read) => {
+            StreamWake::Opened(candidate, opened) => self.opened(candidate, opened),
+            StreamWake::Read(member, read) => {
                 self.reading -= 1;
                 self.read(member, read)
             }
-            Wake::Page(page) => {
+            StreamWake::Page(page) => {
                 self.is_paging = false;
                 let (views, next) = page?;
                 self.turn(&views, next);
@@ -366,7 +367,7 @@ impl ManyEvents {
             (None, _) => Position::Beginning,
         };
         self.reached.open.entry(run).or_default();
-        let candidate = Candidate {
+        let candidate = RunCandidate {
             run,
             from,
             is_past,
@@ -379,23 +380,27 @@ impl ManyEvents {
         }
     }
 
-    fn open(&mut self, candidate: Candidate) {
+    fn open(&mut self, candidate: RunCandidate) {
         let opening = open(self.supervisor.clone(), self.call.clone(), candidate);
         self.tasks
-            .spawn(async move { Wake::Opened(candidate, opening.await) });
+            .spawn(async move { StreamWake::Opened(candidate, opening.await) });
     }
 
-    fn opened(&mut self, candidate: Candidate, opened: Opened) -> Result<Option<Step>, CallError> {
+    fn opened(
+        &mut self,
+        candidate: RunCandidate,
+        opened: OpenResult,
+    ) -> Result<Option<Step>, CallError> {
         let run = candidate.run;
         let (view, events, live) = match opened {
             Ok(Some(found)) => match *found {
-                Found {
+                OpenedRun {
                     view,
                     events: Some(events),
                     live,
                 } => (view, events, live),
                 // The run's position stays.
-                Found { view, .. } => {
+                OpenedRun { view, .. } => {
                     self.past_open -= usize::from(candidate.is_past);
                     let at = self.reached.open.get(&run).copied().unwrap_or_default();
                     return Ok(Some(Step::Begun {
@@ -435,7 +440,7 @@ impl ManyEvents {
     fn wait(&mut self, mut member: Box<Member>) {
         self.tasks.spawn(async move {
             member.events.ready().await;
-            Wake::Ready(member)
+            StreamWake::Ready(member)
         });
     }
 
@@ -484,7 +489,7 @@ impl ManyEvents {
         } else {
             // The writer is gone, but the run continues: a new writer will come, or the row will have the end.
             self.past_open -= usize::from(member.is_past);
-            self.open(Candidate {
+            self.open(RunCandidate {
                 run,
                 from: Position::After(at),
                 is_past: false,

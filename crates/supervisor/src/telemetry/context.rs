@@ -56,7 +56,7 @@ fn fresh() -> u128 {
 
 /// The part of a run that a span covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SpanPart {
     Run,
     Admit,
     Attempt(u32),
@@ -72,7 +72,7 @@ pub(crate) enum Part {
     Recover(u32, Timestamp),
 }
 
-impl Part {
+impl SpanPart {
     fn number(self) -> u64 {
         if let Self::Recover(attempt, since) = self {
             return mix(since.0.cast_unsigned()).wrapping_add(u64::from(attempt));
@@ -138,7 +138,7 @@ impl RunTrace {
     }
 
     /// Returns the context of one of its spans.
-    pub(crate) fn context(&self, part: Part) -> SpanContext {
+    pub(crate) fn context(&self, part: SpanPart) -> SpanContext {
         let span = span_id(self.run.as_u128(), part.number());
         SpanContext::new(self.trace, span, self.flags, false, TraceState::NONE)
     }
@@ -151,9 +151,9 @@ impl RunTrace {
     /// Returns the parent of an attempt's spans.
     pub(super) fn above(&self, attempt: u32) -> SpanId {
         let part = if attempt > 1 {
-            Part::Attempt(attempt)
+            SpanPart::Attempt(attempt)
         } else {
-            Part::Run
+            SpanPart::Run
         };
         self.context(part).span_id()
     }
@@ -215,19 +215,19 @@ mod tests {
     fn only_a_turn_continues_the_callers_trace() {
         let turn = RunTrace::of(run(7), RunKind::Heartbeat, Some(CALLER), |_| false);
         let caller = parse(CALLER).expect("it is valid");
-        assert_eq!(turn.context(Part::Run).trace_id(), caller.trace_id());
+        assert_eq!(turn.context(SpanPart::Run).trace_id(), caller.trace_id());
         assert_eq!((turn.parent, turn.link.as_ref()), (caller.span_id(), None));
-        assert!(turn.context(Part::Run).is_sampled());
+        assert!(turn.context(SpanPart::Run).is_sampled());
 
         for kind in [RunKind::Service, RunKind::Terminal, RunKind::Job] {
             let own = RunTrace::of(run(7), kind, Some(CALLER), |_| false);
-            assert_ne!(own.context(Part::Run).trace_id(), caller.trace_id());
+            assert_ne!(own.context(SpanPart::Run).trace_id(), caller.trace_id());
             assert_eq!(own.link.as_ref(), Some(&caller));
             assert_eq!(own.parent, SpanId::INVALID);
-            assert!(own.context(Part::Run).is_sampled(), "as its caller's");
+            assert!(own.context(SpanPart::Run).is_sampled(), "as its caller's");
         }
         let alone = RunTrace::of(run(7), RunKind::Heartbeat, None, |_| false);
-        assert!(!alone.context(Part::Run).is_sampled());
+        assert!(!alone.context(SpanPart::Run).is_sampled());
     }
 
     #[test]
@@ -236,19 +236,19 @@ mod tests {
         let first = 0x0190_0000_0000_0000_0000_0000_0000_0000_u128;
         for number in first..first + 50 {
             let trace = RunTrace::of(run(number), RunKind::Job, None, |_| true);
-            let mut parts = vec![Part::Run, Part::Admit];
+            let mut parts = vec![SpanPart::Run, SpanPart::Admit];
             for attempt in 1..4 {
                 parts.extend([
-                    Part::Attempt(attempt),
-                    Part::Prepare(attempt),
-                    Part::Commit(attempt),
-                    Part::Exec(attempt),
-                    Part::Stop(attempt),
-                    Part::Drain(attempt),
-                    Part::Reap(attempt),
+                    SpanPart::Attempt(attempt),
+                    SpanPart::Prepare(attempt),
+                    SpanPart::Commit(attempt),
+                    SpanPart::Exec(attempt),
+                    SpanPart::Stop(attempt),
+                    SpanPart::Drain(attempt),
+                    SpanPart::Reap(attempt),
                 ]);
                 for nth in 0..3 {
-                    parts.extend([Part::Pause(attempt, nth), Part::Step(attempt, nth)]);
+                    parts.extend([SpanPart::Pause(attempt, nth), SpanPart::Step(attempt, nth)]);
                 }
             }
             for part in parts {

@@ -52,7 +52,7 @@ pub struct Span {
 
 /// An event, as a named record of OpenTelemetry's log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct TelemetryEvent {
     /// Kind of event.
     pub name: &'static str,
     /// Time at which it happened.
@@ -68,7 +68,7 @@ pub struct Event {
 /// Receiver of events.
 pub trait EventSink: Debug + Send + Sync {
     /// Takes an event, or counts it as lost. Does not wait.
-    fn take(&self, event: Event);
+    fn take(&self, event: TelemetryEvent);
 }
 
 /// Receiver of spans.
@@ -205,7 +205,7 @@ impl Telemetry {
         self.events.is_some()
     }
 
-    pub(crate) fn emit_event(&self, event: Event) {
+    pub(crate) fn emit_event(&self, event: TelemetryEvent) {
         if let Some(events) = &self.events {
             events.take(event);
         }
@@ -213,7 +213,9 @@ impl Telemetry {
 
     /// The `traceparent` of a run's own span. `None`: it is not recorded.
     pub fn run_span(&self, run: RunId, kind: RunKind, spawned_by: Option<&str>) -> Option<String> {
-        let own = self.run(run, kind, spawned_by)?.context(context::Part::Run);
+        let own = self
+            .run(run, kind, spawned_by)?
+            .context(context::SpanPart::Run);
         own.is_sampled().then(|| context::traceparent(&own))
     }
 

@@ -1,6 +1,6 @@
 //! Lifecycle events as events of OpenTelemetry's log: one for each entry, when it is made, under the run's span.
 
-use super::{Event, Telemetry, context::Part, names};
+use super::{Telemetry, TelemetryEvent, context::SpanPart, names};
 use crate::telemetry::run_attributes;
 use kennel_lifecycle::{Entry, Outcome, Timestamp};
 use kennel_store::NewRun;
@@ -10,7 +10,7 @@ use opentelemetry::{KeyValue, trace::SpanContext};
 pub(super) fn context(telemetry: &Telemetry, new: &NewRun) -> Option<SpanContext> {
     let spawned_by = new.traceparent.as_deref();
     let own = telemetry.run(new.run, new.policy().kind, spawned_by);
-    own.map(|trace| trace.context(Part::Run))
+    own.map(|trace| trace.context(SpanPart::Run))
         .or_else(|| super::context::parse(spawned_by?))
 }
 
@@ -115,7 +115,7 @@ impl RunEvents<'_> {
         }
         let mut attributes = run_attributes::identity_attributes(new);
         attributes.extend(more);
-        self.telemetry.emit_event(Event {
+        self.telemetry.emit_event(TelemetryEvent {
             name,
             at,
             context: self.context.cloned(),

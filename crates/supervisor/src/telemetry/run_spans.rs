@@ -4,7 +4,7 @@ mod end;
 
 use super::{
     Span, Telemetry,
-    context::{Part, RunTrace},
+    context::{RunTrace, SpanPart},
     names,
     run_events::{self, RunEvents},
 };
@@ -42,7 +42,7 @@ struct Recorded {
 impl Recorded {
     fn of(telemetry: &Telemetry, new: &NewRun) -> Option<Self> {
         let trace = telemetry.run(new.run, new.policy().kind, new.traceparent.as_deref())?;
-        trace.context(Part::Run).is_sampled().then(|| Self {
+        trace.context(SpanPart::Run).is_sampled().then(|| Self {
             trace,
             executable: executable(&new.spec),
         })
@@ -96,7 +96,13 @@ impl RunSpans {
     /// Records that the keeper is asked for a child.
     pub(crate) fn prepares(&mut self, new: &NewRun, at: Timestamp) {
         if new.attempt == 1 {
-            self.span(new, Part::Admit, names::SPAN_ADMIT, (new.created, at), None);
+            self.span(
+                new,
+                SpanPart::Admit,
+                names::SPAN_ADMIT,
+                (new.created, at),
+                None,
+            );
         }
         self.since = Since {
             preparing: Some(at),
@@ -115,7 +121,7 @@ impl RunSpans {
             let metrics = &self.telemetry.metrics;
             metrics.spawn_phase("prepare", at.since(since));
         }
-        let part = Part::Prepare(new.attempt);
+        let part = SpanPart::Prepare(new.attempt);
         self.span(new, part, names::SPAN_PREPARE, (since, at), failure);
     }
 
@@ -141,7 +147,7 @@ impl RunSpans {
         self.events().recovered(new, at, action);
         if let Some(run) = &self.recorded {
             // Each recovery has its own span.
-            let part = Part::Recover(new.attempt, since);
+            let part = SpanPart::Recover(new.attempt, since);
             let mut span = phase(run, new, part, names::SPAN_RECOVER, (since, at));
             span.attributes
                 .push(KeyValue::new(names::RECOVERY_ACTION, action));
@@ -164,7 +170,7 @@ impl RunSpans {
                 if let Some(since) = self.since.recording.take() {
                     let metrics = &self.telemetry.metrics;
                     metrics.spawn_phase("commit", at.since(since));
-                    let part = Part::Commit(attempt);
+                    let part = SpanPart::Commit(attempt);
                     self.span(new, part, names::SPAN_COMMIT, (since, at), None);
                 }
             }
@@ -174,7 +180,7 @@ impl RunSpans {
                 if let Some(since) = self.since.released.take() {
                     let metrics = &self.telemetry.metrics;
                     metrics.spawn_phase("exec", at.since(since));
-                    let part = Part::Exec(attempt);
+                    let part = SpanPart::Exec(attempt);
                     self.span(new, part, names::SPAN_EXEC, (since, at), None);
                 }
             }
@@ -192,7 +198,7 @@ impl RunSpans {
 
     fn pause_over(&mut self, new: &NewRun, at: Timestamp) {
         if let Some(since) = self.since.paused.take() {
-            let part = Part::Pause(new.attempt, self.pauses);
+            let part = SpanPart::Pause(new.attempt, self.pauses);
             self.pauses = self.pauses.wrapping_add(1);
             self.span(new, part, names::SPAN_PAUSE, (since, at), None);
         }
@@ -211,7 +217,7 @@ impl RunSpans {
         if let Some(since) = self.since.released.take() {
             let why = matches!(outcome.reason, EndReason::StartFailed(_))
                 .then(|| outcome.reason.name().to_owned());
-            let part = Part::Exec(new.attempt);
+            let part = SpanPart::Exec(new.attempt);
             self.span(new, part, names::SPAN_EXEC, (since, at), why);
         }
         let since = std::mem::take(&mut self.since);
@@ -248,7 +254,7 @@ impl RunSpans {
     fn span(
         &self,
         new: &NewRun,
-        part: Part,
+        part: SpanPart,
         name: &'static str,
         times: (Timestamp, Timestamp),
         failure: Option<String>,
@@ -288,7 +294,7 @@ pub(crate) fn emit_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure)
 fn phase(
     run: &Recorded,
     new: &NewRun,
-    part: Part,
+    part: SpanPart,
     name: &'static str,
     (start, end): (Timestamp, Timestamp),
 ) -> Span {

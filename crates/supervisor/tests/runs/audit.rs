@@ -2,13 +2,13 @@
 
 use crate::world::{Nature, Stage, Weather, call, identity};
 use kennel_keeper::{
-    audit::{Belongings, Scan},
-    client::{Holding, KeeperInventory, Look},
+    audit::{Belongings, HostScan},
+    client::{Holding, KeeperInventory, LeakScan},
 };
 use kennel_lifecycle::{
     ProcessIdentity, RunId,
     audit::{
-        Evidence, RunStatus, Seen,
+        Evidence, RunStatus, ScannedProcess,
         reap::{Scope, Spared},
     },
 };
@@ -19,8 +19,8 @@ use std::{collections::BTreeSet, time::Duration};
 const KEEPER: i32 = 10;
 const SERVER: i32 = 2;
 
-fn process(pid: i32, parent: i32, marker: Option<RunId>) -> Seen {
-    Seen {
+fn process(pid: i32, parent: i32, marker: Option<RunId>) -> ScannedProcess {
+    ScannedProcess {
         identity: ProcessIdentity {
             pid,
             pgid: pid,
@@ -35,11 +35,11 @@ fn process(pid: i32, parent: i32, marker: Option<RunId>) -> Seen {
     }
 }
 
-fn look(processes: Vec<Seen>, shims: Vec<(i32, RunId)>) -> Look {
-    Look {
-        scan: Scan {
+fn look(processes: Vec<ScannedProcess>, shims: Vec<(i32, RunId)>) -> LeakScan {
+    LeakScan {
+        scan: HostScan {
             processes,
-            ..Scan::default()
+            ..HostScan::default()
         },
         inventory: KeeperInventory {
             server: SERVER,

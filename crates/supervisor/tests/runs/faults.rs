@@ -7,7 +7,7 @@ use crate::{
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     CapabilitySet, Containment, Isolation, Network, RunId, RunState, Sandbox, Seccomp,
-    recovery::{CgroupSeen, Seen},
+    recovery::{CgroupSeen, ProcessPresence},
 };
 use kennel_store::RunRow;
 use kennel_supervisor::{
@@ -206,7 +206,7 @@ async fn open_rows_beyond_the_limit_are_recovered() {
     let runs: Vec<RunId> = (1..=150).map(RunId::from_u128).collect();
     let orphans = runs
         .iter()
-        .map(|run| (*run, seen(Seen::Gone, CgroupSeen::Empty, None)));
+        .map(|run| (*run, seen(ProcessPresence::Gone, CgroupSeen::Empty, None)));
     let orphans: HashMap<_, _> = orphans.collect();
     let rows = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();
     let stage = Stage::with_rows(Nature::default(), rows, orphans).await;

@@ -7,7 +7,7 @@ use crate::{
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     Exit, KeeperEpoch, RunState,
-    recovery::{CgroupSeen, Seen},
+    recovery::{CgroupSeen, ProcessPresence},
 };
 use kennel_store::Desired;
 use kennel_supervisor::{AbortCall, AbortWait, Condition};
@@ -27,8 +27,8 @@ fn slow() -> Lives {
     rows.get_mut(&run_id()).unwrap().new.keeper_epoch = KeeperEpoch::from_u128(FORMER);
     drop(rows);
     lives.world.late.lock().unwrap().push(run_id());
-    let mut looks = seen(Seen::Same, CgroupSeen::Populated, None);
-    looks.shim = Seen::Same;
+    let mut looks = seen(ProcessPresence::Same, CgroupSeen::Populated, None);
+    looks.shim = ProcessPresence::Same;
     let mut state = lives.world.state.lock().unwrap();
     state.orphans.insert(run_id(), looks);
     drop(state);
@@ -84,7 +84,7 @@ fn run_with_slow_shim_is_ended_on_request() {
 #[test]
 fn run_with_dead_shim_is_recovered() {
     slow().live_long(async |stage| {
-        let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
+        let gone = seen(ProcessPresence::Gone, CgroupSeen::Empty, None);
         stage.kernel().orphans.insert(run_id(), gone);
         stage.send_event(KeeperEvent::ShimGone(run_id()));
         assert_eq!(ended(stage).await.state, RunState::Lost);

@@ -3,7 +3,7 @@
 use super::{Nature, Stage, call, new_run, seen};
 use kennel_lifecycle::{
     KeeperEpoch, NodeId, RunId, RunState,
-    recovery::{CgroupSeen, Seen},
+    recovery::{CgroupSeen, ProcessPresence},
 };
 use kennel_store::{NewRun, RunRow, StoredState};
 use kennel_supervisor::{Condition, ListFilter};
@@ -93,7 +93,7 @@ async fn open_row_without_task_is_not_running() {
             })
         };
         stage.world.store.rows.lock().unwrap().insert(run, row);
-        let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
+        let gone = seen(ProcessPresence::Gone, CgroupSeen::Empty, None);
         stage.kernel().orphans.insert(run, gone);
     }
     let got = stage.supervisor.get(runs[0]).await.unwrap();

@@ -8,7 +8,7 @@ use kennel_keeper::client::{KeeperEvent, SignalTarget};
 use kennel_lifecycle::{
     EndReason, Exit, LeaderExit, Policy, Privileges, Refusal, RunId, RunState, RunUser, Signal,
     StreamsEnd, TreeVerdict,
-    recovery::{CgroupSeen, ExitRecord, Seen},
+    recovery::{CgroupSeen, ExitRecord, ProcessPresence},
 };
 use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{CallError, Condition, SignalCall};
@@ -128,7 +128,13 @@ async fn start_closes_detached_runs_and_ends_aborted_ones() {
         census: None,
         shutdown: false,
     };
-    let look = || seen(Seen::Gone, CgroupSeen::Populated, Some(record.clone()));
+    let look = || {
+        seen(
+            ProcessPresence::Gone,
+            CgroupSeen::Populated,
+            Some(record.clone()),
+        )
+    };
     let mut rows = [kept, stopped].map(|run| RunRow::open(new_run(run)));
     rows[1].desired = Desired::Stop;
     let orphans = HashMap::from([(kept, look()), (stopped, look())]);

@@ -9,7 +9,7 @@ use kennel_lifecycle::{
     EndReason, Exit, Proof, Refusal, RestartMode, RestartPolicy, RunKind, RunState, Signal,
     StartStage, Timestamp, TreeVerdict,
     ladder::StopPlan,
-    recovery::{CgroupSeen, ExitRecord, Host, Seen},
+    recovery::{CgroupSeen, ExitRecord, Host, ProcessPresence},
 };
 use kennel_store::{Desired, StoredState};
 use kennel_supervisor::{
@@ -586,7 +586,7 @@ fn service_restarts_after_reboot() {
         seen.host = Host::Other;
         seen
     };
-    let unproven = seen(Seen::Gone, CgroupSeen::None, None);
+    let unproven = seen(ProcessPresence::Gone, CgroupSeen::None, None);
     for (seen, boot, comes_back) in [
         (other_boot(unproven.clone()), "an earlier one", true),
         (other_boot(unproven.clone()), "boot", false),
@@ -634,7 +634,7 @@ fn ended_by_itself(lives: &Lives, exit: Exit) {
         census: None,
         shutdown: false,
     };
-    let seen = seen(Seen::Gone, CgroupSeen::Empty, Some(record));
+    let seen = seen(ProcessPresence::Gone, CgroupSeen::Empty, Some(record));
     let mut world = lives.world.state.lock().unwrap();
     world.orphans.insert(run_id(), seen);
 }

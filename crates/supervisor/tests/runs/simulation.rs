@@ -15,7 +15,7 @@ use kennel_keeper::{
     audit::Installation,
     client::{
         ChildSpec, ClientError, ExtendResult, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent,
-        Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult,
+        LeakScan, Listing, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult,
         SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
@@ -24,7 +24,7 @@ use kennel_lifecycle::{
     LeaderExit, NodeId, Outcome, ProcessIdentity, RestartMode, RestartPolicy, RunId, RunKind,
     Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep, TerminalSize, Timestamp,
     ladder::StopPlan,
-    recovery::{Observation, Seen},
+    recovery::{Observation, ProcessPresence},
 };
 use kennel_store::{
     Age, Change, Changed, Claim, Closure, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow,
@@ -615,15 +615,19 @@ impl Kernel for Shaky {
         self.world.take_held(run)
     }
 
-    async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
-        Ok(Seen::Gone)
+    async fn keeper_seen(
+        &self,
+        _: ProcessIdentity,
+        _: HostIdentity,
+    ) -> Result<ProcessPresence, ClientError> {
+        Ok(ProcessPresence::Gone)
     }
 
     async fn audit(
         &self,
         installation: Installation,
         data_dir: PathBuf,
-    ) -> Result<Look, ClientError> {
+    ) -> Result<LeakScan, ClientError> {
         self.world.audit(installation, data_dir).await
     }
 

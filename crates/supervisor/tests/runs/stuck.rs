@@ -9,7 +9,7 @@ use crate::{
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
     EndReason, Exit, Proof, RunId, RunState, TreeVerdict,
-    recovery::{CgroupSeen, Observation, Seen},
+    recovery::{CgroupSeen, Observation, ProcessPresence},
 };
 use kennel_store::RunRow;
 use kennel_supervisor::{Condition, Position, RunView};
@@ -81,7 +81,7 @@ fn watch_and_die(seeds: u64) {
         let mut rows: Vec<RunRow> = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();
         let mut orphans: HashMap<RunId, Observation> = HashMap::new();
         for run in &runs {
-            let mut look = seen(Seen::Same, CgroupSeen::Populated, None);
+            let mut look = seen(ProcessPresence::Same, CgroupSeen::Populated, None);
             if dice.percent(70) {
                 look.stuck = held();
             }
@@ -160,7 +160,7 @@ fn check(stage: &Stage, runs: &[RunId]) -> usize {
 
 async fn one_that_is_stuck() -> (Stage, RunId) {
     let run = RunId::from_u128(1);
-    let mut look = seen(Seen::Same, CgroupSeen::Populated, None);
+    let mut look = seen(ProcessPresence::Same, CgroupSeen::Populated, None);
     look.stuck = held();
     let rows = vec![RunRow::open(new_run(run))];
     let stage = Stage::with_rows(Nature::default(), rows, HashMap::from([(run, look)])).await;

@@ -20,8 +20,8 @@ use kennel_keeper::{
     client::{
         ChildSpec, ClientError, ExtendResult, Extended, Fact, Fate, HeldRun, HelperEnd, Holds,
         InputAnswer, InterruptWay, Interrupted, KeeperEvent, KeeperHello, KeeperInventory,
-        KeeperReport, Levels, Listing, Look, Member, Outputs, Prepared, Reaped, Recorded, Resized,
-        SecondLook, Sent, SignalOutcome, SignalResult, SignalTarget, SignalledProcess,
+        KeeperReport, LeakScan, Levels, Listing, Member, Outputs, Prepared, Reaped, Recorded,
+        Resized, SecondLook, Sent, SignalOutcome, SignalResult, SignalTarget, SignalledProcess,
         SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     },
 };
@@ -32,7 +32,7 @@ use kennel_lifecycle::{
     RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopPolicy, StopReason, Stuck,
     StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::StopPlan,
-    recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
+    recovery::{CgroupSeen, ExitRecord, Host, Observation, ProcessPresence},
 };
 use kennel_store::{
     Age, Change, Changed, Claim, ConsumerChange, ConsumerFilter, ConsumerKey, ConsumerRow, Desired,
@@ -168,7 +168,7 @@ pub struct KernelState {
     pub orphans: HashMap<RunId, Observation>,
     pub orphans_ended: Vec<RunId>,
     /// Result of a leak check's scan.
-    pub look: Option<Look>,
+    pub look: Option<LeakScan>,
     /// Inventory of the keeper at the second scan of a leak check.
     pub inventory_again: KeeperInventory,
     pub reaped: Vec<Victim>,
@@ -953,7 +953,7 @@ impl Kernel for World {
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
-        let gone = || seen(Seen::Gone, CgroupSeen::Empty, None);
+        let gone = || seen(ProcessPresence::Gone, CgroupSeen::Empty, None);
         let state = self.state.lock().unwrap();
         Ok(state
             .orphans
@@ -973,8 +973,8 @@ impl Kernel for World {
         if !seen.stuck.is_empty() {
             return Ok(seen.clone());
         }
-        seen.shim = Seen::Gone;
-        seen.command = Seen::Gone;
+        seen.shim = ProcessPresence::Gone;
+        seen.command = ProcessPresence::Gone;
         seen.cgroup = CgroupSeen::Empty;
         seen.hints.clear();
         Ok(seen.clone())
@@ -985,11 +985,15 @@ impl Kernel for World {
         state.children.get(&run).map(|child| child.held(run))
     }
 
-    async fn keeper_seen(&self, _: ProcessIdentity, _: HostIdentity) -> Result<Seen, ClientError> {
-        Ok(Seen::Gone)
+    async fn keeper_seen(
+        &self,
+        _: ProcessIdentity,
+        _: HostIdentity,
+    ) -> Result<ProcessPresence, ClientError> {
+        Ok(ProcessPresence::Gone)
     }
 
-    async fn audit(&self, _: Installation, _: PathBuf) -> Result<Look, ClientError> {
+    async fn audit(&self, _: Installation, _: PathBuf) -> Result<LeakScan, ClientError> {
         let look = self.state.lock().unwrap().look.clone();
         look.ok_or(ClientError::KeeperGone)
     }
@@ -1788,11 +1792,15 @@ pub fn call(run: Option<RunId>) -> SpawnCall {
     }
 }
 
-pub fn seen(command: Seen, cgroup: CgroupSeen, record: Option<ExitRecord>) -> Observation {
+pub fn seen(
+    command: ProcessPresence,
+    cgroup: CgroupSeen,
+    record: Option<ExitRecord>,
+) -> Observation {
     Observation {
         host: Host::Same,
         exit_record: record,
-        shim: Seen::Gone,
+        shim: ProcessPresence::Gone,
         command,
         cgroup,
         held: Vec::new(),

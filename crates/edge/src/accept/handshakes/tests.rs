@@ -2,7 +2,7 @@
 
 use super::{super::Accepted, *};
 use crate::{
-    accept::{Credentials, Ending, Listener, Places, Refusals, incoming, tests::OfNoRun},
+    accept::{Ending, Listener, Places, Refusals, ServerCredentials, incoming, tests::OfNoRun},
     access::Access,
 };
 use futures_util::{FutureExt, StreamExt};
@@ -111,7 +111,7 @@ impl Port {
         Welcome {
             refusals: Refusals::new(&Telemetry::default(), &places, None),
             places,
-            credentials: Credentials::new(Arc::clone(&self.access), None),
+            credentials: ServerCredentials::new(Arc::clone(&self.access), None),
             ending: Ending::default(),
         }
     }

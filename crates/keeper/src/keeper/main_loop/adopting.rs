@@ -1,6 +1,6 @@
 //! Runs that have outlived an earlier keeper, and those that this one leaves to the next as they are.
 
-use super::{Keeper, shims::Shim};
+use super::{Keeper, shims::RunShim};
 use crate::{
     keeper::{
         adoption::{Adoptable, AwaitedShim, Heard},
@@ -26,7 +26,7 @@ impl Keeper {
             return;
         };
         self.next_shim += 1;
-        let shim = Shim {
+        let shim = RunShim {
             pid: found.identity.shim.pid,
             socket,
             run: id,

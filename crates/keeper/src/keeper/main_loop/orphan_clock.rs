@@ -13,11 +13,11 @@ const CHANCE_MIN_MS: u64 = 1_000;
 pub(super) struct OrphanClock {
     /// Time counted before the clock was last started.
     counted: u64,
-    state: State,
+    state: ClockState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ClockState {
     /// The clock runs since then, and counts at least that much.
     Runs { since: u64, least: u64 },
     /// The keeper waits.
@@ -27,7 +27,7 @@ enum State {
 impl OrphanClock {
     /// Starts the clock: a server was lost, and is not reaped yet.
     pub(super) fn of_loss(now: u64) -> Self {
-        let state = State::Runs {
+        let state = ClockState::Runs {
             since: now,
             least: 0,
         };
@@ -37,7 +37,7 @@ impl OrphanClock {
     /// Continues the clock: the next server has been started.
     pub(super) fn server_started(&mut self, now: u64) {
         self.stop(now);
-        self.state = State::Runs {
+        self.state = ClockState::Runs {
             since: now,
             least: CHANCE_MIN_MS,
         };
@@ -52,17 +52,17 @@ impl OrphanClock {
     pub(super) fn reaches_at(&self, ttl: u64) -> Option<u64> {
         let left = ttl.saturating_sub(self.counted);
         match self.state {
-            State::Runs { since, .. } => Some(since.saturating_add(left)),
-            State::Stands => (left == 0).then_some(0),
+            ClockState::Runs { since, .. } => Some(since.saturating_add(left)),
+            ClockState::Stands => (left == 0).then_some(0),
         }
     }
 
     fn stop(&mut self, now: u64) {
-        if let State::Runs { since, least } = self.state {
+        if let ClockState::Runs { since, least } = self.state {
             let ran = now.saturating_sub(since).max(least);
             self.counted = self.counted.saturating_add(ran);
         }
-        self.state = State::Stands;
+        self.state = ClockState::Stands;
     }
 }
 

@@ -1,11 +1,11 @@
 //! From PREPARE to a shim with a job.
 
-use super::{Keeper, Shim};
+use super::{Keeper, RunShim};
 use crate::{
     exit_slots::ExitPlace,
     keeper::{
         groups::Group,
-        run::{Outputs, Parts, Run, RunInput, RunNotices, is_exhaustion},
+        run::{Outputs, Run, RunInput, RunNotices, RunParts, is_exhaustion},
     },
     notify_place::NotifyPlace,
     wire::{self, Answer, Head, Job, PrepareRequest, ToShim, adoption::WireKeepsake},
@@ -192,7 +192,7 @@ impl Keeper {
         self.shim_of_pid.insert(warm.pid, token);
         self.shims.insert(
             token,
-            Shim {
+            RunShim {
                 pid: warm.pid,
                 socket: warm.socket,
                 run: id,
@@ -203,7 +203,7 @@ impl Keeper {
                 missing: Vec::new(),
             },
         );
-        let parts = Parts {
+        let parts = RunParts {
             id,
             shim: token,
             policy: request.policy,

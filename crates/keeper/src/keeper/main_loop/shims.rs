@@ -23,7 +23,7 @@ use std::{
 const STOPS_MAX: usize = 64;
 
 /// A shim with a run.
-pub(super) struct Shim {
+pub(super) struct RunShim {
     pub(super) pid: i32,
     pub(super) socket: OwnedFd,
     pub(super) run: RunId,
@@ -39,7 +39,7 @@ pub(super) struct Shim {
     pub(super) missing: Vec<&'static str>,
 }
 
-impl Shim {
+impl RunShim {
     /// Sends a message. A shim that cannot be notified is gone or will be: its end of file comes next. Returns the name
     /// of the kind if the shim does not know it.
     pub(super) fn send(&self, message: &ToShim) -> Option<String> {
@@ -176,7 +176,7 @@ impl Keeper {
         self.shim_of_pid.remove(&shim.pid);
         // The shim has released its exit slot.
         self.exits.reaped(token);
-        let Shim { pid, socket, .. } = shim;
+        let RunShim { pid, socket, .. } = shim;
         self.pool.put(Warm { pid, socket });
     }
 
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn older_shim_gets_only_known_message_kinds() {
         let (socket, theirs) = fdpass::pair().expect("a pair");
-        let shim = Shim {
+        let shim = RunShim {
             pid: 1,
             socket,
             run: RunId::from_u128(1),

@@ -5,7 +5,7 @@
 
 use super::{Keeper, ending::millis};
 use crate::{
-    keeper::{binary::Binary, check::Check},
+    keeper::{binary::PinnedBinary, check::BinaryCheck},
     values::{KeeperEvent, Upgrade, UpgradeRefusal, UpgradeState},
     wire::Answer,
 };
@@ -29,22 +29,25 @@ pub(in crate::keeper) struct Upgrades {
     /// The environment for the check of a binary.
     env: Vec<(String, String)>,
     /// The binary that servers are started from.
-    binary: Binary,
+    binary: PinnedBinary,
     /// The previous one, until a server of `binary` has served for long enough.
-    pub(super) previous: Option<Binary>,
-    stage: Stage,
+    pub(super) previous: Option<PinnedBinary>,
+    stage: UpgradeStage,
     /// Upgrades for which a server has left, the last one first.
     results: VecDeque<Upgrade>,
 }
 
 /// Progress of an upgrade.
-enum Stage {
+enum UpgradeStage {
     /// No upgrade is in progress.
     Idle,
     /// The new binary is being checked.
-    Checking { check: Box<Check>, asked: Asked },
+    Checking {
+        check: Box<BinaryCheck>,
+        asked: Asked,
+    },
     /// The server finishes its work, or is gone already.
-    Leaving { next: Binary },
+    Leaving { next: PinnedBinary },
     /// A server of the new binary is starting.
     Starting,
     /// The new server did not come to serve; one of the former binary is starting.
@@ -63,14 +66,14 @@ impl Upgrades {
         Self {
             path: path.map_err(|error| error.to_string()),
             env,
-            binary: Binary::own(),
+            binary: PinnedBinary::own(),
             previous: None,
-            stage: Stage::Idle,
+            stage: UpgradeStage::Idle,
             results: VecDeque::new(),
         }
     }
 
-    pub(in crate::keeper) fn binary(&self) -> &Binary {
+    pub(in crate::keeper) fn binary(&self) -> &PinnedBinary {
         &self.binary
     }
 
@@ -82,55 +85,61 @@ impl Upgrades {
     /// Whether a server has left for another one that does not serve yet: nothing is lost so far.
     pub(super) fn is_between_servers(&self) -> bool {
         match self.stage {
-            Stage::Idle | Stage::Checking { .. } => false,
-            Stage::Leaving { .. } | Stage::Starting | Stage::FallingBack => true,
+            UpgradeStage::Idle | UpgradeStage::Checking { .. } => false,
+            UpgradeStage::Leaving { .. } | UpgradeStage::Starting | UpgradeStage::FallingBack => {
+                true
+            }
         }
     }
 
     pub(super) fn is_leaving(&self) -> bool {
-        matches!(self.stage, Stage::Leaving { .. })
+        matches!(self.stage, UpgradeStage::Leaving { .. })
     }
 
     pub(super) fn wakes_at(&self) -> Option<u64> {
         match &self.stage {
-            Stage::Checking { check, .. } => check.wakes_at(),
+            UpgradeStage::Checking { check, .. } => check.wakes_at(),
             _ => None,
         }
     }
 
     /// Whether this is the process of the binary that is being checked.
     pub(super) fn is_checking(&self, pid: i32) -> bool {
-        matches!(&self.stage, Stage::Checking { check, .. } if check.pid == pid)
+        matches!(&self.stage, UpgradeStage::Checking { check, .. } if check.pid == pid)
     }
 
     /// Records that a server serves. Returns whether that completes an upgrade.
     pub(super) fn has_come_to_serve(&mut self) -> bool {
-        let ends = matches!(self.stage, Stage::Starting | Stage::FallingBack);
+        let ends = matches!(
+            self.stage,
+            UpgradeStage::Starting | UpgradeStage::FallingBack
+        );
         if ends {
-            self.stage = Stage::Idle;
+            self.stage = UpgradeStage::Idle;
         }
         ends
     }
 
     /// Drops a check whose result is not needed any more.
     pub(super) fn drop_check(&mut self) -> Option<u64> {
-        let Stage::Checking { check, asked } = &self.stage else {
+        let UpgradeStage::Checking { check, asked } = &self.stage else {
             return None;
         };
         check.kill();
         let seq = asked.seq;
-        self.stage = Stage::Idle;
+        self.stage = UpgradeStage::Idle;
         seq
     }
 
     /// Starts the check of the installed binary.
-    fn check(&self, now: u64) -> Result<Check, UpgradeRefusal> {
+    fn check(&self, now: u64) -> Result<BinaryCheck, UpgradeRefusal> {
         let path = self.path.as_ref().map_err(|why| UpgradeRefusal::Unfit {
             binary: String::new(),
             why: format!("where the binary of this service is installed is not known: {why}"),
             speaks: None,
         })?;
-        let begun = Binary::at(path).and_then(|binary| Check::begin(binary, &self.env, now));
+        let begun =
+            PinnedBinary::at(path).and_then(|binary| BinaryCheck::begin(binary, &self.env, now));
         begun.map_err(|error| UpgradeRefusal::Unfit {
             binary: path.display().to_string(),
             why: format!("it cannot be executed: {error}"),
@@ -153,13 +162,13 @@ impl Keeper {
             return self.refuse_upgrade(&asked, UpgradeRefusal::ShuttingDown);
         }
         let begins = self.server.ready_at.is_none();
-        if begins || !matches!(self.upgrades.stage, Stage::Idle) {
+        if begins || !matches!(self.upgrades.stage, UpgradeStage::Idle) {
             return self.refuse_upgrade(&asked, UpgradeRefusal::UnderWay);
         }
         match self.upgrades.check(clock::boot_ms()) {
             Ok(check) => {
                 let check = Box::new(check);
-                self.upgrades.stage = Stage::Checking { check, asked };
+                self.upgrades.stage = UpgradeStage::Checking { check, asked };
             }
             Err(refusal) => self.refuse_upgrade(&asked, refusal),
         }
@@ -174,7 +183,8 @@ impl Keeper {
 
     /// Handles the exit of a binary that was checked.
     pub(super) fn checked(&mut self, exit: Exit) {
-        let Stage::Checking { check, asked } = mem::replace(&mut self.upgrades.stage, Stage::Idle)
+        let UpgradeStage::Checking { check, asked } =
+            mem::replace(&mut self.upgrades.stage, UpgradeStage::Idle)
         else {
             return;
         };
@@ -192,7 +202,7 @@ impl Keeper {
         };
         self.upgrades.results.truncate(RESULTS_MAX - 1);
         self.upgrades.results.push_front(upgrade.clone());
-        self.upgrades.stage = Stage::Leaving { next };
+        self.upgrades.stage = UpgradeStage::Leaving { next };
         if let Some(seq) = asked.seq {
             self.answer(seq, Answer::Upgrade(Ok(upgrade)));
         }
@@ -202,7 +212,7 @@ impl Keeper {
     }
 
     pub(super) fn look_after_upgrade(&mut self, now: u64) {
-        if let Stage::Checking { check, .. } = &mut self.upgrades.stage
+        if let UpgradeStage::Checking { check, .. } = &mut self.upgrades.stage
             && now >= check.by
         {
             check.give_up();
@@ -220,20 +230,22 @@ impl Keeper {
     /// Continues an upgrade after the server has been reaped in the middle of it: the next one is started at once, from
     /// whichever binary. `false`: none is left to try.
     pub(super) fn proceed_with_upgrade(&mut self, how: &str, now: u64) -> bool {
-        match mem::replace(&mut self.upgrades.stage, Stage::Idle) {
-            Stage::Leaving { next } => {
+        match mem::replace(&mut self.upgrades.stage, UpgradeStage::Idle) {
+            UpgradeStage::Leaving { next } => {
                 crash_point!("keeper.left");
                 let former = mem::replace(&mut self.upgrades.binary, next);
                 self.upgrades.previous = Some(former);
                 self.set_upgrade_state(UpgradeState::Done);
-                self.upgrades.stage = Stage::Starting;
+                self.upgrades.stage = UpgradeStage::Starting;
             }
             // The fallback server then counts as any other lost server.
-            Stage::FallingBack => {
+            UpgradeStage::FallingBack => {
                 self.restarts.lost_only_now(now);
                 return false;
             }
-            other @ (Stage::Idle | Stage::Checking { .. } | Stage::Starting) => {
+            other @ (UpgradeStage::Idle
+            | UpgradeStage::Checking { .. }
+            | UpgradeStage::Starting) => {
                 let Some(previous) = self.upgrades.previous.take() else {
                     self.upgrades.stage = other;
                     return false;
@@ -241,7 +253,7 @@ impl Keeper {
                 self.upgrades.binary = previous;
                 let why = format!("the new server {how}");
                 self.set_upgrade_state(UpgradeState::FellBack(why));
-                self.upgrades.stage = Stage::FallingBack;
+                self.upgrades.stage = UpgradeStage::FallingBack;
             }
         }
         self.restarts.at_once(now);

@@ -83,7 +83,7 @@ fn next_start_resumes_recorded_termination_steps() {
     // The first keeper dies here.
     drop(leader);
     let seen = look();
-    assert_eq!(seen.command, Seen::Gone);
+    assert_eq!(seen.command, ProcessPresence::Gone);
     let sent: Vec<Signal> = seen.steps.iter().map(|step| step.signal).collect();
     assert_eq!(sent, [Signal::TERM]);
     let next = Orphan::new(1, recorded.clone(), &plan, 0);
@@ -97,7 +97,7 @@ fn process_in_our_session_is_not_a_member() {
     recorded.identity.command = leader.identity();
     let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
     // `look` finds members without signalling them.
-    let shim = Found::Gone;
+    let shim = ProcessLookup::Gone;
     orphan.look(&shim, &Sessions::look_up());
     let members: Vec<i32> = orphan.members.keys().copied().collect();
     assert_eq!(members, [leader.pid()]);
@@ -113,20 +113,21 @@ fn descendants_of_a_reused_pid_are_no_members() {
         panic!("{below:?}")
     };
     let mut orphan = Orphan::new(1, recorded(None), &StopPlan::abort(Duration::ZERO), 0);
-    let is_member =
-        |orphan: &Orphan, shim: &Found| orphan.is_member(below, &[pid], shim, &HashSet::new());
+    let is_member = |orphan: &Orphan, shim: &ProcessLookup| {
+        orphan.is_member(below, &[pid], shim, &HashSet::new())
+    };
     let ended = || Sleeper::new().pidfd();
     // Unrelated processes got the pids of a member and of the shim.
     orphan.members.insert(pid, ended());
-    assert!(!is_member(&orphan, &Found::Gone));
+    assert!(!is_member(&orphan, &ProcessLookup::Gone));
     orphan.members.clear();
     orphan.recorded.identity.shim.pid = pid;
-    assert!(!is_member(&orphan, &Found::Same(ended())));
+    assert!(!is_member(&orphan, &ProcessLookup::Same(ended())));
 
     let same = || root.pidfd();
-    assert!(is_member(&orphan, &Found::Same(same())));
+    assert!(is_member(&orphan, &ProcessLookup::Same(same())));
     orphan.members.insert(pid, same());
-    assert!(is_member(&orphan, &Found::Gone));
+    assert!(is_member(&orphan, &ProcessLookup::Gone));
     PidFd::open(below).expect("a pidfd").signal(Signal::KILL);
 }
 

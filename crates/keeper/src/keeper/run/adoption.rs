@@ -1,7 +1,7 @@
 //! A run that continues without its keeper: the state that its shim needs for that, and its adoption by the next
 //! keeper.
 
-use super::{Outputs, Parts, Run, RunInput, RunNotices, Stage};
+use super::{CommandStage, Outputs, Run, RunInput, RunNotices, RunParts};
 use crate::{
     keeper::{adoption::Adoptable, pause::Pause},
     notify_place::NotifyPlace,
@@ -37,7 +37,7 @@ impl Run {
         let adopted = |socket| RunNotices::adopted(socket, place, policy, &memory);
         let notices = found.notify.map(adopted);
         let pause = Pause::taken_over(&tree, &found.run_dir, &memory, now);
-        let run = Self::new(Parts {
+        let run = Self::new(RunParts {
             id: found.id,
             shim,
             policy: found.said.policy,
@@ -62,7 +62,7 @@ impl Run {
             ladder.skip_input_before(now);
         }
         Self {
-            stage: Stage::Released,
+            stage: CommandStage::Released,
             max_runtime,
             extended: memory.extended,
             ladder,
@@ -82,13 +82,13 @@ impl Run {
 
     /// Whether the run can be left unchanged to the next keeper: its end has not begun.
     pub(in crate::keeper) fn can_be_given_back(&self) -> bool {
-        let runs = matches!(self.stage, Stage::Released | Stage::Ran);
+        let runs = matches!(self.stage, CommandStage::Released | CommandStage::Ran);
         self.outlives_keeper() && runs && self.ladder.is_none() && !self.ended && !self.is_to_keep()
     }
 
     /// Sends the shim the state for the next keeper, if it has changed.
     pub(super) fn send_memory(&mut self) {
-        if !self.outlives_keeper() || self.stage != Stage::Ran {
+        if !self.outlives_keeper() || self.stage != CommandStage::Ran {
             return;
         }
         let notices = self.notices.as_ref().map(RunNotices::remembered);

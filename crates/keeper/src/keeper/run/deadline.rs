@@ -1,13 +1,13 @@
 //! Time limits of one run.
 
-use super::{Run, Stage};
+use super::{CommandStage, Run};
 use crate::values::Fact;
 use kennel_lifecycle::{Countdown, Deadline, OnMaxPause, PausePolicy, StopReason, ladder::Ladder};
 
 impl Run {
     /// Starts or continues the count, unless the run is paused.
     pub(super) fn count(&mut self, now: u64) {
-        if self.stage == Stage::Ran
+        if self.stage == CommandStage::Ran
             && let Some(left) = &mut self.max_runtime
         {
             if self.pause.stopped_since().is_some() {

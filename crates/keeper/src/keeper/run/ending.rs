@@ -1,6 +1,6 @@
 //! The end of one run: the stop ladder, the checks of what is left, and the verdict.
 
-use super::{Run, Stage};
+use super::{CommandStage, Run};
 use crate::{
     keeper::SLICE_PROCESSES,
     values::{Fact, SignalResult},
@@ -37,7 +37,10 @@ impl Run {
             // Survivors no longer belong to an ended run.
             return;
         }
-        if matches!(self.stage, Stage::Preparing { .. } | Stage::AtGate) {
+        if matches!(
+            self.stage,
+            CommandStage::Preparing { .. } | CommandStage::AtGate
+        ) {
             return;
         }
         match &mut self.ladder {
@@ -164,7 +167,7 @@ impl Run {
         let lost = tree.root == Root::Lost;
         if let Some((unrelated, group)) = self.vacated(tree, lost) {
             let evidence = TreeEvidence {
-                never_ran: self.stage == Stage::NotReleased,
+                never_ran: self.stage == CommandStage::NotReleased,
                 namespace_ended: tree.init.as_ref().is_some_and(|init| init.fd.has_ended()),
                 ..self.evidence(unrelated, lost)
             };
@@ -253,7 +256,7 @@ impl Run {
                 self.report(Fact::MemoryKills(kills));
             }
             // A child that never executed the command has used nothing of the run's own.
-            if self.stage == Stage::Ran {
+            if self.stage == CommandStage::Ran {
                 self.report(Fact::Usage(Box::new(used)));
             }
         }

@@ -1,7 +1,7 @@
 //! Extensions of the limits of time that the keeper counts, by callers and by notices of the command. Both mean: at
 //! least this long from now on. A stop in progress has begun, and is not extended.
 
-use super::{Run, Stage};
+use super::{CommandStage, Run};
 use crate::{
     values::{ExtendResult, Extended, Fact},
     wire::{Answer, WireExtend},
@@ -67,7 +67,7 @@ impl Run {
     }
 
     fn can_extend(&self) -> bool {
-        self.stage == Stage::Ran && self.ladder.is_none() && !self.ended
+        self.stage == CommandStage::Ran && self.ladder.is_none() && !self.ended
     }
 
     fn extendable(&self, limit: Deadline, now: u64) -> Option<Extendable> {

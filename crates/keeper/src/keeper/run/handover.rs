@@ -1,6 +1,6 @@
 //! A run without a server: effects of the loss of one, what the next one is sent, and what is done when none comes.
 
-use super::{Outputs, Run, Stage};
+use super::{CommandStage, Outputs, Run};
 use crate::{
     orphan_note,
     values::Fact,
@@ -18,7 +18,7 @@ impl Run {
         self.forget_input_waiting();
         self.forget_helpers_waiting();
         self.forget_member_requests();
-        if let Stage::Preparing { seq } = &mut self.stage {
+        if let CommandStage::Preparing { seq } = &mut self.stage {
             *seq = None;
         }
         if self.identity.is_none() {
@@ -80,7 +80,7 @@ impl Run {
         };
         let released = !matches!(
             self.stage,
-            Stage::Preparing { .. } | Stage::AtGate | Stage::NotReleased
+            CommandStage::Preparing { .. } | CommandStage::AtGate | CommandStage::NotReleased
         );
         let held = WireHeldRun {
             identity: identity.clone(),

@@ -1,6 +1,6 @@
 //! Messages of a run's shim, and the meaning of its silence.
 
-use super::{Run, RunMessage, Stage};
+use super::{CommandStage, Run, RunMessage};
 use crate::{
     exit_record,
     keeper::SLICE_PROCESSES,
@@ -54,19 +54,19 @@ impl Run {
             }
             FromShim::PrepareFailed(failure) => self.not_prepared(failure),
             FromShim::NotReleased {} => {
-                self.stage = Stage::NotReleased;
+                self.stage = CommandStage::NotReleased;
                 self.gate = None;
                 self.report(Fact::NotReleased {});
             }
             FromShim::Executed {} => {
                 crash_point!("keeper.executed");
-                self.stage = Stage::Ran;
+                self.stage = CommandStage::Ran;
                 self.report(Fact::Executed {});
                 self.report_ready_again();
                 self.report_extended_again();
             }
             FromShim::ExecFailed(failure) => {
-                self.stage = Stage::NotExecuted;
+                self.stage = CommandStage::NotExecuted;
                 self.report(Fact::ExecFailed(failure));
             }
             word @ (FromShim::Exited { .. } | FromShim::Empty { .. } | FromShim::Killed(_)) => {
@@ -118,11 +118,11 @@ impl Run {
         fds: Option<(OwnedFd, Option<(i32, OwnedFd)>)>,
         shim_pid: i32,
     ) {
-        let Stage::Preparing { seq } = self.stage else {
+        let CommandStage::Preparing { seq } = self.stage else {
             return;
         };
         crash_point!("keeper.prepared");
-        self.stage = Stage::AtGate;
+        self.stage = CommandStage::AtGate;
         let Some(seq) = seq else {
             // The requesting server is gone, and the gate is shut.
             return;
@@ -160,7 +160,7 @@ impl Run {
 
     /// Whether no child was ever made: a request that waits for one is answered that there will be none.
     pub(super) fn fails_unprepared(&mut self) -> bool {
-        let waits = matches!(self.stage, Stage::Preparing { .. });
+        let waits = matches!(self.stage, CommandStage::Preparing { .. });
         if waits {
             self.not_prepared(StartFailure {
                 stage: StartStage::Prepare,
@@ -172,10 +172,10 @@ impl Run {
     }
 
     fn not_prepared(&mut self, failure: StartFailure) {
-        let Stage::Preparing { seq } = self.stage else {
+        let CommandStage::Preparing { seq } = self.stage else {
             return;
         };
-        self.stage = Stage::NotReleased;
+        self.stage = CommandStage::NotReleased;
         let ours = [
             StartStage::Prepare,
             StartStage::Cgroup,
@@ -204,7 +204,7 @@ impl Run {
         if let Some(terminal) = self.terminal() {
             terminal.leader_is_gone();
         }
-        if self.stage == Stage::NotReleased {
+        if self.stage == CommandStage::NotReleased {
             return;
         }
         crash_point!("keeper.leader_exited");
@@ -263,7 +263,8 @@ impl Run {
         }
         // Whether a released child executed its command is unknown now, so nothing is reported: the command may have
         // run.
-        if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
+        if matches!(self.stage, CommandStage::Released | CommandStage::Ran) && self.ladder.is_none()
+        {
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
     }
@@ -271,7 +272,7 @@ impl Run {
     /// Reports that the run ends because its shim is lost, unless its end had begun before that: a stop is in progress,
     /// or the leader has exited.
     fn report_shim_lost(&mut self) {
-        let may_run = matches!(self.stage, Stage::Released | Stage::Ran);
+        let may_run = matches!(self.stage, CommandStage::Released | CommandStage::Ran);
         if may_run && self.ladder.is_none() && !self.leader_exited_first() {
             self.report(Fact::Stops(StopReason::ShimLost));
         }
@@ -321,7 +322,7 @@ impl Run {
         let at = clock::wall();
         let rounds = tree.signal(Signal::KILL);
         self.killed_at.get_or_insert(now);
-        if matches!(self.stage, Stage::Released | Stage::Ran) {
+        if matches!(self.stage, CommandStage::Released | CommandStage::Ran) {
             self.report_rounds(at, Signal::KILL, &rounds);
         }
         true
@@ -340,9 +341,9 @@ impl Run {
 
     /// Handles a leader that was reaped, by this process or by a lost shim.
     pub(in crate::keeper) fn leader_reaped(&mut self, exit: Exit, now: u64) {
-        if self.stage == Stage::AtGate {
+        if self.stage == CommandStage::AtGate {
             // The leader's gate was never opened.
-            self.stage = Stage::NotReleased;
+            self.stage = CommandStage::NotReleased;
             self.report(Fact::NotReleased {});
         }
         self.leader_ended(clock::wall(), exit, false, now);

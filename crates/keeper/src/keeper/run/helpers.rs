@@ -1,6 +1,6 @@
 //! Commands beside the run's own: the shim makes and ends them; this module has the requests that wait for them.
 
-use super::{Pause, Run, Stage};
+use super::{CommandStage, Pause, Run};
 use crate::{
     values::{Fact, HelperEnd},
     wire::{Answer, ToShim},
@@ -10,7 +10,7 @@ use kennel_linux::clock;
 
 /// Waiting requests.
 #[derive(Default)]
-pub(super) struct Helpers {
+pub(super) struct HelperRequests {
     /// The last number that was assigned.
     last: u64,
     /// Number and request.
@@ -22,7 +22,7 @@ pub(super) struct Helpers {
 impl Run {
     /// Has the shim run a command, and answers how it ended. Refused while the run is paused or being stopped.
     pub(in crate::keeper) fn help(&mut self, seq: u64, argv: Vec<String>, timeout_ms: u64) {
-        let runs = self.stage == Stage::Ran
+        let runs = self.stage == CommandStage::Ran
             && !self.ended
             && !self.heard.leader_exited
             && self.ladder.is_none()

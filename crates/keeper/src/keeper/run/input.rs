@@ -37,11 +37,11 @@ pub(in crate::keeper) struct RunInput {
     is_terminal: bool,
     /// Whether the shim has a copy, for the next keeper.
     shim_has_copy: bool,
-    waiting: Option<Waiting>,
+    waiting: Option<PendingInput>,
 }
 
 /// The rest of a part of a write.
-struct Waiting {
+struct PendingInput {
     seq: u64,
     start: u64,
     left: Vec<u8>,
@@ -164,7 +164,7 @@ impl RunInput {
                     Some(before) => {
                         let before = usize::try_from(before).unwrap_or(usize::MAX);
                         let left = data.get(before..).unwrap_or_default().to_vec();
-                        self.waiting = Some(Waiting { seq, start, left });
+                        self.waiting = Some(PendingInput { seq, start, left });
                         None
                     }
                 }

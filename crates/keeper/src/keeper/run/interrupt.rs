@@ -1,6 +1,6 @@
 //! One polite interrupt: the key of a terminal, or SIGINT.
 
-use super::{Outputs, Run, members::Signalling};
+use super::{Outputs, Run, members::SignalSequence};
 use crate::{
     client::{SignalOutcome, SignalTarget},
     values::{Fact, InterruptWay, SignalResult},
@@ -27,7 +27,7 @@ impl Run {
         seq: u64,
         request_id: Option<Box<str>>,
         now: u64,
-    ) -> Option<Signalling> {
+    ) -> Option<SignalSequence> {
         let at = clock::wall();
         let Some(tree) = self.live_tree() else {
             self.answer_signal(seq, SignalResult::Gone);
@@ -43,7 +43,7 @@ impl Run {
                 self.answer_interrupt((Some(seq), request_id.as_deref(), now), sent, way);
                 None
             }
-            Begun::Each(each, way) => Some(Signalling {
+            Begun::Each(each, way) => Some(SignalSequence {
                 seq: Some(seq),
                 now,
                 at,
@@ -56,7 +56,7 @@ impl Run {
     }
 
     /// Answers an interrupt whose processes were signalled one by one.
-    pub(super) fn interrupted(&mut self, signalling: &Signalling, way: InterruptWay) {
+    pub(super) fn interrupted(&mut self, signalling: &SignalSequence, way: InterruptWay) {
         let results = || {
             signalling
                 .each

@@ -7,11 +7,11 @@ use std::mem::discriminant;
 /// Reports in the order in which they were sent. Of each kind that can come any number of times their number is
 /// bounded.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct PendingReports {
     facts: Vec<(Timestamp, Fact)>,
 }
 
-impl Kept {
+impl PendingReports {
     /// Adds a report, which replaces one that it makes superfluous.
     pub(super) fn keep(&mut self, at: Timestamp, fact: &Fact) {
         // The number of earlier reports of the same kind that stay.
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn pending_reports_are_bounded_and_in_order() {
-        let mut kept = Kept::default();
+        let mut kept = PendingReports::default();
         let sent = |signal| Fact::SignalSent {
             signal,
             targets: Some(1),

@@ -2,7 +2,7 @@
 //!
 //! A tree may have thousands of processes, so this is done in slices, between which the keeper serves other runs.
 
-use super::{Run, Stage};
+use super::{CommandStage, Run};
 use crate::{
     client::{SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses},
     keeper::SLICE_PROCESSES,
@@ -45,11 +45,11 @@ enum Wanted {
 enum Current {
     /// One list for all who had asked when it began.
     List(Vec<u64>, ListMembers),
-    Signal(Box<Signalling>),
+    Signal(Box<SignalSequence>),
 }
 
 /// A signal that is sent to one process after the other.
-pub(super) struct Signalling {
+pub(super) struct SignalSequence {
     /// Absent: its server is gone.
     pub(super) seq: Option<u64>,
     pub(super) now: u64,
@@ -238,7 +238,7 @@ impl Run {
                     .live_tree()
                     .map(|tree| SignalEach::new(tree, signal, target))
                 {
-                    Some(Ok(each)) => Some(Current::Signal(Box::new(Signalling {
+                    Some(Ok(each)) => Some(Current::Signal(Box::new(SignalSequence {
                         seq: Some(seq),
                         now,
                         at,
@@ -258,7 +258,7 @@ impl Run {
 
     /// Returns the tree while its command may be signalled.
     pub(super) fn live_tree(&self) -> Option<&Tree> {
-        let live = matches!(self.stage, Stage::Released | Stage::Ran) && !self.ended;
+        let live = matches!(self.stage, CommandStage::Released | CommandStage::Ran) && !self.ended;
         self.tree.as_ref().filter(|_| live)
     }
 
@@ -280,7 +280,7 @@ impl Run {
         }
     }
 
-    fn signalled(&mut self, signalling: Signalling) {
+    fn signalled(&mut self, signalling: SignalSequence) {
         let signalled = signalling.each.signalled;
         let reached = |process: &&SignalledProcess| process.result == SignalOutcome::Delivered;
         let targets = u32::try_from(signalled.iter().filter(reached).count()).ok();

@@ -1,6 +1,6 @@
 //! The stop of one run for want of memory.
 
-use super::{Run, Stage};
+use super::{CommandStage, Run};
 use crate::values::Fact;
 use kennel_lifecycle::{
     MemoryShortage, StopReason,
@@ -13,7 +13,7 @@ impl Run {
     /// Returns the memory of the run that the kernel cannot reclaim, in bytes: by its control group, or else by the
     /// resident memory of its processes; `None`: it does not run, or was killed.
     pub(in crate::keeper) fn memory_in_use(&self) -> Option<u64> {
-        let is_live = self.stage == Stage::Ran && !self.ended && self.killed_at.is_none();
+        let is_live = self.stage == CommandStage::Ran && !self.ended && self.killed_at.is_none();
         let tree = self.tree.as_ref().filter(|_| is_live)?;
         let group = self.cgroup_path();
         let counted = group.and_then(|group| memory_room::in_use(&group));
@@ -41,7 +41,7 @@ impl Run {
     }
 
     fn can_be_stopped(&self) -> bool {
-        self.stage == Stage::Ran && !self.ended && self.ladder.is_none()
+        self.stage == CommandStage::Ran && !self.ended && self.ladder.is_none()
     }
 }
 

@@ -4,7 +4,7 @@
 //! A message is read, handled, and removed from the socket only after that: should this process die meanwhile, the next
 //! keeper finds it again, and its effects are not repeated.
 
-use super::{Run, Stage};
+use super::{CommandStage, Run};
 use crate::{
     notify_place::NotifyPlace,
     values::{Extended, Fact, Notified},
@@ -202,7 +202,10 @@ impl RunNotices {
 impl Run {
     /// Returns the socket, while messages may be read: once the command has been executed, and within the rate limit.
     pub(in crate::keeper) fn reads_notices(&self) -> Option<BorrowedFd<'_>> {
-        let notices = self.notices.as_ref().filter(|_| self.stage == Stage::Ran);
+        let notices = self
+            .notices
+            .as_ref()
+            .filter(|_| self.stage == CommandStage::Ran);
         notices?.waits_for()
     }
 
@@ -321,7 +324,8 @@ impl Run {
     /// the tree when a limit is reached.
     pub(super) fn keep_notices(&mut self, now: u64) {
         let paused = self.pause.stopped_since().is_some();
-        let runs = self.stage == Stage::Ran && !self.heard.leader_exited && self.ladder.is_none();
+        let runs =
+            self.stage == CommandStage::Ran && !self.heard.leader_exited && self.ladder.is_none();
         let (by_notice, time) = (self.policy.is_ready_by_notice(), self.policy.watchdog());
         let Some(notices) = &mut self.notices else {
             return;

@@ -2,7 +2,7 @@
 //!
 //! A stop in progress, of whatever origin, applies to the whole tree, and then nothing here applies.
 
-use super::{Kept, Requests, Run, Stage};
+use super::{CommandStage, PendingReports, Requests, Run};
 use crate::{client::SignalResult, wire::ToShim};
 use kennel_lifecycle::{LeaderExit, TreeVerdict, ladder::Ladder};
 use kennel_linux::tree::{Root, Tree};
@@ -24,7 +24,7 @@ pub(super) enum Rest {
 impl Run {
     /// Handles the exit of the leader while no stop was in progress; `alive` says whether the shim has other children.
     pub(super) fn leader_left(&mut self, alive: bool, now: u64) {
-        let policy = if self.stage == Stage::Ran {
+        let policy = if self.stage == CommandStage::Ran {
             self.policy.on_leader_exit
         } else {
             LeaderExit::Stop
@@ -139,7 +139,7 @@ impl Run {
     pub(in crate::keeper) fn acknowledge(&mut self) {
         let first = !std::mem::replace(&mut self.acknowledged, true);
         self.outputs = None;
-        self.kept = Kept::default();
+        self.kept = PendingReports::default();
         self.requests = Requests::default();
         if first && self.keeps() {
             // The server has read all output.

@@ -20,7 +20,7 @@ const SHIM_HUNG_AFTER_MS: u64 = 5_000;
 const TELL_AGAIN_MS_MAX: u64 = 60_000;
 
 /// Last report of a tree that does not end.
-pub(super) struct Reported {
+pub(super) struct StuckReport {
     stuck: Stuck,
     at: u64,
 }
@@ -87,7 +87,7 @@ impl Run {
             }
         }
         self.report(Fact::TreeStuck(stuck.clone()));
-        self.stuck = Some(Reported { stuck, at: now });
+        self.stuck = Some(StuckReport { stuck, at: now });
     }
 
     /// Returns the shim, where it is no child of this process.

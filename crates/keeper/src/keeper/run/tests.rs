@@ -720,7 +720,7 @@ fn memory_reserve_stops_run_by_its_stop_plan() {
     let mut run = at_gate(dir.path(), pidfd(&child));
     run.stop_for_memory(shortage, 0);
     assert!(run.ladder.is_none(), "no command runs yet");
-    run.stage = Stage::Ran;
+    run.stage = CommandStage::Ran;
     assert!(run.memory_in_use().is_some() && !run.is_ending());
     run.stop_for_memory(shortage, 0);
     assert_eq!(
@@ -755,7 +755,7 @@ fn pidfd(child: &Sleeper) -> OwnedFd {
 
 fn new(run_dir: &Path) -> Run {
     let pipe = || nix::unistd::pipe().expect("a pipe");
-    let parts = Parts {
+    let parts = RunParts {
         id: RunId::from_u128(7),
         shim: 16,
         policy: WirePolicy::from(Policy {

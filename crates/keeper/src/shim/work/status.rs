@@ -1,6 +1,6 @@
 //! The child's reports of its start.
 
-use super::{Stage, Work};
+use super::{ChildStage, Work};
 use crate::{
     init_note,
     shim::namespace::Init,
@@ -31,7 +31,7 @@ impl Work {
             match nix::unistd::read(status, &mut buffer) {
                 Ok(0) => break true,
                 // Before the gate opens, the child reports only READY.
-                Ok(read) if self.stage == Stage::SettingUp && buffer[..read] == [READY] => {
+                Ok(read) if self.stage == ChildStage::SettingUp && buffer[..read] == [READY] => {
                     self.heard.push(READY);
                     break false;
                 }
@@ -60,7 +60,7 @@ impl Work {
                     after
                 }
                 [GOING, ref after @ ..] => {
-                    self.stage = Stage::Going;
+                    self.stage = ChildStage::Going;
                     after
                 }
                 [FAILED, step, a, b, c, d, ref after @ ..] => {
@@ -83,7 +83,7 @@ impl Work {
         match announced {
             Ok((command, shim)) => {
                 crash_point!("shim.at_gate");
-                self.stage = Stage::AtGate;
+                self.stage = ChildStage::AtGate;
                 self.unannounced = false;
                 self.will.name((&command).into());
                 if let Some(init) = &self.init {
@@ -154,10 +154,10 @@ impl Work {
     }
 
     pub(super) fn never_ran(&mut self, failure: StartFailure) {
-        if matches!(self.stage, Stage::Ran | Stage::NeverRan) {
+        if matches!(self.stage, ChildStage::Ran | ChildStage::NeverRan) {
             return;
         }
-        self.stage = Stage::NeverRan;
+        self.stage = ChildStage::NeverRan;
         self.record.never_ran = true;
         let word = if self.unannounced {
             FromShim::PrepareFailed(failure)

@@ -1,12 +1,12 @@
 use super::*;
 use crate::top::{
     draw,
-    sample::{Counted, Usage, usage},
+    sample::{Counted, RunUsage, usage},
 };
 use ratatui::{Terminal, backend::TestBackend, crossterm::event::KeyModifiers};
 use tokio::time::Instant;
 
-fn seen(id: u8, command: &str, usage: Usage) -> Seen {
+fn seen(id: u8, command: &str, usage: RunUsage) -> SampledRun {
     let run = pb::Run {
         run_id: format!("01JD{id:022}"),
         state: pb::RunState::Running.into(),
@@ -19,12 +19,12 @@ fn seen(id: u8, command: &str, usage: Usage) -> Seen {
         }),
         ..pb::Run::default()
     };
-    Seen { run, usage }
+    SampledRun { run, usage }
 }
 
-fn board_of(runs: Vec<Seen>) -> Board {
+fn board_of(runs: Vec<SampledRun>) -> Board {
     let mut board = Board::new("unix:/s".into(), false);
-    board.update(Reported::Sample(Box::new(Sample {
+    board.update(BoardInput::Sample(Box::new(Sample {
         info: pb::ServerInfo::default(),
         runs,
         cut: false,
@@ -49,7 +49,7 @@ fn drawn(board: &mut Board, (cols, rows): (u16, u16)) -> String {
 // promise: RW-126
 #[test]
 fn unreadable_runs_are_counted_in_the_heading() {
-    let mut board = board_of(vec![seen(1, "a", Usage::default())]);
+    let mut board = board_of(vec![seen(1, "a", RunUsage::default())]);
     let words = "cannot be read here";
     assert!(!drawn(&mut board, (80, 24)).contains(words));
     board.unreadable = 3;
@@ -59,7 +59,7 @@ fn unreadable_runs_are_counted_in_the_heading() {
 // promise: C-23a
 #[test]
 fn abort_and_pause_need_confirmation() {
-    let mut board = board_of(vec![seen(1, "a", Usage::default())]);
+    let mut board = board_of(vec![seen(1, "a", RunUsage::default())]);
     for key in ['x', 'p'] {
         assert_eq!(press(&mut board, KeyCode::Char(key)), None);
         assert_eq!(press(&mut board, KeyCode::Char('n')), None);
@@ -76,12 +76,12 @@ fn abort_and_pause_need_confirmation() {
 // promise: C-23
 #[test]
 fn unknown_usage_is_a_dash_and_sorts_last() {
-    let used = |cpu| Usage {
+    let used = |cpu| RunUsage {
         cpu_percent: Some(cpu),
-        ..Usage::default()
+        ..RunUsage::default()
     };
     let runs = vec![
-        seen(3, "unknown", Usage::default()),
+        seen(3, "unknown", RunUsage::default()),
         seen(2, "little", used(1.0)),
         seen(1, "much", used(50.0)),
     ];
@@ -105,7 +105,9 @@ fn unknown_usage_is_a_dash_and_sorts_last() {
 #[test]
 fn board_fits_any_size_and_escapes_names() {
     let evil = "\x1b[2Jevil\n";
-    let runs = (1..40).map(|id| seen(id, evil, Usage::default())).collect();
+    let runs = (1..40)
+        .map(|id| seen(id, evil, RunUsage::default()))
+        .collect();
     let mut board = board_of(runs);
     for size in [(1, 1), (3, 2), (20, 5), (80, 24), (300, 100)] {
         for key in ['?', '/', 'x'] {
@@ -123,8 +125,8 @@ fn board_fits_any_size_and_escapes_names() {
 #[test]
 fn filter_matches_id_command_label_and_state() {
     let mut board = board_of(vec![
-        seen(1, "sleep", Usage::default()),
-        seen(2, "make", Usage::default()),
+        seen(1, "sleep", RunUsage::default()),
+        seen(2, "make", RunUsage::default()),
     ]);
     press(&mut board, KeyCode::Char('/'));
     for c in "MAKE".chars() {
@@ -193,7 +195,7 @@ fn click(board: &mut Board, row: u16) -> Option<Action> {
 // promise: C-54
 #[test]
 fn click_selects_and_second_click_opens_run() {
-    let runs = (1..=20).map(|id| seen(id, "a", Usage::default()));
+    let runs = (1..=20).map(|id| seen(id, "a", RunUsage::default()));
     let mut board = board_of(runs.collect());
     drawn(&mut board, (80, 10));
     assert_eq!(click(&mut board, 0), None, "the heading is no run");

@@ -4,7 +4,7 @@
 use super::{
     super::{
         raw::{self, call},
-        sandbox::mounts::{EMPTY_DIR, EMPTY_FILE, Kind, Mounts, Place},
+        sandbox::mounts::{EMPTY_DIR, EMPTY_FILE, Kind, Mounts, RestoredMount},
     },
     STEP_NETWORK, STEP_SANDBOX, wide,
 };
@@ -24,7 +24,7 @@ pub(in crate::spawn) struct Namespaces {
 }
 
 /// A failed step, with its errno.
-pub(in crate::spawn) type Failed = (u8, c_int);
+pub(in crate::spawn) type FailedStep = (u8, c_int);
 
 /// `FSCONFIG_SET_STRING` and `FSCONFIG_CMD_CREATE`.
 const SET_STRING: usize = 1;
@@ -71,7 +71,7 @@ impl Namespaces {
     }
 
     /// Makes them with this process's capabilities. `Ok(false)`: it lacks them, and needs a user namespace.
-    pub(in crate::spawn) fn enter(&self, has_mounts: bool) -> Result<bool, Failed> {
+    pub(in crate::spawn) fn enter(&self, has_mounts: bool) -> Result<bool, FailedStep> {
         // A private pid namespace already has its own mounts.
         let made = if has_mounts { libc::CLONE_NEWNS } else { 0 };
         match unshare(self.flags() & !made) {
@@ -84,7 +84,7 @@ impl Namespaces {
     }
 
     /// Makes them in a user namespace, in which this process has its own user and all capabilities.
-    pub(in crate::spawn) fn enter_as_user(&self) -> Result<(), Failed> {
+    pub(in crate::spawn) fn enter_as_user(&self) -> Result<(), FailedStep> {
         let step = self.step();
         unshare(libc::CLONE_NEWUSER | self.flags()).map_err(step)?;
         // The /proc files of a process that is not dumpable belong to root.
@@ -101,12 +101,12 @@ impl Namespaces {
         self.set_up()
     }
 
-    fn step(&self) -> impl Fn(c_int) -> Failed + Copy {
+    fn step(&self) -> impl Fn(c_int) -> FailedStep + Copy {
         let step = self.mounts.as_ref().map_or(STEP_NETWORK, |_| STEP_SANDBOX);
         move |errno| (step, errno)
     }
 
-    fn set_up(&self) -> Result<(), Failed> {
+    fn set_up(&self) -> Result<(), FailedStep> {
         if self.has_network {
             start_loopback().map_err(|errno| (STEP_NETWORK, errno))?;
         }
@@ -202,7 +202,7 @@ fn cover_with(mount: usize, path: &CStr, mut at: usize) -> Result<(), c_int> {
     Err(libc::ENOENT)
 }
 
-impl Place {
+impl RestoredMount {
     /// Takes a copy of its mounts, as they are.
     fn take(&self) -> Result<(), c_int> {
         let Some(opened) = reachable(&self.path)? else {
@@ -431,7 +431,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("place");
         fs::create_dir(&path).expect("own directory");
-        let place = Place {
+        let place = RestoredMount {
             path: c_path(&path),
             is_writable: true,
             mount: AtomicI32::new(-1),

@@ -20,20 +20,20 @@ pub(in crate::spawn) const EMPTY_FILE: &CStr = c"none";
 #[derive(Debug)]
 pub(in crate::spawn) struct Mounts {
     /// Places that stay as they are outside of the data directory.
-    pub(in crate::spawn) writable: Vec<Place>,
+    pub(in crate::spawn) writable: Vec<RestoredMount>,
     /// The data directory.
     pub(in crate::spawn) data_dir: CString,
     /// Directories and files to be made in its cover, as paths in it: mount points of the places below.
     pub(in crate::spawn) points: Vec<(CString, Kind)>,
     /// Places in the data directory that the command reaches.
-    pub(in crate::spawn) own: Vec<Place>,
+    pub(in crate::spawn) own: Vec<RestoredMount>,
     /// Other places, to be covered.
     pub(in crate::spawn) covered: Vec<(CString, Kind)>,
 }
 
 /// Place that is put back over the read-only mounts.
 #[derive(Debug)]
-pub(in crate::spawn) struct Place {
+pub(in crate::spawn) struct RestoredMount {
     pub(in crate::spawn) path: CString,
     pub(in crate::spawn) is_writable: bool,
     /// Descriptor of its mount in the child, while it has no position; -1: the place is missing.
@@ -47,7 +47,7 @@ pub(in crate::spawn) enum Kind {
     File,
 }
 
-impl Place {
+impl RestoredMount {
     fn new(path: &Path, is_writable: bool) -> io::Result<Self> {
         Ok(Self {
             path: c_path(path)?,
@@ -103,7 +103,7 @@ pub(in crate::spawn) fn mounts(
         .map(PathBuf::from)
         .filter(|path| !is_own(path));
     let writable = outermost(writable.collect());
-    let writable = writable.iter().map(|path| Place::new(path, true));
+    let writable = writable.iter().map(|path| RestoredMount::new(path, true));
     let sockets = places.sockets.iter().map(Path::new);
     let sockets = sockets.filter_map(|path| path.canonicalize().ok());
     // Only a run with a token may reach Kennel's sockets.
@@ -118,7 +118,7 @@ pub(in crate::spawn) fn mounts(
     let mut mounts = Mounts::of(data_dir)?;
     for (path, is_writable) in own {
         points_to(&path, data_dir, &mut mounts.points)?;
-        mounts.own.push(Place::new(&path, is_writable)?);
+        mounts.own.push(RestoredMount::new(&path, is_writable)?);
     }
     let covered = closed.iter().cloned().chain(shut);
     // A cover above the data directory would cover the run's own places.

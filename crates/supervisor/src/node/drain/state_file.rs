@@ -16,7 +16,7 @@ const FILE: &str = "drain";
 
 /// The contents of the file.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct DrainFile {
     keeper_epoch: String,
     #[serde(flatten)]
     drain: Drain,
@@ -24,7 +24,7 @@ struct Kept {
 
 /// Writes the drain; once this returns, it survives a crash of the host.
 pub(super) fn keep(data_dir: &Path, epoch: KeeperEpoch, drain: &Drain) -> io::Result<()> {
-    let kept = Kept {
+    let kept = DrainFile {
         keeper_epoch: epoch.to_string(),
         drain: drain.clone(),
     };
@@ -46,7 +46,7 @@ pub(super) fn find(data_dir: &Path, epoch: KeeperEpoch) -> io::Result<Option<Dra
     let Some(bytes) = own_file::none_if_absent(fs::read(data_dir.join(FILE)))? else {
         return Ok(None);
     };
-    let kept: Kept = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
+    let kept: DrainFile = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
     if kept.keeper_epoch != epoch.to_string() {
         forget(data_dir)?;
         return Ok(None);

@@ -4,7 +4,7 @@ use crate::{
     record::node_store::read,
     registry::{Shared, Supervisor},
 };
-use kennel_keeper::client::Look;
+use kennel_keeper::client::LeakScan;
 use kennel_lifecycle::{
     RecordedSpec, RunId, Timestamp, TreeVerdict,
     audit::{HostInventory, KnownRun, RunStatus, on_this_host},
@@ -76,7 +76,11 @@ impl Supervisor {
     }
 
     /// Asks tracker, keeper and store. `before`: runs that were live before the scan.
-    pub(super) async fn compile(&self, look: &Look, before: HashMap<RunId, Tracked>) -> Compiled {
+    pub(super) async fn compile(
+        &self,
+        look: &LeakScan,
+        before: HashMap<RunId, Tracked>,
+    ) -> Compiled {
         let live = self.live();
         let mut compiled = Compiled {
             live: u32::try_from(live.len()).unwrap_or(u32::MAX),
@@ -104,7 +108,7 @@ impl Supervisor {
 
     async fn ask_store(
         &self,
-        look: &Look,
+        look: &LeakScan,
         before: &HashMap<RunId, Tracked>,
         compiled: &mut Compiled,
     ) -> Result<(), StoreError> {
@@ -155,7 +159,7 @@ impl Supervisor {
     /// Asks for runs by their directories: a directory has a row, or is being made for one.
     async fn ask_for_run_dirs(
         &self,
-        look: &Look,
+        look: &LeakScan,
         compiled: &mut Compiled,
     ) -> Result<(), StoreError> {
         for runs in look.belongings.run_dirs.chunks(ASKED_MAX) {
@@ -196,7 +200,7 @@ impl Compiled {
 }
 
 /// Returns the runs that a directory, a marker or a shim names.
-fn pointed_to(look: &Look) -> BTreeSet<RunId> {
+fn pointed_to(look: &LeakScan) -> BTreeSet<RunId> {
     let mut runs = BTreeSet::new();
     for process in &look.scan.processes {
         runs.extend(process.marker);
@@ -208,7 +212,7 @@ fn pointed_to(look: &Look) -> BTreeSet<RunId> {
 }
 
 /// Returns the numbers of present groups and sessions, except those of live runs: an ended run may have had one.
-fn numbers(look: &Look, compiled: &Compiled) -> Vec<i32> {
+fn numbers(look: &LeakScan, compiled: &Compiled) -> Vec<i32> {
     let mut numbers = BTreeSet::new();
     for process in look.scan.processes.iter().filter(|p| !p.has_ended) {
         numbers.insert(process.identity.pgid);

@@ -16,7 +16,7 @@ use inventory::Compiled;
 pub use inventory::Labels;
 use kennel_keeper::{
     audit::{Described, Installation, Unseen},
-    client::{KeeperInventory, Look, SocketSeen},
+    client::{KeeperInventory, LeakScan, SocketSeen},
 };
 use kennel_lifecycle::{
     CgroupIdentity, RunId,
@@ -179,7 +179,7 @@ impl Supervisor {
         Ok((found, directories))
     }
 
-    fn service_seen(&self, look: &Look, compiled: &Compiled) -> ServiceSeen {
+    fn service_seen(&self, look: &LeakScan, compiled: &Compiled) -> ServiceSeen {
         let newest = compiled.newest.map_or(0, |at| at.0);
         let behind = u64::try_from(newest.saturating_sub(clock::now().0)).unwrap_or(0);
         ServiceSeen {
@@ -194,7 +194,7 @@ impl Supervisor {
     }
 }
 
-fn unverified(look: &Look, compiled: &Compiled) -> Vec<Unverified> {
+fn unverified(look: &LeakScan, compiled: &Compiled) -> Vec<Unverified> {
     let Unseen {
         environs,
         long_environs,

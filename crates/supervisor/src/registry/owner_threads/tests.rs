@@ -1,6 +1,6 @@
 //! Turns of owners on their threads.
 
-use super::{OwnerThreads, Queue};
+use super::{OwnerThreads, TurnQueue};
 use std::sync::{Arc, mpsc};
 
 fn owner(name: &str) -> Arc<str> {
@@ -10,7 +10,7 @@ fn owner(name: &str) -> Arc<str> {
 // promise: RW-5a
 #[test]
 fn owners_take_turns_in_thread_queue() {
-    let mut queue = Queue::default();
+    let mut queue = TurnQueue::default();
     for name in ["a", "a", "a", "b", "b"] {
         queue.push(&owner(name), Box::new(|_| {}));
     }

@@ -90,7 +90,7 @@ impl Supervisor {
         if let Some(EndReason::Fenced { .. }) = reason {
             return Err(CallError::RunFenced(run));
         }
-        let spawned = self.if_same(Found::from(row), call)?;
+        let spawned = self.if_same(ExistingRun::from(row), call)?;
         match reason {
             Some(EndReason::StartFailed(failure)) => Err(CallError::SpawnFailed { run, failure }),
             _ => Ok(spawned),
@@ -109,7 +109,7 @@ impl Supervisor {
         let live = started(&mut watch).await?;
         let is_started = matches!(live.start, Some(StartAnswer::Started));
         if is_started && (!by_name || live.view.outcome.is_none()) {
-            let found = Found {
+            let found = ExistingRun {
                 view: live.view,
                 digest: Arc::clone(&handle.spec_digest),
                 digest_version: handle.spec_digest_version,
@@ -130,7 +130,7 @@ impl Supervisor {
     /// Answers a spawn whose name this open run has.
     pub(super) fn taken(
         &self,
-        holder: impl Into<Found>,
+        holder: impl Into<ExistingRun>,
         call: &SpawnCall,
     ) -> Result<Spawned, CallError> {
         let holder = holder.into();
@@ -151,7 +151,7 @@ impl Supervisor {
     }
 
     /// Answers a spawn whose id or key this run has.
-    fn if_same(&self, found: Found, call: &SpawnCall) -> Result<Spawned, CallError> {
+    fn if_same(&self, found: ExistingRun, call: &SpawnCall) -> Result<Spawned, CallError> {
         let run = found.view.run;
         if found.view.owner != call.owner {
             return Err(CallError::SpecMismatch { run, between: None });
@@ -168,7 +168,7 @@ impl Supervisor {
     /// digest is keyed by the installation that made it, so that no reader can guess values from it; for another node's
     /// run the recorded specs are compared, which have no values of variables and no input. A grace that the call does
     /// not name is the one that the other node has given.
-    fn different(&self, found: &Found, call: &SpawnCall) -> Option<Vec<SpecPart>> {
+    fn different(&self, found: &ExistingRun, call: &SpawnCall) -> Option<Vec<SpecPart>> {
         let existing = &found.view.spec;
         if found.view.node == self.shared.config.node {
             call.digest
@@ -185,7 +185,7 @@ impl Supervisor {
     /// Returns both specs, for an answer that names what differs.
     fn compared(
         &self,
-        found: &Found,
+        found: &ExistingRun,
         call: &SpawnCall,
         different: Option<Vec<SpecPart>>,
     ) -> ComparedSpecs {
@@ -198,13 +198,13 @@ impl Supervisor {
 }
 
 /// A run that a spawn may mean, with the digest of its spec.
-pub(super) struct Found {
+pub(super) struct ExistingRun {
     view: RunView,
     digest: Arc<[u8]>,
     digest_version: i32,
 }
 
-impl From<RunRow> for Found {
+impl From<RunRow> for ExistingRun {
     fn from(row: RunRow) -> Self {
         Self {
             digest: row.new.spec_digest.clone().into(),

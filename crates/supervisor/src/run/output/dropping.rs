@@ -1,12 +1,12 @@
 //! Dropping of output when the disk is full, where the run's policy allows it: counted, and discarded.
 
-use super::{Disk, Output, Splice};
+use super::{DiskState, Output, Splice};
 use crate::base::{KINDS, cause::Chain};
 use kennel_lifecycle::OnDiskFull;
 use kennel_linux::splice::Spliced;
 use std::{fs::File, io};
 
-impl Disk {
+impl DiskState {
     /// Whether output is being dropped.
     pub(super) fn drops(&self) -> bool {
         self.refusal.as_ref().is_some_and(|refusal| refusal.drops)

@@ -14,7 +14,7 @@ use crate::{
     run::{
         cleanup::Cleanup,
         output::Output,
-        task::{Legacy, Stage},
+        task::{Legacy, RunStage},
     },
 };
 use kennel_keeper::{client::ChildSpec, rundir};
@@ -37,7 +37,7 @@ pub(super) struct Attempts {
     pub(super) past: Vec<PastAttempt>,
     /// Restarts in a row.
     pub(super) restarts: u32,
-    pub(super) stage: Stage,
+    pub(super) stage: RunStage,
     /// A caller's request about the run.
     request: ClientRequest,
     /// The order to end the run, if there is one.
@@ -62,7 +62,9 @@ impl Attempts {
         let mut attempts = Self {
             past: row.past.clone(),
             restarts: row.restarts,
-            stage: row.next_restart.map_or(Stage::Present, Stage::Resting),
+            stage: row
+                .next_restart
+                .map_or(RunStage::Present, RunStage::Resting),
             desired: row.desired,
             stop_deadline: row.stop_deadline,
             ..Self::default()
@@ -94,20 +96,20 @@ impl Attempts {
     pub(super) fn has_next_attempt(&self) -> bool {
         matches!(
             self.stage,
-            Stage::Resting(_) | Stage::Waiting(..) | Stage::Left(_)
+            RunStage::Resting(_) | RunStage::Waiting(..) | RunStage::Left(_)
         )
     }
 
     /// Whether nothing is left to do here: another server continues the run.
     pub(super) fn is_anothers(&self) -> bool {
-        matches!(self.stage, Stage::Left(_) | Stage::Disowned)
+        matches!(self.stage, RunStage::Left(_) | RunStage::Disowned)
     }
 
     /// Returns when the next attempt begins.
     pub(super) fn next(&self) -> Option<Timestamp> {
         match self.stage {
-            Stage::Resting(at) | Stage::Waiting(at, _) | Stage::Left(at) => Some(at),
-            Stage::Present | Stage::Ending | Stage::Disowned => None,
+            RunStage::Resting(at) | RunStage::Waiting(at, _) | RunStage::Left(at) => Some(at),
+            RunStage::Present | RunStage::Ending | RunStage::Disowned => None,
         }
     }
 
@@ -118,14 +120,14 @@ impl Attempts {
 
     pub(super) fn due(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Waiting(_, due) => Some(due),
+            RunStage::Waiting(_, due) => Some(due),
             _ => None,
         }
     }
 
     /// Makes the next attempt due at once.
     fn hasten(&mut self) {
-        if let Stage::Waiting(_, due) = &mut self.stage {
+        if let RunStage::Waiting(_, due) = &mut self.stage {
             *due = clock::instant();
         }
     }
@@ -209,21 +211,21 @@ impl RunTask {
         let is_to_end = self.has_unread_row() && self.attempts.request == ClientRequest::Stop;
         if self.attempts.unmet && may_follow && !is_to_end {
             if self.has_unread_row() && self.shared.serving.is_refusing() {
-                self.attempts.stage = Stage::Disowned;
+                self.attempts.stage = RunStage::Disowned;
             }
             self.attempts.undecided = Some(outcome);
             return;
         }
         match self.attempts.stage {
-            Stage::Disowned => return,
-            Stage::Ending => return self.close(outcome),
+            RunStage::Disowned => return,
+            RunStage::Ending => return self.close(outcome),
             // The previous server recorded the backoff before it died.
-            Stage::Resting(due) => {
+            RunStage::Resting(due) => {
                 let restarts = self.attempts.restarts;
                 self.machine.is_followed(NextAttempt { restarts, due });
                 return self.report(Report::OutcomeRecorded);
             }
-            Stage::Present | Stage::Waiting(..) | Stage::Left(_) => {}
+            RunStage::Present | RunStage::Waiting(..) | RunStage::Left(_) => {}
         }
         let (restarts, request) = (self.attempts.restarts, self.attempts.request);
         let next = next(
@@ -254,7 +256,7 @@ impl RunTask {
                 }
             }
         }
-        self.attempts.stage = Stage::Ending;
+        self.attempts.stage = RunStage::Ending;
         self.machine.conclude(outcome.reason.clone());
         self.close(outcome);
     }
@@ -280,7 +282,7 @@ impl RunTask {
         let times = self.times();
         add(&mut self.attempts.past, &self.new, outcome, times);
         self.attempts.restarts = restarts;
-        self.attempts.stage = Stage::Resting(next);
+        self.attempts.stage = RunStage::Resting(next);
         self.machine.is_followed(NextAttempt {
             restarts,
             due: next,
@@ -307,7 +309,7 @@ impl RunTask {
 
     /// Handles an attempt that has ended and is fully reported: cleans up after the run, or waits for the next attempt.
     pub(super) fn attempt_over(&mut self) {
-        let Stage::Resting(next) = self.attempts.stage else {
+        let RunStage::Resting(next) = self.attempts.stage else {
             let is_whole = self.output.as_mut().is_some_and(Output::has_written_all);
             let is_silent = self.output.as_ref().is_some_and(Output::has_no_file);
             return self.remove(match self.machine.phase() {
@@ -317,7 +319,7 @@ impl RunTask {
             });
         };
         crash_point!("attempt.over");
-        self.attempts.stage = Stage::Waiting(next, clock::instant() + self.rest_left(next));
+        self.attempts.stage = RunStage::Waiting(next, clock::instant() + self.rest_left(next));
         if let (ClientRequest::Stop, Some(order)) =
             (self.attempts.request, self.attempts.order.clone())
         {
@@ -364,7 +366,7 @@ impl RunTask {
         let Some(last) = self.attempts.past.pop() else {
             return;
         };
-        self.attempts.stage = Stage::Ending;
+        self.attempts.stage = RunStage::Ending;
         let outcome = Outcome {
             reason,
             ..last.outcome
@@ -388,7 +390,7 @@ impl RunTask {
         // A pinned run may outlive this service.
         if self.pinned.is_some() || outlives_service(&self.new) {
             let next = self.attempts.next().unwrap_or(self.at);
-            self.attempts.stage = Stage::Left(next);
+            self.attempts.stage = RunStage::Left(next);
             return self.publish();
         }
         self.end_waiting(&StopOrder {
@@ -453,7 +455,7 @@ impl RunTask {
                 return Err(Refusal::Ended);
             }
             _ if self.attempts.request == ClientRequest::Stop
-                || self.attempts.stage == Stage::Ending
+                || self.attempts.stage == RunStage::Ending
                 || self.attempts.desired == Desired::Stop =>
             {
                 return Err(Refusal::Stopping);
@@ -511,7 +513,7 @@ impl RunTask {
             let failure = start_failure(&error, &dir);
             return self.end_between(EndReason::StartFailed(failure));
         }
-        self.attempts.stage = Stage::Present;
+        self.attempts.stage = RunStage::Present;
         self.attempts.request = ClientRequest::None;
         self.new.attempt += 1;
         self.new.keeper_epoch = self.shared.hello.epoch;

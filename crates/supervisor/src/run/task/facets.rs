@@ -3,7 +3,7 @@
 use super::RunTask;
 use crate::{
     base::calls::{AnnotateCall, CallError},
-    run::task::Stage,
+    run::task::RunStage,
 };
 use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, limits};
 use kennel_store::{Change, RunRow};
@@ -156,7 +156,7 @@ impl RunTask {
     fn refuses_facets(&self) -> Option<Refusal> {
         let is_over = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_))
             && !self.attempts.has_next_attempt();
-        if is_over || matches!(self.attempts.stage, Stage::Ending | Stage::Disowned) {
+        if is_over || matches!(self.attempts.stage, RunStage::Ending | RunStage::Disowned) {
             return Some(Refusal::Ended);
         }
         let has_row = self.new.attempt > 1 || self.machine.record().recorded;

@@ -28,7 +28,7 @@ mod waiters;
 
 use crate::{
     base::{calls::Pinned, clock, view::Live},
-    registry::{Order, Place, Seat, Shared, Turn},
+    registry::{Order, RunRegistration, Seat, Shared, Turn},
     run::{
         cleanup::Cleanup,
         finish,
@@ -99,7 +99,7 @@ enum Room {
     Removing,
 }
 
-enum Wake {
+enum TaskWake {
     Kernel(KeeperReport),
     Done(Done),
     Order(Order),
@@ -173,27 +173,27 @@ impl RunTask {
     }
 
     /// Resumes a run whose place in the tracker is held already.
-    pub(crate) async fn resume_in(mut self: Box<Self>, place: Place) {
+    pub(crate) async fn resume_in(mut self: Box<Self>, place: RunRegistration) {
         self.perform_all();
         self.go_to_the_end(place).await;
     }
 
-    async fn go_to_the_end(&mut self, place: Place) {
+    async fn go_to_the_end(&mut self, place: RunRegistration) {
         while !self.is_over() {
             match self.wake().await {
-                Wake::Kernel(report) => self.kernel(report),
-                Wake::Done(done) => self.take_in(done),
-                Wake::Order(order) => self.order(order),
-                Wake::Rule(step) => self.rule_step(step),
-                Wake::RunningDue => self.record_running(),
-                Wake::StopDue => self.proceed_with_stop(),
-                Wake::AttemptDue(turn) => self.begin_next(turn),
-                Wake::ParentEnded => self.parent_ended(),
-                Wake::KeeperLost => self.keeper_lost(),
-                Wake::Output(ready) => self.pump(ready),
-                Wake::Hurry => self.hurry(),
+                TaskWake::Kernel(report) => self.kernel(report),
+                TaskWake::Done(done) => self.take_in(done),
+                TaskWake::Order(order) => self.order(order),
+                TaskWake::Rule(step) => self.rule_step(step),
+                TaskWake::RunningDue => self.record_running(),
+                TaskWake::StopDue => self.proceed_with_stop(),
+                TaskWake::AttemptDue(turn) => self.begin_next(turn),
+                TaskWake::ParentEnded => self.parent_ended(),
+                TaskWake::KeeperLost => self.keeper_lost(),
+                TaskWake::Output(ready) => self.pump(ready),
+                TaskWake::Hurry => self.hurry(),
                 // The calls below handle both wakes.
-                Wake::SilenceDue | Wake::OutboxFlushed => {}
+                TaskWake::SilenceDue | TaskWake::OutboxFlushed => {}
             }
             self.keep_limit();
             self.answer_waiters();
@@ -211,7 +211,7 @@ impl RunTask {
         self.output = None;
         if let Some(row) = self.projection.closed_row.take() {
             finish::at_once(&self.shared, *row).await;
-        } else if self.attempts.stage == Stage::Disowned {
+        } else if self.attempts.stage == RunStage::Disowned {
             // Each call for a run with an open row starts a recovery: the pause limits how often.
             tokio::time::sleep(DISOWNED_PAUSE).await;
         }
@@ -224,7 +224,7 @@ impl RunTask {
         self.link.close().await;
     }
 
-    async fn wake(&mut self) -> Wake {
+    async fn wake(&mut self) -> TaskWake {
         let flows = self.output.as_ref().is_none_or(Output::flows);
         let output = async {
             match &self.output {
@@ -255,21 +255,21 @@ impl RunTask {
             }
         };
         tokio::select! { biased;
-            Some(report) = self.link.reports.recv(), if !self.attempts.preparing => Wake::Kernel(*report),
-            Some(done) = self.link.done.recv() => Wake::Done(done),
-            Some(order) = self.link.orders.recv() => Wake::Order(*order),
-            () = due(self.projection.stop_due) => Wake::StopDue,
-            () = parent_ended => Wake::ParentEnded,
-            () = due(self.projection.running_due) => Wake::RunningDue,
-            turn = attempt_due, if decides && !self.shared.serving.is_leaving() => Wake::AttemptDue(turn),
-            () = self.shared.serving.until_keeper_lost(), if !reads_on => Wake::KeeperLost,
-            () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
+            Some(report) = self.link.reports.recv(), if !self.attempts.preparing => TaskWake::Kernel(*report),
+            Some(done) = self.link.done.recv() => TaskWake::Done(done),
+            Some(order) = self.link.orders.recv() => TaskWake::Order(*order),
+            () = due(self.projection.stop_due) => TaskWake::StopDue,
+            () = parent_ended => TaskWake::ParentEnded,
+            () = due(self.projection.running_due) => TaskWake::RunningDue,
+            turn = attempt_due, if decides && !self.shared.serving.is_leaving() => TaskWake::AttemptDue(turn),
+            () = self.shared.serving.until_keeper_lost(), if !reads_on => TaskWake::KeeperLost,
+            () = self.shared.serving.until_refusing(), if finishing => TaskWake::Hurry,
             // Polled after orders: many results of rules must not delay an abort.
-            Some(step) = self.conditions.tested.recv() => Wake::Rule(step),
-            ready = output => Wake::Output(ready),
-            () = due(limit_at) => Wake::SilenceDue,
-            () = self.shared.record.delivered(self.run), if waits_for_store => Wake::OutboxFlushed,
-            () = self.shared.serving.until_refusing(), if has_ended => Wake::OutboxFlushed,
+            Some(step) = self.conditions.tested.recv() => TaskWake::Rule(step),
+            ready = output => TaskWake::Output(ready),
+            () = due(limit_at) => TaskWake::SilenceDue,
+            () = self.shared.record.delivered(self.run), if waits_for_store => TaskWake::OutboxFlushed,
+            () = self.shared.serving.until_refusing(), if has_ended => TaskWake::OutboxFlushed,
         }
     }
 
@@ -454,7 +454,7 @@ pub(super) struct Legacy {
 
 /// State of the run between attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum RunStage {
     /// An attempt is at work.
     #[default]
     Present,

@@ -1,6 +1,6 @@
 //! Orders for a run, from callers, limits and the server itself.
 
-use super::{RunTask, signalling::Signalling};
+use super::{RunTask, signalling::PendingSignal};
 use crate::{
     base::{calls::CallError, clock},
     registry::{InputNews, Order},
@@ -45,9 +45,9 @@ impl RunTask {
                 drop(reply.send(answer));
             }
             Order::Interrupt(request_id, reply) => {
-                self.signal(Signalling::Interrupt(request_id, reply));
+                self.signal(PendingSignal::Interrupt(request_id, reply));
             }
-            Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
+            Order::Signal(call, reply) => self.signal(PendingSignal::Named(call, reply)),
             Order::Resize(call, reply) => self.resize(call, reply),
             Order::InputAccepted(input, reply) => {
                 if input.is_new {

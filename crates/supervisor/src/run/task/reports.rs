@@ -3,7 +3,7 @@
 use super::{Room, RunTask};
 use crate::{
     base::{calls::CallError, clock, view::StartAnswer},
-    run::task::{Stage, done::Done},
+    run::task::{RunStage, done::Done},
 };
 use kennel_keeper::client::{ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_lifecycle::{
@@ -123,7 +123,7 @@ impl RunTask {
                 self.take_over(row.open(self.new.clone()));
             }
             Done::Strange => {
-                self.attempts.stage = Stage::Disowned;
+                self.attempts.stage = RunStage::Disowned;
                 self.projection.clear();
             }
             Done::StopDurable(deadline) => {
@@ -177,7 +177,7 @@ impl RunTask {
     }
 
     fn disown(&mut self) {
-        self.attempts.stage = Stage::Disowned;
+        self.attempts.stage = RunStage::Disowned;
         self.shared.kernel.acknowledge(self.run);
     }
 

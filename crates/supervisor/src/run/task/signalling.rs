@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 /// A signal in progress, with the channel of its answer.
 #[derive(Debug)]
-pub(super) enum Signalling {
+pub(super) enum PendingSignal {
     Interrupt(
         Option<String>,
         oneshot::Sender<Result<Interrupted, CallError>>,
@@ -20,7 +20,7 @@ pub(super) enum Signalling {
     Named(SignalCall, oneshot::Sender<Result<Sent, CallError>>),
 }
 
-impl Signalling {
+impl PendingSignal {
     fn request_id(&self) -> Option<&str> {
         match self {
             Self::Interrupt(id, _) => id.as_deref(),
@@ -65,7 +65,7 @@ impl Signalling {
 
 impl RunTask {
     /// Sends a signal if the machine allows it.
-    pub(super) fn signal(&mut self, signal: Signalling) {
+    pub(super) fn signal(&mut self, signal: PendingSignal) {
         self.waiters.signal = Some(signal);
         let answer = self.feed(Input::Command(Command::Interrupt));
         if let (Err(refusal), Some(signal)) = (answer, self.waiters.signal.take()) {
@@ -74,7 +74,7 @@ impl RunTask {
     }
 
     /// Refuses a signal; a repeated request is answered that its signal was sent before, whatever the state of the run.
-    fn refuse_signal(&mut self, signal: Signalling, refusal: Refusal) {
+    fn refuse_signal(&mut self, signal: PendingSignal, refusal: Refusal) {
         let refused = self.refuse_call(refusal);
         let Some(id) = signal.request_id().map(str::to_owned) else {
             return signal.refuse(refused);
@@ -93,7 +93,7 @@ impl RunTask {
         let Some(signal) = self.waiters.signal.take() else {
             return;
         };
-        if matches!(signal, Signalling::Interrupt(..)) {
+        if matches!(signal, PendingSignal::Interrupt(..)) {
             self.answered(None, AnsweredBy::Interrupt, String::new(), None);
         }
         self.op(|shared, run, _| async move {

@@ -1,6 +1,6 @@
 //! Callers of a run that wait for an answer which the run's own steps give.
 
-use super::signalling::Signalling;
+use super::signalling::PendingSignal;
 use crate::base::{calls::CallError, view::StartAnswer};
 use kennel_keeper::client::SignalResult;
 use kennel_lifecycle::Phase;
@@ -15,7 +15,7 @@ pub(super) struct Waiters {
     /// Answer to Spawn, should the run not start; absent: the reason of the failure is the answer.
     pub(super) refused: Option<StartAnswer>,
     /// The signal for which the machine's decision is pending.
-    pub(super) signal: Option<Signalling>,
+    pub(super) signal: Option<PendingSignal>,
     pub(super) pausing: Vec<Reply>,
     pub(super) resuming: Vec<Reply>,
     pub(super) pause_result: Option<SignalResult>,

@@ -19,10 +19,10 @@ const PAGE_ROWS: u32 = 64;
 
 /// A run and its events; without these, none can be read before its node is there again. Absent: the run does not exist,
 /// or does not match. An error comes with the run's age where that is known.
-pub(super) type Opened = Result<Option<Box<Found>>, (CallError, Option<Age>)>;
+pub(super) type OpenResult = Result<Option<Box<OpenedRun>>, (CallError, Option<Age>)>;
 
 /// A run that is found.
-pub(super) struct Found {
+pub(super) struct OpenedRun {
     pub(super) view: RunView,
     pub(super) events: Option<Events>,
     /// The live run, which has its age before it ends; absent: the view is that of a row, which has it.
@@ -31,7 +31,7 @@ pub(super) struct Found {
 
 /// A run to be opened.
 #[derive(Clone, Copy)]
-pub(super) struct Candidate {
+pub(super) struct RunCandidate {
     pub(super) run: RunId,
     pub(super) from: Position,
     /// The run takes a slot for ended runs.
@@ -69,7 +69,11 @@ pub(super) async fn page(
 }
 
 /// Opens a run once it matches. Absent: it never will, or does not exist.
-pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Candidate) -> Opened {
+pub(super) async fn open(
+    supervisor: Supervisor,
+    call: ManyCall,
+    candidate: RunCandidate,
+) -> OpenResult {
     let run = candidate.run;
     // A matched run stays in the stream.
     let mut has_matched = candidate.is_again || matches!(candidate.from, Position::After(_));
@@ -108,7 +112,7 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
                     Ok(view) if !is_wanted(&view) => return Ok(None),
                     Ok(view) if view.outcome.is_some() => {
                         let events = None;
-                        return Ok(Some(Box::new(Found { view, events, live })));
+                        return Ok(Some(Box::new(OpenedRun { view, events, live })));
                     }
                     Err(CallError::RunNotFound(_)) => return Ok(None),
                     Ok(_) if call.until_head => return Ok(None),
@@ -152,6 +156,6 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             None => events,
         };
         let events = Some(events.subscribed());
-        return Ok(Some(Box::new(Found { view, events, live })));
+        return Ok(Some(Box::new(OpenedRun { view, events, live })));
     }
 }

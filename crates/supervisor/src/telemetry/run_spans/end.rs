@@ -3,7 +3,7 @@
 use super::{Recorded, phase};
 use crate::telemetry::{
     Span, Telemetry,
-    context::Part,
+    context::SpanPart,
     names,
     run_attributes::{containment, error_type, is_proved, outcome_attributes},
     run_events::RunEvents,
@@ -40,15 +40,15 @@ impl End<'_> {
         let Self { new, times, .. } = self;
         if new.attempt > 1 {
             let begun = self.begun.or(times.started).unwrap_or(self.at);
-            let part = Part::Attempt(new.attempt);
+            let part = SpanPart::Attempt(new.attempt);
             let mut span = phase(run, new, part, names::SPAN_ATTEMPT, (begun, self.at));
-            span.parent = run.trace.context(Part::Run).span_id();
+            span.parent = run.trace.context(SpanPart::Run).span_id();
             self.conclude(&mut span);
             telemetry.emit(span);
         }
         if self.last {
             let times = (new.created, self.at);
-            let mut span = phase(run, new, Part::Run, names::SPAN_RUN, times);
+            let mut span = phase(run, new, SpanPart::Run, names::SPAN_RUN, times);
             span.parent = run.trace.parent;
             span.parent_is_remote = false;
             span.links = run
@@ -128,7 +128,7 @@ impl End<'_> {
         let mut spans = Vec::new();
         if let Some(begun) = self.stop_begun() {
             let over = self.verdict_at();
-            let part = Part::Stop(attempt);
+            let part = SpanPart::Stop(attempt);
             let mut stop = phase(run, new, part, names::SPAN_STOP, (begun, over));
             let verdict = self.outcome.tree.name();
             stop.attributes.extend([
@@ -146,11 +146,11 @@ impl End<'_> {
         }
         if let Some(exited) = times.leader_exited {
             if let Some(empty) = times.tree_empty {
-                let part = Part::Reap(attempt);
+                let part = SpanPart::Reap(attempt);
                 spans.push(phase(run, new, part, names::SPAN_REAP, (exited, empty)));
             }
             if let Some(closed) = times.streams_closed {
-                let part = Part::Drain(attempt);
+                let part = SpanPart::Drain(attempt);
                 spans.push(phase(run, new, part, names::SPAN_DRAIN, (exited, closed)));
             }
         }
@@ -162,10 +162,10 @@ impl End<'_> {
         let attempt = self.new.attempt;
         let steps = &self.outcome.certificate.steps;
         let ends = steps.iter().skip(1).map(|next| next.at);
-        let above = run.trace.context(Part::Stop(attempt)).span_id();
+        let above = run.trace.context(SpanPart::Stop(attempt)).span_id();
         let steps = steps.iter().zip(ends.chain([over])).zip(0u16..);
         let steps = steps.map(|((step, end), nth)| {
-            let part = Part::Step(attempt, nth);
+            let part = SpanPart::Step(attempt, nth);
             let times = (step.at, end);
             let mut span = phase(run, self.new, part, names::SPAN_STOP_STEP, times);
             span.parent = above;
