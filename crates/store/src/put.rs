@@ -38,7 +38,7 @@ impl Database {
         change: &Change,
     ) -> Result<(), StoreError> {
         let own = self.own_rows.lock().remove(&run);
-        let is_own = own.is_some();
+        let mut is_own = own.is_some();
         let mut found = match own {
             Some((seq, row)) => Some((
                 Record {
@@ -52,7 +52,12 @@ impl Database {
         loop {
             let row = found.as_ref().map(|(_, row)| row);
             if !change.fits(row) || row.is_some_and(|row| row.new.node != node) {
-                return self.refuse(run, change).await;
+                if !is_own {
+                    return self.refuse(run, change).await;
+                }
+                // A remembered row may be older than the stored one: only the stored one refuses.
+                (is_own, found) = (false, self.stored(run).await?);
+                continue;
             }
             let after = change.upon(row.cloned()).ok_or(StoreError::Fenced(run))?;
             let seq = found.as_ref().map(|(record, _)| record.seq);

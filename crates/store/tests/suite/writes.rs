@@ -380,6 +380,24 @@ pub(super) async fn changes_made_together_lose_none(bed: Bed) {
     assert_eq!(row.facets, facets);
 }
 
+/// A store remembers the rows that it has inserted: what it remembers refuses no change.
+pub(super) async fn stored_row_decides_and_no_older_copy_of_it(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let first = new_run(1);
+    bed.store.insert(&first).await.unwrap();
+    let run = first.run;
+    let rested = "UPDATE runs SET state = 'backoff', next_restart_us = 1, seq = seq + 1";
+    let rested = format!("{rested} WHERE run_id = '{run}' RETURNING 'x'");
+    Raw::to(&bed.url).await.texts(&rested).await;
+    let second = NewRun {
+        attempt: 2,
+        ..first
+    };
+    bed.store.begin(&second, 1).await.unwrap();
+    let row = bed.store.get(run).await.unwrap().unwrap();
+    assert_eq!((row.new.attempt, row.restarts), (2, 1));
+}
+
 /// A change writes what it changes, and nothing back that this version reads only in part.
 // promise: D-31
 pub(super) async fn changes_keep_values_of_later_versions(bed: Bed) {
