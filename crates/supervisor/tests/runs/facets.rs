@@ -5,9 +5,7 @@ use crate::{
     abort, event_names,
     world::{Lives, Nature, Stage, Weather, call, run_id},
 };
-use kennel_lifecycle::{
-    AnnotationChange, Entry, Facets, RestartMode, RestartPolicy, RunState, limits,
-};
+use kennel_lifecycle::{AnnotationChange, Entry, Facets, RestartMode, RestartPolicy, RunState};
 use kennel_supervisor::{AnnotateCall, CallError, Payload, Position, RunView};
 use std::time::Duration;
 
@@ -76,7 +74,7 @@ fn events_of_lives(max_bytes: u64) -> (Vec<String>, u64) {
     const ATTEMPTS: u32 = 4;
     let value = |number: u64| {
         let mut call = set("key", None);
-        let text = format!("{number:016}").repeat(limits::ANNOTATION_VALUE_BYTES_MAX / 16);
+        let text = format!("{number:016}").repeat(256);
         call.change.set = [("key".to_owned(), text)].into();
         call
     };
