@@ -2,7 +2,7 @@
 //! them: `supervisor/tests/runs/facets.rs`.
 
 use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
-use kennel_tests::{Client, Heard, Kennel, Options, PATIENCE, client::complaint, must, sh};
+use kennel_tests::{Client, Heard, Kennel, PATIENCE, client::complaint, must, sh};
 use tonic::Code;
 
 async fn sleeper(client: &mut Client) -> String {
@@ -70,43 +70,26 @@ async fn annotations_are_set_removed_listed_and_reported() {
 // promise: RW-3a
 #[tokio::test(flavor = "multi_thread")]
 async fn run_begins_with_annotations_of_its_spec() {
-    let points = tempfile::tempdir().expect("a directory");
-    let kennel = Kennel::start(Options::crashing(points.path())).await;
+    let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = pb::RunSpec {
         annotations: [("session".to_owned(), "x".repeat(10_000))].into(),
         ..sh("exec sleep 300")
     };
-    let first = must("spawn", client.spawn(spec.clone()).await);
-    assert_eq!(first.annotations, spec.annotations);
-    assert_eq!(first.annotations_version, 1);
+    let run = must("spawn", client.spawn(spec.clone()).await);
+    assert_eq!(run.annotations, spec.annotations);
+    assert_eq!(run.annotations_version, 1);
 
-    // The server dies when the attempt is recorded, and has no annotation noted.
-    must(
-        "arm",
-        std::fs::write(points.path().join("spawn.recorded_told"), "server"),
-    );
-    let lost = client.spawn(spec.clone()).await;
-    let runs = must(
-        "list",
-        kennel
-            .client()
-            .await
-            .list_all(pb::RunFilter::default(), 10)
-            .await,
-    );
-    assert!(lost.is_err() && runs.len() == 2, "{lost:?} {runs:?}");
+    // The next server has them too, from the run's entries or its row.
+    kennel.kill_server();
     let mut client = kennel.client().await;
-    for run in runs {
-        assert_eq!(run.annotations, spec.annotations);
-        let changed = client
-            .annotate(&run.run_id, &[], &["session"], Some(1))
-            .await;
-        assert_eq!(must("annotate", changed).annotations_version, 2);
-        must("abort", client.abort(&run.run_id).await);
-        let heard = must("hear", client.hear_all(&run.run_id, 0).await);
-        assert_eq!(versions(&heard), [1, 2]);
-    }
+    let seen = must("get", client.get(&run.run_id).await);
+    assert_eq!(seen.annotations, spec.annotations);
+    let changed = client.annotate(&run.run_id, &[], &["session"], Some(1));
+    assert_eq!(must("annotate", changed.await).annotations_version, 2);
+    must("abort", client.abort(&run.run_id).await);
+    let heard = must("hear", client.hear_all(&run.run_id, 0).await);
+    assert_eq!(versions(&heard), [1, 2]);
     let too_large = pb::RunSpec {
         annotations: [("a b".to_owned(), "x".repeat(16_385))].into(),
         ..sh("true")

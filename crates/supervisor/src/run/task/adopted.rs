@@ -107,9 +107,6 @@ impl RunTask {
         if let Some(output) = &mut task.output {
             output.begin_attempt(task.new.attempt);
         }
-        if task.machine.record().recorded && row.outcome.is_none() {
-            task.note_first_annotations();
-        }
         task
     }
 

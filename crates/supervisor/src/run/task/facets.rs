@@ -70,7 +70,7 @@ impl RunTask {
         }
     }
 
-    /// Sets the annotations of the spec, if no server has done so: they are durable with the spec.
+    /// Sets the annotations of the spec, before the command may run: at the record of the first attempt.
     pub(super) fn note_first_annotations(&mut self) {
         let annotations = &self.facets.facets.annotations;
         if annotations.version > 0 {
