@@ -6,7 +6,7 @@ use crate::{
     run::task::RunStage,
 };
 use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, limits};
-use kennel_store::{Change, RunRow};
+use kennel_store::{Change, NewRun, RunRow};
 use tokio::sync::oneshot;
 
 type Reply = oneshot::Sender<Result<(), CallError>>;
@@ -25,6 +25,13 @@ impl RunFacets {
     /// The facets by all entries so far.
     pub(super) fn shown(&self) -> &Facets {
         &self.facets
+    }
+
+    /// Returns the entry with the annotations of a spec, if it has some and none were set before.
+    pub(super) fn first_annotations(&self, new: &NewRun) -> Option<Entry> {
+        let annotations = &self.facets.annotations;
+        let first = annotations.change(new.spec.first_annotations(), &new.owner);
+        first.ok()?.filter(|_| annotations.version == 0)
     }
 }
 
@@ -67,22 +74,6 @@ impl RunTask {
                 Some(_) => Ok(()),
                 None => Err(ended.clone()),
             });
-        }
-    }
-
-    /// Sets the annotations of the spec, before the command may run: at the record of the first attempt.
-    pub(super) fn note_first_annotations(&mut self) {
-        let annotations = &self.facets.facets.annotations;
-        if annotations.version > 0 {
-            return;
-        }
-        let first = annotations.change(self.new.spec.first_annotations(), &self.new.owner);
-        if let Ok(Some(entry)) = first {
-            self.note(&entry);
-            let bytes = self.facets.facets.annotations.bytes() as u64;
-            let owner = &self.new.owner;
-            self.shared.record_bytes.change(owner, 0, bytes);
-            self.write_facets();
         }
     }
 

@@ -224,7 +224,14 @@ impl RunTask {
         }
         if let Entry::Recorded { .. } = entry {
             self.note_terminal_size();
-            self.note_first_annotations();
+            // Before the command may run: a server that dies before this entry has not opened the gate.
+            if let Some(entry) = self.facets.first_annotations(&self.new) {
+                self.note(&entry);
+                let bytes = self.facets.shown().annotations.bytes() as u64;
+                let owner = &self.new.owner;
+                self.shared.record_bytes.change(owner, 0, bytes);
+                self.write_facets();
+            }
             for message in std::mem::take(&mut self.reporting.warnings) {
                 self.note(&Entry::Warning { message });
             }
