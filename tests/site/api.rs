@@ -1,7 +1,7 @@
 //! The API reference, from the comments of the contract: a page for each service, and one for each file of messages.
 
 use anyhow::Context as _;
-use kennel_proto::{pb, reason::Reason};
+use kennel_proto::reason::Reason;
 use prost::Message as _;
 use prost_types::{
     DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
@@ -22,6 +22,9 @@ const NESTED_ENUMS: i32 = 4;
 const VALUES: i32 = 2;
 const METHODS: i32 = 2;
 
+/// The contract with its comments.
+const CONTRACT: &[u8] = include_bytes!("../../proto/kennel.v1.binpb");
+
 /// A page of the reference.
 pub(crate) struct ApiPage {
     pub(crate) title: String,
@@ -34,8 +37,7 @@ type Place = Vec<i32>;
 
 /// Returns all pages, services first.
 pub(crate) fn pages() -> anyhow::Result<Vec<ApiPage>> {
-    let set = FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET)
-        .context("the contract cannot be read")?;
+    let set = FileDescriptorSet::decode(CONTRACT).context("the contract cannot be read")?;
     let files: Vec<&FileDescriptorProto> = set
         .file
         .iter()

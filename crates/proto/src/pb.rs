@@ -49,5 +49,5 @@ impl std::fmt::Debug for RestartRequest {
     }
 }
 
-/// The contract as an encoded `FileDescriptorSet`, with its imports and comments.
+/// The contract as an encoded `FileDescriptorSet`, with its imports and without comments.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kennel.v1.binpb"));
