@@ -49,7 +49,7 @@ async fn fleet_with_large_history_gives_no_false_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "many minutes: make soak"]
-async fn fleet_with_history_and_no_pooler_never_lies() {
+async fn fleet_without_pooler_gives_no_false_answer() {
     grow_old(false, 12).await;
 }
 

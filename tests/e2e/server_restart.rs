@@ -455,7 +455,7 @@ async fn a_server_whose_main_task_panics_is_replaced() {
 
 // promise: R-22
 #[tokio::test(flavor = "multi_thread")]
-async fn next_server_reports_former_end_once() {
+async fn former_servers_end_is_reported_once() {
     let mut kennel = Kennel::on_sqlite().await;
     let first = kennel.client().await.server_info().await;
     assert_eq!(first.expect("it serves").former_server, None);

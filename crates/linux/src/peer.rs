@@ -369,7 +369,7 @@ mod tests {
 
     // promise: W-11a
     #[test]
-    fn process_below_init_belongs_to_keeper_as_init() {
+    fn descendant_of_pid_1_belongs_to_pid_1_keeper() {
         let chain = |is_below_init| Ancestry {
             processes: vec![(30, 3), (20, 2)],
             is_below_init,

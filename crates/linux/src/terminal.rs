@@ -99,7 +99,7 @@ impl Terminal {
         let Ok(pair) = native_pty_system().openpty(pty_size(size)) else {
             return no_pty(Errno::last());
         };
-        // The crate's slave stays open until another slave is: a terminal that no process has open hangs up.
+        // `_slave` stays open until `slave` is: a terminal that no process has open hangs up.
         let (pty, _slave) = (pair.master, pair.slave);
         let raw = pty.as_raw_fd().ok_or(Errno::EBADF)?;
         // SAFETY: `pty` is open, and is not dropped while `fd` is used.

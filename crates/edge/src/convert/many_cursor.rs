@@ -302,7 +302,7 @@ mod tests {
         (parts, prop::option::of(two())).prop_map(|((seq, lens, fed, viewed), begins)| Reached {
             seq,
             lens,
-            // At a beginning, or after a seq, the lengths may be unknown, but the view is still valid.
+            // Lengths may be unknown at a start or after a seq; the view is valid even then.
             fed_from: viewed.then(|| match lens {
                 Some(lens) => [fed[0].min(lens[0]), fed[1].min(lens[1])],
                 None => fed,

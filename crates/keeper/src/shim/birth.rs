@@ -77,7 +77,7 @@ pub(super) fn keep_only(
     exits: Option<&File>,
 ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let stage = |fd: RawFd| -> io::Result<RawFd> {
-        // No other descriptor belongs at this number.
+        // Already above all reserved numbers.
         if fd > EXITS_FD {
             return Ok(fd);
         }

@@ -167,7 +167,7 @@ pub(super) fn levels(samples: &str) -> String {
 /// Whether all of a message is needed that has this value: it is in a plan, or the first message of a keeper or a shim.
 /// Results have two kinds for ever.
 fn must_be_read(of: &str, path: &str) -> bool {
-    // In files, all but the command's exit is needed.
+    // These files need every field but `record.exit`.
     if ["WireWill", "OrphanNote"].contains(&of) {
         return path != "record.exit";
     }

@@ -2,7 +2,7 @@
 //! does, and when a limit of its start or its result is reached.
 
 use super::{
-    RunTask,
+    RunStage, RunTask,
     silence::{ADOPTED_LEAST, Silence},
 };
 use crate::{
@@ -236,6 +236,9 @@ impl RunTask {
     pub(super) fn rule_step(&mut self, step: RuleStep) {
         self.at = clock::now();
         match step {
+            // The row has the entries of the run: its journal gets no other one beside the end.
+            RuleStep::Matched(_) | RuleStep::SwitchedOff(..)
+                if self.attempts.stage == RunStage::Ending => {}
             RuleStep::Matched(line) => self.line_matched(&line),
             RuleStep::SwitchedOff(rule, reason) => self.switch_off(rule, reason),
             RuleStep::Tested(attempt) if attempt == self.new.attempt => self.lines_tested(),
