@@ -19,6 +19,8 @@ use std::{
 const READ_BYTES: usize = 64 * 1024;
 /// Most reads of one stream before the shim checks its children again.
 const READS_MAX: usize = 16;
+/// Longest time in which a shim without children waits for the end of a server that had its pipes, and reads nothing more.
+const SERVER_END_MAX_MS: u64 = 10_000;
 /// Time between two reads of the pipes.
 const LOOK_EVERY_MS: u64 = 20;
 
@@ -32,6 +34,8 @@ pub(super) struct Save {
     has_begun: bool,
     /// The server that had these pipes as well is gone; no other one gets them.
     no_reader: bool,
+    /// Time at which the run had no process left, while that server lived.
+    over_since: Option<u64>,
 }
 
 struct End {
@@ -58,7 +62,18 @@ impl Save {
                 .collect(),
             has_begun: false,
             no_reader: false,
+            over_since: None,
         }
+    }
+
+    /// Whether the run is over and its last output may still be unread: the server that had the pipes is not gone yet, but
+    /// it is about to be, as its keeper is.
+    pub(super) fn is_to_wait(&mut self, now: u64) -> bool {
+        if !self.has_begun || self.ends.is_empty() || self.is_unread() {
+            return false;
+        }
+        let since = *self.over_since.get_or_insert(now);
+        now.saturating_sub(since) < SERVER_END_MAX_MS
     }
 
     /// Saves output from here on.
