@@ -66,16 +66,6 @@ impl Save {
         }
     }
 
-    /// Whether the run is over and its last output may still be unread: the server that had the pipes is not gone yet, but
-    /// it is about to be, as its keeper is.
-    pub(super) fn is_to_wait(&mut self, now: u64) -> bool {
-        if !self.has_begun || self.ends.is_empty() || self.is_unread() {
-            return false;
-        }
-        let since = *self.over_since.get_or_insert(now);
-        now.saturating_sub(since) < SERVER_END_MAX_MS
-    }
-
     /// Saves output from here on.
     fn begin(&mut self) {
         self.has_begun = true;
@@ -86,15 +76,25 @@ impl Save {
         (self.has_begun && !self.ends.is_empty()).then_some(now + LOOK_EVERY_MS)
     }
 
-    /// Saves what is in the pipes, unless a server may still read it. A stream that has ended is closed. A stream that
-    /// cannot be saved is left in its pipe: the command waits.
-    pub(super) fn step(&mut self) {
-        if !self.has_begun || self.ends.is_empty() || !self.is_unread() {
-            return;
+    /// Saves what is in the pipes, unless a server may still read it: `false`. A stream that has ended is closed. A stream
+    /// that cannot be saved is left in its pipe: the command waits.
+    pub(super) fn step(&mut self) -> bool {
+        if !self.has_begun || self.ends.is_empty() {
+            return true;
+        }
+        if !self.is_unread() {
+            return false;
         }
         let mut buffer = vec![0; READ_BYTES];
         let run_dir = &self.run_dir;
         self.ends.retain_mut(|end| end.save(run_dir, &mut buffer));
+        true
+    }
+
+    /// Whether a run without processes still waits for the server that had its pipes: that one ends, as its keeper has.
+    fn waits_for_server(&mut self, now: u64) -> bool {
+        let since = *self.over_since.get_or_insert(now);
+        now.saturating_sub(since) < SERVER_END_MAX_MS
     }
 
     /// Whether no server reads: each server of this run's keeper had these pipes, and holds the keeper's serving lock
@@ -127,15 +127,17 @@ impl Work {
     }
 
     /// Saves output where the run is being ended and no server reads. Output of a run that waits for the next keeper
-    /// stays in its pipes for that keeper's server; output of detached processes is discarded.
-    pub(super) fn save_output(&mut self, ends_alone: bool) {
+    /// stays in its pipes for that keeper's server; output of detached processes is discarded. `false`: the run is over,
+    /// and its last output may still be in its pipes.
+    pub(super) fn save_output(&mut self, now: u64, ends_alone: bool) -> bool {
         if self.waiting.is_some() || self.rest == Rest::Kept {
-            return;
+            return true;
         }
         if ends_alone {
             self.save.begin();
         }
-        self.save.step();
+        let is_saved = self.save.step();
+        is_saved || !ends_alone || !self.childless || !self.save.waits_for_server(now)
     }
 }
 
@@ -194,8 +196,10 @@ mod tests {
         save.step();
         let saved = run_dir.join("saved-stdout");
         assert!(!saved.exists(), "a server may read it");
+        assert!(!save.step() && save.waits_for_server(5) && save.waits_for_server(10_004));
+        assert!(!save.waits_for_server(10_005), "it does not wait for ever");
         drop(server);
-        save.step();
+        assert!(save.step());
         assert_eq!(fs::read(&saved).expect("it is there"), b"late");
 
         let part = vec![7; READ_BYTES];

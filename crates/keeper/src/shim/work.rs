@@ -374,12 +374,10 @@ impl Work {
             self.climb(now);
         }
         self.discard.read_away(now);
-        self.save_output(ends_alone);
+        if !self.save_output(now, ends_alone) {
+            return false;
+        }
         if self.childless {
-            if ends_alone && self.save.is_to_wait(now) {
-                return false;
-            }
-            self.save_output(ends_alone);
             return self.finish(now, keeper_lives);
         }
         self.look_at = None;
