@@ -5,7 +5,7 @@ use crate::{
     base::calls::{AnnotateCall, CallError},
     run::task::RunStage,
 };
-use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, limits};
+use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, Timestamp, limits};
 use kennel_store::{Change, NewRun, RunRow};
 use tokio::sync::oneshot;
 
@@ -27,6 +27,11 @@ impl RunFacets {
         &self.facets
     }
 
+    /// Applies an entry that is about to be written.
+    pub(super) fn fold(&mut self, at: Timestamp, entry: &Entry) {
+        self.facets.fold(at, entry);
+    }
+
     /// Returns the entry with the annotations of a spec, if it has some and none were set before.
     pub(super) fn first_annotations(&self, new: &NewRun) -> Option<Entry> {
         let annotations = &self.facets.annotations;
@@ -36,9 +41,14 @@ impl RunFacets {
 }
 
 impl RunTask {
-    /// Applies an entry that is about to be written.
-    pub(super) fn fold_facets(&mut self, entry: &Entry) {
-        self.facets.facets.fold(self.at, entry);
+    /// Writes an entry that changes annotations, and counts their bytes for the owner.
+    pub(super) fn note_annotations(&mut self, entry: &Entry) {
+        let bytes = |task: &Self| task.facets.facets.annotations.bytes() as u64;
+        let before = bytes(self);
+        self.note(entry);
+        let owner = &self.new.owner;
+        self.shared.record_bytes.change(owner, before, bytes(self));
+        self.write_facets();
     }
 
     /// Continues with the facets of an earlier server: those of the row, or of the journal where its server died before
@@ -94,14 +104,9 @@ impl RunTask {
         {
             return drop(reply.send(Err(full)));
         }
-        let bytes = |task: &Self| task.facets.facets.annotations.bytes() as u64;
         match self.facets.facets.annotations.change(change, &by) {
             Ok(Some(entry)) => {
-                let before = bytes(self);
-                self.note(&entry);
-                let owner = &self.new.owner;
-                self.shared.record_bytes.change(owner, before, bytes(self));
-                self.write_facets();
+                self.note_annotations(&entry);
                 self.publish();
             }
             // The annotations have these values already, perhaps still pending for the store.

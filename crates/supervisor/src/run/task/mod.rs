@@ -427,7 +427,7 @@ impl RunTask {
     }
 
     fn write_entry(&mut self, entry: &Entry) {
-        self.fold_facets(entry);
+        self.facets.fold(self.at, entry);
         if let Some(output) = &mut self.output {
             output.line(entry, self.at);
         }

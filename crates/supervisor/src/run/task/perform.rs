@@ -226,11 +226,7 @@ impl RunTask {
             self.note_terminal_size();
             // Before the command may run: a server that dies before this entry has not opened the gate.
             if let Some(entry) = self.facets.first_annotations(&self.new) {
-                self.note(&entry);
-                let bytes = self.facets.shown().annotations.bytes() as u64;
-                let owner = &self.new.owner;
-                self.shared.record_bytes.change(owner, 0, bytes);
-                self.write_facets();
+                self.note_annotations(&entry);
             }
             for message in std::mem::take(&mut self.reporting.warnings) {
                 self.note(&Entry::Warning { message });
