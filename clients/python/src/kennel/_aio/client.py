@@ -274,7 +274,7 @@ class Client:
         """Returns the runs that wait for input, with their `questions`: the one that waits longest is first."""
         waits = process_service_pb2.RunFilter(waits=[run_pb2.WAIT_INPUT])
         runs = await self.find(selector, labels=labels, filter=waits)
-        return sorted(runs, key=lambda run: run.questions[0].since if run.questions else run.create_time)
+        return sorted(runs, key=lambda run: (not run.questions, *(asked.since for asked in run.questions[:1])))
 
     async def for_each(
         self,
