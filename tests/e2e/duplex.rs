@@ -18,7 +18,7 @@ async fn spawned(kennel: &Kennel) -> (kennel_client::Connection, String) {
 
 // promise: V-9
 #[tokio::test(flavor = "multi_thread")]
-async fn duplex_has_each_byte_once_over_deaths_of_the_server() {
+async fn duplex_loses_no_byte_when_its_server_dies() {
     let kennel = Kennel::on_sqlite().await;
     let (connection, run) = spawned(&kennel).await;
     let both = Duplex::open(&connection, &run, Start::Beginning).await;
@@ -48,7 +48,7 @@ async fn duplex_has_each_byte_once_over_deaths_of_the_server() {
 
 // promise: V-9
 #[tokio::test(flavor = "multi_thread")]
-async fn second_duplex_continues_and_first_one_gets_a_broken_pipe() {
+async fn second_duplex_breaks_the_pipe_of_the_first() {
     let kennel = Kennel::on_sqlite().await;
     let (connection, run) = spawned(&kennel).await;
     let mut first = must(

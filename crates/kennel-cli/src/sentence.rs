@@ -160,8 +160,9 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the value in a form: that of an enum in its words (`word`), without a prefix (`bare`), and so in lower
-    /// case (`short`); names between commas in lower case (`names`); a number with a noun (`counted`); a time (`span`, `millis`, `age`, `second`); an error number
-    /// (`errno`); nothing for one value (`unless`). Elements of a list are joined by commas, or by spaces (`words`).
+    /// case (`short`); names between commas in lower case (`names`); a number with a noun (`counted`); a time (`span`,
+    /// `millis`, `age`, `second`); an error number (`errno`); nothing for one value (`unless`). Elements of a list are
+    /// joined by commas, or by spaces (`words`).
     fn in_form(&self, value: &Value, form: &str) -> String {
         let (name, how) = form.split_once(' ').unwrap_or((form, ""));
         let plain = plain_of(value);

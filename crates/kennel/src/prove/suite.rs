@@ -236,7 +236,7 @@ async fn end_all(
     started: &[Result<Running, String>],
 ) -> Result<(), Failure> {
     for (run, program) in started.iter().zip(&PROGRAMS) {
-        // `kills-shim` kills its shim when it is asked to exit, and is then ended in this way, too.
+        // `kills-shim` kills its shim on a request to exit, and is then ended in this way, too.
         if let Ok(run) = run
             && (way == Way::NormalEnd || program.name == "kills-shim")
         {

@@ -59,7 +59,7 @@ const CASES: &[Case] = cases![
     writes::facets_are_written_on_an_open_row_only,
     writes::one_bad_row_of_thousand_spoils_no_other,
     writes::a_write_outlives_its_caller,
-    writes::changes_made_together_lose_none,
+    writes::concurrent_changes_of_a_run_are_all_kept,
     writes::stored_row_decides_and_no_older_copy_of_it,
     writes::changes_keep_values_of_later_versions,
     writes::a_finished_store_is_not_available,

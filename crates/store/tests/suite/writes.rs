@@ -350,7 +350,7 @@ pub(super) async fn a_write_outlives_its_caller(bed: Bed) {
     assert!(matches!(second, Changed::Taken(_)), "{second:?}");
 }
 
-pub(super) async fn changes_made_together_lose_none(bed: Bed) {
+pub(super) async fn concurrent_changes_of_a_run_are_all_kept(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
     let run = new_run(1).run;
