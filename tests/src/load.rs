@@ -62,6 +62,8 @@ impl Load {
     pub async fn start(kennel: &Kennel, workers: usize) -> Self {
         // Each load has its own `ran` file.
         let ran = kennel.scratch().join(format!("ran-{}", new_run_id()));
+        // It is there also where the load is over before its first command.
+        must("a file", fs::write(&ran, ""));
         let over = Arc::new(AtomicBool::new(false));
         let counts: Vec<Counts> = (0..workers).map(|_| Counts::default()).collect();
         let mut load = Self {
